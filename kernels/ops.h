@@ -1,0 +1,151 @@
+// Every operation of the model, declared once, forward beside backward.
+//
+// Conventions
+//  - Tensors are dense, row-major, in memory of the stream's device; shapes stand in the comments.
+//  - `Mat` pointers (void*) hold elements of the call's DType; float* and int32_t* are what they say.
+//  - All arithmetic is fp32 inside (sums of a dot product in fp32); results are rounded once, to
+//    nearest-even, when they are stored as bf16.
+//  - Calls are asynchronous: they enqueue on `s` and return. Pointers stay valid until then.
+//  - Results depend on shapes and values only: never on thread count, timing or alignment. Sums run
+//    in a fixed order; "+=" outputs are read, added to in that order and written.
+//  - Rows of an expert are computed the same whether in one call or several: a call of n rows gives
+//    each row the bits it would have in a call of any other size (forward and input gradients).
+//  - Misuse (negative sizes, head sizes that do not divide) is a bug: CHECK.
+// kernels/cpu defines what is correct; another backend is tested against it.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "device/device.h"
+
+namespace pagoda {
+
+// Row blocks: kernels that sum over rows (weight gradients) do it in blocks of this many rows, and
+// callers hand expert rows over in blocks of exactly this size except the last. Part of the
+// arithmetic: changing it changes bits.
+inline constexpr int64_t kRowBlock = 256;
+
+struct AttentionShape {
+  int64_t tokens = 0;    // T, rows of q, k, v
+  int64_t heads = 0;     // query heads
+  int64_t kv_heads = 0;  // divides heads
+  int64_t head_dim = 0;  // even
+  // Elements from one token's row to the next, so that q, k, v may be parts of one fused
+  // projection (T, (heads + 2 kv_heads) * head_dim). out and dout are dense (heads * head_dim).
+  int64_t qkv_stride = 0;
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  // out[t] = table[ids[t]].   ids (T), table (V, d), out (T, d)
+  virtual void embedding(DType dt, const int32_t* ids, const void* table, int64_t tokens,
+                         int64_t dim, void* out, Stream& s) = 0;
+  // dtable[ids[t]] += dout[t], tokens in order.   dtable (V, d) fp32
+  virtual void embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
+                                  int64_t dim, float* dtable, Stream& s) = 0;
+
+  // Root mean square norm over the last dimension (Zhang & Sennrich 2019; as in Qwen3: statistics in
+  // fp32, x * rstd rounded to dt, then times weight). Row r of x is x + r * stride elements, `groups`
+  // vectors of `dim` behind each other in a row (per-head norms); out has x's layout.
+  // rstd (rows * groups) is saved for the backward.   x, out (rows, groups, dim), weight (dim)
+  virtual void rmsnorm(DType dt, const void* x, const void* weight, float eps, int64_t rows,
+                       int64_t groups, int64_t dim, int64_t stride, void* out, float* rstd,
+                       Stream& s) = 0;
+  // dx = gradient (overwrites; may alias dout), dweight += sum over rows, in kRowBlock blocks.
+  // x, dout, dx share the layout of the forward.
+  virtual void rmsnorm_backward(DType dt, const void* x, const void* weight, const float* rstd,
+                                const void* dout, int64_t rows, int64_t groups, int64_t dim,
+                                int64_t stride, void* dx, float* dweight, Stream& s) = 0;
+
+  // y = x w^T.   x (n, in), w (out, in), y (n, out) of type `y_dt`
+  virtual void linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
+                      DType y_dt, void* y, Stream& s) = 0;
+  // dx = dy w.   dy (n, out) of dt, w (out, in), dx (n, in) of type `dx_dt`
+  virtual void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
+                                     int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
+  // dw += dy^T x, in kRowBlock blocks of rows in order.   dw (out, in) fp32
+  virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
+                                      int64_t in, int64_t out, float* dw, Stream& s) = 0;
+
+  // Rotary embedding in place on `heads` heads of each row (half-split as in Hugging Face Llama and
+  // Qwen: pairs (i, i + head_dim/2)); angle = position * theta^(-2i/head_dim), cos and sin computed
+  // in double and rounded to fp32. `inverse` rotates back (the backward).   x (T, heads, head_dim)
+  virtual void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
+                    int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) = 0;
+
+  // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
+  // document at or before the query. Documents are rows [document_start[i], document_start[i+1]);
+  // document_start has documents + 1 entries, first 0, last T, in host memory, copied at the call.
+  // Tiled: never more than a tile of scores in memory. lse (heads, T) fp32 is saved for the backward.
+  virtual void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
+                         int64_t documents, const void* q, const void* k, const void* v, void* out,
+                         float* lse, Stream& s) = 0;
+  // dq, dk, dv overwritten (layout and stride of q, k, v).
+  virtual void attention_backward(DType dt, const AttentionShape& shape,
+                                  const int32_t* document_start, int64_t documents, const void* q,
+                                  const void* k, const void* v, const void* out, const float* lse,
+                                  const void* dout, void* dq, void* dk, void* dv, Stream& s) = 0;
+
+  // out = silu(gate) * up, product in fp32.   gate_up (n, 2f) = [gate | up], out (n, f)
+  virtual void swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out,
+                      Stream& s) = 0;
+  // For a dense MLP pass row_scale = nullptr. For an expert, dact = d(loss)/d(expert output) times
+  // the down projection, before the routing weight; row_scale (n) is the routing weight:
+  //   dscale[t]   = sum_j dact[t,j] * act[t,j]          (gradient of the routing weight; if scaled)
+  //   dgate_up    = swiglu'(gate_up) * (row_scale * dact)
+  //   scaled_act  = row_scale * act                     (input of the down weight's gradient)
+  // with act = swiglu(gate_up) recomputed and rounded to dt.
+  // gate_up, dgate_up (n, 2f); dact, scaled_act (n, f); dscale (n) fp32. dgate_up may alias gate_up.
+  virtual void swiglu_backward(DType dt, const void* gate_up, const void* dact,
+                               const float* row_scale, int64_t n, int64_t f, void* dgate_up,
+                               void* scaled_act, float* dscale, Stream& s) = 0;
+
+  // Router: probs = softmax(logits) in fp32; the k largest per token, ties to the lowest expert,
+  // largest first; weight = their probs, divided by their sum when `renormalise`. counts[e] =
+  // choices of e, prob_sums[e] = sum over tokens of probs[., e] (kRowBlock blocks, in order).
+  // With `replay`, experts are read, not chosen.
+  // logits, probs (T, E) fp32 (may alias); experts, weights (T, k); counts (E); prob_sums (E)
+  virtual void route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k,
+                     bool renormalise, bool replay, float* probs, int32_t* experts, float* weights,
+                     int32_t* counts, double* prob_sums, Stream& s) = 0;
+  // dlogits from the gradient of the weights and of the balance loss: every probs[t,e] also has the
+  // direct gradient aux_grad[e] (E).   dlogits (T, E) of type dt
+  virtual void route_backward(DType dt, const float* probs, const int32_t* experts,
+                              const float* weights, const float* dweights, const float* aux_grad,
+                              int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
+                              void* dlogits, Stream& s) = 0;
+
+  // out[i] = x[rows[i]].   x (N, d), rows (n), out (n, d)
+  virtual void gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim,
+                           void* out, Stream& s) = 0;
+  // y[rows[i]] += scale[i] * x[i] (scale nullptr: 1). rows are distinct.   x (n, d), y (N, d) fp32
+  virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
+                                int64_t n, int64_t dim, float* y, Stream& s) = 0;
+
+  // out = round(a + b).   a, out of dt, b of type b_dt; out may alias a or b (when of its type).
+  virtual void add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
+                   Stream& s) = 0;
+  virtual void fill_zero(void* x, int64_t bytes, Stream& s) = 0;
+
+  // Cross-entropy of one chunk of logits:
+  //   loss_sum += sum_t weight[t] * (logsumexp(logits[t]) - logits[t, target[t]])   (rows in order)
+  //   dlogits[t] = (softmax(logits[t]) - onehot(target[t])) * weight[t] * grad_scale
+  // dlogits may be the logits' own memory when dt is fp32; nullptr: only the loss. A target < 0 is
+  // no target: weight 0.   logits (n, V) fp32, target, weight (n), dlogits (n, V) of dt
+  virtual void cross_entropy(DType dt, const float* logits, const int32_t* target,
+                             const float* weight, int64_t n, int64_t vocab, float grad_scale,
+                             void* dlogits, double* loss_sum, Stream& s) = 0;
+
+  // Rounds a finished gradient to dt and measures it: out = round(g), *sum_of_squares = sum of
+  // round(g)^2 in double (fixed blocks of 4096 in order); non-finite values make it non-finite.
+  virtual void finish_gradient(DType dt, const float* g, int64_t n, void* out,
+                               double* sum_of_squares, Stream& s) = 0;
+};
+
+// The CPU's ops: any host stream. A stateless singleton.
+Ops& cpu_ops();
+
+}  // namespace pagoda

@@ -1,0 +1,109 @@
+// PageFile: pages on disk. Byte layout in FORMAT.md, protocol after RELIABILITY.md section 5.
+//
+// Every page has a fixed extent with `slots` places in one of the store's files (one file per
+// directory, pages striped by record). A durable page has two: writes never touch the slot that the
+// committed checkpoint refers to. A scratch page (gradients, activations) has one, and its content
+// does not survive the process. A write puts a 4 KiB header and the payload in ONE transfer: the
+// caller's buffer begins with room for the header (kPageHeaderBytes), payload behind it.
+//
+// The index in memory holds, for each page, slot, generation and checksum of its newest version and
+// of its committed one. A read is good only if header checksum, page id, store id, generation and
+// payload checksum all equal the index (this catches lost, stale and misdirected writes).
+//
+// Threading: one thread calls everything; completions arrive through Storage's threads and touch
+// only the transfer's own state. A page is never read and written at the same time (the pager's
+// events see to that), and not written twice at a time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "offload/storage.h"
+
+namespace pagoda {
+
+inline constexpr int64_t kPageHeaderBytes = 4096;
+
+using PageId = uint32_t;
+
+struct PageSpec {
+  int64_t bytes = 0;    // payload; multiple of kIoAlign
+  uint32_t record = 0;  // pages of one record share a generation at every commit
+  bool durable = true;
+};
+
+// What a checkpoint says of one durable page. Fixed size, written into manifests.
+struct PageVersion {
+  PageId page = 0;
+  uint32_t slot = 0;
+  uint64_t generation = 0;
+  uint32_t checksum = 0;  // CRC32C of the payload
+};
+
+class PageFile {
+ public:
+  struct Options {
+    std::vector<std::string> directories;  // at least one, created if missing
+    std::string name;                      // files are DIRECTORY/NAME.K, K = 0, 1, ...
+    int slots = 2;  // per durable page; 1 when the run keeps no checkpoints
+  };
+
+  // Bytes on disk that create() will allocate in all.
+  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots);
+
+  // Creates new files (kCannotCreate if they exist or do not fit) with a fresh random store id.
+  static Result<std::unique_ptr<PageFile>> create(Storage* storage, const Options& options,
+                                                  std::vector<PageSpec> pages);
+  // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`.
+  // `committed` is the checkpoint to continue from: one entry per durable page, or kMismatch.
+  static Result<std::unique_ptr<PageFile>> open(Storage* storage, const Options& options,
+                                                std::vector<PageSpec> pages,
+                                                const std::string& store_id,
+                                                const std::vector<PageVersion>& committed);
+  ~PageFile();
+
+  const std::string& store_id() const;  // 32 hex digits
+  const std::vector<PageSpec>& pages() const;
+
+  // Writes the page's payload as `generation` into its free slot, after `after` has happened.
+  // `buffer` is header room + payload (kPageHeaderBytes + bytes), kIoAlign-aligned; it must not
+  // change until the returned event. The checksum is computed on a thread of this object just
+  // before the transfer. Errors end in status(); the event happens all the same.
+  Event write(PageId page, std::byte* buffer, uint64_t generation, const Event& after);
+  // Reads the page's newest version into `buffer` (same layout) after `after`, and checks it.
+  Event read(PageId page, std::byte* buffer, const Event& after);
+  // True if the page has a version on disk.
+  bool has(PageId page) const;
+  // Forgets a scratch page's content.
+  void drop(PageId page);
+
+  // First error of any transfer so far. Thread-safe.
+  Status status() const;
+
+  // Commit, called with no transfer in flight: the newest versions of all durable pages (each must
+  // have one). After the caller has made a manifest of it durable, committed() makes these the
+  // versions that later writes leave alone.
+  std::vector<PageVersion> versions() const;
+  Status sync();
+  void committed();
+
+  // Reads and checks every durable page (`pagoda ckpt verify`); the first bad page is the error.
+  Status verify();
+
+  // Counters since creation, for metrics and for tests that must prove a run really paged.
+  struct Counters {
+    int64_t reads = 0, writes = 0, read_bytes = 0, write_bytes = 0;
+  };
+  Counters counters() const;
+
+ private:
+  struct Impl;
+  explicit PageFile(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,82 @@
+// Storage: the one seam for everything that touches a file system. Three implementations: io_uring
+// with O_DIRECT (storage_uring.cc), threads with pread/pwrite (storage_threads.cc), and a simulated
+// one in memory with seeded faults, delays, completion order and loss of unsynced writes
+// (storage_sim.h). Bulk data goes through submit(); manifests and other small files through the
+// blocking calls. Nothing else in the program may open, write, rename or sync files of a run's
+// store or checkpoints.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+// One bulk transfer. Plain data, owned by the caller, which keeps it and its buffer alive and
+// untouched until `done` has run.
+struct IoRequest {
+  enum class Op : uint8_t { kRead, kWrite };
+  Op op = Op::kRead;
+  int file = -1;              // from Storage::open
+  int64_t offset = 0;         // bytes, multiple of kIoAlign
+  std::byte* data = nullptr;  // kIoAlign-aligned
+  int64_t bytes = 0;          // multiple of kIoAlign
+  // Outcome, valid when done runs: ok means exactly `bytes` bytes were moved. Short transfers,
+  // EINTR and EAGAIN are requeued inside; the end of the file before `bytes` is an error.
+  Status status;
+  // Called once per submit, on a thread of the storage, which it must not block for long. It may
+  // destroy the request, signal events and call submit().
+  std::function<void(IoRequest&)> done;
+};
+
+class Storage {
+ public:
+  // Waits for requests in flight.
+  virtual ~Storage() = default;
+
+  // Registers memory that requests will use, once, before any submit; a hint (io_uring registered
+  // buffers), refused registrations only cost speed.
+  virtual void register_memory(std::byte* data, int64_t bytes) = 0;
+
+  // Opens (creating when `create`, exclusively) a bulk file of `bytes` bytes, fully allocated on
+  // disk so that later writes cannot run out of space (kCannotCreate names need and free space).
+  // Takes an exclusive lock on it (kCannotCreate, "in use", after up to 10 s of retries) and, when
+  // not creating, syncs it before anything is read. Returns a file handle.
+  virtual Result<int> open(const std::string& path, int64_t bytes, bool create) = 0;
+  virtual void close(int file) = 0;
+
+  // Starts a transfer; never blocks on the disk. Any thread.
+  virtual void submit(IoRequest* request) = 0;
+  // Flushes completed writes of `file` to stable storage. An error is final: the file must not be
+  // trusted to hold unsynced writes any more, and later syncs of it fail too. Blocks. Any thread.
+  virtual Status sync(int file) = 0;
+
+  // Small files and directories. All block; paths are ordinary paths.
+  virtual Status write_file(const std::string& path, const std::string& content) = 0;  // + fdatasync
+  virtual Result<std::string> read_file(const std::string& path, int64_t limit_bytes) = 0;
+  virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces a file
+  virtual Status make_directory(const std::string& path) = 0;  // with parents, 0700; ok if there
+  virtual Status sync_directory(const std::string& path) = 0;
+  virtual Result<std::vector<std::string>> list_directory(const std::string& path) = 0;  // sorted
+  virtual Status remove_file(const std::string& path) = 0;     // ok if absent
+  virtual Status remove_directory(const std::string& path) = 0;  // with its files; ok if absent
+  virtual bool exists(const std::string& path) = 0;
+
+  // "io_uring, O_DIRECT, 64 in flight" or the reason for less.
+  virtual std::string describe() const = 0;
+};
+
+enum class IoKind : uint8_t { kAuto, kUring, kThreads };
+
+// Opens the real storage. kAuto prefers io_uring and falls back to threads with the reason in
+// describe(); kUring fails with kUnavailable where io_uring is refused. `directory` is where the
+// store will live: O_DIRECT and its alignment are probed there (statx STATX_DIOALIGN, then a trial),
+// never assumed.
+Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& directory);
+
+}  // namespace pagoda

@@ -1,0 +1,64 @@
+#include "base/log.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <mutex>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+std::mutex log_mutex;            // guards status_line and the order of writes to stderr
+std::string status_line;
+std::atomic<bool> log_quiet{false};
+
+void write_stderr(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+void write_line(const std::string& line) {
+  std::lock_guard lock(log_mutex);
+  if (status_line.empty()) return write_stderr(line + "\n");
+  write_stderr("\r\033[K" + line + "\n" + status_line);
+}
+
+}  // namespace
+
+void log_info(const std::string& line) {
+  if (!log_quiet) write_line(line);
+}
+
+void log_warn(const std::string& line) { write_line("warning: " + line); }
+
+void set_log_quiet(bool quiet) { log_quiet = quiet; }
+
+bool log_is_terminal() {
+  static const bool terminal = isatty(STDERR_FILENO) == 1;
+  return terminal;
+}
+
+void set_status_line(const std::string& text) {
+  if (!log_is_terminal() || log_quiet) return;
+  std::lock_guard lock(log_mutex);
+  write_stderr("\r\033[K" + text);
+  status_line = text;
+}
+
+std::string printable(const std::string& text, size_t max_length) {
+  std::string out;
+  for (unsigned char c : text) {
+    if (out.size() >= max_length) return out + "...";
+    if (c < 0x20 || c == 0x7f) {
+      out += strf("\\x%02x", c);
+    } else {
+      out += static_cast<char>(c);
+    }
+  }
+  return out;
+}
+
+}  // namespace pagoda

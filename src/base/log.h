@@ -1,0 +1,23 @@
+// The log: one line per call on stderr, never on stdout (stdout is for results). Write errors are
+// ignored: a lost terminal must not stop a run. Thread-safe.
+#pragma once
+
+#include <string>
+
+namespace pagoda {
+
+void log_info(const std::string& line);
+void log_warn(const std::string& line);
+
+// Silences log_info (not warnings), for --quiet and tests.
+void set_log_quiet(bool quiet);
+
+// A status line redrawn in place when stderr is a terminal; log lines erase and redraw it. With no
+// terminal this does nothing. An empty text removes it.
+void set_status_line(const std::string& text);
+bool log_is_terminal();
+
+// Text from a file made safe to print: control characters escaped, cut to `max_length`.
+std::string printable(const std::string& text, size_t max_length = 200);
+
+}  // namespace pagoda

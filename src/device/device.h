@@ -1,0 +1,129 @@
+// Device, Stream, Event: where tensors live and in which order work on them happens.
+//
+// A Device is one memory budget plus the right to make streams. Its memory is one arena, allocated
+// when the device is opened and never grown: what does not fit is refused before the run starts.
+//
+// A Stream is a FIFO of work: each piece starts when the piece before it has ended. On the host
+// device a stream is a thread with a queue, so that every ordering bug of a GPU can show without
+// one. A stream has ONE issuing thread: only that thread may call its methods.
+//
+// An Event marks a point in a stream, or an outside happening such as a finished disk read. Events
+// are the only way to order work across streams. They are cheap shared handles; a default
+// constructed Event counts as having happened.
+//
+// Kernels run inside streams; on the host device they split their work with Stream::pool().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+class Event {
+ public:
+  Event() = default;
+  // An event signalled by hand (disk I/O); signal() exactly once, from any thread.
+  static Event make();
+  void signal();
+  bool happened() const;
+  // Blocks the calling thread until the event has happened. Any thread.
+  void wait() const;
+
+  struct State;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const;
+  // Runs body(i) for every i in [0, count), i to worker i % threads (the caller is worker 0), and
+  // returns when all are done. The partition is static, but a kernel must not let its result depend
+  // on it: tiles are chosen from shapes alone and each tile is computed by one thread. Not
+  // reentrant: body must not call parallel_for. Calls from several streams take turns.
+  void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+class Stream {
+ public:
+  virtual ~Stream() = default;  // finishes queued work first
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // The event happens when everything enqueued so far has ended.
+  virtual Event record() = 0;
+  // Work enqueued later starts only after `event` has happened.
+  virtual void wait(const Event& event) = 0;
+  // Runs `work` on a host thread, in order. It must not throw and must not wait for later work of
+  // the same stream.
+  virtual void enqueue(std::function<void()> work) = 0;
+  // Copies `bytes` from `source` to `target`, in order; both stay valid until then.
+  virtual void copy(void* target, const void* source, int64_t bytes) = 0;
+  // Blocks until everything enqueued has ended.
+  void synchronize() { record().wait(); }
+
+  // The loop workers for kernels on this stream. Host streams only.
+  virtual ThreadPool& pool() = 0;
+  virtual const std::string& name() const = 0;
+
+ protected:
+  Stream() = default;
+};
+
+struct DeviceOptions {
+  int64_t arena_bytes = 0;  // the whole memory budget of the device
+  int threads = 1;          // compute threads of the host device
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual std::byte* arena() = 0;  // kIoAlign-aligned, arena_bytes long
+  virtual int64_t arena_bytes() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+  virtual std::string describe() const = 0;
+
+ protected:
+  Device() = default;
+};
+
+// The CPU as a device: anonymous memory as its arena (touched on use), threads as streams.
+// Fails with kDeviceMemory when the arena cannot be had.
+Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options);
+
+// A stream that is not bound to a device, for optimizer and disk work on the host.
+std::unique_ptr<Stream> make_host_stream(const std::string& name, std::shared_ptr<ThreadPool> pool);
+
+// Page-aligned anonymous host memory, returned to the system on destruction.
+class HostMemory {
+ public:
+  HostMemory() = default;
+  static Result<HostMemory> allocate(int64_t bytes);
+  ~HostMemory();
+  HostMemory(HostMemory&& other) noexcept;
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,49 @@
+// The architecture, as a Hugging Face config.json states it. Family here: Qwen3-MoE.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+struct ModelConfig {
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;        // d
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;           // not hidden_size / num_heads
+  int64_t intermediate_size = 0;  // ffn of dense layers
+  int64_t moe_intermediate_size = 0;  // ffn of one expert
+  int64_t num_experts = 0;
+  int64_t experts_per_token = 0;  // top-k
+  bool norm_topk_prob = false;
+  int64_t decoder_sparse_step = 1;
+  std::vector<int64_t> mlp_only_layers;
+  double rms_norm_eps = 1e-6;
+  double rope_theta = 10000.0;
+  bool tie_word_embeddings = false;
+  double router_aux_loss_coef = 0.001;
+  double initializer_range = 0.02;
+  int64_t max_position_embeddings = 0;
+  int64_t eos_token_id = -1;      // -1: none
+
+  // The text it was parsed from; export writes it back.
+  std::string json;
+
+  // As Transformers decides it: not in mlp_only_layers, experts exist, (layer + 1) divides by the
+  // sparse step.
+  bool is_moe_layer(int64_t layer) const;
+  int64_t num_moe_layers() const;
+
+  // Parses and checks (every field a positive size where it must be, products within int64, limits
+  // of RELIABILITY.md S-3). Refuses families and features it does not implement by name: another
+  // model_type, rope_scaling, sliding windows in use, attention biases, another activation.
+  // `where` names the file in errors (kBadData).
+  static Result<ModelConfig> parse(const std::string& json, const std::string& where);
+};
+
+}  // namespace pagoda

@@ -1,0 +1,73 @@
+// The one table of tensors: names, shapes, and the record each belongs to. Allocation, byte counts,
+// checkpoint reading and writing, initialisation and the optimizer all walk this table.
+//
+// A record is what pages: one expert, or the dense part of one layer, or the embedding, or the head.
+// Its tensors lie behind each other, in table order and without gaps, in each of its pages:
+//   weights   num_elements of the compute dtype       (what devices multiply with)
+//   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
+//   gradient  num_elements of the compute dtype
+// q, k, v projections are neighbours, and so are gate and up: each group is one matrix to multiply.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "model/model_config.h"
+
+namespace pagoda {
+
+enum class TensorInit : uint8_t { kNormal, kOnes };
+
+struct TensorSpec {
+  std::string name;            // Hugging Face name
+  std::vector<int64_t> shape;
+  int64_t record = 0;          // index into TensorTable::records
+  int64_t offset = 0;          // elements from the start of the record
+  bool decay = true;           // weight decay applies (not to norms and biases)
+  TensorInit init = TensorInit::kNormal;
+  int64_t num_elements() const;
+};
+
+enum class RecordKind : uint8_t { kEmbedding, kLayer, kExpert, kHead };
+
+struct RecordSpec {
+  RecordKind kind = RecordKind::kExpert;
+  int64_t layer = -1;   // kLayer, kExpert
+  int64_t expert = -1;  // kExpert
+  int64_t first_tensor = 0, num_tensors = 0;
+  int64_t num_elements = 0;
+  std::string name() const;  // "layer 3, expert 17"
+
+  int64_t weight_page_bytes(DType dtype) const {
+    return align_up(num_elements * dtype_bytes(dtype), kIoAlign);
+  }
+  int64_t state_page_bytes() const { return align_up(num_elements * 12, kIoAlign); }
+};
+
+struct TensorTable {
+  std::vector<TensorSpec> tensors;
+  std::vector<RecordSpec> records;
+
+  static TensorTable make(const ModelConfig& config);
+
+  int64_t embedding() const { return 0; }
+  int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
+  int64_t layer(int64_t layer) const { return layer_record_[layer]; }
+  // REQUIRES: a MoE layer.
+  int64_t expert(int64_t layer, int64_t expert) const { return layer_record_[layer] + 1 + expert; }
+  // Offset in elements of a tensor inside its record, by the last part of its name
+  // ("self_attn.q_proj.weight"). REQUIRES: present.
+  int64_t offset(int64_t record, const std::string& suffix) const;
+
+  int64_t total_parameters() const;
+  // Total minus the experts a token does not visit.
+  int64_t active_parameters(const ModelConfig& config) const;
+
+ private:
+  std::vector<int64_t> layer_record_;
+};
+
+}  // namespace pagoda
