@@ -1,0 +1,145 @@
+// The CPU as a device: a stream is a thread with a queue (the idea is mlx's scheduler), device memory
+// is one anonymous mapping.
+#include <sys/mman.h>
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "base/bytes.h"
+#include "device/device.h"
+
+namespace pagoda {
+namespace {
+
+class HostStream final : public Stream {
+ public:
+  HostStream(std::string name, std::shared_ptr<ThreadPool> pool)
+      : name_(std::move(name)), pool_(std::move(pool)), thread_([this] { run(); }) {}
+
+  ~HostStream() override {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  Event record() override {
+    Event event = Event::make();
+    enqueue([event]() mutable { event.signal(); });
+    return event;
+  }
+
+  void wait(const Event& event) override {
+    if (event.happened()) return;
+    enqueue([event] { event.wait(); });
+  }
+
+  void enqueue(std::function<void()> work) override {
+    {
+      std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(work));
+    }
+    changed_.notify_one();
+  }
+
+  void copy(void* target, const void* source, int64_t bytes) override {
+    enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+  }
+
+  ThreadPool& pool() override { return *pool_; }
+  const std::string& name() const override { return name_; }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      std::function<void()> work = std::move(queue_.front());
+      queue_.pop_front();
+      lock.unlock();
+      work();
+      work = nullptr;  // captured owners go before the next wait
+      lock.lock();
+    }
+  }
+
+  const std::string name_;
+  const std::shared_ptr<ThreadPool> pool_;
+  std::mutex mutex_;  // guards queue_ and stop_
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> queue_;
+  bool stop_ = false;
+  std::thread thread_;  // last: starts when the rest exists
+};
+
+class HostDevice final : public Device {
+ public:
+  HostDevice(HostMemory memory, int threads)
+      : memory_(std::move(memory)), pool_(std::make_shared<ThreadPool>(threads)) {}
+
+  std::byte* arena() override { return memory_.data(); }
+  int64_t arena_bytes() const override { return memory_.bytes(); }
+  std::unique_ptr<Stream> make_stream(const std::string& name) override {
+    return make_host_stream(name, pool_);
+  }
+  std::string describe() const override {
+    return strf("CPU, %d threads, arena %s", pool_->threads(),
+                format_bytes(memory_.bytes()).c_str());
+  }
+
+ private:
+  HostMemory memory_;
+  std::shared_ptr<ThreadPool> pool_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options) {
+  auto memory = HostMemory::allocate(options.arena_bytes);
+  if (!memory.ok()) {
+    return Status(Exit::kDeviceMemory, strf("cannot get %s for the device arena; lower memory.device",
+                                            format_bytes(options.arena_bytes).c_str()));
+  }
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(memory.take(), options.threads));
+}
+
+std::unique_ptr<Stream> make_host_stream(const std::string& name,
+                                         std::shared_ptr<ThreadPool> pool) {
+  return std::make_unique<HostStream>(name, std::move(pool));
+}
+
+Result<HostMemory> HostMemory::allocate(int64_t bytes) {
+  HostMemory memory;
+  memory.bytes_ = bytes;
+  if (bytes == 0) return memory;
+  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) {
+    return Status(Exit::kHostMemory, strf("cannot get %s of host memory; lower memory.host",
+                                          format_bytes(bytes).c_str()));
+  }
+  madvise(data, static_cast<size_t>(bytes), MADV_DONTFORK);  // direct I/O and fork do not mix
+  memory.data_ = static_cast<std::byte*>(data);
+  return memory;
+}
+
+HostMemory::~HostMemory() {
+  if (data_) munmap(data_, static_cast<size_t>(bytes_));
+}
+
+HostMemory::HostMemory(HostMemory&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,79 @@
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "device/device.h"
+
+namespace pagoda {
+
+// One loop at a time. A loop is a round: workers wake when `round` changes, do their share, and the
+// last one out lets the caller go.
+struct ThreadPool::Impl {
+  std::mutex turn;  // held for a whole parallel_for: streams take turns
+
+  std::mutex mutex;  // guards everything below
+  std::condition_variable start, finished;
+  uint64_t round = 0;
+  int running = 0;
+  bool stop = false;
+  int64_t count = 0;
+  const std::function<void(int64_t)>* body = nullptr;
+  std::vector<std::thread> workers;
+
+  void work(int worker, int threads) {
+    uint64_t seen = 0;
+    std::unique_lock lock(mutex);
+    for (;;) {
+      start.wait(lock, [&] { return stop || round != seen; });
+      if (stop) return;
+      seen = round;
+      const int64_t n = count;
+      const auto& run = *body;
+      lock.unlock();
+      for (int64_t i = worker; i < n; i += threads) run(i);
+      lock.lock();
+      if (--running == 0) finished.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
+  CHECK(threads >= 1);
+  for (int w = 1; w < threads; ++w) {
+    impl_->workers.emplace_back([this, w, threads] { impl_->work(w, threads); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->stop = true;
+  }
+  impl_->start.notify_all();
+  for (std::thread& worker : impl_->workers) worker.join();
+}
+
+int ThreadPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
+
+void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
+  const int n = threads();
+  if (n == 1 || count <= 1) {
+    for (int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  std::lock_guard turn(impl_->turn);
+  {
+    std::lock_guard lock(impl_->mutex);
+    impl_->count = count;
+    impl_->body = &body;
+    impl_->running = n - 1;
+    ++impl_->round;
+  }
+  impl_->start.notify_all();
+  for (int64_t i = 0; i < count; i += n) body(i);
+  std::unique_lock lock(impl_->mutex);
+  impl_->finished.wait(lock, [this] { return impl_->running == 0; });
+}
+
+}  // namespace pagoda
