@@ -11,13 +11,13 @@ namespace pagoda {
 std::string strf(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 [[noreturn]] void check_failed(const char* condition, const char* file, int line,
-                               const std::string& message);
+                               const std::string& message = {});
 
 }  // namespace pagoda
 
 // CHECK(cond) or CHECK(cond, "format", args...).
-#define CHECK(cond, ...)                                                                   \
-  do {                                                                                     \
-    if (!(cond)) [[unlikely]]                                                              \
-      ::pagoda::check_failed(#cond, __FILE__, __LINE__, ::pagoda::strf("" __VA_ARGS__));   \
+#define CHECK(cond, ...)                                                                      \
+  do {                                                                                        \
+    if (!(cond)) [[unlikely]]                                                                 \
+      ::pagoda::check_failed(#cond, __FILE__, __LINE__ __VA_OPT__(, ::pagoda::strf(__VA_ARGS__))); \
   } while (0)
