@@ -22,13 +22,14 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "offload/residency.h"
 #include "offload/storage.h"
 
 namespace pagoda {
 
 inline constexpr int64_t kPageHeaderBytes = 4096;
 
-using PageId = uint32_t;
+
 
 struct PageSpec {
   int64_t bytes = 0;    // payload; multiple of kIoAlign

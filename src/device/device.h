@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -33,12 +34,18 @@ class Event {
   bool happened() const;
   // Blocks the calling thread until the event has happened. Any thread.
   void wait() const;
+  // Runs `then` once the event has happened: at once when it already has, else on the signalling
+  // thread, which it must not block.
+  void when_happened(std::function<void()> then) const;
 
   struct State;
 
  private:
   std::shared_ptr<State> state_;
 };
+
+// Happens when all of `events` have.
+Event when_all(const std::vector<Event>& events);
 
 // A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep.
 class ThreadPool {
@@ -81,6 +88,8 @@ class Stream {
   // The loop workers for kernels on this stream. Host streams only.
   virtual ThreadPool& pool() = 0;
   virtual const std::string& name() const = 0;
+  // Time so far that the stream stood still in wait(), in microseconds. Any thread.
+  virtual int64_t waited_us() const = 0;
 
  protected:
   Stream() = default;

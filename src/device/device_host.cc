@@ -2,6 +2,8 @@
 // is one anonymous mapping.
 #include <sys/mman.h>
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -36,7 +38,13 @@ class HostStream final : public Stream {
 
   void wait(const Event& event) override {
     if (event.happened()) return;
-    enqueue([event] { event.wait(); });
+    enqueue([this, event] {
+      if (event.happened()) return;
+      const auto start = std::chrono::steady_clock::now();
+      event.wait();
+      const auto waited = std::chrono::steady_clock::now() - start;
+      waited_us_ += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+    });
   }
 
   void enqueue(std::function<void()> work) override {
@@ -53,6 +61,7 @@ class HostStream final : public Stream {
 
   ThreadPool& pool() override { return *pool_; }
   const std::string& name() const override { return name_; }
+  int64_t waited_us() const override { return waited_us_; }
 
  private:
   void run() {
@@ -71,6 +80,7 @@ class HostStream final : public Stream {
 
   const std::string name_;
   const std::shared_ptr<ThreadPool> pool_;
+  std::atomic<int64_t> waited_us_{0};
   std::mutex mutex_;  // guards queue_ and stop_
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;

@@ -1,5 +1,7 @@
 #include "device/event.h"
 
+#include <atomic>
+
 namespace pagoda {
 
 Event Event::make() {
@@ -10,12 +12,43 @@ Event Event::make() {
 
 void Event::signal() {
   CHECK(state_ != nullptr, "signal of an event that was not made");
+  std::vector<std::function<void()>> continuations;
   {
     std::lock_guard lock(state_->mutex);
     CHECK(!state_->happened, "event signalled twice");
     state_->happened = true;
+    continuations.swap(state_->continuations);
   }
   state_->changed.notify_all();
+  for (const auto& then : continuations) then();
+}
+
+void Event::when_happened(std::function<void()> then) const {
+  if (state_) {
+    std::lock_guard lock(state_->mutex);
+    if (!state_->happened) {
+      state_->continuations.push_back(std::move(then));
+      return;
+    }
+  }
+  then();
+}
+
+Event when_all(const std::vector<Event>& events) {
+  std::vector<const Event*> open;
+  for (const Event& event : events) {
+    if (!event.happened()) open.push_back(&event);
+  }
+  if (open.empty()) return Event();
+  if (open.size() == 1) return *open[0];
+  Event all = Event::make();
+  auto left = std::make_shared<std::atomic<size_t>>(open.size());
+  for (const Event* event : open) {
+    event->when_happened([all, left]() mutable {
+      if (left->fetch_sub(1) == 1) all.signal();
+    });
+  }
+  return all;
 }
 
 bool Event::happened() const {

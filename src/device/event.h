@@ -9,9 +9,10 @@
 namespace pagoda {
 
 struct Event::State {
-  mutable std::mutex mutex;  // guards happened
+  mutable std::mutex mutex;  // guards happened and continuations
   mutable std::condition_variable changed;
   bool happened = false;
+  std::vector<std::function<void()>> continuations;
 };
 
 }  // namespace pagoda

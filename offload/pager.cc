@@ -1,0 +1,216 @@
+#include "offload/pager.h"
+
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+
+Lease::Lease(Lease&& other) noexcept
+    : pager_(std::exchange(other.pager_, nullptr)),
+      stream_(other.stream_),
+      uses_(std::move(other.uses_)),
+      data_(std::move(other.data_)) {}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  release();
+  pager_ = std::exchange(other.pager_, nullptr);
+  stream_ = other.stream_;
+  uses_ = std::move(other.uses_);
+  data_ = std::move(other.data_);
+  return *this;
+}
+
+void Lease::release() {
+  if (pager_) std::exchange(pager_, nullptr)->release(*this);
+}
+
+int64_t Pager::device_bytes(const Options& options, int device) {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < options.classes.size(); ++c) {
+    bytes += options.classes[c].device_slots[device] * options.class_bytes[c];
+  }
+  return bytes;
+}
+
+int64_t Pager::host_bytes(const Options& options) {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < options.classes.size(); ++c) {
+    bytes += options.classes[c].host_slots * (options.class_bytes[c] + kPageHeaderBytes);
+  }
+  return bytes;
+}
+
+Result<std::unique_ptr<Pager>> Pager::create(Options options, PageFile* file, Storage* storage) {
+  ASSIGN_OR_RETURN(HostMemory memory, HostMemory::allocate(host_bytes(options)));
+  storage->register_memory(memory.data(), memory.bytes());
+  return std::unique_ptr<Pager>(new Pager(std::move(options), file, std::move(memory)));
+}
+
+Pager::Pager(Options options, PageFile* file, HostMemory memory)
+    : options_(std::move(options)),
+      file_(file),
+      memory_(std::move(memory)),
+      residency_(static_cast<int>(options_.devices.size()), options_.classes, options_.page_class),
+      disk_ready_(options_.page_class.size()) {
+  const int devices = static_cast<int>(options_.devices.size());
+  base_.assign(options_.classes.size(), std::vector<std::byte*>(devices + 1));
+  slots_.resize(options_.classes.size());
+  std::vector<std::byte*> next(devices + 1, memory_.data());
+  for (int d = 0; d < devices; ++d) {
+    next[d] = options_.devices[d]->arena() + options_.arena_offset[d];
+    CHECK(options_.arena_offset[d] + device_bytes(options_, d) <=
+          options_.devices[d]->arena_bytes());
+    copies_.push_back({options_.devices[d]->make_stream(strf("upload %d", d)),
+                       options_.devices[d]->make_stream(strf("download %d", d))});
+  }
+  for (size_t c = 0; c < options_.classes.size(); ++c) {
+    slots_[c].resize(devices + 1);
+    for (int p = 0; p <= devices; ++p) {
+      const bool host = p == devices;
+      const int64_t stride = options_.class_bytes[c] + (host ? kPageHeaderBytes : 0);
+      const int32_t count =
+          host ? options_.classes[c].host_slots : options_.classes[c].device_slots[p];
+      base_[c][p] = next[p];
+      next[p] += stride * count;
+      slots_[c][p].resize(count);
+    }
+  }
+}
+
+Pager::~Pager() { drain(); }
+
+int Pager::place_index(Place place) const {
+  return place.tier == Tier::kHost ? residency_.devices() : place.device;
+}
+
+// A host slot's address is that of its payload; the header room lies before it.
+std::byte* Pager::slot_data(PageId page, int place, int32_t slot) const {
+  const uint16_t c = options_.page_class[page];
+  if (place < residency_.devices()) return base_[c][place] + slot * options_.class_bytes[c];
+  return base_[c][place] + slot * (options_.class_bytes[c] + kPageHeaderBytes) + kPageHeaderBytes;
+}
+
+Pager::SlotState& Pager::slot_state(PageId page, int place, int32_t slot) {
+  return slots_[options_.page_class[page]][place][slot];
+}
+
+Event Pager::before_overwrite(const SlotState& slot) {
+  std::vector<Event> events = slot.readers;
+  events.push_back(slot.ready);
+  return when_all(events);
+}
+
+void Pager::copy(const Move& move, bool up) {
+  const int host = residency_.devices();
+  SlotState& device_slot = slot_state(move.page, move.device, move.device_slot);
+  SlotState& host_slot = slot_state(move.page, host, move.host_slot);
+  SlotState& source = up ? host_slot : device_slot;
+  SlotState& target = up ? device_slot : host_slot;
+  Stream& stream = up ? *copies_[move.device].upload : *copies_[move.device].download;
+  stream.wait(source.ready);
+  stream.wait(before_overwrite(target));
+  std::byte* on_device = slot_data(move.page, move.device, move.device_slot);
+  std::byte* in_host = slot_data(move.page, host, move.host_slot);
+  const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  stream.copy(up ? on_device : in_host, up ? in_host : on_device, bytes);
+  const Event done = stream.record();
+  source.readers.push_back(done);
+  target.ready = done;
+  target.readers.clear();
+  target.generation = source.generation;
+  (up ? counters_.uploads : counters_.downloads) += 1;
+  (up ? counters_.upload_bytes : counters_.download_bytes) += bytes;
+}
+
+void Pager::carry_out(const Move& move) {
+  if (move.kind == Move::Kind::kUpload) return copy(move, true);
+  if (move.kind == Move::Kind::kDownload) return copy(move, false);
+  const int host = residency_.devices();
+  SlotState& slot = slot_state(move.page, host, move.host_slot);
+  std::byte* buffer = slot_data(move.page, host, move.host_slot) - kPageHeaderBytes;
+  const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  if (move.kind == Move::Kind::kFetch) {
+    const Event after = when_all({before_overwrite(slot), disk_ready_[move.page]});
+    slot.ready = file_->read(move.page, buffer, after);
+    slot.readers.clear();
+    slot.generation = file_->generation(move.page);
+    counters_.fetches += 1;
+    counters_.fetch_bytes += bytes;
+    return;
+  }
+  const Event done = file_->write(move.page, buffer, slot.generation, slot.ready);
+  slot.readers.push_back(done);
+  disk_ready_[move.page] = done;
+  counters_.write_backs += 1;
+  counters_.write_back_bytes += bytes;
+}
+
+Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation) {
+  moves_.clear();
+  for (const PageUse& use : uses) {
+    ++counters_.uses;
+    if (use.access == Access::kCreate || residency_.valid_at(use.page, use.place)) ++counters_.hits;
+  }
+  residency_.acquire(uses, moves_, acquired_);
+  for (const Move& move : moves_) carry_out(move);
+  Lease lease;
+  lease.pager_ = this;
+  lease.stream_ = &stream;
+  lease.uses_.assign(uses.begin(), uses.end());
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const int place = place_index(uses[i].place);
+    SlotState& slot = slot_state(uses[i].page, place, acquired_[i]);
+    if (uses[i].access == Access::kRead) {
+      stream.wait(slot.ready);
+    } else {
+      stream.wait(before_overwrite(slot));
+      slot.generation = generation;
+    }
+    lease.data_.push_back(slot_data(uses[i].page, place, acquired_[i]));
+  }
+  return lease;
+}
+
+void Pager::release(Lease& lease) {
+  const Event done = lease.stream_->record();
+  for (const PageUse& use : lease.uses_) {
+    SlotState& slot =
+        slot_state(use.page, place_index(use.place), residency_.slot_at(use.page, use.place));
+    if (use.access == Access::kRead) {
+      std::erase_if(slot.readers, [](const Event& reader) { return reader.happened(); });
+      slot.readers.push_back(done);
+    } else {
+      slot.ready = done;
+      slot.readers.clear();
+    }
+  }
+  residency_.release(lease.uses_);
+}
+
+void Pager::discard(PageId page) {
+  residency_.discard(page);
+  if (!file_->pages()[page].durable) file_->drop(page);
+}
+
+Status Pager::flush() {
+  for (PageId page = 0; page < residency_.num_pages(); ++page) {
+    if (!file_->pages()[page].durable) continue;
+    moves_.clear();
+    residency_.flush(page, moves_);
+    for (const Move& move : moves_) carry_out(move);
+  }
+  drain();
+  return status();
+}
+
+void Pager::drain() {
+  for (const auto& classes : slots_) {
+    for (const auto& places : classes) {
+      for (const SlotState& slot : places) before_overwrite(slot).wait();
+    }
+  }
+  for (const Event& event : disk_ready_) event.wait();
+}
+
+}  // namespace pagoda

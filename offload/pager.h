@@ -1,0 +1,129 @@
+// The pager: carries out what Residency decides. It owns the slots' memory (device arenas are given,
+// host memory is its own), the copy streams and the bookkeeping of events; the page file holds the
+// disk tier.
+//
+// Use of a page is a lease. acquire() decides in the order it is called, enqueues every transfer that
+// is needed and returns at once; the bytes behind the lease are valid for work enqueued on the given
+// stream after acquire() and before release(). So running ahead of the computation is prefetching: a
+// transfer starts as soon as the slot it fills is no longer read. Nothing waits for a completion to
+// decide something, and nothing can deadlock: transfers and kernels wait only for earlier ones.
+//
+// Threading: one thread (the executor's) calls everything, except status() and counters().
+// Errors of transfers do not stop the streams: they end in status(), which the caller looks at before
+// it believes a result or commits. Acquiring more than the slots can hold is a bug (the plan computes
+// the minimum before the run).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "offload/page_file.h"
+#include "offload/residency.h"
+
+namespace pagoda {
+
+class Pager;
+
+// The right to use some pages on a stream. Move-only; release() or destruction records on the stream
+// the event after which the slots may be reused.
+class Lease {
+ public:
+  Lease() = default;
+  Lease(Lease&& other) noexcept;
+  Lease& operator=(Lease&& other) noexcept;
+  ~Lease() { release(); }
+
+  // The bytes of uses[i] of the acquire.
+  std::byte* data(size_t i) const { return data_[i]; }
+  void release();
+
+ private:
+  friend class Pager;
+  Pager* pager_ = nullptr;
+  Stream* stream_ = nullptr;
+  std::vector<PageUse> uses_;
+  std::vector<std::byte*> data_;
+};
+
+class Pager {
+ public:
+  struct Options {
+    std::vector<Device*> devices;           // not owned
+    std::vector<int64_t> arena_offset;      // where the slots begin in each device's arena
+    std::vector<SlotClass> classes;
+    std::vector<int64_t> class_bytes;       // page bytes of each class
+    std::vector<uint16_t> page_class;       // of each page; page p is page p of the file
+  };
+
+  static int64_t device_bytes(const Options& options, int device);  // the slots' bytes on a device
+  static int64_t host_bytes(const Options& options);                // with header room
+
+  static Result<std::unique_ptr<Pager>> create(Options options, PageFile* file, Storage* storage);
+  ~Pager();
+
+  // Leases `uses` all at once for work on `stream`. `generation` becomes the version of pages that
+  // are written or created.
+  Lease acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation);
+  void discard(PageId page);
+  void set_on_disk(PageId page) { residency_.set_on_disk(page); }
+
+  // Writes every durable page whose newest version is not on disk, waits for all transfers, and
+  // reports the first error so far. No lease may be held.
+  Status flush();
+  // Waits for all transfers.
+  void drain();
+  Status status() const { return file_->status(); }
+
+  const Residency& residency() const { return residency_; }
+  PageFile& file() { return *file_; }
+
+  // Totals since creation.
+  struct Counters {
+    int64_t uses = 0;      // page uses
+    int64_t hits = 0;      // of them already resident
+    int64_t evictions = 0;
+    int64_t uploads = 0, upload_bytes = 0;
+    int64_t downloads = 0, download_bytes = 0;
+    int64_t fetches = 0, fetch_bytes = 0;
+    int64_t write_backs = 0, write_back_bytes = 0;
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  friend class Lease;
+  // When the bytes of a slot may be read and overwritten.
+  struct SlotState {
+    Event ready;                 // the last write
+    std::vector<Event> readers;  // reads since
+    uint64_t generation = 0;
+  };
+  struct Copies {
+    std::unique_ptr<Stream> upload, download;
+  };
+
+  Pager(Options options, PageFile* file, HostMemory memory);
+  std::byte* slot_data(PageId page, int place, int32_t slot) const;
+  SlotState& slot_state(PageId page, int place, int32_t slot);
+  int place_index(Place place) const;
+  void carry_out(const Move& move);
+  void copy(const Move& move, bool up);
+  void release(Lease& lease);
+  static Event before_overwrite(const SlotState& slot);
+
+  Options options_;
+  PageFile* file_;
+  HostMemory memory_;
+  Residency residency_;
+  std::vector<std::vector<std::byte*>> base_;             // [class][place]
+  std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
+  std::vector<Event> disk_ready_;                         // [page], last write back
+  std::vector<Copies> copies_;                            // [device]
+  std::vector<Move> moves_;
+  std::vector<int32_t> acquired_;
+  Counters counters_;
+};
+
+}  // namespace pagoda
