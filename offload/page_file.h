@@ -79,6 +79,8 @@ class PageFile {
   Event read(PageId page, std::byte* buffer, const Event& after);
   // True if the page has a version on disk.
   bool has(PageId page) const;
+  // Generation of the newest version. REQUIRES: has(page).
+  uint64_t generation(PageId page) const;
   // Forgets a scratch page's content.
   void drop(PageId page);
 

@@ -133,13 +133,15 @@ void Pager::carry_out(const Move& move) {
   if (move.kind == Move::Kind::kFetch) {
     const Event after = when_all({before_overwrite(slot), disk_ready_[move.page]});
     slot.ready = file_->read(move.page, buffer, after);
+    disk_ready_[move.page] = slot.ready;
     slot.readers.clear();
     slot.generation = file_->generation(move.page);
     counters_.fetches += 1;
     counters_.fetch_bytes += bytes;
     return;
   }
-  const Event done = file_->write(move.page, buffer, slot.generation, slot.ready);
+  const Event after = when_all({slot.ready, disk_ready_[move.page]});
+  const Event done = file_->write(move.page, buffer, slot.generation, after);
   slot.readers.push_back(done);
   disk_ready_[move.page] = done;
   counters_.write_backs += 1;

@@ -84,7 +84,6 @@ class Pager {
   struct Counters {
     int64_t uses = 0;      // page uses
     int64_t hits = 0;      // of them already resident
-    int64_t evictions = 0;
     int64_t uploads = 0, upload_bytes = 0;
     int64_t downloads = 0, download_bytes = 0;
     int64_t fetches = 0, fetch_bytes = 0;
@@ -119,7 +118,7 @@ class Pager {
   Residency residency_;
   std::vector<std::vector<std::byte*>> base_;             // [class][place]
   std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
-  std::vector<Event> disk_ready_;                         // [page], last write back
+  std::vector<Event> disk_ready_;                         // [page], last transfer to or from disk
   std::vector<Copies> copies_;                            // [device]
   std::vector<Move> moves_;
   std::vector<int32_t> acquired_;

@@ -1,0 +1,45 @@
+// How the budgets are divided into slots, before anything is allocated.
+//
+// Device memory = fixed workspace + slots. Host memory = slots. The minimum of each place is the
+// largest simultaneous need of any task of a step in which every expert is touched, read off the
+// plan itself, plus the host slots that a transfer between disk and a device passes through. What
+// is left goes first to the dense weights (attention stays on the device), then to experts and
+// activations in proportion to their bytes. If everything fits on the devices, optimizer state
+// included, Adam runs there and no byte moves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/pages.h"
+#include "plan/step_plan.h"
+
+namespace pagoda {
+
+struct MemoryBudget {
+  int64_t device_bytes = 0;          // of each device
+  int64_t host_bytes = 0;
+  std::vector<int64_t> fixed_bytes;  // workspace on each device
+};
+
+struct MemoryPlan {
+  std::vector<SlotClass> classes;
+  bool state_on_device = false;
+  std::vector<int64_t> device_slot_bytes;  // on each device
+  int64_t host_slot_bytes = 0;             // header room included
+  int64_t min_device_bytes = 0;            // smallest memory.device that would do
+  int64_t min_host_bytes = 0;
+
+  // Bytes of one kind's slots on all devices or in host memory.
+  int64_t on_devices(const PageTable& pages, PageKind kind) const;
+  int64_t in_host(const PageTable& pages, PageKind kind) const;
+};
+
+// kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit.
+// `header_bytes` is the room before each host slot's payload.
+Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
+                               const MemoryBudget& budget, int64_t header_bytes);
+
+}  // namespace pagoda

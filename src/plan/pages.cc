@@ -1,0 +1,57 @@
+#include "plan/pages.h"
+
+namespace pagoda {
+
+PageTable::PageTable(const RunShape& shape)
+    : num_records_(static_cast<int64_t>(shape.records.size())), microbatches_(shape.microbatches) {
+  for (int64_t r = 0; r < num_records_; ++r) {
+    const RecordShape& record = shape.records[r];
+    const auto id = static_cast<uint32_t>(r);
+    const bool expert = record.expert >= 0;
+    add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, true, expert);
+    add(PageKind::kState, record.num_elements * 12, id, true, expert);
+  }
+  for (int64_t r = 0; r < num_records_; ++r) {
+    const RecordShape& record = shape.records[r];
+    add(PageKind::kGradient, record.num_elements * shape.dtype_bytes, static_cast<uint32_t>(r),
+        false, record.expert >= 0);
+  }
+  const auto scratch_record = static_cast<uint32_t>(num_records_);
+  const int64_t residual = shape.microbatch_tokens * shape.hidden_size * shape.dtype_bytes;
+  const int64_t routing = shape.microbatch_tokens * shape.experts_per_token * 4;
+  // Inputs and middles share slots, so they share a size.
+  first_activation_ = static_cast<int64_t>(pages.size());
+  for (int64_t i = 0; i < (shape.num_layers + 1) * microbatches_; ++i) {
+    add(PageKind::kActivation, residual + routing, scratch_record, false, false);
+  }
+  first_middle_ = static_cast<int64_t>(pages.size());
+  for (int64_t i = 0; i < shape.num_layers * microbatches_; ++i) {
+    add(PageKind::kActivation, residual + routing, scratch_record, false, false);
+  }
+  first_exchange_ = static_cast<int64_t>(pages.size());
+  const int64_t row_bytes = shape.hidden_size * shape.dtype_bytes;
+  for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
+    add(PageKind::kInbound, shape.row_block * (2 * row_bytes + 4), scratch_record, false, true);
+    add(PageKind::kOutbound, shape.row_block * (4 * shape.hidden_size + 4), scratch_record, false,
+        true);
+  }
+}
+
+uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {
+  for (size_t c = 0; c < classes.size(); ++c) {
+    if (classes[c].kind == kind && classes[c].page_bytes == bytes && classes[c].expert == expert) {
+      return static_cast<uint16_t>(c);
+    }
+  }
+  classes.push_back({kind, bytes, 0, expert});
+  return static_cast<uint16_t>(classes.size() - 1);
+}
+
+void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert) {
+  const int64_t page_bytes = align_up(bytes, kIoAlign);
+  const uint16_t c = class_of(kind, page_bytes, expert);
+  ++classes[c].num_pages;
+  pages.push_back({page_bytes, record, durable, c});
+}
+
+}  // namespace pagoda

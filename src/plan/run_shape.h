@@ -1,0 +1,41 @@
+// The numbers of one run that planning needs, and nothing else: no model code, no device, no clock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+// One record (model/tensors.h) as planning sees it.
+struct RecordShape {
+  int64_t num_elements = 0;
+  int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
+  int64_t expert = -1;  // -1: dense
+  int device = 0;       // whose streams compute it
+};
+
+struct RunShape {
+  int64_t num_layers = 0;
+  std::vector<uint8_t> is_moe;  // (num_layers)
+  int64_t num_experts = 0;
+  int64_t hidden_size = 0;        // d
+  int64_t experts_per_token = 0;  // k
+  bool tied_embeddings = false;
+  int64_t dtype_bytes = 2;        // of weights, activations and gradients
+
+  // Records: embedding first, then for each layer its dense part and its experts, head last.
+  std::vector<RecordShape> records;
+  std::vector<int64_t> layer_record;  // (num_layers); expert e of a MoE layer is + 1 + e
+
+  int64_t microbatches = 0;        // per step
+  int64_t microbatch_tokens = 0;   // T
+  int64_t row_block = 0;           // rows of an expert handled at once
+  int devices = 1;                 // device 0 computes everything but experts
+
+  int64_t embedding() const { return 0; }
+  int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
+  int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }
+  int64_t step_tokens() const { return microbatches * microbatch_tokens; }
+};
+
+}  // namespace pagoda

@@ -1,0 +1,198 @@
+#include "plan/step_plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace pagoda {
+
+const char* task_name(TaskKind kind) {
+  constexpr const char* kNames[] = {
+      "adam",           "prefetch",         "embed",          "attention",
+      "route",          "index",            "dispatch",       "expert",
+      "combine",        "residual",         "dense mlp",      "head",
+      "route replay",   "dispatch backward", "expert backward", "combine backward",
+      "route backward", "dense mlp backward", "attention backward", "embed backward",
+      "gradient"};
+  static_assert(std::size(kNames) == static_cast<size_t>(TaskKind::kCount));
+  return kNames[static_cast<size_t>(kind)];
+}
+
+namespace {
+constexpr Place kDevice0{Tier::kDevice, 0};
+}
+
+Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
+  Task task;
+  task.kind = kind;
+  task.phase = phase;
+  task.layer = static_cast<int32_t>(layer);
+  task.microbatch = static_cast<int32_t>(microbatch);
+  return task;
+}
+
+void StepPlan::adam(int64_t record, bool has_gradient, TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(TaskKind::kAdam, Phase::kOptimize, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.on_host = !options_.state_on_device;
+  const Place place = t.on_host ? Place::host() : Place::on_device(shape.device);
+  t.use(pages_.weights(record), place, Access::kCreate);
+  t.use(pages_.state(record), place, Access::kWrite);
+  if (has_gradient) t.use(pages_.gradient(record), place, Access::kRead);
+  tasks.push_back(t);
+}
+
+void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const {
+  for (int64_t record : records) {
+    const RecordShape& shape = shape_.records[record];
+    Task t = task(TaskKind::kPrefetch, Phase::kForward, shape.layer, -1);
+    t.expert = static_cast<int32_t>(shape.expert);
+    t.record = record;
+    t.device = static_cast<uint8_t>(shape.device);
+    t.use(pages_.weights(record), Place::on_device(shape.device), Access::kRead);
+    tasks.push_back(t);
+  }
+}
+
+void StepPlan::embed(TaskList& tasks) const {
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task t = task(TaskKind::kEmbed, Phase::kForward, -1, b);
+    t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(0, b), kDevice0, Access::kCreate);
+    tasks.push_back(t);
+  }
+}
+
+void StepPlan::forward_layer(int64_t layer, TaskList& tasks) const {
+  const PageId weights = pages_.weights(shape_.layer_record[layer]);
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task attention = task(TaskKind::kAttention, Phase::kForward, layer, b);
+    attention.use(weights, kDevice0, Access::kRead);
+    attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead);
+    attention.use(pages_.middle(layer, b), kDevice0, Access::kCreate);
+    tasks.push_back(attention);
+    const bool moe = shape_.is_moe[layer];
+    Task second = task(moe ? TaskKind::kRoute : TaskKind::kDenseMlp, Phase::kForward, layer, b);
+    second.use(weights, kDevice0, Access::kRead);
+    // kRoute writes the chosen experts behind the residual.
+    second.use(pages_.middle(layer, b), kDevice0, moe ? Access::kWrite : Access::kRead);
+    if (!moe) second.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
+    tasks.push_back(second);
+  }
+}
+
+// Dispatch, expert and combine of every block, in expert order. With several devices the combine
+// lags, so that device 0 can hand out work before it waits for results; the order of the combines,
+// which is the order of their sums, stays that of the experts.
+void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert,
+                             bool backward, TaskList& tasks) const {
+  const Phase phase = backward ? Phase::kBackward : Phase::kForward;
+  const int64_t in_flight = blocks_in_flight(shape_.devices);
+  std::vector<Task> combines;
+  size_t combined = 0;
+  int64_t first_row = 0;
+  for (int64_t e = 0; e < shape_.num_experts; ++e) {
+    const int64_t record = shape_.expert(layer, e);
+    const int device = shape_.records[record].device;
+    for (int64_t done = 0; done < tokens_per_expert[e]; done += shape_.row_block) {
+      Task t = task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, phase, layer, -1);
+      t.expert = static_cast<int32_t>(e);
+      t.record = record;
+      t.first_row = first_row + done;
+      t.rows = std::min(shape_.row_block, tokens_per_expert[e] - done);
+      t.last = done + t.rows == tokens_per_expert[e];
+      const int64_t slot = static_cast<int64_t>(combines.size()) % in_flight;
+      Task expert = t, combine = t;
+      t.use(pages_.inbound(slot), kDevice0, Access::kCreate);
+      expert.kind = backward ? TaskKind::kExpertBackward : TaskKind::kExpert;
+      expert.device = static_cast<uint8_t>(device);
+      expert.use(pages_.weights(record), Place::on_device(device), Access::kRead);
+      expert.use(pages_.inbound(slot), Place::on_device(device), Access::kRead);
+      expert.use(pages_.outbound(slot), Place::on_device(device), Access::kCreate);
+      combine.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+      combine.use(pages_.outbound(slot), kDevice0, Access::kRead);
+      tasks.push_back(t);
+      tasks.push_back(expert);
+      combines.push_back(combine);
+      if (backward && t.last) gradient(record, tasks);
+      if (static_cast<int64_t>(combines.size() - combined) == in_flight) {
+        tasks.push_back(combines[combined++]);
+      }
+    }
+    first_row += tokens_per_expert[e];
+  }
+  while (combined < combines.size()) tasks.push_back(combines[combined++]);
+}
+
+void StepPlan::forward_experts(int64_t layer, std::span<const int64_t> tokens_per_expert,
+                               TaskList& tasks) const {
+  tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, -1));
+  expert_blocks(layer, tokens_per_expert, false, tasks);
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
+    t.use(pages_.middle(layer, b), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
+    tasks.push_back(t);
+  }
+}
+
+void StepPlan::head(TaskList& tasks) const {
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task t = task(TaskKind::kHead, Phase::kForward, -1, b);
+    t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead);
+    if (shape_.tied_embeddings) {
+      t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
+    }
+    tasks.push_back(t);
+  }
+  if (options_.training) gradient(shape_.head(), tasks);
+}
+
+void StepPlan::gradient(int64_t record, TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
+  tasks.push_back(t);
+  if (options_.eager_adam) adam(record, true, tasks);
+}
+
+void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,
+                              TaskList& tasks) const {
+  const int64_t record = shape_.layer_record[layer];
+  const PageId weights = pages_.weights(record);
+  const bool moe = shape_.is_moe[layer];
+  auto per_microbatch = [&](TaskKind kind, bool input, bool middle) {
+    for (int64_t b = 0; b < shape_.microbatches; ++b) {
+      Task t = task(kind, Phase::kBackward, layer, b);
+      t.use(weights, kDevice0, Access::kRead);
+      if (input) t.use(pages_.layer_input(layer, b), kDevice0, Access::kRead);
+      if (middle) t.use(pages_.middle(layer, b), kDevice0, Access::kRead);
+      tasks.push_back(t);
+    }
+  };
+  if (moe) {
+    per_microbatch(TaskKind::kRouteReplay, false, true);
+    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, -1));
+    expert_blocks(layer, tokens_per_expert, true, tasks);
+  }
+  per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, false, true);
+  per_microbatch(TaskKind::kAttentionBackward, true, false);
+  gradient(record, tasks);
+}
+
+void StepPlan::embed_backward(TaskList& tasks) const {
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    tasks.push_back(task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b));
+  }
+  gradient(shape_.embedding(), tasks);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,62 @@
+// Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE Theorem
+// 1): for a layer, attention and routing of every microbatch, then expert by expert over all tokens
+// of the step in blocks of `row_block` rows, then the next layer; the backward the same in reverse.
+// So the weights of an expert are read once forward and once backward per step, however many
+// microbatches there are, and its gradient is complete when its layer's backward ends.
+//
+// What depends on routing is generated ("resolved") once the layer's routing is known: the caller
+// passes tokens_per_expert. Pure: same arguments, same tasks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "plan/pages.h"
+#include "plan/run_shape.h"
+#include "plan/task.h"
+
+namespace pagoda {
+
+class StepPlan {
+ public:
+  struct Options {
+    bool training = true;          // false: forward only
+    bool state_on_device = false;  // Adam runs on the record's device, not on the host
+    bool eager_adam = false;       // Adam as soon as a gradient is complete
+  };
+
+  StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
+      : shape_(shape), pages_(pages), options_(options) {}
+
+  // Optimizer steps of one record. `has_gradient`: its gradient page waits to be applied.
+  void adam(int64_t record, bool has_gradient, TaskList& tasks) const;
+  // Brings up the weights of these records on their devices.
+  void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
+
+  void embed(TaskList& tasks) const;
+  // Attention of every microbatch, and routing if the layer has experts.
+  void forward_layer(int64_t layer, TaskList& tasks) const;
+  // REQUIRES: a MoE layer. tokens_per_expert (num_experts), over the whole step.
+  void forward_experts(int64_t layer, std::span<const int64_t> tokens_per_expert,
+                       TaskList& tasks) const;
+  void head(TaskList& tasks) const;
+  void backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,
+                      TaskList& tasks) const;
+  void embed_backward(TaskList& tasks) const;
+
+  const RunShape& shape() const { return shape_; }
+  const PageTable& pages() const { return pages_; }
+  const Options& options() const { return options_; }
+
+ private:
+  Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  void expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert, bool backward,
+                     TaskList& tasks) const;
+  void gradient(int64_t record, TaskList& tasks) const;
+
+  RunShape shape_;
+  PageTable pages_;
+  Options options_;
+};
+
+}  // namespace pagoda

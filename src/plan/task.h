@@ -1,0 +1,62 @@
+// The step is data: a list of tasks, made before they run. The executor runs it on devices; anything
+// else (memory planning, a simulator) reads the same list.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "offload/residency.h"
+
+namespace pagoda {
+
+enum class TaskKind : uint8_t {
+  kAdam,               // optimizer steps of one record, up to the newest
+  kPrefetch,           // no work: its pages are brought up ahead of use
+  kEmbed,              // tokens -> layer_input(0)
+  kAttention,          // layer_input -> middle
+  kRoute,              // middle -> normed rows, chosen experts
+  kIndex,              // chosen experts of the whole step -> rows of each expert
+  kDispatch,           // rows of one expert's block -> inbound
+  kExpert,             // inbound -> outbound
+  kCombine,            // outbound -> sum over experts
+  kResidual,           // middle + sum -> next layer_input
+  kDenseMlp,           // middle -> next layer_input, for layers without experts
+  kHead,               // loss, and in training its gradient
+  kRouteReplay,        // backward: as kRoute with the choices of the forward
+  kDispatchBackward,
+  kExpertBackward,
+  kCombineBackward,
+  kRouteBackward,      // router, norm: gradient of the middle residual
+  kDenseMlpBackward,
+  kAttentionBackward,  // gradient of the layer's input
+  kEmbedBackward,
+  kGradient,           // a record's finished fp32 gradient -> its gradient page, and its norm
+  kCount,
+};
+
+const char* task_name(TaskKind kind);
+
+enum class Phase : uint8_t { kForward, kBackward, kOptimize };
+
+struct Task {
+  TaskKind kind = TaskKind::kEmbed;
+  Phase phase = Phase::kForward;
+  uint8_t device = 0;      // whose compute stream; kAdam: see on_host
+  bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
+  bool last = false;       // the last block of an expert
+  int32_t layer = -1;
+  int32_t expert = -1;
+  int32_t microbatch = -1;
+  int64_t record = -1;     // kAdam, kGradient, kExpert
+  int64_t first_row = 0;   // block of an expert: offset into its rows
+  int64_t rows = 0;
+  std::array<PageUse, 4> uses{};
+  uint8_t num_uses = 0;
+
+  void use(PageId page, Place place, Access access) { uses[num_uses++] = {page, place, access}; }
+};
+
+using TaskList = std::vector<Task>;
+
+}  // namespace pagoda
