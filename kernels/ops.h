@@ -118,6 +118,13 @@ class Ops {
                               int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
                               void* dlogits, Stream& s) = 0;
 
+  // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
+  // order within an expert. rows[first[e] + i] is the token and choices[first[e] + i] the position
+  // t*k + j in `experts` of e's i-th row. first (E + 1) is the prefix sum of the counts, in host
+  // memory, copied at the call.   experts (T, k), rows, choices (T*k)
+  virtual void index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
+                          const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) = 0;
+
   // out[i] = x[rows[i]].   x (N, d), rows (n), out (n, d)
   virtual void gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim,
                            void* out, Stream& s) = 0;

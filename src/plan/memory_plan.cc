@@ -5,6 +5,10 @@
 namespace pagoda {
 namespace {
 
+bool is_exchange(const PageTable::Class& info) {
+  return info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound;
+}
+
 // All tasks of a step in which every expert gets tokens.
 TaskList whole_step(const StepPlan& plan) {
   const RunShape& shape = plan.shape();
@@ -49,8 +53,10 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   }
   // A page on its way up and an evicted one on its way down pass through the host at a time.
   for (size_t c = 0; c < slots.size(); ++c) {
-    const auto passing = static_cast<int32_t>(std::min<int64_t>(2, pages.classes[c].num_pages));
-    slots[c].host_slots = std::max(slots[c].host_slots, passing);
+    const PageTable::Class& info = pages.classes[c];
+    int64_t passing = std::min<int64_t>(2, info.num_pages);
+    if (is_exchange(info)) passing = devices > 1 ? info.num_pages : 0;
+    slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
   }
   return slots;
 }
@@ -104,7 +110,7 @@ void divide(std::vector<Share> shares, int64_t& left) {
 // Pages of a class that live on a device: experts are spread over devices, the rest is on device 0.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
   const PageTable::Class& info = pages.classes[c];
-  if (info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound) return info.num_pages;
+  if (is_exchange(info)) return info.num_pages;
   if (info.kind == PageKind::kActivation) return device == 0 ? info.num_pages : 0;
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {
@@ -146,8 +152,7 @@ void grow_host(const PageTable& pages, bool state_on_device, int64_t left, int64
   std::vector<Share> shares;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
-    const bool exchange = info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound;
-    if (exchange || state_on_device) continue;
+    if (is_exchange(info) || state_on_device) continue;
     shares.push_back({&info, &slots[c].host_slots, info.page_bytes + header,
                       std::max<int64_t>(info.num_pages, slots[c].host_slots)});
   }

@@ -104,6 +104,7 @@ void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_
       t.record = record;
       t.first_row = first_row + done;
       t.rows = std::min(shape_.row_block, tokens_per_expert[e] - done);
+      t.first = done == 0;
       t.last = done + t.rows == tokens_per_expert[e];
       const int64_t slot = static_cast<int64_t>(combines.size()) % in_flight;
       Task expert = t, combine = t;

@@ -44,6 +44,7 @@ struct Task {
   Phase phase = Phase::kForward;
   uint8_t device = 0;      // whose compute stream; kAdam: see on_host
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
+  bool first = false;      // the first block of an expert
   bool last = false;       // the last block of an expert
   int32_t layer = -1;
   int32_t expert = -1;

@@ -1,0 +1,75 @@
+#include "model/blocks.h"
+
+namespace pagoda {
+
+AttentionShape Blocks::attention_shape() const {
+  return {size_.microbatch_tokens, c_.num_heads, c_.num_kv_heads, c_.head_dim,
+          (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim};
+}
+
+// Everything up to the attention's output, which the backward needs again.
+void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
+                             Documents documents, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  const AttentionShape shape = attention_shape();
+  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const LayerOffsets& o = offsets_[layer];
+  const float eps = static_cast<float>(c_.rms_norm_eps);
+  const AttentionSpace& a = w.attention;
+  const int32_t* positions = w.positions + b * t;
+  ops_.rmsnorm(dt_, x, at(weights, o.norm1), eps, t, 1, d, d, a.normed, a.rstd, s);
+  ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, shape.qkv_stride, dt_, a.qkv, s);
+  ops_.rmsnorm(dt_, a.qkv, at(weights, o.q_norm), eps, t, c_.num_heads, c_.head_dim,
+               shape.qkv_stride, a.rotated, a.q_rstd, s);
+  ops_.rmsnorm(dt_, at(a.qkv, k_at), at(weights, o.k_norm), eps, t, c_.num_kv_heads, c_.head_dim,
+               shape.qkv_stride, at(a.rotated, k_at), a.k_rstd, s);
+  // q and k heads are neighbours, so one call rotates both.
+  ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+            shape.qkv_stride, false, a.rotated, s);
+  ops_.attention(dt_, shape, documents.start.data(),
+                 static_cast<int64_t>(documents.start.size()) - 1, a.rotated, at(a.rotated, k_at),
+                 at(a.qkv, v_at), a.out, a.lse, s);
+}
+
+void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void* x,
+                       Documents documents, void* middle, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  attention_inner(layer, b, weights, x, documents, w, s);
+  ops_.linear(dt_, w.attention.out, at(weights, offsets_[layer].o), t, c_.num_heads * c_.head_dim,
+              d, dt_, w.attention.projected, s);
+  ops_.add(dt_, x, dt_, w.attention.projected, t * d, middle, s);
+}
+
+void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
+                                Documents documents, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  const int64_t q_dim = c_.num_heads * c_.head_dim;
+  const AttentionShape shape = attention_shape();
+  const int64_t k_at = q_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const LayerOffsets& o = offsets_[layer];
+  const AttentionSpace& a = w.attention;
+  float* grad = w.layer_grad;
+  void* dresidual = at(w.dresidual, b * t * d);
+  attention_inner(layer, b, weights, x, documents, w, s);
+  ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
+  ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, grad + o.o, s);
+  ops_.attention_backward(dt_, shape, documents.start.data(),
+                          static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
+                          at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
+                          at(a.dqkv, k_at), at(a.dqkv, v_at), s);
+  ops_.rope(dt_, w.positions + b * t, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+            shape.qkv_stride, true, a.dqkv, s);
+  ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t, c_.num_heads,
+                        c_.head_dim, shape.qkv_stride, a.dqkv, grad + o.q_norm, s);
+  ops_.rmsnorm_backward(dt_, at(a.qkv, k_at), at(weights, o.k_norm), a.k_rstd, at(a.dqkv, k_at), t,
+                        c_.num_kv_heads, c_.head_dim, shape.qkv_stride, at(a.dqkv, k_at),
+                        grad + o.k_norm, s);
+  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, grad + o.qkv, s);
+  ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, shape.qkv_stride, dt_,
+                             a.projected, s);
+  ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,
+                        grad + o.norm1, s);
+  ops_.add(dt_, dresidual, dt_, a.projected, t * d, dresidual, s);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,104 @@
+#include "model/blocks.h"
+
+#include <algorithm>
+
+namespace pagoda {
+
+Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops)
+    : c_(config), size_(size), dt_(size.dtype), ops_(ops) {
+  for (int64_t l = 0; l < c_.num_layers; ++l) {
+    const int64_t r = table.layer(l);
+    LayerOffsets o;
+    o.norm1 = table.offset(r, "input_layernorm.weight");
+    o.qkv = table.offset(r, "self_attn.q_proj.weight");
+    o.q_norm = table.offset(r, "self_attn.q_norm.weight");
+    o.k_norm = table.offset(r, "self_attn.k_norm.weight");
+    o.o = table.offset(r, "self_attn.o_proj.weight");
+    o.norm2 = table.offset(r, "post_attention_layernorm.weight");
+    if (c_.is_moe_layer(l)) {
+      o.router = table.offset(r, "mlp.gate.weight");
+    } else {
+      o.gate_up = table.offset(r, "mlp.gate_proj.weight");
+      o.down = table.offset(r, "mlp.down_proj.weight");
+    }
+    offsets_.push_back(o);
+    record_elements_.push_back(table.records[r].num_elements);
+  }
+}
+
+void Blocks::embed(int64_t b, const void* embedding, void* x, const StepSpace& w,
+                   Stream& s) const {
+  const int64_t t = size_.microbatch_tokens;
+  ops_.embedding(dt_, w.tokens + b * t, embedding, t, c_.hidden_size, x, s);
+}
+
+void Blocks::embed_backward(int64_t b, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  float* table = w.table_grad + d;
+  // A tied table already holds the head's gradient.
+  if (b == 0 && !c_.tie_word_embeddings) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
+  ops_.embedding_backward(dt_, w.tokens + b * t, at(w.dresidual, b * t * d), t, d, table, s);
+}
+
+void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle,
+                       void* next, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
+  const LayerOffsets& o = offsets_[layer];
+  void* normed = at(w.normed, b * t * d);
+  ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
+               normed, w.rstd + b * t, s);
+  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
+  ops_.swiglu(dt_, w.mlp.gate_up, t, f, w.mlp.act, s);
+  ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, dt_, normed, s);
+  ops_.add(dt_, middle, dt_, normed, t * d, next, s);
+}
+
+void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+                                const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
+  const LayerOffsets& o = offsets_[layer];
+  float* grad = w.layer_grad;
+  if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
+  void* normed = at(w.normed, b * t * d);
+  void* dresidual = at(w.dresidual, b * t * d);
+  ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
+               normed, w.rstd + b * t, s);
+  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
+  ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
+  ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, nullptr, t, f, w.mlp.gate_up, w.mlp.act,
+                       nullptr, s);
+  ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, grad + o.down, s);
+  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, grad + o.gate_up, s);
+  ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_,
+                             w.dnormed, s);
+  ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.rstd + b * t, w.dnormed, t, 1, d, d,
+                        w.dnormed, grad + o.norm2, s);
+  ops_.add(dt_, dresidual, dt_, w.dnormed, t * d, dresidual, s);
+}
+
+void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
+                  double total_weight, const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
+  const void* table = tied_embedding ? tied_embedding : at(weights, d);
+  const float grad_scale = static_cast<float>(1.0 / total_weight);
+  if (b == 0 && size_.training) ops_.fill_zero(w.table_grad, (d + v * d) * 4, s);
+  ops_.fill_zero(w.loss_sums + b, sizeof(double), s);
+  ops_.rmsnorm(dt_, x, weights, static_cast<float>(c_.rms_norm_eps), t, 1, d, d, w.head.normed,
+               w.head.rstd, s);
+  for (int64_t first = 0; first < t; first += kRowBlock) {
+    const int64_t n = std::min(kRowBlock, t - first);
+    const void* rows = at(w.head.normed, first * d);
+    ops_.linear(dt_, rows, table, n, d, v, DType::kF32, w.head.logits, s);
+    ops_.cross_entropy(dt_, w.head.logits, w.targets + b * t + first, w.loss_weights + b * t + first,
+                       n, v, grad_scale, w.head.dlogits, w.loss_sums + b, s);
+    if (!size_.training) continue;
+    ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
+                               at(w.head.dnormed, first * d), s);
+    ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, w.table_grad + d, s);
+  }
+  if (!size_.training) return;
+  ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d,
+                        at(w.dresidual, b * t * d), w.table_grad, s);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,100 @@
+// The pieces of the transformer, each as the work of one kind of task: forward beside backward.
+//
+// Every function enqueues ops on `s` and returns. Weights are the bytes of a record's weight page;
+// gradients are fp32 arrays in the record's layout, added to. Working memory is a StepSpace (or an
+// ExpertSpace): what is in it between tasks is said there. Backward functions recompute what the
+// forward did not keep: a layer saves its input, the residual after attention, and the chosen
+// experts, nothing else.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/ops.h"
+#include "model/tensors.h"
+#include "model/workspace.h"
+
+namespace pagoda {
+
+// Where each tensor of a dense layer record lies, in elements.
+struct LayerOffsets {
+  int64_t norm1 = 0, qkv = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
+  int64_t router = -1;               // MoE layers
+  int64_t gate_up = -1, down = -1;   // dense layers
+};
+
+class Blocks {
+ public:
+  Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops);
+
+  // Rows [first, first + T) of the step are microbatch b: first = b * T.
+  // document_start is relative to the microbatch, in host memory.
+  struct Documents {
+    std::span<const int32_t> start;  // documents + 1 entries
+  };
+
+  void embed(int64_t b, const void* embedding, void* x, const StepSpace& w, Stream& s) const;
+  void embed_backward(int64_t b, const StepSpace& w, Stream& s) const;
+
+  // x, middle (T, d)
+  void attention(int64_t layer, int64_t b, const void* weights, const void* x, Documents documents,
+                 void* middle, const StepSpace& w, Stream& s) const;
+  // dresidual rows of b: gradient of `middle` in, of x out.
+  void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
+                          Documents documents, const StepSpace& w, Stream& s) const;
+
+  // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept.
+  void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
+             const StepSpace& w, Stream& s) const;
+  // The same from kept choices, and clears the gradients that the experts will add to.
+  void route_replay(int64_t layer, int64_t b, const void* weights, const void* middle,
+                    const int32_t* choices, const StepSpace& w, Stream& s) const;
+  // dresidual rows of b: gradient of the layer's output in, of `middle` out.
+  void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+                      const StepSpace& w, Stream& s) const;
+  // next = middle + sum over experts
+  void residual(int64_t b, const void* middle, void* next, const StepSpace& w, Stream& s) const;
+
+  void dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle, void* next,
+                 const StepSpace& w, Stream& s) const;
+  void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+                          const StepSpace& w, Stream& s) const;
+
+  // Rows [first, first + n) of the re-index vector, n <= kRowBlock. Layout of inbound and outbound
+  // as in plan/pages.h.
+  void dispatch(int64_t first, int64_t n, void* inbound, bool backward, const StepSpace& w,
+                Stream& s) const;
+  void expert(const void* weights, const void* inbound, int64_t n, void* outbound,
+              const ExpertSpace& w, Stream& s) const;
+  void expert_backward(const void* weights, const void* inbound, int64_t n, bool first_block,
+                       void* outbound, const ExpertSpace& w, Stream& s) const;
+  void combine(int64_t first, int64_t n, const void* outbound, bool backward, const StepSpace& w,
+               Stream& s) const;
+
+  // Loss of b into w.loss_sums[b], summed over targets. In training also the gradient of the mean
+  // over the step (total_weight) with respect to x, into dresidual. embedding: the tied table.
+  void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
+            double total_weight, const StepSpace& w, Stream& s) const;
+
+  const LayerOffsets& offsets(int64_t layer) const { return offsets_[layer]; }
+
+ private:
+  const void* at(const void* base, int64_t elements) const {
+    return static_cast<const std::byte*>(base) + elements * dtype_bytes(dt_);
+  }
+  void* at(void* base, int64_t elements) const {
+    return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
+  }
+  AttentionShape attention_shape() const;
+  void attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
+                       Documents documents, const StepSpace& w, Stream& s) const;
+
+  ModelConfig c_;
+  StepSize size_;
+  DType dt_;
+  Ops& ops_;
+  std::vector<LayerOffsets> offsets_;
+  std::vector<int64_t> record_elements_;  // (layers) of the dense record
+};
+
+}  // namespace pagoda

@@ -1,0 +1,105 @@
+#include "model/workspace.h"
+
+#include <algorithm>
+
+namespace pagoda {
+namespace {
+
+AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
+  const int64_t q_dim = c.num_heads * c.head_dim;
+  const int64_t qkv_dim = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+  AttentionSpace a;
+  a.normed = carver.take_bytes(t * c.hidden_size * mat);
+  a.rstd = carver.take<float>(t);
+  a.qkv = carver.take_bytes(t * qkv_dim * mat);
+  a.rotated = carver.take_bytes(t * qkv_dim * mat);
+  a.q_rstd = carver.take<float>(t * c.num_heads);
+  a.k_rstd = carver.take<float>(t * c.num_kv_heads);
+  a.out = carver.take_bytes(t * q_dim * mat);
+  a.lse = carver.take<float>(t * c.num_heads);
+  a.projected = carver.take_bytes(t * c.hidden_size * mat);
+  if (!size.training) return a;
+  a.dout = carver.take_bytes(t * q_dim * mat);
+  a.dqkv = carver.take_bytes(t * qkv_dim * mat);
+  return a;
+}
+
+MlpSpace carve_mlp(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  MlpSpace m;
+  if (c.num_moe_layers() == c.num_layers) return m;
+  const int64_t bytes = size.microbatch_tokens * c.intermediate_size * dtype_bytes(size.dtype);
+  m.gate_up = carver.take_bytes(2 * bytes);
+  m.act = carver.take_bytes(bytes);
+  if (size.training) m.dact = carver.take_bytes(bytes);
+  return m;
+}
+
+HeadSpace carve_head(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  const int64_t rows = std::min(kRowBlock, size.microbatch_tokens);
+  const int64_t matrix = size.microbatch_tokens * c.hidden_size * dtype_bytes(size.dtype);
+  HeadSpace h;
+  h.normed = carver.take_bytes(matrix);
+  h.rstd = carver.take<float>(size.microbatch_tokens);
+  h.logits = carver.take<float>(rows * c.vocab_size);
+  if (!size.training) return h;
+  h.dlogits = h.logits;
+  if (size.dtype != DType::kF32) {
+    h.dlogits = carver.take_bytes(rows * c.vocab_size * dtype_bytes(size.dtype));
+  }
+  h.dnormed = carver.take_bytes(matrix);
+  return h;
+}
+
+}  // namespace
+
+void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
+                      const StepSize& size) {
+  const int64_t n = size.tokens(), t = size.microbatch_tokens, m = size.microbatches;
+  const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
+  const int64_t k = c.experts_per_token, e = c.num_experts;
+  tokens = carver.take<int32_t>(n);
+  targets = carver.take<int32_t>(n);
+  positions = carver.take<int32_t>(n);
+  loss_weights = carver.take<float>(n);
+  loss_sums = carver.take<double>(m);
+  normed = carver.take_bytes(n * d * mat);
+  rstd = carver.take<float>(n);
+  sum = carver.take<float>(n * d);
+  probs = carver.take<float>(n * e);
+  experts = carver.take<int32_t>(n * k);
+  weights = carver.take<float>(n * k);
+  rows = carver.take<int32_t>(n * k);
+  choices = carver.take<int32_t>(n * k);
+  scale = carver.take<float>(kRowBlock);
+  counts = carver.take<int32_t>(m * e);
+  prob_sums = carver.take<double>(m * e);
+  attention = carve_attention(carver, c, size);
+  mlp = carve_mlp(carver, c, size);
+  head = carve_head(carver, c, size);
+  if (!size.training) return;
+  dweights = carver.take<float>(n * k);
+  dresidual = carver.take_bytes(n * d * mat);
+  dnormed = carver.take_bytes(t * d * mat);
+  dlogits = carver.take_bytes(t * e * mat);
+  aux_grad = carver.take<float>(m * e);
+  int64_t largest = 0;
+  for (const RecordSpec& record : table.records) {
+    if (record.kind == RecordKind::kLayer) largest = std::max(largest, record.num_elements);
+  }
+  layer_grad = carver.take<float>(largest);
+  table_grad = carver.take<float>(d + c.vocab_size * d);
+}
+
+void ExpertSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
+                        const StepSize& size) {
+  const int64_t block = kRowBlock * c.moe_intermediate_size * dtype_bytes(size.dtype);
+  gate_up = carver.take_bytes(2 * block);
+  act = carver.take_bytes(block);
+  if (!size.training) return;
+  dact = carver.take_bytes(block);
+  grad = carver.take<float>(3 * c.hidden_size * c.moe_intermediate_size);
+  square_sums = carver.take<double>(static_cast<int64_t>(table.records.size()));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,120 @@
+// The fixed working memory of a step on its devices. Everything here is sized before the run from
+// the architecture and the tokens per step; nothing is allocated during a step.
+//
+// Letters: N tokens of a step, M microbatches, T = N / M, d hidden size, k experts per token, E
+// experts, f ffn, R = kRowBlock, V vocabulary. "mat" elements are of the compute dtype.
+#pragma once
+
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "base/dtype.h"
+#include "kernels/ops.h"
+#include "model/tensors.h"
+
+namespace pagoda {
+
+// Hands out pieces of one block of memory. With base nullptr it only counts.
+struct Carver {
+  std::byte* base = nullptr;
+  int64_t used = 0;
+
+  template <typename T>
+  T* take(int64_t count) {
+    return static_cast<T*>(take_bytes(count * static_cast<int64_t>(sizeof(T))));
+  }
+  void* take_bytes(int64_t bytes) {
+    void* at = base ? base + used : nullptr;
+    used += align_up(bytes, 64);
+    return at;
+  }
+};
+
+struct StepSize {
+  int64_t microbatches = 0;
+  int64_t microbatch_tokens = 0;
+  DType dtype = DType::kF32;
+  bool training = true;
+  int64_t tokens() const { return microbatches * microbatch_tokens; }
+};
+
+// One microbatch at a time.
+struct AttentionSpace {
+  void* normed = nullptr;     // (T, d) mat, input norm
+  float* rstd = nullptr;      // (T)
+  void* qkv = nullptr;        // (T, (heads + 2 kv_heads) head_dim) mat, as projected
+  void* rotated = nullptr;    // the same shape: q and k normed and rotated
+  float* q_rstd = nullptr;    // (T, heads)
+  float* k_rstd = nullptr;    // (T, kv_heads)
+  void* out = nullptr;        // (T, heads head_dim) mat
+  float* lse = nullptr;       // (heads, T)
+  void* projected = nullptr;  // (T, d) mat
+  void* dout = nullptr;       // (T, heads head_dim) mat, training
+  void* dqkv = nullptr;       // like qkv, training
+};
+
+struct MlpSpace {
+  void* gate_up = nullptr;  // (T, 2 intermediate) mat
+  void* act = nullptr;      // (T, intermediate) mat
+  void* dact = nullptr;     // (T, intermediate) mat, training
+};
+
+struct HeadSpace {
+  void* normed = nullptr;    // (T, d) mat
+  float* rstd = nullptr;     // (T)
+  float* logits = nullptr;   // (R, V)
+  void* dlogits = nullptr;   // (R, V) mat, training; the logits themselves in fp32
+  void* dnormed = nullptr;   // (T, d) mat, training
+};
+
+// On device 0.
+struct StepSpace {
+  // The step's input.
+  int32_t* tokens = nullptr;     // (N)
+  int32_t* targets = nullptr;    // (N), -1: none
+  int32_t* positions = nullptr;  // (N)
+  float* loss_weights = nullptr;  // (N)
+
+  // Inside one layer, for all tokens of the step.
+  void* normed = nullptr;        // (N, d) mat, input of router and experts
+  float* rstd = nullptr;         // (N)
+  float* sum = nullptr;          // (N, d) sum over experts, or its gradient with respect to normed
+  float* probs = nullptr;        // (N, E)
+  int32_t* experts = nullptr;    // (N, k)
+  float* weights = nullptr;      // (N, k)
+  float* dweights = nullptr;     // (N, k), training
+  int32_t* rows = nullptr;       // (N k) re-index vector
+  int32_t* choices = nullptr;    // (N k)
+  float* scale = nullptr;        // (R)
+  int32_t* counts = nullptr;     // (M, E)
+  double* prob_sums = nullptr;   // (M, E)
+
+  void* dresidual = nullptr;     // (N, d) mat, gradient of the residual stream, training
+  void* dnormed = nullptr;       // (T, d) mat, training
+  void* dlogits = nullptr;       // (T, E) mat, router, training
+  float* aux_grad = nullptr;     // (M, E), training
+  float* layer_grad = nullptr;   // elements of the largest dense layer record, training
+  float* table_grad = nullptr;   // (d + V d): final norm, then head or embedding, training
+  double* loss_sums = nullptr;   // (M)
+
+  AttentionSpace attention;
+  MlpSpace mlp;
+  HeadSpace head;
+
+  void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
+             const StepSize& size);
+};
+
+// On every device that computes experts.
+struct ExpertSpace {
+  void* gate_up = nullptr;     // (R, 2f) mat
+  void* act = nullptr;         // (R, f) mat
+  void* dact = nullptr;        // (R, f) mat, training
+  float* grad = nullptr;       // elements of an expert, training
+  double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
+
+  void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
+             const StepSize& size);
+};
+
+}  // namespace pagoda
