@@ -52,6 +52,7 @@ struct PageTable {
   PageId gradient(int64_t record) const {
     return static_cast<PageId>(2 * num_records_ + record);
   }
+  // The microbatches of one layer are neighbours: layer_input(l, b) = layer_input(l, 0) + b.
   PageId layer_input(int64_t layer, int64_t microbatch) const {
     return static_cast<PageId>(first_activation_ + layer * microbatches_ + microbatch);
   }

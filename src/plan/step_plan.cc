@@ -42,7 +42,7 @@ void StepPlan::adam(int64_t record, bool has_gradient, TaskList& tasks) const {
   const Place place = t.on_host ? Place::host() : Place::on_device(shape.device);
   t.use(pages_.weights(record), place, Access::kCreate);
   t.use(pages_.state(record), place, Access::kWrite);
-  if (has_gradient) t.use(pages_.gradient(record), place, Access::kRead);
+  if (has_gradient) t.use(pages_.gradient(record), place, Access::kRead, true);
   tasks.push_back(t);
 }
 
@@ -69,17 +69,19 @@ void StepPlan::embed(TaskList& tasks) const {
 
 void StepPlan::forward_layer(int64_t layer, TaskList& tasks) const {
   const PageId weights = pages_.weights(shape_.layer_record[layer]);
+  const bool forward_only = !options_.training;
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
     Task attention = task(TaskKind::kAttention, Phase::kForward, layer, b);
     attention.use(weights, kDevice0, Access::kRead);
-    attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead);
+    attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead, forward_only);
     attention.use(pages_.middle(layer, b), kDevice0, Access::kCreate);
     tasks.push_back(attention);
     const bool moe = shape_.is_moe[layer];
     Task second = task(moe ? TaskKind::kRoute : TaskKind::kDenseMlp, Phase::kForward, layer, b);
     second.use(weights, kDevice0, Access::kRead);
     // kRoute writes the chosen experts behind the residual.
-    second.use(pages_.middle(layer, b), kDevice0, moe ? Access::kWrite : Access::kRead);
+    second.use(pages_.middle(layer, b), kDevice0, moe ? Access::kWrite : Access::kRead,
+               forward_only && !moe);
     if (!moe) second.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
     tasks.push_back(second);
   }
@@ -135,7 +137,7 @@ void StepPlan::forward_experts(int64_t layer, std::span<const int64_t> tokens_pe
   expert_blocks(layer, tokens_per_expert, false, tasks);
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
     Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
-    t.use(pages_.middle(layer, b), kDevice0, Access::kRead);
+    t.use(pages_.middle(layer, b), kDevice0, Access::kRead, !options_.training);
     t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
     tasks.push_back(t);
   }
@@ -145,7 +147,7 @@ void StepPlan::head(TaskList& tasks) const {
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
     Task t = task(TaskKind::kHead, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
-    t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
     if (shape_.tied_embeddings) {
       t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
     }
@@ -170,22 +172,22 @@ void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per
   const int64_t record = shape_.layer_record[layer];
   const PageId weights = pages_.weights(record);
   const bool moe = shape_.is_moe[layer];
-  auto per_microbatch = [&](TaskKind kind, bool input, bool middle) {
+  auto per_microbatch = [&](TaskKind kind, PageId first, bool last_use) {
     for (int64_t b = 0; b < shape_.microbatches; ++b) {
       Task t = task(kind, Phase::kBackward, layer, b);
       t.use(weights, kDevice0, Access::kRead);
-      if (input) t.use(pages_.layer_input(layer, b), kDevice0, Access::kRead);
-      if (middle) t.use(pages_.middle(layer, b), kDevice0, Access::kRead);
+      t.use(first + static_cast<PageId>(b), kDevice0, Access::kRead, last_use);
       tasks.push_back(t);
     }
   };
+  const PageId middle = pages_.middle(layer, 0), input = pages_.layer_input(layer, 0);
   if (moe) {
-    per_microbatch(TaskKind::kRouteReplay, false, true);
+    per_microbatch(TaskKind::kRouteReplay, middle, false);
     tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, -1));
     expert_blocks(layer, tokens_per_expert, true, tasks);
   }
-  per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, false, true);
-  per_microbatch(TaskKind::kAttentionBackward, true, false);
+  per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, middle, true);
+  per_microbatch(TaskKind::kAttentionBackward, input, true);
   gradient(record, tasks);
 }
 
