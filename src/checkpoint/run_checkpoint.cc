@@ -1,0 +1,220 @@
+#include "checkpoint/run_checkpoint.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+
+namespace pagoda {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr int64_t kVersionBytes = 20;
+constexpr int64_t kManifestLimit = int64_t{1} << 30;
+
+std::string hash_text(const std::string& bytes) {
+  const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
+  return strf("%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+}
+
+template <typename T>
+void put(std::string& out, T value) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.append(bytes, sizeof(T));
+}
+
+template <typename T>
+T get(const char*& at) {
+  T value;
+  std::memcpy(&value, at, sizeof(T));
+  at += sizeof(T);
+  return value;
+}
+
+std::string encode_pages(const std::vector<PageVersion>& pages) {
+  std::string out;
+  out.reserve(pages.size() * kVersionBytes);
+  for (const PageVersion& v : pages) {
+    put(out, v.page);
+    put(out, v.slot);
+    put(out, v.generation);
+    put(out, v.checksum);
+  }
+  return out;
+}
+
+std::vector<PageVersion> decode_pages(const std::string& bytes) {
+  std::vector<PageVersion> pages(bytes.size() / kVersionBytes);
+  const char* at = bytes.data();
+  for (PageVersion& v : pages) {
+    v.page = get<uint32_t>(at);
+    v.slot = get<uint32_t>(at);
+    v.generation = get<uint64_t>(at);
+    v.checksum = get<uint32_t>(at);
+  }
+  return pages;
+}
+
+std::string encode_manifest(const RunCheckpoint& c, const std::string& pages) {
+  const json manifest = {
+      {"format", kFormat},
+      {"step", c.step},
+      {"updates", c.updates},
+      {"rows_consumed", c.rows_consumed},
+      {"store_id", c.store_id},
+      {"config_hash", c.config_hash},
+      {"resolved_config", c.resolved_config},
+      {"model_json", c.model_json},
+      {"model_path", c.model_path},
+      {"data_fingerprint", c.data_fingerprint},
+      {"build", c.build},
+      {"page_slots", c.page_slots},
+      {"record_steps", c.record_steps},
+      {"pages", c.pages.size()},
+      {"pages_bytes", pages.size()},
+      {"pages_xxh3", hash_text(pages)},
+  };
+  const std::string line = manifest.dump(-1, ' ', false, json::error_handler_t::replace);
+  return line + "\nxxh3 " + hash_text(line) + "\n";
+}
+
+// Reads one field of the expected type; false if it is missing or of another type.
+template <typename T>
+bool read(const json& object, const char* key, T& value) {
+  const auto at = object.find(key);
+  if (at == object.end()) return false;
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (!at->is_string()) return false;
+  } else if constexpr (std::is_integral_v<T>) {
+    if (!at->is_number_integer()) return false;
+  }
+  value = at->get<T>();
+  return true;
+}
+
+bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, int64_t& bytes) {
+  const auto steps = m.find("record_steps");
+  if (steps == m.end() || !steps->is_array()) return false;
+  for (const json& t : *steps) {
+    if (!t.is_number_integer()) return false;
+    c.record_steps.push_back(t.get<int64_t>());
+  }
+  return read(m, "step", c.step) && read(m, "updates", c.updates) &&
+         read(m, "rows_consumed", c.rows_consumed) && read(m, "store_id", c.store_id) &&
+         read(m, "config_hash", c.config_hash) && read(m, "resolved_config", c.resolved_config) &&
+         read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
+         read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
+         read(m, "page_slots", c.page_slots) && read(m, "pages_xxh3", pages_hash) &&
+         read(m, "pages_bytes", bytes);
+}
+
+// The first line of a manifest, if the second confirms it; empty otherwise.
+std::string verified_line(const std::string& text) {
+  const size_t end = text.find('\n');
+  if (end == std::string::npos) return "";
+  const std::string line = text.substr(0, end);
+  return text.substr(end) == "\nxxh3 " + hash_text(line) + "\n" ? line : "";
+}
+
+}  // namespace
+
+std::string CheckpointDirectory::step_path(int64_t step) const {
+  return path_ + strf("/step-%08lld", (long long)step);
+}
+
+Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
+  const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
+  const std::string pages = encode_pages(checkpoint.pages);
+  RETURN_IF_ERROR(storage_->make_directory(path_));
+  RETURN_IF_ERROR(storage_->remove_directory(temporary));
+  RETURN_IF_ERROR(storage_->remove_directory(target));
+  RETURN_IF_ERROR(storage_->make_directory(temporary));
+  RETURN_IF_ERROR(storage_->write_file(temporary + "/pages.bin", pages));
+  RETURN_IF_ERROR(storage_->sync_directory(temporary));
+  RETURN_IF_ERROR(
+      storage_->write_file(temporary + "/MANIFEST", encode_manifest(checkpoint, pages)));
+  RETURN_IF_ERROR(storage_->sync_directory(temporary));
+  RETURN_IF_ERROR(storage_->rename(temporary, target));
+  return storage_->sync_directory(path_);
+}
+
+void CheckpointDirectory::remove_others(int64_t step) const {
+  const auto names = storage_->list_directory(path_);
+  if (!names.ok()) return log_warn(names.status().message());
+  const std::string keep = step_path(step);
+  for (const std::string& name : names.value()) {
+    const std::string path = path_ + "/" + name;
+    if (!name.starts_with("step-") || path == keep) continue;
+    // Without its manifest a step is no checkpoint, whatever else is interrupted here.
+    Status removed = storage_->remove_file(path + "/MANIFEST");
+    if (removed.ok()) removed = storage_->sync_directory(path);
+    if (removed.ok()) removed = storage_->remove_directory(path);
+    if (!removed.ok()) log_warn(removed.message());
+  }
+  const Status hint = storage_->write_file(path_ + "/LATEST", keep.substr(path_.size() + 1) + "\n");
+  if (!hint.ok()) log_warn(hint.message());
+}
+
+Result<std::vector<int64_t>> CheckpointDirectory::steps() const {
+  std::vector<int64_t> steps;
+  if (!storage_->exists(path_)) return steps;
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, storage_->list_directory(path_));
+  for (const std::string& name : names) {
+    const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
+    const bool number = digits.size() >= 8 && digits.size() <= 18 &&
+                        digits.find_first_not_of("0123456789") == std::string::npos;
+    if (number) steps.push_back(std::stoll(digits));
+  }
+  std::sort(steps.begin(), steps.end());
+  return steps;
+}
+
+Result<RunCheckpoint> CheckpointDirectory::load(int64_t step) const {
+  const std::string manifest_path = step_path(step) + "/MANIFEST";
+  const std::string pages_path = step_path(step) + "/pages.bin";
+  ASSIGN_OR_RETURN(const std::string text, storage_->read_file(manifest_path, kManifestLimit));
+  const json manifest = json::parse(verified_line(text), nullptr, false);
+  if (!manifest.is_object()) {
+    return Status(Exit::kIoError, strf("%s is damaged or incomplete: its checksum does not match; "
+                                       "this checkpoint is not used", manifest_path.c_str()));
+  }
+  int64_t format = 0, bytes = 0;
+  if (!read(manifest, "format", format) || format != kFormat) {
+    return Status(Exit::kMismatch, strf("%s has format %lld, this build reads %d; use the version "
+                                        "that wrote it", manifest_path.c_str(), (long long)format,
+                                        kFormat));
+  }
+  RunCheckpoint checkpoint;
+  std::string pages_hash;
+  if (!decode_manifest(manifest, checkpoint, pages_hash, bytes)) {
+    return Status(Exit::kIoError, strf("%s lacks a field; this checkpoint is not used",
+                                       manifest_path.c_str()));
+  }
+  ASSIGN_OR_RETURN(const std::string pages, storage_->read_file(pages_path, kManifestLimit));
+  if (static_cast<int64_t>(pages.size()) != bytes || hash_text(pages) != pages_hash) {
+    return Status(Exit::kIoError, strf("%s is damaged: its checksum is not the manifest's; this "
+                                       "checkpoint is not used", pages_path.c_str()));
+  }
+  checkpoint.pages = decode_pages(pages);
+  return checkpoint;
+}
+
+Result<RunCheckpoint> CheckpointDirectory::newest() const {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> all, steps());
+  for (auto step = all.rbegin(); step != all.rend(); ++step) {
+    auto checkpoint = load(*step);
+    if (checkpoint.ok()) return checkpoint;
+    log_warn(checkpoint.status().message());
+  }
+  return Status(Exit::kNoCheckpoint,
+                strf("no valid checkpoint in %s; start again without --resume in a new output_dir",
+                     path_.c_str()));
+}
+
+}  // namespace pagoda

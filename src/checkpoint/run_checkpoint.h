@@ -1,0 +1,69 @@
+// Training checkpoints: what makes a resumed run continue with the same bits.
+//
+// The weights and optimizer state of a checkpoint stay where they are, in the page file (offload/
+// page_file.h): a checkpoint is a manifest of page versions, so saving costs only the pages that
+// changed. Order of a commit (RELIABILITY.md 5.2): pages synced; PATH/step-N.tmp/{pages.bin,MANIFEST}
+// written and synced, MANIFEST last; directory synced; renamed to PATH/step-N; PATH synced. Only then
+// is the checkpoint reported, older manifests removed and their slots used again. LATEST is a hint for
+// people and is never read.
+//
+//   PATH/step-00001200/pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
+//                                  u32 page, u32 slot, u64 generation, u32 checksum
+//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over the first
+//
+// Truth is the content: a directory whose MANIFEST or pages.bin does not verify is reported, left
+// alone, and not used.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "offload/page_file.h"
+
+namespace pagoda {
+
+struct RunCheckpoint {
+  int64_t step = 0;           // steps done
+  int64_t updates = 0;        // of them not skipped
+  int64_t rows_consumed = 0;  // data position: rows of the shuffled sequence used so far
+  std::string store_id;
+  std::string config_hash;       // of the options that affect results
+  std::string resolved_config;   // resolved.toml
+  std::string model_json;        // config.json
+  std::string model_path;        // where the run's first weights and tokenizer came from
+  std::string data_fingerprint;
+  std::string build;             // version and libraries
+  int page_slots = 2;
+  std::vector<int64_t> record_steps;  // Adam's t of each record
+  std::vector<PageVersion> pages;
+};
+
+class CheckpointDirectory {
+ public:
+  // `storage` is not owned.
+  CheckpointDirectory(Storage* storage, std::string path)
+      : storage_(storage), path_(std::move(path)) {}
+
+  // Makes the checkpoint durable, as above. REQUIRES: the page file is synced.
+  Status commit(const RunCheckpoint& checkpoint) const;
+  // Removes every other step and unfinished commits. Errors are warnings.
+  void remove_others(int64_t step) const;
+
+  // Steps that have a directory, ascending, valid or not.
+  Result<std::vector<int64_t>> steps() const;
+  // kIoError or kBadData, naming the file, if it does not verify.
+  Result<RunCheckpoint> load(int64_t step) const;
+  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none.
+  Result<RunCheckpoint> newest() const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string step_path(int64_t step) const;
+  Storage* storage_;
+  std::string path_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,227 @@
+#include "train/executor.h"
+
+#include <cmath>
+
+#include "optim/clip.h"
+
+namespace pagoda {
+namespace {
+
+// Device 0 holds the step's space, every device an expert's space.
+void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
+           const StepSize& size, int device, StepSpace& step, ExpertSpace& expert) {
+  if (device == 0) step.carve(carver, config, table, size);
+  expert.carve(carver, config, table, size);
+}
+
+}  // namespace
+
+int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& table,
+                                  const StepSize& size, int device) {
+  Carver carver;
+  StepSpace step;
+  ExpertSpace expert;
+  carve(carver, config, table, size, device, step, expert);
+  return align_up(carver.used, kIoAlign);
+}
+
+Executor::Executor(Setup setup)
+    : setup_(std::move(setup)),
+      blocks_(setup_.config, setup_.table, setup_.size, cpu_ops()),
+      experts_(setup_.devices.size()),
+      first_row_(setup_.config.num_layers) {
+  for (size_t d = 0; d < setup_.devices.size(); ++d) {
+    Carver carver{setup_.devices[d]->arena()};
+    carve(carver, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
+          experts_[d]);
+    compute_.push_back(setup_.devices[d]->make_stream(strf("compute %zu", d)));
+  }
+  for (size_t r = 0; r < setup_.table.records.size(); ++r) {
+    spans_.push_back(spans_of(static_cast<int64_t>(r)));
+  }
+  optimizer_ = make_host_stream("optimizer", std::make_shared<ThreadPool>(setup_.threads));
+}
+
+Executor::~Executor() { synchronize(); }
+
+std::vector<Executor::Span> Executor::spans_of(int64_t record) const {
+  const RecordSpec& spec = setup_.table.records[record];
+  std::vector<Span> spans;
+  for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
+    const TensorSpec& tensor = setup_.table.tensors[t];
+    const int64_t end = tensor.offset + tensor.num_elements();
+    if (!spans.empty() && spans.back().decay == tensor.decay) {
+      spans.back().end = end;
+    } else {
+      spans.push_back({tensor.offset, end, tensor.decay});
+    }
+  }
+  return spans;
+}
+
+void Executor::begin_step(const StepBatch& batch) {
+  batch_ = &batch;
+  Stream& s = *compute_[0];
+  const int64_t n = setup_.size.tokens();
+  CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
+  s.copy(step_.tokens, batch.tokens.data(), n * 4);
+  s.copy(step_.targets, batch.targets.data(), n * 4);
+  s.copy(step_.positions, batch.positions.data(), n * 4);
+  s.copy(step_.loss_weights, batch.weights.data(), n * 4);
+}
+
+void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert) {
+  std::vector<int64_t>& first = first_row_[layer];
+  first.assign(1, 0);
+  for (int64_t count : tokens_per_expert) first.push_back(first.back() + count);
+}
+
+Stream& Executor::stream_of(const Task& task) {
+  return task.on_host ? *optimizer_ : *compute_[task.device];
+}
+
+Blocks::Documents Executor::documents(int64_t microbatch) const {
+  return {batch_->document_start[microbatch]};
+}
+
+void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation) {
+  for (const Task& task : tasks) {
+    Stream& s = stream_of(task);
+    {
+      const Lease lease =
+          setup_.pager->acquire({task.uses.data(), task.num_uses}, s, generation);
+      enqueue(task, lease, s, ledger);
+    }
+    for (int i = 0; i < task.num_uses; ++i) {
+      if (task.dies >> i & 1) setup_.pager->discard(task.uses[i].page);
+    }
+  }
+}
+
+void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
+  const int64_t l = task.layer, b = task.microbatch, n = task.rows, first = task.first_row;
+  const int64_t residual_bytes =
+      setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
+  auto page = [&](size_t i) -> void* { return lease.data(i); };
+  auto choices = [&](size_t i) { return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes); };
+  const ExpertSpace& expert = experts_[task.device];
+  switch (task.kind) {
+    case TaskKind::kPrefetch: return;
+    case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
+    case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
+    case TaskKind::kAttention:
+      return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step_, s);
+    case TaskKind::kRoute:
+      return blocks_.route(l, b, page(0), page(1), choices(1), step_, s);
+    case TaskKind::kIndex:
+      return cpu_ops().index_rows(step_.experts, setup_.size.tokens(),
+                                  setup_.config.experts_per_token, setup_.config.num_experts,
+                                  first_row_[l].data(), step_.rows, step_.choices, s);
+    case TaskKind::kDispatch: return blocks_.dispatch(first, n, page(0), false, step_, s);
+    case TaskKind::kExpert: return blocks_.expert(page(0), page(1), n, page(2), expert, s);
+    case TaskKind::kCombine: return blocks_.combine(first, n, page(0), false, step_, s);
+    case TaskKind::kResidual: return blocks_.residual(b, page(0), page(1), step_, s);
+    case TaskKind::kDenseMlp:
+      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
+    case TaskKind::kHead:
+      return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
+                          batch_->total_weight, step_, s);
+    case TaskKind::kRouteReplay:
+      return blocks_.route_replay(l, b, page(0), page(1), choices(1), step_, s);
+    case TaskKind::kDispatchBackward: return blocks_.dispatch(first, n, page(0), true, step_, s);
+    case TaskKind::kExpertBackward:
+      return blocks_.expert_backward(page(0), page(1), n, task.first, page(2), expert, s);
+    case TaskKind::kCombineBackward: return blocks_.combine(first, n, page(0), true, step_, s);
+    case TaskKind::kRouteBackward:
+      return blocks_.route_backward(l, b, page(0), page(1), step_, s);
+    case TaskKind::kDenseMlpBackward:
+      return blocks_.dense_mlp_backward(l, b, page(0), page(1), step_, s);
+    case TaskKind::kAttentionBackward:
+      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), step_, s);
+    case TaskKind::kEmbedBackward: return blocks_.embed_backward(b, step_, s);
+    case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
+    case TaskKind::kCount: break;
+  }
+  CHECK(false, "no such task");
+}
+
+void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
+  const RecordSpec& record = setup_.table.records[task.record];
+  const float* grad = step_.layer_grad;
+  if (record.kind == RecordKind::kExpert) grad = experts_[task.device].grad;
+  if (record.kind == RecordKind::kHead) grad = step_.table_grad;
+  if (record.kind == RecordKind::kEmbedding) grad = step_.table_grad + setup_.config.hidden_size;
+  cpu_ops().finish_gradient(setup_.size.dtype, grad, record.num_elements, lease.data(0),
+                            experts_[task.device].square_sums + task.record, s);
+}
+
+void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger) {
+  const bool with_gradient = task.num_uses > 2;
+  std::byte* weights = lease.data(0);
+  auto* state = reinterpret_cast<float*>(lease.data(1));
+  const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
+  const double* square_sum = experts_[task.device].square_sums + task.record;
+  const int64_t n = setup_.table.records[task.record].num_elements;
+  s.enqueue([this, &s, weights, state, gradient, square_sum, n, record = task.record,
+             steps = ledger.pay(task.record)] {
+    const AdamSettings& settings = setup_.adam;
+    const DType dt = setup_.size.dtype;
+    for (const Ledger::Step& step : steps) {
+      float factor = step.clip_factor;
+      if (step.has_gradient && !std::isfinite(*square_sum)) {
+        saw_non_finite_ = true;
+        return;
+      }
+      if (step.has_gradient && settings.clip_by_record) {
+        factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
+      }
+      for (const Span& span : spans_[record]) {
+        const AdamStep adam{.lr = step.learning_rate,
+                            .beta1 = settings.beta1,
+                            .beta2 = settings.beta2,
+                            .eps = settings.eps,
+                            .weight_decay = span.decay ? settings.weight_decay : 0.0f,
+                            .t = step.t};
+        const int64_t at = span.begin * dtype_bytes(dt);
+        adam_update(adam, dt, step.has_gradient ? gradient + at : nullptr, factor,
+                    span.end - span.begin, state + span.begin, state + n + span.begin,
+                    state + 2 * n + span.begin, dt, weights + at, s.pool());
+      }
+    }
+  });
+}
+
+void Executor::read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums) {
+  const int64_t n = setup_.size.microbatches * setup_.config.num_experts;
+  counts.resize(n);
+  prob_sums.resize(n);
+  Stream& s = *compute_[0];
+  s.copy(counts.data(), step_.counts, n * 4);
+  s.copy(prob_sums.data(), step_.prob_sums, n * 8);
+  s.synchronize();
+}
+
+void Executor::set_aux_gradient(const std::vector<float>& gradient) {
+  Stream& s = *compute_[0];
+  s.copy(step_.aux_grad, gradient.data(), static_cast<int64_t>(gradient.size()) * 4);
+  s.synchronize();
+}
+
+void Executor::synchronize() {
+  for (auto& stream : compute_) stream->synchronize();
+  optimizer_->synchronize();
+}
+
+std::vector<double> Executor::loss_sums() {
+  std::vector<double> sums(setup_.size.microbatches);
+  Stream& s = *compute_[0];
+  s.copy(sums.data(), step_.loss_sums, static_cast<int64_t>(sums.size() * sizeof(double)));
+  s.synchronize();
+  return sums;
+}
+
+double Executor::square_sum(int64_t record) const {
+  return experts_[setup_.record_device[record]].square_sums[record];
+}
+
+}  // namespace pagoda

@@ -1,0 +1,109 @@
+// The executor: runs tasks on devices. It owns the device streams, the workspaces and the optimizer's
+// stream, takes each task's leases in plan order and enqueues its work; it decides nothing.
+//
+// Threading: one thread calls everything. run() returns when the tasks are issued, not when they are
+// done; synchronize() waits. Data given to run() by pointer (the batch) must stay until then.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/blocks.h"
+#include "offload/pager.h"
+#include "optim/adam.h"
+#include "plan/task.h"
+#include "train/ledger.h"
+
+namespace pagoda {
+
+// The optimizer's settings that do not change from step to step.
+struct AdamSettings {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.0f;
+  // Eager clipping: the factor follows from the record's own norm when its gradient is complete.
+  bool clip_by_record = false;
+  double clip_norm = 1.0;
+};
+
+// One step's input. All arrays cover the whole step, microbatches behind each other.
+struct StepBatch {
+  std::vector<int32_t> tokens, targets, positions;  // (N)
+  std::vector<float> weights;                       // (N)
+  std::vector<std::vector<int32_t>> document_start;  // per microbatch, from 0 to T
+  double total_weight = 0;                           // sum of weights
+};
+
+class Executor {
+ public:
+  struct Setup {
+    ModelConfig config;
+    TensorTable table;
+    StepSize size;
+    AdamSettings adam;
+    std::vector<Device*> devices;  // not owned; [0] computes everything but experts
+    std::vector<int> record_device;  // who computes each record
+    Pager* pager = nullptr;        // not owned
+    int threads = 1;               // of the optimizer on the host
+  };
+
+  // Bytes of device `d`'s arena that the workspaces take, from its start.
+  static int64_t workspace_bytes(const ModelConfig& config, const TensorTable& table,
+                                 const StepSize& size, int device);
+
+  explicit Executor(Setup setup);
+  ~Executor();
+
+  // Copies the step's input to device 0. `batch` stays valid until synchronize().
+  void begin_step(const StepBatch& batch);
+  // Tokens per expert of a layer, needed by its kIndex task. (num_experts)
+  void set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert);
+  // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
+  void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
+
+  // Waits for device 0 and reads back what routing of the newest layer chose.
+  // counts (M, E), prob_sums (M, E)
+  void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
+  // Gradient of the balance loss with respect to each probability. (M, E)
+  void set_aux_gradient(const std::vector<float>& gradient);
+  // Waits for all streams.
+  void synchronize();
+  // After synchronize(): the loss sum of each microbatch, and each record's squared gradient norm.
+  std::vector<double> loss_sums();
+  double square_sum(int64_t record) const;
+  // True once an eager update met a non-finite gradient (and left its record alone).
+  bool saw_non_finite() const { return saw_non_finite_; }
+
+  // Time device 0 stood waiting for pages so far.
+  int64_t stalled_us() const { return compute_[0]->waited_us(); }
+  Stream& stream(int device) { return *compute_[device]; }
+  Stream& host_stream() { return *optimizer_; }
+
+ private:
+  void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
+  void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
+  void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
+  Stream& stream_of(const Task& task);
+  Blocks::Documents documents(int64_t microbatch) const;
+
+  // Neighbouring tensors of a record with the same decay setting.
+  struct Span {
+    int64_t begin = 0, end = 0;
+    bool decay = true;
+  };
+  std::vector<Span> spans_of(int64_t record) const;
+
+  Setup setup_;
+  Blocks blocks_;
+  StepSpace step_;
+  std::vector<ExpertSpace> experts_;  // [device]
+  std::vector<std::vector<Span>> spans_;  // [record]
+  const StepBatch* batch_ = nullptr;
+  std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
+  std::atomic<bool> saw_non_finite_{false};
+  std::vector<std::unique_ptr<Stream>> compute_;  // [device]
+  std::unique_ptr<Stream> optimizer_;
+};
+
+}  // namespace pagoda
