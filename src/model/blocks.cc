@@ -80,8 +80,9 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
                   double total_weight, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
-  const float grad_scale = static_cast<float>(1.0 / total_weight);
-  if (b == 0 && size_.training) ops_.fill_zero(w.table_grad, (d + v * d) * 4, s);
+  const bool backward = total_weight > 0;
+  const float grad_scale = backward ? static_cast<float>(1.0 / total_weight) : 0.0f;
+  if (b == 0 && backward) ops_.fill_zero(w.table_grad, (d + v * d) * 4, s);
   ops_.fill_zero(w.loss_sums + b, sizeof(double), s);
   ops_.rmsnorm(dt_, x, weights, static_cast<float>(c_.rms_norm_eps), t, 1, d, d, w.head.normed,
                w.head.rstd, s);
@@ -90,13 +91,13 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     const void* rows = at(w.head.normed, first * d);
     ops_.linear(dt_, rows, table, n, d, v, DType::kF32, w.head.logits, s);
     ops_.cross_entropy(dt_, w.head.logits, w.targets + b * t + first, w.loss_weights + b * t + first,
-                       n, v, grad_scale, w.head.dlogits, w.loss_sums + b, s);
-    if (!size_.training) continue;
+                       n, v, grad_scale, backward ? w.head.dlogits : nullptr, w.loss_sums + b, s);
+    if (!backward) continue;
     ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
                                at(w.head.dnormed, first * d), s);
     ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, w.table_grad + d, s);
   }
-  if (!size_.training) return;
+  if (!backward) return;
   ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d,
                         at(w.dresidual, b * t * d), w.table_grad, s);
 }

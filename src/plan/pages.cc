@@ -9,12 +9,13 @@ PageTable::PageTable(const RunShape& shape)
     const auto id = static_cast<uint32_t>(r);
     const bool expert = record.expert >= 0;
     add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, true, expert);
-    add(PageKind::kState, record.num_elements * 12, id, true, expert);
+    add(PageKind::kState, shape.training ? record.num_elements * 12 : kIoAlign, id, shape.training,
+        expert);
   }
   for (int64_t r = 0; r < num_records_; ++r) {
     const RecordShape& record = shape.records[r];
-    add(PageKind::kGradient, record.num_elements * shape.dtype_bytes, static_cast<uint32_t>(r),
-        false, record.expert >= 0);
+    add(PageKind::kGradient, shape.training ? record.num_elements * shape.dtype_bytes : kIoAlign,
+        static_cast<uint32_t>(r), false, record.expert >= 0);
   }
   const auto scratch_record = static_cast<uint32_t>(num_records_);
   const int64_t residual = shape.microbatch_tokens * shape.hidden_size * shape.dtype_bytes;

@@ -21,6 +21,7 @@ struct RunShape {
   int64_t hidden_size = 0;        // d
   int64_t experts_per_token = 0;  // k
   bool tied_embeddings = false;
+  bool training = true;           // false: forward only, no state and no gradients
   int64_t dtype_bytes = 2;        // of weights, activations and gradients
 
   // Records: embedding first, then for each layer its dense part and its experts, head last.

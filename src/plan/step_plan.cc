@@ -11,7 +11,7 @@ const char* task_name(TaskKind kind) {
   constexpr const char* kNames[] = {
       "adam",           "prefetch",         "embed",          "attention",
       "route",          "index",            "dispatch",       "expert",
-      "combine",        "residual",         "dense mlp",      "head",
+      "combine",        "residual",         "dense mlp",      "head",           "loss",
       "route replay",   "dispatch backward", "expert backward", "combine backward",
       "route backward", "dense mlp backward", "attention backward", "embed backward",
       "gradient"};
@@ -145,7 +145,7 @@ void StepPlan::forward_experts(int64_t layer, std::span<const int64_t> tokens_pe
 
 void StepPlan::head(TaskList& tasks) const {
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
-    Task t = task(TaskKind::kHead, Phase::kForward, -1, b);
+    Task t = task(options_.training ? TaskKind::kHead : TaskKind::kLoss, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
     t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
     if (shape_.tied_embeddings) {

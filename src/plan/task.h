@@ -22,7 +22,8 @@ enum class TaskKind : uint8_t {
   kCombine,            // outbound -> sum over experts
   kResidual,           // middle + sum -> next layer_input
   kDenseMlp,           // middle -> next layer_input, for layers without experts
-  kHead,               // loss, and in training its gradient
+  kHead,               // loss and its gradient
+  kLoss,               // the loss alone
   kRouteReplay,        // backward: as kRoute with the choices of the forward
   kDispatchBackward,
   kExpertBackward,

@@ -124,8 +124,9 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kDenseMlp:
       return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
     case TaskKind::kHead:
+    case TaskKind::kLoss:
       return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
-                          batch_->total_weight, step_, s);
+                          task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, step_, s);
     case TaskKind::kRouteReplay:
       return blocks_.route_replay(l, b, page(0), page(1), choices(1), step_, s);
     case TaskKind::kDispatchBackward: return blocks_.dispatch(first, n, page(0), true, step_, s);

@@ -1,0 +1,141 @@
+#include "train/session.h"
+
+#include "base/log.h"
+
+namespace pagoda {
+namespace {
+constexpr const char* kFileName = "pages";
+}
+
+RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
+                        int devices) {
+  RunShape shape;
+  shape.num_layers = config.num_layers;
+  shape.num_experts = config.num_experts;
+  shape.hidden_size = config.hidden_size;
+  shape.experts_per_token = config.experts_per_token;
+  shape.tied_embeddings = config.tie_word_embeddings;
+  shape.training = size.training;
+  shape.dtype_bytes = dtype_bytes(size.dtype);
+  for (int64_t l = 0; l < config.num_layers; ++l) {
+    shape.is_moe.push_back(config.is_moe_layer(l));
+    shape.layer_record.push_back(table.layer(l));
+  }
+  for (const RecordSpec& record : table.records) {
+    // Experts go round the devices; everything else is device 0's.
+    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
+    shape.records.push_back({record.num_elements, record.layer, record.expert, device});
+  }
+  shape.microbatches = size.microbatches;
+  shape.microbatch_tokens = size.microbatch_tokens;
+  shape.row_block = kRowBlock;
+  shape.devices = devices;
+  return shape;
+}
+
+MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table,
+                             const SessionOptions& options) {
+  MemoryBudget budget{options.device_bytes, options.host_bytes, {}};
+  for (int d = 0; d < options.devices; ++d) {
+    budget.fixed_bytes.push_back(Executor::workspace_bytes(config, table, options.size, d));
+  }
+  return budget;
+}
+
+Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  const RunShape shape = make_run_shape(config, table, options.size, options.devices);
+  return plan_memory(shape, PageTable(shape), options.size.training,
+                     budget(config, table, options), kPageHeaderBytes);
+}
+
+Session::Session(const ModelConfig& config, const SessionOptions& options, Storage* storage)
+    : config_(config),
+      table_(TensorTable::make(config)),
+      options_(options),
+      storage_(storage),
+      shape_(make_run_shape(config_, table_, options.size, options.devices)),
+      pages_(shape_) {}
+
+Session::~Session() {
+  if (executor_) executor_->synchronize();
+}
+
+std::vector<PageSpec> Session::page_specs() const {
+  std::vector<PageSpec> specs;
+  for (const PageTable::Page& page : pages_.pages) {
+    specs.push_back({page.bytes, page.record, page.durable});
+  }
+  return specs;
+}
+
+PageFile::Options Session::file_options() const {
+  return {options_.directories, kFileName, options_.page_slots};
+}
+
+Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
+                                                 const SessionOptions& options, Storage* storage) {
+  ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
+  std::unique_ptr<Session> session(new Session(config, options, storage));
+  session->memory_ = std::move(memory);
+  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, session->file_options(),
+                                                    session->page_specs()));
+  RETURN_IF_ERROR(session->allocate());
+  return session;
+}
+
+Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
+                                               const SessionOptions& options, Storage* storage,
+                                               const std::string& store_id,
+                                               const std::vector<PageVersion>& versions) {
+  ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
+  std::unique_ptr<Session> session(new Session(config, options, storage));
+  session->memory_ = std::move(memory);
+  ASSIGN_OR_RETURN(session->file_, PageFile::open(storage, session->file_options(),
+                                                  session->page_specs(), store_id, versions));
+  RETURN_IF_ERROR(session->allocate());
+  for (PageId page = 0; page < session->pages_.pages.size(); ++page) {
+    if (session->pages_.pages[page].durable) session->pager_->set_on_disk(page);
+  }
+  return session;
+}
+
+Status Session::allocate() {
+  Pager::Options options;
+  options.classes = memory_.classes;
+  for (const PageTable::Class& c : pages_.classes) options.class_bytes.push_back(c.page_bytes);
+  for (const PageTable::Page& page : pages_.pages) options.page_class.push_back(page.slot_class);
+  Executor::Setup setup;
+  for (int d = 0; d < options_.devices; ++d) {
+    const int64_t fixed = Executor::workspace_bytes(config_, table_, options_.size, d);
+    ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                     open_host_device({fixed + memory_.device_slot_bytes[d], options_.threads}));
+    options.devices.push_back(device.get());
+    options.arena_offset.push_back(fixed);
+    setup.devices.push_back(device.get());
+    devices_.push_back(std::move(device));
+  }
+  ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
+  setup.config = config_;
+  setup.table = table_;
+  setup.size = options_.size;
+  setup.adam = options_.adam;
+  setup.pager = pager_.get();
+  setup.threads = options_.threads;
+  for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
+  executor_ = std::make_unique<Executor>(std::move(setup));
+  return Status();
+}
+
+void Session::remove_files() {
+  executor_.reset();
+  pager_.reset();
+  file_.reset();
+  for (size_t i = 0; i < options_.directories.size(); ++i) {
+    const Status removed =
+        storage_->remove_file(options_.directories[i] + strf("/%s.%zu", kFileName, i));
+    if (!removed.ok()) log_warn(removed.message());
+  }
+}
+
+}  // namespace pagoda

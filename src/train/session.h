@@ -1,0 +1,83 @@
+// A session: everything that must stand before a step can run, built from budgets in one place:
+// devices, storage, page file, pager, executor, and the plan's numbers. Training, evaluation and
+// export differ in what they do with it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/tensors.h"
+#include "offload/pager.h"
+#include "plan/memory_plan.h"
+#include "plan/step_plan.h"
+#include "train/executor.h"
+
+namespace pagoda {
+
+struct SessionOptions {
+  StepSize size;
+  AdamSettings adam;
+  int devices = 1;
+  int threads = 1;
+  int64_t device_bytes = 0;  // budget of each device
+  int64_t host_bytes = 0;
+  std::vector<std::string> directories;  // of the page file
+  int page_slots = 2;
+  bool eager_adam = false;
+};
+
+RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
+                        int devices);
+
+class Session {
+ public:
+  // What the budgets come to, without allocating anything.
+  static Result<MemoryPlan> plan(const ModelConfig& config, const SessionOptions& options);
+
+  // A new page file without content. `storage` is not owned.
+  static Result<std::unique_ptr<Session>> create(const ModelConfig& config,
+                                                 const SessionOptions& options, Storage* storage);
+  // An existing page file with the content of a checkpoint.
+  static Result<std::unique_ptr<Session>> open(const ModelConfig& config,
+                                               const SessionOptions& options, Storage* storage,
+                                               const std::string& store_id,
+                                               const std::vector<PageVersion>& versions);
+  ~Session();
+
+  // Removes the page file's files; for sessions whose content nobody needs again.
+  void remove_files();
+
+  const ModelConfig& config() const { return config_; }
+  const TensorTable& table() const { return table_; }
+  const SessionOptions& options() const { return options_; }
+  const RunShape& shape() const { return shape_; }
+  const PageTable& pages() const { return pages_; }
+  const MemoryPlan& memory() const { return memory_; }
+  Pager& pager() { return *pager_; }
+  Executor& executor() { return *executor_; }
+  PageFile& file() { return *file_; }
+  Storage& storage() { return *storage_; }
+
+ private:
+  Session(const ModelConfig& config, const SessionOptions& options, Storage* storage);
+  Status allocate();  // devices, pager and executor, once the page file stands
+  std::vector<PageSpec> page_specs() const;
+  PageFile::Options file_options() const;
+  static MemoryBudget budget(const ModelConfig& config, const TensorTable& table,
+                             const SessionOptions& options);
+
+  ModelConfig config_;
+  TensorTable table_;
+  SessionOptions options_;
+  Storage* storage_;
+  RunShape shape_;
+  PageTable pages_;
+  MemoryPlan memory_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<PageFile> file_;
+  std::unique_ptr<Pager> pager_;
+  std::unique_ptr<Executor> executor_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,220 @@
+#include "train/step_runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "optim/clip.h"
+
+namespace pagoda {
+
+StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
+    : session_(*session),
+      ledger_(*ledger),
+      clip_norm_(clip_norm),
+      eager_(session->options().eager_adam),
+      plan_(session->shape(), session->pages(),
+            {.training = true,
+             .state_on_device = session->memory().state_on_device,
+             .eager_adam = eager_}),
+      forward_plan_(session->shape(), session->pages(), {.training = false}),
+      last_tokens_per_expert_(session->config().num_layers) {}
+
+int64_t StepRunner::records_of_layer(int64_t layer) const {
+  return 1 + (session_.config().is_moe_layer(layer) ? session_.config().num_experts : 0);
+}
+
+void StepRunner::run(const TaskList& tasks) {
+  for (const Task& task : tasks) {
+    if (task.kind != TaskKind::kGradient) continue;
+    touched_.push_back(task.record);
+    if (eager_) ledger_.touch(task.record);
+  }
+  session_.executor().run(tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
+}
+
+void StepRunner::pay(int64_t record, TaskList& tasks) {
+  if (ledger_.owes(record)) plan_.adam(record, ledger_.has_gradient(record), tasks);
+}
+
+// Gradients that wait, and debts that have grown too old.
+void StepRunner::pay_due(int64_t first_record, int64_t last_record, TaskList& tasks) {
+  for (int64_t r = first_record; r < last_record; ++r) {
+    const bool dense = session_.shape().records[r].expert < 0;
+    if (dense || ledger_.has_gradient(r) || ledger_.due(r)) pay(r, tasks);
+  }
+}
+
+// The experts that were used in the last step, as many as leave room for those that turn out to be.
+void StepRunner::prefetch_layer(const StepPlan& plan, int64_t layer, TaskList& tasks) {
+  const std::vector<int64_t>& last = last_tokens_per_expert_[layer];
+  if (last.empty()) return;
+  std::vector<int64_t> records;
+  std::vector<int64_t> room(session_.shape().devices);
+  for (int d = 0; d < session_.shape().devices; ++d) {
+    const PageId any = session_.pages().weights(session_.shape().expert(layer, 0));
+    room[d] = session_.memory().classes[session_.pages().pages[any].slot_class].device_slots[d] / 2;
+  }
+  for (size_t e = 0; e < last.size(); ++e) {
+    const int64_t record = session_.shape().expert(layer, static_cast<int64_t>(e));
+    if (last[e] == 0 || room[session_.shape().records[record].device]-- <= 0) continue;
+    records.push_back(record);
+  }
+  plan.prefetch(records, tasks);
+}
+
+Result<StepRunner::Forward> StepRunner::forward(const StepPlan& plan, const StepBatch& batch,
+                                                 double learning_rate) {
+  const RunShape& shape = session_.shape();
+  Forward forward;
+  forward.tokens_per_expert.resize(shape.num_layers);
+  forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
+  std::vector<double> prob_means(forward.fractions.size(), 0.0);
+  session_.executor().begin_step(batch);
+  TaskList tasks;
+  pay_due(0, shape.layer_record[0] + records_of_layer(0), tasks);
+  plan.embed(tasks);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    // Optimizer work runs a layer ahead of the computation.
+    const int64_t next = shape.layer_record[l] + records_of_layer(l);
+    pay_due(next, l + 1 < shape.num_layers ? next + records_of_layer(l + 1) : next + 1, tasks);
+    if (shape.is_moe[l]) prefetch_layer(plan, l, tasks);
+    plan.forward_layer(l, tasks);
+    run(tasks);
+    tasks.clear();
+    RETURN_IF_ERROR(session_.pager().status());
+    if (!shape.is_moe[l]) continue;
+    add_routing(forward, prob_means, l);
+    for (int64_t e = 0; e < shape.num_experts; ++e) {
+      if (forward.tokens_per_expert[l][e] > 0) pay(shape.expert(l, e), tasks);
+    }
+    plan.forward_experts(l, forward.tokens_per_expert[l], tasks);
+  }
+  if (eager_ && plan.options().training) {
+    // All older debts are paid; the first gradient of this step is the head's.
+    run(tasks);
+    tasks.clear();
+    ledger_.begin(learning_rate, 1.0f);
+  }
+  plan.head(tasks);
+  run(tasks);
+  finish_aux(forward, prob_means);
+  for (double sum : session_.executor().loss_sums()) forward.loss += sum;
+  forward.loss /= std::max(batch.total_weight, 1e-30);
+  RETURN_IF_ERROR(session_.pager().status());
+  return forward;
+}
+
+// What the layer's routing chose: resolves the plan, and adds to the balance loss's means.
+void StepRunner::add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer) {
+  const RunShape& shape = session_.shape();
+  std::vector<int32_t> counts;
+  std::vector<double> prob_sums;
+  session_.executor().read_routing(counts, prob_sums);
+  const double rows = static_cast<double>(session_.config().num_moe_layers()) *
+                      static_cast<double>(shape.microbatch_tokens);
+  std::vector<int64_t>& tokens = forward.tokens_per_expert[layer];
+  tokens.assign(shape.num_experts, 0);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    tokens[i % shape.num_experts] += counts[i];
+    forward.fractions[i] += counts[i] / rows;
+    prob_means[i] += prob_sums[i] / rows;
+  }
+  session_.executor().set_routing(layer, tokens);
+  last_tokens_per_expert_[layer] = tokens;
+}
+
+// Balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e] P[e], f and P means over
+// the tokens of all MoE layers, per microbatch; microbatches weigh by their share of the tokens,
+// which is the same for all.
+void StepRunner::finish_aux(Forward& forward, const std::vector<double>& prob_means) {
+  const RunShape& shape = session_.shape();
+  for (size_t i = 0; i < prob_means.size(); ++i) {
+    forward.aux_loss += static_cast<double>(shape.num_experts) * forward.fractions[i] *
+                        prob_means[i] / static_cast<double>(shape.microbatches);
+  }
+}
+
+std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
+  const RunShape& shape = session_.shape();
+  const double rows = static_cast<double>(session_.config().num_moe_layers()) *
+                      static_cast<double>(shape.microbatch_tokens);
+  const double scale = session_.config().router_aux_loss_coef *
+                       static_cast<double>(shape.num_experts) /
+                       (rows * static_cast<double>(shape.microbatches));
+  std::vector<float> gradient;
+  for (double fraction : forward.fractions) {
+    gradient.push_back(static_cast<float>(scale * fraction));
+  }
+  return gradient;
+}
+
+Status StepRunner::backward(const Forward& forward) {
+  const RunShape& shape = session_.shape();
+  session_.executor().set_aux_gradient(aux_gradient(forward));
+  for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
+    TaskList tasks;
+    plan_.backward_layer(l, forward.tokens_per_expert[l], tasks);
+    run(tasks);
+    RETURN_IF_ERROR(session_.pager().status());
+  }
+  TaskList tasks;
+  plan_.embed_backward(tasks);
+  run(tasks);
+  session_.executor().synchronize();
+  return session_.pager().status();
+}
+
+StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
+  StepResult result;
+  result.loss = forward.loss;
+  result.aux_loss = forward.aux_loss;
+  result.tokens_per_expert = forward.tokens_per_expert;
+  std::sort(touched_.begin(), touched_.end());
+  double square_sum = 0;
+  for (int64_t record : touched_) square_sum += session_.executor().square_sum(record);
+  result.grad_norm = std::sqrt(square_sum);
+  result.skipped = !eager_ && !std::isfinite(square_sum);
+  if (eager_) return result;
+  if (!result.skipped) {
+    ledger_.begin(learning_rate, clip_norm_ > 0 ? clip_factor(result.grad_norm, clip_norm_) : 1.0f);
+  }
+  for (int64_t record : touched_) {
+    if (result.skipped) {
+      session_.pager().discard(session_.pages().gradient(record));
+    } else {
+      ledger_.touch(record);
+    }
+  }
+  return result;
+}
+
+Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
+  touched_.clear();
+  ASSIGN_OR_RETURN(Forward forward, this->forward(plan_, batch, learning_rate));
+  RETURN_IF_ERROR(backward(forward));
+  if (session_.executor().saw_non_finite()) {
+    return Status(Exit::kDiverged,
+                  "a gradient became non-finite while updates run inside the backward; the last "
+                  "checkpoint is intact: lower optim.learning_rate, or use optim.clip = \"global\", "
+                  "and resume");
+  }
+  return finish(forward, learning_rate);
+}
+
+Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
+  ASSIGN_OR_RETURN(const Forward forward, this->forward(forward_plan_, batch, 0));
+  session_.executor().synchronize();
+  return LossSum{forward.loss * batch.total_weight, batch.total_weight};
+}
+
+Status StepRunner::settle() {
+  TaskList tasks;
+  for (size_t r = 0; r < session_.shape().records.size(); ++r) {
+    pay(static_cast<int64_t>(r), tasks);
+  }
+  run(tasks);
+  session_.executor().synchronize();
+  return session_.pager().status();
+}
+
+}  // namespace pagoda

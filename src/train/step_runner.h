@@ -1,0 +1,73 @@
+// One step, from a batch to a report: generates the plan piece by piece as routing becomes known,
+// hands it to the executor, and keeps the optimizer's ledger.
+//
+// Deferred updates (clip = global): gradients wait as pages until the norm over all of them is known
+// at the end of the step; each record's Adam runs in the next forward, one layer ahead of its use. A
+// non-finite norm skips the step before any update. Eager updates (clip = per_expert, none): Adam
+// runs inside the backward; a non-finite gradient is an error.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "train/ledger.h"
+#include "train/session.h"
+
+namespace pagoda {
+
+struct StepResult {
+  double loss = 0;       // cross-entropy, mean over the step's loss weight
+  double aux_loss = 0;   // balance loss before its coefficient, mean over microbatches
+  double grad_norm = 0;  // of all gradients, before clipping
+  bool skipped = false;  // non-finite gradient: no update was made
+  std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
+};
+
+struct LossSum {
+  double loss = 0;    // sum over targets
+  double weight = 0;
+};
+
+class StepRunner {
+ public:
+  // `session` and `ledger` are not owned. clip_norm <= 0: no clipping (deferred mode).
+  StepRunner(Session* session, Ledger* ledger, double clip_norm);
+
+  // kDiverged after a non-finite gradient in eager mode; any transfer's error.
+  Result<StepResult> train(const StepBatch& batch, double learning_rate);
+  // Forward only. REQUIRES: settle() since the last train().
+  Result<LossSum> evaluate(const StepBatch& batch);
+  // Pays every debt, so that weights and state are those of the newest update. Waits.
+  Status settle();
+
+ private:
+  struct Forward {
+    double loss = 0;
+    double aux_loss = 0;
+    std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers
+    std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
+  };
+  Result<Forward> forward(const StepPlan& plan, const StepBatch& batch, double learning_rate);
+  Status backward(const Forward& forward);
+  void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
+  void finish_aux(Forward& forward, const std::vector<double>& prob_means);
+  std::vector<float> aux_gradient(const Forward& forward) const;
+  StepResult finish(const Forward& forward, double learning_rate);
+
+  void pay(int64_t record, TaskList& tasks);
+  void pay_due(int64_t first_record, int64_t last_record, TaskList& tasks);
+  void prefetch_layer(const StepPlan& plan, int64_t layer, TaskList& tasks);
+  void run(const TaskList& tasks);
+  int64_t records_of_layer(int64_t layer) const;
+
+  Session& session_;
+  Ledger& ledger_;
+  double clip_norm_;
+  bool eager_;
+  StepPlan plan_;          // training
+  StepPlan forward_plan_;  // evaluation
+  std::vector<std::vector<int64_t>> last_tokens_per_expert_;  // [layer], for prefetching
+  std::vector<int64_t> touched_;  // records with a gradient this step
+};
+
+}  // namespace pagoda
