@@ -131,32 +131,36 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   --set(page, place).slots[slot].pins;
 }
 
+// Makes the page resident where it was not when the acquire began, and pins it.
+int32_t Residency::place_page(const PageUse& use, int place, std::vector<Move>& moves) {
+  // Making room for an earlier use may have brought it here meanwhile.
+  if (slot_of(use.page, place) == kNoSlot) {
+    if (use.access == Access::kCreate) return claim(use.page, place, moves);
+    CHECK(has_content(use.page), "page %u is used before it was made", use.page);
+    bring(use.page, place, moves);
+  }
+  const int32_t slot = slot_of(use.page, place);
+  ++set(use.page, place).slots[slot].pins;
+  return slot;
+}
+
 void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
                         std::vector<int32_t>& slots) {
-  slots.clear();
+  slots.assign(uses.size(), kNoSlot);
   // Pin what is already there first, so that no use evicts another's page.
-  for (const PageUse& use : uses) {
-    const int place = place_index(use.place);
-    if (slot_of(use.page, place) == kNoSlot) continue;
-    ++set(use.page, place).slots[slot_of(use.page, place)].pins;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const int place = place_index(uses[i].place);
+    slots[i] = slot_of(uses[i].page, place);
+    if (slots[i] != kNoSlot) ++set(uses[i].page, place).slots[slots[i]].pins;
   }
-  for (const PageUse& use : uses) {
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const PageUse& use = uses[i];
     const int place = place_index(use.place);
     SlotSet& slot_set = set(use.page, place);
-    int32_t slot = slot_of(use.page, place);
-    if (slot == kNoSlot) {
-      if (use.access == Access::kCreate) {
-        slot = claim(use.page, place, moves);
-      } else {
-        CHECK(has_content(use.page), "page %u is used before it was made", use.page);
-        bring(use.page, place, moves);
-        slot = slot_of(use.page, place);
-        ++slot_set.slots[slot].pins;
-      }
-    }
+    if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
+    const int32_t slot = slots[i];
     slot_set.unlink(slot);
     slot_set.push_newest(slot);
-    slots.push_back(slot);
   }
   for (const PageUse& use : uses) {
     if (use.access == Access::kRead) continue;

@@ -111,6 +111,7 @@ class Residency {
   int32_t slot_of(PageId page, int place) const { return where_[page * (devices_ + 1) + place]; }
   int host() const { return devices_; }
 
+  int32_t place_page(const PageUse& use, int place, std::vector<Move>& moves);
   int32_t claim(PageId page, int place, std::vector<Move>& moves);
   void evict(int place, PageId page, std::vector<Move>& moves);
   void drop(PageId page, int place);

@@ -1,0 +1,194 @@
+// Residency against a model of memory: random acquires, discards and flushes over random budgets. The
+// model carries out every move on version numbers; a use must find the newest version where the
+// residency says it is.
+#include "offload/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+namespace pagoda {
+namespace {
+
+// Versions in every slot and on disk. Version 0: garbage.
+class MemoryModel {
+ public:
+  MemoryModel(const Residency& residency, size_t pages)
+      : residency_(residency), newest_(pages, 0), on_disk_(pages, 0) {}
+
+  void carry_out(const Move& move) {
+    int64_t& host = slot(move.page, Place::host(), move.host_slot);
+    switch (move.kind) {
+      case Move::Kind::kFetch: host = on_disk_[move.page]; break;
+      case Move::Kind::kWriteBack: on_disk_[move.page] = host; break;
+      case Move::Kind::kUpload: slot(move.page, on(move), move.device_slot) = host; break;
+      case Move::Kind::kDownload: host = slot(move.page, on(move), move.device_slot); break;
+    }
+    ++moves_[move.kind];
+  }
+  void use(const PageUse& use, int32_t at, int64_t version) {
+    int64_t& content = slot(use.page, use.place, at);
+    if (use.access != Access::kCreate) {
+      ASSERT_EQ(content, newest_[use.page]) << "page " << use.page;
+    }
+    if (use.access != Access::kRead) content = newest_[use.page] = version;
+  }
+  int64_t newest(PageId page) const { return newest_[page]; }
+  int64_t on_disk(PageId page) const { return on_disk_[page]; }
+  int64_t moves(Move::Kind kind) const {
+    const auto at = moves_.find(kind);
+    return at == moves_.end() ? 0 : at->second;
+  }
+
+ private:
+  static Place on(const Move& move) { return Place::on_device(move.device); }
+  int64_t& slot(PageId page, Place place, int32_t slot) {
+    const int where = place.tier == Tier::kHost ? -1 : place.device;
+    return slots_[{residency_.page_class(page), where, slot}];
+  }
+  const Residency& residency_;
+  std::vector<int64_t> newest_, on_disk_;
+  std::map<std::tuple<int, int, int>, int64_t> slots_;
+  std::map<Move::Kind, int64_t> moves_;
+};
+
+struct Trial {
+  explicit Trial(uint32_t seed) : random(seed) {}
+  std::mt19937 random;
+  int pick(int n) { return static_cast<int>(random() % static_cast<uint32_t>(n)); }
+};
+
+std::vector<PageUse> random_uses(Trial& trial, const Residency& residency, int devices) {
+  std::vector<PageUse> uses;
+  const int count = 1 + trial.pick(2);
+  for (int i = 0; i < count; ++i) {
+    PageUse use;
+    use.page = static_cast<PageId>(trial.pick(static_cast<int>(residency.num_pages())));
+    const int place = trial.pick(devices + 1);
+    use.place = place == devices ? Place::host() : Place::on_device(place);
+    use.access = static_cast<Access>(trial.pick(3));
+    if (!residency.has_content(use.page)) use.access = Access::kCreate;
+    const bool twice = !uses.empty() && uses[0].page == use.page;
+    if (!twice) uses.push_back(use);
+  }
+  return uses;
+}
+
+void run_trial(uint32_t seed, bool* paged) {
+  Trial trial(seed);
+  const int devices = 1 + trial.pick(3);
+  std::vector<SlotClass> classes(2);
+  for (SlotClass& c : classes) {
+    for (int d = 0; d < devices; ++d) c.device_slots.push_back(2 + trial.pick(4));
+    c.host_slots = 4 + trial.pick(4);
+  }
+  const size_t pages = 4 + trial.pick(24);
+  std::vector<uint16_t> page_class;
+  for (size_t p = 0; p < pages; ++p) page_class.push_back(static_cast<uint16_t>(p % 2));
+  Residency residency(devices, classes, page_class);
+  MemoryModel model(residency, pages);
+  for (int64_t version = 1; version <= 400; ++version) {
+    const PageId page = static_cast<PageId>(trial.pick(static_cast<int>(pages)));
+    std::vector<Move> moves;
+    const int action = trial.pick(20);
+    if (action == 0) {
+      residency.discard(page);
+    } else if (action == 1 && residency.has_content(page)) {
+      residency.flush(page, moves);
+      for (const Move& move : moves) model.carry_out(move);
+      ASSERT_EQ(model.on_disk(page), model.newest(page));
+    } else if (action > 1) {
+      const std::vector<PageUse> uses = random_uses(trial, residency, devices);
+      std::vector<int32_t> slots;
+      residency.acquire(uses, moves, slots);
+      for (const Move& move : moves) model.carry_out(move);
+      for (size_t i = 0; i < uses.size(); ++i) model.use(uses[i], slots[i], version);
+      residency.release(uses);
+    }
+    residency.check_invariants();
+  }
+  *paged = model.moves(Move::Kind::kFetch) > 0 && model.moves(Move::Kind::kWriteBack) > 0;
+}
+
+TEST(Residency, RandomUsesAlwaysFindTheNewestVersion) {
+  int paged_trials = 0;
+  for (uint32_t seed = 1; seed <= 500; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    bool paged = false;
+    run_trial(seed, &paged);
+    if (HasFatalFailure()) return;
+    paged_trials += paged;
+  }
+  EXPECT_GT(paged_trials, 100) << "the trials must really page";
+}
+
+TEST(Residency, SameCallsSameMoves) {
+  auto moves_of = [] {
+    Residency residency(1, {{{2}, 2}}, std::vector<uint16_t>(6, 0));
+    std::vector<Move> moves;
+    std::vector<int32_t> slots;
+    for (int i = 0; i < 60; ++i) {
+      const PageUse use{static_cast<PageId>(i * 7 % 6), Place::on_device(0),
+                        i < 6 ? Access::kCreate : Access::kRead};
+      residency.acquire({&use, 1}, moves, slots);
+      residency.release({&use, 1});
+    }
+    return moves;
+  };
+  const auto first = moves_of(), second = moves_of();
+  ASSERT_EQ(first.size(), second.size());
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].page, second[i].page);
+    EXPECT_EQ(first[i].kind, second[i].kind);
+  }
+}
+
+TEST(Residency, EverythingFitsMovesNothing) {
+  Residency residency(1, {{{8}, 0}}, std::vector<uint16_t>(8, 0));
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+  for (int round = 0; round < 5; ++round) {
+    for (PageId page = 0; page < 8; ++page) {
+      const PageUse use{page, Place::on_device(0), round == 0 ? Access::kCreate : Access::kWrite};
+      residency.acquire({&use, 1}, moves, slots);
+      residency.release({&use, 1});
+    }
+  }
+  EXPECT_TRUE(moves.empty());
+}
+
+// Forward then backward over all pages is a palindrome; LRU misses as often as the clairvoyant
+// optimum: pages minus slots in each direction after the first pass.
+TEST(Residency, PalindromeMissesAreMinimal) {
+  constexpr int kPages = 12, kSlots = 5;
+  Residency residency(1, {{{kSlots}, kPages}}, std::vector<uint16_t>(kPages, 0));
+  std::vector<int32_t> slots;
+  auto pass = [&](bool reverse, Access access) {
+    std::vector<Move> moves;
+    for (int i = 0; i < kPages; ++i) {
+      const PageUse use{static_cast<PageId>(reverse ? kPages - 1 - i : i), Place::on_device(0),
+                        access};
+      residency.acquire({&use, 1}, moves, slots);
+      residency.release({&use, 1});
+    }
+    int uploads = 0;
+    for (const Move& move : moves) uploads += move.kind == Move::Kind::kUpload;
+    return uploads;
+  };
+  pass(false, Access::kCreate);
+  EXPECT_EQ(pass(true, Access::kRead), kPages - kSlots);
+  EXPECT_EQ(pass(false, Access::kRead), kPages - kSlots);
+}
+
+TEST(ResidencyDeathTest, TooFewSlotsIsABug) {
+  Residency residency(1, {{{1}, 2}}, std::vector<uint16_t>(2, 0));
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+  const PageUse uses[] = {{0, Place::on_device(0), Access::kCreate},
+                          {1, Place::on_device(0), Access::kCreate}};
+  EXPECT_DEATH(residency.acquire(uses, moves, slots), "no slot for page 1");
+}
+
+}  // namespace
+}  // namespace pagoda
