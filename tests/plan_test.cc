@@ -1,0 +1,160 @@
+// Plans and budgets without a device: the order a plan promises, and that the printed minimum is
+// enough and no more.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+
+#include "plan/memory_plan.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kHeaderBytes = 4096;
+
+RunShape small_shape(int devices) {
+  RunShape shape;
+  shape.num_layers = 3;
+  shape.is_moe = {1, 0, 1};
+  shape.num_experts = 5;
+  shape.hidden_size = 64;
+  shape.experts_per_token = 2;
+  shape.dtype_bytes = 2;
+  shape.microbatches = 2;
+  shape.microbatch_tokens = 300;
+  shape.row_block = 256;
+  shape.devices = devices;
+  shape.records.push_back({10000});
+  for (int64_t l = 0; l < 3; ++l) {
+    shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
+    shape.records.push_back({20000, l});
+    for (int64_t e = 0; e < (shape.is_moe[l] ? 5 : 0); ++e) {
+      shape.records.push_back({9000, l, e, static_cast<int>(e % devices)});
+    }
+  }
+  shape.records.push_back({10064});
+  return shape;
+}
+
+TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_expert) {
+  TaskList tasks;
+  const RunShape& shape = plan.shape();
+  for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, false, tasks);
+  plan.embed(tasks);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    plan.forward_layer(l, tasks);
+    if (shape.is_moe[l]) plan.forward_experts(l, tokens_per_expert, tasks);
+  }
+  plan.head(tasks);
+  for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
+    plan.backward_layer(l, tokens_per_expert, tasks);
+  }
+  plan.embed_backward(tasks);
+  return tasks;
+}
+
+// Runs the residency over the tasks; returns how often each page was fetched from disk.
+std::map<PageId, int> replay(const RunShape& shape, const PageTable& pages, const TaskList& tasks,
+                             const std::vector<SlotClass>& classes) {
+  std::vector<uint16_t> page_class;
+  for (const PageTable::Page& page : pages.pages) page_class.push_back(page.slot_class);
+  Residency residency(shape.devices, classes, page_class);
+  for (PageId p = 0; p < pages.pages.size(); ++p) {
+    if (pages.pages[p].durable) residency.set_on_disk(p);
+  }
+  std::map<PageId, int> fetches;
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+  for (const Task& task : tasks) {
+    const std::span<const PageUse> uses(task.uses.data(), task.num_uses);
+    moves.clear();
+    residency.acquire(uses, moves, slots);
+    residency.release(uses);
+    for (const Move& move : moves) fetches[move.page] += move.kind == Move::Kind::kFetch;
+    for (int i = 0; i < task.num_uses; ++i) {
+      if (task.dies >> i & 1) residency.discard(task.uses[i].page);
+    }
+  }
+  return fetches;
+}
+
+class Plans : public testing::TestWithParam<int> {};
+
+TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
+  const RunShape shape = small_shape(GetParam());
+  const PageTable pages(shape);
+  MemoryBudget budget{0, 0, std::vector<int64_t>(shape.devices, 12345)};
+  const auto refused = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), Exit::kDeviceMemory);
+  budget.device_bytes = budget.host_bytes = kGiB;
+  const auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  ASSERT_TRUE(roomy.ok());
+  EXPECT_TRUE(roomy.value().state_on_device);
+  budget.device_bytes = roomy.value().min_device_bytes;
+  budget.host_bytes = roomy.value().min_host_bytes;
+  auto tight = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  ASSERT_TRUE(tight.ok()) << tight.status().message();
+  EXPECT_FALSE(tight->state_on_device);
+  const StepPlan plan(shape, pages, {});
+  replay(shape, pages, step(plan, {300, 0, 1, 256, 643}), tight->classes);  // aborts if too small
+  for (int d = 0; d < shape.devices; ++d) {
+    EXPECT_LE(12345 + tight->device_slot_bytes[d], budget.device_bytes);
+  }
+  EXPECT_LE(tight->host_slot_bytes, budget.host_bytes);
+  --budget.device_bytes;
+  EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+            Exit::kDeviceMemory);
+  ++budget.device_bytes;
+  --budget.host_bytes;
+  EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+            Exit::kHostMemory);
+}
+
+// Layer-major order: with one device slot for experts, each expert's weights are still fetched once
+// forward and once backward, whatever the number of microbatches and blocks.
+TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {
+  const RunShape shape = small_shape(GetParam());
+  const PageTable pages(shape);
+  MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
+  auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  ASSERT_TRUE(roomy.ok());
+  budget.device_bytes = roomy->min_device_bytes;
+  budget.host_bytes = roomy->min_host_bytes;
+  auto tight = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  ASSERT_TRUE(tight.ok());
+  const StepPlan plan(shape, pages, {});
+  const std::vector<int64_t> tokens = {300, 100, 1, 256, 543};
+  TaskList tasks;
+  for (const Task& task : step(plan, tokens)) {
+    if (task.kind != TaskKind::kAdam) tasks.push_back(task);
+  }
+  const auto fetches = replay(shape, pages, tasks, tight->classes);
+  for (int64_t l : {0, 2}) {
+    for (int64_t e = 0; e < 5; ++e) {
+      const auto at = fetches.find(pages.weights(shape.expert(l, e)));
+      EXPECT_LE(at == fetches.end() ? 0 : at->second, 2) << "layer " << l << " expert " << e;
+    }
+  }
+}
+
+TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
+  const RunShape shape = small_shape(GetParam());
+  const StepPlan plan(shape, PageTable(shape), {});
+  const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
+  int64_t next_row = 0;
+  TaskList tasks;
+  plan.forward_experts(0, tokens, tasks);
+  for (const Task& task : tasks) {
+    if (task.kind != TaskKind::kCombine) continue;
+    EXPECT_EQ(task.first_row, next_row);
+    EXPECT_LE(task.rows, shape.row_block);
+    next_row += task.rows;
+  }
+  EXPECT_EQ(next_row, 1200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Plans, testing::Values(1, 2, 3));
+
+}  // namespace
+}  // namespace pagoda
