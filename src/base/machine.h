@@ -1,0 +1,30 @@
+// The machine as this process may use it: memory and cores under cgroup limits and affinity. Reads
+// /proc and /sys at each call; what cannot be read counts as unlimited or zero, never as an error.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagoda {
+
+struct MachineMemory {
+  int64_t total_bytes = 0;
+  int64_t available_bytes = 0;      // what could be had now without swapping
+  int64_t cgroup_limit_bytes = -1;  // -1: none
+  int64_t swap_bytes = 0;
+
+  // What percentages of memory refer to: the total, or the cgroup's limit when that is lower.
+  int64_t usable_bytes() const;
+};
+
+MachineMemory machine_memory();
+
+// Cores this process may run on: affinity, lowered to the cgroup's CPU quota; at least 1.
+int usable_cores();
+
+// The words of `wanted` that /proc/cpuinfo lists for the first core ("avx2", "amx_bf16").
+std::vector<std::string> cpu_features(const std::vector<std::string>& wanted);
+std::string cpu_model();
+
+}  // namespace pagoda

@@ -1,0 +1,185 @@
+#include "base/options.h"
+
+#include <algorithm>
+
+#include "base/edit_distance.h"
+#include "base/log.h"
+#include "base/number_text.h"
+#include "base/utf8.h"
+
+namespace pagoda {
+namespace {
+
+template <typename... F>
+struct Overload : F... {
+  using F::operator()...;
+};
+
+std::string join(const std::vector<std::string>& words, const char* separator) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : separator) + word;
+  return out;
+}
+
+Status wrong(const Option& option, const std::string& text) {
+  return Status(Exit::kUsage,
+                option.key + ": \"" + printable(text) + "\" is not " + option.expects());
+}
+
+// Converts `text`; with `commit` also writes the member.
+struct Reader {
+  const Option& option;
+  const std::vector<std::string>& texts;
+  bool commit;
+
+  const std::string& text() const { return texts.front(); }
+  template <typename T>
+  Status take(T* target, T value) const {
+    if (commit) *target = std::move(value);
+    return Status();
+  }
+  Status operator()(std::string* target) const { return take(target, text()); }
+  Status operator()(std::vector<std::string>* target) const { return take(target, texts); }
+  Status operator()(int64_t* target) const {
+    int64_t value = 0;
+    return parse_int64(text(), value) ? take(target, value) : wrong(option, text());
+  }
+  Status operator()(double* target) const {
+    double value = 0;
+    return parse_real(text(), value) ? take(target, value) : wrong(option, text());
+  }
+  Status operator()(bool* target) const {
+    if (text() != "true" && text() != "false") return wrong(option, text());
+    return take(target, text() == "true");
+  }
+  Status operator()(MemorySize* target) const {
+    Result<MemorySize> value = MemorySize::parse(text());
+    if (value.ok()) return take(target, value.take());
+    return Status(Exit::kUsage, option.key + ": " + value.status().message());
+  }
+  Status operator()(const ChoiceTarget& target) const {
+    const auto found = std::find(target.names.begin(), target.names.end(), text());
+    if (found == target.names.end()) return wrong(option, text());
+    if (commit) target.set(static_cast<int>(found - target.names.begin()));
+    return Status();
+  }
+};
+
+Status read_texts(const Option& option, const std::vector<std::string>& texts, bool commit) {
+  if (!option.is_list() && texts.size() != 1) {
+    return Status(Exit::kUsage,
+                  option.key + ": expects one value, got " + std::to_string(texts.size()));
+  }
+  for (const std::string& text : texts) {
+    if (!is_valid_utf8(text)) {
+      return Status(Exit::kUsage, option.key + ": the value is not valid UTF-8; rename the path");
+    }
+    if (text.find('\0') != std::string::npos) return wrong(option, text);
+  }
+  return std::visit(Reader{option, texts, commit}, option.target);
+}
+
+}  // namespace
+
+std::string Option::expects() const {
+  return std::visit(
+      Overload{[](std::string*) -> std::string { return "a text"; },
+               [](std::vector<std::string>*) -> std::string { return "a list of texts"; },
+               [](int64_t*) -> std::string { return "a whole number"; },
+               [](double*) -> std::string { return "a number"; },
+               [](bool*) -> std::string { return "true or false"; },
+               [](MemorySize*) -> std::string { return "a size such as \"24GiB\" or \"80%\""; },
+               [](const ChoiceTarget& t) { return "one of " + join(t.names, ", "); }},
+      target);
+}
+
+std::string Option::text() const {
+  return std::visit(Overload{[](std::string* v) { return *v; },
+                             [](std::vector<std::string>* v) { return join(*v, " "); },
+                             [](int64_t* v) { return std::to_string(*v); },
+                             [](double* v) { return real_text(*v); },
+                             [](bool* v) -> std::string { return *v ? "true" : "false"; },
+                             [](MemorySize* v) { return v->text(); },
+                             [](const ChoiceTarget& t) { return t.names.at(t.get()); }},
+                    target);
+}
+
+std::string Option::toml() const {
+  const auto list = [](std::vector<std::string>* v) {
+    std::vector<std::string> quoted;
+    for (const std::string& item : *v) quoted.push_back(toml_string(item));
+    return "[" + join(quoted, ", ") + "]";
+  };
+  return std::visit(Overload{[](std::string* v) { return toml_string(*v); }, list,
+                             [this](int64_t*) { return text(); },
+                             [this](double*) { return text(); }, [this](bool*) { return text(); },
+                             [this](const auto&) { return toml_string(text()); }},
+                    target);
+}
+
+Status Option::check(const std::vector<std::string>& texts) const {
+  return read_texts(*this, texts, /*commit=*/false);
+}
+
+Status Option::assign(const std::vector<std::string>& texts) const {
+  return read_texts(*this, texts, /*commit=*/true);
+}
+
+void OptionTable::section(const std::string& name, const std::string& title) {
+  sections_.push_back({name, title});
+}
+
+void OptionTable::add_option(const char* name, OptionTarget target, Affects affects,
+                             const char* help, const char* unit) {
+  CHECK(!sections_.empty(), "option %s is declared before any section", name);
+  Option option;
+  option.section = sections_.back().name;
+  option.key = option.section + "." + name;
+  option.help = help;
+  option.unit = unit;
+  option.affects = affects;
+  option.target = std::move(target);
+  option.default_text = option.text();
+  CHECK(find(option.key) == nullptr, "option %s is declared twice", option.key.c_str());
+  options_.push_back(std::move(option));
+}
+
+const Option* OptionTable::find(const std::string& key) const {
+  for (const Option& option : options_) {
+    if (option.key == key) return &option;
+  }
+  return nullptr;
+}
+
+std::string OptionTable::suggestion(const std::string& key) const {
+  std::vector<std::string> keys, names;
+  for (const Option& option : options_) {
+    keys.push_back(option.key);
+    names.push_back(option.key.substr(option.section.size() + 1));
+  }
+  std::string near = nearest_word(key, keys);
+  if (near.empty()) {
+    const std::string name = nearest_word(key.substr(key.rfind('.') + 1), names);
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found != names.end()) near = keys[found - names.begin()];
+  }
+  return near.empty() ? "" : ", did you mean \"" + near + "\"?";
+}
+
+std::string toml_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      out += strf("\\u%04X", byte);
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+}  // namespace pagoda

@@ -1,0 +1,141 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/edit_distance.h"
+#include "base/log.h"
+#include "cli/commands.h"
+
+namespace pagoda {
+namespace {
+
+constexpr const char* kAbout =
+    "pagoda: fine-tunes every parameter of a Mixture-of-Experts model whose experts do not fit";
+constexpr const char* kFooter =
+    "Exit codes: 0 finished, 2 wrong command line or run file, 65 bad input data, 66 input "
+    "missing,\n"
+    "69 facility missing, 70 internal error, 71 host memory, 72 device memory, 73 cannot create\n"
+    "output, 74 I/O error, 75 stopped with a valid checkpoint (run again with --resume),\n"
+    "80 diverged, 81 no valid checkpoint, 82 checkpoint does not fit the configuration";
+constexpr size_t kHelpColumn = 38;
+constexpr size_t kMaxMessage = 2000;
+
+struct CommandLine {
+  CLI::App root{kAbout, "pagoda"};
+  std::vector<CommandPtr> commands;
+  bool version = false;
+  bool json = false;
+};
+
+void declare(CommandLine& line) {
+  CLI::App& root = line.root;
+  // Left-overs are refused by refuse_extras, which knows what was meant.
+  root.allow_extras();
+  root.get_formatter()->column_width(kHelpColumn);
+  root.add_flag("--version", line.version, "print the version and what the program is made of");
+  root.add_flag("--json", line.json, "with --version: print one JSON object");
+  root.footer(kFooter);
+  line.commands.push_back(add_train_command(root));
+  line.commands.push_back(add_init_command(root));
+  line.commands.push_back(add_eval_command(root));
+  line.commands.push_back(add_export_command(root));
+  for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));
+  line.commands.push_back(add_doctor_command(root));
+}
+
+// The deepest subcommand that was named.
+CLI::App& chosen_app(CLI::App& root) {
+  CLI::App* app = &root;
+  while (!app->get_subcommands().empty()) app = app->get_subcommands().front();
+  return *app;
+}
+
+std::string meant(const std::string& word, const std::vector<std::string>& words) {
+  const std::string near = nearest_word(word, words);
+  return near.empty() ? "" : ", did you mean \"" + near + "\"?";
+}
+
+// "--train.stepz=5" and "--steps" both mean --train.steps.
+std::string meant_flag(const CLI::App& app, const std::string& flag) {
+  std::vector<std::string> names, last_parts;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      names.push_back("--" + name);
+      last_parts.push_back("--" + name.substr(name.rfind('.') + 1));
+    }
+  }
+  const std::string word = flag.substr(0, flag.find('='));
+  const std::string near = meant(word, names);
+  if (!near.empty()) return near;
+  const std::string last = nearest_word(word, last_parts);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (last_parts[i] == last) return ", did you mean \"" + names[i] + "\"?";
+  }
+  return "";
+}
+
+std::vector<std::string> subcommand_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(sub->get_name());
+  }
+  return names;
+}
+
+Status refuse_extras(CLI::App& root) {
+  const CLI::App& app = chosen_app(root);
+  const std::vector<std::string> extras = root.remaining(/*recurse=*/true);
+  const std::vector<std::string> names = subcommand_names(app);
+  if (extras.empty() && names.empty()) return Status();
+  const std::string path = &app == &root ? "pagoda" : "pagoda " + app.get_name();
+  const std::string see = " (see " + path + " --help)";
+  if (extras.empty()) return Status(Exit::kUsage, "no command given" + see);
+  const std::string& extra = extras.front();
+  const std::string quoted = "\"" + printable(extra) + "\"";
+  if (extra.starts_with("-")) {
+    return Status(Exit::kUsage, "unknown flag " + quoted + meant_flag(app, extra) + see);
+  }
+  if (names.empty()) return Status(Exit::kUsage, "unexpected argument " + quoted + see);
+  return Status(Exit::kUsage, "unknown command " + quoted + meant(extra, names) + see);
+}
+
+Status run(CommandLine& line, int argc, const char* const* argv) {
+  declare(line);
+  try {
+    line.root.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(line.root.help().c_str(), stdout);
+    return Status();
+  } catch (const CLI::ParseError& error) {
+    return Status(Exit::kUsage, error.what());
+  }
+  if (line.version && line.root.remaining(true).empty()) {
+    std::puts(version_text(line.json).c_str());
+    return Status();
+  }
+  RETURN_IF_ERROR(refuse_extras(line.root));
+  for (const CommandPtr& command : line.commands) {
+    if (&command->app() == &chosen_app(line.root)) return command->run();
+  }
+  return Status(Exit::kInternal, "a command without a body");
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  Status status;
+  try {
+    CommandLine line;
+    status = run(line, argc, argv);
+  } catch (const std::bad_alloc&) {
+    status = Status(Exit::kHostMemory, "out of memory; lower memory.device or memory.host");
+  } catch (const std::exception& error) {
+    status = Status(Exit::kInternal, std::string("internal error: ") + error.what());
+  }
+  set_status_line("");
+  if (!status.ok()) {
+    std::fprintf(stderr, "pagoda: %s\n", printable(status.message(), kMaxMessage).c_str());
+  }
+  return static_cast<int>(status.code());
+}
+
+}  // namespace pagoda

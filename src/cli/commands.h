@@ -1,0 +1,49 @@
+// The subcommands: one file each, one function here each. The function declares the subcommand and
+// its flags below `root` and returns the object that holds what was parsed and can be run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace pagoda {
+
+class Command {
+ public:
+  virtual ~Command() = default;
+  Command(const Command&) = delete;
+  Command& operator=(const Command&) = delete;
+  // Call once, after the command line was parsed and only if app() was named in it.
+  virtual Status run() = 0;
+  CLI::App& app() const { return *app_; }
+
+ protected:
+  explicit Command(CLI::App* app) : app_(app) {}
+
+ private:
+  CLI::App* app_;
+};
+
+using CommandPtr = std::unique_ptr<Command>;
+
+CommandPtr add_train_command(CLI::App& root);
+CommandPtr add_init_command(CLI::App& root);
+CommandPtr add_eval_command(CLI::App& root);
+CommandPtr add_export_command(CLI::App& root);
+CommandPtr add_doctor_command(CLI::App& root);
+std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);  // ls, verify
+
+// `pagoda --version`: one line, or a JSON object.
+std::string version_text(bool json);
+
+// Parses argv, runs what it asks for, prints an error as one line "pagoda: ..." on stderr, and
+// returns the exit code. Catches everything.
+int run_command_line(int argc, const char* const* argv);
+
+}  // namespace pagoda

@@ -1,0 +1,216 @@
+#include "cli/doctor_report.h"
+
+#include <fcntl.h>
+#include <linux/stat.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/bytes.h"
+#include "base/log.h"
+
+namespace pagoda {
+namespace {
+
+// Names of the file systems a store is likely to meet (magic numbers: statfs(2)).
+std::string file_system_name(int64_t magic) {
+  switch (magic) {
+    case 0xef53:
+      return "ext4";
+    case 0x58465342:
+      return "xfs";
+    case 0x9123683e:
+      return "btrfs";
+    case 0x01021994:
+      return "tmpfs";
+    case 0x794c7630:
+      return "overlay";
+    case 0x6969:
+      return "nfs";
+    case 0x2fc12fc1:
+      return "zfs";
+    case 0x65735546:
+      return "fuse";
+    default:
+      return strf("type 0x%llx", (long long)magic);
+  }
+}
+
+int64_t memlock_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+  return static_cast<int64_t>(limit.rlim_cur);
+}
+
+// The bracketed word of "always [madvise] never".
+std::string chosen_word(const std::string& path) {
+  std::ifstream in(path);
+  std::string line;
+  std::getline(in, line);
+  const size_t open = line.find('['), close = line.find(']');
+  if (open == std::string::npos || close == std::string::npos || close < open) return "";
+  return line.substr(open + 1, close - open - 1);
+}
+
+int64_t free_huge_pages() {
+  std::ifstream in("/proc/meminfo");
+  std::string word, rest;
+  for (int64_t count = 0; in >> word;) {
+    if (word == "HugePages_Free:" && in >> count) return count;
+    std::getline(in, rest);
+  }
+  return 0;
+}
+
+// STATX_DIOALIGN by system call: the C library of Debian 12 does not declare its fields.
+void ask_alignment(int file, DirectIo& result) {
+#ifdef STATX_DIOALIGN
+  struct statx found;
+  std::memset(&found, 0, sizeof(found));
+  const long asked =
+      syscall(SYS_statx, file, "", 0x1000 /* AT_EMPTY_PATH */, STATX_DIOALIGN, &found);
+  if (asked != 0 || (found.stx_mask & STATX_DIOALIGN) == 0) return;
+  result.memory_align_bytes = found.stx_dio_mem_align;
+  result.offset_align_bytes = found.stx_dio_offset_align;
+#else
+  (void)file;
+  (void)result;
+#endif
+}
+
+DirectIo probe_direct_io(const std::string& directory) {
+  DirectIo result;
+  std::string path = directory + "/pagoda-doctor-XXXXXX";
+  const int made = mkstemp(path.data());
+  if (made < 0) {
+    result.reason = std::string("no file can be made there: ") + std::strerror(errno);
+    return result;
+  }
+  const int file = open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
+  if (file < 0) {
+    result.reason = std::string("O_DIRECT refused: ") + std::strerror(errno);
+  } else {
+    alignas(kIoAlign) static const char block[kIoAlign] = {};
+    result.usable = pwrite(file, block, sizeof(block), 0) == static_cast<ssize_t>(sizeof(block));
+    if (!result.usable)
+      result.reason = std::string("direct write refused: ") + std::strerror(errno);
+    ask_alignment(file, result);
+    if (close(file) != 0) result.reason = std::string("close: ") + std::strerror(errno);
+  }
+  if (close(made) != 0 || unlink(path.c_str()) != 0) {
+    log_warn("cannot remove the probe file " + printable(path));
+  }
+  return result;
+}
+
+void examine_disk(DoctorReport& report) {
+  struct statvfs space {};
+  if (statvfs(report.directory.c_str(), &space) == 0) {
+    report.disk_free_bytes = static_cast<int64_t>(space.f_bavail * space.f_frsize);
+    report.disk_total_bytes = static_cast<int64_t>(space.f_blocks * space.f_frsize);
+  }
+  struct statfs kind {};
+  if (statfs(report.directory.c_str(), &kind) == 0) {
+    report.file_system = file_system_name(static_cast<uint32_t>(kind.f_type));
+  }
+  report.direct_io = probe_direct_io(report.directory);
+  report.uring = probe_uring(report.directory);
+  report.threads = probe_threads(report.directory);
+}
+
+std::string direct_io_text(const DirectIo& direct) {
+  if (!direct.usable) return "no (" + direct.reason + ")";
+  if (direct.offset_align_bytes == 0) return "yes (alignment not stated by the kernel)";
+  return strf("yes (memory %lld B, offset %lld B)", (long long)direct.memory_align_bytes,
+              (long long)direct.offset_align_bytes);
+}
+
+std::string storage_text(const StorageProbe& probe) {
+  return (probe.usable ? "yes (" : "no (") + probe.text + ")";
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+std::string row(const char* name, const std::string& value) {
+  return strf("%-14s %s\n", name, printable(value, 1000).c_str());
+}
+
+}  // namespace
+
+DoctorReport examine_machine(const std::string& directory) {
+  DoctorReport report;
+  report.cpu = cpu_model();
+  report.cores = usable_cores();
+  report.isa = cpu_features({"avx2", "fma", "avx512f", "avx512bw", "avx512_bf16", "amx_tile",
+                             "amx_bf16", "asimd", "bf16", "sve"});
+  report.memory = machine_memory();
+  report.memlock_bytes = memlock_limit();
+  report.transparent_huge_pages = chosen_word("/sys/kernel/mm/transparent_hugepage/enabled");
+  report.huge_pages_free = free_huge_pages();
+  report.directory = directory;
+  examine_disk(report);
+  return report;
+}
+
+std::string DoctorReport::text() const {
+  const std::string limit = memory.cgroup_limit_bytes < 0
+                                ? "no cgroup limit"
+                                : "cgroup limit " + format_bytes(memory.cgroup_limit_bytes);
+  const std::string memlock = memlock_bytes < 0 ? "unlimited" : format_bytes(memlock_bytes);
+  std::string out;
+  out += row("processor", cpu + ", " + std::to_string(cores) + " usable cores");
+  out += row("vector units", joined(isa));
+  out += row("memory", format_bytes(memory.total_bytes) + " total, " +
+                           format_bytes(memory.available_bytes) + " available, " + limit +
+                           ", swap " + format_bytes(memory.swap_bytes));
+  out += row("memlock limit", memlock);
+  out += row("huge pages", "transparent: " + transparent_huge_pages +
+                               ", reserved and free: " + std::to_string(huge_pages_free));
+  out += row("directory", directory + " (" + file_system + ")");
+  out += row("disk", format_bytes(disk_free_bytes) + " free of " + format_bytes(disk_total_bytes));
+  out += row("direct I/O", direct_io_text(direct_io));
+  out += row("io = uring", storage_text(uring));
+  out += row("io = threads", storage_text(threads));
+  return out;
+}
+
+std::string DoctorReport::json() const {
+  const auto or_null = [](int64_t value) {
+    return value < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(value);
+  };
+  nlohmann::ordered_json out;
+  out["cpu"] = cpu;
+  out["cores"] = cores;
+  out["isa"] = isa;
+  out["memory_total_bytes"] = memory.total_bytes;
+  out["memory_available_bytes"] = memory.available_bytes;
+  out["cgroup_limit_bytes"] = or_null(memory.cgroup_limit_bytes);
+  out["swap_bytes"] = memory.swap_bytes;
+  out["memlock_bytes"] = or_null(memlock_bytes);
+  out["transparent_huge_pages"] = transparent_huge_pages;
+  out["huge_pages_free"] = huge_pages_free;
+  out["directory"] = directory;
+  out["file_system"] = file_system;
+  out["disk_free_bytes"] = disk_free_bytes;
+  out["disk_total_bytes"] = disk_total_bytes;
+  out["direct_io"] = {{"usable", direct_io.usable},
+                      {"memory_align_bytes", direct_io.memory_align_bytes},
+                      {"offset_align_bytes", direct_io.offset_align_bytes},
+                      {"reason", direct_io.reason}};
+  out["uring"] = {{"usable", uring.usable}, {"text", uring.text}};
+  out["threads"] = {{"usable", threads.usable}, {"text", threads.text}};
+  return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,59 @@
+// pagoda eval [run.toml] (--model.path DIR | --checkpoint RUN) --data.eval_path TEXT
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "cli/run_file.h"
+#include "train/commands.h"
+
+namespace pagoda {
+namespace {
+
+// The options an evaluation reads; a run file may hold the others too.
+bool read_by_eval(const Option& option) {
+  for (const char* key :
+       {"model.path", "data.eval_path", "data.sequence_len", "train.dtype",
+        "train.micro_batch_tokens", "train.eval_batches", "train.threads", "train.host_devices"}) {
+    if (option.key == key) return true;
+  }
+  return option.section == "memory";
+}
+
+class EvalCommand : public Command {
+ public:
+  explicit EvalCommand(CLI::App& root)
+      : Command(root.add_subcommand("eval", "Loss of a model or a run on held-out text")) {
+    app()
+        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
+        ->type_name("RUN.toml");
+    app()
+        .add_option("--checkpoint", flags_.checkpoint, "folder of a run: its newest checkpoint")
+        ->type_name("RUN");
+    app().add_flag("--json", flags_.json, "print one JSON object");
+    config_.declare(table_);
+    add_option_flags(app(), table_, read_by_eval);
+  }
+
+  Status run() override {
+    if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    if (config_.model.path.empty() && flags_.checkpoint.empty()) {
+      return Status(Exit::kUsage, "eval: nothing to evaluate; name --model.path or --checkpoint");
+    }
+    if (config_.data.eval_path.empty()) {
+      return Status(Exit::kUsage, "eval: no text to evaluate on; name --data.eval_path");
+    }
+    RETURN_IF_ERROR(config_.validate());
+    return run_eval(config_, flags_);
+  }
+
+ private:
+  std::string run_file_;
+  EvalFlags flags_;
+  RunConfig config_;
+  OptionTable table_;
+};
+
+}  // namespace
+
+CommandPtr add_eval_command(CLI::App& root) { return std::make_unique<EvalCommand>(root); }
+
+}  // namespace pagoda

@@ -1,0 +1,43 @@
+// pagoda export --checkpoint RUN [--step N] --out DIR
+#include <CLI/CLI.hpp>
+
+#include "cli/commands.h"
+#include "train/commands.h"
+
+namespace pagoda {
+namespace {
+
+class ExportCommand : public Command {
+ public:
+  explicit ExportCommand(CLI::App& root)
+      : Command(root.add_subcommand("export", "Write a run's weights as a Hugging Face folder")) {
+    app()
+        .add_option("--checkpoint", flags_.checkpoint, "folder of a run")
+        ->type_name("RUN")
+        ->required();
+    step_ = app()
+                .add_option("--step", flags_.step, "checkpoint of this step (default: the newest)")
+                ->type_name("INT");
+    app()
+        .add_option("--out", flags_.output_dir, "folder to write; new or empty")
+        ->type_name("DIR")
+        ->required();
+  }
+
+  Status run() override {
+    if (step_->count() > 0 && flags_.step < 0) {
+      return Status(Exit::kUsage, "--step: must not be negative; leave it out for the newest");
+    }
+    return run_export(flags_);
+  }
+
+ private:
+  ExportFlags flags_;
+  CLI::Option* step_ = nullptr;
+};
+
+}  // namespace
+
+CommandPtr add_export_command(CLI::App& root) { return std::make_unique<ExportCommand>(root); }
+
+}  // namespace pagoda

@@ -1,0 +1,51 @@
+// The run file: TOML, read by toml++ behind CLI11's Config interface. (CLI11's own reader swallows
+// lines of arrays without an error; it is never used.) Every key must be declared in an
+// OptionTable; types are strict; each complaint names file, line, column and, for unknown keys, the
+// nearest known.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+
+namespace pagoda {
+
+struct RunFileItem {
+  std::string key;                 // "train.steps"
+  std::vector<std::string> texts;  // as they would be typed behind the flag; one, or a list's
+};
+
+// Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:
+// syntax, duplicate keys, unknown keys, wrong types, values out of their option's reach.
+Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
+                                                const OptionTable& table);
+
+// What CLI11 is given instead of its own reader. Errors leave as CLI::ConfigError.
+class RunFileReader : public CLI::Config {
+ public:
+  // `table` must outlive the reader.
+  RunFileReader(const OptionTable& table, std::string path)
+      : table_(table), path_(std::move(path)) {}
+  std::vector<CLI::ConfigItem> from_config(std::istream& in) const override;
+  // Not for writing: RunConfig::to_toml() does that.
+  std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
+
+ private:
+  const OptionTable& table_;
+  std::string path_;
+};
+
+// Makes every option of `table` a flag "--section.key" of `app`, grouped by section in the help
+// with unit and default. Options for which `shown` is false work but stay out of the help.
+void add_option_flags(CLI::App& app, const OptionTable& table,
+                      const std::function<bool(const Option&)>& shown);
+
+// Gives the options of `app` that no flag has set their values from the file. Call after parsing
+// argv. kNoInput when the file cannot be read, else as parse_run_file.
+Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path);
+
+}  // namespace pagoda

@@ -1,0 +1,34 @@
+// pagoda --version [--json]: what this binary is made of.
+#include <nlohmann/json.hpp>
+
+#include "base/check.h"
+#include "cli/commands.h"
+
+namespace pagoda {
+namespace {
+
+#ifdef __clang__
+constexpr const char* kCompiler = "clang " __clang_version__;
+#else
+constexpr const char* kCompiler = "gcc " __VERSION__;
+#endif
+
+}  // namespace
+
+std::string version_text(bool json) {
+  const std::string onednn = PAGODA_ONEDNN_VERSION;
+  if (!json) {
+    return strf("pagoda %s (%s, oneDNN %s, liburing %s)", PAGODA_VERSION, kCompiler,
+                onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION);
+  }
+  nlohmann::ordered_json out;
+  out["version"] = PAGODA_VERSION;
+  out["compiler"] = kCompiler;
+  out["onednn"] = !onednn.empty();
+  out["onednn_version"] =
+      onednn.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(onednn);
+  out["liburing_version"] = PAGODA_URING_VERSION;
+  return out.dump();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,52 @@
+// What the subcommands do, seen from the command line: each takes what was asked for, does it to
+// the end and returns a Status. Results go to stdout (JSON where asked), progress and warnings
+// through base/log. None throws.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+#include "train/run_config.h"
+
+namespace pagoda {
+
+struct TrainFlags {
+  bool resume = false;  // continue from the newest valid checkpoint of train.output_dir
+  bool quiet = false;   // warnings only; base/log is already told
+};
+// `config` has passed validate_for_training(). kStopped after a signal and a saved checkpoint.
+Status run_train(const RunConfig& config, const TrainFlags& flags);
+
+struct EvalFlags {
+  std::string checkpoint;  // a run's folder; empty: config.model.path is evaluated
+  bool json = false;
+};
+// Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
+// holds). One JSON object on stdout, or one line.
+Status run_eval(const RunConfig& config, const EvalFlags& flags);
+
+struct InitFlags {
+  std::string config_path;     // a Hugging Face config.json
+  std::string tokenizer_path;  // folder with a tokenizer.json; empty: 256 bytes and end-of-text
+  int64_t seed = 0;
+  std::string output_dir;  // new or empty
+};
+Status run_init(const InitFlags& flags);
+
+struct ExportFlags {
+  std::string checkpoint;  // a run's folder
+  int64_t step = -1;       // -1: its newest valid checkpoint
+  std::string output_dir;  // new or empty
+};
+Status run_export(const ExportFlags& flags);
+
+struct CkptFlags {
+  std::string run;  // a run's folder
+  bool json = false;
+};
+Status run_ckpt_list(const CkptFlags& flags);
+// Reads everything a checkpoint refers to; kNoCheckpoint when none is whole.
+Status run_ckpt_verify(const CkptFlags& flags);
+
+}  // namespace pagoda

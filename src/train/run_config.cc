@@ -1,0 +1,233 @@
+#include "train/run_config.h"
+
+#include <xxhash.h>
+
+#include "base/bytes.h"
+#include "base/machine.h"
+#include "base/number_text.h"
+
+namespace pagoda {
+namespace {
+
+constexpr Affects kResults = Affects::kResults;
+constexpr Affects kRunOnly = Affects::kRunOnly;
+// What "auto" means, as parts of usable memory; the rest is for the program and the page cache.
+constexpr double kAutoDevice = 0.3;
+constexpr double kAutoHost = 0.4;
+
+void declare_inputs(RunConfig& c, OptionTable& t) {
+  t.section("model", "Model");
+  t.add("path", c.model.path, kResults, "Hugging Face folder to start from");
+  t.section("data", "Data");
+  t.add("path", c.data.path, kResults, "training text, .txt or .jsonl; repeat for several files");
+  t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: no evaluation");
+  t.add("sequence_len", c.data.sequence_len, kResults, "length of one sequence", "tokens");
+}
+
+void declare_train(RunConfig& c, OptionTable& t) {
+  const bool steps_shape_rate = c.optim.schedule != ScheduleKind::kConstant;
+  t.section("train", "Training");
+  t.add("steps", c.train.steps, steps_shape_rate ? kResults : kRunOnly, "length of the run",
+        "steps");
+  t.add("tokens_per_step", c.train.tokens_per_step, kResults, "size of one optimizer step",
+        "tokens");
+  t.add("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
+        "what attention and routing take at a time", "tokens");
+  t.add("seed", c.train.seed, kResults, "seed of the data order");
+  t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
+        "weights and activations (optimizer state is fp32)");
+  t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
+  t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
+  t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
+  t.add("eval_batches", c.train.eval_batches, kRunOnly, "length of one evaluation", "microbatches");
+  t.add("log_steps", c.train.log_steps, kRunOnly, "distance of printed lines", "steps");
+  t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
+  t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
+}
+
+void declare_optim(RunConfig& c, OptionTable& t) {
+  t.section("optim", "Optimizer (AdamW)");
+  t.add("learning_rate", c.optim.learning_rate, kResults, "learning rate at its peak");
+  t.add("weight_decay", c.optim.weight_decay, kResults, "decoupled; not on norms and biases");
+  t.add("beta1", c.optim.beta1, kResults, "decay of the first moment");
+  t.add("beta2", c.optim.beta2, kResults, "decay of the second moment");
+  t.add("eps", c.optim.eps, kResults, "added to the root of the second moment");
+  t.add("schedule", c.optim.schedule, {"constant", "linear", "cosine"}, kResults,
+        "learning rate after warmup; linear and cosine end at 0");
+  t.add("warmup_steps", c.optim.warmup_steps, kResults, "linear rise at the start", "steps");
+  t.add("clip", c.optim.clip, {"global", "per_expert", "none"}, kResults,
+        "gradient clipping; global is exact");
+  t.add("clip_norm", c.optim.clip_norm, kResults, "largest norm that clipping lets through");
+  t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
+        "an expert without tokens: AdamW of a zero gradient, or nothing");
+}
+
+void declare_memory(RunConfig& c, OptionTable& t) {
+  t.section("memory", "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's");
+  t.add("device", c.memory.device, kRunOnly, "budget of the device, here RAM too; auto: 30%");
+  t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
+  t.add("disk", c.memory.disk, kRunOnly,
+        "folder for the rest; repeat for several; none: OUTPUT_DIR/store");
+  t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
+}
+
+Status refuse(const std::string& key, const std::string& value, const std::string& why) {
+  return Status(Exit::kUsage, key + " = " + value + ": " + why);
+}
+
+Status check_range(const char* key, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return Status();
+  return refuse(key, std::to_string(value),
+                strf("must be from %lld to %lld", (long long)low, (long long)high));
+}
+
+Status check_multiple(const char* key, int64_t value, const char* of_key, int64_t of) {
+  if (value % of == 0) return Status();
+  const int64_t below = value / of * of;
+  const std::string fitting =
+      (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + of);
+  return refuse(key, std::to_string(value),
+                strf("must be a multiple of %s = %lld; use ", of_key, (long long)of) + fitting);
+}
+
+Status check_counts(const RunConfig& c) {
+  constexpr int64_t kMaxSteps = int64_t{1} << 40;
+  constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  const RunConfig::Train& t = c.train;
+  RETURN_IF_ERROR(check_range("data.sequence_len", c.data.sequence_len, 2, 1 << 24));
+  RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 1, kMaxTokens));
+  RETURN_IF_ERROR(check_range("train.tokens_per_step", t.tokens_per_step, 1, kMaxTokens));
+  RETURN_IF_ERROR(check_multiple("train.micro_batch_tokens", t.micro_batch_tokens,
+                                 "data.sequence_len", c.data.sequence_len));
+  RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
+                                 "train.micro_batch_tokens", t.micro_batch_tokens));
+  RETURN_IF_ERROR(check_range("train.seed", t.seed, 0, INT64_MAX));
+  RETURN_IF_ERROR(check_range("train.save_steps", t.save_steps, 0, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.eval_steps", t.eval_steps, 0, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
+  return check_range("train.host_devices", t.host_devices, 1, 64);
+}
+
+Status check_optim(const RunConfig::Optim& o, int64_t steps) {
+  const auto check = [](bool good, const char* key, double value, const char* why) {
+    return good ? Status() : refuse(key, real_text(value), why);
+  };
+  RETURN_IF_ERROR(check(o.learning_rate > 0, "optim.learning_rate", o.learning_rate,
+                        "must be above 0, for example 1e-5"));
+  RETURN_IF_ERROR(check(o.weight_decay >= 0, "optim.weight_decay", o.weight_decay,
+                        "must not be negative; 0 turns decay off"));
+  RETURN_IF_ERROR(check(o.beta1 >= 0 && o.beta1 < 1, "optim.beta1", o.beta1,
+                        "must be at least 0 and below 1, for example 0.9"));
+  RETURN_IF_ERROR(check(o.beta2 >= 0 && o.beta2 < 1, "optim.beta2", o.beta2,
+                        "must be at least 0 and below 1, for example 0.95"));
+  RETURN_IF_ERROR(check(o.eps > 0, "optim.eps", o.eps, "must be above 0, for example 1e-8"));
+  RETURN_IF_ERROR(check(o.clip_norm > 0, "optim.clip_norm", o.clip_norm,
+                        "must be above 0; optim.clip = \"none\" turns clipping off"));
+  RETURN_IF_ERROR(check_range("optim.warmup_steps", o.warmup_steps, 0, INT64_MAX));
+  if (o.warmup_steps <= steps) return Status();
+  return refuse("optim.warmup_steps", std::to_string(o.warmup_steps),
+                strf("must not exceed train.steps = %lld", (long long)steps));
+}
+
+Status check_budget(const char* key, const MemorySize& size) {
+  if (size.resolve(INT64_MAX, 1) > 0) return Status();
+  return refuse(key, toml_string(size.text()), "must be above 0, for example \"2GiB\" or \"30%\"");
+}
+
+Status check_memory(const RunConfig::Memory& m) {
+  RETURN_IF_ERROR(check_budget("memory.device", m.device));
+  RETURN_IF_ERROR(check_budget("memory.host", m.host));
+  for (size_t i = 0; i < m.disk.size(); ++i) {
+    if (m.disk[i].empty()) return refuse("memory.disk", "\"\"", "name a folder, or leave it out");
+    for (size_t j = 0; j < i; ++j) {
+      if (m.disk[i] != m.disk[j]) continue;
+      return refuse("memory.disk", toml_string(m.disk[i]), "is named twice; name a folder once");
+    }
+  }
+  return Status();
+}
+
+Status missing(const char* key, const char* what) {
+  return Status(Exit::kUsage,
+                strf("%s is missing: name %s in the run file or with --%s", key, what, key));
+}
+
+}  // namespace
+
+void RunConfig::declare(OptionTable& table) {
+  declare_inputs(*this, table);
+  declare_train(*this, table);
+  declare_optim(*this, table);
+  declare_memory(*this, table);
+}
+
+Status RunConfig::validate() const {
+  RETURN_IF_ERROR(check_counts(*this));
+  RETURN_IF_ERROR(check_optim(optim, train.steps));
+  return check_memory(memory);
+}
+
+Status RunConfig::validate_for_training() const {
+  if (model.path.empty()) return missing("model.path", "a Hugging Face folder");
+  if (data.path.empty()) return missing("data.path", "a text");
+  for (const std::string& path : data.path) {
+    if (path.empty()) return refuse("data.path", "\"\"", "name a file");
+  }
+  if (train.output_dir.empty()) return missing("train.output_dir", "a new folder");
+  return validate();
+}
+
+std::string RunConfig::hashed_text() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    if (option.affects == kResults) text += option.key + " = " + option.toml() + "\n";
+  }
+  return text;
+}
+
+uint64_t RunConfig::config_hash() const {
+  const std::string text = hashed_text();
+  return XXH3_64bits(text.data(), text.size());
+}
+
+std::string RunConfig::to_toml() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text = "# Every option of a pagoda run; `pagoda train --help` explains them.\n";
+  for (const OptionSection& section : table.sections()) {
+    text += "\n[" + section.name + "]\n";
+    for (const Option& option : table.options()) {
+      if (option.section != section.name) continue;
+      text += option.key.substr(section.name.size() + 1) + " = " + option.toml() + "\n";
+    }
+  }
+  return text;
+}
+
+std::vector<std::string> RunConfig::disk_directories() const {
+  if (!memory.disk.empty()) return memory.disk;
+  return {train.output_dir + "/store"};
+}
+
+int RunConfig::compute_threads() const {
+  return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
+}
+
+int64_t RunConfig::device_bytes() const {
+  const int64_t usable = machine_memory().usable_bytes();
+  return memory.device.resolve(usable, static_cast<int64_t>(kAutoDevice * double(usable)));
+}
+
+int64_t RunConfig::host_bytes() const {
+  const int64_t usable = machine_memory().usable_bytes();
+  return memory.host.resolve(usable, static_cast<int64_t>(kAutoHost * double(usable)));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,98 @@
+// RunConfig: everything a run can be told. Member names equal the keys of the run file and the
+// flags: train.steps is [train] steps in the file and --train.steps on the command line. Each
+// option is declared once, in declare(); help, parsing, resolved.toml and the hash walk that
+// declaration.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/memory_size.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "offload/storage.h"
+
+namespace pagoda {
+
+enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
+enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
+// What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
+enum class UntouchedKind : uint8_t { kExact, kSkip };
+
+struct RunConfig {
+  struct Model {
+    std::string path;
+  } model;
+
+  struct Data {
+    std::vector<std::string> path;
+    std::string eval_path;
+    int64_t sequence_len = 1024;
+  } data;
+
+  struct Train {
+    int64_t steps = 1000;
+    int64_t tokens_per_step = 16384;
+    int64_t micro_batch_tokens = 4096;
+    int64_t seed = 0;
+    DType dtype = DType::kBF16;
+    std::string output_dir;
+    int64_t save_steps = 500;
+    int64_t eval_steps = 100;
+    int64_t eval_batches = 8;
+    int64_t log_steps = 10;
+    int64_t threads = 0;
+    int64_t host_devices = 1;
+  } train;
+
+  struct Optim {
+    double learning_rate = 1e-5;
+    double weight_decay = 0.01;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    ScheduleKind schedule = ScheduleKind::kCosine;
+    int64_t warmup_steps = 0;
+    ClipKind clip = ClipKind::kGlobal;
+    double clip_norm = 1.0;
+    UntouchedKind untouched = UntouchedKind::kExact;
+  } optim;
+
+  struct Memory {
+    MemorySize device;  // auto: 30 % of usable memory
+    MemorySize host;    // auto: 40 % of usable memory
+    std::vector<std::string> disk;
+    IoKind io = IoKind::kAuto;
+  } memory;
+
+  // Adds every option to `table`, which then refers to this object.
+  void declare(OptionTable& table);
+
+  // What must hold of values and between them, whatever they are used for: kUsage naming key, value
+  // and remedy.
+  Status validate() const;
+  // validate(), and the keys training cannot do without.
+  Status validate_for_training() const;
+
+  // XXH3-64 over the options that affect results. Two runs with equal hashes, data and model
+  // compute the same bits. The number of steps counts only where the schedule depends on it, so
+  // that a constant-rate run may be resumed for longer. A build with other options has other
+  // hashes.
+  uint64_t config_hash() const;
+  // The options the hash covers, one "key = value" a line, to name what differs from a checkpoint.
+  std::string hashed_text() const;
+
+  // A run file with every option in it; parses back to an equal configuration.
+  std::string to_toml() const;
+
+  // Derived values, so that each default rule has one place.
+  std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
+  int compute_threads() const;                        // train.threads, or the usable cores
+  int64_t device_bytes() const;                       // memory.device on this machine
+  int64_t host_bytes() const;                         // memory.host on this machine
+  int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
+};
+
+}  // namespace pagoda
