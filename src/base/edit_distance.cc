@@ -32,7 +32,8 @@ std::string nearest_word(const std::string& word, const std::vector<std::string>
       best = candidate;
     }
   }
-  const int allowed = std::max(1, static_cast<int>(word.size()) / 3);
+  const int length = static_cast<int>(word.size());
+  const int allowed = length < 4 ? 1 : std::max(2, length / 3);
   return best_distance <= allowed ? best : "";
 }
 

@@ -31,6 +31,7 @@ void declare(CommandLine& line) {
   // Left-overs are refused by refuse_extras, which knows what was meant.
   root.allow_extras();
   root.get_formatter()->column_width(kHelpColumn);
+  root.set_help_flag("-h,--help", "print this help");
   root.add_flag("--version", line.version, "print the version and what the program is made of");
   root.add_flag("--json", line.json, "with --version: print one JSON object");
   root.footer(kFooter);
@@ -98,7 +99,18 @@ Status refuse_extras(CLI::App& root) {
   return Status(Exit::kUsage, "unknown command " + quoted + meant(extra, names) + see);
 }
 
+// CLI11 takes the argument after "--flag=" as its value.
+Status refuse_empty_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (!word.starts_with("--") || !word.ends_with("=")) continue;
+    return Status(Exit::kUsage, printable(word) + ": a value is missing behind the =");
+  }
+  return Status();
+}
+
 Status run(CommandLine& line, int argc, const char* const* argv) {
+  RETURN_IF_ERROR(refuse_empty_values(argc, argv));
   declare(line);
   try {
     line.root.parse(argc, argv);

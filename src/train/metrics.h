@@ -1,0 +1,51 @@
+// metrics.jsonl: what a run measured, one JSON object a line, appended and written out at once, so
+// that a crash loses nothing that was logged and a resumed run continues the same file. Every
+// object has "type"; those about a moment of the run have "step". A number that is not finite is
+// null.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+enum class MetricsType : uint8_t { kRun, kStep, kEval, kCheckpoint, kWarn };
+
+using MetricsValue = std::variant<int64_t, double, bool, std::string>;
+using MetricsFields = std::vector<std::pair<std::string, MetricsValue>>;
+
+// {"type":"step","step":3,"loss":2.5}, fields in the given order, reals with all their digits.
+std::string metrics_line(MetricsType type, const MetricsFields& fields);
+
+// One thread uses it.
+class MetricsFile {
+ public:
+  // Opens `path` for appending, creating it. With `keep_step` >= 0 (a resumed run) everything from
+  // the first line of a later step on is removed, and so is an unfinished last line; with -1 the
+  // file starts empty. kCannotCreate when it cannot be opened or cut.
+  static Result<std::unique_ptr<MetricsFile>> open(const std::string& path, int64_t keep_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
+  // A failed write warns once and loses that line only; it never stops a run.
+  void write(MetricsType type, const MetricsFields& fields);
+
+ private:
+  MetricsFile(int file, int64_t bytes, std::string path)
+      : file_(file), bytes_(bytes), path_(std::move(path)) {}
+
+  int file_;
+  int64_t bytes_;  // length of the whole lines in the file
+  std::string path_;
+  bool warned_ = false;
+};
+
+}  // namespace pagoda
