@@ -8,8 +8,10 @@ namespace {
 
 template <typename T>
 bool parse_whole(std::string_view text, T& value) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  if (text.starts_with('+')) return false;
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+    if (text.starts_with('+') || text.starts_with('-')) return false;
+  }
   T parsed{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
   if (error != std::errc() || end != text.data() + text.size()) return false;

@@ -1,0 +1,179 @@
+// Runs the built program: exit codes, one-line messages, help and version.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/testing/temp_dir.h"
+
+namespace pagoda {
+namespace {
+
+struct Outcome {
+  int code = -1;
+  std::string out;
+  std::string err;
+};
+
+std::string content(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class CliTest : public testing::Test {
+ protected:
+  Outcome run(std::vector<std::string> words) {
+    words.insert(words.begin(), PAGODA_BINARY);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    const std::string out = dir_.file("stdout"), err = dir_.file("stderr");
+    posix_spawn_file_actions_t actions;
+    CHECK(posix_spawn_file_actions_init(&actions) == 0);
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC;
+    CHECK(posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, out.c_str(), flags, 0600) == 0);
+    CHECK(posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err.c_str(), flags, 0600) == 0);
+    pid_t child = 0;
+    CHECK(posix_spawn(&child, argv[0], &actions, nullptr, argv.data(), environ) == 0);
+    posix_spawn_file_actions_destroy(&actions);
+    int state = 0;
+    CHECK(waitpid(child, &state, 0) == child);
+    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), content(out),
+            content(err)};
+  }
+
+  // The run ends with `code`, nothing on stdout, and one line "pagoda: ..." holding `names`.
+  void expect_refused(const std::vector<std::string>& words, int code, const std::string& names) {
+    const Outcome outcome = run(words);
+    std::string command;
+    for (const std::string& word : words) command += word + " ";
+    EXPECT_EQ(outcome.code, code) << command << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "") << command;
+    EXPECT_TRUE(outcome.err.starts_with("pagoda: ")) << command << "\n" << outcome.err;
+    EXPECT_EQ(outcome.err.find('\n'), outcome.err.size() - 1) << command << "\n" << outcome.err;
+    EXPECT_NE(outcome.err.find(names), std::string::npos) << command << "\n" << outcome.err;
+  }
+
+  std::string run_file(const std::string& text) {
+    const std::string path = dir_.file("run.toml");
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(CliTest, WrongCommandLines) {
+  expect_refused({}, 2, "no command given");
+  expect_refused({"trian"}, 2, "did you mean \"train\"?");
+  expect_refused({"--versoin"}, 2, "did you mean \"--version\"?");
+  expect_refused({"--json"}, 2, "no command given");
+  expect_refused({"--version", "--foo"}, 2, "--foo");
+  expect_refused({"ckpt"}, 2, "no command given");
+  expect_refused({"ckpt", "lss"}, 2, "did you mean \"ls\"?");
+  expect_refused({"ckpt", "ls"}, 2, "run");
+  expect_refused({"ckpt", "ls", "a", "b"}, 2, "unexpected argument \"b\"");
+  expect_refused({"init", "--seed", "3", "--out", "x"}, 2, "--config");
+  expect_refused({"init", "--config", "c", "--out", "x", "--seed", "-4"}, 2, "--seed");
+  expect_refused({"init", "--config", "c", "--out", "x", "--seed", "many"}, 2, "--seed");
+  expect_refused({"export", "--out", "x"}, 2, "--checkpoint");
+  expect_refused({"export", "--out", "x", "--checkpoint", "r", "--step", "-1"}, 2, "--step");
+  expect_refused({"eval"}, 2, "--model.path or --checkpoint");
+  expect_refused({"eval", "--checkpoint", "r"}, 2, "--data.eval_path");
+  expect_refused({"doctor", "--dir", dir_.file("none")}, 66, "no such folder");
+  expect_refused({"doctor", "\033[31m"}, 2, "\\x1b[31m");
+}
+
+TEST_F(CliTest, WrongTrainFlags) {
+  expect_refused({"train"}, 2, "model.path is missing");
+  expect_refused({"train", "--train.stepz", "5"}, 2, "did you mean \"--train.steps\"?");
+  expect_refused({"train", "--steps=5"}, 2, "did you mean \"--train.steps\"?");
+  expect_refused({"train", "--train.steps", "abc"}, 2,
+                 "train.steps: \"abc\" is not a whole number");
+  expect_refused({"train", "--train.steps"}, 2, "--train.steps");
+  expect_refused({"train", "--train.steps", "5", "--train.steps", "6"}, 2, "--train.steps");
+  expect_refused({"train", "--train.dtype", "fp16"}, 2, "one of fp32, bf16");
+  expect_refused({"train", "--memory.device", "120%"}, 2, "memory.device");
+  expect_refused({"train", "--data.path", "--model.path", "m"}, 2, "a value is missing");
+  expect_refused({"train", "--data.path=", "--model.path", "m"}, 2, "a value is missing");
+  expect_refused({"train", dir_.file("none.toml")}, 66, "No such file");
+  expect_refused({"train", dir_.path()}, 66, "is a folder");
+  expect_refused({"train", "a.toml", "b.toml"}, 2, "unexpected argument \"b.toml\"");
+}
+
+TEST_F(CliTest, WrongRunFiles) {
+  const std::string unknown = run_file("[train]\nstepz = 5\n");
+  expect_refused({"train", unknown}, 2,
+                 unknown + ":2:1: unknown key train.stepz, did you mean \"train.steps\"?");
+  expect_refused({"eval", unknown}, 2, unknown + ":2:1:");
+  const std::string wrong = run_file("[train]\nsteps = \"5\"\n");
+  expect_refused({"train", "--train.steps", "5", wrong}, 2, wrong + ":2:9:");
+  const std::string twice = run_file("[train]\nsteps = 5\nsteps = 6\n");
+  expect_refused({"train", twice}, 2, twice + ":3:9:");
+  const std::string uneven = run_file(
+      "[model]\npath=\"m\"\n[data]\npath=\"d\"\n[train]\n"
+      "output_dir=\"o\"\ntokens_per_step = 5000\n");
+  expect_refused({"train", uneven}, 2, "train.tokens_per_step = 5000");
+}
+
+TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
+  const Outcome all = run({"--help"});
+  EXPECT_EQ(all.code, 0);
+  EXPECT_EQ(all.err, "");
+  for (const char* word :
+       {"train", "init", "eval", "export", "ckpt", "doctor", "--version", "Exit codes"}) {
+    EXPECT_NE(all.out.find(word), std::string::npos) << word;
+  }
+  const Outcome train = run({"train", "--help"});
+  EXPECT_EQ(train.code, 0);
+  for (const char* word : {"--train.steps INT", "(steps; default 1000)", "--optim.learning_rate",
+                           "(default 1e-05)", "Optimizer (AdamW):", "constant|linear|cosine"}) {
+    EXPECT_NE(train.out.find(word), std::string::npos) << word;
+  }
+  const Outcome eval = run({"eval", "--help"});
+  EXPECT_EQ(eval.code, 0);
+  EXPECT_NE(eval.out.find("--data.eval_path"), std::string::npos);
+  EXPECT_EQ(eval.out.find("--optim.beta1"), std::string::npos) << "eval does not read it";
+  EXPECT_EQ(run({"ckpt", "verify", "--help"}).code, 0);
+}
+
+TEST_F(CliTest, Version) {
+  const Outcome text = run({"--version"});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_TRUE(text.out.starts_with("pagoda " PAGODA_VERSION " (")) << text.out;
+  const Outcome json = run({"--version", "--json"});
+  EXPECT_EQ(json.code, 0);
+  const nlohmann::json object = nlohmann::json::parse(json.out);
+  EXPECT_EQ(object["version"], PAGODA_VERSION);
+  EXPECT_TRUE(object["onednn"].is_boolean());
+  EXPECT_FALSE(object["compiler"].get<std::string>().empty());
+  EXPECT_FALSE(object["liburing_version"].get<std::string>().empty());
+}
+
+TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
+  const std::string folder = dir_.file("disk");
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  const Outcome json = run({"doctor", "--json", "--dir", folder});
+  ASSERT_EQ(json.code, 0) << json.err;
+  const nlohmann::json object = nlohmann::json::parse(json.out);
+  EXPECT_GE(object["cores"].get<int>(), 1);
+  EXPECT_GT(object["memory_total_bytes"].get<int64_t>(), 0);
+  EXPECT_GT(object["disk_total_bytes"].get<int64_t>(), 0);
+  EXPECT_TRUE(object["direct_io"]["usable"].is_boolean());
+  EXPECT_FALSE(object["uring"]["text"].get<std::string>().empty());
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  const Outcome text = run({"doctor", "--dir", folder});
+  EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.out.find("usable cores"), std::string::npos) << text.out;
+}
+
+}  // namespace
+}  // namespace pagoda
