@@ -1,0 +1,75 @@
+// Ordinary files: exact reads of regular files, and output that appears whole or not at all. For
+// model folders, text and token files; a run's store and checkpoints go through offload/storage.h.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+// Whether the last component of a path may be a symbolic link. Names that come out of a model
+// folder may not (they could lead anywhere); paths the user typed may.
+enum class Links : uint8_t { kRefuse, kFollow };
+
+// An open regular file, read only. Owns the descriptor; movable. Reads are const and may run on any
+// number of threads.
+class InputFile {
+ public:
+  // kNoInput when it cannot be opened, kBadData when it is not a regular file or a refused link.
+  static Result<InputFile> open(const std::string& path, Links links);
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&& other) noexcept;
+  ~InputFile();
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const { return bytes_; }  // size when it was opened
+  // Reads exactly `bytes` bytes; a file that ends before (it shrank) is kIoError. REQUIRES: the range
+  // lies inside bytes().
+  Status read(int64_t offset, void* out, int64_t bytes) const;
+
+ private:
+  InputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  std::string path_;
+  int fd_ = -1;
+  int64_t bytes_ = 0;
+};
+
+// The whole file; larger than `limit_bytes` is kBadData.
+Result<std::string> read_text_file(const std::string& path, Links links, int64_t limit_bytes);
+
+// A new file, written as PATH.tmp (mode 0600) and renamed to PATH by commit(). Without commit()
+// the destructor removes it, so PATH is either the old file or the complete new one.
+class OutputFile {
+ public:
+  // Replaces a PATH.tmp that an interrupted run left. kCannotCreate.
+  static Result<OutputFile> create(const std::string& path);
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&& other) noexcept;
+  ~OutputFile();
+
+  const std::string& path() const { return path_; }
+  int64_t bytes() const { return bytes_; }  // appended so far
+  Status append(const void* data, int64_t bytes);
+  // Overwrites bytes already appended.
+  Status write_at(int64_t offset, const void* data, int64_t bytes);
+  // Flushes the file, renames it to path() and flushes the directory. Last call.
+  Status commit();
+
+ private:
+  OutputFile(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  void discard();
+  std::string path_;
+  int fd_ = -1;  // -1 after commit
+  int64_t bytes_ = 0;
+};
+
+// The same for a small file.
+Status write_text_file(const std::string& path, const std::string& content);
+
+// Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
+// kCannotCreate.
+Status create_empty_directory(const std::string& path);
+
+}  // namespace pagoda

@@ -1,0 +1,220 @@
+#include "checkpoint/hf_folder.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "base/log.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMaxIndexBytes = 100000000;
+constexpr size_t kMaxShards = 10000;
+constexpr int64_t kPieceElements = int64_t{1} << 18;
+
+Status bad(const std::string& path, const std::string& why) {
+  return Status(Exit::kBadData, printable(path) + ": " + why);
+}
+
+// True also for a link, so that a refused link is reported rather than overlooked.
+bool entry_exists(const std::string& path) {
+  struct stat st;
+  return lstat(path.c_str(), &st) == 0;
+}
+
+// A plain file name of this directory: nothing in it can lead anywhere else.
+bool is_base_name(const std::string& name) {
+  return !name.empty() && name.size() <= 255 && name.front() != '.' &&
+         name.find('/') == std::string::npos &&
+         std::none_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20; });
+}
+
+// File name of each tensor, from model.safetensors.index.json.
+using WeightMap = std::map<std::string, std::string>;
+
+Result<WeightMap> parse_weight_map(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, kMaxIndexBytes));
+  ASSIGN_OR_RETURN(const Json root, parse_json(text, path, {.max_bytes = kMaxIndexBytes, .max_values = 2000000}));
+  const auto map = root.find("weight_map");
+  if (map == root.end() || !map->is_object()) return bad(path, "has no \"weight_map\" object");
+  WeightMap result;
+  for (const auto& [tensor, file] : map->items()) {
+    if (!file.is_string() || !is_base_name(file.get_ref<const std::string&>())) {
+      return bad(path, "tensor \"" + printable(tensor) +
+                           "\" is not in a plain file of this folder; nothing was read");
+    }
+    result.emplace(tensor, file.get<std::string>());
+  }
+  return result;
+}
+
+// Reports that `count` tensors, the first of them `name`, are wrong in the same way.
+Status several(const std::string& path, size_t count, const std::string& name,
+               const std::string& why) {
+  const std::string more = count > 1 ? strf(" (and %zu more tensors)", count - 1) : "";
+  return bad(path, "tensor \"" + printable(name) + "\" " + why + more);
+}
+
+}  // namespace
+
+Result<HfFolder> HfFolder::open(const std::string& directory) {
+  HfFolder folder;
+  folder.directory_ = directory;
+  const std::string path = directory + "/config.json";
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(folder.config_, ModelConfig::parse(text, path));
+  folder.table_ = TensorTable::make(folder.config_);
+  RETURN_IF_ERROR(folder.open_shards());
+  RETURN_IF_ERROR(folder.match_table());
+  return folder;
+}
+
+Status HfFolder::open_shards() {
+  const std::string single = directory_ + "/model.safetensors";
+  const std::string index = single + ".index.json";
+  const bool has_single = entry_exists(single), has_index = entry_exists(index);
+  if (has_single && has_index) {
+    return bad(directory_, "holds both model.safetensors and model.safetensors.index.json; remove "
+                           "the one that does not belong");
+  }
+  if (has_index) return open_index(index);
+  if (!has_single) {
+    return Status(Exit::kNoInput, strf("%s: holds neither model.safetensors nor "
+                                       "model.safetensors.index.json; give a model folder in "
+                                       "safetensors format",
+                                       printable(directory_).c_str()));
+  }
+  ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(single));
+  shards_.push_back(std::move(file));
+  return Status();
+}
+
+Status HfFolder::open_index(const std::string& index_path) {
+  ASSIGN_OR_RETURN(const WeightMap map, parse_weight_map(index_path));
+  std::map<std::string, size_t> shard_of;
+  for (const auto& [tensor, file] : map) shard_of.emplace(file, 0);
+  if (shard_of.size() > kMaxShards) return bad(index_path, "names more than 10000 files");
+  for (auto& [name, shard] : shard_of) {
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(directory_ + "/" + name));
+    for (const SafetensorsEntry& entry : file.entries()) {
+      const auto at = map.find(entry.name);
+      if (at == map.end() || at->second != name) {
+        return bad(file.path(), "tensor \"" + printable(entry.name) +
+                                    "\" is not said to be here by " + printable(index_path));
+      }
+    }
+    shard = shards_.size();
+    shards_.push_back(std::move(file));
+  }
+  for (const auto& [tensor, file] : map) {
+    if (shards_[shard_of[file]].find(tensor) == nullptr) {
+      return bad(index_path, "tensor \"" + printable(tensor) + "\" is not in " + printable(file) +
+                                 ", where the index puts it");
+    }
+  }
+  return Status();
+}
+
+Status HfFolder::match_table() {
+  std::unordered_map<std::string, size_t> wanted;
+  for (size_t t = 0; t < table_.tensors.size(); ++t) wanted.emplace(table_.tensors[t].name, t);
+  places_.resize(table_.tensors.size());
+  dtypes_.resize(table_.tensors.size());
+  std::vector<bool> found(table_.tensors.size(), false);
+  const SafetensorsEntry* unused = nullptr;
+  size_t num_unused = 0, unused_shard = 0;
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    for (size_t e = 0; e < shards_[s].entries().size(); ++e) {
+      const SafetensorsEntry& entry = shards_[s].entries()[e];
+      const auto at = wanted.find(entry.name);
+      if (at == wanted.end()) {
+        if (num_unused++ == 0) unused = &entry, unused_shard = s;
+        continue;
+      }
+      RETURN_IF_ERROR(match_tensor(at->second, shards_[s], entry));
+      places_[at->second] = {s, e};
+      found[at->second] = true;
+    }
+  }
+  const auto missing = std::find(found.begin(), found.end(), false);
+  if (missing != found.end()) {
+    const auto t = static_cast<size_t>(missing - found.begin());
+    return several(directory_, std::count(found.begin(), found.end(), false),
+                   table_.tensors[t].name, "is missing, but config.json asks for it");
+  }
+  if (unused == nullptr) return Status();
+  return several(shards_[unused_shard].path(), num_unused, unused->name,
+                 "is not part of the model that config.json describes");
+}
+
+Status HfFolder::match_tensor(size_t tensor, const SafetensorsFile& file,
+                              const SafetensorsEntry& entry) {
+  const TensorSpec& spec = table_.tensors[tensor];
+  if (entry.shape != spec.shape) {
+    return several(file.path(), 1, spec.name,
+                   strf("has shape %s, but config.json makes it %s",
+                        shape_text(entry.shape).c_str(), shape_text(spec.shape).c_str()));
+  }
+  const auto dtype = stored_dtype_of(entry.dtype);
+  if (!dtype) {
+    return several(file.path(), 1, spec.name,
+                   strf("is %s; only F32, BF16 and F16 are read", printable(entry.dtype).c_str()));
+  }
+  dtypes_[tensor] = *dtype;
+  return Status();
+}
+
+// Calls sink(first element, values, count) for consecutive pieces of the tensor as fp32.
+template <typename Sink>
+Status HfFolder::read_pieces(int64_t tensor, const Sink& sink) const {
+  const auto t = static_cast<size_t>(tensor);
+  const SafetensorsFile& file = shards_[places_[t].shard];
+  const SafetensorsEntry& entry = file.entries()[places_[t].entry];
+  const int64_t total = table_.tensors[t].num_elements();
+  const int64_t element_bytes = stored_bytes(dtypes_[t]);
+  const int64_t piece = std::min(total, kPieceElements);
+  const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(piece * element_bytes));
+  const auto values = std::make_unique<float[]>(static_cast<size_t>(piece));
+  for (int64_t first = 0; first < total; first += piece) {
+    const int64_t count = std::min(piece, total - first);
+    RETURN_IF_ERROR(file.read(entry, first * element_bytes, raw.get(), count * element_bytes));
+    stored_to_float(dtypes_[t], raw.get(), count, values.get());
+    const int64_t non_finite = first_non_finite(values.get(), count);
+    if (non_finite >= 0) {
+      return several(file.path(), 1, entry.name,
+                     strf("holds a NaN or an infinity at element %lld; the model is damaged or "
+                          "diverged, use another one",
+                          (long long)(first + non_finite)));
+    }
+    sink(first, values.get(), count);
+  }
+  return Status();
+}
+
+Status HfFolder::read_tensor(int64_t tensor, float* out) const {
+  return read_pieces(tensor, [out](int64_t first, const float* values, int64_t count) {
+    std::copy(values, values + count, out + first);
+  });
+}
+
+Status HfFolder::read_record_weights(int64_t record, DType dtype, void* out) const {
+  const RecordSpec& spec = table_.records[static_cast<size_t>(record)];
+  char* to = static_cast<char*>(out);
+  for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
+    const int64_t offset = table_.tensors[static_cast<size_t>(t)].offset;
+    RETURN_IF_ERROR(read_pieces(t, [&](int64_t first, const float* values, int64_t count) {
+      float_to_stored(stored_dtype_of(dtype), values, count,
+                      to + (offset + first) * dtype_bytes(dtype));
+    }));
+  }
+  return Status();
+}
+
+}  // namespace pagoda

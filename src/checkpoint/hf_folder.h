@@ -1,0 +1,59 @@
+// A Hugging Face model folder, opened against the tensor table of its own config.json:
+//   config.json
+//   model.safetensors, or model.safetensors.index.json and the shards it names
+// Opening checks everything but the values: each tensor of the table is present once, with its shape
+// and as F32, BF16 or F16, and the folder holds no other tensor. So no expert can be left random and
+// no weight be dropped in silence. Values are checked when they are read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "checkpoint/safetensors.h"
+#include "model/tensors.h"
+
+namespace pagoda {
+
+// Reads are const and may run on any number of threads; each uses a few MiB of scratch.
+class HfFolder {
+ public:
+  // Errors name file and tensor: kNoInput for an absent file, kBadData for the rest.
+  static Result<HfFolder> open(const std::string& directory);
+
+  const std::string& directory() const { return directory_; }
+  const ModelConfig& config() const { return config_; }
+  const TensorTable& table() const { return table_; }
+  // Of each tensor, in table order.
+  const std::vector<StoredDType>& dtypes() const { return dtypes_; }
+
+  // Values of a tensor as fp32 (the master weights), num_elements of them. A NaN or an infinity is
+  // kBadData with the tensor's name and the element.
+  Status read_tensor(int64_t tensor, float* out) const;
+  // A record's tensors behind each other as `dtype`, num_elements of them: exactly what
+  // bf16_round_weight makes of the fp32 values. Same errors.
+  Status read_record_weights(int64_t record, DType dtype, void* out) const;
+
+ private:
+  struct Place {
+    size_t shard = 0;
+    size_t entry = 0;  // index into the shard's entries()
+  };
+  HfFolder() = default;
+  Status open_shards();
+  Status open_index(const std::string& index_path);
+  Status match_table();
+  Status match_tensor(size_t tensor, const SafetensorsFile& file, const SafetensorsEntry& entry);
+  template <typename Sink>
+  Status read_pieces(int64_t tensor, const Sink& sink) const;
+
+  std::string directory_;
+  ModelConfig config_;
+  TensorTable table_;
+  std::vector<SafetensorsFile> shards_;
+  std::vector<Place> places_;  // in table order
+  std::vector<StoredDType> dtypes_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,176 @@
+#include "checkpoint/hf_writer.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+namespace {
+
+constexpr int64_t kPieceElements = int64_t{1} << 18;
+constexpr int64_t kMaxCompanionBytes = int64_t{1} << 28;
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "tokenizer.model",   "vocab.json",            "vocab.txt",               "merges.txt",
+    "chat_template.jinja"};
+
+Status copy_if_present(const std::string& from, const std::string& to, const std::string& name) {
+  const std::string path = from + "/" + name;
+  std::error_code error;
+  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) {
+    return Status();
+  }
+  ASSIGN_OR_RETURN(const std::string content,
+                   read_text_file(path, Links::kRefuse, kMaxCompanionBytes));
+  return write_text_file(to + "/" + name, content);
+}
+
+}  // namespace
+
+Status copy_tokenizer_files(const std::string& from, const std::string& to) {
+  for (const char* name : kTokenizerFiles) RETURN_IF_ERROR(copy_if_present(from, to, name));
+  return Status();
+}
+
+Result<std::string> config_with_dtype(const std::string& config_json, StoredDType dtype,
+                                      const std::string& where) {
+  ASSIGN_OR_RETURN(const Json checked, parse_json(config_json, where));
+  auto config = nlohmann::ordered_json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  if (!checked.is_object() || !config.is_object()) {
+    return Status(Exit::kBadData, printable(where) + ": must be a JSON object");
+  }
+  // Transformers 4 writes torch_dtype, 5 writes dtype; both read either.
+  const bool has_new = config.contains("dtype"), has_old = config.contains("torch_dtype");
+  const auto before = config;
+  if (has_new) config["dtype"] = torch_name(dtype);
+  if (has_old || !has_new) config["torch_dtype"] = torch_name(dtype);
+  if (config == before) return config_json;
+  return config.dump(2) + "\n";
+}
+
+Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
+                                                const HfFolder& source,
+                                                std::optional<DType> dtype) {
+  Options options;
+  options.directory = directory;
+  options.config_json = source.config().json;
+  options.dtypes = source.dtypes();
+  options.companions_directory = source.directory();
+  if (!dtype) return options;
+  const StoredDType stored = stored_dtype_of(*dtype);
+  options.dtypes.assign(source.dtypes().size(), stored);
+  if (options.dtypes != source.dtypes()) {
+    ASSIGN_OR_RETURN(options.config_json,
+                     config_with_dtype(options.config_json, stored,
+                                       source.directory() + "/config.json"));
+  }
+  return options;
+}
+
+Result<HfWriter> HfWriter::create(Options options, const TensorTable& table) {
+  CHECK(options.dtypes.size() == table.tensors.size() && options.shard_bytes > 0);
+  RETURN_IF_ERROR(create_empty_directory(options.directory));
+  HfWriter writer(std::move(options), table);
+  writer.plan_shards();
+  RETURN_IF_ERROR(writer.begin_shard());
+  return writer;
+}
+
+void HfWriter::plan_shards() {
+  int64_t shard_bytes = 0;
+  shards_.push_back({});
+  for (int64_t t = 0; t < static_cast<int64_t>(table_->tensors.size()); ++t) {
+    const int64_t bytes =
+        table_->tensors[t].num_elements() * stored_bytes(options_.dtypes[t]);
+    if (shard_bytes > 0 && shard_bytes + bytes > options_.shard_bytes) {
+      shards_.push_back({t, t});
+      shard_bytes = 0;
+    }
+    shards_.back().end = t + 1;
+    shard_bytes += bytes;
+    total_bytes_ += bytes;
+  }
+}
+
+std::string HfWriter::shard_name(size_t shard) const {
+  if (shards_.size() == 1) return "model.safetensors";
+  return strf("model-%05zu-of-%05zu.safetensors", shard + 1, shards_.size());
+}
+
+Status HfWriter::begin_shard() {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (int64_t t = shards_[shard_].first; t < shards_[shard_].end; ++t) {
+    tensors.push_back({table_->tensors[t].name, options_.dtypes[t], table_->tensors[t].shape});
+  }
+  ASSIGN_OR_RETURN(file_, SafetensorsWriter::create(
+                              options_.directory + "/" + shard_name(shard_), tensors));
+  return Status();
+}
+
+Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
+  CHECK(tensor == next_tensor_ && file_.has_value(), "tensor %lld out of order",
+        (long long)tensor);
+  const TensorSpec& spec = table_->tensors[tensor];
+  const StoredDType dtype = options_.dtypes[tensor];
+  CHECK(count <= spec.num_elements() - next_element_);
+  std::vector<std::byte> raw(
+      static_cast<size_t>(std::min(count, kPieceElements) * stored_bytes(dtype)));
+  std::vector<float> back(static_cast<size_t>(std::min(count, kPieceElements)));
+  for (int64_t first = 0; first < count; first += kPieceElements) {
+    const int64_t piece = std::min(kPieceElements, count - first);
+    float_to_stored(dtype, values + first, piece, raw.data());
+    // What was written is checked, not what came: rounding can overflow.
+    stored_to_float(dtype, raw.data(), piece, back.data());
+    if (const int64_t bad = first_non_finite(back.data(), piece); bad >= 0) {
+      return Status(Exit::kDiverged,
+                    strf("%s: tensor \"%s\" has no finite value as %s at element %lld; the folder "
+                         "is incomplete, the run's checkpoints are as they were",
+                         printable(options_.directory).c_str(), spec.name.c_str(),
+                         safetensors_name(dtype), (long long)(next_element_ + first + bad)));
+    }
+    RETURN_IF_ERROR(file_->append(raw.data(), piece * stored_bytes(dtype)));
+  }
+  next_element_ += count;
+  return next_element_ == spec.num_elements() ? end_tensor() : Status();
+}
+
+Status HfWriter::end_tensor() {
+  ++next_tensor_;
+  next_element_ = 0;
+  if (next_tensor_ < shards_[shard_].end) return Status();
+  RETURN_IF_ERROR(file_->finish());
+  file_.reset();
+  return ++shard_ < shards_.size() ? begin_shard() : Status();
+}
+
+Status HfWriter::write_index() const {
+  Json map = Json::object();
+  for (size_t s = 0; s < shards_.size(); ++s) {
+    for (int64_t t = shards_[s].first; t < shards_[s].end; ++t) {
+      map[table_->tensors[t].name] = shard_name(s);
+    }
+  }
+  const Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
+  return write_text_file(options_.directory + "/model.safetensors.index.json",
+                         index.dump(2) + "\n");
+}
+
+Status HfWriter::copy_companions() const {
+  const std::string& from = options_.companions_directory;
+  if (from.empty()) return Status();
+  RETURN_IF_ERROR(copy_if_present(from, options_.directory, "generation_config.json"));
+  return copy_tokenizer_files(from, options_.directory);
+}
+
+Status HfWriter::finish() {
+  CHECK(next_tensor_ == static_cast<int64_t>(table_->tensors.size()), "tensor %s was not written",
+        table_->tensors[next_tensor_].name.c_str());
+  if (shards_.size() > 1) RETURN_IF_ERROR(write_index());
+  RETURN_IF_ERROR(copy_companions());
+  return write_text_file(options_.directory + "/config.json", options_.config_json);
+}
+
+}  // namespace pagoda

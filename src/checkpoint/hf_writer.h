@@ -1,0 +1,72 @@
+// Writes a Hugging Face model folder that Transformers loads: weights as they come, in table order,
+// in shards of at most 5 GB, then the index, the config and the files of the tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/hf_folder.h"
+
+namespace pagoda {
+
+class HfWriter {
+ public:
+  struct Options {
+    std::string directory;           // created (0700), or empty
+    std::string config_json;         // written as it is
+    std::vector<StoredDType> dtypes; // of each tensor, in table order
+    // Where generation_config.json and the tokenizer's files are copied from, if present; "": none.
+    std::string companions_directory;
+    int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
+  };
+  // For exporting a model that came from `source`: companions from there; without `dtype` every
+  // tensor as stored there and config.json byte for byte, else all tensors as `dtype`, and the
+  // config's dtype set to it if that changes any tensor.
+  static Result<Options> options_for(const std::string& directory, const HfFolder& source,
+                                     std::optional<DType> dtype);
+
+  // kCannotCreate when the directory holds anything. The table must outlive the writer. A folder
+  // that is not finished has no config.json, so nothing takes it for a model.
+  static Result<HfWriter> create(Options options, const TensorTable& table);
+
+  // The next `count` values of `tensor`, which may come in pieces. REQUIRES: table order, without
+  // gaps. A NaN or an infinity, or a value too large for F16, is kDiverged and names the tensor.
+  Status append(int64_t tensor, const float* values, int64_t count);
+  // REQUIRES: every tensor was written.
+  Status finish();
+
+ private:
+  // Tensors [first, end) of the table.
+  struct Shard {
+    int64_t first = 0, end = 0;
+  };
+  HfWriter(Options options, const TensorTable& table)
+      : options_(std::move(options)), table_(&table) {}
+  void plan_shards();
+  std::string shard_name(size_t shard) const;
+  Status begin_shard();
+  Status end_tensor();
+  Status write_index() const;
+  Status copy_companions() const;
+
+  Options options_;
+  const TensorTable* table_;
+  std::vector<Shard> shards_;
+  int64_t total_bytes_ = 0;
+  size_t shard_ = 0;             // being written
+  int64_t next_tensor_ = 0;      // being written
+  int64_t next_element_ = 0;     // of it
+  std::optional<SafetensorsWriter> file_;
+};
+
+// The config text with its "dtype" or "torch_dtype" set (added as "torch_dtype" when it has
+// neither); the order of keys is kept, and the text too when it says so already. `where` names it in errors.
+Result<std::string> config_with_dtype(const std::string& config_json, StoredDType dtype,
+                                      const std::string& where);
+
+// Copies the tokenizer's files (tokenizer.json, vocab.json, ...) that `from` holds.
+Status copy_tokenizer_files(const std::string& from, const std::string& to);
+
+}  // namespace pagoda

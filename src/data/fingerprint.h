@@ -1,0 +1,25 @@
+// A running XXH3-128 (Collet, xxHash): tells whether bytes changed, not whether someone meant it to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace pagoda {
+
+class Fingerprint {
+ public:
+  Fingerprint();
+  ~Fingerprint();
+  Fingerprint(const Fingerprint&) = delete;
+  Fingerprint& operator=(const Fingerprint&) = delete;
+
+  void add(const void* data, int64_t bytes);
+  std::string hex() const;  // 32 hex digits, of all bytes so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace pagoda

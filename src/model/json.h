@@ -1,0 +1,29 @@
+// JSON from files that may be hostile: bounded in size, depth, strings and number of values;
+// duplicate keys, byte order marks and NUL bytes refused; UTF-8 checked; no exception leaves.
+// The tree is nlohmann::json; its accessors throw on a wrong type, so test the type before get.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+using Json = nlohmann::json;
+
+struct JsonLimits {
+  int64_t max_bytes = int64_t{1} << 24;
+  int max_depth = 64;                          // of nested objects and arrays
+  int64_t max_string_bytes = int64_t{1} << 20; // of one string or key, after unescaping
+  int64_t max_values = int64_t{1} << 20;       // of all kinds; bounds memory to about 100 B each
+};
+
+// `where` begins the error ("DIR/config.json"), which names the byte offset and is kBadData.
+Result<Json> parse_json(std::string_view text, const std::string& where,
+                        const JsonLimits& limits = {});
+
+}  // namespace pagoda

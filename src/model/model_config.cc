@@ -1,0 +1,246 @@
+#include "model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "base/log.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+bool ModelConfig::is_moe_layer(int64_t layer) const {
+  const bool listed = std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) !=
+                      mlp_only_layers.end();
+  return !listed && num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
+}
+
+int64_t ModelConfig::num_moe_layers() const {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < num_layers; ++layer) count += is_moe_layer(layer);
+  return count;
+}
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMaxTensors = 1000000;
+// No model comes near it, and products of any four such sizes that are formed stay checkable.
+constexpr int64_t kMaxSize = int64_t{1} << 24;
+
+// Reads fields of one JSON object and keeps the first complaint. null counts as absent, as in
+// Transformers.
+class Fields {
+ public:
+  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
+
+  const Json* find(const char* key) const {
+    const auto at = object_.find(key);
+    return at == object_.end() || at->is_null() ? nullptr : &*at;
+  }
+  int64_t integer(const char* key, int64_t low, int64_t high) {
+    const Json* value = find(key);
+    if (value == nullptr) {
+      refuse(strf("\"%s\" is missing", key));
+      return low;
+    }
+    return in_range(key, *value, low, high);
+  }
+  int64_t integer_or(const char* key, int64_t fallback, int64_t low, int64_t high) {
+    const Json* value = find(key);
+    return value == nullptr ? fallback : in_range(key, *value, low, high);
+  }
+  double real_or(const char* key, double fallback, double low, double high) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    const double real = value->is_number() ? value->get<double>() : std::nan("");
+    if (real >= low && real <= high) return real;
+    refuse(strf("\"%s\" is %s; it must be a number from %g to %g", key, shown(*value).c_str(), low,
+                high));
+    return low;
+  }
+  bool flag_or(const char* key, bool fallback) {
+    const Json* value = find(key);
+    if (value == nullptr) return fallback;
+    if (value->is_boolean()) return value->get<bool>();
+    refuse(strf("\"%s\" is %s; it must be true or false", key, shown(*value).c_str()));
+    return fallback;
+  }
+  // A field of which one value only is implemented; absent means that value.
+  void only(const char* key, const Json& implemented) {
+    const Json* value = find(key);
+    if (value != nullptr && *value != implemented) {
+      refuse(strf("\"%s\" is %s; only %s is implemented", key, shown(*value).c_str(),
+                  shown(implemented).c_str()));
+    }
+  }
+  void refuse(const std::string& why) {
+    if (status_.ok()) {
+      status_ = Status(Exit::kBadData, printable(where_) + ": " + why);
+    }
+  }
+  static std::string shown(const Json& value) {
+    return printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), 60);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  int64_t in_range(const char* key, const Json& value, int64_t low, int64_t high) {
+    // An unsigned value beyond int64 turns negative here and is refused as well.
+    const int64_t integer = value.is_number_integer() ? value.get<int64_t>() : low - 1;
+    if (integer >= low && integer <= high) return integer;
+    refuse(strf("\"%s\" is %s; it must be an integer from %lld to %lld", key, shown(value).c_str(),
+                (long long)low, (long long)high));
+    return low;
+  }
+
+  const Json& object_;
+  const std::string where_;
+  Status status_;
+};
+
+void parse_sizes(Fields& f, ModelConfig& c) {
+  c.vocab_size = f.integer("vocab_size", 1, int64_t{1} << 22);
+  c.hidden_size = f.integer("hidden_size", 1, kMaxSize);
+  c.num_layers = f.integer("num_hidden_layers", 1, 1024);
+  c.num_heads = f.integer("num_attention_heads", 1, 65536);
+  c.num_kv_heads = f.integer_or("num_key_value_heads", c.num_heads, 1, 65536);
+  if (c.num_heads % c.num_kv_heads != 0) {
+    f.refuse(strf("\"num_attention_heads\" %lld is not a multiple of \"num_key_value_heads\" %lld",
+                  (long long)c.num_heads, (long long)c.num_kv_heads));
+  }
+  c.head_dim = f.integer_or("head_dim", c.hidden_size / c.num_heads, 1, kMaxSize);
+  if (c.head_dim < 2 || c.head_dim % 2 != 0) {
+    f.refuse(strf("\"head_dim\" is %lld; rotary embedding needs an even number of at least 2",
+                  (long long)c.head_dim));
+  }
+  c.max_position_embeddings = f.integer_or("max_position_embeddings", 32768, 1, int64_t{1} << 31);
+}
+
+void parse_experts(Fields& f, ModelConfig& c) {
+  c.intermediate_size = f.integer("intermediate_size", 1, kMaxSize);
+  c.moe_intermediate_size = f.integer("moe_intermediate_size", 1, kMaxSize);
+  // Transformers 5 saves the number under its internal name.
+  const bool renamed = f.find("num_experts") == nullptr && f.find("num_local_experts") != nullptr;
+  c.num_experts = f.integer(renamed ? "num_local_experts" : "num_experts", 1, 4096);
+  if (f.integer_or("num_local_experts", c.num_experts, 1, 4096) != c.num_experts) {
+    f.refuse("\"num_experts\" and \"num_local_experts\" differ");
+  }
+  c.experts_per_token = f.integer("num_experts_per_tok", 1, c.num_experts);
+  c.norm_topk_prob = f.flag_or("norm_topk_prob", false);
+  c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, 1024);
+  c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", 0.001, 0.0, 1e6);
+  const Json* layers = f.find("mlp_only_layers");
+  if (layers == nullptr) return;
+  if (!layers->is_array()) return f.refuse("\"mlp_only_layers\" must be a list of layer numbers");
+  for (const Json& layer : *layers) {
+    const int64_t index = layer.is_number_integer() ? layer.get<int64_t>() : -1;
+    if (index < 0 || index >= c.num_layers) {
+      return f.refuse(strf("\"mlp_only_layers\" holds %s; layers are 0 to %lld",
+                           Fields::shown(layer).c_str(), (long long)c.num_layers - 1));
+    }
+    c.mlp_only_layers.push_back(index);
+  }
+}
+
+// Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside.
+void parse_rope(Fields& f, ModelConfig& c) {
+  constexpr double kMaxTheta = 1e12;
+  c.rope_theta = f.real_or("rope_theta", 10000.0, 1.0, kMaxTheta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const Json* rope = f.find(key);
+    if (rope == nullptr) continue;
+    if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
+    Fields inner(*rope, "");
+    for (const auto& [name, value] : rope->items()) {
+      const bool plain = name == "rope_theta" ||
+                         ((name == "rope_type" || name == "type") && value == "default");
+      if (!plain) {
+        return f.refuse(strf("\"%s\" asks for \"%s\": %s; only the default rotary embedding is "
+                             "implemented",
+                             key, printable(name, 60).c_str(), Fields::shown(value).c_str()));
+      }
+    }
+    const double theta = inner.real_or("rope_theta", c.rope_theta, 1.0, kMaxTheta);
+    if (!inner.status().ok()) return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+    if (f.find("rope_theta") != nullptr && theta != c.rope_theta) {
+      return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
+    }
+    c.rope_theta = theta;
+  }
+}
+
+void parse_end_of_text(Fields& f, ModelConfig& c) {
+  const Json* eos = f.find("eos_token_id");
+  if (eos == nullptr) return;
+  if (eos->is_array() && !eos->empty()) eos = &eos->front();  // several: the first ends a document
+  const int64_t id = eos->is_number_integer() ? eos->get<int64_t>() : -1;
+  // Ids beyond the vocabulary occur in shrunk test models; nothing embeds them here.
+  if (id < 0) return f.refuse(strf("\"eos_token_id\" is %s; it must be a token id",
+                                   Fields::shown(*eos).c_str()));
+  c.eos_token_id = id;
+}
+
+void refuse_unimplemented(Fields& f) {
+  f.only("hidden_act", "silu");
+  f.only("attention_bias", false);
+  f.only("use_sliding_window", false);
+  f.only("attention_dropout", 0.0);
+  if (f.find("quantization_config") != nullptr) {
+    f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
+  }
+  const Json* types = f.find("layer_types");
+  if (types == nullptr) return;
+  for (const Json& type : *types) {
+    if (type != "full_attention") {
+      return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
+                           Fields::shown(type).c_str()));
+    }
+  }
+}
+
+// Parameters must be countable in bytes of weights, master and moments, and their tensors in a
+// table. Every size is at most 2^24, so the sums below cannot wrap in 128 bits.
+void check_totals(Fields& f, const ModelConfig& c) {
+  if (!f.status().ok()) return;
+  const __int128 d = c.hidden_size;
+  const __int128 attention = d * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads);
+  const __int128 dense = 3 * d * c.intermediate_size;
+  const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size});
+  const __int128 norms = 2 * d + 2 * c.head_dim;
+  const int64_t moe = c.num_moe_layers();
+  const __int128 total = 2 * d * c.vocab_size + c.num_layers * (attention + norms) +
+                         (c.num_layers - moe) * dense + moe * experts;
+  constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;
+  if (total > kMaxParameters) f.refuse("the model has more parameters than can be counted in bytes");
+  if (moe * c.num_experts * 3 + c.num_layers * 12 > kMaxTensors) {
+    f.refuse(strf("the model has more than %lld tensors", (long long)kMaxTensors));
+  }
+}
+
+}  // namespace
+
+Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::string& where) {
+  ASSIGN_OR_RETURN(const Json root, parse_json(json, where, {.max_bytes = kMaxConfigBytes}));
+  if (!root.is_object()) {
+    return Status(Exit::kBadData, printable(where) + ": must be a JSON object");
+  }
+  Fields f(root, where);
+  if (f.find("model_type") == nullptr) f.refuse("\"model_type\" is missing");
+  f.only("model_type", "qwen3_moe");
+  refuse_unimplemented(f);
+  ModelConfig c;
+  parse_sizes(f, c);
+  parse_experts(f, c);
+  parse_rope(f, c);
+  parse_end_of_text(f, c);
+  c.rms_norm_eps = f.real_or("rms_norm_eps", 1e-6, 1e-30, 1.0);
+  c.tie_word_embeddings = f.flag_or("tie_word_embeddings", false);
+  c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);
+  check_totals(f, c);
+  RETURN_IF_ERROR(f.status());
+  c.json = json;
+  return c;
+}
+
+}  // namespace pagoda
