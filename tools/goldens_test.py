@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Checks tests/golden against a forward pass in NumPy, float64, that shares nothing with
+Transformers: logits, losses, and every gradient by finite differences.
+
+    python tools/goldens_test.py [-v]
+"""
+
+import json
+import struct
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
+DTYPES = {"F32": np.float32, "I32": np.int32, "BF16": np.uint16}
+
+
+def read_safetensors(path):
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        array = np.frombuffer(data[8 + length + begin:8 + length + end], DTYPES[entry["dtype"]])
+        if entry["dtype"] == "BF16":
+            array = (array.astype(np.uint32) << 16).view(np.float32)
+        tensors[name] = array.reshape(entry["shape"])
+    return tensors
+
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+class NumpyModel:
+    """The step's loss in float64, with the routing given."""
+
+    def __init__(self, folder):
+        config = json.loads((folder / "config.json").read_text())
+        self.config = config
+        self.num_experts = config.get("num_experts", config.get("num_local_experts"))
+        self.theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        self.w = {}
+        for file in folder.glob("model*.safetensors"):
+            self.w |= {k: v.astype(np.float64) for k, v in read_safetensors(file).items()}
+
+    def norm(self, x, name):
+        variance = np.mean(x * x, axis=-1, keepdims=True)
+        return x / np.sqrt(variance + self.config["rms_norm_eps"]) * self.w[name]
+
+    def rotate(self, x, positions):  # x (tokens, heads, head_dim)
+        half = x.shape[-1] // 2
+        # Transformers computes frequencies and angles in fp32; so must whoever loads its models.
+        exponent = np.arange(0, 2 * half, 2, dtype=np.float32) / np.float32(2 * half)
+        frequency = (1.0 / np.float32(self.theta) ** exponent).astype(np.float32)
+        angle = (positions.astype(np.float32)[:, None] * frequency).astype(np.float64)
+        cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+        a, b = x[..., :half], x[..., half:]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    def attention(self, x, prefix, positions, starts):
+        heads, kv = self.config["num_attention_heads"], self.config["num_key_value_heads"]
+        dim = self.config["head_dim"]
+        q, k, v = ((x @ self.w[f"{prefix}.{n}_proj.weight"].T).reshape(len(x), -1, dim)
+                   for n in "qkv")
+        q = self.rotate(self.norm(q, f"{prefix}.q_norm.weight"), positions)
+        k = self.rotate(self.norm(k, f"{prefix}.k_norm.weight"), positions)
+        out = np.zeros_like(q)
+        for begin, end in zip(starts[:-1], starts[1:]):
+            hidden = np.triu(np.full((end - begin, end - begin), -np.inf), 1)
+            for h in range(heads):
+                g = h // (heads // kv)
+                scores = q[begin:end, h] @ k[begin:end, g].T / np.sqrt(dim) + hidden
+                out[begin:end, h] = softmax(scores) @ v[begin:end, g]
+        return out.reshape(len(x), -1) @ self.w[f"{prefix}.o_proj.weight"].T
+
+    def mlp(self, x, prefix):
+        gate = x @ self.w[f"{prefix}.gate_proj.weight"].T
+        up = x @ self.w[f"{prefix}.up_proj.weight"].T
+        return (gate / (1.0 + np.exp(-gate)) * up) @ self.w[f"{prefix}.down_proj.weight"].T
+
+    def moe(self, x, prefix, experts):
+        probs = softmax(x @ self.w[f"{prefix}.gate.weight"].T)
+        weight = np.take_along_axis(probs, experts, axis=1)
+        if self.config["norm_topk_prob"]:
+            weight = weight / weight.sum(axis=1, keepdims=True)
+        out = np.zeros_like(x)
+        for e in range(self.num_experts):
+            token, place = np.nonzero(experts == e)
+            if len(token):
+                out[token] += weight[token, place][:, None] * self.mlp(x[token],
+                                                                       f"{prefix}.experts.{e}")
+        return out, probs
+
+    def is_moe(self, layer):
+        return (layer not in self.config["mlp_only_layers"]
+                and (layer + 1) % self.config["decoder_sparse_step"] == 0)
+
+    def microbatch(self, tokens, positions, targets, starts, experts):
+        """Logits, sum of cross-entropy, balance loss, probabilities per MoE layer."""
+        x = self.w["model.embed_tokens.weight"][tokens]
+        all_probs = []
+        for layer in range(self.config["num_hidden_layers"]):
+            prefix = f"model.layers.{layer}"
+            x = x + self.attention(self.norm(x, f"{prefix}.input_layernorm.weight"),
+                                   f"{prefix}.self_attn", positions, starts)
+            y = self.norm(x, f"{prefix}.post_attention_layernorm.weight")
+            if self.is_moe(layer):
+                y, probs = self.moe(y, f"{prefix}.mlp", experts[len(all_probs)])
+                all_probs.append(probs)
+            else:
+                y = self.mlp(y, f"{prefix}.mlp")
+            x = x + y
+        tied = self.config["tie_word_embeddings"]
+        head = self.w["model.embed_tokens.weight" if tied else "lm_head.weight"]
+        logits = self.norm(x, "model.norm.weight") @ head.T
+        kept = targets >= 0
+        top = logits.max(axis=1)
+        log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
+        ce = (log_sum[kept] - logits[kept, targets[kept]]).sum()
+        return logits, ce, self.balance(all_probs, experts), all_probs
+
+    def balance(self, all_probs, experts):
+        """experts * sum over experts of (choices per token) * (mean probability), means over the
+        tokens of all MoE layers together."""
+        rows = sum(len(p) for p in all_probs)
+        counts = np.bincount(np.concatenate([e.ravel() for e in experts]),
+                             minlength=self.num_experts)
+        return self.num_experts * np.sum(counts / rows * sum(p.sum(axis=0) for p in all_probs) / rows)
+
+    def step_loss(self, microbatches, target_count):
+        loss, tokens = 0.0, sum(len(m["tokens"]) for m in microbatches)
+        for m in microbatches:
+            _, ce, aux, _ = self.microbatch(**m)
+            share = len(m["tokens"]) / tokens
+            loss += ce / target_count + self.config["router_aux_loss_coef"] * share * aux
+        return loss
+
+
+def flat_microbatches(expected):
+    found, i = [], 0
+    while f"microbatch.{i}.input_ids" in expected:
+        part = {k: expected[f"microbatch.{i}.{n}"] for k, n in (
+            ("tokens", "input_ids"), ("positions", "position_ids"), ("targets", "targets"))}
+        part = {k: v.ravel() for k, v in part.items()}
+        part["starts"] = expected[f"microbatch.{i}.document_start"]
+        part["experts"] = expected[f"microbatch.{i}.experts"]
+        found.append(part)
+        i += 1
+    return found
+
+
+class GoldenFolder:
+    """The checks, run for each model folder."""
+
+    FOLDER = None
+
+    def setUp(self):
+        self.expected = read_safetensors(GOLDEN / self.FOLDER / "expected.safetensors")
+        self.model = NumpyModel(GOLDEN / self.FOLDER)
+        self.microbatches = flat_microbatches(self.expected)
+
+    def relative(self, got, want):
+        return np.linalg.norm(np.asarray(got, np.float64) - want) / np.linalg.norm(want)
+
+    def test_borders(self):
+        for m in self.microbatches:
+            begins = np.nonzero(m["positions"] == 0)[0]
+            self.assertEqual(list(begins) + [len(m["tokens"])], list(m["starts"]))
+            for begin, end in zip(m["starts"][:-1], m["starts"][1:]):
+                want = list(m["tokens"][begin + 1:end]) + [-1]
+                self.assertEqual(want, list(m["targets"][begin:end]))
+
+    def test_forward(self):
+        # fp32 sums of a few dozen terms through a few layers: some tens of epsilon (6e-8).
+        for i, m in enumerate(self.microbatches):
+            logits, ce, aux, probs = self.model.microbatch(**m)
+            name = f"microbatch.{i}"
+            stored = self.expected[f"{name}.logits"].reshape(logits.shape)
+            self.assertLess(self.relative(stored, logits), 3e-6)
+            self.assertLess(self.relative(self.expected[f"{name}.cross_entropy_sum"], [ce]), 1e-6)
+            self.assertLess(self.relative(self.expected[f"{name}.aux_loss"], [aux]), 1e-6)
+            k = m["experts"].shape[-1]
+            for layer, chosen in zip(probs, m["experts"]):
+                order = np.argsort(-layer, axis=1, kind="stable")[:, :k]
+                np.testing.assert_array_equal(np.sort(order), np.sort(chosen))
+
+    def test_loss(self):
+        count = int(self.expected["target_count"][0])
+        self.assertEqual(count, sum(int((m["targets"] >= 0).sum()) for m in self.microbatches))
+        self.assertLess(self.relative(self.expected["loss"],
+                                      [self.model.step_loss(self.microbatches, count)]), 1e-6)
+
+    def test_gradients_by_finite_differences(self):
+        """Along the gradient itself, where the slope is its length, and along a random direction."""
+        count = int(self.expected["target_count"][0])
+        names = sorted(n for n in self.expected if n.startswith("grad."))
+        self.assertEqual(sorted(self.model.w), [n.removeprefix("grad.") for n in names])
+        random = np.random.default_rng(3)
+        worst = (0.0, "")
+        for name in names:
+            gradient = self.expected[name].astype(np.float64)
+            weight = self.model.w[name.removeprefix("grad.")]
+            length = np.linalg.norm(gradient)
+            for direction in (gradient, random.standard_normal(gradient.shape)):
+                unit = direction / np.linalg.norm(direction)
+                slope = self.slope(weight, unit, count)
+                worst = max(worst, (abs(slope - np.sum(gradient * unit)) / length, name))
+        print(f"{self.FOLDER}: {len(names)} gradients, worst error along a direction "
+              f"{worst[0]:.1e} of its length ({worst[1]})")
+        self.assertLess(worst[0], 5e-6, worst)
+
+    def slope(self, weight, unit, count, step=1e-4):
+        """Central difference: the error is step^2 times a third derivative."""
+        original = weight.copy()
+        weight += step * unit
+        above = self.model.step_loss(self.microbatches, count)
+        weight -= 2 * step * unit
+        below = self.model.step_loss(self.microbatches, count)
+        weight[...] = original
+        return (above - below) / (2 * step)
+
+
+class TinyTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "qwen3_moe_tiny"
+
+
+class TiedTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "qwen3_moe_tied"
+
+
+class Bf16Test(GoldenFolder, unittest.TestCase):
+    FOLDER = "qwen3_moe_bf16"
+
+
+class CurveTest(unittest.TestCase):
+    def test_first_steps(self):
+        """Steps 1 and 2 see the initial weights: the learning rate of the first is 0."""
+        expected = read_safetensors(GOLDEN / "curve" / "expected.safetensors")
+        self.assertEqual(0.0, expected["learning_rate"][0])
+        model = NumpyModel(GOLDEN / "qwen3_moe_tiny")
+        for step in range(2):
+            total, count = 0.0, 0
+            for i, rows in enumerate(expected["input_ids"][step]):
+                ce, targets, aux = self.natural(model, rows)
+                total, count = total + ce, count + targets
+                self.assertAlmostEqual(aux, float(expected["aux_loss"][step][i]), delta=3e-6)
+            self.assertAlmostEqual(total / count, float(expected["cross_entropy"][step]), delta=1e-5)
+
+    def natural(self, model, rows):
+        """Routes by its own probabilities: layer by layer, the experts found so far imposed."""
+        length = rows.shape[1]
+        targets = np.concatenate([rows[:, 1:], np.full((len(rows), 1), -1)], axis=1).ravel()
+        k = model.config["num_experts_per_tok"]
+        layers = [n for n in range(model.config["num_hidden_layers"]) if model.is_moe(n)]
+        experts = np.zeros((len(layers), rows.size, k), np.int32)
+        for i in range(len(layers) + 1):
+            _, ce, aux, probs = model.microbatch(
+                rows.ravel(), np.tile(np.arange(length), len(rows)), targets,
+                np.arange(0, rows.size + 1, length), experts)
+            if i < len(layers):
+                experts[i] = np.argsort(-probs[i], axis=1, kind="stable")[:, :k]
+        return ce, int((targets >= 0).sum()), aux
+
+
+if __name__ == "__main__":
+    unittest.main()

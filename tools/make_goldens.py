@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Writes tests/golden: tiny models with what PyTorch and Transformers compute of them.
+
+    python tools/make_goldens.py [--out tests/golden]
+
+Deterministic on one machine: fixed seeds, one thread. tests/golden/README.md says what is in the
+files; tools/goldens_test.py checks them against code that shares nothing with Transformers.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import (AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
+                          get_constant_schedule_with_warmup)
+
+from reference import qwen3_moe as ref
+
+# A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
+MIN_ROUTING_GAP = 1e-5
+
+COMMON = dict(attention_bias=False, max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
+
+TINY = Qwen3MoeConfig(
+    vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, intermediate_size=48, moe_intermediate_size=24,
+    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1],
+    router_aux_loss_coef=0.01, initializer_range=0.2, tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
+
+TIED = Qwen3MoeConfig(
+    vocab_size=131, hidden_size=40, num_hidden_layers=2, num_attention_heads=6,
+    num_key_value_heads=3, head_dim=10, intermediate_size=64, moe_intermediate_size=20,
+    num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
+    router_aux_loss_coef=0.02, initializer_range=0.18, tie_word_embeddings=True, rms_norm_eps=1e-5,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **COMMON)
+
+BF16 = Qwen3MoeConfig(
+    vocab_size=160, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, intermediate_size=64, moe_intermediate_size=32,
+    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.01,
+    initializer_range=0.15, tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
+
+# Document lengths: one list a row, one list of rows a microbatch.
+SHORT_ROWS = [[[13, 27], [1, 24, 15]], [[40], [7, 31, 2]]]
+LONG_ROWS = [[[128], [50, 1, 77]], [[9, 119], [64, 64]]]
+
+CURVE_STEPS, CURVE_WARMUP = 50, 5
+CURVE_FINAL = ["model.norm.weight", "model.layers.0.self_attn.q_norm.weight",
+               "model.layers.2.mlp.gate.weight", "model.layers.0.mlp.experts.3.down_proj.weight",
+               "model.layers.1.mlp.up_proj.weight"]
+
+
+def make_model(config, seed):
+    """Random weights; norms too, so that swapped norms show."""
+    model = Qwen3MoeForCausalLM._from_config(config, attn_implementation="eager")
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 1:
+                parameter.copy_(1.0 + 0.1 * noise)
+            else:
+                parameter.copy_(config.initializer_range * noise)
+    return model
+
+
+def make_batch(rows, vocab, generator):
+    """A microbatch of random tokens; targets shifted inside documents."""
+    length = sum(rows[0])
+    tokens = torch.randint(0, vocab, (len(rows), length), generator=generator)
+    positions = torch.tensor([[p for n in row for p in range(n)] for row in rows])
+    documents = torch.tensor([[i for i, n in enumerate(row) for _ in range(n)] for row in rows])
+    targets = torch.full_like(tokens, ref.NO_TARGET)
+    inside = documents[:, 1:] == documents[:, :-1]
+    targets[:, :-1] = torch.where(inside, tokens[:, 1:], ref.NO_TARGET)
+    return ref.Microbatch(tokens, targets, positions, documents)
+
+
+def document_starts(batch):
+    """Border of each document in the flattened microbatch, and the end."""
+    starts = torch.nonzero(batch.positions.flatten() == 0).flatten()
+    return torch.cat([starts, torch.tensor([batch.tokens.numel()])])
+
+
+def run_step(model, batches, experts=None):
+    """Forward and backward of one step; leaves the gradients in the model.
+
+    loss = sum of cross-entropy / targets of the step
+           + coef * sum over microbatches of (share of tokens * balance loss)
+    """
+    model.zero_grad(set_to_none=True)
+    targets = sum(b.num_targets() for b in batches)
+    tokens = sum(b.tokens.numel() for b in batches)
+    results, total = [], 0.0
+    for i, batch in enumerate(batches):
+        if experts is None:
+            out = ref.forward(model, batch)
+            chosen, gap = ref.top_experts(model, out.router_logits)
+            aux = ref.balance_loss(model, out.router_logits)
+        else:
+            chosen, gap = experts[i], None
+            with ref.imposed_routing(model, chosen):
+                out = ref.forward(model, batch)
+            aux = ref.balance_loss_imposed(model, out.router_logits, chosen)
+        ce = ref.cross_entropy_sum(out.logits, batch.targets)
+        share = batch.tokens.numel() / tokens
+        loss = ce / targets + model.config.router_aux_loss_coef * share * aux
+        loss.backward()
+        total += float(loss.detach().double())
+        results.append(dict(out=out, chosen=chosen, gap=gap, ce=ce.detach(), aux=aux.detach()))
+    return total, targets, results
+
+
+def gradients(model):
+    named = [(n, p.grad if p.grad is not None else torch.zeros_like(p))
+             for n, p in model.named_parameters()]
+    return {name: tensor.clone() for name, tensor in ref.hub_tensors(named)}
+
+
+def as_i32(tensor):
+    return tensor.to(torch.int32).contiguous()
+
+
+def expected_tensors(model, batches, step):
+    total, targets, results = step
+    tensors = {"loss": torch.tensor([total]), "target_count": as_i32(torch.tensor([targets]))}
+    num_experts = model.config.num_experts
+    for i, (batch, result) in enumerate(zip(batches, results)):
+        chosen = torch.stack(result["chosen"])
+        tensors |= {f"microbatch.{i}.{name}": tensor for name, tensor in dict(
+            input_ids=as_i32(batch.tokens), targets=as_i32(batch.targets),
+            position_ids=as_i32(batch.positions), document_start=as_i32(document_starts(batch)),
+            logits=result["out"].logits.detach().contiguous(),
+            router_logits=torch.stack(result["out"].router_logits).detach(),
+            experts=as_i32(chosen), cross_entropy_sum=result["ce"].reshape(1),
+            aux_loss=result["aux"].reshape(1)).items()}
+    counts = [torch.stack([torch.bincount(layer.flatten(), minlength=num_experts)
+                           for layer in r["chosen"]]) for r in results]
+    tensors["tokens_per_expert"] = as_i32(sum(counts))
+    tensors |= {f"grad.{name}": tensor for name, tensor in gradients(model).items()}
+    gap = min((r["gap"] for r in results if r["gap"] is not None), default=None)
+    assert gap is None or gap > MIN_ROUTING_GAP, f"routing gap {gap}: choose another seed"
+    return tensors, gap
+
+
+def check_folder(folder, model):
+    """What is on disk carries the hub's per-expert names, all of them and no others."""
+    names = set()
+    for file in folder.glob("*.safetensors"):
+        if file.name != "expected.safetensors":
+            with safe_open(file, "pt") as f:
+                names |= set(f.keys())
+    wanted = {name for name, _ in ref.hub_tensors(model.named_parameters())}
+    assert names == wanted, names ^ wanted
+
+
+def respell_config(folder):
+    """The spelling of Transformers 4, which most folders of the hub have."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_theta"] = config.pop("rope_parameters")["rope_theta"]
+    config["rope_scaling"] = None
+    config["torch_dtype"] = config.pop("dtype")
+    config["num_experts"] = config.pop("num_local_experts")
+    config["transformers_version"] = "4.51.0"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def load(folder, dtype):
+    model, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
+    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    with torch.no_grad():
+        for parameter in model.parameters():  # own, aligned memory: a mapped file chooses kernels
+            parameter.data = parameter.data.clone()
+    return model
+
+
+def make_fp32(folder, config, seed, shard_size="1GB", old_spelling=False):
+    model = make_model(config, seed)
+    model.save_pretrained(folder, max_shard_size=shard_size)
+    if old_spelling:
+        respell_config(folder)
+    check_folder(folder, model)
+    model = load(folder, torch.float32)
+    generator = torch.Generator().manual_seed(seed + 1)
+    batches = [make_batch(rows, config.vocab_size, generator) for rows in SHORT_ROWS]
+    tensors, gap = expected_tensors(model, batches, run_step(model, batches))
+    save_file(tensors, folder / "expected.safetensors")
+    print(f"{folder.name}: loss {float(tensors['loss']):.6f}, routing gap {gap:.2e}, "
+          f"tokens per expert {tensors['tokens_per_expert'].tolist()}")
+    return model
+
+
+def distance(got, want):
+    got, want = got.detach().double(), want.double()
+    return torch.tensor([float((got - want).norm() / want.norm())], dtype=torch.float32)
+
+
+def make_bf16(folder, config, seed):
+    """The fp32 step of bf16-representable weights, and how far Transformers' bf16 is from it."""
+    make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
+    generator = torch.Generator().manual_seed(seed + 1)
+    batches = [make_batch(rows, config.vocab_size, generator) for rows in LONG_ROWS]
+    exact = load(folder, torch.float32)
+    check_folder(folder, exact)
+    natural = run_step(exact, batches)
+    experts = [r["chosen"] for r in natural[2]]
+    tensors, gap = expected_tensors(exact, batches, natural)
+    assert tensors["tokens_per_expert"].min() >= 1, "an expert without gradient has no distance"
+
+    rounded = load(folder, torch.bfloat16)
+    total, _, results = run_step(rounded, batches, experts)
+    tensors["bf16_distance.loss"] = distance(torch.tensor(total), tensors["loss"])
+    for i, result in enumerate(results):
+        tensors[f"bf16_distance.microbatch.{i}.logits"] = distance(
+            result["out"].logits, tensors[f"microbatch.{i}.logits"])
+    for name, gradient in gradients(rounded).items():
+        tensors[f"bf16_distance.grad.{name}"] = distance(gradient, tensors[f"grad.{name}"])
+    save_file(tensors, folder / "expected.safetensors")
+    distances = [float(v) for k, v in tensors.items() if k.startswith("bf16_distance.grad")]
+    print(f"{folder.name}: loss {float(tensors['loss']):.6f}, routing gap {gap:.2e}, "
+          f"tokens per expert {tensors['tokens_per_expert'].tolist()}, bf16 distance of gradients "
+          f"median {np.median(distances):.2e} largest {max(distances):.2e}")
+
+
+def curve_tokens(vocab, generator):
+    """(steps, 2 microbatches, 2 rows, 40): four times in five a fixed token follows a token."""
+    follows = torch.randperm(vocab, generator=generator)
+    tokens = torch.randint(0, vocab, (CURVE_STEPS, 2, 2, 40), generator=generator)
+    keep = torch.rand(tokens.shape, generator=generator) < 0.8
+    for t in range(1, tokens.shape[-1]):
+        tokens[..., t] = torch.where(keep[..., t], follows[tokens[..., t - 1]], tokens[..., t])
+    return tokens
+
+
+def make_optimizer(model):
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    vectors = [p for p in model.parameters() if p.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
+        lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False)
+    return optimizer, get_constant_schedule_with_warmup(optimizer, CURVE_WARMUP)
+
+
+def train_curve(model, tokens):
+    optimizer, schedule = make_optimizer(model)
+    record = dict(cross_entropy=[], aux_loss=[], grad_norm=[], learning_rate=[])
+    for step in range(CURVE_STEPS):
+        batches = []
+        for microbatch in tokens[step]:
+            rows, length = microbatch.shape
+            batch = make_batch([[length]] * rows, model.config.vocab_size, torch.Generator())
+            batch.tokens = microbatch
+            batch.targets[:, :-1] = microbatch[:, 1:]
+            batches.append(batch)
+        _, targets, results = run_step(model, batches)
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        record["cross_entropy"].append(sum(float(r["ce"].double()) for r in results) / targets)
+        record["aux_loss"].append([float(r["aux"]) for r in results])
+        record["grad_norm"].append(float(norm))
+        record["learning_rate"].append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+    return record
+
+
+def make_curve(folder, model):
+    """Fifty steps of AdamW on model A."""
+    folder.mkdir(parents=True)
+    tokens = curve_tokens(model.config.vocab_size, torch.Generator().manual_seed(77))
+    record = train_curve(model, tokens)
+    tensors = {"input_ids": as_i32(tokens)}
+    tensors |= {name: torch.tensor(values, dtype=torch.float32) for name, values in record.items()}
+    final = dict(ref.hub_tensors(model.named_parameters()))
+    tensors |= {f"final.{name}": final[name].detach().contiguous() for name in CURVE_FINAL}
+    save_file(tensors, folder / "expected.safetensors")
+    losses = record["cross_entropy"]
+    print(f"{folder.name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
+          f"grad norm {min(record['grad_norm']):.3f} to {max(record['grad_norm']):.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path,
+                        default=Path(__file__).resolve().parent.parent / "tests" / "golden")
+    out = parser.parse_args().out
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    for name in ("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16", "curve"):
+        shutil.rmtree(out / name, ignore_errors=True)
+    tiny = make_fp32(out / "qwen3_moe_tiny", TINY, seed=1)
+    make_fp32(out / "qwen3_moe_tied", TIED, seed=5, shard_size="64KB", old_spelling=True)
+    make_bf16(out / "qwen3_moe_bf16", BF16, seed=9)
+    make_curve(out / "curve", tiny)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""Qwen3-MoE in Transformers with document borders, the step's loss, and the hub's tensor names."""
+
+import contextlib
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from transformers.models.qwen3_moe import modeling_qwen3_moe as hf
+
+NO_TARGET = -1
+
+
+@dataclass
+class Microbatch:
+    """Tensors (rows, sequence_len), int64."""
+
+    tokens: torch.Tensor
+    targets: torch.Tensor    # NO_TARGET where there is none
+    positions: torch.Tensor
+    documents: torch.Tensor  # equal number: may attend to each other (inside a row)
+
+    @staticmethod
+    def from_rows(rows):
+        return Microbatch(*(torch.from_numpy(x) for x in
+                            (rows.tokens, rows.targets, rows.positions, rows.documents)))
+
+    def num_targets(self):
+        return int((self.targets != NO_TARGET).sum())
+
+
+@dataclass
+class Forward:
+    logits: torch.Tensor   # (rows, sequence_len, vocab)
+    router_logits: tuple   # per MoE layer (rows * sequence_len, num_experts)
+
+
+def allowed_keys(documents):
+    """(rows, 1, query, key) bool: the key is of the query's document and not after it."""
+    length = documents.shape[1]
+    same = documents[:, None, :, None] == documents[:, None, None, :]
+    return same & torch.ones(length, length, dtype=torch.bool).tril()
+
+
+def attention_mask(model, documents):
+    """The 4-D mask that Transformers takes as it is: bool for sdpa, additive for eager."""
+    allowed = allowed_keys(documents)
+    if model.config._attn_implementation == "sdpa":
+        return allowed if bool((documents != documents[:, :1]).any()) else None
+    dtype = model.dtype
+    mask = torch.zeros(allowed.shape, dtype=dtype)
+    return mask.masked_fill(~allowed, torch.finfo(dtype).min)
+
+
+def forward(model, batch):
+    # Not through ForCausalLM.forward: with router logits it hands the 4-D mask to the balance loss,
+    # which wants one number a token.
+    out = model.model(input_ids=batch.tokens, attention_mask=attention_mask(model, batch.documents),
+                      position_ids=batch.positions, use_cache=False, output_router_logits=True)
+    return Forward(model.lm_head(out.last_hidden_state), out.router_logits)
+
+
+def cross_entropy_sum(logits, targets):
+    """Sum over targets, in fp32 as Transformers' ForCausalLMLoss does it."""
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum",
+                           ignore_index=NO_TARGET)
+
+
+def balance_loss(model, router_logits):
+    """Transformers' own, over all tokens of the microbatch and all MoE layers."""
+    config = model.config
+    return hf.load_balancing_loss_func(tuple(router_logits), config.num_experts,
+                                       config.num_experts_per_tok)
+
+
+def balance_loss_imposed(model, router_logits, experts):
+    """The same formula with the counts of imposed experts (per layer (tokens, top_k))."""
+    num_experts = model.config.num_experts
+    rows = sum(x.shape[0] for x in router_logits)
+    counts = sum(torch.bincount(e.flatten(), minlength=num_experts) for e in experts).float()
+    probs = sum(torch.softmax(x, dim=-1).float().sum(dim=0) for x in router_logits)
+    return num_experts * torch.sum((counts / rows) * (probs / rows))
+
+
+def top_experts(model, router_logits):
+    """Chosen experts per layer (tokens, top_k), largest first, and the smallest gap between the
+    last chosen and the first refused probability."""
+    k = model.config.num_experts_per_tok
+    chosen, gap = [], float("inf")
+    for logits in router_logits:
+        value, index = torch.softmax(logits.detach().float(), dim=-1).topk(k + 1, dim=-1)
+        gap = min(gap, float((value[:, k - 1] - value[:, k]).min()))
+        chosen.append(index[:, :k])
+    return chosen, gap
+
+
+@contextlib.contextmanager
+def imposed_routing(model, experts):
+    """While open, MoE layer i sends its tokens to experts[i] (tokens, top_k); the weights are still
+    its own probabilities, computed as Transformers' router computes them."""
+    routers = [m for m in model.modules() if isinstance(m, hf.Qwen3MoeTopKRouter)]
+    assert len(routers) == len(experts)
+
+    def route(router, chosen, hidden):
+        logits = F.linear(hidden.reshape(-1, router.hidden_dim), router.weight)
+        value = torch.softmax(logits, dtype=torch.float, dim=-1).gather(-1, chosen)
+        if router.norm_topk_prob:
+            value = value / value.sum(dim=-1, keepdim=True)
+        return logits, value.to(logits.dtype), chosen
+
+    for router, chosen in zip(routers, experts):
+        router.forward = lambda hidden, r=router, c=chosen: route(r, c, hidden)
+    try:
+        yield
+    finally:
+        for router in routers:
+            del router.forward
+
+
+def hub_tensors(named):
+    """(name, tensor) pairs with the fused expert tensors cut into the hub's per-expert ones:
+    gate_up_proj (experts, 2 ffn, hidden) is [gate; up]."""
+    for name, tensor in named:
+        if name.endswith(".experts.gate_up_proj"):
+            base = name.removesuffix("gate_up_proj")
+            ffn = tensor.shape[1] // 2
+            for e in range(tensor.shape[0]):
+                yield f"{base}{e}.gate_proj.weight", tensor[e, :ffn]
+                yield f"{base}{e}.up_proj.weight", tensor[e, ffn:]
+        elif name.endswith(".experts.down_proj"):
+            base = name.removesuffix("down_proj")
+            for e in range(tensor.shape[0]):
+                yield f"{base}{e}.down_proj.weight", tensor[e]
+        else:
+            yield name, tensor
