@@ -74,7 +74,12 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages) {
       {"model_path", c.model_path},
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
+      {"directories", c.directories},
       {"page_slots", c.page_slots},
+      {"microbatches", c.microbatches},
+      {"microbatch_tokens", c.microbatch_tokens},
+      {"devices", c.devices},
+      {"dtype", c.dtype},
       {"record_steps", c.record_steps},
       {"pages", c.pages.size()},
       {"pages_bytes", pages.size()},
@@ -105,12 +110,20 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
     if (!t.is_number_integer()) return false;
     c.record_steps.push_back(t.get<int64_t>());
   }
+  const auto directories = m.find("directories");
+  if (directories == m.end() || !directories->is_array()) return false;
+  for (const json& directory : *directories) {
+    if (!directory.is_string()) return false;
+    c.directories.push_back(directory.get<std::string>());
+  }
   return read(m, "step", c.step) && read(m, "updates", c.updates) &&
          read(m, "rows_consumed", c.rows_consumed) && read(m, "store_id", c.store_id) &&
          read(m, "config_hash", c.config_hash) && read(m, "resolved_config", c.resolved_config) &&
          read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
          read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
-         read(m, "page_slots", c.page_slots) && read(m, "pages_xxh3", pages_hash) &&
+         read(m, "page_slots", c.page_slots) && read(m, "microbatches", c.microbatches) &&
+         read(m, "microbatch_tokens", c.microbatch_tokens) && read(m, "devices", c.devices) &&
+         read(m, "dtype", c.dtype) && read(m, "pages_xxh3", pages_hash) &&
          read(m, "pages_bytes", bytes);
 }
 

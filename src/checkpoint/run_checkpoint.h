@@ -35,7 +35,10 @@ struct RunCheckpoint {
   std::string model_path;        // where the run's first weights and tokenizer came from
   std::string data_fingerprint;
   std::string build;             // version and libraries
-  int page_slots = 2;
+  // What the page file was made for, to open it again.
+  std::vector<std::string> directories;
+  int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0, devices = 1;
+  std::string dtype;
   std::vector<int64_t> record_steps;  // Adam's t of each record
   std::vector<PageVersion> pages;
 };

@@ -5,7 +5,15 @@
 namespace pagoda {
 namespace {
 constexpr const char* kFileName = "pages";
+
+std::vector<PageSpec> page_specs(const PageTable& pages) {
+  std::vector<PageSpec> specs;
+  for (const PageTable::Page& page : pages.pages) {
+    specs.push_back({page.bytes, page.record, page.durable});
+  }
+  return specs;
 }
+}  // namespace
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
                         int devices) {
@@ -61,25 +69,15 @@ Session::~Session() {
   if (executor_) executor_->synchronize();
 }
 
-std::vector<PageSpec> Session::page_specs() const {
-  std::vector<PageSpec> specs;
-  for (const PageTable::Page& page : pages_.pages) {
-    specs.push_back({page.bytes, page.record, page.durable});
-  }
-  return specs;
-}
-
-PageFile::Options Session::file_options() const {
-  return {options_.directories, kFileName, options_.page_slots};
-}
-
 Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
                                                  const SessionOptions& options, Storage* storage) {
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, session->file_options(),
-                                                    session->page_specs()));
+  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage,
+                                                    {options.directories, kFileName,
+                                                     options.page_slots},
+                                                    page_specs(session->pages_)));
   RETURN_IF_ERROR(session->allocate());
   return session;
 }
@@ -91,13 +89,22 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, PageFile::open(storage, session->file_options(),
-                                                  session->page_specs(), store_id, versions));
+  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, options.directories,
+                                             options.page_slots, storage, store_id, versions));
   RETURN_IF_ERROR(session->allocate());
   for (PageId page = 0; page < session->pages_.pages.size(); ++page) {
     if (session->pages_.pages[page].durable) session->pager_->set_on_disk(page);
   }
   return session;
+}
+
+Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
+                                                     const std::vector<std::string>& directories,
+                                                     int page_slots, Storage* storage,
+                                                     const std::string& store_id,
+                                                     const std::vector<PageVersion>& versions) {
+  return PageFile::open(storage, {directories, kFileName, page_slots}, page_specs(pages), store_id,
+                        versions);
 }
 
 Status Session::allocate() {

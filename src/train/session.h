@@ -45,6 +45,13 @@ class Session {
                                                const std::vector<PageVersion>& versions);
   ~Session();
 
+  // The page file of a run's `pages`, with the content of a checkpoint.
+  static Result<std::unique_ptr<PageFile>> open_file(const PageTable& pages,
+                                                     const std::vector<std::string>& directories,
+                                                     int page_slots, Storage* storage,
+                                                     const std::string& store_id,
+                                                     const std::vector<PageVersion>& versions);
+
   // Removes the page file's files; for sessions whose content nobody needs again.
   void remove_files();
 
@@ -62,8 +69,6 @@ class Session {
  private:
   Session(const ModelConfig& config, const SessionOptions& options, Storage* storage);
   Status allocate();  // devices, pager and executor, once the page file stands
-  std::vector<PageSpec> page_specs() const;
-  PageFile::Options file_options() const;
   static MemoryBudget budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options);
 

@@ -1,0 +1,14 @@
+// SIGINT, SIGTERM and SIGUSR1 ask a run to stop: the first sets a flag that is looked at between
+// steps, the second leaves the process at once with 128 + signal (the last checkpoint is intact).
+// SIGHUP and SIGPIPE are ignored: a lost terminal does not stop a run.
+#pragma once
+
+namespace pagoda {
+
+void install_stop_signals();
+// The signal that asked, 0 while none has. Any thread.
+int stop_requested();
+// As if `signal` had arrived; for tests. 0 withdraws it.
+void request_stop(int signal);
+
+}  // namespace pagoda

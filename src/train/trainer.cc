@@ -1,0 +1,238 @@
+#include "train/trainer.h"
+
+#include "base/log.h"
+#include "optim/schedule.h"
+#include "train/batch.h"
+
+namespace pagoda {
+namespace {
+
+// After so many steps without an update in a row, the run has diverged.
+constexpr int64_t kMostSkipped = 8;
+
+Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,
+                          const Tokenizer& tokenizer, const Dataset::Options& options) {
+  ASSIGN_OR_RETURN(TokenFile tokens, TokenFile::open_or_create(token_path, texts, tokenizer));
+  return Dataset::create(std::move(tokens), options);
+}
+
+// Reads the optimizer's result from a session: master weights after all debts are paid.
+class SessionWeights final : public WeightSource {
+ public:
+  explicit SessionWeights(Session& session) : session_(session) {}
+  const ModelConfig& config() const override { return session_.config(); }
+  Status read_record(int64_t record, float* out) override {
+    Stream& stream = session_.executor().host_stream();
+    const PageUse use{session_.pages().state(record), Place::host(), Access::kRead};
+    const Lease lease = session_.pager().acquire({&use, 1}, stream, 0);
+    stream.copy(out, lease.data(0), session_.table().records[record].num_elements * 4);
+    stream.synchronize();
+    return session_.pager().status();
+  }
+
+ private:
+  Session& session_;
+};
+
+}  // namespace
+
+SessionOptions session_options(const RunConfig& config) {
+  SessionOptions options;
+  options.size.microbatches = config.micro_batches();
+  options.size.microbatch_tokens = config.train.micro_batch_tokens;
+  options.size.dtype = config.train.dtype;
+  options.adam.beta1 = static_cast<float>(config.optim.beta1);
+  options.adam.beta2 = static_cast<float>(config.optim.beta2);
+  options.adam.eps = static_cast<float>(config.optim.eps);
+  options.adam.weight_decay = static_cast<float>(config.optim.weight_decay);
+  options.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
+  options.adam.clip_norm = config.optim.clip_norm;
+  options.devices = static_cast<int>(config.train.host_devices);
+  options.threads = config.compute_threads();
+  options.device_bytes = config.device_bytes();
+  options.host_bytes = config.host_bytes();
+  options.directories = config.disk_directories();
+  options.page_slots = config.train.save_steps > 0 ? 2 : 1;
+  options.eager_adam = config.optim.clip != ClipKind::kGlobal;
+  return options;
+}
+
+CheckpointDirectory Trainer::checkpoints() const {
+  return CheckpointDirectory(storage_, config_.train.output_dir + "/checkpoints");
+}
+
+Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool resume,
+                                                Storage* storage) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, storage));
+  RETURN_IF_ERROR(trainer->open_inputs());
+  if (resume) {
+    ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
+    RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
+    RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
+  } else {
+    RETURN_IF_ERROR(trainer->start_fresh());
+  }
+  return trainer;
+}
+
+Status Trainer::open_inputs() {
+  ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
+  folder_ = std::make_unique<HfFolder>(std::move(folder));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(config_.model.path));
+  if (tokenizer.vocab_size() > folder_->config().vocab_size) {
+    return Status(Exit::kBadData,
+                  strf("%s: the tokenizer has %lld ids, the model %lld; use the model's own "
+                       "tokenizer.json", config_.model.path.c_str(),
+                       (long long)tokenizer.vocab_size(), (long long)folder_->config().vocab_size));
+  }
+  Dataset::Options options;
+  options.sequence_len = config_.data.sequence_len;
+  options.seed = static_cast<uint64_t>(config_.train.seed);
+  const std::string& out = config_.train.output_dir;
+  ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, tokenizer,
+                                           options));
+  data_ = std::make_unique<Dataset>(std::move(data));
+  if (config_.data.eval_path.empty()) return Status();
+  options.order = RowOrder::kInOrder;
+  ASSIGN_OR_RETURN(Dataset eval, open_text(out + "/eval_tokens.bin", {config_.data.eval_path},
+                                           tokenizer, options));
+  eval_data_ = std::make_unique<Dataset>(std::move(eval));
+  return Status();
+}
+
+Status Trainer::start_fresh() {
+  const SessionOptions options = session_options(config_);
+  checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
+  checkpoint_.resolved_config = config_.to_toml();
+  checkpoint_.model_json = folder_->config().json;
+  checkpoint_.model_path = config_.model.path;
+  checkpoint_.data_fingerprint = data_->file().fingerprint();
+  checkpoint_.build = PAGODA_VERSION;
+  checkpoint_.directories = options.directories;
+  checkpoint_.page_slots = options.page_slots;
+  checkpoint_.microbatches = options.size.microbatches;
+  checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
+  checkpoint_.devices = options.devices;
+  checkpoint_.dtype = dtype_name(options.size.dtype);
+  ASSIGN_OR_RETURN(session_, Session::create(folder_->config(), options, storage_));
+  checkpoint_.store_id = session_->file().store_id();
+  checkpoint_.record_steps.assign(session_->table().records.size(), 0);
+  const auto source = weights_of_folder(*folder_);
+  RETURN_IF_ERROR(load_weights(*source, *session_));
+  make_runner();
+  if (config_.train.save_steps == 0) return Status();
+  RETURN_IF_ERROR(save());
+  // From here on a fresh run is a resumed one.
+  runner_.reset();
+  session_.reset();
+  ASSIGN_OR_RETURN(RunCheckpoint saved, checkpoints().load(0));
+  return continue_from(std::move(saved));
+}
+
+Status Trainer::continue_from(RunCheckpoint checkpoint) {
+  SessionOptions options = session_options(config_);
+  options.directories = checkpoint.directories;
+  options.page_slots = static_cast<int>(checkpoint.page_slots);
+  ASSIGN_OR_RETURN(session_, Session::open(folder_->config(), options, storage_,
+                                           checkpoint.store_id, checkpoint.pages));
+  saved_step_ = checkpoint.step;
+  checkpoint_ = std::move(checkpoint);
+  make_runner();
+  return Status();
+}
+
+void Trainer::make_runner() {
+  ledger_ = std::make_unique<Ledger>(config_.optim.untouched == UntouchedKind::kSkip,
+                                     checkpoint_.updates, checkpoint_.record_steps);
+  const double clip_norm = config_.optim.clip == ClipKind::kGlobal ? config_.optim.clip_norm : 0;
+  runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(), clip_norm);
+}
+
+Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
+  auto mismatch = [&](const char* what, const char* remedy) {
+    return Status(Exit::kMismatch,
+                  strf("%s step %lld: %s; the checkpoint is untouched: %s",
+                       checkpoints().path().c_str(), (long long)checkpoint.step, what, remedy));
+  };
+  if (checkpoint.config_hash != strf("%016llx", (unsigned long long)config_.config_hash())) {
+    return mismatch("saved with other settings that affect results",
+                    "resume with those of resolved.toml, or start in a new train.output_dir");
+  }
+  if (checkpoint.data_fingerprint != data_->file().fingerprint()) {
+    return mismatch("the training text has changed since it was saved",
+                    "restore the text, or start in a new train.output_dir");
+  }
+  if (checkpoint.model_json != folder_->config().json) {
+    return mismatch("model.path has another config.json than it was started from",
+                    "restore the folder, or start in a new train.output_dir");
+  }
+  const SessionOptions options = session_options(config_);
+  if (checkpoint.devices != options.devices) {
+    return mismatch("saved with another train.host_devices", "use the same number");
+  }
+  return Status();
+}
+
+double Trainer::learning_rate() const {
+  return config_.optim.learning_rate *
+         schedule_factor(config_.optim.schedule, checkpoint_.step, config_.optim.warmup_steps,
+                         config_.train.steps);
+}
+
+Result<StepResult> Trainer::step() {
+  const int64_t rows = config_.train.micro_batch_tokens / config_.data.sequence_len;
+  ASSIGN_OR_RETURN(const StepBatch batch,
+                   make_batch(*data_, static_cast<uint64_t>(checkpoint_.rows_consumed),
+                              config_.micro_batches(), rows));
+  ASSIGN_OR_RETURN(StepResult result, runner_->train(batch, learning_rate()));
+  ++checkpoint_.step;
+  checkpoint_.rows_consumed += config_.micro_batches() * rows;
+  skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
+  if (skipped_in_a_row_ >= kMostSkipped) {
+    return Status(Exit::kDiverged,
+                  strf("step %lld: %lld steps in a row had non-finite gradients and were skipped; "
+                       "the last checkpoint (step %lld) is intact: lower optim.learning_rate and "
+                       "resume", (long long)checkpoint_.step, (long long)skipped_in_a_row_,
+                       (long long)saved_step_));
+  }
+  return result;
+}
+
+Result<double> Trainer::evaluate() {
+  RETURN_IF_ERROR(runner_->settle());
+  const int64_t rows = config_.train.micro_batch_tokens / config_.data.sequence_len;
+  const int64_t per_pass = config_.micro_batches();
+  LossSum total;
+  for (int64_t done = 0; done < config_.train.eval_batches; done += per_pass) {
+    ASSIGN_OR_RETURN(const StepBatch batch,
+                     make_batch(*eval_data_, static_cast<uint64_t>(done * rows), per_pass, rows));
+    ASSIGN_OR_RETURN(const LossSum sum, runner_->evaluate(batch));
+    total.loss += sum.loss;
+    total.weight += sum.weight;
+  }
+  return total.loss / total.weight;
+}
+
+Status Trainer::save() {
+  if (saved_step_ == checkpoint_.step) return Status();
+  RETURN_IF_ERROR(runner_->settle());
+  RETURN_IF_ERROR(session_->pager().flush());
+  RETURN_IF_ERROR(session_->file().sync());
+  checkpoint_.updates = ledger_->updates();
+  checkpoint_.record_steps = ledger_->steps_of_record();
+  checkpoint_.pages = session_->file().versions();
+  RETURN_IF_ERROR(checkpoints().commit(checkpoint_));
+  session_->file().committed();
+  checkpoints().remove_others(checkpoint_.step);
+  checkpoint_.pages.clear();
+  saved_step_ = checkpoint_.step;
+  return Status();
+}
+
+Status Trainer::export_to(const std::string& directory) {
+  RETURN_IF_ERROR(runner_->settle());
+  SessionWeights source(*session_);
+  return export_weights(source, *folder_, directory);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,68 @@
+// A training run: from a configuration to checkpoints. start() builds everything and leaves the run
+// at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from it
+// the way a resumed run does. What happens between steps (printing, evaluating, when to save) is the
+// caller's business.
+//
+// One thread. Errors leave the last checkpoint intact.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/run_checkpoint.h"
+#include "data/dataset.h"
+#include "train/run_config.h"
+#include "train/step_runner.h"
+#include "train/weights.h"
+
+namespace pagoda {
+
+// The session a configuration asks for, before it is known to fit.
+SessionOptions session_options(const RunConfig& config);
+
+class Trainer {
+ public:
+  // The run's folder is config.train.output_dir. A fresh start needs it new or empty
+  // (kCannotCreate); resume needs a checkpoint there whose configuration, data and model are these
+  // (kMismatch, kNoCheckpoint). `storage` is not owned and outlives the trainer.
+  static Result<std::unique_ptr<Trainer>> start(const RunConfig& config, bool resume,
+                                                Storage* storage);
+
+  // One optimizer step. kDiverged after too many skipped steps in a row.
+  Result<StepResult> step();
+  // Mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
+  Result<double> evaluate();
+  bool can_evaluate() const { return eval_data_ != nullptr; }
+  // A durable checkpoint of this step boundary, if there is none yet.
+  Status save();
+  // As a Hugging Face folder, without a checkpoint.
+  Status export_to(const std::string& directory);
+
+  int64_t steps_done() const { return checkpoint_.step; }
+  int64_t saved_step() const { return saved_step_; }  // -1: none
+  double learning_rate() const;                       // of the next step
+  const RunConfig& config() const { return config_; }
+  Session& session() { return *session_; }
+
+ private:
+  Trainer(const RunConfig& config, Storage* storage) : config_(config), storage_(storage) {}
+  Status open_inputs();
+  Status start_fresh();
+  Status continue_from(RunCheckpoint checkpoint);
+  Status check_resumable(const RunCheckpoint& checkpoint) const;
+  void make_runner();
+  CheckpointDirectory checkpoints() const;
+
+  RunConfig config_;
+  Storage* storage_;
+  std::unique_ptr<HfFolder> folder_;
+  std::unique_ptr<Dataset> data_, eval_data_;
+  RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
+  int64_t saved_step_ = -1;
+  int64_t skipped_in_a_row_ = 0;
+  std::unique_ptr<Session> session_;
+  std::unique_ptr<Ledger> ledger_;
+  std::unique_ptr<StepRunner> runner_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,40 @@
+// Where weights come from and go to: a Hugging Face folder or a run's checkpoint, into a session or
+// an exported folder. Values travel as fp32, a record at a time.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "checkpoint/hf_folder.h"
+#include "checkpoint/run_checkpoint.h"
+#include "train/session.h"
+
+namespace pagoda {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual const ModelConfig& config() const = 0;
+  // The record's tensors behind each other, num_elements values.
+  virtual Status read_record(int64_t record, float* out) = 0;
+};
+
+// `folder` must outlive the source.
+std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
+
+// The fp32 master weights of a checkpoint, read from its page file, which is locked meanwhile.
+// `storage` is not owned.
+Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
+                                                            Storage* storage);
+
+// Opens a checkpoint's page file. `table` and the specs follow from the checkpoint itself.
+Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
+                                                        Storage* storage);
+
+// Gives every record of a fresh session its content: weights, master weights, zero moments.
+Status load_weights(WeightSource& source, Session& session);
+
+// Writes `source` as a Hugging Face folder like `original` (its layout, dtypes and tokenizer).
+Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory);
+
+}  // namespace pagoda
