@@ -1,0 +1,83 @@
+// Sixteen fp32 lanes as one value.
+//
+// The lane count is part of the arithmetic: every sum over a row is sixteen interleaved partial sums
+// joined by one fixed tree, whatever width the processor has, so results are the same on every ISA.
+// Vec functions are always inlined into the clone that calls them. No pointer needs alignment.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "base/target_clones.h"
+
+namespace pagoda {
+
+inline constexpr int64_t kLanes = 16;
+using Vec = float __attribute__((vector_size(64)));
+using UVec = uint32_t __attribute__((vector_size(64)));
+
+#define PAGODA_INLINE [[gnu::always_inline]] inline
+
+PAGODA_INLINE Vec splat(float v) { return Vec{} + v; }
+PAGODA_INLINE Vec load(const float* p) {
+  Vec v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+PAGODA_INLINE void store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
+
+// The first `count` <= 16 lanes from or to memory; absent lanes read as `absent`.
+PAGODA_INLINE Vec load_lanes(const float* p, int64_t count, float absent = 0.0f) {
+  if (count == kLanes) return load(p);
+  Vec v = splat(absent);
+  std::memcpy(&v, p, static_cast<size_t>(count) * sizeof(float));
+  return v;
+}
+PAGODA_INLINE void store_lanes(float* p, Vec v, int64_t count) {
+  if (count == kLanes) return store(p, v);
+  std::memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
+}
+
+PAGODA_INLINE float sum_lanes(Vec v) {
+  float lane[kLanes];
+  store(lane, v);
+  for (int half = 8; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
+  }
+  return lane[0];
+}
+
+// e^x, relative error below 3e-7 on [-87.3, 88.3] (tested against double). Below that range it is 0,
+// above it e^88.3; NaN stays NaN. Method: x = n ln2 + r with ln2 in two parts (Cody & Waite 1980),
+// Taylor polynomial of degree 7 on |r| <= ln2/2, whose remainder is 5e-9, times 2^n.
+PAGODA_INLINE Vec exp_lanes(Vec x) {
+  const Vec low = splat(-87.3f), high = splat(88.3f);
+  const Vec clamped = x > high ? high : (x < low ? low : x);
+  const float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const Vec shifted = clamped * 1.44269504088896341f + kRound;
+  const Vec n = shifted - kRound;
+  const Vec r = (clamped - n * 0.693359375f) - n * -2.12194440054690583e-4f;
+  Vec p = splat(1.0f / 5040);
+  p = p * r + 1.0f / 720;
+  p = p * r + 1.0f / 120;
+  p = p * r + 1.0f / 24;
+  p = p * r + 1.0f / 6;
+  p = p * r + 0.5f;
+  p = p * (r * r) + (r + 1.0f);
+  const UVec power = (std::bit_cast<UVec>(shifted) + 127u) << 23;
+  const Vec value = p * std::bit_cast<Vec>(power);
+  return x < low ? splat(0.0f) : value;
+}
+
+PAGODA_INLINE Vec sigmoid_lanes(Vec x) { return 1.0f / (1.0f + exp_lanes(-x)); }
+
+// Calls body(offset, count): whole vectors (count 16), then the rest (count < 16).
+template <typename Body>
+PAGODA_INLINE void for_lanes(int64_t n, Body&& body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) body(i, kLanes);
+  if (i < n) body(i, n - i);
+}
+
+}  // namespace pagoda
