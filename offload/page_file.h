@@ -53,8 +53,8 @@ class PageFile {
     int slots = 2;  // per durable page; 1 when the run keeps no checkpoints
   };
 
-  // Bytes on disk that create() will allocate in all.
-  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots);
+  // Bytes on disk that create() will allocate in all, over `directories` files.
+  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1);
 
   // Creates new files (kCannotCreate if they exist or do not fit) with a fresh random store id.
   static Result<std::unique_ptr<PageFile>> create(Storage* storage, const Options& options,

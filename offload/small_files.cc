@@ -1,0 +1,145 @@
+#include "offload/small_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+
+#include "offload/chunk.h"
+#include "offload/descriptor.h"
+
+namespace pagoda::posix {
+namespace {
+
+// One line for the failed call whose errno is `error`.
+Status failure(Exit code, const char* what, const std::string& path, int error, const char* advice) {
+  return Status(code, strf("%s %s: %s; %s", what, path.c_str(), error_text(error).c_str(), advice));
+}
+
+constexpr char kCheckDisk[] = "saved checkpoints are untouched; check the disk and resume";
+constexpr char kCheckPath[] = "check the path and its permissions";
+
+Status write_all(int fd, const std::string& content, const std::string& path) {
+  size_t written = 0;
+  while (written < content.size()) {
+    const ssize_t n = ::write(fd, content.data() + written, content.size() - written);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      return failure(Exit::kIoError, "cannot write", path, n == 0 ? ENOSPC : errno, kCheckDisk);
+    }
+    written += static_cast<size_t>(n);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status write_file(const std::string& path, const std::string& content) {
+  Descriptor file(
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file.ok()) return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
+  RETURN_IF_ERROR(write_all(file.get(), content, path));
+  if (::fdatasync(file.get()) != 0) {
+    return failure(Exit::kIoError, "cannot flush", path, errno, kCheckDisk);
+  }
+  if (!file.reset()) return failure(Exit::kIoError, "cannot close", path, errno, kCheckDisk);
+  return Status();
+}
+
+Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
+  // Non-blocking so that a FIFO in the place of a file cannot hang the program.
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info;
+  if (!file.ok() || ::fstat(file.get(), &info) != 0) {
+    return failure(Exit::kNoInput, "cannot open", path, errno, kCheckPath);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return Status(Exit::kBadData, strf("%s is not a regular file; %s", path.c_str(), kCheckPath));
+  }
+  if (info.st_size > limit_bytes) {
+    return Status(Exit::kBadData, strf("%s has %lld bytes, more than the %lld such a file may have",
+                                       path.c_str(), (long long)info.st_size,
+                                       (long long)limit_bytes));
+  }
+  std::string content(static_cast<size_t>(info.st_size), '\0');
+  size_t read = 0;
+  while (read < content.size()) {
+    const ssize_t n = ::read(file.get(), content.data() + read, content.size() - read);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return failure(Exit::kIoError, "cannot read", path, errno, kCheckDisk);
+    if (n == 0) {
+      return Status(Exit::kIoError, strf("%s shrank while it was read; do not write to it", path.c_str()));
+    }
+    read += static_cast<size_t>(n);
+  }
+  return content;
+}
+
+Status rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) == 0) return Status();
+  return failure(Exit::kIoError, strf("cannot rename %s to", from.c_str()).c_str(), to, errno,
+                 kCheckDisk);
+}
+
+Status make_directory(const std::string& path) {
+  for (size_t end = 1; end <= path.size(); ++end) {
+    if (end < path.size() && path[end] != '/') continue;
+    const std::string part = path.substr(0, end);
+    if (::mkdir(part.c_str(), 0700) == 0 || errno == EEXIST) continue;
+    // A parent that exists may refuse with another error (read-only, not permitted) before EEXIST.
+    const int error = errno;
+    if (exists(part)) continue;
+    return failure(Exit::kCannotCreate, "cannot create directory", part, error, kCheckPath);
+  }
+  struct stat info;
+  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return Status();
+  return failure(Exit::kCannotCreate, "cannot create directory", path, ENOTDIR, kCheckPath);
+}
+
+Status sync_directory(const std::string& path) {
+  Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.ok()) return failure(Exit::kIoError, "cannot open", path, errno, kCheckDisk);
+  if (::fsync(directory.get()) != 0) {
+    return failure(Exit::kIoError, "cannot flush directory", path, errno, kCheckDisk);
+  }
+  return Status();
+}
+
+Result<std::vector<std::string>> list_directory(const std::string& path) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
+  if (!directory) return failure(Exit::kNoInput, "cannot list", path, errno, kCheckPath);
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const std::string name = entry->d_name;
+    if (name != "." && name != "..") names.push_back(name);
+    errno = 0;
+  }
+  if (errno != 0) return failure(Exit::kIoError, "cannot list", path, errno, kCheckDisk);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Status remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return Status();
+  return failure(Exit::kIoError, "cannot remove", path, errno, kCheckPath);
+}
+
+Status remove_directory(const std::string& path) {
+  if (!exists(path)) return Status();
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(path));
+  for (const std::string& name : names) RETURN_IF_ERROR(remove_file(path + "/" + name));
+  if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return Status();
+  return failure(Exit::kIoError, "cannot remove directory", path, errno, kCheckPath);
+}
+
+bool exists(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0;
+}
+
+}  // namespace pagoda::posix

@@ -1,0 +1,23 @@
+// Small files and directories on a POSIX file system: the blocking half of Storage, for both real
+// storages. Files are created 0600, directories 0700; symbolic links are not followed when writing.
+// Contracts as in storage.h.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda::posix {
+
+Status write_file(const std::string& path, const std::string& content);
+Result<std::string> read_file(const std::string& path, int64_t limit_bytes);
+Status rename(const std::string& from, const std::string& to);
+Status make_directory(const std::string& path);
+Status sync_directory(const std::string& path);
+Result<std::vector<std::string>> list_directory(const std::string& path);
+Status remove_file(const std::string& path);
+Status remove_directory(const std::string& path);
+bool exists(const std::string& path);
+
+}  // namespace pagoda::posix

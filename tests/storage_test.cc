@@ -1,0 +1,673 @@
+// One suite over all three storages, then what is particular to each. The simulated storage and the
+// real ones share the rule for short and failed transfers (offload/chunk.h), so faults are injected
+// at every call of the simulated one, and a real short write is made with RLIMIT_FSIZE.
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <cstddef>
+#include <cstring>
+#include <fstream>
+#include <latch>
+#include <set>
+
+#include "base/bytes.h"
+#include "base/random.h"
+#include "offload/checksum.h"
+#include "testing/storages.h"
+
+namespace pagoda {
+namespace {
+
+using testing::StorageUnderTest;
+using testing::host_memory;
+using testing::transfer;
+using Op = IoRequest::Op;
+
+constexpr uint64_t kSeed = 20260801;
+
+void fill(std::byte* data, int64_t bytes, uint64_t stamp) {
+  for (int64_t i = 0; i < bytes; i += 16) {
+    const auto block = philox(kSeed, RandomPurpose::kTest, stamp, static_cast<uint64_t>(i));
+    std::memcpy(data + i, block.data(), 16);
+  }
+}
+
+// "" or the first byte that differs.
+std::string difference(const std::byte* found, const std::byte* expected, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; ++i) {
+    if (found[i] != expected[i]) {
+      return strf("byte %lld is %02x, expected %02x", (long long)i, (int)found[i],
+                  (int)expected[i]);
+    }
+  }
+  return "";
+}
+
+class StorageTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (!storage()) GTEST_SKIP() << "io_uring is refused on this machine";
+  }
+  Storage* storage() { return under_test_.storage.get(); }
+  std::string path(const std::string& name) { return under_test_.directory() + "/" + name; }
+  int create(const std::string& name, int64_t bytes) {
+    auto file = storage()->open(path(name), bytes, true);
+    EXPECT_TRUE(file.ok()) << file.status().message();
+    return file.ok() ? *file : -1;
+  }
+  bool simulated() { return under_test_.kind == "sim"; }
+
+  StorageUnderTest under_test_{GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(All, StorageTest, ::testing::Values("uring", "threads", "sim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
+  constexpr int64_t kBytes = 5 * kMiB + 3 * kIoAlign;  // several chunks, the last one odd
+  HostMemory source = host_memory(kBytes), target = host_memory(kBytes);
+  fill(source.data(), kBytes, 1);
+  int file = create("a", kBytes);
+  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, source.data(), kBytes));
+  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), kBytes));
+  EXPECT_EQ(difference(target.data(), source.data(), kBytes), "");
+  ASSERT_OK(storage()->sync(file));
+  storage()->close(file);
+
+  auto again = storage()->open(path("a"), kBytes, false);
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  std::memset(target.data(), 0, kBytes);
+  ASSERT_OK(transfer(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
+  EXPECT_EQ(difference(target.data(), source.data() + kIoAlign, kBytes - kIoAlign), "");
+  storage()->close(*again);
+}
+
+TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
+  constexpr int64_t kBytes = 2 * kMiB;
+  HostMemory registered = host_memory(kBytes), plain = host_memory(kBytes);
+  storage()->register_memory(registered.data(), kBytes);
+  fill(registered.data(), kBytes, 2);
+  const int file = create("a", kBytes);
+  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, registered.data(), kBytes));
+  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, plain.data(), kBytes));
+  EXPECT_EQ(difference(plain.data(), registered.data(), kBytes), "");
+  std::memset(registered.data(), 0, kBytes);
+  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, registered.data(), kBytes));
+  EXPECT_EQ(difference(registered.data(), plain.data(), kBytes), "");
+  storage()->close(file);
+}
+
+// Three threads each write their share of 240 blocks of mixed size; every completion reads the block
+// back from inside `done`.
+TEST_P(StorageTest, ManyInFlightFromSeveralThreads) {
+  constexpr int kBlocks = 240, kThreads = 3;
+  constexpr int64_t kStride = 96 * kKiB;
+  const auto size_of = [](int i) { return kIoAlign * (1 + i % 23); };
+  const int file = create("a", kBlocks * kStride);
+  HostMemory source = host_memory(kBlocks * kStride), target = host_memory(kBlocks * kStride);
+  fill(source.data(), source.bytes(), 3);
+  std::vector<IoRequest> requests(kBlocks);
+  std::latch finished(kBlocks);
+  for (int i = 0; i < kBlocks; ++i) {
+    IoRequest& request = requests[static_cast<size_t>(i)];
+    request = {Op::kWrite, file, i * kStride, source.data() + i * kStride, size_of(i), {}, {}};
+    request.done = [&, i](IoRequest& written) {
+      EXPECT_TRUE(written.status.ok()) << written.status.message();
+      written.op = Op::kRead;
+      written.data = target.data() + i * kStride;
+      written.done = [&](IoRequest& read) {
+        EXPECT_TRUE(read.status.ok()) << read.status.message();
+        finished.count_down();
+      };
+      storage()->submit(&written);
+    };
+  }
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = t; i < kBlocks; i += kThreads) storage()->submit(&requests[static_cast<size_t>(i)]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  finished.wait();
+  for (int i = 0; i < kBlocks; ++i) {
+    ASSERT_EQ(difference(target.data() + i * kStride, source.data() + i * kStride, size_of(i)), "")
+        << "block " << i;
+  }
+  storage()->close(file);
+}
+
+// A storage is destroyed with transfers in flight: it must finish them, and what they submit.
+TEST_P(StorageTest, DestructionFinishesTransfers) {
+  constexpr int kRequests = 40;
+  const int file = create("a", kRequests * kMiB);
+  HostMemory memory = host_memory(kRequests * kMiB);
+  std::vector<IoRequest> requests(kRequests);
+  std::atomic<int> finished{0};
+  for (int i = 0; i < kRequests; ++i) {
+    IoRequest& request = requests[static_cast<size_t>(i)];
+    request = {Op::kWrite, file, i * kMiB, memory.data() + i * kMiB, kMiB, {}, {}};
+    request.done = [&](IoRequest& written) {
+      EXPECT_TRUE(written.status.ok()) << written.status.message();
+      written.op = Op::kRead;
+      written.done = [&](IoRequest& read) {
+        EXPECT_TRUE(read.status.ok()) << read.status.message();
+        ++finished;
+      };
+      storage()->submit(&written);
+    };
+    storage()->submit(&request);
+  }
+  // reset() would null the pointer before the completions that use it have run.
+  delete storage();
+  (void)under_test_.storage.release();
+  EXPECT_EQ(finished, kRequests);
+}
+
+TEST_P(StorageTest, TheEndOfTheFileIsAnError) {
+  const int file = create("a", 16 * kIoAlign);
+  HostMemory memory = host_memory(4 * kIoAlign);
+  // Half of it exists: a short read first, then 0 bytes.
+  const Status status =
+      transfer(storage(), Op::kRead, file, 14 * kIoAlign, memory.data(), 4 * kIoAlign);
+  EXPECT_EQ(status.code(), Exit::kIoError);
+  EXPECT_NE(status.message().find(path("a")), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find("ends here"), std::string::npos) << status.message();
+  EXPECT_EQ(transfer(storage(), Op::kRead, file, 20 * kIoAlign, memory.data(), kIoAlign).code(),
+            Exit::kIoError);
+  storage()->close(file);
+}
+
+TEST_P(StorageTest, FilesMustFitTheirDescription) {
+  const int file = create("a", 16 * kIoAlign);
+  EXPECT_EQ(storage()->open(path("a"), 16 * kIoAlign, true).status().code(), Exit::kCannotCreate);
+  storage()->close(file);
+  EXPECT_EQ(storage()->open(path("a"), 17 * kIoAlign, false).status().code(), Exit::kMismatch);
+  EXPECT_EQ(storage()->open(path("none"), kIoAlign, false).status().code(), Exit::kNoInput);
+  EXPECT_EQ(storage()->open(path("no/dir"), kIoAlign, true).status().code(), Exit::kCannotCreate);
+}
+
+TEST_P(StorageTest, ASecondOpenerIsRefusedUntilTheFirstCloses) {
+  const int file = create("a", 16 * kIoAlign);
+  std::unique_ptr<Storage> other = simulated() ? nullptr : under_test_.another();
+  Storage* second = simulated() ? storage() : other.get();
+  const Status status = second->open(path("a"), 16 * kIoAlign, false).status();
+  EXPECT_EQ(status.code(), Exit::kCannotCreate);
+  EXPECT_NE(status.message().find("in use"), std::string::npos) << status.message();
+  storage()->close(file);
+  const auto now = second->open(path("a"), 16 * kIoAlign, false);
+  EXPECT_TRUE(now.ok()) << now.status().message();
+}
+
+TEST_P(StorageTest, SmallFilesAndDirectories) {
+  ASSERT_OK(storage()->make_directory(path("x/y/z")));
+  ASSERT_OK(storage()->make_directory(path("x/y/z")));
+  ASSERT_OK(storage()->write_file(path("x/y/b"), "hello"));
+  ASSERT_OK(storage()->write_file(path("x/y/b"), "bye"));  // shorter: no rest of the first
+  ASSERT_OK(storage()->write_file(path("x/y/a"), std::string(3 * kIoAlign + 1, 'q')));
+  EXPECT_EQ(*storage()->read_file(path("x/y/b"), 3), "bye");
+  EXPECT_EQ(storage()->read_file(path("x/y/b"), 2).status().code(), Exit::kBadData);
+  EXPECT_EQ(storage()->read_file(path("x/y/none"), 99).status().code(), Exit::kNoInput);
+  EXPECT_EQ(*storage()->list_directory(path("x/y")), (std::vector<std::string>{"a", "b", "z"}));
+  EXPECT_EQ(storage()->list_directory(path("x/none")).status().code(), Exit::kNoInput);
+  ASSERT_OK(storage()->rename(path("x/y/b"), path("x/y/a")));
+  EXPECT_EQ(*storage()->read_file(path("x/y/a"), 99), "bye");
+  EXPECT_FALSE(storage()->exists(path("x/y/b")));
+  EXPECT_FALSE(storage()->rename(path("x/y/b"), path("x/y/c")).ok());
+  ASSERT_OK(storage()->sync_directory(path("x/y")));
+  EXPECT_FALSE(storage()->sync_directory(path("x/none")).ok());
+  EXPECT_EQ(storage()->make_directory(path("x/y/a/q")).code(), Exit::kCannotCreate);
+  ASSERT_OK(storage()->remove_file(path("x/y/b")));  // absent
+  EXPECT_FALSE(storage()->remove_directory(path("x")).ok());  // holds a directory
+  ASSERT_OK(storage()->remove_directory(path("x/y/z")));
+  ASSERT_OK(storage()->remove_directory(path("x/y")));  // with its file
+  ASSERT_OK(storage()->remove_directory(path("x/y")));  // absent
+  EXPECT_FALSE(storage()->exists(path("x/y")));
+  // A directory takes another name, as a finished checkpoint does.
+  ASSERT_OK(storage()->make_directory(path("c.tmp")));
+  ASSERT_OK(storage()->write_file(path("c.tmp/m"), "1"));
+  ASSERT_OK(storage()->rename(path("c.tmp"), path("c")));
+  EXPECT_EQ(*storage()->read_file(path("c/m"), 9), "1");
+}
+
+using StorageDeathTest = StorageTest;
+INSTANTIATE_TEST_SUITE_P(All, StorageDeathTest, ::testing::Values("uring", "threads", "sim"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(StorageDeathTest, UnalignedRequestsAreBugs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const int file = create("a", 16 * kIoAlign);
+  HostMemory memory = host_memory(4 * kIoAlign);
+  const auto go = [&](int64_t offset, int64_t shift, int64_t bytes, Op op = Op::kRead) {
+    (void)transfer(storage(), op, file, offset, memory.data() + shift, bytes);
+  };
+  EXPECT_DEATH(go(512, 0, kIoAlign), "offset 512");
+  EXPECT_DEATH(go(0, 512, kIoAlign), "unaligned buffer");
+  EXPECT_DEATH(go(0, 0, 100), "100 bytes");
+  EXPECT_DEATH(go(0, 0, 0), "0 bytes");
+  EXPECT_DEATH(go(15 * kIoAlign, 0, 2 * kIoAlign, Op::kWrite), "past the end");
+}
+
+// ---- the real storages ----
+
+class PosixStorageTest : public StorageTest {};
+INSTANTIATE_TEST_SUITE_P(Real, PosixStorageTest, ::testing::Values("uring", "threads"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Limits file sizes for this process; writes beyond become short, then fail with EFBIG.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(int64_t bytes) {
+    EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &before_), 0);
+    old_handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit = {static_cast<rlim_t>(bytes), before_.rlim_max};
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() {
+    EXPECT_EQ(::setrlimit(RLIMIT_FSIZE, &before_), 0);
+    ::signal(SIGXFSZ, old_handler_);
+  }
+
+ private:
+  rlimit before_ = {};
+  void (*old_handler_)(int) = nullptr;
+};
+
+TEST_P(PosixStorageTest, ARealShortWriteIsContinuedAndItsErrorReported) {
+  const int file = create("a", 4 * kMiB);
+  HostMemory source = host_memory(2 * kMiB), target = host_memory(2 * kMiB);
+  fill(source.data(), source.bytes(), 5);
+  {
+    const FileSizeLimit limit(kMiB + 3 * kIoAlign);
+    const Status status =
+        transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
+    EXPECT_EQ(status.code(), Exit::kIoError);
+    EXPECT_NE(status.message().find("File too large"), std::string::npos) << status.message();
+    ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), target.bytes()));
+    EXPECT_EQ(difference(target.data(), source.data(), kMiB + 3 * kIoAlign), "");
+  }
+  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes()));
+  storage()->close(file);
+}
+
+TEST_P(PosixStorageTest, AFileThatDoesNotFitIsRefusedAndRemoved) {
+  {
+    const FileSizeLimit limit(kMiB);
+    const Status status = storage()->open(path("a"), 2 * kMiB, true).status();
+    EXPECT_EQ(status.code(), Exit::kCannotCreate);
+    EXPECT_NE(status.message().find("need 2.00 MiB"), std::string::npos) << status.message();
+  }
+  EXPECT_FALSE(storage()->exists(path("a")));
+  // More than any disk has: refused before anything is filled up.
+  EXPECT_EQ(storage()->open(path("a"), int64_t{1} << 60, true).status().code(),
+            Exit::kCannotCreate);
+  EXPECT_FALSE(storage()->exists(path("a")));
+}
+
+// A file cut inside a block must end in an error, not in a loop (rocksdb#10368).
+TEST_P(PosixStorageTest, AFileThatEndsInsideABlockIsAnError) {
+  const int file = create("a", 16 * kIoAlign);
+  ASSERT_EQ(::truncate(path("a").c_str(), 2 * kIoAlign + 100), 0);
+  HostMemory memory = host_memory(4 * kIoAlign);
+  EXPECT_EQ(transfer(storage(), Op::kRead, file, 0, memory.data(), 4 * kIoAlign).code(),
+            Exit::kIoError);
+  storage()->close(file);
+}
+
+TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
+  const int file = create("a", 16 * kIoAlign);
+  ASSERT_OK(storage()->write_file(path("b"), "x"));
+  ASSERT_OK(storage()->make_directory(path("d/e")));
+  struct stat info;
+  for (const auto& [name, mode] : {std::pair("a", 0600), {"b", 0600}, {"d", 0700}, {"d/e", 0700}}) {
+    ASSERT_EQ(::stat(path(name).c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, static_cast<mode_t>(mode)) << name;
+  }
+  ASSERT_EQ(::stat(path("a").c_str(), &info), 0);
+  EXPECT_GE(info.st_blocks * 512, 16 * kIoAlign) << "not allocated";
+  for (int fd = 3; fd < 64; ++fd) {
+    const int flags = ::fcntl(fd, F_GETFD);
+    const std::string link = strf("/proc/self/fd/%d", fd);
+    std::error_code error;
+    const std::string target = std::filesystem::read_symlink(link, error).string();
+    if (flags >= 0 && target == path("a")) EXPECT_NE(flags & FD_CLOEXEC, 0);
+  }
+  storage()->close(file);
+}
+
+TEST_P(PosixStorageTest, WritesDoNotFollowLinksAndReadsTakeOnlyFiles) {
+  ASSERT_OK(storage()->write_file(path("real"), "x"));
+  std::filesystem::create_symlink(path("real"), path("link"));
+  EXPECT_EQ(storage()->write_file(path("link"), "y").code(), Exit::kCannotCreate);
+  EXPECT_EQ(storage()->open(path("link"), kIoAlign, true).status().code(), Exit::kCannotCreate);
+  ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
+  EXPECT_EQ(storage()->read_file(path("fifo"), 10).status().code(), Exit::kBadData);
+}
+
+TEST(OpenStorage, SaysWhatItUses) {
+  const testing::TemporaryDirectory temporary;
+  auto threads = open_storage(IoKind::kThreads, temporary.path() + "/not/yet/there");
+  ASSERT_TRUE(threads.ok());
+  EXPECT_NE((*threads)->describe().find("threads, "), std::string::npos);
+  EXPECT_FALSE((*threads)->exists(temporary.path() + "/not"));
+  EXPECT_TRUE(std::filesystem::is_empty(temporary.path())) << "the probe left something behind";
+  auto chosen = open_storage(IoKind::kAuto, temporary.path());
+  ASSERT_TRUE(chosen.ok());
+  std::printf("auto: %s\n", (*chosen)->describe().c_str());
+}
+
+// Makes io_uring_setup fail with EPERM for this process and its children.
+bool forbid_io_uring() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {std::size(filter), filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(OpenStorageDeathTest, FallsBackToThreadsAndSaysWhy) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto child = [] {
+    const testing::TemporaryDirectory temporary;
+    if (!forbid_io_uring()) ::_exit(1);
+    auto chosen = open_storage(IoKind::kAuto, temporary.path());
+    if (!chosen.ok()) ::_exit(2);
+    std::fprintf(stderr, "auto: %s\n", (*chosen)->describe().c_str());
+    const Status forced = open_storage(IoKind::kUring, temporary.path()).status();
+    std::filesystem::remove_all(temporary.path());
+    ::_exit(forced.code() == Exit::kUnavailable ? 69 : 3);
+  };
+  EXPECT_EXIT(child(), ::testing::ExitedWithCode(69),
+              "threads, .*io_uring refused .Operation not permitted");
+}
+
+// ---- the rule for results ----
+
+TEST(Chunk, FollowsItsRule) {
+  IoRequest request;
+  request.bytes = 8 * kIoAlign;
+  request.op = Op::kWrite;
+  Chunk chunk = make_chunk(&request, 0, request.bytes);
+  EXPECT_EQ(advance(&chunk, -EAGAIN, "f"), ChunkState::kAgain);  // also as the very first
+  EXPECT_EQ(advance(&chunk, 2 * kIoAlign + 7, "f"), ChunkState::kAgain);
+  EXPECT_EQ(chunk.offset, 2 * kIoAlign);
+  EXPECT_EQ(chunk.bytes, 6 * kIoAlign);
+  EXPECT_EQ(advance(&chunk, 100, "f"), ChunkState::kAgain);
+  EXPECT_EQ(chunk.offset, 2 * kIoAlign);
+  EXPECT_EQ(advance(&chunk, -ECANCELED, "f"), ChunkState::kAgain);
+  EXPECT_EQ(advance(&chunk, 6 * kIoAlign, "f"), ChunkState::kDone);
+  EXPECT_TRUE(request.status.ok());
+  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kFailed);  // a write: no second attempt
+  EXPECT_EQ(request.status.code(), Exit::kIoError);
+
+  request.op = Op::kRead;
+  request.status = Status();
+  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kAgain);  // a read: one
+  EXPECT_EQ(advance(&chunk, -EIO, "f"), ChunkState::kFailed);
+  EXPECT_EQ(advance(&chunk, 0, "f"), ChunkState::kFailed);
+  int attempts = 0;
+  while (advance(&chunk, -EINTR, "f") == ChunkState::kAgain) ASSERT_LT(++attempts, 1000000);
+}
+
+// Check value of CRC32C and a bitwise computation, on lengths around the vector widths.
+TEST(Checksum, IsCrc32c) {
+  EXPECT_EQ(crc32c("123456789", 9), 0xe3069283u);
+  std::vector<std::byte> data(5008);
+  fill(data.data(), static_cast<int64_t>(data.size()), 9);
+  for (const int64_t bytes : {0, 1, 7, 8, 63, 64, 1000, 4092, 5000}) {
+    uint32_t crc = ~0u;
+    for (int64_t i = 0; i < bytes; ++i) {
+      crc ^= std::to_integer<uint32_t>(data[static_cast<size_t>(i)]);
+      for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (crc & 1 ? 0x82f63b78u : 0u);
+    }
+    EXPECT_EQ(crc32c(data.data(), bytes), ~crc) << bytes << " bytes";
+  }
+}
+
+// ---- the simulated storage ----
+
+struct SimRun {
+  std::vector<Status> statuses;  // of every transfer, writes first
+  std::string difference;
+  int64_t calls = 0, faults = 0;
+};
+
+// Writes eight blocks, then reads them back.
+SimRun sim_run(const std::optional<SimFault>& fault, uint64_t seed) {
+  constexpr int kBlocks = 8;
+  constexpr int64_t kBytes = 3 * kIoAlign;
+  SimStorage storage(seed, 0);
+  SimRun run;
+  EXPECT_TRUE(storage.make_directory("/d").ok());
+  auto file = storage.open("/d/a", kBlocks * kBytes, true);
+  EXPECT_TRUE(file.ok());
+  HostMemory source = host_memory(kBlocks * kBytes), target = host_memory(kBlocks * kBytes);
+  fill(source.data(), source.bytes(), seed);
+  if (fault) storage.inject(*fault);
+  for (const Op op : {Op::kWrite, Op::kRead}) {
+    for (int i = 0; i < kBlocks; ++i) {
+      std::byte* data = (op == Op::kWrite ? source : target).data() + i * kBytes;
+      run.statuses.push_back(transfer(&storage, op, *file, i * kBytes, data, kBytes));
+    }
+  }
+  run.difference = difference(target.data(), source.data(), source.bytes());
+  run.calls = storage.calls();
+  run.faults = storage.faults();
+  return run;
+}
+
+int64_t failures(const SimRun& run) {
+  return std::count_if(run.statuses.begin(), run.statuses.end(),
+                       [](const Status& status) { return !status.ok(); });
+}
+
+TEST(SimStorage, ShortAndInterruptedTransfersAreFinishedWhicheverCallTheyHit) {
+  const int64_t transfers = static_cast<int64_t>(sim_run(std::nullopt, 1).statuses.size());
+  for (int64_t nth = 1; nth <= transfers; ++nth) {
+    for (const int error : {EAGAIN, EINTR, ECANCELED, 0}) {
+      SimFault fault;
+      fault.calls = kSimTransfers;
+      fault.nth = nth;
+      fault.kind = error == 0 ? SimFault::Kind::kShort : SimFault::Kind::kTransient;
+      fault.error = error;
+      const SimRun run = sim_run(fault, 7);
+      EXPECT_EQ(run.faults, 1);
+      EXPECT_EQ(failures(run), 0) << "transfer " << nth << ", " << error;
+      EXPECT_EQ(run.difference, "") << "transfer " << nth << ", " << error;
+    }
+  }
+}
+
+TEST(SimStorage, FaultsThatCannotBeRepairedAreReportedOrVisible) {
+  using Kind = SimFault::Kind;
+  for (int64_t nth = 1; nth <= 16; ++nth) {
+    for (const Kind kind : {Kind::kError, Kind::kZero, Kind::kBitFlip, Kind::kStale,
+                            Kind::kMisdirected}) {
+      SimFault fault;
+      fault.kind = kind;
+      fault.calls = kSimTransfers;
+      fault.nth = nth;
+      const SimRun run = sim_run(fault, 7);
+      EXPECT_EQ(run.faults, 1);
+      const bool reported = kind == Kind::kError || kind == Kind::kZero;
+      EXPECT_EQ(failures(run), reported ? 1 : 0) << "transfer " << nth;
+      EXPECT_NE(run.difference, "") << "transfer " << nth << ", kind " << static_cast<int>(kind);
+    }
+  }
+}
+
+TEST(SimStorage, EveryNumberedCallCanFail) {
+  const auto run = [](SimStorage* storage) {
+    RETURN_IF_ERROR(storage->make_directory("/d"));
+    ASSIGN_OR_RETURN(const int file, storage->open("/d/a", kIoAlign, true));
+    HostMemory memory = host_memory(kIoAlign);
+    RETURN_IF_ERROR(transfer(storage, Op::kWrite, file, 0, memory.data(), kIoAlign));
+    RETURN_IF_ERROR(transfer(storage, Op::kRead, file, 0, memory.data(), kIoAlign));
+    RETURN_IF_ERROR(storage->sync(file));
+    RETURN_IF_ERROR(storage->write_file("/d/b", "x"));
+    ASSIGN_OR_RETURN(const std::string text, storage->read_file("/d/b", 10));
+    RETURN_IF_ERROR(storage->rename("/d/b", "/d/c"));
+    RETURN_IF_ERROR(storage->sync_directory("/d"));
+    ASSIGN_OR_RETURN(const std::vector<std::string> names, storage->list_directory("/d"));
+    RETURN_IF_ERROR(storage->remove_file("/d/c"));
+    return Status();
+  };
+  SimStorage clean(1, 0);
+  ASSERT_OK(run(&clean));
+  ASSERT_EQ(clean.calls(), 11);
+  for (int64_t nth = 1; nth <= clean.calls(); ++nth) {
+    SimStorage storage(1, 0);
+    SimFault fault;
+    fault.nth = nth;
+    storage.inject(fault);
+    EXPECT_EQ(run(&storage).code(), Exit::kIoError) << "call " << nth;
+    EXPECT_EQ(storage.faults(), 1);
+  }
+}
+
+TEST(SimStorage, AFailedFlushIsFinal) {
+  SimStorage storage(1);
+  auto file = storage.open("/a", kIoAlign, true);
+  ASSERT_TRUE(file.ok());
+  SimFault fault;
+  fault.calls = kSimSync;
+  fault.nth = 2;
+  storage.inject(fault);
+  EXPECT_TRUE(storage.sync(*file).ok());
+  EXPECT_FALSE(storage.sync(*file).ok());
+  EXPECT_FALSE(storage.sync(*file).ok());  // the fault is over, the file is not trusted any more
+}
+
+TEST(SimStorage, SeedsGiveDifferentCompletionOrders) {
+  std::set<std::vector<int>> orders;
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    constexpr int kRequests = 12;
+    SimStorage storage(seed, 200);
+    auto file = storage.open("/a", kRequests * kIoAlign, true);
+    ASSERT_TRUE(file.ok());
+    HostMemory memory = host_memory(kRequests * kIoAlign);
+    std::vector<IoRequest> requests(kRequests);
+    std::vector<int> order;  // only the storage's thread writes it
+    std::latch finished(kRequests);
+    for (int i = 0; i < kRequests; ++i) {
+      IoRequest& request = requests[static_cast<size_t>(i)];
+      request = {Op::kWrite, *file, i * kIoAlign, memory.data() + i * kIoAlign, kIoAlign, {}, {}};
+      request.done = [&, i](IoRequest&) {
+        order.push_back(i);
+        finished.count_down();
+      };
+      storage.submit(&request);
+    }
+    finished.wait();
+    orders.insert(order);
+  }
+  EXPECT_GT(orders.size(), 3u);
+}
+
+TEST(SimStorageDeathTest, OverlappingTransfersAreBugs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto overlap = [] {
+    SimStorage storage(1, 0);
+    SimFault slow;
+    slow.kind = SimFault::Kind::kDelay;
+    slow.nth = 2;
+    slow.delay_us = 2000000;
+    storage.inject(slow);
+    auto file = storage.open("/a", 4 * kIoAlign, true);
+    HostMemory memory = host_memory(4 * kIoAlign);
+    IoRequest read = {Op::kRead, *file, 0, memory.data(), 2 * kIoAlign, {}, [](IoRequest&) {}};
+    IoRequest write = {Op::kWrite, *file, kIoAlign, memory.data() + 2 * kIoAlign, kIoAlign, {},
+                       [](IoRequest&) {}};
+    storage.submit(&read);
+    storage.submit(&write);
+  };
+  EXPECT_DEATH(overlap(), "overlaps another transfer");
+}
+
+// Flushed content survives every crash; unflushed sectors are old or new, and over many seeds every
+// combination is seen: that is what makes the crash tests of other parts mean something.
+TEST(SimStorage, CrashKeepsWhatWasFlushedAndNothingElseForSure) {
+  std::set<std::string> seen;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SimStorage storage(seed, 0);
+    auto file = storage.open("/a", 4 * kIoAlign, true);
+    ASSERT_TRUE(file.ok());
+    HostMemory memory = host_memory(4 * kIoAlign);
+    std::memset(memory.data(), 'o', 4 * kIoAlign);
+    ASSERT_OK(transfer(&storage, Op::kWrite, *file, 0, memory.data(), 4 * kIoAlign));
+    ASSERT_OK(storage.sync(*file));
+    ASSERT_OK(storage.sync_directory("/"));
+    std::memset(memory.data(), 'n', 4 * kIoAlign);
+    ASSERT_OK(transfer(&storage, Op::kWrite, *file, kIoAlign, memory.data(), 2 * kIoAlign));
+    storage.crash(seed);
+    EXPECT_EQ(transfer(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).code(),
+              Exit::kIoError);
+    EXPECT_FALSE(storage.write_file("/b", "x").ok());
+    storage.restart();
+    EXPECT_FALSE(storage.sync(*file).ok()) << "an old handle";
+    EXPECT_FALSE(transfer(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).ok());
+    storage.close(*file);  // a destructor of the program that died
+    auto again = storage.open("/a", 4 * kIoAlign, false);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    ASSERT_OK(transfer(&storage, Op::kRead, *again, 0, memory.data(), 4 * kIoAlign));
+    std::string sectors;
+    for (int i = 0; i < 4; ++i) sectors += static_cast<char>(memory.data()[i * kIoAlign]);
+    for (int64_t i = 0; i < 4 * kIoAlign; ++i) {
+      ASSERT_EQ(static_cast<char>(memory.data()[i]), sectors[static_cast<size_t>(i / kIoAlign)]);
+    }
+    seen.insert(sectors);
+  }
+  EXPECT_EQ(seen, (std::set<std::string>{"oooo", "onoo", "oono", "onno"}));
+}
+
+TEST(SimStorage, CrashLosesNamesThatWereNotFlushed) {
+  std::set<std::string> seen;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SimStorage storage(seed, 0);
+    ASSERT_OK(storage.make_directory("/d"));
+    ASSERT_OK(storage.sync_directory("/"));
+    ASSERT_OK(storage.write_file("/d/kept", "1"));
+    ASSERT_OK(storage.write_file("/d/old", "1"));
+    ASSERT_OK(storage.sync_directory("/d"));
+    ASSERT_OK(storage.write_file("/d/new", "2"));
+    ASSERT_OK(storage.rename("/d/new", "/d/old"));
+    storage.crash(seed);
+    storage.restart();
+    const auto names = storage.list_directory("/d");
+    ASSERT_TRUE(names.ok());
+    std::string state;
+    for (const std::string& name : names.value()) {
+      state += name + "=" + *storage.read_file("/d/" + name, 10) + " ";
+    }
+    seen.insert(state);
+  }
+  // Neither, the creation alone, or the rename (with or without the creation's own record).
+  EXPECT_EQ(seen, (std::set<std::string>{"kept=1 old=1 ", "kept=1 new=2 old=1 ", "kept=1 old=2 "}));
+}
+
+TEST(SimStorage, ARestartWithoutACrashLosesNothing) {
+  SimStorage storage(1);
+  auto file = storage.open("/a", kIoAlign, true);
+  ASSERT_TRUE(file.ok());
+  HostMemory memory = host_memory(kIoAlign);
+  std::memset(memory.data(), 'x', kIoAlign);
+  ASSERT_OK(transfer(&storage, Op::kWrite, *file, 0, memory.data(), kIoAlign));
+  storage.restart();
+  auto again = storage.open("/a", kIoAlign, false);
+  ASSERT_TRUE(again.ok());
+  ASSERT_OK(transfer(&storage, Op::kRead, *again, 0, memory.data(), kIoAlign));
+  EXPECT_EQ(static_cast<char>(memory.data()[kIoAlign - 1]), 'x');
+}
+
+}  // namespace
+}  // namespace pagoda

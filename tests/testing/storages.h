@@ -1,0 +1,74 @@
+// The storages under test, by name, and blocking transfers on them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "device/device.h"
+#include "offload/storage_posix.h"
+#include "offload/storage_sim.h"
+#include "testing/temporary_directory.h"
+
+namespace pagoda::testing {
+
+// A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is absent
+// (null) where the system refuses io_uring; tests then skip, saying so.
+struct StorageUnderTest {
+  explicit StorageUnderTest(const std::string& kind) : kind(kind) {
+    if (kind == "sim") {
+      storage = std::make_unique<SimStorage>(/*seed=*/1);
+      EXPECT_TRUE(storage->make_directory("/sim").ok());
+    } else {
+      storage = another();
+    }
+  }
+  // A second storage on the same files, as another process would have; not for sim.
+  std::unique_ptr<Storage> another() const {
+    PosixOptions options;
+    options.lock_wait_ms = 120;
+    options.access = probe_direct_io(temporary.path());
+    if (kind == "threads") return make_thread_storage(options, 3);
+    auto uring = make_uring_storage(options);
+    return uring.ok() ? uring.take() : nullptr;
+  }
+  std::string directory() const { return kind == "sim" ? "/sim" : temporary.path(); }
+
+  std::string kind;
+  TemporaryDirectory temporary;
+  std::unique_ptr<Storage> storage;
+};
+
+inline HostMemory host_memory(int64_t bytes) {
+  auto memory = HostMemory::allocate(bytes);
+  EXPECT_TRUE(memory.ok());
+  return memory.take();
+}
+
+inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t offset,
+                       std::byte* data, int64_t bytes) {
+  Event done = Event::make();
+  IoRequest request;
+  request.op = op;
+  request.file = file;
+  request.offset = offset;
+  request.data = data;
+  request.bytes = bytes;
+  Status status;
+  request.done = [&](IoRequest& finished) {
+    status = finished.status;
+    done.signal();
+  };
+  storage->submit(&request);
+  done.wait();
+  return status;
+}
+
+}  // namespace pagoda::testing
+
+#define ASSERT_OK(expr)                                            \
+  do {                                                             \
+    const ::pagoda::Status status_of_expr = (expr);                \
+    ASSERT_TRUE(status_of_expr.ok()) << status_of_expr.message();  \
+  } while (0)
