@@ -34,7 +34,7 @@ struct Reading {
 };
 
 std::string write_file(const TempDir& dir, const std::string& text) {
-  const std::string path = dir.file("run.toml");
+  const std::string path = (dir / "run.toml");
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
@@ -173,7 +173,7 @@ TEST(RunFile, DamagedFilesNeverCrash) {
 TEST(RunFile, MissingFileAndFolder) {
   TempDir dir;
   Reading r;
-  EXPECT_EQ(r.read({}, dir.file("none.toml")).code(), Exit::kNoInput);
+  EXPECT_EQ(r.read({}, (dir / "none.toml")).code(), Exit::kNoInput);
   EXPECT_EQ(r.read({}, dir.path()).code(), Exit::kNoInput);
 }
 

@@ -1,0 +1,371 @@
+#include "checkpoint/hf_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "base/random.h"
+#include "checkpoint/hf_writer.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/tiny_config.h"
+
+namespace pagoda {
+namespace {
+
+constexpr uint64_t kSeed = 7;
+
+// A tensor as a test wants it on disk.
+struct Raw {
+  StoredDType dtype = StoredDType::kBF16;
+  std::vector<int64_t> shape;
+  std::string bytes;
+};
+using Model = std::map<std::string, Raw>;
+
+TensorTable table_of(const Json& config) {
+  auto parsed = ModelConfig::parse(config.dump(), "config");
+  CHECK(parsed.ok(), "%s", parsed.status().message().c_str());
+  return TensorTable::make(parsed.value());
+}
+
+// Random finite bit patterns of the dtype, not just rounded normals.
+Raw random_tensor(StoredDType dtype, std::vector<int64_t> shape, uint64_t key) {
+  Raw raw{dtype, shape, {}};
+  int64_t count = 1;
+  for (int64_t dim : shape) count *= dim;
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t r = philox(kSeed, RandomPurpose::kTest, key, static_cast<uint64_t>(i))[0];
+    // Clearing a bit of the exponent keeps the value finite.
+    const uint32_t bits = dtype == StoredDType::kF32 ? r & ~0x40000000u
+                                                     : r & 0xffffu & ~0x4000u;
+    raw.bytes.append(reinterpret_cast<const char*>(&bits),
+                     static_cast<size_t>(stored_bytes(dtype)));
+  }
+  return raw;
+}
+
+Model random_model(const TensorTable& table, std::vector<StoredDType> dtypes) {
+  Model model;
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    model[table.tensors[t].name] =
+        random_tensor(dtypes[t % dtypes.size()], table.tensors[t].shape, t);
+  }
+  return model;
+}
+
+void write_safetensors(const std::string& path, const Model& model) {
+  std::vector<SafetensorsWriter::Tensor> tensors;
+  for (const auto& [name, raw] : model) tensors.push_back({name, raw.dtype, raw.shape});
+  auto writer = SafetensorsWriter::create(path, tensors);
+  CHECK(writer.ok());
+  for (const auto& [name, raw] : model) {
+    CHECK(writer->append(raw.bytes.data(), static_cast<int64_t>(raw.bytes.size())).ok());
+  }
+  CHECK(writer->finish().ok());
+}
+
+class Folder : public testing::Test {
+ protected:
+  Folder() {
+    std::filesystem::create_directory(in_);
+    put_file(in_ + "/config.json", config_.dump(2));
+  }
+  // Two shards and their index, tensors dealt out alternately.
+  void write_shards(const Model& model) {
+    const char* kNames[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
+    Model halves[2];
+    index_ = {{"metadata", {{"total_size", 0}}}, {"weight_map", Json::object()}};
+    int n = 0;
+    for (const auto& [name, raw] : model) {
+      halves[n % 2][name] = raw;
+      index_["weight_map"][name] = kNames[n % 2];
+      ++n;
+    }
+    for (int i = 0; i < 2; ++i) write_safetensors(in_ + "/" + kNames[i], halves[i]);
+    put_index();
+  }
+  void put_index() { put_file(in_ + "/model.safetensors.index.json", index_.dump()); }
+  void expect_refused(const std::vector<std::string>& parts) {
+    const Status status = HfFolder::open(in_).status();
+    ASSERT_FALSE(status.ok()) << "accepted, expected: " << parts.front();
+    EXPECT_EQ(status.code(), Exit::kBadData) << status.message();
+    for (const std::string& part : parts) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
+    }
+  }
+  void export_folder(const HfFolder& source, const HfWriter::Options& options, size_t piece) {
+    auto writer = HfWriter::create(options, source.table());
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    for (size_t t = 0; t < source.table().tensors.size(); ++t) {
+      std::vector<float> values(static_cast<size_t>(source.table().tensors[t].num_elements()));
+      ASSERT_TRUE(source.read_tensor(static_cast<int64_t>(t), values.data()).ok());
+      for (size_t at = 0; at < values.size(); at += piece) {
+        const size_t count = std::min(piece, values.size() - at);
+        const Status status = writer->append(static_cast<int64_t>(t), values.data() + at,
+                                             static_cast<int64_t>(count));
+        ASSERT_TRUE(status.ok()) << status.message();
+      }
+    }
+    const Status status = writer->finish();
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  // Each tensor's bytes of a folder equal the model's.
+  void expect_holds(const std::string& directory, const Model& model) {
+    size_t found = 0;
+    for (const auto& file : std::filesystem::directory_iterator(directory)) {
+      if (file.path().extension() != ".safetensors") continue;
+      auto shard = SafetensorsFile::open(file.path());
+      ASSERT_TRUE(shard.ok()) << shard.status().message();
+      for (const SafetensorsEntry& entry : shard->entries()) {
+        const Raw& raw = model.at(entry.name);
+        std::string bytes(static_cast<size_t>(entry.bytes), '\0');
+        ASSERT_TRUE(shard->read(entry, 0, bytes.data(), entry.bytes).ok());
+        EXPECT_TRUE(bytes == raw.bytes) << entry.name << " differs";
+        EXPECT_EQ(entry.dtype, safetensors_name(raw.dtype));
+        EXPECT_EQ(entry.shape, raw.shape);
+        ++found;
+      }
+    }
+    EXPECT_EQ(found, model.size());
+  }
+
+  TempDir dir_;
+  const Json config_ = tiny_config();
+  const TensorTable table_ = table_of(config_);
+  const std::string in_ = dir_ / "in", out_ = dir_ / "out";
+  Json index_;
+};
+
+const std::vector<StoredDType> kMixed = {StoredDType::kF32, StoredDType::kBF16, StoredDType::kF16};
+
+TEST_F(Folder, UntrainedExportIsByteExact) {
+  for (const auto& dtypes : {std::vector<StoredDType>{StoredDType::kBF16},
+                             std::vector<StoredDType>{StoredDType::kF32}, kMixed}) {
+    std::filesystem::remove_all(out_);
+    const Model model = random_model(table_, dtypes);
+    write_safetensors(in_ + "/model.safetensors", model);
+    auto folder = HfFolder::open(in_);
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+    ASSERT_TRUE(options.ok());
+    export_folder(folder.value(), options.value(), 100);
+    expect_holds(out_, model);
+    EXPECT_EQ(get_file(out_ + "/config.json"), get_file(in_ + "/config.json"));
+  }
+}
+
+TEST_F(Folder, ShardsInAndOutAreByteExact) {
+  const Model model = random_model(table_, kMixed);
+  write_shards(model);
+  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "generation_config.json"}) {
+    put_file(in_ + "/" + name, std::string("content of ") + name);
+  }
+  put_file(in_ + "/README.md", "not copied");
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+  ASSERT_TRUE(options.ok());
+  options->shard_bytes = 4000;
+  export_folder(folder.value(), options.value(), 1 << 20);
+  expect_holds(out_, model);
+  EXPECT_EQ(get_file(out_ + "/merges.txt"), "content of merges.txt");
+  EXPECT_EQ(get_file(out_ + "/generation_config.json"), "content of generation_config.json");
+  EXPECT_FALSE(std::filesystem::exists(out_ + "/README.md"));
+  EXPECT_FALSE(std::filesystem::exists(out_ + "/model.safetensors"));
+  EXPECT_TRUE(std::filesystem::exists(out_ + "/model.safetensors.index.json"));
+  int64_t total = 0, files = 0;
+  for (const auto& [name, raw] : model) total += static_cast<int64_t>(raw.bytes.size());
+  const Json index = Json::parse(get_file(out_ + "/model.safetensors.index.json"));
+  EXPECT_EQ(index["metadata"]["total_size"], total);
+  for (const auto& file : std::filesystem::directory_iterator(out_)) {
+    EXPECT_NE(file.path().extension(), ".tmp");
+    files += file.path().extension() == ".safetensors";
+  }
+  EXPECT_GT(files, 3);
+  auto again = HfFolder::open(out_);
+  EXPECT_TRUE(again.ok()) << again.status().message();
+}
+
+TEST_F(Folder, ChangedDtypeIsSaidInTheConfig) {
+  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok());
+  auto same = HfWriter::options_for(out_, folder.value(), DType::kBF16);
+  EXPECT_EQ(same->config_json, folder->config().json);
+  auto wider = HfWriter::options_for(out_, folder.value(), DType::kF32);
+  Json expected = config_;
+  expected["torch_dtype"] = "float32";
+  EXPECT_EQ(Json::parse(wider->config_json), expected);
+  auto five = config_with_dtype(R"({"z":1,"dtype":"bfloat16","a":2})", StoredDType::kF32, "f");
+  EXPECT_EQ(five.value(), "{\n  \"z\": 1,\n  \"dtype\": \"float32\",\n  \"a\": 2\n}\n");
+}
+
+TEST_F(Folder, RecordWeightsAreTheRoundedMaster) {
+  write_safetensors(in_ + "/model.safetensors", random_model(table_, kMixed));
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok());
+  for (size_t r = 0; r < table_.records.size(); ++r) {
+    const RecordSpec& record = table_.records[r];
+    const auto count = static_cast<size_t>(record.num_elements);
+    std::vector<float> f32(count), master(count);
+    std::vector<bf16> weights(count);
+    const auto index = static_cast<int64_t>(r);
+    ASSERT_TRUE(folder->read_record_weights(index, DType::kF32, f32.data()).ok());
+    ASSERT_TRUE(folder->read_record_weights(index, DType::kBF16, weights.data()).ok());
+    for (int64_t t = record.first_tensor; t < record.first_tensor + record.num_tensors; ++t) {
+      ASSERT_TRUE(folder->read_tensor(t, master.data() + table_.tensors[t].offset).ok());
+    }
+    for (size_t i = 0; i < count; ++i) {
+      ASSERT_EQ(std::memcmp(&f32[i], &master[i], 4), 0) << record.name() << " element " << i;
+      ASSERT_EQ(weights[i].bits, bf16_round_weight(master[i]).bits)
+          << record.name() << " element " << i << " = " << master[i];
+    }
+  }
+}
+
+TEST_F(Folder, NamesWhatIsMissingUnusedOrMisshapen) {
+  const Model good = random_model(table_, {StoredDType::kBF16});
+  const std::string name = "model.layers.1.mlp.experts.2.down_proj.weight";
+  const auto with = [&](const std::function<void(Model&)>& change) {
+    Model model = good;
+    change(model);
+    write_safetensors(in_ + "/model.safetensors", model);
+  };
+  with([&](Model& m) { m.erase(name); });
+  expect_refused({name, "is missing"});
+  with([&](Model& m) { m.erase(name), m.erase("model.norm.weight"); });
+  expect_refused({name, "is missing", "and 1 more"});
+  with([&](Model& m) { m["model.layers.1.mlp.experts.3.up_proj.weight"] = m[name]; });
+  expect_refused({"experts.3.up_proj.weight", "not part of the model", "model.safetensors"});
+  with([&](Model& m) { std::swap(m[name].shape[0], m[name].shape[1]); });
+  expect_refused({name, "has shape (12, 16)", "makes it (16, 12)"});
+  with([&](Model& m) { m["model.norm.weight"].shape = {1, 16}; });
+  expect_refused({"model.norm.weight", "(1, 16)"});
+  with([](Model&) {});
+  EXPECT_TRUE(HfFolder::open(in_).ok());
+}
+
+TEST_F(Folder, NamesAWrongDtype) {
+  Json header = Json::object();
+  int64_t end = 0;
+  for (const TensorSpec& tensor : table_.tensors) {
+    const bool odd = tensor.name == "model.norm.weight";
+    const int64_t begin = end;
+    end += tensor.num_elements() * (odd ? 1 : 2);
+    header[tensor.name] = {{"dtype", odd ? "F8_E4M3" : "BF16"},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {begin, end}}};
+  }
+  const std::string text = header.dump();
+  const uint64_t length = text.size();
+  put_file(in_ + "/model.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) +
+                                           text + std::string(static_cast<size_t>(end), '\0'));
+  expect_refused({"model.norm.weight", "F8_E4M3"});
+}
+
+TEST_F(Folder, NamesNonFiniteWeights) {
+  const std::string name = "model.layers.1.mlp.gate.weight";
+  for (const auto& [dtype, bits] : std::map<StoredDType, std::vector<uint32_t>>{
+           {StoredDType::kF32, {0x7f800000u, 0xff800000u, 0x7fc00000u}},
+           {StoredDType::kBF16, {0x7f80u, 0xffc1u}},
+           {StoredDType::kF16, {0x7c00u, 0xfe00u}}}) {
+    for (const uint32_t pattern : bits) {
+      Model model = random_model(table_, {dtype});
+      std::memcpy(model[name].bytes.data() + 5 * stored_bytes(dtype), &pattern,
+                  static_cast<size_t>(stored_bytes(dtype)));
+      write_safetensors(in_ + "/model.safetensors", model);
+      auto folder = HfFolder::open(in_);
+      ASSERT_TRUE(folder.ok()) << folder.status().message();
+      std::vector<float> out(static_cast<size_t>(table_.records[table_.layer(1)].num_elements));
+      const Status status = folder->read_record_weights(table_.layer(1), DType::kF32, out.data());
+      EXPECT_EQ(status.code(), Exit::kBadData);
+      EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+      EXPECT_NE(status.message().find("element 5"), std::string::npos) << status.message();
+    }
+  }
+}
+
+TEST_F(Folder, IndexAndShardsMustAgree) {
+  const Model model = random_model(table_, {StoredDType::kBF16});
+  const std::string name = "lm_head.weight";
+  write_shards(model);
+  ASSERT_TRUE(HfFolder::open(in_).ok());
+  const Json good = index_;
+  const std::string here = good["weight_map"][name];
+  const std::string other = here == "model-00001-of-00002.safetensors"
+                                ? "model-00002-of-00002.safetensors"
+                                : "model-00001-of-00002.safetensors";
+  index_["weight_map"][name] = other;
+  put_index();
+  expect_refused({name});
+  index_ = good;
+  index_["weight_map"].erase(name);
+  put_index();
+  expect_refused({name, "not said to be here"});
+  index_ = good;
+  index_["weight_map"]["model.extra"] = here;
+  put_index();
+  expect_refused({"model.extra", "where the index puts it"});
+  index_ = Json::object();
+  put_index();
+  expect_refused({"weight_map"});
+}
+
+TEST_F(Folder, IndexCannotLeadOutOfTheFolder) {
+  write_shards(random_model(table_, {StoredDType::kBF16}));
+  const Json good = index_;
+  for (const char* path : {"../secret.safetensors", "/etc/passwd", "a/b", "..", ".", "", ".hidden",
+                           "line\nbreak", "nul\u0001"}) {
+    index_ = good;
+    index_["weight_map"]["lm_head.weight"] = path;
+    put_index();
+    expect_refused({"lm_head.weight", "plain file"});
+  }
+  index_ = good;
+  put_index();
+  const std::string shard = in_ + "/model-00001-of-00002.safetensors";
+  std::filesystem::rename(shard, dir_ / "elsewhere");
+  EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
+  std::filesystem::create_symlink("../elsewhere", shard);
+  expect_refused({"model-00001-of-00002.safetensors", "symbolic link"});
+}
+
+TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
+  EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
+  EXPECT_EQ(HfFolder::open(dir_ / "absent").status().code(), Exit::kNoInput);
+  write_shards(random_model(table_, {StoredDType::kBF16}));
+  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
+  expect_refused({"holds both"});
+}
+
+TEST_F(Folder, WriterRefusesUsedFoldersAndNonFiniteValues) {
+  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok());
+  auto options = HfWriter::options_for(in_, folder.value(), std::nullopt);
+  const std::string before = get_file(in_ + "/model.safetensors");
+  EXPECT_EQ(HfWriter::create(options.value(), table_).status().code(), Exit::kCannotCreate);
+  EXPECT_EQ(get_file(in_ + "/model.safetensors"), before);
+  options->directory = out_;
+  options->dtypes[0] = StoredDType::kF16;
+  for (const float value : {1e6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    std::filesystem::remove_all(out_);
+    auto writer = HfWriter::create(options.value(), table_);
+    ASSERT_TRUE(writer.ok());
+    const float values[] = {1.0f, value};
+    const Status status = writer->append(0, values, 2);
+    EXPECT_EQ(status.code(), Exit::kDiverged);
+    EXPECT_NE(status.message().find("model.embed_tokens.weight"), std::string::npos);
+    EXPECT_NE(status.message().find("element 1"), std::string::npos) << status.message();
+  }
+  EXPECT_FALSE(std::filesystem::exists(out_ + "/config.json"));
+  EXPECT_EQ(std::filesystem::status(out_).permissions(), std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+}  // namespace pagoda

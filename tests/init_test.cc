@@ -1,0 +1,157 @@
+#include "checkpoint/init_folder.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/random.h"
+#include "checkpoint/hf_folder.h"
+#include "data/tokenizer.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/tiny_config.h"
+
+namespace pagoda {
+namespace {
+
+class Init : public testing::Test {
+ protected:
+  Init() { put_file(options_.config_path, tiny_config().dump(2)); }
+  TempDir dir_;
+  InitOptions options_{dir_ / "config.json", "", dir_ / "out", 42, DType::kBF16};
+};
+
+TEST_F(Init, MakesAModelOfTheDistributionAsked) {
+  const Status status = init_folder(options_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  auto folder = HfFolder::open(dir_ / "out");
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  double sum = 0, squares = 0;
+  int64_t count = 0;
+  for (size_t t = 0; t < folder->table().tensors.size(); ++t) {
+    const TensorSpec& tensor = folder->table().tensors[t];
+    std::vector<float> values(static_cast<size_t>(tensor.num_elements()));
+    ASSERT_TRUE(folder->read_tensor(static_cast<int64_t>(t), values.data()).ok());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (tensor.init == TensorInit::kOnes) {
+        ASSERT_EQ(values[i], 1.0f) << tensor.name;
+        continue;
+      }
+      const float drawn = 0.02f * random_normal(42, RandomPurpose::kInit, t, i);
+      ASSERT_EQ(values[i], to_float(bf16_round_weight(drawn))) << tensor.name << " " << i;
+      sum += values[i];
+      squares += double{values[i]} * values[i];
+      ++count;
+    }
+  }
+  // Five standard errors of mean and variance of `count` normal values.
+  const double n = static_cast<double>(count);
+  EXPECT_LT(std::fabs(sum / n), 5 * 0.02 / std::sqrt(n));
+  EXPECT_LT(std::fabs(squares / n / (0.02 * 0.02) - 1), 5 * std::sqrt(2 / n));
+}
+
+TEST_F(Init, SameSeedSameBytes) {
+  ASSERT_TRUE(init_folder(options_).ok());
+  options_.out_directory = dir_ / "again";
+  ASSERT_TRUE(init_folder(options_).ok());
+  options_.out_directory = dir_ / "other";
+  options_.seed = 43;
+  ASSERT_TRUE(init_folder(options_).ok());
+  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    EXPECT_EQ(get_file(dir_ / "out/" + name), get_file(dir_ / "again/" + name));
+  }
+  const std::string weights = get_file(dir_ / "out/model.safetensors");
+  EXPECT_TRUE(weights == get_file(dir_ / "again/model.safetensors"));
+  EXPECT_FALSE(weights == get_file(dir_ / "other/model.safetensors"));
+}
+
+TEST_F(Init, Fp32IsSaidInTheConfig) {
+  options_.dtype = DType::kF32;
+  ASSERT_TRUE(init_folder(options_).ok());
+  EXPECT_EQ(Json::parse(get_file(dir_ / "out/config.json"))["torch_dtype"], "float32");
+  auto folder = HfFolder::open(dir_ / "out");
+  ASSERT_TRUE(folder.ok());
+  EXPECT_EQ(folder->dtypes().front(), StoredDType::kF32);
+}
+
+TEST_F(Init, WritesTheByteTokenizer) {
+  ASSERT_TRUE(init_folder(options_).ok());
+  const auto tokenizer = Tokenizer::open(dir_ / "out");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  std::vector<uint32_t> ids;
+  tokenizer.value().encode(all, &ids);
+  ASSERT_EQ(ids.size(), 256u);
+  for (uint32_t byte = 0; byte < 256; ++byte) EXPECT_EQ(ids[byte], byte);
+  // The vocabulary's spelling of some bytes, from the published GPT-2 table.
+  const Json vocabulary = Json::parse(get_file(dir_ / "out/tokenizer.json"))["model"]["vocab"];
+  EXPECT_EQ(vocabulary["A"], 65);
+  EXPECT_EQ(vocabulary["\u0120"], 32);   // space
+  EXPECT_EQ(vocabulary["\u010A"], 10);   // newline
+  EXPECT_EQ(vocabulary["\u0100"], 0);
+  EXPECT_EQ(vocabulary["\u0143"], 173);  // soft hyphen, the last that is moved
+  EXPECT_EQ(vocabulary["\u00FF"], 255);
+}
+
+TEST_F(Init, CopiesAGivenTokenizer) {
+  std::filesystem::create_directory(dir_ / "tok");
+  options_.tokenizer_directory = dir_ / "tok";
+  EXPECT_EQ(init_folder(options_).code(), Exit::kNoInput);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+  put_file(dir_ / "tok/tokenizer.json", "{\"mine\":1}");
+  put_file(dir_ / "tok/special_tokens_map.json", "{}");
+  ASSERT_TRUE(init_folder(options_).ok());
+  EXPECT_EQ(get_file(dir_ / "out/tokenizer.json"), "{\"mine\":1}");
+  EXPECT_EQ(get_file(dir_ / "out/special_tokens_map.json"), "{}");
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/tokenizer_config.json"));
+}
+
+TEST_F(Init, RefusesBadInput) {
+  Json small = tiny_config();
+  small["vocab_size"] = 256;
+  put_file(options_.config_path, small.dump());
+  EXPECT_EQ(init_folder(options_).code(), Exit::kBadData);
+  put_file(options_.config_path, "{");
+  EXPECT_EQ(init_folder(options_).code(), Exit::kBadData);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+  put_file(options_.config_path, tiny_config().dump());
+  std::filesystem::create_directory(dir_ / "out");
+  put_file(dir_ / "out/kept", "x");
+  EXPECT_EQ(init_folder(options_).code(), Exit::kCannotCreate);
+  EXPECT_EQ(get_file(dir_ / "out/kept"), "x");
+}
+
+TEST(Tokenizer, RefusesAnyOther) {
+  TempDir dir;
+  const Json good = Json::parse(byte_tokenizer_json());
+  const auto refusal = [&](const Json& json) {
+    put_file(dir / "tokenizer.json", json.dump());
+    const auto result = Tokenizer::open(dir.path());
+    return result.ok() ? std::string("accepted") : result.status().message();
+  };
+  EXPECT_EQ(refusal(good), "accepted");
+  Json other = good;
+  other["model"]["type"] = "WordPiece";
+  EXPECT_NE(refusal(other).find("WordPiece"), std::string::npos);
+  other = good;
+  other["model"]["vocab"]["A"] = 66, other["model"]["vocab"]["B"] = 65;
+  EXPECT_NE(refusal(other).find("not the bytes in order"), std::string::npos);
+  other = good;
+  other["model"]["merges"] = {"a b"};
+  EXPECT_NE(refusal(other).find("1 merges"), std::string::npos);
+  other = good;
+  other["normalizer"] = {{"type", "NFC"}};
+  EXPECT_NE(refusal(other).find("normalizer"), std::string::npos);
+  other = good;
+  other["pre_tokenizer"]["add_prefix_space"] = true;
+  EXPECT_NE(refusal(other).find("ByteLevel"), std::string::npos);
+  other = good;
+  other["added_tokens"][0]["id"] = 257;
+  EXPECT_NE(refusal(other).find("added tokens"), std::string::npos);
+  EXPECT_NE(refusal(Json::array()).find("null"), std::string::npos);
+  EXPECT_NE(refusal(Json{{"model", 3}}).find("null"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace pagoda

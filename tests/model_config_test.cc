@@ -1,0 +1,173 @@
+#include "model/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include "model/json.h"
+#include "tests/testing/tiny_config.h"
+
+namespace pagoda {
+namespace {
+
+// The tiny config with some keys replaced; a null patch removes the key.
+Result<ModelConfig> parse_with(const Json& patch) {
+  Json config = tiny_config();
+  config.merge_patch(patch);
+  return ModelConfig::parse(config.dump(), "DIR/config.json");
+}
+
+void expect_refused(const Json& patch, const std::string& part) {
+  const auto result = parse_with(patch);
+  ASSERT_FALSE(result.ok()) << patch.dump();
+  EXPECT_EQ(result.status().code(), Exit::kBadData);
+  const std::string message = result.status().message();
+  EXPECT_NE(message.find(part), std::string::npos) << message;
+  EXPECT_EQ(message.find("DIR/config.json: "), 0u) << message;
+  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+}
+
+TEST(ModelConfig, ReadsEveryField) {
+  auto result = parse_with(Json::object());
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  const ModelConfig& c = result.value();
+  EXPECT_EQ(c.vocab_size, 257);
+  EXPECT_EQ(c.hidden_size, 16);
+  EXPECT_EQ(c.num_layers, 2);
+  EXPECT_EQ(c.num_heads, 4);
+  EXPECT_EQ(c.num_kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 8);
+  EXPECT_EQ(c.intermediate_size, 24);
+  EXPECT_EQ(c.moe_intermediate_size, 12);
+  EXPECT_EQ(c.num_experts, 3);
+  EXPECT_EQ(c.experts_per_token, 2);
+  EXPECT_TRUE(c.norm_topk_prob);
+  EXPECT_EQ(c.mlp_only_layers, std::vector<int64_t>{0});
+  EXPECT_EQ(c.rms_norm_eps, 1e-6);
+  EXPECT_EQ(c.rope_theta, 1e6);
+  EXPECT_FALSE(c.tie_word_embeddings);
+  EXPECT_EQ(c.router_aux_loss_coef, 0.01);
+  EXPECT_EQ(c.initializer_range, 0.02);
+  EXPECT_EQ(c.max_position_embeddings, 128);
+  EXPECT_EQ(c.eos_token_id, 256);
+  EXPECT_EQ(c.json, tiny_config().dump());
+}
+
+TEST(ModelConfig, ReadsTheSpellingOfTransformers5) {
+  auto result = parse_with({{"rope_theta", nullptr},
+                            {"torch_dtype", nullptr},
+                            {"num_experts", nullptr},
+                            {"num_local_experts", 3},
+                            {"dtype", "bfloat16"},
+                            {"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "default"}}}});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->rope_theta, 5e5);
+  EXPECT_EQ(result->num_experts, 3);
+}
+
+TEST(ModelConfig, DefaultsAreThoseOfTransformers) {
+  auto result = parse_with({{"rope_theta", nullptr}, {"mlp_only_layers", nullptr},
+                            {"head_dim", nullptr}, {"norm_topk_prob", nullptr},
+                            {"eos_token_id", nullptr}, {"router_aux_loss_coef", nullptr}});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_EQ(result->rope_theta, 10000.0);
+  EXPECT_EQ(result->head_dim, 4);
+  EXPECT_EQ(result->router_aux_loss_coef, 0.001);
+  EXPECT_FALSE(result->norm_topk_prob);
+  EXPECT_EQ(result->eos_token_id, -1);
+  EXPECT_EQ(result->num_moe_layers(), 2);
+}
+
+TEST(ModelConfig, MoeLayersAreChosenAsInTransformers) {
+  auto result = parse_with({{"num_hidden_layers", 8}, {"decoder_sparse_step", 2},
+                            {"mlp_only_layers", {3, 4}}});
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  std::vector<int64_t> moe;
+  for (int64_t l = 0; l < 8; ++l) {
+    if (result->is_moe_layer(l)) moe.push_back(l);
+  }
+  EXPECT_EQ(moe, (std::vector<int64_t>{1, 5, 7}));
+  EXPECT_EQ(result->num_moe_layers(), 3);
+}
+
+TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
+  expect_refused({{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"");
+  expect_refused({{"model_type", nullptr}}, "\"model_type\" is missing");
+  expect_refused({{"hidden_act", "gelu"}}, "\"hidden_act\"");
+  expect_refused({{"attention_bias", true}}, "\"attention_bias\"");
+  expect_refused({{"use_sliding_window", true}}, "\"use_sliding_window\"");
+  expect_refused({{"attention_dropout", 0.1}}, "\"attention_dropout\"");
+  expect_refused({{"quantization_config", {{"bits", 4}}}}, "\"quantization_config\"");
+  expect_refused({{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\"");
+  expect_refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"rope_scaling\"");
+  expect_refused({{"rope_parameters", {{"rope_type", "linear"}}}}, "\"rope_parameters\"");
+  expect_refused({{"rope_parameters", {{"rope_theta", 7.0}}}}, "differ");
+  expect_refused({{"num_local_experts", 4}}, "differ");
+}
+
+TEST(ModelConfig, RefusesSizesThatCannotBe) {
+  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "intermediate_size", "moe_intermediate_size", "num_experts",
+                          "num_experts_per_tok"}) {
+    const std::string name = strf("\"%s\"", key);
+    expect_refused({{key, 0}}, name);
+    expect_refused({{key, -5}}, name);
+    expect_refused({{key, 2.5}}, name);
+    expect_refused({{key, "16"}}, name);
+    expect_refused({{key, 18446744073709551615u}}, name);
+    expect_refused({{key, nullptr}}, name);
+  }
+  expect_refused({{"num_experts", 4097}}, "\"num_experts\"");
+  expect_refused({{"num_hidden_layers", 1025}}, "\"num_hidden_layers\"");
+  expect_refused({{"vocab_size", (1 << 22) + 1}}, "\"vocab_size\"");
+  expect_refused({{"num_experts_per_tok", 4}}, "\"num_experts_per_tok\"");
+  expect_refused({{"num_key_value_heads", 3}}, "\"num_key_value_heads\"");
+  expect_refused({{"head_dim", 7}}, "\"head_dim\"");
+  expect_refused({{"mlp_only_layers", {2}}}, "\"mlp_only_layers\"");
+  expect_refused({{"rms_norm_eps", "small"}}, "\"rms_norm_eps\"");
+  expect_refused({{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\"");
+  expect_refused({{"eos_token_id", -2}}, "\"eos_token_id\"");
+  expect_refused({{"hidden_size", 1 << 24}, {"moe_intermediate_size", 1 << 24},
+                  {"num_experts", 4096}, {"num_hidden_layers", 80}},
+                 "parameters");
+  expect_refused({{"num_experts", 4096}, {"num_hidden_layers", 1024}}, "tensors");
+}
+
+TEST(ModelConfig, RefusesWhatIsNotAnObject) {
+  for (const char* text : {"", "[]", "3", "{\"a\":1", "{}x", "\xEF\xBB\xBF{}"}) {
+    const auto result = ModelConfig::parse(text, "f");
+    ASSERT_FALSE(result.ok()) << text;
+    EXPECT_EQ(result.status().code(), Exit::kBadData);
+  }
+}
+
+TEST(Json, RefusesDuplicatesDepthNulAndBadText) {
+  const auto message = [](std::string_view text, const JsonLimits& limits = {}) {
+    const auto result = parse_json(text, "f", limits);
+    return result.ok() ? std::string("accepted") : result.status().message();
+  };
+  EXPECT_EQ(message(R"({"a":1,"b":{"a":[1,{"c":null}]}})"), "accepted");
+  EXPECT_EQ(message(R"({"a":1,"b":2,"a":3})"), "f: byte 16: duplicate key \"a\"");
+  EXPECT_NE(message(std::string("{}\0{}", 5)).find("byte 2: invalid JSON: NUL"), std::string::npos);
+  EXPECT_NE(message("[1,2").find("f: byte 4: invalid JSON"), std::string::npos);
+  EXPECT_NE(message("\"\xC3(\"").find("invalid"), std::string::npos);
+  EXPECT_NE(message(R"("\ud800")").find("invalid"), std::string::npos);
+  EXPECT_NE(message("[1e999]").find("invalid"), std::string::npos);
+  EXPECT_EQ(message(std::string(64, '[') + std::string(64, ']')), "accepted");
+  EXPECT_EQ(message(std::string(65, '[') + std::string(65, ']')),
+            "f: byte 65: nested deeper than 64");
+  EXPECT_NE(message(std::string(500000, '[')).find("nested deeper"), std::string::npos);
+  EXPECT_EQ(message("[1,2,3]", {.max_values = 4}), "accepted");
+  EXPECT_NE(message("[1,2,3,4]", {.max_values = 4}).find("more than 4 values"), std::string::npos);
+  EXPECT_EQ(message("\"abcd\"", {.max_string_bytes = 4}), "accepted");
+  EXPECT_NE(message("\"abcde\"", {.max_string_bytes = 4}).find("longer than 4"), std::string::npos);
+  EXPECT_NE(message("[1]", {.max_bytes = 2}).find("limit of 2"), std::string::npos);
+}
+
+TEST(Json, KeepsValues) {
+  const std::string text = R"({"a":[1,-2,3.5,true,null,"x\u00e9"],"b":{},"c":[[],[[]]]})";
+  auto result = parse_json(text, "f");
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result.value(), Json::parse(text));
+}
+
+}  // namespace
+}  // namespace pagoda

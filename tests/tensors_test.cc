@@ -1,0 +1,96 @@
+#include "model/tensors.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/testing/tiny_config.h"
+
+namespace pagoda {
+namespace {
+
+ModelConfig config_of(const Json& json) {
+  auto result = ModelConfig::parse(json.dump(), "config");
+  CHECK(result.ok(), "%s", result.status().message().c_str());
+  return result.take();
+}
+
+// The published sizes of Qwen3-30B-A3B.
+ModelConfig qwen3_30b_a3b() {
+  Json json = tiny_config();
+  json.merge_patch({{"vocab_size", 151936}, {"hidden_size", 2048}, {"num_hidden_layers", 48},
+                    {"num_attention_heads", 32}, {"num_key_value_heads", 4}, {"head_dim", 128},
+                    {"intermediate_size", 6144}, {"moe_intermediate_size", 768},
+                    {"num_experts", 128}, {"num_experts_per_tok", 8},
+                    {"mlp_only_layers", Json::array()}});
+  return config_of(json);
+}
+
+TEST(TensorTable, CountsTheParametersOfQwen3_30B_A3B) {
+  const ModelConfig config = qwen3_30b_a3b();
+  const TensorTable table = TensorTable::make(config);
+  // Both figures are those of the model with Transformers (num_parameters, and less idle experts).
+  EXPECT_EQ(table.total_parameters(), 30532122624);
+  EXPECT_EQ(table.active_parameters(config), 3353032704);
+  EXPECT_EQ(table.tensors.size(), 18867u);
+  EXPECT_EQ(table.records.size(), 2u + 48u + 48u * 128u);
+  const RecordSpec& expert = table.records[table.expert(47, 127)];
+  EXPECT_EQ(expert.name(), "layer 47, expert 127");
+  EXPECT_EQ(expert.weight_page_bytes(DType::kBF16), 3 * 2048 * 768 * 2);
+  EXPECT_EQ(expert.state_page_bytes(), 3 * 2048 * 768 * 12);
+}
+
+TEST(TensorTable, RecordsHoldTheirTensorsWithoutGaps) {
+  const ModelConfig config = config_of(tiny_config());
+  const TensorTable table = TensorTable::make(config);
+  std::set<std::string> names;
+  size_t next_tensor = 0;
+  for (size_t r = 0; r < table.records.size(); ++r) {
+    const RecordSpec& record = table.records[r];
+    ASSERT_EQ(record.first_tensor, static_cast<int64_t>(next_tensor)) << record.name();
+    int64_t offset = 0;
+    for (int64_t i = 0; i < record.num_tensors; ++i, ++next_tensor) {
+      const TensorSpec& tensor = table.tensors[next_tensor];
+      EXPECT_EQ(tensor.record, static_cast<int64_t>(r)) << tensor.name;
+      EXPECT_EQ(tensor.offset, offset) << tensor.name;
+      EXPECT_EQ(tensor.decay, tensor.shape.size() == 2) << tensor.name;
+      EXPECT_TRUE(names.insert(tensor.name).second) << tensor.name;
+      offset += tensor.num_elements();
+    }
+    EXPECT_EQ(record.num_elements, offset) << record.name();
+  }
+  EXPECT_EQ(next_tensor, table.tensors.size());
+}
+
+TEST(TensorTable, DenseAndMoeLayersHaveTheirNames) {
+  const ModelConfig config = config_of(tiny_config());
+  const TensorTable table = TensorTable::make(config);
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : table.tensors) names.insert(tensor.name);
+  EXPECT_TRUE(names.count("model.layers.0.mlp.down_proj.weight"));
+  EXPECT_FALSE(names.count("model.layers.0.mlp.gate.weight"));
+  EXPECT_TRUE(names.count("model.layers.1.mlp.gate.weight"));
+  EXPECT_TRUE(names.count("model.layers.1.mlp.experts.2.up_proj.weight"));
+  EXPECT_FALSE(names.count("model.layers.1.mlp.experts.3.up_proj.weight"));
+  EXPECT_TRUE(names.count("lm_head.weight"));
+  // q, k, v are one matrix to multiply, and so are gate and up.
+  const int64_t layer = table.layer(1), expert = table.expert(1, 0);
+  EXPECT_EQ(table.offset(layer, "k_proj.weight") - table.offset(layer, "q_proj.weight"),
+            4 * 8 * 16);
+  EXPECT_EQ(table.offset(layer, "v_proj.weight") - table.offset(layer, "k_proj.weight"),
+            2 * 8 * 16);
+  EXPECT_EQ(table.offset(expert, "up_proj.weight") - table.offset(expert, "gate_proj.weight"),
+            12 * 16);
+}
+
+TEST(TensorTable, TiedEmbeddingsHaveNoHeadMatrix) {
+  Json json = tiny_config();
+  const int64_t untied = TensorTable::make(config_of(json)).total_parameters();
+  json["tie_word_embeddings"] = true;
+  const TensorTable table = TensorTable::make(config_of(json));
+  EXPECT_EQ(untied - table.total_parameters(), 257 * 16);
+  EXPECT_EQ(table.records[table.head()].num_tensors, 1);
+}
+
+}  // namespace
+}  // namespace pagoda
