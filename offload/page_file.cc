@@ -445,6 +445,11 @@ bool PageFile::has(PageId page) const {
   return impl_->index[page].newest.present;
 }
 
+uint64_t PageFile::generation(PageId page) const {
+  CHECK(has(page), "page %u has no version", page);
+  return impl_->index[page].newest.generation;
+}
+
 void PageFile::drop(PageId page) {
   CHECK(page < impl_->pages.size() && !impl_->pages[page].durable, "page %u is durable", page);
   impl_->index[page].newest.present = false;

@@ -44,12 +44,13 @@ int64_t Pager::host_bytes(const Options& options) {
 Result<std::unique_ptr<Pager>> Pager::create(Options options, PageFile* file, Storage* storage) {
   ASSIGN_OR_RETURN(HostMemory memory, HostMemory::allocate(host_bytes(options)));
   storage->register_memory(memory.data(), memory.bytes());
-  return std::unique_ptr<Pager>(new Pager(std::move(options), file, std::move(memory)));
+  return std::unique_ptr<Pager>(new Pager(std::move(options), file, storage, std::move(memory)));
 }
 
-Pager::Pager(Options options, PageFile* file, HostMemory memory)
+Pager::Pager(Options options, PageFile* file, Storage* storage, HostMemory memory)
     : options_(std::move(options)),
       file_(file),
+      storage_(storage),
       memory_(std::move(memory)),
       residency_(static_cast<int>(options_.devices.size()), options_.classes, options_.page_class),
       disk_ready_(options_.page_class.size()) {
@@ -78,7 +79,10 @@ Pager::Pager(Options options, PageFile* file, HostMemory memory)
   }
 }
 
-Pager::~Pager() { drain(); }
+Pager::~Pager() {
+  drain();
+  storage_->register_memory(nullptr, 0);
+}
 
 int Pager::place_index(Place place) const {
   return place.tier == Tier::kHost ? residency_.devices() : place.device;

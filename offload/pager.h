@@ -61,6 +61,7 @@ class Pager {
   static int64_t device_bytes(const Options& options, int device);  // the slots' bytes on a device
   static int64_t host_bytes(const Options& options);                // with header room
 
+  // `file` and `storage` are not owned.
   static Result<std::unique_ptr<Pager>> create(Options options, PageFile* file, Storage* storage);
   ~Pager();
 
@@ -103,7 +104,7 @@ class Pager {
     std::unique_ptr<Stream> upload, download;
   };
 
-  Pager(Options options, PageFile* file, HostMemory memory);
+  Pager(Options options, PageFile* file, Storage* storage, HostMemory memory);
   std::byte* slot_data(PageId page, int place, int32_t slot) const;
   SlotState& slot_state(PageId page, int place, int32_t slot);
   int place_index(Place place) const;
@@ -114,6 +115,7 @@ class Pager {
 
   Options options_;
   PageFile* file_;
+  Storage* storage_;
   HostMemory memory_;
   Residency residency_;
   std::vector<std::vector<std::byte*>> base_;             // [class][place]

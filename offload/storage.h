@@ -39,8 +39,9 @@ class Storage {
   // Waits for requests in flight.
   virtual ~Storage() = default;
 
-  // Registers memory that requests will use, once, before any submit; a hint (io_uring registered
-  // buffers), refused registrations only cost speed.
+  // Registers memory that requests will use from now on, in place of what was registered before;
+  // (nullptr, 0) only forgets it. A hint (io_uring registered buffers): refused registrations only
+  // cost speed. REQUIRES: no transfer in flight.
   virtual void register_memory(std::byte* data, int64_t bytes) = 0;
 
   // Opens (creating when `create`, exclusively) a bulk file of `bytes` bytes, fully allocated on

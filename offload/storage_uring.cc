@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <deque>
@@ -106,13 +107,13 @@ class UringStorage final : public PosixStorage {
   bool ring_ok_ = false;
   bool files_registered_ = false;
   bool memory_registered_ = false;
-  std::vector<iovec> memory_;  // registered pieces; written before the first submit
+  std::vector<iovec> memory_;  // registered pieces; written while nothing is in flight
   Descriptor wake_;
 
-  std::mutex mutex_;  // guards incoming_, stop_ and submitted_
+  std::atomic<int> outstanding_{0};  // requests submitted and not completed
+  std::mutex mutex_;  // guards incoming_ and stop_
   std::vector<IoRequest*> incoming_;
   bool stop_ = false;
-  bool submitted_ = false;
 
   // Owner thread only.
   std::deque<Transfer*> waiting_;  // not yet wholly cut into chunks
@@ -160,11 +161,15 @@ void UringStorage::register_file(int handle, int fd) {
 
 void UringStorage::register_memory(std::byte* data, int64_t bytes) {
   std::lock_guard lock(mutex_);
-  CHECK(!submitted_, "memory is registered before the first transfer");
+  CHECK(outstanding_ == 0, "memory is registered while %d requests are in flight",
+        outstanding_.load());
+  if (memory_registered_) CHECK(io_uring_unregister_buffers(&ring_) == 0);
+  memory_registered_ = false;
+  memory_.clear();
+  if (bytes == 0) return;
   for (int64_t begin = 0; begin < bytes; begin += kPieceBytes) {
     memory_.push_back({data + begin, static_cast<size_t>(std::min(kPieceBytes, bytes - begin))});
   }
-  if (memory_registered_) CHECK(io_uring_unregister_buffers(&ring_) == 0);
   const int error =
       -io_uring_register_buffers(&ring_, memory_.data(), static_cast<unsigned>(memory_.size()));
   memory_registered_ = error == 0;
@@ -177,10 +182,10 @@ void UringStorage::register_memory(std::byte* data, int64_t bytes) {
 void UringStorage::submit(IoRequest* request) {
   check_request(*request, file(request->file).bytes);
   request->status = Status();
+  ++outstanding_;
   bool first;
   {
     std::lock_guard lock(mutex_);
-    submitted_ = true;
     first = incoming_.empty();
     incoming_.push_back(request);
   }
@@ -322,6 +327,7 @@ void UringStorage::finish_chunk(int slot, int result) {
   }
   if (transfer->in_flight > 0 || transfer->cut_bytes < request->bytes) return;
   delete transfer;
+  --outstanding_;
   complete(request);
 }
 

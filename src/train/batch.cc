@@ -1,5 +1,7 @@
 #include "train/batch.h"
 
+#include <algorithm>
+
 namespace pagoda {
 
 Result<StepBatch> make_batch(const Dataset& dataset, uint64_t first_row, int64_t microbatches,
@@ -17,6 +19,27 @@ Result<StepBatch> make_batch(const Dataset& dataset, uint64_t first_row, int64_t
     for (float weight : part.weights) batch.total_weight += weight;
   }
   return batch;
+}
+
+Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_t batches,
+                              int64_t microbatches, int64_t rows) {
+  const int64_t counted = std::min(batches * rows, dataset.num_rows());
+  LossSum total;
+  for (int64_t row = 0; row < counted; row += microbatches * rows) {
+    ASSIGN_OR_RETURN(StepBatch batch,
+                     make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows));
+    // What lies beyond the counted rows only fills the pass.
+    const auto beyond = std::min<size_t>(
+        batch.weights.size(), static_cast<size_t>((counted - row) * dataset.sequence_len()));
+    for (size_t i = beyond; i < batch.weights.size(); ++i) {
+      batch.total_weight -= batch.weights[i];
+      batch.weights[i] = 0;
+    }
+    ASSIGN_OR_RETURN(const LossSum sum, runner.evaluate(batch));
+    total.loss += sum.loss;
+    total.weight += sum.weight;
+  }
+  return total;
 }
 
 }  // namespace pagoda

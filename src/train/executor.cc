@@ -174,14 +174,14 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
         return;
       }
       if (step.has_gradient && settings.clip_by_record) {
-        factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
+        factor = clip_by_norm({square_sum, 1}, settings.clip_norm).coefficient;
       }
       for (const Span& span : spans_[record]) {
-        const AdamStep adam{.lr = step.learning_rate,
+        const AdamStep adam{.learning_rate = step.learning_rate,
                             .beta1 = settings.beta1,
                             .beta2 = settings.beta2,
                             .eps = settings.eps,
-                            .weight_decay = span.decay ? settings.weight_decay : 0.0f,
+                            .weight_decay = span.decay ? settings.weight_decay : 0.0,
                             .t = step.t};
         const int64_t at = span.begin * dtype_bytes(dt);
         adam_update(adam, dt, step.has_gradient ? gradient + at : nullptr, factor,

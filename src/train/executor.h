@@ -21,7 +21,7 @@ namespace pagoda {
 
 // The optimizer's settings that do not change from step to step.
 struct AdamSettings {
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f, weight_decay = 0.0f;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.0;
   // Eager clipping: the factor follows from the record's own norm when its gradient is complete.
   bool clip_by_record = false;
   double clip_norm = 1.0;

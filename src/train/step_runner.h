@@ -19,6 +19,7 @@ struct StepResult {
   double loss = 0;       // cross-entropy, mean over the step's loss weight
   double aux_loss = 0;   // balance loss before its coefficient, mean over microbatches
   double grad_norm = 0;  // of all gradients, before clipping
+  double learning_rate = 0;
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
 };
@@ -30,7 +31,7 @@ struct LossSum {
 
 class StepRunner {
  public:
-  // `session` and `ledger` are not owned. clip_norm <= 0: no clipping (deferred mode).
+  // `session` and `ledger` are not owned. clip_norm: of deferred updates.
   StepRunner(Session* session, Ledger* ledger, double clip_norm);
 
   // kDiverged after a non-finite gradient in eager mode; any transfer's error.

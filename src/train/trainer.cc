@@ -41,10 +41,10 @@ SessionOptions session_options(const RunConfig& config) {
   options.size.microbatches = config.micro_batches();
   options.size.microbatch_tokens = config.train.micro_batch_tokens;
   options.size.dtype = config.train.dtype;
-  options.adam.beta1 = static_cast<float>(config.optim.beta1);
-  options.adam.beta2 = static_cast<float>(config.optim.beta2);
-  options.adam.eps = static_cast<float>(config.optim.eps);
-  options.adam.weight_decay = static_cast<float>(config.optim.weight_decay);
+  options.adam.beta1 = config.optim.beta1;
+  options.adam.beta2 = config.optim.beta2;
+  options.adam.eps = config.optim.eps;
+  options.adam.weight_decay = config.optim.weight_decay;
   options.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
   options.adam.clip_norm = config.optim.clip_norm;
   options.devices = static_cast<int>(config.train.host_devices);
@@ -144,8 +144,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
 void Trainer::make_runner() {
   ledger_ = std::make_unique<Ledger>(config_.optim.untouched == UntouchedKind::kSkip,
                                      checkpoint_.updates, checkpoint_.record_steps);
-  const double clip_norm = config_.optim.clip == ClipKind::kGlobal ? config_.optim.clip_norm : 0;
-  runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(), clip_norm);
+  runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(), config_.optim.clip_norm);
 }
 
 Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
@@ -174,9 +173,9 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
 }
 
 double Trainer::learning_rate() const {
-  return config_.optim.learning_rate *
-         schedule_factor(config_.optim.schedule, checkpoint_.step, config_.optim.warmup_steps,
-                         config_.train.steps);
+  const Schedule schedule{config_.optim.schedule, config_.optim.learning_rate,
+                          config_.optim.warmup_steps, config_.train.steps};
+  return schedule.learning_rate(checkpoint_.step);
 }
 
 Result<StepResult> Trainer::step() {
@@ -201,15 +200,9 @@ Result<StepResult> Trainer::step() {
 Result<double> Trainer::evaluate() {
   RETURN_IF_ERROR(runner_->settle());
   const int64_t rows = config_.train.micro_batch_tokens / config_.data.sequence_len;
-  const int64_t per_pass = config_.micro_batches();
-  LossSum total;
-  for (int64_t done = 0; done < config_.train.eval_batches; done += per_pass) {
-    ASSIGN_OR_RETURN(const StepBatch batch,
-                     make_batch(*eval_data_, static_cast<uint64_t>(done * rows), per_pass, rows));
-    ASSIGN_OR_RETURN(const LossSum sum, runner_->evaluate(batch));
-    total.loss += sum.loss;
-    total.weight += sum.weight;
-  }
+  ASSIGN_OR_RETURN(const LossSum total,
+                   evaluate_rows(*runner_, *eval_data_, config_.train.eval_batches,
+                                 config_.micro_batches(), rows));
   return total.loss / total.weight;
 }
 

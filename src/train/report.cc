@@ -1,0 +1,97 @@
+#include "train/report.h"
+
+#include <algorithm>
+
+namespace pagoda {
+namespace {
+
+// Bytes of one kind of page: all there are, and what fits in slots.
+struct Held {
+  int64_t all = 0, device = 0, host = 0;
+};
+
+Held held(const PageTable& pages, const MemoryPlan& memory, PageKind kind) {
+  Held h;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == kind) h.all += c.total_bytes();
+  }
+  h.device = std::min(h.all, memory.on_devices(pages, kind));
+  h.host = std::min(h.all, memory.in_host(pages, kind));
+  return h;
+}
+
+std::string held_line(const char* what, const Held& h) {
+  const bool pages = h.device < h.all && h.device + h.host < h.all;
+  return strf("  %-12s %11s in all: room for %s on the device, %s in host memory%s", what,
+              format_bytes(h.all).c_str(), format_bytes(h.device).c_str(),
+              format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
+}
+
+}  // namespace
+
+int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  const RunShape shape = make_run_shape(config, table, options.size, options.devices);
+  const PageTable pages(shape);
+  const int64_t program = 128 * kMiB;  // code, libraries, stacks, generated kernels
+  const int64_t per_page = 512;        // slots, events, versions, names
+  const int64_t step_input = options.size.tokens() * 16 * 2;
+  const int64_t per_thread = 8 * kMiB;  // packed tiles of a multiply
+  const int64_t largest = std::max_element(table.records.begin(), table.records.end(),
+                                           [](const RecordSpec& a, const RecordSpec& b) {
+                                             return a.num_elements < b.num_elements;
+                                           })->num_elements;
+  return program + static_cast<int64_t>(pages.pages.size()) * per_page + step_input +
+         per_thread * options.threads * (options.devices + 1) +
+         (options.size.training ? 0 : largest * 4);
+}
+
+std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
+                                     const MemoryPlan& memory) {
+  const TensorTable table = TensorTable::make(config);
+  const RunShape shape = make_run_shape(config, table, options.size, options.devices);
+  const PageTable pages(shape);
+  std::vector<PageSpec> specs;
+  for (const PageTable::Page& page : pages.pages) {
+    specs.push_back({page.bytes, page.record, page.durable});
+  }
+  int64_t workspace = 0, slots = 0;
+  for (int d = 0; d < options.devices; ++d) {
+    workspace += Executor::workspace_bytes(config, table, options.size, d);
+    slots += memory.device_slot_bytes[d];
+  }
+  std::vector<std::string> lines;
+  lines.push_back(strf("model: %.1f M parameters, %.1f M active per token, %lld layers, "
+                       "%lld experts, top %lld",
+                       static_cast<double>(table.total_parameters()) / 1e6,
+                       static_cast<double>(table.active_parameters(config)) / 1e6,
+                       (long long)config.num_layers, (long long)config.num_experts,
+                       (long long)config.experts_per_token));
+  lines.push_back(strf("device: %s of %s (%s workspace, %s slots); smallest that would do: %s",
+                       format_bytes(workspace + slots).c_str(),
+                       format_bytes(options.device_bytes * options.devices).c_str(),
+                       format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
+                       format_bytes(memory.min_device_bytes * options.devices).c_str()));
+  lines.push_back(strf("host:   %s of %s; smallest that would do: %s",
+                       format_bytes(memory.host_slot_bytes).c_str(),
+                       format_bytes(options.host_bytes).c_str(),
+                       format_bytes(memory.min_host_bytes).c_str()));
+  lines.push_back(strf("disk:   %s in %zu director%s, %d version%s of each page",
+                       format_bytes(PageFile::disk_bytes(specs, options.page_slots)).c_str(),
+                       options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
+                       options.page_slots, options.page_slots == 1 ? "" : "s"));
+  lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
+  if (options.size.training) {
+    lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));
+    lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
+  }
+  lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
+  lines.push_back(memory.state_on_device
+                      ? "everything fits on the device: nothing pages, the optimizer runs there"
+                      : "the optimizer runs on the host, expert by expert");
+  lines.push_back(strf("memory beyond the budgets: at most %s",
+                       format_bytes(fixed_overhead_bytes(config, options)).c_str()));
+  return lines;
+}
+
+}  // namespace pagoda

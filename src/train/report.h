@@ -1,0 +1,19 @@
+// What a run says before it starts: parameters, what every tier will hold, what will page.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/session.h"
+
+namespace pagoda {
+
+// Memory of the process beyond the budgets: code and libraries, page tables, one step's input, and
+// what the kernels keep per thread. The promise of peak memory is budgets + this.
+int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
+
+// Lines for the log. `disk_bytes` is what the page file takes.
+std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
+                                     const MemoryPlan& memory);
+
+}  // namespace pagoda

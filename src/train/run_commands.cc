@@ -1,0 +1,162 @@
+// The subcommands other than `train`.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/log.h"
+#include "checkpoint/init_folder.h"
+#include "train/batch.h"
+#include "train/commands.h"
+#include "train/report.h"
+#include "train/stop_signal.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+namespace {
+
+std::string checkpoints_of(const std::string& run) { return run + "/checkpoints"; }
+
+// Storage for reading a run's checkpoints; small files and one page at a time.
+Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
+  return open_storage(IoKind::kThreads, run);
+}
+
+Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
+  const CheckpointDirectory directory(storage, checkpoints_of(run));
+  return step < 0 ? directory.newest() : directory.load(step);
+}
+
+// A folder of its own for an evaluation's pages: on the first of memory.disk, else beside the text.
+std::string scratch_directory(const RunConfig& config) {
+  const std::string parent = config.memory.disk.empty() ? "." : config.memory.disk.front();
+  return parent + strf("/pagoda-eval-%d", static_cast<int>(getpid()));
+}
+
+// A forward-only session over a source of weights, in a store of its own that is removed after.
+Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
+                                 const Dataset& dataset, Storage* storage,
+                                 const std::string& directory) {
+  SessionOptions options = session_options(config);
+  options.size.training = false;
+  options.size.microbatches = 1;
+  options.page_slots = 1;
+  options.directories = {directory};
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                   Session::create(source.config(), options, storage));
+  LossSum total;
+  const Status status = [&]() -> Status {
+    RETURN_IF_ERROR(load_weights(source, *session));
+    Ledger ledger(false, 0, std::vector<int64_t>(session->table().records.size(), 0));
+    StepRunner runner(session.get(), &ledger, 1.0);
+    const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
+    ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, config.train.eval_batches, 1, rows));
+    return Status();
+  }();
+  session->remove_files();
+  RETURN_IF_ERROR(status);
+  return total;
+}
+
+}  // namespace
+
+Status run_eval(const RunConfig& config, const EvalFlags& flags) {
+  install_stop_signals();
+  const bool of_run = !flags.checkpoint.empty();
+  const std::string scratch = scratch_directory(config);
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(config.memory.io, "."));
+  std::unique_ptr<WeightSource> source;
+  std::string model_path = config.model.path;
+  if (of_run) {
+    ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
+                     find_checkpoint(flags.checkpoint, -1, storage.get()));
+    ASSIGN_OR_RETURN(source, weights_of_checkpoint(checkpoint, storage.get()));
+    model_path = checkpoint.model_path;
+  }
+  ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(model_path));
+  if (!of_run) source = weights_of_folder(folder);
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(model_path));
+  RETURN_IF_ERROR(storage->make_directory(scratch));
+  ASSIGN_OR_RETURN(TokenFile tokens,
+                   TokenFile::open_or_create(scratch + "/eval_tokens.bin",
+                                             {config.data.eval_path}, tokenizer));
+  Dataset::Options order;
+  order.sequence_len = config.data.sequence_len;
+  order.order = RowOrder::kInOrder;
+  ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
+  const auto total =
+      evaluate_weights(config, *source, dataset, storage.get(), scratch);
+  RETURN_IF_ERROR(storage->remove_directory(scratch));
+  RETURN_IF_ERROR(total.status());
+  const double loss = total.value().loss / total.value().weight;
+  if (flags.json) {
+    std::printf("{\"loss\": %.9g, \"tokens\": %.0f}\n", loss, total.value().weight);
+  } else {
+    std::printf("loss %.6f over %.0f tokens\n", loss, total.value().weight);
+  }
+  return Status();
+}
+
+Status run_init(const InitFlags& flags) {
+  InitOptions options;
+  options.config_path = flags.config_path;
+  options.tokenizer_directory = flags.tokenizer_path;
+  options.out_directory = flags.output_dir;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  RETURN_IF_ERROR(init_folder(options));
+  log_info(strf("wrote %s", flags.output_dir.c_str()));
+  return Status();
+}
+
+Status run_export(const ExportFlags& flags) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
+                   find_checkpoint(flags.checkpoint, flags.step, storage.get()));
+  ASSIGN_OR_RETURN(const HfFolder original, HfFolder::open(checkpoint.model_path));
+  ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source,
+                   weights_of_checkpoint(checkpoint, storage.get()));
+  RETURN_IF_ERROR(export_weights(*source, original, flags.output_dir));
+  log_info(strf("wrote step %lld of %s to %s", (long long)checkpoint.step,
+                flags.checkpoint.c_str(), flags.output_dir.c_str()));
+  return Status();
+}
+
+Status run_ckpt_list(const CkptFlags& flags) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
+  const CheckpointDirectory directory(storage.get(), checkpoints_of(flags.run));
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
+  if (steps.empty()) {
+    return Status(Exit::kNoCheckpoint, strf("no checkpoint in %s", directory.path().c_str()));
+  }
+  std::string json;
+  for (int64_t step : steps) {
+    const auto checkpoint = directory.load(step);
+    const char* state = checkpoint.ok() ? "ok" : "damaged";
+    const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
+    if (flags.json) {
+      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}", json.empty() ? "" : ", ",
+                   (long long)step, state, pages);
+    } else {
+      std::printf("step %lld  %s  %zu pages\n", (long long)step, state, pages);
+    }
+  }
+  if (flags.json) std::printf("[%s]\n", json.c_str());
+  return Status();
+}
+
+Status run_ckpt_verify(const CkptFlags& flags) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(flags.run, -1, storage.get()));
+  ASSIGN_OR_RETURN(std::unique_ptr<PageFile> file,
+                   open_checkpoint_pages(checkpoint, storage.get()));
+  RETURN_IF_ERROR(file->verify());
+  if (flags.json) {
+    std::printf("{\"step\": %lld, \"pages\": %zu, \"ok\": true}\n", (long long)checkpoint.step,
+                checkpoint.pages.size());
+  } else {
+    std::printf("step %lld: %zu pages verified\n", (long long)checkpoint.step,
+                checkpoint.pages.size());
+  }
+  return Status();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,43 @@
+#include "train/run_output.h"
+
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace pagoda {
+
+namespace fs = std::filesystem;
+
+RunOutput::~RunOutput() {
+  if (!created_) return;
+  std::error_code error;
+  fs::remove_all(path_, error);
+  if (error) log_warn(strf("%s could not be removed: %s", path_.c_str(), error.message().c_str()));
+}
+
+Status RunOutput::create() {
+  RETURN_IF_ERROR(create_empty_directory(path_));
+  created_ = true;
+  return Status();
+}
+
+Status RunOutput::reuse() {
+  std::error_code error;
+  if (fs::is_directory(path_, error)) return Status();
+  return Status(Exit::kNoInput, strf("%s is no folder, so there is no run to resume; check "
+                                     "train.output_dir, or start without --resume",
+                                     path_.c_str()));
+}
+
+std::string RunOutput::store_parent(const RunConfig& config) const {
+  fs::path at = config.disk_directories().front();
+  std::error_code error;
+  while (!at.empty() && !fs::is_directory(at, error)) {
+    if (at == at.parent_path()) break;
+    at = at.parent_path();
+  }
+  return at.empty() ? "." : at.string();
+}
+
+}  // namespace pagoda

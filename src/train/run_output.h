@@ -1,0 +1,34 @@
+// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default store/.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "train/run_config.h"
+
+namespace pagoda {
+
+// Creates the folder of a fresh run, and takes it away again if the start fails, so that the same
+// command can be repeated.
+class RunOutput {
+ public:
+  explicit RunOutput(std::string path) : path_(std::move(path)) {}
+  ~RunOutput();
+  RunOutput(const RunOutput&) = delete;
+  RunOutput& operator=(const RunOutput&) = delete;
+
+  // A new or empty folder; kCannotCreate if it holds anything.
+  Status create();
+  // The folder of a run to resume; kNoInput if there is none.
+  Status reuse();
+  // The start succeeded: the folder stays.
+  void keep() { created_ = false; }
+  // An existing directory on the file system of the run's store, for probing.
+  std::string store_parent(const RunConfig& config) const;
+
+ private:
+  std::string path_;
+  bool created_ = false;
+};
+
+}  // namespace pagoda
