@@ -112,7 +112,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kAttention:
       return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step_, s);
     case TaskKind::kRoute:
-      return blocks_.route(l, b, page(0), page(1), choices(1), step_, s);
+      return enqueue_route(task, lease, choices(1), s);
     case TaskKind::kIndex:
       return cpu_ops().index_rows(step_.experts, setup_.size.tokens(),
                                   setup_.config.experts_per_token, setup_.config.num_experts,
@@ -144,6 +144,14 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kCount: break;
   }
   CHECK(false, "no such task");
+}
+
+void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {
+  const int64_t l = task.layer, b = task.microbatch;
+  if (!imposed_) return blocks_.route(l, b, lease.data(0), lease.data(1), choices, step_, s);
+  const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
+  s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
+  blocks_.route_replay(l, b, lease.data(0), lease.data(1), choices, step_, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {

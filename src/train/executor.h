@@ -62,6 +62,10 @@ class Executor {
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
 
+  // Experts that kRoute takes in place of its own choice, to compare with a reference: [layer], (N, k),
+  // empty for dense layers. Not owned; nullptr: the model chooses.
+  void impose_routing(const std::vector<std::vector<int32_t>>* experts) { imposed_ = experts; }
+
   // Waits for device 0 and reads back what routing of the newest layer chose.
   // counts (M, E), prob_sums (M, E)
   void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
@@ -83,6 +87,7 @@ class Executor {
  private:
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
+  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
   Blocks::Documents documents(int64_t microbatch) const;
@@ -100,6 +105,7 @@ class Executor {
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<Span>> spans_;  // [record]
   const StepBatch* batch_ = nullptr;
+  const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false};
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]

@@ -62,8 +62,8 @@ void StepRunner::prefetch_layer(const StepPlan& plan, int64_t layer, TaskList& t
   plan.prefetch(records, tasks);
 }
 
-Result<StepRunner::Forward> StepRunner::forward(const StepPlan& plan, const StepBatch& batch,
-                                                 double learning_rate) {
+Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
+                                                        const StepBatch& batch) {
   const RunShape& shape = session_.shape();
   Forward forward;
   forward.tokens_per_expert.resize(shape.num_layers);
@@ -89,19 +89,29 @@ Result<StepRunner::Forward> StepRunner::forward(const StepPlan& plan, const Step
     }
     plan.forward_experts(l, forward.tokens_per_expert[l], tasks);
   }
-  if (eager_ && plan.options().training) {
-    // All older debts are paid; the first gradient of this step is the head's.
-    run(tasks);
-    tasks.clear();
-    ledger_.begin(learning_rate, 1.0f);
-  }
-  plan.head(tasks);
   run(tasks);
   finish_aux(forward, prob_means);
+  return forward;
+}
+
+Result<StepRunner::Forward> StepRunner::forward(const StepPlan& plan, const StepBatch& batch,
+                                                double learning_rate) {
+  ASSIGN_OR_RETURN(Forward forward, forward_layers(plan, batch));
+  // All older debts are paid; the first gradient of this step is the head's.
+  if (eager_ && plan.options().training) ledger_.begin(learning_rate, 1.0f);
+  TaskList tasks;
+  plan.head(tasks);
+  run(tasks);
   for (double sum : session_.executor().loss_sums()) forward.loss += sum;
   forward.loss /= std::max(batch.total_weight, 1e-30);
   RETURN_IF_ERROR(session_.pager().status());
   return forward;
+}
+
+Status StepRunner::evaluate_layers(const StepBatch& batch) {
+  const auto forward = forward_layers(forward_plan_, batch);
+  session_.executor().synchronize();
+  return forward.status();
 }
 
 // What the layer's routing chose: resolves the plan, and adds to the balance loss's means.

@@ -38,6 +38,9 @@ class StepRunner {
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
   // Forward only. REQUIRES: settle() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
+  // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would read
+  // until the next step. Waits.
+  Status evaluate_layers(const StepBatch& batch);
   // Pays every debt, so that weights and state are those of the newest update. Waits.
   Status settle();
 
@@ -49,6 +52,7 @@ class StepRunner {
     std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
   };
   Result<Forward> forward(const StepPlan& plan, const StepBatch& batch, double learning_rate);
+  Result<Forward> forward_layers(const StepPlan& plan, const StepBatch& batch);
   Status backward(const Forward& forward);
   void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
   void finish_aux(Forward& forward, const std::vector<double>& prob_means);
