@@ -46,6 +46,8 @@ class CpuOps final : public Ops {
                       const float* dweights, const float* aux_grad, int64_t tokens,
                       int64_t num_experts, int64_t k, bool renormalise, void* dlogits,
                       Stream& s) override;
+  void index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
+                  const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) override;
   void gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim, void* out,
                    Stream& s) override;
   void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale, int64_t n,
