@@ -18,7 +18,7 @@ const Size kSizes[] = {{1, 1, 1},     {1, 64, 32},    {3, 5, 7},      {17, 33, 1
 // K additions rounds a partial sum smaller than that); then one rounding of the result.
 double sum_tolerance(double magnitude, int64_t terms, double want, DType out) {
   return 2 * kEps32 * std::sqrt(static_cast<double>(terms) + 4) * magnitude +
-         2 * rounding_of(out) * std::abs(want) + 1e-37;
+         1.01 * rounding_of(out) * std::abs(want) + 1e-37;
 }
 
 // C (m, n) = A (m, k) B, and the same of magnitudes.

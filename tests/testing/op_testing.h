@@ -18,8 +18,9 @@
 
 namespace pagoda {
 
-inline constexpr double kEps32 = 5.9604644775390625e-8;  // 2^-24: half an ulp of fp32
-inline constexpr double kEpsBf16 = 1.0 / 512;            // 2^-9: half an ulp of bf16
+// Largest relative error of one rounding: 24 and 8 significant bits.
+inline constexpr double kEps32 = 5.9604644775390625e-8;  // 2^-24
+inline constexpr double kEpsBf16 = 1.0 / 256;            // 2^-8
 inline double rounding_of(DType dt) { return dt == DType::kF32 ? kEps32 : kEpsBf16; }
 
 using Doubles = std::vector<double>;
