@@ -31,7 +31,7 @@ Scalars scalars_of(const AdamStep& s) {
   const auto t = static_cast<double>(s.t);
   const double lerp = 1.0 - s.beta1;
   Scalars c;
-  c.keep = static_cast<float>(1.0 - s.learning_rate * s.weight_decay);
+  c.keep = static_cast<float>(1.0 - s.lr * s.weight_decay);
   c.decays = s.weight_decay != 0.0;
   c.lerp = static_cast<float>(lerp);
   c.lerp_from_end = lerp >= 0.5;
@@ -40,7 +40,7 @@ Scalars scalars_of(const AdamStep& s) {
   c.square = static_cast<float>(1.0 - s.beta2);
   c.root = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, t)));
   c.eps = static_cast<float>(s.eps);
-  c.rate = static_cast<float>(-(s.learning_rate / (1.0 - std::pow(s.beta1, t))));
+  c.rate = static_cast<float>(-(s.lr / (1.0 - std::pow(s.beta1, t))));
   return c;
 }
 

@@ -16,7 +16,7 @@
 namespace pagoda {
 
 struct AdamStep {
-  double learning_rate = 0.0;
+  double lr = 0.0;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.0;  // 0 for norms and biases
   int64_t t = 1;              // this update's number, from 1

@@ -7,23 +7,10 @@
 
 namespace pagoda {
 
-Clip measure_norm(std::span<const double> sums_of_squares) {
-  double sum = 0.0;
-  for (double s : sums_of_squares) sum += s;
-  Clip clip;
-  clip.norm = std::sqrt(sum);
-  clip.finite = std::isfinite(clip.norm);
-  if (!clip.finite) clip.coefficient = 0.0f;
-  return clip;
-}
-
-Clip clip_by_norm(std::span<const double> sums_of_squares, double max_norm) {
+float clip_factor(double norm, double max_norm) {
+  CHECK(std::isfinite(norm) && norm >= 0.0, "gradient norm %g", norm);
   CHECK(max_norm > 0.0, "clip norm %g", max_norm);
-  Clip clip = measure_norm(sums_of_squares);
-  if (clip.finite) {
-    clip.coefficient = static_cast<float>(std::min(1.0, max_norm / (clip.norm + 1e-6)));
-  }
-  return clip;
+  return static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
 }
 
 }  // namespace pagoda

@@ -8,15 +8,10 @@ namespace pagoda {
 
 enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
 
-struct Schedule {
-  ScheduleKind kind = ScheduleKind::kConstant;
-  double peak = 0.0;         // learning rate after the warmup
-  int64_t warmup_steps = 0;  // from 0, linearly
-  int64_t total_steps = 0;   // where linear and cosine reach 0
-
-  // The learning rate of the update after `steps_done` updates: the first update of a run with warmup
-  // has 0, as in Transformers.
-  double learning_rate(int64_t steps_done) const;
-};
+// What the peak learning rate is multiplied with for the update after `steps_done` updates. It rises
+// from 0 over warmup_steps (so the first update of a run with warmup has 0, as in Transformers);
+// linear and cosine reach 0 at total_steps and stay there.
+double schedule_factor(ScheduleKind kind, int64_t steps_done, int64_t warmup_steps,
+                       int64_t total_steps);
 
 }  // namespace pagoda

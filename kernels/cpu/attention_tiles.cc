@@ -31,6 +31,7 @@ std::vector<AttentionSpan> split_documents(const AttentionShape& shape,
   for (int64_t d = 0; d < documents; ++d) {
     const int64_t begin = document_start[d], end = document_start[d + 1];
     CHECK(begin <= end, "document %lld has a negative length", static_cast<long long>(d));
+    if (begin == end) continue;
     const auto used = spans.empty() ? kSpanBlocks
                                     : static_cast<int64_t>(spans.back().blocks.size());
     if (used + div_ceil(end - begin, kAttentionBlock) > kSpanBlocks) spans.emplace_back();

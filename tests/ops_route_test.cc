@@ -1,0 +1,305 @@
+// The router and the loss against double references, gradients against finite differences of those.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "testing/op_testing.h"
+
+namespace pagoda {
+namespace {
+
+Ops& ops() { return cpu_ops(); }
+
+Doubles softmax(const double* x, int64_t n) {
+  const double highest = *std::max_element(x, x + n);
+  Doubles p(n);
+  double sum = 0.0;
+  for (int64_t i = 0; i < n; ++i) sum += p[i] = std::exp(x[i] - highest);
+  for (double& v : p) v /= sum;
+  return p;
+}
+
+struct RouteCase {
+  int64_t tokens, num_experts, k;
+  bool renormalise;
+};
+
+struct RouteRun {
+  explicit RouteRun(const RouteCase& c)
+      : logits(DType::kF32, c.tokens * c.num_experts),
+        probs(DType::kF32, c.tokens * c.num_experts),
+        weights(DType::kF32, c.tokens * c.k),
+        experts(c.tokens * c.k),
+        counts(c.num_experts, -1),
+        prob_sums(c.num_experts, -1.0) {}
+  TestTensor logits, probs, weights;
+  std::vector<int32_t> experts, counts;
+  std::vector<double> prob_sums;
+  std::string bits() const {
+    return probs.bits() + weights.bits() +
+           std::string(reinterpret_cast<const char*>(experts.data()), experts.size() * 4) +
+           std::string(reinterpret_cast<const char*>(counts.data()), counts.size() * 4) +
+           std::string(reinterpret_cast<const char*>(prob_sums.data()), prob_sums.size() * 8);
+  }
+};
+
+void route(const RouteCase& c, bool replay, RouteRun& r, Stream& s) {
+  ops().route(r.logits.floats(), c.tokens, c.num_experts, c.k, c.renormalise, replay,
+              r.probs.floats(), r.experts.data(), r.weights.floats(), r.counts.data(),
+              r.prob_sums.data(), s);
+  s.synchronize();
+}
+
+const RouteCase kRouteCases[] = {
+    {0, 4, 2, true}, {1, 1, 1, true}, {7, 5, 5, false}, {300, 16, 2, true}, {33, 130, 8, false}};
+
+void check_route(const RouteCase& c) {
+  RouteRun r(c);
+  r.logits.randomise(51, 2.0);
+  route(c, false, r, test_stream());
+  std::vector<int32_t> counts(c.num_experts, 0);
+  Doubles sums(c.num_experts, 0.0), probs, weights;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const Doubles logits = r.logits.doubles();
+    const Doubles p = softmax(&logits[t * c.num_experts], c.num_experts);
+    std::vector<int32_t> order(c.num_experts);
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
+    double sum = 0.0;
+    for (int64_t j = 0; j < c.k; ++j) sum += p[order[j]];
+    for (int64_t j = 0; j < c.k; ++j) {
+      EXPECT_EQ(r.experts[t * c.k + j], order[j]) << "token " << t << " choice " << j;
+      ++counts[order[j]];
+      weights.push_back(c.renormalise ? p[order[j]] / sum : p[order[j]]);
+    }
+    for (int64_t e = 0; e < c.num_experts; ++e) sums[e] += p[e];
+    probs.insert(probs.end(), p.begin(), p.end());
+  }
+  EXPECT_EQ(r.counts, counts);
+  // An exponential and a division: 1e-6 relative.
+  const auto relative = [](const Doubles& want) {
+    return [&want](size_t i) { return 1e-6 * std::abs(want[i]) + 1e-30; };
+  };
+  expect_close("probs", r.probs.doubles(), probs, relative(probs));
+  expect_close("weights", r.weights.doubles(), weights, relative(weights));
+  expect_close("prob sums", r.prob_sums, sums, relative(sums));
+}
+
+TEST(Route, MatchesReference) {
+  for (const RouteCase& c : kRouteCases) check_route(c);
+}
+
+TEST(Route, TiesGoToTheLowestExpert) {
+  const RouteCase c{2, 6, 3, true};
+  RouteRun r(c);
+  const double logits[] = {1, 3, 3, 0, 3, 3, 0, 0, 0, 0, 0, 0};
+  for (int64_t i = 0; i < 12; ++i) r.logits.set(i, logits[i]);
+  route(c, false, r, test_stream());
+  EXPECT_EQ(r.experts, (std::vector<int32_t>{1, 2, 4, 0, 1, 2}));
+}
+
+TEST(Route, ReplayKeepsTheChoice) {
+  const RouteCase c{5, 8, 2, true};
+  RouteRun r(c);
+  r.logits.randomise(52);
+  for (int32_t i = 0; i < 10; ++i) r.experts[i] = (i * 3) % 8;
+  const std::vector<int32_t> imposed = r.experts;
+  route(c, true, r, test_stream());
+  EXPECT_EQ(r.experts, imposed);
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const double a = r.probs.get(t * 8 + imposed[t * 2]), b = r.probs.get(t * 8 + imposed[t * 2 + 1]);
+    EXPECT_NEAR(r.weights.get(t * 2), a / (a + b), 1e-6);
+    EXPECT_NEAR(r.weights.get(t * 2) + r.weights.get(t * 2 + 1), 1.0, 1e-6);
+  }
+}
+
+TEST(Route, ThreadsAndAliasingDoNotMatter) {
+  const RouteCase c{700, 24, 3, true};
+  expect_same_bits([&](Stream& s) {
+    RouteRun r(c);
+    r.logits.randomise(53);
+    route(c, false, r, s);
+    const std::string apart = r.bits();
+    RouteRun in_place(c);
+    in_place.logits.randomise(53);
+    ops().route(in_place.logits.floats(), c.tokens, c.num_experts, c.k, true, false,
+                in_place.logits.floats(), in_place.experts.data(), in_place.weights.floats(),
+                in_place.counts.data(), in_place.prob_sums.data(), s);
+    s.synchronize();
+    EXPECT_EQ(in_place.logits.bits() == r.probs.bits(), true) << "in place differs";
+    return apart;
+  });
+}
+
+// Loss = sum of weights times dweights plus sum of probabilities times aux_grad, choices fixed.
+double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<int32_t>& experts,
+                  const Doubles& dweights, const Doubles& aux) {
+  double loss = 0.0;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    const Doubles p = softmax(&logits[t * c.num_experts], c.num_experts);
+    double sum = 0.0;
+    for (int64_t j = 0; j < c.k; ++j) sum += p[experts[t * c.k + j]];
+    for (int64_t j = 0; j < c.k; ++j) {
+      const double w = p[experts[t * c.k + j]] / (c.renormalise ? sum : 1.0);
+      loss += w * dweights[t * c.k + j];
+    }
+    for (int64_t e = 0; e < c.num_experts; ++e) loss += p[e] * aux[e];
+  }
+  return loss;
+}
+
+TEST(Route, GradientMatchesFiniteDifferences) {
+  for (const RouteCase& c : {RouteCase{6, 5, 2, true}, RouteCase{6, 5, 2, false},
+                             RouteCase{3, 20, 4, true}, RouteCase{2, 3, 3, true}}) {
+    for (DType dt : kDTypes) {
+      RouteRun r(c);
+      r.logits.randomise(54);
+      route(c, false, r, test_stream());
+      TestTensor dweights(DType::kF32, c.tokens * c.k), aux(DType::kF32, c.num_experts);
+      TestTensor dlogits(dt, c.tokens * c.num_experts);
+      dweights.randomise(55);
+      aux.randomise(56);
+      ops().route_backward(dt, r.probs.floats(), r.experts.data(), r.weights.floats(),
+                           dweights.floats(), aux.floats(), c.tokens, c.num_experts, c.k,
+                           c.renormalise, dlogits.data(), test_stream());
+      test_stream().synchronize();
+      const Doubles want = finite_differences(r.logits.doubles(), [&](const Doubles& x) {
+        return route_loss(c, x, r.experts, dweights.doubles(), aux.doubles());
+      });
+      // Terms are at most a few units large and cancel; fp32 leaves 1e-6 of them.
+      expect_close(strf("dlogits %s", dtype_name(dt)), dlogits.doubles(), want, [&](size_t i) {
+        return 1.01 * rounding_of(dt) * std::abs(want[i]) + 5e-6;
+      });
+    }
+  }
+}
+
+TEST(Route, IndexRowsSortsChoicesByExpert) {
+  const RouteCase c{300, 7, 2, true};
+  RouteRun r(c);
+  r.logits.randomise(57);
+  route(c, false, r, test_stream());
+  std::vector<int64_t> first(c.num_experts + 1, 0);
+  for (int64_t e = 0; e < c.num_experts; ++e) first[e + 1] = first[e] + r.counts[e];
+  std::vector<int32_t> rows(c.tokens * c.k, -1), choices(c.tokens * c.k, -1);
+  ops().index_rows(r.experts.data(), c.tokens, c.k, c.num_experts, first.data(), rows.data(),
+                   choices.data(), test_stream());
+  test_stream().synchronize();
+  for (int64_t e = 0; e < c.num_experts; ++e) {
+    for (int64_t i = first[e]; i < first[e + 1]; ++i) {
+      EXPECT_EQ(r.experts[choices[i]], e);
+      EXPECT_EQ(choices[i] / c.k, rows[i]);
+      if (i == first[e]) continue;
+      EXPECT_LT(rows[i - 1], rows[i]) << "tokens in order, each once";
+    }
+  }
+}
+
+// ---- cross-entropy ----
+
+struct LossCase {
+  int64_t n, vocab;
+};
+
+struct LossRun {
+  LossRun(DType dt, const LossCase& c)
+      : logits(DType::kF32, c.n * c.vocab), weight(DType::kF32, c.n), dlogits(dt, c.n * c.vocab) {
+    logits.randomise(61, 3.0);
+    weight.randomise(62);
+    for (int64_t t = 0; t < c.n; ++t) {
+      target.push_back(static_cast<int32_t>(t % 4 == 3 ? -1 : t * 31 % c.vocab));
+    }
+  }
+  TestTensor logits, weight, dlogits;
+  std::vector<int32_t> target;
+  double loss = 0.5;  // added to
+};
+
+double loss_reference(const LossCase& c, const LossRun& r, const Doubles& logits, double* size) {
+  double loss = 0.0;
+  if (size) *size = 0.5;
+  for (int64_t t = 0; t < c.n; ++t) {
+    if (r.target[t] < 0) continue;
+    const double* row = &logits[t * c.vocab];
+    const double highest = *std::max_element(row, row + c.vocab);
+    double sum = 0.0;
+    for (int64_t i = 0; i < c.vocab; ++i) sum += std::exp(row[i] - highest);
+    const double term = r.weight.get(t) * (highest + std::log(sum) - row[r.target[t]]);
+    loss += term;
+    if (size) *size += std::abs(term);
+  }
+  return loss;
+}
+
+void check_loss(DType dt, const LossCase& c) {
+  constexpr float kScale = 0.125f;
+  LossRun r(dt, c);
+  ops().cross_entropy(dt, r.logits.floats(), r.target.data(), r.weight.floats(), c.n, c.vocab,
+                      kScale, r.dlogits.data(), &r.loss, test_stream());
+  test_stream().synchronize();
+  double size = 0.0;
+  const double want = 0.5 + loss_reference(c, r, r.logits.doubles(), &size);
+  EXPECT_NEAR(r.loss, want, 1e-6 * size);
+  double only_loss = 0.5;
+  ops().cross_entropy(dt, r.logits.floats(), r.target.data(), r.weight.floats(), c.n, c.vocab,
+                      kScale, nullptr, &only_loss, test_stream());
+  test_stream().synchronize();
+  EXPECT_EQ(only_loss, r.loss);
+  Doubles gradient(c.n * c.vocab, 0.0);
+  for (int64_t t = 0; t < c.n; ++t) {
+    if (r.target[t] < 0) continue;
+    const Doubles logits = r.logits.doubles();
+    const Doubles p = softmax(&logits[t * c.vocab], c.vocab);
+    for (int64_t i = 0; i < c.vocab; ++i) {
+      gradient[t * c.vocab + i] = (p[i] - (i == r.target[t])) * r.weight.get(t) * kScale;
+    }
+  }
+  // exp(x - lse) with lse rounded to fp32: |lse| eps, about 1e-6 relative to p; then p - 1 cancels.
+  expect_close("dlogits", r.dlogits.doubles(), gradient, [&](size_t i) {
+    return (1.01 * rounding_of(dt) + 3e-6) * std::abs(gradient[i]) +
+           (r.target[i / c.vocab] == static_cast<int64_t>(i) % c.vocab ? 3e-6 : 1e-30);
+  });
+  if (c.n * c.vocab > 200) return;
+  const Doubles numeric = finite_differences(
+      r.logits.doubles(), [&](const Doubles& x) { return kScale * loss_reference(c, r, x, nullptr); });
+  expect_close("reference gradient", gradient, numeric, [](size_t) { return 1e-8; });
+}
+
+TEST(CrossEntropy, MatchesReference) {
+  for (DType dt : kDTypes) {
+    for (const LossCase& c : {LossCase{0, 3}, LossCase{1, 1}, LossCase{6, 17}, LossCase{3, 9001}}) {
+      check_loss(dt, c);
+    }
+  }
+}
+
+TEST(CrossEntropy, ThreadsAndAliasingDoNotMatter) {
+  const LossCase c{90, 1000};
+  expect_same_bits([&](Stream& s) {
+    LossRun r(DType::kF32, c);
+    ops().cross_entropy(DType::kF32, r.logits.floats(), r.target.data(), r.weight.floats(), c.n,
+                        c.vocab, 1.0f, r.dlogits.data(), &r.loss, s);
+    double again = 0.5;
+    ops().cross_entropy(DType::kF32, r.logits.floats(), r.target.data(), r.weight.floats(), c.n,
+                        c.vocab, 1.0f, r.logits.data(), &again, s);
+    s.synchronize();
+    EXPECT_EQ(again, r.loss);
+    EXPECT_EQ(r.logits.bits() == r.dlogits.bits(), true) << "in place differs";
+    return r.dlogits.bits() + std::string(reinterpret_cast<const char*>(&r.loss), 8);
+  });
+}
+
+TEST(CrossEntropy, NonFiniteLogitsShow) {
+  for (float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    LossRun r(DType::kF32, {2, 40});
+    r.logits.set(50, bad);
+    ops().cross_entropy(DType::kF32, r.logits.floats(), r.target.data(), r.weight.floats(), 2, 40,
+                        1.0f, nullptr, &r.loss, test_stream());
+    test_stream().synchronize();
+    EXPECT_FALSE(std::isfinite(r.loss));
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
