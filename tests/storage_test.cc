@@ -19,7 +19,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "offload/checksum.h"
-#include "testing/storages.h"
+#include "tests/testing/storages.h"
 
 namespace pagoda {
 namespace {
@@ -336,7 +336,9 @@ TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
     const std::string link = strf("/proc/self/fd/%d", fd);
     std::error_code error;
     const std::string target = std::filesystem::read_symlink(link, error).string();
-    if (flags >= 0 && target == path("a")) EXPECT_NE(flags & FD_CLOEXEC, 0);
+    if (flags >= 0 && target == path("a")) {
+      EXPECT_NE(flags & FD_CLOEXEC, 0);
+    }
   }
   storage()->close(file);
 }
@@ -351,7 +353,7 @@ TEST_P(PosixStorageTest, WritesDoNotFollowLinksAndReadsTakeOnlyFiles) {
 }
 
 TEST(OpenStorage, SaysWhatItUses) {
-  const testing::TemporaryDirectory temporary;
+  const TempDir temporary;
   auto threads = open_storage(IoKind::kThreads, temporary.path() + "/not/yet/there");
   ASSERT_TRUE(threads.ok());
   EXPECT_NE((*threads)->describe().find("threads, "), std::string::npos);
@@ -378,7 +380,7 @@ bool forbid_io_uring() {
 TEST(OpenStorageDeathTest, FallsBackToThreadsAndSaysWhy) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto child = [] {
-    const testing::TemporaryDirectory temporary;
+    const TempDir temporary;
     if (!forbid_io_uring()) ::_exit(1);
     auto chosen = open_storage(IoKind::kAuto, temporary.path());
     if (!chosen.ok()) ::_exit(2);

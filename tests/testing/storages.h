@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "offload/storage_posix.h"
 #include "offload/storage_sim.h"
-#include "testing/temporary_directory.h"
+#include "tests/testing/temp_dir.h"
 
 namespace pagoda::testing {
 
@@ -36,7 +36,7 @@ struct StorageUnderTest {
   std::string directory() const { return kind == "sim" ? "/sim" : temporary.path(); }
 
   std::string kind;
-  TemporaryDirectory temporary;
+  TempDir temporary;
   std::unique_ptr<Storage> storage;
 };
 
