@@ -40,7 +40,8 @@ Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset
   request.data = data;
   request.bytes = bytes;
   Status status;
-  request.done = [&](IoRequest& finished) {
+  // Its own handle of the event: the waiter may be gone before signal() returns.
+  request.done = [&status, done](IoRequest& finished) mutable {
     status = finished.status;
     done.signal();
   };

@@ -56,7 +56,8 @@ inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t off
   request.data = data;
   request.bytes = bytes;
   Status status;
-  request.done = [&](IoRequest& finished) {
+  // Its own handle of the event: the waiter may be gone before signal() returns.
+  request.done = [&status, done](IoRequest& finished) mutable {
     status = finished.status;
     done.signal();
   };
