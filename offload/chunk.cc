@@ -49,7 +49,8 @@ ChunkState advance(Chunk* chunk, int64_t result, const std::string& path) {
     const int error = static_cast<int>(-result);
     if (is_transient(error)) return stall(chunk, path, error_text(error));
     const bool read = chunk->request->op == IoRequest::Op::kRead;
-    if (read && error == EIO && !std::exchange(chunk->read_retried, true)) return ChunkState::kAgain;
+    if (read && error == EIO && !std::exchange(chunk->read_retried, true))
+      return ChunkState::kAgain;
     return fail(*chunk, path, error_text(error));
   }
   CHECK(result < chunk->bytes, "%lld bytes moved, %lld asked for", (long long)result,

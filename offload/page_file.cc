@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "offload/checksum.h"
 #include "offload/page_layout.h"
+#include "offload/superblock.h"
 
 namespace pagoda {
 namespace {
@@ -27,26 +28,6 @@ Result<StoreId> random_store_id() {
   StoreId id;
   if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) return id;
   return Status(Exit::kUnavailable, "the system's random number generator gave no store id");
-}
-
-// A blocking transfer, for superblocks.
-Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
-                    int64_t bytes) {
-  Event done = Event::make();
-  IoRequest request;
-  request.op = op;
-  request.file = file;
-  request.offset = offset;
-  request.data = data;
-  request.bytes = bytes;
-  Status status;
-  request.done = [&](IoRequest& finished) {
-    status = finished.status;
-    done.signal();
-  };
-  storage->submit(&request);
-  done.wait();
-  return status;
 }
 
 // Makes the directory durable under its name too: each parent that gained an entry is flushed.
@@ -132,8 +113,7 @@ struct PageFile::Impl {
   void remove_files();
   Superblock superblock(size_t file) const;
   Status write_superblocks();
-  Status check_superblocks(const std::string& store_id);
-  Status check_superblock(size_t file, const std::byte* blocks, const std::string& store_id);
+  Status check_superblock(size_t file);
   Status adopt(const std::vector<PageVersion>& versions);
 
   uint32_t free_slot(PageId page) const;
@@ -148,10 +128,13 @@ struct PageFile::Impl {
 
 Status PageFile::Impl::open_files(bool create) {
   for (size_t i = 0; i < options.directories.size(); ++i) {
-    if (create) RETURN_IF_ERROR(make_directory(storage, options.directories[i]));
+    const std::string& directory = options.directories[i];
+    if (create) RETURN_IF_ERROR(make_directory(storage, directory));
     ASSIGN_OR_RETURN(const int file,
                      storage->open(file_path(options, i), layout.file_bytes[i], create));
     files.push_back(file);
+    // Names are made durable too: now for a file that exists, after its first bytes for a new one.
+    if (!create) RETURN_IF_ERROR(storage->sync_directory(directory));
   }
   return Status();
 }
@@ -178,64 +161,40 @@ Superblock PageFile::Impl::superblock(size_t file) const {
 }
 
 Status PageFile::Impl::write_superblocks() {
-  ASSIGN_OR_RETURN(const HostMemory block, HostMemory::allocate(kSuperblockBytes));
   for (size_t i = 0; i < files.size(); ++i) {
-    superblock(i).encode(block.data());
-    for (const int64_t offset : {int64_t{0}, kSuperblockBytes}) {
-      RETURN_IF_ERROR(transfer_now(storage, IoRequest::Op::kWrite, files[i], offset, block.data(),
-                                   kSuperblockBytes));
-    }
-    RETURN_IF_ERROR(storage->sync(files[i]));
+    RETURN_IF_ERROR(pagoda::write_superblocks(storage, files[i], superblock(i)));
     RETURN_IF_ERROR(storage->sync_directory(options.directories[i]));
   }
   return Status();
 }
 
-Status PageFile::Impl::check_superblocks(const std::string& store_id) {
-  ASSIGN_OR_RETURN(const HostMemory blocks, HostMemory::allocate(2 * kSuperblockBytes));
-  for (size_t i = 0; i < files.size(); ++i) {
-    RETURN_IF_ERROR(transfer_now(storage, IoRequest::Op::kRead, files[i], 0, blocks.data(),
-                                 2 * kSuperblockBytes));
-    RETURN_IF_ERROR(check_superblock(i, blocks.data(), store_id));
-  }
-  return Status();
-}
-
-Status PageFile::Impl::check_superblock(size_t file, const std::byte* blocks,
-                                        const std::string& store_id) {
+Status PageFile::Impl::check_superblock(size_t file) {
   const std::string path = file_path(options, file);
-  Superblock a, b;
-  const bool a_ok = a.decode(blocks);
-  const bool b_ok = b.decode(blocks + kSuperblockBytes);
-  if ((!a_ok && !b_ok) || (a_ok && b_ok && a != b)) {
-    return Status(Exit::kIoError,
-                  strf("%s: superblocks at offsets 0 and %lld are damaged or not of format %u; the "
-                       "file was left alone; resume from an export",
-                       path.c_str(), (long long)kSuperblockBytes, kPageFormat));
-  }
-  if (!a_ok || !b_ok) log_warn(path + ": one of two superblocks is damaged; using the other");
-  const Superblock& found = a_ok ? a : b;
-  if (store_id_text(found.store_id) != store_id) {
-    return Status(Exit::kMismatch, strf("%s belongs to store %s, the checkpoint to store %s; name the "
-                                        "checkpoint's own directories", path.c_str(),
-                                        store_id_text(found.store_id).c_str(),
-                                        printable(store_id).c_str()));
+  ASSIGN_OR_RETURN(const Superblock found, read_superblocks(storage, files[file], path));
+  if (store_id_text(found.store_id) != id_text) {
+    return Status(
+        Exit::kMismatch,
+        strf("%s belongs to store %s, the checkpoint to store %s; name the checkpoint's "
+             "own directories",
+             path.c_str(), store_id_text(found.store_id).c_str(), printable(id_text).c_str()));
   }
   id = found.store_id;
   if (found == superblock(file)) return Status();
-  return Status(Exit::kMismatch,
-                strf("%s was made for other pages or directories (file %u of %u, %u pages, %u slots; "
-                     "expected file %zu of %zu, %zu pages, %d slots); use the run file it was made "
-                     "with", path.c_str(), found.directory_index, found.directory_count,
-                     found.page_count, found.slots, file, files.size(), pages.size(),
-                     options.slots));
+  return Status(
+      Exit::kMismatch,
+      strf("%s was made for other pages or directories (file %u of %u, %u pages, %u slots; "
+           "expected file %zu of %zu, %zu pages, %d slots); use the run file it was made "
+           "with",
+           path.c_str(), found.directory_index, found.directory_count, found.page_count,
+           found.slots, file, files.size(), pages.size(), options.slots));
 }
 
 // Takes over the versions of a checkpoint: one for each durable page.
 Status PageFile::Impl::adopt(const std::vector<PageVersion>& versions) {
   const auto mismatch = [this](const std::string& why) {
     return Status(Exit::kMismatch, strf("the checkpoint does not fit store %s: %s; resume from "
-                                        "another checkpoint", id_text.c_str(), why.c_str()));
+                                        "another checkpoint",
+                                        id_text.c_str(), why.c_str()));
   };
   for (const PageVersion& version : versions) {
     if (version.page >= pages.size() || !pages[version.page].durable ||
@@ -257,8 +216,8 @@ Status PageFile::Impl::adopt(const std::vector<PageVersion>& versions) {
 
 // ---- transfers ----
 
-// The slot a write may use: never the committed one, and with a third slot not the newest either, so
-// that writes may go on while a commit is being made durable.
+// The slot a write may use: never the committed one, and with a third slot not the newest either,
+// so that writes may go on while a commit is being made durable.
 uint32_t PageFile::Impl::free_slot(PageId page) const {
   const Entry& entry = index[page];
   const int slots = layout.extents[page].slots;
@@ -320,8 +279,7 @@ void PageFile::Impl::finish(Transfer* finished) {
   Status outcome = transfer->request.status;
   if (outcome.ok()) {
     (read ? reads : writes).fetch_add(1, std::memory_order_relaxed);
-    (read ? read_bytes : write_bytes)
-        .fetch_add(transfer->request.bytes, std::memory_order_relaxed);
+    (read ? read_bytes : write_bytes).fetch_add(transfer->request.bytes, std::memory_order_relaxed);
     if (read) outcome = check_page(*transfer);
   }
   Event done = transfer->done;
@@ -363,7 +321,8 @@ Status PageFile::Impl::check_page(const Transfer& transfer) const {
     return differs("generation", found.generation, expected.generation);
   }
   const auto bytes = static_cast<uint64_t>(expected.bytes);
-  if (found.bytes != expected.bytes) return differs("size", static_cast<uint64_t>(found.bytes), bytes);
+  if (found.bytes != expected.bytes)
+    return differs("size", static_cast<uint64_t>(found.bytes), bytes);
   const uint32_t want = index[expected.page].checksum;
   if (found.checksum != want) return differs("checksum in its header", found.checksum, want);
   const uint32_t checksum = crc32c(data + kPageHeaderBytes, expected.bytes);
@@ -410,7 +369,7 @@ Result<std::unique_ptr<PageFile>> PageFile::open(Storage* storage, const Options
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   impl->id_text = store_id;
   RETURN_IF_ERROR(impl->open_files(false));
-  RETURN_IF_ERROR(impl->check_superblocks(store_id));
+  for (size_t i = 0; i < impl->files.size(); ++i) RETURN_IF_ERROR(impl->check_superblock(i));
   RETURN_IF_ERROR(impl->adopt(committed));
   return std::unique_ptr<PageFile>(new PageFile(std::move(impl)));
 }
@@ -467,8 +426,8 @@ std::vector<PageVersion> PageFile::versions() const {
     if (!impl_->pages[page].durable) continue;
     const Impl::Entry& entry = impl_->index[page];
     CHECK(entry.newest.present, "page %zu was never written", page);
-    versions.push_back({narrow<PageId>(page), entry.newest.slot, entry.newest.generation,
-                        entry.checksum});
+    versions.push_back(
+        {narrow<PageId>(page), entry.newest.slot, entry.newest.generation, entry.checksum});
   }
   return versions;
 }

@@ -10,9 +10,12 @@
 // of its committed one. A read is good only if header checksum, page id, store id, generation and
 // payload checksum all equal the index (this catches lost, stale and misdirected writes).
 //
-// Threading: one thread calls everything; completions arrive through Storage's threads and touch
-// only the transfer's own state. A page is never read and written at the same time (the pager's
-// events see to that), and not written twice at a time.
+// Threading: one thread calls everything. A write's checksum is computed on a thread of this object
+// (which waits for `after` in the order of the calls), a read is checked on the storage's thread
+// that completes it. Waiting reads queue apart from waiting writes, so a fetch never stands behind
+// a write-back that waits for its optimizer; an `after` may depend on events of earlier calls only.
+// A page is never read and written at the same time (the pager's events see to that), and not
+// written twice at a time.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +31,6 @@
 namespace pagoda {
 
 inline constexpr int64_t kPageHeaderBytes = 4096;
-
-
 
 struct PageSpec {
   int64_t bytes = 0;    // payload; multiple of kIoAlign
@@ -50,7 +51,7 @@ class PageFile {
   struct Options {
     std::vector<std::string> directories;  // at least one, created if missing
     std::string name;                      // files are DIRECTORY/NAME.K, K = 0, 1, ...
-    int slots = 2;  // per durable page; 1 when the run keeps no checkpoints
+    int slots = 2;                         // per durable page; 1 when the run keeps no checkpoints
   };
 
   // Bytes on disk that create() will allocate in all, over `directories` files.
@@ -87,9 +88,11 @@ class PageFile {
   // First error of any transfer so far. Thread-safe.
   Status status() const;
 
-  // Commit, called with no transfer in flight: the newest versions of all durable pages (each must
-  // have one). After the caller has made a manifest of it durable, committed() makes these the
-  // versions that later writes leave alone.
+  // Commit, in this order and with no write of a durable page in flight: sync() flushes the files
+  // (or returns the first error of any transfer so far, so that nothing is committed after one);
+  // versions() are the newest versions of all durable pages (each must have one); after the caller
+  // has made a manifest of them durable, committed() makes these the versions that later writes
+  // leave alone. With two slots, no durable page may be written between sync() and committed().
   std::vector<PageVersion> versions() const;
   Status sync();
   void committed();

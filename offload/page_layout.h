@@ -24,8 +24,8 @@ struct Superblock {
   uint32_t directory_count = 0;
   uint32_t directory_index = 0;
   uint32_t page_count = 0;
-  uint32_t slots = 0;             // per durable page
-  uint32_t page_table_hash = 0;   // CRC32C over every page's bytes, record and durability
+  uint32_t slots = 0;            // per durable page
+  uint32_t page_table_hash = 0;  // CRC32C over every page's bytes, record and durability
   int64_t file_bytes = 0;
 
   void encode(std::byte* block) const;  // kSuperblockBytes

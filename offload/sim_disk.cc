@@ -163,8 +163,7 @@ void SimDisk::make_durable(const Change& change) {
   if (change.to_directory) change.to_directory->flushed_entries[change.to] = change.node;
 }
 
-void SimDisk::read_flushed(const Node& file, int64_t offset, std::byte* data,
-                           int64_t bytes) const {
+void SimDisk::read_flushed(const Node& file, int64_t offset, std::byte* data, int64_t bytes) const {
   std::memcpy(data, file.bytes.data() + offset, static_cast<size_t>(bytes));
   for (const auto& [sector, versions] : file.unflushed) {
     const int64_t begin = std::max(offset, sector * kSectorBytes);

@@ -51,7 +51,7 @@ class SimDisk {
   NodePointer create_file(const std::string& path);  // null on failure; replaces an existing file
   bool make_directory(const std::string& path);      // with parents; true if it is there already
   bool rename(const std::string& from, const std::string& to);
-  bool remove(const std::string& path);              // a file or an empty directory
+  bool remove(const std::string& path);  // a file or an empty directory
 
   // REQUIRES: [offset, offset + bytes) lies inside the file.
   void write(Node* file, int64_t offset, const std::byte* data, int64_t bytes);

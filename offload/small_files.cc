@@ -16,7 +16,8 @@ namespace pagoda::posix {
 namespace {
 
 // One line for the failed call whose errno is `error`.
-Status failure(Exit code, const char* what, const std::string& path, int error, const char* advice) {
+Status failure(Exit code, const char* what, const std::string& path, int error,
+               const char* advice) {
   return Status(code, strf("%s %s: %s; %s", what, path.c_str(), error_text(error).c_str(), advice));
 }
 
@@ -61,9 +62,9 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
     return Status(Exit::kBadData, strf("%s is not a regular file; %s", path.c_str(), kCheckPath));
   }
   if (info.st_size > limit_bytes) {
-    return Status(Exit::kBadData, strf("%s has %lld bytes, more than the %lld such a file may have",
-                                       path.c_str(), (long long)info.st_size,
-                                       (long long)limit_bytes));
+    return Status(Exit::kBadData,
+                  strf("%s has %lld bytes, more than the %lld such a file may have", path.c_str(),
+                       (long long)info.st_size, (long long)limit_bytes));
   }
   std::string content(static_cast<size_t>(info.st_size), '\0');
   size_t read = 0;
@@ -72,7 +73,8 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failure(Exit::kIoError, "cannot read", path, errno, kCheckDisk);
     if (n == 0) {
-      return Status(Exit::kIoError, strf("%s shrank while it was read; do not write to it", path.c_str()));
+      return Status(Exit::kIoError,
+                    strf("%s shrank while it was read; do not write to it", path.c_str()));
     }
     read += static_cast<size_t>(n);
   }

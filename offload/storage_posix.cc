@@ -133,19 +133,20 @@ Status PosixStorage::open_existing(BulkFile* file) {
   const int fd = file->descriptor.get();
   struct stat info;
   if (fd < 0 || ::fstat(fd, &info) != 0) {
-    return Status(Exit::kNoInput, strf("cannot open %s: %s; check the path", path,
-                                       error_text(errno).c_str()));
+    return Status(Exit::kNoInput,
+                  strf("cannot open %s: %s; check the path", path, error_text(errno).c_str()));
   }
   RETURN_IF_ERROR(lock(*file));
   if (!S_ISREG(info.st_mode) || info.st_size != file->bytes) {
-    return Status(Exit::kMismatch, strf("%s has %lld bytes, this run's pages need %lld; it was left "
-                                        "alone", path, (long long)info.st_size,
-                                        (long long)file->bytes));
+    return Status(Exit::kMismatch,
+                  strf("%s has %lld bytes, this run's pages need %lld; it was left "
+                       "alone",
+                       path, (long long)info.st_size, (long long)file->bytes));
   }
   // What a crashed writer left in the page cache must be on disk before it is believed.
   if (::fsync(fd) != 0) {
-    return Status(Exit::kIoError, strf("cannot flush %s: %s; check the disk", path,
-                                       error_text(errno).c_str()));
+    return Status(Exit::kIoError,
+                  strf("cannot flush %s: %s; check the disk", path, error_text(errno).c_str()));
   }
   return Status();
 }
@@ -188,16 +189,18 @@ Status PosixStorage::sync(int handle) {
     // failures?", ATC'20).
     bulk.flushed = Status(
         Exit::kIoError,
-        strf("cannot flush %s: %s; this checkpoint was not saved, the one before is; check the disk "
-             "and resume", bulk.path.c_str(), error_text(errno).c_str()));
+        strf(
+            "cannot flush %s: %s; this checkpoint was not saved, the one before is; check the disk "
+            "and resume",
+            bulk.path.c_str(), error_text(errno).c_str()));
   }
   return bulk.flushed;
 }
 
 PosixStorage::BulkFile& PosixStorage::file(int handle) {
   std::lock_guard lock(mutex_);
-  CHECK(handle >= 0 && handle < narrow<int>(files_.size()) && files_[handle],
-        "no open file %d", handle);
+  CHECK(handle >= 0 && handle < narrow<int>(files_.size()) && files_[handle], "no open file %d",
+        handle);
   return *files_[handle];
 }
 

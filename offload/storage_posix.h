@@ -18,9 +18,10 @@
 namespace pagoda {
 
 struct PosixOptions {
-  int64_t lock_wait_ms = 10000;  // retries on a locked file: a killed io_uring user may still hold it
-  std::string access;            // what describe() says of direct I/O in the store's directory
-  std::string refused;           // why a better storage is not used, for describe()
+  int64_t lock_wait_ms =
+      10000;            // retries on a locked file: a killed io_uring user may still hold it
+  std::string access;   // what describe() says of direct I/O in the store's directory
+  std::string refused;  // why a better storage is not used, for describe()
 };
 
 // "O_DIRECT", or "buffered (reason)" for files that would be created in `directory` (or, while that
@@ -48,8 +49,8 @@ class PosixStorage : public Storage {
     Descriptor descriptor;
     std::string path;
     int64_t bytes = 0;
-    std::mutex mutex;   // guards flushed; held during a flush
-    Status flushed;     // the first failed flush; final
+    std::mutex mutex;  // guards flushed; held during a flush
+    Status flushed;    // the first failed flush; final
   };
 
   explicit PosixStorage(PosixOptions options) : options_(std::move(options)) {}

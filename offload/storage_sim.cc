@@ -15,8 +15,9 @@ using Kind = SimFault::Kind;
 Status no_power() { return Status(Exit::kIoError, "simulated power loss; restart the machine"); }
 
 Status call_failed(const char* what, const std::string& path, const std::string& why) {
-  return Status(Exit::kIoError, strf("%s %s: %s (simulated); saved checkpoints are untouched; resume",
-                                     what, path.c_str(), why.c_str()));
+  return Status(Exit::kIoError,
+                strf("%s %s: %s (simulated); saved checkpoints are untouched; resume", what,
+                     path.c_str(), why.c_str()));
 }
 
 }  // namespace
@@ -139,7 +140,8 @@ SimStorage::Entry SimStorage::enter(uint32_t call, const char* what, const std::
   return entry;
 }
 
-// A crash strikes after the change was made and before anybody heard of it: the change is unflushed.
+// A crash strikes after the change was made and before anybody heard of it: the change is
+// unflushed.
 Status SimStorage::leave(const Entry& entry) {
   if (!entry.fault || entry.fault->kind != Kind::kCrash) return Status();
   crash_locked(entry.fault->crash_seed);
@@ -195,7 +197,8 @@ void SimStorage::run() {
   for (;;) {
     changed_.wait(lock, [this] { return stop_ || !flights_.empty(); });
     if (flights_.empty()) return;
-    if (const int64_t pause_us = max_delay_us_ > 0 ? random() % (max_delay_us_ + 1) : 0; pause_us > 0) {
+    if (const int64_t pause_us = max_delay_us_ > 0 ? random() % (max_delay_us_ + 1) : 0;
+        pause_us > 0) {
       lock.unlock();
       std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
       lock.lock();
@@ -346,7 +349,8 @@ Status SimStorage::write_file(const std::string& path, const std::string& conten
   const SimDisk::NodePointer node = disk_.create_file(path);
   if (!node) return Status(Exit::kCannotCreate, strf("cannot create %s", path.c_str()));
   const auto* begin = reinterpret_cast<const std::byte*>(content.data());
-  const bool half = entry.fault && (entry.fault->kind == Kind::kShort || entry.fault->kind == Kind::kCrash);
+  const bool half =
+      entry.fault && (entry.fault->kind == Kind::kShort || entry.fault->kind == Kind::kCrash);
   node->bytes.assign(begin, begin + (half ? content.size() / 2 : content.size()));
   disk_.flush(node.get());
   RETURN_IF_ERROR(leave(entry));
@@ -363,8 +367,8 @@ Result<std::string> SimStorage::read_file(const std::string& path, int64_t limit
     return Status(Exit::kNoInput, strf("cannot open %s: it is missing", path.c_str()));
   }
   if (static_cast<int64_t>(node->bytes.size()) > limit_bytes) {
-    return Status(Exit::kBadData, strf("%s has more than %lld bytes", path.c_str(),
-                                       (long long)limit_bytes));
+    return Status(Exit::kBadData,
+                  strf("%s has more than %lld bytes", path.c_str(), (long long)limit_bytes));
   }
   std::string content(reinterpret_cast<const char*>(node->bytes.data()), node->bytes.size());
   if (entry.fault && entry.fault->kind == Kind::kBitFlip && !content.empty()) {

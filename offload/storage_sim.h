@@ -44,14 +44,14 @@ enum SimCall : uint32_t {
 
 struct SimFault {
   enum class Kind : uint8_t {
-    kError,        // the call fails with `error`, at every attempt
-    kTransient,    // a transfer's first attempt returns `error` (EAGAIN, EINTR, EIO ...)
-    kShort,        // a transfer's first attempt moves about half, ending off a block; a small file is
-                   // left half written and the call fails
-    kZero,         // a transfer's first attempt moves nothing and reports 0 bytes
-    kBitFlip,      // a transfer succeeds with one bit wrong
-    kStale,        // a write or a sync does nothing and succeeds (lost write, lying flush); a read
-                   // returns the content before unflushed writes
+    kError,      // the call fails with `error`, at every attempt
+    kTransient,  // a transfer's first attempt returns `error` (EAGAIN, EINTR, EIO ...)
+    kShort,      // a transfer's first attempt moves about half, ending off a block; a small file is
+                 // left half written and the call fails
+    kZero,       // a transfer's first attempt moves nothing and reports 0 bytes
+    kBitFlip,    // a transfer succeeds with one bit wrong
+    kStale,      // a write or a sync does nothing and succeeds (lost write, lying flush); a read
+                 // returns the content before unflushed writes
     kMisdirected,  // a transfer succeeds at another place of the file
     kDelay,        // the storage stands still for delay_us before a transfer
     kCrash,        // power loss during the call

@@ -1,5 +1,5 @@
-// Transfers by blocking pread and pwrite on a few threads: works on every Linux, also where io_uring
-// is forbidden.
+// Transfers by blocking pread and pwrite on a few threads: works on every Linux, also where
+// io_uring is forbidden.
 #include <unistd.h>
 
 #include <algorithm>

@@ -6,8 +6,8 @@
 // completions and new work (the idea of Seastar's and TigerBeetle's event loops).
 //
 // Requests are cut into chunks of at most 1 MiB; at most kChunks are in flight, fewer than the
-// completion queue has entries, so that it cannot overflow. No links and no cancellation are used: a
-// transfer that has started ends by itself (RELIABILITY.md 5.5).
+// completion queue has entries, so that it cannot overflow. No links and no cancellation are used:
+// a transfer that has started ends by itself (RELIABILITY.md 5.5).
 #include <liburing.h>
 #include <sys/eventfd.h>
 
@@ -82,7 +82,8 @@ class UringStorage final : public PosixStorage {
   static Status refused(int error) {
     return Status(Exit::kUnavailable,
                   strf("io_uring refused (%s; seccomp, kernel.io_uring_disabled or an old kernel); "
-                       "use memory.io = threads", error_text(error).c_str()));
+                       "use memory.io = threads",
+                       error_text(error).c_str()));
   }
 
   int make_ring();
@@ -174,9 +175,10 @@ void UringStorage::register_memory(std::byte* data, int64_t bytes) {
       -io_uring_register_buffers(&ring_, memory_.data(), static_cast<unsigned>(memory_.size()));
   memory_registered_ = error == 0;
   if (error == 0) return;
-  log_warn(strf("io_uring: %s of buffers not registered (%s): transfers cost more CPU time; raise "
-                "the locked-memory limit (ulimit -l)", format_bytes(bytes).c_str(),
-                error_text(error).c_str()));
+  log_warn(
+      strf("io_uring: %s of buffers not registered (%s): transfers cost more CPU time; raise "
+           "the locked-memory limit (ulimit -l)",
+           format_bytes(bytes).c_str(), error_text(error).c_str()));
 }
 
 void UringStorage::submit(IoRequest* request) {
@@ -247,8 +249,7 @@ void UringStorage::issue(int slot) {
   const Chunk& chunk = chunks_[slot];
   const bool read = chunk.request->op == IoRequest::Op::kRead;
   const bool fixed_file = files_registered_ && chunk.request->file < kRegisteredFiles;
-  const int fd =
-      fixed_file ? chunk.request->file : transfers_[slot]->file->descriptor.get();
+  const int fd = fixed_file ? chunk.request->file : transfers_[slot]->file->descriptor.get();
   const auto bytes = static_cast<unsigned>(chunk.bytes);
   const auto offset = static_cast<uint64_t>(chunk.offset);
   const int buffer = registered_buffer(chunk);

@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -19,13 +20,13 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "offload/checksum.h"
-#include "testing/storages.h"
+#include "tests/testing/storages.h"
 
 namespace pagoda {
 namespace {
 
-using testing::StorageUnderTest;
 using testing::host_memory;
+using testing::StorageUnderTest;
 using testing::transfer;
 using Op = IoRequest::Op;
 
@@ -103,8 +104,8 @@ TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
   storage()->close(file);
 }
 
-// Three threads each write their share of 240 blocks of mixed size; every completion reads the block
-// back from inside `done`.
+// Three threads each write their share of 240 blocks of mixed size; every completion reads the
+// block back from inside `done`.
 TEST_P(StorageTest, ManyInFlightFromSeveralThreads) {
   constexpr int kBlocks = 240, kThreads = 3;
   constexpr int64_t kStride = 96 * kKiB;
@@ -131,7 +132,8 @@ TEST_P(StorageTest, ManyInFlightFromSeveralThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int i = t; i < kBlocks; i += kThreads) storage()->submit(&requests[static_cast<size_t>(i)]);
+      for (int i = t; i < kBlocks; i += kThreads)
+        storage()->submit(&requests[static_cast<size_t>(i)]);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -223,7 +225,7 @@ TEST_P(StorageTest, SmallFilesAndDirectories) {
   ASSERT_OK(storage()->sync_directory(path("x/y")));
   EXPECT_FALSE(storage()->sync_directory(path("x/none")).ok());
   EXPECT_EQ(storage()->make_directory(path("x/y/a/q")).code(), Exit::kCannotCreate);
-  ASSERT_OK(storage()->remove_file(path("x/y/b")));  // absent
+  ASSERT_OK(storage()->remove_file(path("x/y/b")));           // absent
   EXPECT_FALSE(storage()->remove_directory(path("x")).ok());  // holds a directory
   ASSERT_OK(storage()->remove_directory(path("x/y/z")));
   ASSERT_OK(storage()->remove_directory(path("x/y")));  // with its file
@@ -285,8 +287,7 @@ TEST_P(PosixStorageTest, ARealShortWriteIsContinuedAndItsErrorReported) {
   fill(source.data(), source.bytes(), 5);
   {
     const FileSizeLimit limit(kMiB + 3 * kIoAlign);
-    const Status status =
-        transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
+    const Status status = transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
     EXPECT_EQ(status.code(), Exit::kIoError);
     EXPECT_NE(status.message().find("File too large"), std::string::npos) << status.message();
     ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), target.bytes()));
@@ -320,6 +321,23 @@ TEST_P(PosixStorageTest, AFileThatEndsInsideABlockIsAnError) {
   storage()->close(file);
 }
 
+// Memory that cannot be registered costs speed, not correctness: one warning, and transfers go on.
+TEST_P(PosixStorageTest, RefusedRegistrationIsOnlyAWarning) {
+  HostMemory memory = host_memory(2 * kIoAlign);
+  void* nothing = ::mmap(nullptr, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(nothing, MAP_FAILED);
+  ::testing::internal::CaptureStderr();
+  storage()->register_memory(static_cast<std::byte*>(nothing), kMiB);
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  if (under_test_.kind == "uring") {
+    EXPECT_NE(log.find("not registered"), std::string::npos) << log;
+  }
+  const int file = create("a", 2 * kIoAlign);
+  EXPECT_TRUE(transfer(storage(), Op::kWrite, file, 0, memory.data(), 2 * kIoAlign).ok());
+  storage()->close(file);
+  ::munmap(nothing, kMiB);
+}
+
 TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
   const int file = create("a", 16 * kIoAlign);
   ASSERT_OK(storage()->write_file(path("b"), "x"));
@@ -336,7 +354,9 @@ TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
     const std::string link = strf("/proc/self/fd/%d", fd);
     std::error_code error;
     const std::string target = std::filesystem::read_symlink(link, error).string();
-    if (flags >= 0 && target == path("a")) EXPECT_NE(flags & FD_CLOEXEC, 0);
+    if (flags >= 0 && target == path("a")) {
+      EXPECT_NE(flags & FD_CLOEXEC, 0);
+    }
   }
   storage()->close(file);
 }
@@ -351,7 +371,7 @@ TEST_P(PosixStorageTest, WritesDoNotFollowLinksAndReadsTakeOnlyFiles) {
 }
 
 TEST(OpenStorage, SaysWhatItUses) {
-  const testing::TemporaryDirectory temporary;
+  const TempDir temporary;
   auto threads = open_storage(IoKind::kThreads, temporary.path() + "/not/yet/there");
   ASSERT_TRUE(threads.ok());
   EXPECT_NE((*threads)->describe().find("threads, "), std::string::npos);
@@ -378,7 +398,7 @@ bool forbid_io_uring() {
 TEST(OpenStorageDeathTest, FallsBackToThreadsAndSaysWhy) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto child = [] {
-    const testing::TemporaryDirectory temporary;
+    const TempDir temporary;
     if (!forbid_io_uring()) ::_exit(1);
     auto chosen = open_storage(IoKind::kAuto, temporary.path());
     if (!chosen.ok()) ::_exit(2);
@@ -491,8 +511,8 @@ TEST(SimStorage, ShortAndInterruptedTransfersAreFinishedWhicheverCallTheyHit) {
 TEST(SimStorage, FaultsThatCannotBeRepairedAreReportedOrVisible) {
   using Kind = SimFault::Kind;
   for (int64_t nth = 1; nth <= 16; ++nth) {
-    for (const Kind kind : {Kind::kError, Kind::kZero, Kind::kBitFlip, Kind::kStale,
-                            Kind::kMisdirected}) {
+    for (const Kind kind :
+         {Kind::kError, Kind::kZero, Kind::kBitFlip, Kind::kStale, Kind::kMisdirected}) {
       SimFault fault;
       fault.kind = kind;
       fault.calls = kSimTransfers;
@@ -586,8 +606,8 @@ TEST(SimStorageDeathTest, OverlappingTransfersAreBugs) {
     auto file = storage.open("/a", 4 * kIoAlign, true);
     HostMemory memory = host_memory(4 * kIoAlign);
     IoRequest read = {Op::kRead, *file, 0, memory.data(), 2 * kIoAlign, {}, [](IoRequest&) {}};
-    IoRequest write = {Op::kWrite, *file, kIoAlign, memory.data() + 2 * kIoAlign, kIoAlign, {},
-                       [](IoRequest&) {}};
+    IoRequest write = {Op::kWrite, *file, kIoAlign,         memory.data() + 2 * kIoAlign,
+                       kIoAlign,   {},    [](IoRequest&) {}};
     storage.submit(&read);
     storage.submit(&write);
   };

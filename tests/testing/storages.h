@@ -9,12 +9,12 @@
 #include "device/device.h"
 #include "offload/storage_posix.h"
 #include "offload/storage_sim.h"
-#include "testing/temporary_directory.h"
+#include "tests/testing/temp_dir.h"
 
 namespace pagoda::testing {
 
-// A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is absent
-// (null) where the system refuses io_uring; tests then skip, saying so.
+// A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is
+// absent (null) where the system refuses io_uring; tests then skip, saying so.
 struct StorageUnderTest {
   explicit StorageUnderTest(const std::string& kind) : kind(kind) {
     if (kind == "sim") {
@@ -36,7 +36,7 @@ struct StorageUnderTest {
   std::string directory() const { return kind == "sim" ? "/sim" : temporary.path(); }
 
   std::string kind;
-  TemporaryDirectory temporary;
+  TempDir temporary;
   std::unique_ptr<Storage> storage;
 };
 
@@ -56,7 +56,8 @@ inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t off
   request.data = data;
   request.bytes = bytes;
   Status status;
-  request.done = [&](IoRequest& finished) {
+  // Its own handle of the event: the waiter may be gone before signal() returns.
+  request.done = [&status, done](IoRequest& finished) mutable {
     status = finished.status;
     done.signal();
   };
@@ -67,8 +68,8 @@ inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t off
 
 }  // namespace pagoda::testing
 
-#define ASSERT_OK(expr)                                            \
-  do {                                                             \
-    const ::pagoda::Status status_of_expr = (expr);                \
-    ASSERT_TRUE(status_of_expr.ok()) << status_of_expr.message();  \
+#define ASSERT_OK(expr)                                           \
+  do {                                                            \
+    const ::pagoda::Status status_of_expr = (expr);               \
+    ASSERT_TRUE(status_of_expr.ok()) << status_of_expr.message(); \
   } while (0)
