@@ -13,10 +13,10 @@
 #include "base/options.h"
 #include "base/status.h"
 #include "offload/storage.h"
+#include "optim/schedule.h"
 
 namespace pagoda {
 
-enum class ScheduleKind : uint8_t { kConstant, kLinear, kCosine };
 enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
 // What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
