@@ -6,9 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tests/testing/temp_dir.h"
 
@@ -21,13 +19,6 @@ struct Outcome {
   std::string err;
 };
 
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
 class CliTest : public testing::Test {
  protected:
   Outcome run(std::vector<std::string> words) {
@@ -35,7 +26,7 @@ class CliTest : public testing::Test {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    const std::string out = (dir_ / "stdout"), err = (dir_ / "stderr");
+    const std::string out = dir_ / "stdout", err = dir_ / "stderr";
     posix_spawn_file_actions_t actions;
     CHECK(posix_spawn_file_actions_init(&actions) == 0);
     const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -46,8 +37,8 @@ class CliTest : public testing::Test {
     posix_spawn_file_actions_destroy(&actions);
     int state = 0;
     CHECK(waitpid(child, &state, 0) == child);
-    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), content(out),
-            content(err)};
+    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), get_file(out),
+            get_file(err)};
   }
 
   // The run ends with `code`, nothing on stdout, and one line "pagoda: ..." holding `names`.
@@ -63,8 +54,8 @@ class CliTest : public testing::Test {
   }
 
   std::string run_file(const std::string& text) {
-    const std::string path = (dir_ / "run.toml");
-    std::ofstream(path) << text;
+    const std::string path = dir_ / "run.toml";
+    put_file(path, text);
     return path;
   }
 
@@ -88,7 +79,7 @@ TEST_F(CliTest, WrongCommandLines) {
   expect_refused({"export", "--out", "x", "--checkpoint", "r", "--step", "-1"}, 2, "--step");
   expect_refused({"eval"}, 2, "--model.path or --checkpoint");
   expect_refused({"eval", "--checkpoint", "r"}, 2, "--data.eval_path");
-  expect_refused({"doctor", "--dir", (dir_ / "none")}, 66, "no such folder");
+  expect_refused({"doctor", "--dir", dir_ / "none"}, 66, "no such folder");
   expect_refused({"doctor", "\033[31m"}, 2, "\\x1b[31m");
 }
 
@@ -104,7 +95,7 @@ TEST_F(CliTest, WrongTrainFlags) {
   expect_refused({"train", "--memory.device", "120%"}, 2, "memory.device");
   expect_refused({"train", "--data.path", "--model.path", "m"}, 2, "a value is missing");
   expect_refused({"train", "--data.path=", "--model.path", "m"}, 2, "a value is missing");
-  expect_refused({"train", (dir_ / "none.toml")}, 66, "No such file");
+  expect_refused({"train", dir_ / "none.toml"}, 66, "No such file");
   expect_refused({"train", dir_.path()}, 66, "is a folder");
   expect_refused({"train", "a.toml", "b.toml"}, 2, "unexpected argument \"b.toml\"");
 }
@@ -159,7 +150,7 @@ TEST_F(CliTest, Version) {
 }
 
 TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
-  const std::string folder = (dir_ / "disk");
+  const std::string folder = dir_ / "disk";
   ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
   const Outcome json = run({"doctor", "--json", "--dir", folder});
   ASSERT_EQ(json.code, 0) << json.err;

@@ -8,20 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "tests/testing/temp_dir.h"
 #include "train/progress.h"
 
 namespace pagoda {
 namespace {
-
-std::string content(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 std::unique_ptr<MetricsFile> open_metrics(const std::string& path, int64_t keep_step) {
   Result<std::unique_ptr<MetricsFile>> file = MetricsFile::open(path, keep_step);
@@ -54,20 +46,20 @@ TEST(MetricsLine, InvalidUtf8IsReplacedNotThrown) {
 
 TEST(MetricsFile, EachLineIsThereAtOnce) {
   TempDir dir;
-  const std::string path = (dir / "metrics.jsonl");
+  const std::string path = dir / "metrics.jsonl";
   auto metrics = open_metrics(path, -1);
   metrics->write(MetricsType::kRun, {{"seed", 7}});
-  EXPECT_EQ(content(path), "{\"type\":\"run\",\"seed\":7}\n");
+  EXPECT_EQ(get_file(path), "{\"type\":\"run\",\"seed\":7}\n");
   metrics->write(MetricsType::kStep, {{"step", 1}});
-  EXPECT_EQ(content(path), "{\"type\":\"run\",\"seed\":7}\n{\"type\":\"step\",\"step\":1}\n");
+  EXPECT_EQ(get_file(path), "{\"type\":\"run\",\"seed\":7}\n{\"type\":\"step\",\"step\":1}\n");
 }
 
 TEST(MetricsFile, FreshStartEmptiesIt) {
   TempDir dir;
-  const std::string path = (dir / "metrics.jsonl");
+  const std::string path = dir / "metrics.jsonl";
   std::ofstream(path) << "old\n";
   open_metrics(path, -1);
-  EXPECT_EQ(content(path), "");
+  EXPECT_EQ(get_file(path), "");
 }
 
 TEST(MetricsFile, ResumeEqualsAnUninterruptedRun) {
@@ -78,40 +70,40 @@ TEST(MetricsFile, ResumeEqualsAnUninterruptedRun) {
       if (step % 2 == 0) metrics.write(MetricsType::kEval, {{"step", step}, {"loss", 1.5}});
     }
   };
-  const std::string whole = (dir / "whole.jsonl");
+  const std::string whole = dir / "whole.jsonl";
   log_steps(*open_metrics(whole, -1), 1, 6);
   for (int64_t saved = 0; saved <= 5; ++saved) {
-    const std::string path = (dir / "cut.jsonl");
+    const std::string path = dir / "cut.jsonl";
     log_steps(*open_metrics(path, -1), 1, 5);
     std::ofstream(path, std::ios::app) << "{\"type\":\"step\",\"st";  // killed in the middle
     log_steps(*open_metrics(path, saved), saved + 1, 6);
-    EXPECT_EQ(content(path), content(whole)) << "resumed after step " << saved;
+    EXPECT_EQ(get_file(path), get_file(whole)) << "resumed after step " << saved;
   }
 }
 
 TEST(MetricsFile, LinesWithoutAStepAndForeignLinesSurviveResume) {
   TempDir dir;
-  const std::string path = (dir / "metrics.jsonl");
+  const std::string path = dir / "metrics.jsonl";
   const std::string kept = "{\"type\":\"run\"}\nnot json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n";
   std::ofstream(path) << kept << "{\"step\":3}\n{\"type\":\"run\"}\n";
   open_metrics(path, 2);
-  EXPECT_EQ(content(path), kept);
+  EXPECT_EQ(get_file(path), kept);
 }
 
 TEST(MetricsFile, UnwritableIsAStatus) {
   TempDir dir;
-  const auto file = MetricsFile::open((dir / "none/metrics.jsonl"), -1);
+  const auto file = MetricsFile::open(dir / "none/metrics.jsonl", -1);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().code(), Exit::kCannotCreate);
 }
 
 TEST(MetricsFile, FullDiskWarnsOnceAndLeavesWholeLines) {
   TempDir dir;
-  const std::string path = (dir / "metrics.jsonl");
+  const std::string path = dir / "metrics.jsonl";
   auto metrics = open_metrics(path, -1);
   // Long enough that the captured stderr, a file too, stays below the limit.
   metrics->write(MetricsType::kWarn, {{"text", std::string(8192, 'x')}});
-  const std::string before = content(path);
+  const std::string before = get_file(path);
   rlimit old{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
   rlimit tight = old;
@@ -124,11 +116,11 @@ TEST(MetricsFile, FullDiskWarnsOnceAndLeavesWholeLines) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
   const std::string warnings = testing::internal::GetCapturedStderr();
   std::signal(SIGXFSZ, old_handler);
-  EXPECT_EQ(content(path), before);
+  EXPECT_EQ(get_file(path), before);
   EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
   EXPECT_NE(warnings.find("warning: " + path), std::string::npos) << warnings;
   metrics->write(MetricsType::kStep, {{"step", 4}});
-  EXPECT_EQ(content(path), before + "{\"type\":\"step\",\"step\":4}\n");
+  EXPECT_EQ(get_file(path), before + "{\"type\":\"step\",\"step\":4}\n");
 }
 
 StepReport sample_report() {

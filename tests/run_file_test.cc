@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include "base/random.h"
 #include "tests/testing/temp_dir.h"
 #include "train/run_config.h"
@@ -34,8 +32,8 @@ struct Reading {
 };
 
 std::string write_file(const TempDir& dir, const std::string& text) {
-  const std::string path = (dir / "run.toml");
-  std::ofstream(path, std::ios::binary) << text;
+  const std::string path = dir / "run.toml";
+  put_file(path, text);
   return path;
 }
 
@@ -173,7 +171,7 @@ TEST(RunFile, DamagedFilesNeverCrash) {
 TEST(RunFile, MissingFileAndFolder) {
   TempDir dir;
   Reading r;
-  EXPECT_EQ(r.read({}, (dir / "none.toml")).code(), Exit::kNoInput);
+  EXPECT_EQ(r.read({}, dir / "none.toml").code(), Exit::kNoInput);
   EXPECT_EQ(r.read({}, dir.path()).code(), Exit::kNoInput);
 }
 

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""The rules of the tree, as a test: who may include whom, sizes, words, headers that stand alone.
+
+    check_tree.py ROOT [--no-headers]   one line a violation, "path:line: rule"; exit 1 if any
+    check_tree.py --self-test           plants every violation in a small tree and expects each
+
+After the idea of TigerBeetle's tidy.zig: style is a unit test. The standard library only.
+"""
+
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+MAX_FILE_LINES = 500
+MAX_FUNCTION_LINES = 70
+MAX_KERNEL_FUNCTION_LINES = 150  # kernels/cuda only
+MAX_COLUMNS = 100
+MAX_BINARY_BYTES = 100 * 1000
+CODE = {".h", ".cc", ".cu", ".cuh"}
+SCRIPTS = {".py", ".sh", ".cmake"}
+# Spelt in pieces so that this file does not contain them.
+UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+
+# Where a folder's files live, and the floors they may include besides their own. An entry with a
+# slash is one header.
+FLOORS = {
+    "base": ("src/base/", set()),
+    "device": ("src/device/", {"base"}),
+    "kernels": ("kernels/", {"base", "device"}),
+    "offload": ("offload/", {"base", "device"}),
+    "optim": ("optim/", {"base", "device"}),
+    "parallel": ("src/parallel/", {"base", "device"}),
+    "model": ("src/model/", {"base", "device", "kernels", "offload"}),
+    "data": ("src/data/", {"base", "model/json.h"}),
+    "checkpoint": ("src/checkpoint/", {"base", "device", "model", "offload", "data"}),
+    "plan": ("src/plan/", {"base", "offload/residency.h", "offload/place.h"}),
+    "train": ("src/train/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
+                             "data", "checkpoint", "plan"}),
+    "cli": ("src/cli/", {"base", "offload", "data", "checkpoint", "plan", "model", "train"}),
+}
+
+# A header's name, and the paths (or beginnings of paths) that may include it.
+RESTRICTED = [
+    (r"cuda.*|cublas.*|nvtx.*", ("src/device/", "kernels/cuda/", "src/parallel/")),
+    (r"liburing.*", ("offload/storage_uring.cc",)),
+    (r"isa-l.*", ("offload/",)),
+    (r"(oneapi/)?dnnl.*", ("kernels/",)),
+    (r"mpi\.h|nccl.*", ("src/parallel/",)),
+    (r"toml\+\+/.*", ("src/cli/run_file.cc",)),
+    (r"CLI/.*", ("src/cli/",)),
+]
+# What is pure has no device, no files, no threads and no clock.
+PURE = ("src/plan/", "offload/residency.")
+IMPURE = re.compile(r"chrono|thread|mutex|condition_variable|future|fstream|filesystem|ctime|"
+                    r"fcntl\.h|unistd\.h|sys/.*")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+TEST_ONLY = "tests/"
+
+
+def listed_files(root):
+    """Tracked and new files git does not ignore; without git, everything outside build folders."""
+    try:
+        command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
+        out = subprocess.run(command, check=True, capture_output=True).stdout
+        names = [n.decode() for n in out.split(b"\0") if n]
+    except (OSError, subprocess.CalledProcessError):
+        names = [str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()]
+        names = [n for n in names if not re.match(r"(build|\.venv|\.git|runs)/", n)]
+    return sorted({n for n in names if (root / n).is_file()})
+
+
+def floor_of(path):
+    for floor, (prefix, _) in FLOORS.items():
+        if path.startswith(prefix):
+            return floor
+    return None
+
+
+def include_violations(path, number, bracket, name):
+    if bracket == "<":
+        for pattern, allowed in RESTRICTED:
+            if re.fullmatch(pattern, name) and not path.startswith(allowed):
+                yield number, f"<{name}> may be included only in {', '.join(allowed)}"
+        if path.startswith(PURE) and IMPURE.fullmatch(name):
+            yield number, f"<{name}> in a file that must stay pure"
+        return
+    if path.startswith(TEST_ONLY):
+        return
+    target = name.split("/")[0]
+    own = floor_of(path)
+    if target in ("tests", "tools", "testing"):
+        yield number, f'"{name}": nothing outside tests includes it'
+    elif "/" not in name:
+        yield number, f'"{name}": write the include with the name of its floor'
+    elif target not in FLOORS:
+        yield number, f'"{name}": no such floor'
+    elif own and target != own and not {target, name} & FLOORS[own][1]:
+        yield number, f'"{name}": {own} may not stand on {target}'
+
+
+def blank_comments_and_strings(text):
+    """The same text with the insides of comments, strings and directives blanked, lines kept."""
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match.group())
+    pattern = (r'R"([^(\s]*)\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
+               r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*")
+    return re.sub(pattern, blank, text, flags=re.S | re.M)
+
+
+def block_kind(head, outer):
+    """What a brace opens, from the text before it and the kinds around it."""
+    if re.search(r"\bnamespace\b[^()]*$|extern\s+\"?[^()]*$", head):
+        return "scope"
+    if re.search(r"\b(class|struct|enum|union)\b[^()=]*$", head) and "(" not in head.split("{")[-1]:
+        return "scope"
+    if re.search(r"\b(class|struct)\b", head) and re.search(r"\)\s*:\s*public|\brequires\b", head):
+        return "scope" if "operator" not in head else "function"
+    if all(kind == "scope" for kind in outer) and ")" in head:
+        return "function"
+    return "block"
+
+
+def function_lengths(text):
+    """(first line, lines) of each function body with its signature. A brace heuristic."""
+    code = blank_comments_and_strings(text)
+    stack, head, head_start = [], "", None
+    line = 1
+    for index, char in enumerate(code):
+        if char == "\n":
+            line += 1
+        if char == "{":
+            kind = block_kind(head, [k for k, _, _ in stack])
+            stack.append((kind, head_start or line, head))
+            head, head_start = "", None
+        elif char == "}" and stack:
+            kind, start, opened = stack.pop()
+            rest = re.match(r"\s*(.)", code[index + 1:index + 200])
+            # "Name() : a_{1}, b_{2} {": an initializer's braces do not end the signature.
+            if kind == "function" and rest and rest.group(1) in ",{":
+                head, head_start = opened + "()", start
+                continue
+            if kind == "function":
+                yield start, line - start + 1
+            head, head_start = "", None
+        elif char == ";" and not head.count("(") > head.count(")"):
+            head, head_start = "", None
+        else:
+            if head_start is None and not char.isspace():
+                head_start = line
+            head += char
+
+
+def line_violations(path, lines):
+    is_code = pathlib.Path(path).suffix in CODE
+    for number, line in enumerate(lines, 1):
+        if len(line) > MAX_COLUMNS:
+            yield number, f"{len(line)} columns, more than {MAX_COLUMNS}"
+        if UNFINISHED.search(line):
+            yield number, "a mark of unfinished work"
+        if not is_code:
+            continue
+        if "\t" in line:
+            yield number, "a tab"
+        if path.endswith((".h", ".cuh")) and re.match(r"\s*using\s+namespace\b", line):
+            yield number, "using namespace in a header"
+        if re.search(r"\bgetenv\b", line) and path != "src/train/progress.cc":
+            yield number, "configuration by environment variable"
+        match = INCLUDE.match(line)
+        if match:
+            yield from include_violations(path, number, match.group(1), match.group(2))
+
+
+def file_violations(path, text):
+    lines = text.split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    if len(lines) > MAX_FILE_LINES:
+        yield len(lines), f"{len(lines)} lines, more than {MAX_FILE_LINES}"
+    yield from line_violations(path, lines)
+    if pathlib.Path(path).suffix in CODE:
+        limit = (MAX_KERNEL_FUNCTION_LINES if path.startswith("kernels/cuda/")
+                 else MAX_FUNCTION_LINES)
+        for start, length in function_lengths(text):
+            if length > limit:
+                yield start, f"a function of {length} lines, more than {limit}"
+        if path.endswith(".h") and "#pragma once" not in text:
+            yield 1, "a header without #pragma once"
+
+
+def text_violations(root, names):
+    for name in names:
+        path = root / name
+        if pathlib.Path(name).suffix in CODE | SCRIPTS:
+            try:
+                text = path.read_text(encoding="utf-8")
+            except UnicodeDecodeError:
+                yield name, 1, "not UTF-8"
+                continue
+            for number, rule in file_violations(name, text):
+                yield name, number, rule
+        elif not name.startswith("tests/golden/") and path.stat().st_size > MAX_BINARY_BYTES:
+            if b"\0" in path.read_bytes():
+                yield name, 1, f"a binary of more than {MAX_BINARY_BYTES} bytes"
+
+
+def include_closure(root, name, seen):
+    """The names of the tree's headers that `name` includes, itself among them."""
+    if name in seen:
+        return seen
+    seen.add(name)
+    for line in (root / name).read_text(encoding="utf-8").split("\n"):
+        match = INCLUDE.match(line)
+        if not match or match.group(1) != '"':
+            continue
+        for folder in ("", "src/"):
+            if (root / (folder + match.group(2))).is_file():
+                include_closure(root, folder + match.group(2), seen)
+    return seen
+
+
+def closure_hash(root, name, compiler):
+    digest = hashlib.sha256(compiler.encode())
+    for part in sorted(include_closure(root, name, set())):
+        digest.update(part.encode() + b"\0" + (root / part).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def compile_header(root, name, compiler):
+    command = [compiler, "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", ""
+               f"-I{root}", f"-I{root}/src", "-x", "c++", str(root / name)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 0:
+        return None
+    first = next((l for l in done.stderr.split("\n") if "error" in l), "no reason given")
+    return first.strip().replace(str(root) + "/", "")
+
+
+def header_violations(root, names):
+    """Compiles each header alone; headers whose content passed before are remembered in build/."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        print("check_tree: skipped: headers alone (no compiler found)")
+        return
+    headers = [n for n in names if n.endswith(".h") and not n.startswith("kernels/cuda/")]
+    memory = root / "build" / "check_tree.json"
+    try:
+        passed = set(json.loads(memory.read_text()))
+    except (OSError, ValueError):
+        passed = set()
+    hashes = {name: closure_hash(root, name, compiler) for name in headers}
+    due = [name for name in headers if hashes[name] not in passed]
+    with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        errors = dict(zip(due, pool.map(lambda n: compile_header(root, n, compiler), due)))
+    if memory.parent.is_dir():
+        good = sorted(hashes[n] for n in headers if errors.get(n) is None)
+        with tempfile.NamedTemporaryFile("w", dir=memory.parent, delete=False) as out:
+            json.dump(good, out)
+        os.replace(out.name, memory)
+    for name, error in errors.items():
+        if error:
+            yield name, 1, f"does not compile alone: {error}"
+
+
+def check(root, headers=True):
+    names = listed_files(root)
+    found = list(text_violations(root, names))
+    if headers:
+        found += header_violations(root, names)
+    return sorted(found), len(names)
+
+
+# One planted violation of each rule: path, content, and words of the rule that must be reported.
+PLANTED = [
+    ("src/base/a.h", '#pragma once\n#include "device/b.h"\n', "base may not stand on device"),
+    ("src/device/b.h", "#pragma once\nusing namespace std;\n", "using namespace"),
+    ("kernels/c.cc", '#include "offload/d.h"\n', "kernels may not stand on offload"),
+    ("offload/d.h", '#pragma once\n#include "kernels/c.h"\n', "offload may not stand on kernels"),
+    ("src/plan/e.cc", '#include "offload/pager.h"\n', "plan may not stand on offload"),
+    ("src/plan/f.cc", "#include <chrono>\n", "must stay pure"),
+    ("src/train/g.cc", "#include <liburing.h>\n", "offload/storage_uring.cc"),
+    ("src/model/h.cc", "#include <cuda_runtime.h>\n", "kernels/cuda/"),
+    ("src/train/i.cc", '#include "tests/testing/x.h"\n', "nothing outside tests"),
+    ("src/train/j.cc", '#include "progress.h"\n', "name of its floor"),
+    ("src/base/k.cc", "int a;\n" * 501, "501 lines"),
+    ("src/base/l.cc", "int f(int a) {\n" + "  ++a;\n" * 69 + "  return a;\n}\n", "72 lines"),
+    ("src/base/m.cc",
+     "struct S {\n S()\n : a{1}, b{2} {\n" + " ++a;\n" * 70 + " }\n int a, b;\n};\n",
+     "a function of 73 lines"),
+    ("src/base/n.cc", "// " + "x" * 98 + "\n", "101 columns"),
+    ("src/base/o.cc", "// TO" + "DO later\n", "unfinished"),
+    ("src/base/p.cc", 'const char* q = getenv("X");\n', "environment"),
+    ("src/base/r.h", "int s;\n", "#pragma once"),
+    ("src/base/t.cc", "\tint t;\n", "a tab"),
+    ("src/base/u.h", "#pragma once\nstd::string u;\n", "does not compile alone"),
+    ("tools/v.bin", "\0" * 100001, "a binary"),
+]
+# What must not be reported, however it looks.
+INNOCENT = [
+    ("src/base/good.cc", '// a { brace\nconst char* kText = "{{{";\nnamespace x {\nstruct T {\n'
+     + "  int v() const { return 1; }\n" * 80 + "};\n}\n"),
+    ("src/plan/good.cc", '#include "offload/residency.h"\n#include "base/status.h"\n'),
+    ("tests/good_test.cc", '#include "kernels/ops.h"\n#include "tests/testing/x.h"\n'),
+]
+
+
+def self_test():
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for path, content, *_ in PLANTED + INNOCENT:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(content)
+        found, _ = check(root)
+    missed = [f"{path}: not reported: {rule}" for path, _, rule in PLANTED
+              if not any(p == path and rule in r for p, _, r in found)]
+    wrong = [f"{p}:{n}: reported wrongly: {r}" for p, n, r in found
+             if p in {path for path, _ in INNOCENT}]
+    for line in missed + wrong:
+        print(line)
+    print(f"check_tree: {len(PLANTED)} planted, {len(missed)} missed, {len(wrong)} wrong")
+    return 1 if missed or wrong else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("root", nargs="?", type=pathlib.Path)
+    parser.add_argument("--no-headers", action="store_true", help="skip compiling headers alone")
+    parser.add_argument("--self-test", action="store_true")
+    arguments = parser.parse_args()
+    if arguments.self_test:
+        return self_test()
+    if arguments.root is None:
+        parser.error("name the root of the tree")
+    found, files = check(arguments.root.resolve(), headers=not arguments.no_headers)
+    for path, number, rule in found:
+        print(f"{path}:{number}: {rule}")
+    print(f"check_tree: {files} files, {len(found)} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

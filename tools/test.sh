@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change is merged: installs what is missing, builds, runs all
+# tests in release, the unit tests under AddressSanitizer and UBSan, and the tests with threads under
+# ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test cases.
+#
+#   tools/test.sh                 all stages
+#   tools/test.sh release         one of: release, asan, tsan (may be repeated)
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+# Programs that run under a sanitizer. Whole training runs are too slow there and stay in release.
+asan_tests=(
+  options_test run_config_test run_file_test metrics_test cli_test
+  residency_test plan_test
+)
+tsan_tests=(
+  residency_test metrics_test
+)
+
+jobs=$(nproc)
+reports=build/reports
+started=$SECONDS
+stage_failed=0
+folders=()
+
+say() { printf '\n== [%4ds] %s\n' "$((SECONDS - started))" "$*"; }
+
+# build PRESET [TARGET...]
+build() {
+  local preset=$1
+  shift
+  say "$preset: build"
+  cmake --preset "$preset" > "build/$preset-configure.log" 2>&1 ||
+    { cat "build/$preset-configure.log"; return 1; }
+  ninja -C "build/$preset" -j "$jobs" "$@"
+}
+
+# run_tests PRESET [NAME...]: all tests, or those named.
+run_tests() {
+  local preset=$1 folder only=()
+  shift
+  folder="$PWD/$reports/$preset"
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  folders+=("$folder")
+  if [ $# -gt 0 ]; then only=(-R "^($(IFS='|'; echo "$*"))\$"); fi
+  say "$preset: ${#} programs named (0: all)"
+  GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure \
+    --no-tests=error --output-junit "$folder/ctest.xml" "${only[@]}"
+}
+
+# stage PRESET [NAME...]: builds and runs; a failure is remembered, later stages still run.
+stage() {
+  local preset=$1 name
+  shift
+  for name in "$@"; do
+    [ -f "tests/$name.cc" ] && continue
+    echo "test: tools/test.sh names $name, but tests/$name.cc does not exist" >&2
+    stage_failed=1
+    return
+  done
+  if ! build "$preset" "$@"; then
+    say "$preset: BUILD FAILED"
+    stage_failed=1
+    return
+  fi
+  run_tests "$preset" "$@" || stage_failed=1
+}
+
+wanted=("$@")
+if [ "${#wanted[@]}" -eq 0 ]; then wanted=(release asan tsan); fi
+mkdir -p build
+
+say "install"
+bash tools/install-deps.sh || exit $?
+for name in "${wanted[@]}"; do
+  case "$name" in
+    release) stage release ;;
+    asan) stage asan "${asan_tests[@]}" ;;
+    tsan) stage tsan "${tsan_tests[@]}" ;;
+    *)
+      echo "test: unknown stage \"$name\" (release, asan, tsan)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+say "done"
+python3 tools/count_tests.py "${folders[@]}" || stage_failed=1
+exit "$stage_failed"
