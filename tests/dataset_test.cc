@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "data/text_source.h"
 #include "data/utf8.h"
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 
 namespace pagoda {
@@ -20,15 +21,15 @@ class DatasetTest : public testing::Test {
   DatasetTest() : tokenizer_(open_tokenizer()) {}
 
   Tokenizer open_tokenizer() {
-    put_file(dir_ / "tokenizer.json", byte_tokenizer_json());
+    put_file(dir_.file("tokenizer.json"), byte_tokenizer_json());
     return Tokenizer::open(dir_.path()).value();
   }
   std::string text(const std::string& name, const std::string& content) {
-    put_file(dir_ / name, content);
-    return dir_ / name;
+    put_file(dir_.file(name), content);
+    return dir_.file(name);
   }
   Result<TokenFile> tokens(const std::vector<std::string>& paths) {
-    return TokenFile::open_or_create(dir_ / "tokens.bin", paths, tokenizer_);
+    return TokenFile::open_or_create(dir_.file("tokens.bin"), paths, tokenizer_);
   }
   Dataset dataset(const std::vector<std::string>& paths, int64_t sequence_len, RowOrder order,
                   uint64_t seed = 5) {
@@ -43,8 +44,8 @@ class DatasetTest : public testing::Test {
     ASSERT_FALSE(status.ok()) << "accepted, expected: " << part;
     EXPECT_EQ(status.code(), Exit::kBadData) << status.message();
     EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "tokens.bin"));
-    EXPECT_FALSE(std::filesystem::exists(dir_ / "tokens.bin.tmp"));
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("tokens.bin")));
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("tokens.bin.tmp")));
   }
 
   TempDir dir_;
@@ -53,7 +54,8 @@ class DatasetTest : public testing::Test {
 
 TEST_F(DatasetTest, RowsTargetsPositionsAndBorders) {
   // Stream: a b c E | d E | e f g h i E   (12 tokens; the second row begins inside no document)
-  const auto path = text("d.jsonl", "{\"text\":\"abc\"}\n\n{\"text\":\"d\"}\r\n{\"text\":\"efghi\"}");
+  const auto path =
+      text("d.jsonl", "{\"text\":\"abc\"}\n\n{\"text\":\"d\"}\r\n{\"text\":\"efghi\"}");
   const Dataset data = dataset({path}, 5, RowOrder::kInOrder);
   EXPECT_EQ(data.num_rows(), 2);
   EXPECT_EQ(data.file().num_tokens(), 12);
@@ -153,9 +155,10 @@ TEST_F(DatasetTest, EveryRowOncePerEpoch) {
   for (uint64_t p = 0; p < 2 * rows; p += 13) {
     EXPECT_EQ(row_number(data.microbatch(p, 1).value(), 0), epochs[p / rows][p % rows]);
   }
-  const Dataset other = dataset({dir_ / "n.txt"}, 4, RowOrder::kShuffled, 6);
+  const Dataset other = dataset({dir_.file("n.txt")}, 4, RowOrder::kShuffled, 6);
   std::vector<int> first;
-  for (uint64_t p = 0; p < rows; ++p) first.push_back(row_number(other.microbatch(p, 1).value(), 0));
+  for (uint64_t p = 0; p < rows; ++p)
+    first.push_back(row_number(other.microbatch(p, 1).value(), 0));
   EXPECT_NE(first, epochs[0]) << "another seed, another order";
 }
 
@@ -187,37 +190,39 @@ TEST_F(DatasetTest, TokenFileIsReusedWhileNothingChanges) {
   auto swapped = tokens({b, a});
   EXPECT_FALSE(swapped->reused());
   EXPECT_NE(swapped->fingerprint(), made->fingerprint());
-  std::filesystem::rename(a, dir_ / "moved.txt");
-  EXPECT_TRUE(tokens({b, dir_ / "moved.txt"})->reused()) << "paths do not count";
+  std::filesystem::rename(a, dir_.file("moved.txt"));
+  EXPECT_TRUE(tokens({b, dir_.file("moved.txt")})->reused()) << "paths do not count";
   text("moved.txt", "First text");
-  EXPECT_FALSE(tokens({b, dir_ / "moved.txt"})->reused());
+  EXPECT_FALSE(tokens({b, dir_.file("moved.txt")})->reused());
 }
 
 TEST_F(DatasetTest, DamagedTokenFileIsMadeAgain) {
   const auto path = text("a.txt", "some text to spoil");
   ASSERT_TRUE(tokens({path}).ok());
-  const std::string good = get_file(dir_ / "tokens.bin");
+  const std::string good = get_file(dir_.file("tokens.bin"));
   for (size_t at = 0; at < good.size(); ++at) {
     std::string spoiled = good;
     spoiled[at] = static_cast<char>(spoiled[at] ^ 4);
-    put_file(dir_ / "tokens.bin", spoiled);
+    put_file(dir_.file("tokens.bin"), spoiled);
     auto file = tokens({path});
     ASSERT_TRUE(file.ok());
     ASSERT_FALSE(file->reused()) << "byte " << at;
   }
-  put_file(dir_ / "tokens.bin", good.substr(0, good.size() - 1));
+  put_file(dir_.file("tokens.bin"), good.substr(0, good.size() - 1));
   EXPECT_FALSE(tokens({path})->reused());
-  put_file(dir_ / "tokens.bin.tmp", "left by a killed run");
-  put_file(dir_ / "tokens.bin", "");
+  put_file(dir_.file("tokens.bin.tmp"), "left by a killed run");
+  put_file(dir_.file("tokens.bin"), "");
   EXPECT_FALSE(tokens({path})->reused());
-  EXPECT_EQ(get_file(dir_ / "tokens.bin"), good);
+  EXPECT_EQ(get_file(dir_.file("tokens.bin")), good);
 }
 
 TEST_F(DatasetTest, BadLinesAreRefusedByFileAndLine) {
   const std::string ok = "{\"text\":\"ok\"}\n";
-  expect_refused(text("u.jsonl", ok + ok + "{\"text\":\"a\xFF\"}\n"), "u.jsonl:3:11: invalid UTF-8");
+  expect_refused(text("u.jsonl", ok + ok + "{\"text\":\"a\xFF\"}\n"),
+                 "u.jsonl:3:11: invalid UTF-8");
   expect_refused(text("u.jsonl", ok + "\n{\"text\":\"\xC0\xAF\"}"), "u.jsonl:3:10: invalid UTF-8");
-  expect_refused(text("u.jsonl", ok + "{\"text\":\"\xED\xA0\x80\"}"), "u.jsonl:2:10: invalid UTF-8");
+  expect_refused(text("u.jsonl", ok + "{\"text\":\"\xED\xA0\x80\"}"),
+                 "u.jsonl:2:10: invalid UTF-8");
   expect_refused(text("u.jsonl", ok + "{\"text\":\"\xE2\x82"), "u.jsonl:2:10: invalid UTF-8");
   expect_refused(text("j.jsonl", ok + "{\"text\":\"b\"\n" + ok), "j.jsonl:2: byte");
   expect_refused(text("j.jsonl", "{\"text\":\"\\ud800\"}"), "j.jsonl:1: byte");
@@ -226,7 +231,7 @@ TEST_F(DatasetTest, BadLinesAreRefusedByFileAndLine) {
   expect_refused(text("j.jsonl", "{\"text\":\"a\",\"text\":\"b\"}"), "j.jsonl:1: byte");
   expect_refused(text("j.jsonl", ok + std::string(70, '[')), "j.jsonl:2: byte");
   expect_refused(text("p.parquet", "x"), "must end in .txt");
-  EXPECT_EQ(tokens({dir_ / "absent.txt"}).status().code(), Exit::kNoInput);
+  EXPECT_EQ(tokens({dir_.file("absent.txt")}).status().code(), Exit::kNoInput);
 }
 
 TEST_F(DatasetTest, LinesMayBeLongButNotEndless) {
@@ -238,7 +243,7 @@ TEST_F(DatasetTest, LinesMayBeLongButNotEndless) {
   auto file = tokens({text("long.jsonl", line(64000000) + "\n")});
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_EQ(file->num_tokens(), 64000000 - static_cast<int64_t>(frame.size()) + 1);
-  std::filesystem::remove(dir_ / "tokens.bin");
+  std::filesystem::remove(dir_.file("tokens.bin"));
   expect_refused(text("long.jsonl", "\n" + line(64000001)), "long.jsonl:2: line longer");
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "checkpoint/hf_writer.h"
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 
@@ -41,8 +42,7 @@ Raw random_tensor(StoredDType dtype, std::vector<int64_t> shape, uint64_t key) {
   for (int64_t i = 0; i < count; ++i) {
     const uint32_t r = philox(kSeed, RandomPurpose::kTest, key, static_cast<uint64_t>(i))[0];
     // Clearing a bit of the exponent keeps the value finite.
-    const uint32_t bits = dtype == StoredDType::kF32 ? r & ~0x40000000u
-                                                     : r & 0xffffu & ~0x4000u;
+    const uint32_t bits = dtype == StoredDType::kF32 ? r & ~0x40000000u : r & 0xffffu & ~0x4000u;
     raw.bytes.append(reinterpret_cast<const char*>(&bits),
                      static_cast<size_t>(stored_bytes(dtype)));
   }
@@ -137,7 +137,7 @@ class Folder : public testing::Test {
   TempDir dir_;
   const Json config_ = tiny_config();
   const TensorTable table_ = table_of(config_);
-  const std::string in_ = dir_ / "in", out_ = dir_ / "out";
+  const std::string in_ = dir_.file("in"), out_ = dir_.file("out");
   Json index_;
 };
 
@@ -162,7 +162,8 @@ TEST_F(Folder, UntrainedExportIsByteExact) {
 TEST_F(Folder, ShardsInAndOutAreByteExact) {
   const Model model = random_model(table_, kMixed);
   write_shards(model);
-  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "generation_config.json"}) {
+  for (const char* name :
+       {"tokenizer.json", "vocab.json", "merges.txt", "generation_config.json"}) {
     put_file(in_ + "/" + name, std::string("content of ") + name);
   }
   put_file(in_ + "/README.md", "not copied");
@@ -329,7 +330,7 @@ TEST_F(Folder, IndexCannotLeadOutOfTheFolder) {
   index_ = good;
   put_index();
   const std::string shard = in_ + "/model-00001-of-00002.safetensors";
-  std::filesystem::rename(shard, dir_ / "elsewhere");
+  std::filesystem::rename(shard, dir_.file("elsewhere"));
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
   std::filesystem::create_symlink("../elsewhere", shard);
   expect_refused({"model-00001-of-00002.safetensors", "symbolic link"});
@@ -337,7 +338,7 @@ TEST_F(Folder, IndexCannotLeadOutOfTheFolder) {
 
 TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
-  EXPECT_EQ(HfFolder::open(dir_ / "absent").status().code(), Exit::kNoInput);
+  EXPECT_EQ(HfFolder::open(dir_.file("absent")).status().code(), Exit::kNoInput);
   write_shards(random_model(table_, {StoredDType::kBF16}));
   write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
   expect_refused({"holds both"});

@@ -1,5 +1,3 @@
-#include "checkpoint/init_folder.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +5,9 @@
 
 #include "base/random.h"
 #include "checkpoint/hf_folder.h"
+#include "checkpoint/init_folder.h"
 #include "data/tokenizer.h"
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 
@@ -18,13 +18,13 @@ class Init : public testing::Test {
  protected:
   Init() { put_file(options_.config_path, tiny_config().dump(2)); }
   TempDir dir_;
-  InitOptions options_{dir_ / "config.json", "", dir_ / "out", 42, DType::kBF16};
+  InitOptions options_{dir_.file("config.json"), "", dir_.file("out"), 42, DType::kBF16};
 };
 
 TEST_F(Init, MakesAModelOfTheDistributionAsked) {
   const Status status = init_folder(options_);
   ASSERT_TRUE(status.ok()) << status.message();
-  auto folder = HfFolder::open(dir_ / "out");
+  auto folder = HfFolder::open(dir_.file("out"));
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   double sum = 0, squares = 0;
   int64_t count = 0;
@@ -52,31 +52,31 @@ TEST_F(Init, MakesAModelOfTheDistributionAsked) {
 
 TEST_F(Init, SameSeedSameBytes) {
   ASSERT_TRUE(init_folder(options_).ok());
-  options_.out_directory = dir_ / "again";
+  options_.out_directory = dir_.file("again");
   ASSERT_TRUE(init_folder(options_).ok());
-  options_.out_directory = dir_ / "other";
+  options_.out_directory = dir_.file("other");
   options_.seed = 43;
   ASSERT_TRUE(init_folder(options_).ok());
   for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"}) {
-    EXPECT_EQ(get_file(dir_ / "out/" + name), get_file(dir_ / "again/" + name));
+    EXPECT_EQ(get_file(dir_.file("out/") + name), get_file(dir_.file("again/") + name));
   }
-  const std::string weights = get_file(dir_ / "out/model.safetensors");
-  EXPECT_TRUE(weights == get_file(dir_ / "again/model.safetensors"));
-  EXPECT_FALSE(weights == get_file(dir_ / "other/model.safetensors"));
+  const std::string weights = get_file(dir_.file("out/model.safetensors"));
+  EXPECT_TRUE(weights == get_file(dir_.file("again/model.safetensors")));
+  EXPECT_FALSE(weights == get_file(dir_.file("other/model.safetensors")));
 }
 
 TEST_F(Init, Fp32IsSaidInTheConfig) {
   options_.dtype = DType::kF32;
   ASSERT_TRUE(init_folder(options_).ok());
-  EXPECT_EQ(Json::parse(get_file(dir_ / "out/config.json"))["torch_dtype"], "float32");
-  auto folder = HfFolder::open(dir_ / "out");
+  EXPECT_EQ(Json::parse(get_file(dir_.file("out/config.json")))["torch_dtype"], "float32");
+  auto folder = HfFolder::open(dir_.file("out"));
   ASSERT_TRUE(folder.ok());
   EXPECT_EQ(folder->dtypes().front(), StoredDType::kF32);
 }
 
 TEST_F(Init, WritesTheByteTokenizer) {
   ASSERT_TRUE(init_folder(options_).ok());
-  const auto tokenizer = Tokenizer::open(dir_ / "out");
+  const auto tokenizer = Tokenizer::open(dir_.file("out"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   std::string all;
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
@@ -85,26 +85,26 @@ TEST_F(Init, WritesTheByteTokenizer) {
   ASSERT_EQ(ids.size(), 256u);
   for (uint32_t byte = 0; byte < 256; ++byte) EXPECT_EQ(ids[byte], byte);
   // The vocabulary's spelling of some bytes, from the published GPT-2 table.
-  const Json vocabulary = Json::parse(get_file(dir_ / "out/tokenizer.json"))["model"]["vocab"];
+  const Json vocabulary = Json::parse(get_file(dir_.file("out/tokenizer.json")))["model"]["vocab"];
   EXPECT_EQ(vocabulary["A"], 65);
-  EXPECT_EQ(vocabulary["\u0120"], 32);   // space
-  EXPECT_EQ(vocabulary["\u010A"], 10);   // newline
+  EXPECT_EQ(vocabulary["\u0120"], 32);  // space
+  EXPECT_EQ(vocabulary["\u010A"], 10);  // newline
   EXPECT_EQ(vocabulary["\u0100"], 0);
   EXPECT_EQ(vocabulary["\u0143"], 173);  // soft hyphen, the last that is moved
   EXPECT_EQ(vocabulary["\u00FF"], 255);
 }
 
 TEST_F(Init, CopiesAGivenTokenizer) {
-  std::filesystem::create_directory(dir_ / "tok");
-  options_.tokenizer_directory = dir_ / "tok";
+  std::filesystem::create_directory(dir_.file("tok"));
+  options_.tokenizer_directory = dir_.file("tok");
   EXPECT_EQ(init_folder(options_).code(), Exit::kNoInput);
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
-  put_file(dir_ / "tok/tokenizer.json", "{\"mine\":1}");
-  put_file(dir_ / "tok/special_tokens_map.json", "{}");
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("out")));
+  put_file(dir_.file("tok/tokenizer.json"), "{\"mine\":1}");
+  put_file(dir_.file("tok/special_tokens_map.json"), "{}");
   ASSERT_TRUE(init_folder(options_).ok());
-  EXPECT_EQ(get_file(dir_ / "out/tokenizer.json"), "{\"mine\":1}");
-  EXPECT_EQ(get_file(dir_ / "out/special_tokens_map.json"), "{}");
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "out/tokenizer_config.json"));
+  EXPECT_EQ(get_file(dir_.file("out/tokenizer.json")), "{\"mine\":1}");
+  EXPECT_EQ(get_file(dir_.file("out/special_tokens_map.json")), "{}");
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("out/tokenizer_config.json")));
 }
 
 TEST_F(Init, RefusesBadInput) {
@@ -114,19 +114,19 @@ TEST_F(Init, RefusesBadInput) {
   EXPECT_EQ(init_folder(options_).code(), Exit::kBadData);
   put_file(options_.config_path, "{");
   EXPECT_EQ(init_folder(options_).code(), Exit::kBadData);
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("out")));
   put_file(options_.config_path, tiny_config().dump());
-  std::filesystem::create_directory(dir_ / "out");
-  put_file(dir_ / "out/kept", "x");
+  std::filesystem::create_directory(dir_.file("out"));
+  put_file(dir_.file("out/kept"), "x");
   EXPECT_EQ(init_folder(options_).code(), Exit::kCannotCreate);
-  EXPECT_EQ(get_file(dir_ / "out/kept"), "x");
+  EXPECT_EQ(get_file(dir_.file("out/kept")), "x");
 }
 
 TEST(Tokenizer, RefusesAnyOther) {
   TempDir dir;
   const Json good = Json::parse(byte_tokenizer_json());
   const auto refusal = [&](const Json& json) {
-    put_file(dir / "tokenizer.json", json.dump());
+    put_file(dir.file("tokenizer.json"), json.dump());
     const auto result = Tokenizer::open(dir.path());
     return result.ok() ? std::string("accepted") : result.status().message();
   };

@@ -64,9 +64,12 @@ TEST(ModelConfig, ReadsTheSpellingOfTransformers5) {
 }
 
 TEST(ModelConfig, DefaultsAreThoseOfTransformers) {
-  auto result = parse_with({{"rope_theta", nullptr}, {"mlp_only_layers", nullptr},
-                            {"head_dim", nullptr}, {"norm_topk_prob", nullptr},
-                            {"eos_token_id", nullptr}, {"router_aux_loss_coef", nullptr}});
+  auto result = parse_with({{"rope_theta", nullptr},
+                            {"mlp_only_layers", nullptr},
+                            {"head_dim", nullptr},
+                            {"norm_topk_prob", nullptr},
+                            {"eos_token_id", nullptr},
+                            {"router_aux_loss_coef", nullptr}});
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->rope_theta, 10000.0);
   EXPECT_EQ(result->head_dim, 4);
@@ -77,8 +80,8 @@ TEST(ModelConfig, DefaultsAreThoseOfTransformers) {
 }
 
 TEST(ModelConfig, MoeLayersAreChosenAsInTransformers) {
-  auto result = parse_with({{"num_hidden_layers", 8}, {"decoder_sparse_step", 2},
-                            {"mlp_only_layers", {3, 4}}});
+  auto result = parse_with(
+      {{"num_hidden_layers", 8}, {"decoder_sparse_step", 2}, {"mlp_only_layers", {3, 4}}});
   ASSERT_TRUE(result.ok()) << result.status().message();
   std::vector<int64_t> moe;
   for (int64_t l = 0; l < 8; ++l) {
@@ -104,9 +107,9 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
 }
 
 TEST(ModelConfig, RefusesSizesThatCannotBe) {
-  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                          "intermediate_size", "moe_intermediate_size", "num_experts",
-                          "num_experts_per_tok"}) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok"}) {
     const std::string name = strf("\"%s\"", key);
     expect_refused({{key, 0}}, name);
     expect_refused({{key, -5}}, name);
@@ -125,8 +128,10 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
   expect_refused({{"rms_norm_eps", "small"}}, "\"rms_norm_eps\"");
   expect_refused({{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\"");
   expect_refused({{"eos_token_id", -2}}, "\"eos_token_id\"");
-  expect_refused({{"hidden_size", 1 << 24}, {"moe_intermediate_size", 1 << 24},
-                  {"num_experts", 4096}, {"num_hidden_layers", 80}},
+  expect_refused({{"hidden_size", 1 << 24},
+                  {"moe_intermediate_size", 1 << 24},
+                  {"num_experts", 4096},
+                  {"num_hidden_layers", 80}},
                  "parameters");
   expect_refused({{"num_experts", 4096}, {"num_hidden_layers", 1024}}, "tensors");
 }

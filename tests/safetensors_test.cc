@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "model/json.h"
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 
 namespace pagoda {
@@ -37,7 +38,7 @@ class Safetensors : public testing::Test {
     EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
   }
   TempDir dir_;
-  const std::string path_ = dir_ / "m.safetensors";
+  const std::string path_ = dir_.file("m.safetensors");
 };
 
 const char kTwo[] =
@@ -63,10 +64,13 @@ TEST_F(Safetensors, AcceptsTheLegalOddities) {
   EXPECT_TRUE(open(file_of("{}", "")).ok());
   EXPECT_TRUE(open(file_of("{}   ", "")).ok());
   // A scalar, an empty tensor, four-bit values that fill their bytes.
-  EXPECT_TRUE(open(file_of(R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})",
-                           std::string(8, 'x'))).ok());
+  EXPECT_TRUE(
+      open(file_of(R"({"s":{"dtype":"F64","shape":[],"data_offsets":[0,8]}})", std::string(8, 'x')))
+          .ok());
   EXPECT_TRUE(open(file_of(R"({"e":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},)"
-                           R"("x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x")).ok());
+                           R"("x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
+                           "x"))
+                  .ok());
   EXPECT_TRUE(open(file_of(R"({"f":{"dtype":"F4","shape":[4],"data_offsets":[0,2]}})", "xy")).ok());
 }
 
@@ -100,9 +104,8 @@ TEST_F(Safetensors, SurvivesEveryFlippedBit) {
 }
 
 TEST_F(Safetensors, RefusesWrongLengths) {
-  for (const uint64_t length :
-       {uint64_t{0}, uint64_t{1}, uint64_t{100000001}, uint64_t{1} << 40, ~uint64_t{0},
-        uint64_t{1} << 63, ~uint64_t{0} - 7}) {
+  for (const uint64_t length : {uint64_t{0}, uint64_t{1}, uint64_t{100000001}, uint64_t{1} << 40,
+                                ~uint64_t{0}, uint64_t{1} << 63, ~uint64_t{0} - 7}) {
     std::string content = file_of(kTwo, "0123456789abcd");
     std::memcpy(content.data(), &length, 8);
     const Status status = open(content);
@@ -156,8 +159,9 @@ TEST_F(Safetensors, RefusesWrongStructure) {
   const std::string t = R"({"dtype":"U8","shape":[1],"data_offsets":[0,1]})";
   EXPECT_TRUE(open(file_of("{\"t\":" + t + "}", "x")).ok());
   expect_refused(file_of("{\"t\":" + t + ",\"t\":" + t + "}", "x"), "duplicate key");
-  expect_refused(file_of(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})",
-                         "x"), "duplicate key");
+  expect_refused(
+      file_of(R"({"t":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "x"),
+      "duplicate key");
   expect_refused(file_of(R"({"t":{"dtype":"U8","shape":[1]}})", "x"), "exactly");
   expect_refused(file_of(R"({"t":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"k":1}})", "x"),
                  "exactly");
@@ -186,21 +190,21 @@ TEST_F(Safetensors, RefusesBombsQuickly) {
 }
 
 TEST_F(Safetensors, RefusesWhatIsNotARegularFile) {
-  put_file(dir_ / "real", file_of("{}", ""));
-  std::filesystem::create_symlink("real", dir_ / "link");
-  ASSERT_EQ(mkfifo((dir_ / "fifo").c_str(), 0600), 0);
-  EXPECT_TRUE(SafetensorsFile::open(dir_ / "real").ok());
-  EXPECT_EQ(SafetensorsFile::open(dir_ / "link").status().code(), Exit::kBadData);
-  EXPECT_EQ(SafetensorsFile::open(dir_ / "fifo").status().code(), Exit::kBadData);
+  put_file(dir_.file("real"), file_of("{}", ""));
+  std::filesystem::create_symlink("real", dir_.file("link"));
+  ASSERT_EQ(mkfifo((dir_.file("fifo")).c_str(), 0600), 0);
+  EXPECT_TRUE(SafetensorsFile::open(dir_.file("real")).ok());
+  EXPECT_EQ(SafetensorsFile::open(dir_.file("link")).status().code(), Exit::kBadData);
+  EXPECT_EQ(SafetensorsFile::open(dir_.file("fifo")).status().code(), Exit::kBadData);
   EXPECT_EQ(SafetensorsFile::open(dir_.path()).status().code(), Exit::kBadData);
   EXPECT_EQ(SafetensorsFile::open("/dev/zero").status().code(), Exit::kBadData);
-  EXPECT_EQ(SafetensorsFile::open(dir_ / "absent").status().code(), Exit::kNoInput);
+  EXPECT_EQ(SafetensorsFile::open(dir_.file("absent")).status().code(), Exit::kNoInput);
 }
 
 TEST_F(Safetensors, WriterAlignsDataAndRoundTrips) {
-  const std::vector<SafetensorsWriter::Tensor> tensors = {
-      {"z", StoredDType::kF32, {3, 5}}, {"a\"b", StoredDType::kBF16, {7}},
-      {"h", StoredDType::kF16, {2, 2}}};
+  const std::vector<SafetensorsWriter::Tensor> tensors = {{"z", StoredDType::kF32, {3, 5}},
+                                                          {"a\"b", StoredDType::kBF16, {7}},
+                                                          {"h", StoredDType::kF16, {2, 2}}};
   std::string data(60 + 14 + 8, '\0');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7);
   {
@@ -254,7 +258,8 @@ TEST(StoredDType, HalfRoundsToNearestEven) {
   const uint64_t seed = 20;
   for (uint64_t i = 0; i < 200000; ++i) {
     const auto r = philox(seed, RandomPurpose::kTest, i, 0);
-    const double magnitude = std::ldexp(1.0 + (r[0] >> 9) * 0x1p-23, static_cast<int>(r[1] % 40) - 26);
+    const double magnitude =
+        std::ldexp(1.0 + (r[0] >> 9) * 0x1p-23, static_cast<int>(r[1] % 40) - 26);
     const auto value = static_cast<float>(r[2] & 1 ? -magnitude : magnitude);
     uint16_t bits = 0;
     float_to_stored(StoredDType::kF16, &value, 1, &bits);

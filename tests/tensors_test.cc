@@ -18,10 +18,16 @@ ModelConfig config_of(const Json& json) {
 // The published sizes of Qwen3-30B-A3B.
 ModelConfig qwen3_30b_a3b() {
   Json json = tiny_config();
-  json.merge_patch({{"vocab_size", 151936}, {"hidden_size", 2048}, {"num_hidden_layers", 48},
-                    {"num_attention_heads", 32}, {"num_key_value_heads", 4}, {"head_dim", 128},
-                    {"intermediate_size", 6144}, {"moe_intermediate_size", 768},
-                    {"num_experts", 128}, {"num_experts_per_tok", 8},
+  json.merge_patch({{"vocab_size", 151936},
+                    {"hidden_size", 2048},
+                    {"num_hidden_layers", 48},
+                    {"num_attention_heads", 32},
+                    {"num_key_value_heads", 4},
+                    {"head_dim", 128},
+                    {"intermediate_size", 6144},
+                    {"moe_intermediate_size", 768},
+                    {"num_experts", 128},
+                    {"num_experts_per_tok", 8},
                     {"mlp_only_layers", Json::array()}});
   return config_of(json);
 }

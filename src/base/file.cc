@@ -25,8 +25,8 @@ Status write_exact(int fd, const std::string& path, int64_t offset, const void* 
                    int64_t bytes) {
   const char* from = static_cast<const char*>(data);
   while (bytes > 0) {
-    const ssize_t n = pwrite(fd, from, static_cast<size_t>(std::min(bytes, kMaxTransferBytes)),
-                             offset);
+    const ssize_t n =
+        pwrite(fd, from, static_cast<size_t>(std::min(bytes, kMaxTransferBytes)), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       return Status(Exit::kIoError,
@@ -50,9 +50,9 @@ Status sync_directory_of(const std::string& path) {
   const std::string why = synced ? "" : reason();
   if (fd >= 0) ::close(fd);
   if (synced) return Status();
-  return Status(Exit::kIoError, strf("%s: flush of the directory failed: %s; do not rely on %s",
-                                     printable(directory).c_str(), why.c_str(),
-                                     printable(path).c_str()));
+  return Status(Exit::kIoError,
+                strf("%s: flush of the directory failed: %s; do not rely on %s",
+                     printable(directory).c_str(), why.c_str(), printable(path).c_str()));
 }
 
 }  // namespace
@@ -122,9 +122,9 @@ Status InputFile::read(int64_t offset, void* out, int64_t bytes) const {
 Result<std::string> read_text_file(const std::string& path, Links links, int64_t limit_bytes) {
   ASSIGN_OR_RETURN(InputFile file, InputFile::open(path, links));
   if (file.bytes() > limit_bytes) {
-    return Status(Exit::kBadData, strf("%s: %lld bytes, more than the limit of %lld",
-                                       printable(path).c_str(), (long long)file.bytes(),
-                                       (long long)limit_bytes));
+    return Status(Exit::kBadData,
+                  strf("%s: %lld bytes, more than the limit of %lld", printable(path).c_str(),
+                       (long long)file.bytes(), (long long)limit_bytes));
   }
   std::string text(static_cast<size_t>(file.bytes()), '\0');
   RETURN_IF_ERROR(file.read(0, text.data(), file.bytes()));
@@ -134,8 +134,8 @@ Result<std::string> read_text_file(const std::string& path, Links links, int64_t
 Result<OutputFile> OutputFile::create(const std::string& path) {
   const std::string temporary = path + ".tmp";
   if (unlink(temporary.c_str()) != 0 && errno != ENOENT) {
-    return Status(Exit::kCannotCreate, strf("%s: cannot replace: %s", printable(temporary).c_str(),
-                                            reason().c_str()));
+    return Status(Exit::kCannotCreate,
+                  strf("%s: cannot replace: %s", printable(temporary).c_str(), reason().c_str()));
   }
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
@@ -212,8 +212,8 @@ Status create_empty_directory(const std::string& path) {
   }
   const bool empty = fs::is_empty(path, error);
   if (error) {
-    return Status(Exit::kCannotCreate, strf("%s: cannot be used: %s", printable(path).c_str(),
-                                            error.message().c_str()));
+    return Status(Exit::kCannotCreate,
+                  strf("%s: cannot be used: %s", printable(path).c_str(), error.message().c_str()));
   }
   if (!empty || !fs::is_directory(path, error)) {
     return Status(Exit::kCannotCreate,

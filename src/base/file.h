@@ -25,8 +25,8 @@ class InputFile {
 
   const std::string& path() const { return path_; }
   int64_t bytes() const { return bytes_; }  // size when it was opened
-  // Reads exactly `bytes` bytes; a file that ends before (it shrank) is kIoError. REQUIRES: the range
-  // lies inside bytes().
+  // Reads exactly `bytes` bytes; a file that ends before (it shrank) is kIoError. REQUIRES: the
+  // range lies inside bytes().
   Status read(int64_t offset, void* out, int64_t bytes) const;
 
  private:

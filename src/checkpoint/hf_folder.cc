@@ -41,7 +41,8 @@ using WeightMap = std::map<std::string, std::string>;
 
 Result<WeightMap> parse_weight_map(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, kMaxIndexBytes));
-  ASSIGN_OR_RETURN(const Json root, parse_json(text, path, {.max_bytes = kMaxIndexBytes, .max_values = 2000000}));
+  ASSIGN_OR_RETURN(const Json root,
+                   parse_json(text, path, {.max_bytes = kMaxIndexBytes, .max_values = 2000000}));
   const auto map = root.find("weight_map");
   if (map == root.end() || !map->is_object()) return bad(path, "has no \"weight_map\" object");
   WeightMap result;
@@ -81,8 +82,9 @@ Status HfFolder::open_shards() {
   const std::string index = single + ".index.json";
   const bool has_single = entry_exists(single), has_index = entry_exists(index);
   if (has_single && has_index) {
-    return bad(directory_, "holds both model.safetensors and model.safetensors.index.json; remove "
-                           "the one that does not belong");
+    return bad(directory_,
+               "holds both model.safetensors and model.safetensors.index.json; remove "
+               "the one that does not belong");
   }
   if (has_index) return open_index(index);
   if (!has_single) {

@@ -1,9 +1,9 @@
 // A Hugging Face model folder, opened against the tensor table of its own config.json:
 //   config.json
 //   model.safetensors, or model.safetensors.index.json and the shards it names
-// Opening checks everything but the values: each tensor of the table is present once, with its shape
-// and as F32, BF16 or F16, and the folder holds no other tensor. So no expert can be left random and
-// no weight be dropped in silence. Values are checked when they are read.
+// Opening checks everything but the values: each tensor of the table is present once, with its
+// shape and as F32, BF16 or F16, and the folder holds no other tensor. So no expert can be left
+// random and no weight be dropped in silence. Values are checked when they are read.
 #pragma once
 
 #include <cstdint>

@@ -12,15 +12,21 @@ namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 18;
 constexpr int64_t kMaxCompanionBytes = int64_t{1} << 28;
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json",    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-    "tokenizer.model",   "vocab.json",            "vocab.txt",               "merges.txt",
-    "chat_template.jinja"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "tokenizer.model",
+                                           "vocab.json",
+                                           "vocab.txt",
+                                           "merges.txt",
+                                           "chat_template.jinja"};
 
 Status copy_if_present(const std::string& from, const std::string& to, const std::string& name) {
   const std::string path = from + "/" + name;
   std::error_code error;
-  if (std::filesystem::symlink_status(path, error).type() == std::filesystem::file_type::not_found) {
+  if (std::filesystem::symlink_status(path, error).type() ==
+      std::filesystem::file_type::not_found) {
     return Status();
   }
   ASSIGN_OR_RETURN(const std::string content,
@@ -63,9 +69,8 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
   const StoredDType stored = stored_dtype_of(*dtype);
   options.dtypes.assign(source.dtypes().size(), stored);
   if (options.dtypes != source.dtypes()) {
-    ASSIGN_OR_RETURN(options.config_json,
-                     config_with_dtype(options.config_json, stored,
-                                       source.directory() + "/config.json"));
+    ASSIGN_OR_RETURN(options.config_json, config_with_dtype(options.config_json, stored,
+                                                            source.directory() + "/config.json"));
   }
   return options;
 }
@@ -83,8 +88,7 @@ void HfWriter::plan_shards() {
   int64_t shard_bytes = 0;
   shards_.push_back({});
   for (int64_t t = 0; t < static_cast<int64_t>(table_->tensors.size()); ++t) {
-    const int64_t bytes =
-        table_->tensors[t].num_elements() * stored_bytes(options_.dtypes[t]);
+    const int64_t bytes = table_->tensors[t].num_elements() * stored_bytes(options_.dtypes[t]);
     if (shard_bytes > 0 && shard_bytes + bytes > options_.shard_bytes) {
       shards_.push_back({t, t});
       shard_bytes = 0;
@@ -105,14 +109,13 @@ Status HfWriter::begin_shard() {
   for (int64_t t = shards_[shard_].first; t < shards_[shard_].end; ++t) {
     tensors.push_back({table_->tensors[t].name, options_.dtypes[t], table_->tensors[t].shape});
   }
-  ASSIGN_OR_RETURN(file_, SafetensorsWriter::create(
-                              options_.directory + "/" + shard_name(shard_), tensors));
+  ASSIGN_OR_RETURN(
+      file_, SafetensorsWriter::create(options_.directory + "/" + shard_name(shard_), tensors));
   return Status();
 }
 
 Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
-  CHECK(tensor == next_tensor_ && file_.has_value(), "tensor %lld out of order",
-        (long long)tensor);
+  CHECK(tensor == next_tensor_ && file_.has_value(), "tensor %lld out of order", (long long)tensor);
   const TensorSpec& spec = table_->tensors[tensor];
   const StoredDType dtype = options_.dtypes[tensor];
   CHECK(count <= spec.num_elements() - next_element_);

@@ -14,9 +14,9 @@ namespace pagoda {
 class HfWriter {
  public:
   struct Options {
-    std::string directory;           // created (0700), or empty
-    std::string config_json;         // written as it is
-    std::vector<StoredDType> dtypes; // of each tensor, in table order
+    std::string directory;            // created (0700), or empty
+    std::string config_json;          // written as it is
+    std::vector<StoredDType> dtypes;  // of each tensor, in table order
     // Where generation_config.json and the tokenizer's files are copied from, if present; "": none.
     std::string companions_directory;
     int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
@@ -55,14 +55,15 @@ class HfWriter {
   const TensorTable* table_;
   std::vector<Shard> shards_;
   int64_t total_bytes_ = 0;
-  size_t shard_ = 0;             // being written
-  int64_t next_tensor_ = 0;      // being written
-  int64_t next_element_ = 0;     // of it
+  size_t shard_ = 0;          // being written
+  int64_t next_tensor_ = 0;   // being written
+  int64_t next_element_ = 0;  // of it
   std::optional<SafetensorsWriter> file_;
 };
 
 // The config text with its "dtype" or "torch_dtype" set (added as "torch_dtype" when it has
-// neither); the order of keys is kept, and the text too when it says so already. `where` names it in errors.
+// neither); the order of keys is kept, and the text too when it says so already. `where` names it
+// in errors.
 Result<std::string> config_with_dtype(const std::string& config_json, StoredDType dtype,
                                       const std::string& where);
 

@@ -22,12 +22,12 @@ int64_t dtype_bits(const std::string& name) {
   static constexpr struct {
     const char* name;
     int64_t bits;
-  } kTypes[] = {
-      {"BOOL", 8},        {"U8", 8},       {"I8", 8},           {"I16", 16},         {"U16", 16},
-      {"I32", 32},        {"U32", 32},     {"I64", 64},         {"U64", 64},         {"F16", 16},
-      {"BF16", 16},       {"F32", 32},     {"F64", 64},         {"C64", 64},         {"F8_E4M3", 8},
-      {"F8_E5M2", 8},     {"F8_E8M0", 8},  {"F8_E4M3FNUZ", 8},  {"F8_E5M2FNUZ", 8},  {"F4", 4},
-      {"F6_E2M3", 6},     {"F6_E3M2", 6}};
+  } kTypes[] = {{"BOOL", 8},    {"U8", 8},          {"I8", 8},          {"I16", 16},
+                {"U16", 16},    {"I32", 32},        {"U32", 32},        {"I64", 64},
+                {"U64", 64},    {"F16", 16},        {"BF16", 16},       {"F32", 32},
+                {"F64", 64},    {"C64", 64},        {"F8_E4M3", 8},     {"F8_E5M2", 8},
+                {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},
+                {"F6_E2M3", 6}, {"F6_E3M2", 6}};
   for (const auto& type : kTypes) {
     if (name == type.name) return type.bits;
   }
@@ -47,16 +47,15 @@ Status bad_tensor(const std::string& path, const std::string& name, const std::s
 int64_t non_negative(const Json& value) {
   if (!value.is_number_unsigned()) return -1;
   const uint64_t n = value.get<uint64_t>();
-  return n <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())
-             ? static_cast<int64_t>(n)
-             : -1;
+  return n <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? static_cast<int64_t>(n)
+                                                                         : -1;
 }
 
 Status parse_shape(const std::string& path, const std::string& name, const Json& value,
                    std::vector<int64_t>* shape) {
   if (!value.is_array() || value.size() > kMaxDimensions) {
-    return bad_tensor(path, name, strf("\"shape\" is not a list of at most %zu sizes",
-                                       kMaxDimensions));
+    return bad_tensor(path, name,
+                      strf("\"shape\" is not a list of at most %zu sizes", kMaxDimensions));
   }
   for (const Json& dim : value) {
     shape->push_back(non_negative(dim));
@@ -99,10 +98,10 @@ Result<SafetensorsEntry> parse_entry(const std::string& path, const std::string&
   entry.bytes = end - begin;
   const int64_t expected = data_bytes(entry.shape, bits);
   if (expected != entry.bytes) {
-    return bad_tensor(path, name,
-                      strf("%s of %s does not make the %lld bytes of its data_offsets",
-                           shape_text(entry.shape).c_str(), entry.dtype.c_str(),
-                           (long long)entry.bytes));
+    return bad_tensor(
+        path, name,
+        strf("%s of %s does not make the %lld bytes of its data_offsets",
+             shape_text(entry.shape).c_str(), entry.dtype.c_str(), (long long)entry.bytes));
   }
   return entry;
 }
@@ -139,8 +138,7 @@ Status check_cover(const std::string& path, int64_t data_bytes,
 }
 
 Result<std::vector<SafetensorsEntry>> parse_header(const std::string& path,
-                                                   const std::string& header,
-                                                   int64_t data_bytes) {
+                                                   const std::string& header, int64_t data_bytes) {
   ASSIGN_OR_RETURN(const Json root, parse_json(header, path,
                                                {.max_bytes = kMaxHeaderBytes,
                                                 .max_values = int64_t{16} * kMaxTensors}));
@@ -224,8 +222,7 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path,
     text.append(",").append(Json(tensor.name).dump()).append(":").append(entry.dump());
   }
   text += "}";
-  const int64_t data_begin =
-      align_up(kLengthBytes + static_cast<int64_t>(text.size()), kIoAlign);
+  const int64_t data_begin = align_up(kLengthBytes + static_cast<int64_t>(text.size()), kIoAlign);
   CHECK(data_begin - kLengthBytes <= kMaxHeaderBytes, "header of %zu bytes", text.size());
   text.resize(static_cast<size_t>(data_begin - kLengthBytes), ' ');
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));

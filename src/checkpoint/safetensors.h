@@ -49,9 +49,9 @@ class SafetensorsFile {
 };
 
 // Writes tensors one behind the other, in the order announced, without holding them. The header is
-// padded with spaces so that the data begins at a multiple of kIoAlign (direct I/O can read it), and
-// says {"format": "pt"}, without which Transformers refuses the file. The file appears under its
-// name only at finish().
+// padded with spaces so that the data begins at a multiple of kIoAlign (direct I/O can read it),
+// and says {"format": "pt"}, without which Transformers refuses the file. The file appears under
+// its name only at finish().
 class SafetensorsWriter {
  public:
   struct Tensor {

@@ -12,18 +12,24 @@ int64_t stored_bytes(StoredDType dtype) { return dtype == StoredDType::kF32 ? 4 
 
 const char* safetensors_name(StoredDType dtype) {
   switch (dtype) {
-    case StoredDType::kF32: return "F32";
-    case StoredDType::kBF16: return "BF16";
-    case StoredDType::kF16: return "F16";
+    case StoredDType::kF32:
+      return "F32";
+    case StoredDType::kBF16:
+      return "BF16";
+    case StoredDType::kF16:
+      return "F16";
   }
   return "";
 }
 
 const char* torch_name(StoredDType dtype) {
   switch (dtype) {
-    case StoredDType::kF32: return "float32";
-    case StoredDType::kBF16: return "bfloat16";
-    case StoredDType::kF16: return "float16";
+    case StoredDType::kF32:
+      return "float32";
+    case StoredDType::kBF16:
+      return "bfloat16";
+    case StoredDType::kF16:
+      return "float16";
   }
   return "";
 }

@@ -11,16 +11,16 @@ namespace pagoda {
 
 enum class StoredDType : uint8_t { kF32, kBF16, kF16 };
 
-int64_t stored_bytes(StoredDType dtype);           // of one element
-const char* safetensors_name(StoredDType dtype);   // "F32", "BF16", "F16"
-const char* torch_name(StoredDType dtype);         // "float32", "bfloat16", "float16"
+int64_t stored_bytes(StoredDType dtype);          // of one element
+const char* safetensors_name(StoredDType dtype);  // "F32", "BF16", "F16"
+const char* torch_name(StoredDType dtype);        // "float32", "bfloat16", "float16"
 std::optional<StoredDType> stored_dtype_of(const std::string& safetensors_name);
 StoredDType stored_dtype_of(DType dtype);
 
 // Exact. `in` holds `count` little-endian elements.
 void stored_to_float(StoredDType dtype, const void* in, int64_t count, float* out);
-// Rounds: BF16 as weights are (bf16_round_weight), F16 to nearest even (too large becomes infinite).
-// A value that stored_to_float gave comes back bit for bit.
+// Rounds: BF16 as weights are (bf16_round_weight), F16 to nearest even (too large becomes
+// infinite). A value that stored_to_float gave comes back bit for bit.
 void float_to_stored(StoredDType dtype, const float* in, int64_t count, void* out);
 
 // Index of the first NaN or infinity, or -1.

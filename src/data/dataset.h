@@ -4,8 +4,8 @@
 // of a row; the last token of a document has none. A document that goes on in the next row is a new
 // one there for attention and positions.
 //
-// The order of rows is endless: sequence position p is row random_permutation(seed, epoch, n, p % n)
-// of n rows, with epoch = p / n. So the state of a dataset is one number, and nothing is stored.
+// The order of rows is endless: sequence position p is row random_permutation(seed, epoch, n, p %
+// n) of n rows, with epoch = p / n. So the state of a dataset is one number, and nothing is stored.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A running XXH3-128 (Collet, xxHash): tells whether bytes changed, not whether someone meant it to.
+// A running XXH3-128 (Collet, xxHash): tells whether bytes changed, not whether someone meant it
+// to.
 #pragma once
 
 #include <cstdint>

@@ -86,8 +86,9 @@ class JsonLines {
     return sink_.end_document();
   }
   Status bad(const std::string& why) const {
-    return Status(Exit::kBadData, strf("%s:%lld: %s; nothing was trained, repair or remove the line",
-                                       printable(path_).c_str(), (long long)number_, why.c_str()));
+    return Status(Exit::kBadData,
+                  strf("%s:%lld: %s; nothing was trained, repair or remove the line",
+                       printable(path_).c_str(), (long long)number_, why.c_str()));
   }
 
   const std::string& path_;
@@ -102,13 +103,11 @@ Status read_documents(const std::string& path, DocumentSink& sink) {
   ASSIGN_OR_RETURN(const TextKind kind, kind_of(path));
   ASSIGN_OR_RETURN(const InputFile file, InputFile::open(path, Links::kFollow));
   if (kind == TextKind::kPlain) {
-    RETURN_IF_ERROR(
-        for_each_block(file, [&](std::string_view block) { return sink.text(block); }));
+    RETURN_IF_ERROR(for_each_block(file, [&](std::string_view block) { return sink.text(block); }));
     return sink.end_document();
   }
   JsonLines lines(path, sink);
-  RETURN_IF_ERROR(
-      for_each_block(file, [&](std::string_view block) { return lines.block(block); }));
+  RETURN_IF_ERROR(for_each_block(file, [&](std::string_view block) { return lines.block(block); }));
   return lines.end_line();
 }
 

@@ -116,8 +116,7 @@ Result<TokenFile> TokenFile::open(const std::string& path) {
   RETURN_IF_ERROR(file.file_.read(0, &header, kHeaderBytes));
   const Header model;
   if (std::memcmp(header.magic, model.magic, sizeof(header.magic)) != 0 ||
-      header.format != kFormat ||
-      hash_of(header) != std::string(header.header_hash, kHexBytes)) {
+      header.format != kFormat || hash_of(header) != std::string(header.header_hash, kHexBytes)) {
     return damaged(path, "wrong header");
   }
   const int64_t bytes = checked_mul(header.num_tokens, 4);

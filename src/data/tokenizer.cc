@@ -79,8 +79,8 @@ std::string byte_tokenizer_json() {
                            {"add_prefix_space", false},
                            {"trim_offsets", true},
                            {"use_regex", false}};
-  const Json end_of_text = {{"id", 256},          {"content", kEndOfText}, {"single_word", false},
-                            {"lstrip", false},    {"rstrip", false},       {"normalized", false},
+  const Json end_of_text = {{"id", 256},       {"content", kEndOfText}, {"single_word", false},
+                            {"lstrip", false}, {"rstrip", false},       {"normalized", false},
                             {"special", true}};
   const Json root = {{"version", "1.0"},
                      {"truncation", nullptr},
@@ -115,9 +115,9 @@ Result<Tokenizer> Tokenizer::open(const std::string& directory) {
   const std::string path = directory + "/tokenizer.json";
   ASSIGN_OR_RETURN(const std::string text,
                    read_text_file(path, Links::kRefuse, kMaxTokenizerBytes));
-  ASSIGN_OR_RETURN(const Json root,
-                   parse_json(text, path,
-                              {.max_bytes = kMaxTokenizerBytes, .max_values = 20000000}));
+  ASSIGN_OR_RETURN(
+      const Json root,
+      parse_json(text, path, {.max_bytes = kMaxTokenizerBytes, .max_values = 20000000}));
   const std::string why = difference(root);
   if (why.empty()) return Tokenizer();
   return Status(Exit::kBadData,

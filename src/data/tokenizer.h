@@ -30,8 +30,8 @@ class Tokenizer {
   // Names the tokenizer in a fingerprint: equal names, equal ids for every text.
   std::string identity() const { return "byte tokenizer, end of text 256"; }
 
-  // Appends the ids of `text`, without an end of text. Text is data: "<|endoftext|>" spelt out in it
-  // is 13 bytes here, and not the token that Hugging Face's tokenizers makes of it.
+  // Appends the ids of `text`, without an end of text. Text is data: "<|endoftext|>" spelt out in
+  // it is 13 bytes here, and not the token that Hugging Face's tokenizers makes of it.
   void encode(std::string_view text, std::vector<uint32_t>* ids) const;
 };
 

@@ -127,17 +127,17 @@ class TreeBuilder : public nlohmann::json_sax<Json> {
 };
 
 Status json_error(const std::string& where, int64_t byte, const std::string& why) {
-  return Status(Exit::kBadData, strf("%s: byte %lld: %s", printable(where).c_str(),
-                                     (long long)byte, why.c_str()));
+  return Status(Exit::kBadData,
+                strf("%s: byte %lld: %s", printable(where).c_str(), (long long)byte, why.c_str()));
 }
 
 }  // namespace
 
-Result<Json> parse_json(std::string_view text, const std::string& where,
-                        const JsonLimits& limits) {
+Result<Json> parse_json(std::string_view text, const std::string& where, const JsonLimits& limits) {
   if (static_cast<int64_t>(text.size()) > limits.max_bytes) {
-    return json_error(where, 0, strf("%zu bytes of JSON, more than the limit of %lld", text.size(),
-                                     (long long)limits.max_bytes));
+    return json_error(where, 0,
+                      strf("%zu bytes of JSON, more than the limit of %lld", text.size(),
+                           (long long)limits.max_bytes));
   }
   // The parser would take NUL for the end of input and skip a byte order mark.
   const size_t nul = text.find('\0');
@@ -150,8 +150,9 @@ Result<Json> parse_json(std::string_view text, const std::string& where,
   int64_t position = 0;
   try {
     TreeBuilder builder(limits);
-    const bool ok = Json::sax_parse(CountedIterator(text.data(), &position),
-                                    CountedIterator(text.data() + text.size(), &position), &builder);
+    const bool ok =
+        Json::sax_parse(CountedIterator(text.data(), &position),
+                        CountedIterator(text.data() + text.size(), &position), &builder);
     if (!ok || !builder.error().empty()) return json_error(where, position, builder.error());
     return std::move(builder.root());
   } catch (const std::exception& e) {

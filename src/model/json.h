@@ -4,10 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-
-#include <nlohmann/json.hpp>
 
 #include "base/status.h"
 
@@ -17,9 +16,9 @@ using Json = nlohmann::json;
 
 struct JsonLimits {
   int64_t max_bytes = int64_t{1} << 24;
-  int max_depth = 64;                          // of nested objects and arrays
-  int64_t max_string_bytes = int64_t{1} << 20; // of one string or key, after unescaping
-  int64_t max_values = int64_t{1} << 20;       // of all kinds; bounds memory to about 100 B each
+  int max_depth = 64;                           // of nested objects and arrays
+  int64_t max_string_bytes = int64_t{1} << 20;  // of one string or key, after unescaping
+  int64_t max_values = int64_t{1} << 20;        // of all kinds; bounds memory to about 100 B each
 };
 
 // `where` begins the error ("DIR/config.json"), which names the byte offset and is kBadData.

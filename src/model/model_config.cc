@@ -10,8 +10,8 @@
 namespace pagoda {
 
 bool ModelConfig::is_moe_layer(int64_t layer) const {
-  const bool listed = std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) !=
-                      mlp_only_layers.end();
+  const bool listed =
+      std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) != mlp_only_layers.end();
   return !listed && num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
 }
 
@@ -153,16 +153,18 @@ void parse_rope(Fields& f, ModelConfig& c) {
     if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
     Fields inner(*rope, "");
     for (const auto& [name, value] : rope->items()) {
-      const bool plain = name == "rope_theta" ||
-                         ((name == "rope_type" || name == "type") && value == "default");
+      const bool plain =
+          name == "rope_theta" || ((name == "rope_type" || name == "type") && value == "default");
       if (!plain) {
-        return f.refuse(strf("\"%s\" asks for \"%s\": %s; only the default rotary embedding is "
-                             "implemented",
-                             key, printable(name, 60).c_str(), Fields::shown(value).c_str()));
+        return f.refuse(
+            strf("\"%s\" asks for \"%s\": %s; only the default rotary embedding is "
+                 "implemented",
+                 key, printable(name, 60).c_str(), Fields::shown(value).c_str()));
       }
     }
     const double theta = inner.real_or("rope_theta", c.rope_theta, 1.0, kMaxTheta);
-    if (!inner.status().ok()) return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+    if (!inner.status().ok())
+      return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
     if (f.find("rope_theta") != nullptr && theta != c.rope_theta) {
       return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
     }
@@ -176,8 +178,9 @@ void parse_end_of_text(Fields& f, ModelConfig& c) {
   if (eos->is_array() && !eos->empty()) eos = &eos->front();  // several: the first ends a document
   const int64_t id = eos->is_number_integer() ? eos->get<int64_t>() : -1;
   // Ids beyond the vocabulary occur in shrunk test models; nothing embeds them here.
-  if (id < 0) return f.refuse(strf("\"eos_token_id\" is %s; it must be a token id",
-                                   Fields::shown(*eos).c_str()));
+  if (id < 0)
+    return f.refuse(
+        strf("\"eos_token_id\" is %s; it must be a token id", Fields::shown(*eos).c_str()));
   c.eos_token_id = id;
 }
 
@@ -212,7 +215,8 @@ void check_totals(Fields& f, const ModelConfig& c) {
   const __int128 total = 2 * d * c.vocab_size + c.num_layers * (attention + norms) +
                          (c.num_layers - moe) * dense + moe * experts;
   constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;
-  if (total > kMaxParameters) f.refuse("the model has more parameters than can be counted in bytes");
+  if (total > kMaxParameters)
+    f.refuse("the model has more parameters than can be counted in bytes");
   if (moe * c.num_experts * 3 + c.num_layers * 12 > kMaxTensors) {
     f.refuse(strf("the model has more than %lld tensors", (long long)kMaxTensors));
   }
