@@ -182,10 +182,10 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
         return;
       }
       if (step.has_gradient && settings.clip_by_record) {
-        factor = clip_by_norm({square_sum, 1}, settings.clip_norm).coefficient;
+        factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
       }
       for (const Span& span : spans_[record]) {
-        const AdamStep adam{.learning_rate = step.learning_rate,
+        const AdamStep adam{.lr = step.learning_rate,
                             .beta1 = settings.beta1,
                             .beta2 = settings.beta2,
                             .eps = settings.eps,

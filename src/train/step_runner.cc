@@ -181,13 +181,12 @@ StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
   result.learning_rate = learning_rate;
   result.tokens_per_expert = forward.tokens_per_expert;
   std::sort(touched_.begin(), touched_.end());
-  std::vector<double> square_sums;
-  for (int64_t record : touched_) square_sums.push_back(session_.executor().square_sum(record));
-  const Clip clip = eager_ ? measure_norm(square_sums) : clip_by_norm(square_sums, clip_norm_);
-  result.grad_norm = clip.norm;
+  double square_sum = 0;
+  for (int64_t record : touched_) square_sum += session_.executor().square_sum(record);
+  result.grad_norm = std::sqrt(square_sum);
   if (eager_) return result;
-  result.skipped = !clip.finite;
-  if (!result.skipped) ledger_.begin(learning_rate, clip.coefficient);
+  result.skipped = !std::isfinite(result.grad_norm);
+  if (!result.skipped) ledger_.begin(learning_rate, clip_factor(result.grad_norm, clip_norm_));
   for (int64_t record : touched_) {
     if (result.skipped) {
       session_.pager().discard(session_.pages().gradient(record));

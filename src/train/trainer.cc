@@ -173,9 +173,9 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
 }
 
 double Trainer::learning_rate() const {
-  const Schedule schedule{config_.optim.schedule, config_.optim.learning_rate,
-                          config_.optim.warmup_steps, config_.train.steps};
-  return schedule.learning_rate(checkpoint_.step);
+  return config_.optim.learning_rate *
+         schedule_factor(config_.optim.schedule, checkpoint_.step, config_.optim.warmup_steps,
+                         config_.train.steps);
 }
 
 Result<StepResult> Trainer::step() {
