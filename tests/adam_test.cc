@@ -6,7 +6,7 @@
 
 #include "optim/clip.h"
 #include "optim/schedule.h"
-#include "testing/op_testing.h"
+#include "tests/testing/op_testing.h"
 
 namespace pagoda {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/row_math.h"
-#include "testing/op_testing.h"
+#include "tests/testing/op_testing.h"
 
 namespace pagoda {
 namespace {

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cpu/gemm.h"
-#include "testing/op_testing.h"
+#include "tests/testing/op_testing.h"
 
 namespace pagoda {
 namespace {

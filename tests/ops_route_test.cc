@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "testing/op_testing.h"
+#include "tests/testing/op_testing.h"
 
 namespace pagoda {
 namespace {

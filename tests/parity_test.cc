@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "testing/golden.h"
-#include "testing/temp_dir.h"
+#include "tests/testing/golden.h"
+#include "tests/testing/temp_dir.h"
 #include "train/step_runner.h"
 #include "train/weights.h"
 
@@ -27,7 +27,7 @@ class Model {
     options.adam = {0.9, 0.95, 1e-8, kWeightDecay};
     options.threads = 2;
     options.device_bytes = options.host_bytes = 256 * kMiB;
-    options.directories = {dir_ / "store"};
+    options.directories = {dir_.file("store")};
     options.page_slots = 1;
     auto session = Session::create(folder_.config(), options, storage_.get());
     CHECK(session.ok(), "%s", session.status().message().c_str());

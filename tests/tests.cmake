@@ -1,4 +1,5 @@
-find_package(GTest REQUIRED)  # apt: libgtest-dev
+find_package(GTest REQUIRED)    # apt: libgtest-dev
+find_package(OpenSSL REQUIRED)  # apt: libssl-dev
 include(GoogleTest)
 
 # Every tests/NAME_test.cc is one ctest program, linked with all floors.
@@ -6,7 +7,7 @@ file(GLOB test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE cli GTest::gtest_main)
+  target_link_libraries(${name} PRIVATE cli GTest::gtest_main OpenSSL::Crypto)
   target_compile_definitions(${name} PRIVATE
     PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
   add_dependencies(${name} pagoda)
