@@ -58,7 +58,7 @@ class Storage {
   virtual Status sync(int file) = 0;
 
   // Small files and directories. All block; paths are ordinary paths.
-  virtual Status write_file(const std::string& path, const std::string& content) = 0;  // + fdatasync
+  virtual Status write_file(const std::string& path, const std::string& content) = 0;  // flushed
   virtual Result<std::string> read_file(const std::string& path, int64_t limit_bytes) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces a file
   virtual Status make_directory(const std::string& path) = 0;  // with parents, 0700; ok if there
@@ -76,8 +76,8 @@ enum class IoKind : uint8_t { kAuto, kUring, kThreads };
 
 // Opens the real storage. kAuto prefers io_uring and falls back to threads with the reason in
 // describe(); kUring fails with kUnavailable where io_uring is refused. `directory` is where the
-// store will live: O_DIRECT and its alignment are probed there (statx STATX_DIOALIGN, then a trial),
-// never assumed.
+// store will live: O_DIRECT and its alignment are probed there (statx STATX_DIOALIGN, then a
+// trial), never assumed.
 Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& directory);
 
 }  // namespace pagoda

@@ -1,92 +1,24 @@
-// Page files: every damaged byte is detected, the two-slot protocol survives every crash, and a
-// program that breaks its rules is caught by the same test.
+// Page files: round trips on every storage, and the detection of every kind of damage. Crashes are
+// in page_file_crash_test.cc.
 #include "offload/page_file.h"
 
 #include <cstring>
 #include <set>
-#include <sstream>
 
 #include "base/bytes.h"
-#include "base/random.h"
 #include "offload/page_layout.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/page_store.h"
 
 namespace pagoda {
 namespace {
 
+using testing::fill_page;
+using testing::holds_page;
 using testing::host_memory;
+using testing::kMaxPageBytes;
+using testing::small_pages;
 using testing::StorageUnderTest;
-
-// Sanitized builds are about ten times slower; they look for races and overflows, not for rare
-// crash states.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kCrashSeeds = 150;
-#else
-constexpr int kCrashSeeds = 2500;
-#endif
-
-constexpr int64_t kMaxPageBytes = 3 * kIoAlign;
-
-// Three records of two durable pages, and one scratch page.
-std::vector<PageSpec> small_pages() {
-  std::vector<PageSpec> pages;
-  for (uint32_t record = 0; record < 3; ++record) {
-    pages.push_back({kIoAlign, record, true});
-    pages.push_back({kMaxPageBytes, record, true});
-  }
-  pages.push_back({2 * kIoAlign, 1, false});
-  return pages;
-}
-
-// A payload that is different for every stamp.
-void fill(std::byte* payload, int64_t bytes, uint64_t stamp) {
-  const auto block = philox(99, RandomPurpose::kTest, stamp, 0);
-  for (int64_t i = 0; i < bytes; i += 16) {
-    std::memcpy(payload + i, block.data(), 16);
-    std::memcpy(payload + i, &stamp, sizeof stamp);
-    std::memcpy(payload + i + 8, &i, 4);
-  }
-}
-
-bool holds(const std::byte* payload, int64_t bytes, uint64_t stamp) {
-  std::vector<std::byte> expected(static_cast<size_t>(bytes));
-  fill(expected.data(), bytes, stamp);
-  return std::memcmp(payload, expected.data(), expected.size()) == 0;
-}
-
-// A page file and a buffer for one page at a time.
-struct Store {
-  explicit Store(Storage* storage, PageFile::Options options = {{"/s/a", "/s/b"}, "pages", 2})
-      : storage(storage), options(std::move(options)) {}
-
-  Status create() { return take(PageFile::create(storage, options, small_pages())); }
-  Status open(const std::string& id, const std::vector<PageVersion>& committed) {
-    return take(PageFile::open(storage, options, small_pages(), id, committed));
-  }
-  Status take(Result<std::unique_ptr<PageFile>> result) {
-    if (result.ok()) file = result.take();
-    return result.status();
-  }
-  Status write(PageId page, uint64_t generation, uint64_t stamp) {
-    fill(buffer.data() + kPageHeaderBytes, file->pages()[page].bytes, stamp);
-    file->write(page, buffer.data(), generation, Event()).wait();
-    return file->status();
-  }
-  // Ok if the page reads back with this content.
-  Status expect(PageId page, uint64_t stamp) {
-    std::memset(buffer.data(), 0xee, static_cast<size_t>(buffer.bytes()));
-    file->read(page, buffer.data(), Event()).wait();
-    RETURN_IF_ERROR(file->status());
-    const int64_t bytes = file->pages()[page].bytes;
-    if (holds(buffer.data() + kPageHeaderBytes, bytes, stamp)) return Status();
-    return Status(Exit::kInternal, strf("page %u holds other bytes and was accepted", page));
-  }
-
-  Storage* storage;
-  PageFile::Options options;
-  HostMemory buffer = host_memory(kPageHeaderBytes + kMaxPageBytes);
-  std::unique_ptr<PageFile> file;
-};
+using testing::Store;
 
 class PageFileTest : public ::testing::TestWithParam<const char*> {
  protected:
@@ -181,7 +113,7 @@ TEST_P(PageFileTest, EventsOrderTransfers) {
     std::vector<Event> read;
     for (PageId page = 0; page < 7; ++page) {
       std::byte* from = source.data() + page * kSlot;
-      fill(from + kPageHeaderBytes, small_pages()[page].bytes, round * 10u + page);
+      fill_page(from + kPageHeaderBytes, small_pages()[page].bytes, round * 10u + page);
       const Event written =
           store.file->write(page, from, static_cast<uint64_t>(round), page == 0 ? start : Event());
       read.push_back(store.file->read(page, target.data() + page * kSlot, written));
@@ -190,8 +122,8 @@ TEST_P(PageFileTest, EventsOrderTransfers) {
     for (PageId page = 0; page < 7; ++page) {
       read[page].wait();
       ASSERT_OK(store.file->status());
-      EXPECT_TRUE(holds(target.data() + page * kSlot + kPageHeaderBytes, small_pages()[page].bytes,
-                        round * 10u + page));
+      EXPECT_TRUE(holds_page(target.data() + page * kSlot + kPageHeaderBytes,
+                             small_pages()[page].bytes, round * 10u + page));
     }
   }
 }
@@ -415,225 +347,6 @@ TEST(PageFile, NothingIsCommittedAfterAnError) {
   store.file.reset();
   ASSERT_OK(store.open(store.id, store.versions));
   ASSERT_OK(store.expect(0, 0));
-}
-
-// ---- crashes ----
-
-// What a checkpoint says: its number, the store, and for every page its version and its stamp
-// (which PageFile does not know: it is the test's independent memory of the content).
-struct Manifest {
-  int number = -1;
-  std::string store_id;
-  std::vector<PageVersion> versions;
-  std::vector<uint64_t> stamps;
-
-  std::string text() const {
-    std::ostringstream out;
-    out << number << ' ' << store_id;
-    for (size_t i = 0; i < versions.size(); ++i) {
-      const PageVersion& v = versions[i];
-      out << ' ' << v.page << ' ' << v.slot << ' ' << v.generation << ' ' << v.checksum << ' '
-          << stamps[i];
-    }
-    return out.str();
-  }
-  static Manifest parse(const std::string& text) {
-    std::istringstream in(text);
-    Manifest manifest;
-    in >> manifest.number >> manifest.store_id;
-    PageVersion v;
-    uint64_t stamp;
-    while (in >> v.page >> v.slot >> v.generation >> v.checksum >> stamp) {
-      manifest.versions.push_back(v);
-      manifest.stamps.push_back(stamp);
-    }
-    return manifest;
-  }
-};
-
-enum class Mutant { kNone, kNoSync, kCommitBeforeManifest, kNoDirectorySync };
-
-// A program that changes pages and saves checkpoints, and dies whenever the storage does.
-class CrashRun {
- public:
-  CrashRun(uint64_t seed, Mutant mutant) : sim_(seed, 0), seed_(seed), mutant_(mutant) {}
-
-  // One life after another until the last one ends by itself. Returns what went wrong, or ok.
-  Status run(int lives) {
-    for (int life = 0; life < lives; ++life) {
-      SimFault crash;
-      crash.kind = SimFault::Kind::kCrash;
-      crash.nth = 1 + static_cast<int64_t>(draw() % 110);
-      crash.crash_seed = draw();
-      sim_.clear_faults();
-      if (life + 1 < lives) sim_.inject(crash);
-      const Status died = live();
-      if (wrong_) return died;
-      if (life + 1 == lives) return died;  // without a fault every error is wrong
-      if (!sim_.crashed()) sim_.crash(draw());
-      sim_.restart();
-    }
-    return Status();
-  }
-  // One life in which call `nth` fails (or the power, then), then one that only recovers.
-  Status run_with(const SimFault& fault) {
-    sim_.inject(fault);
-    const Status died = live();
-    if (wrong_) return died;
-    if (!sim_.crashed()) sim_.crash(draw());
-    sim_.restart();
-    sim_.clear_faults();
-    return live();
-  }
-  int64_t calls() const { return sim_.calls(); }
-  int checkpoints() const { return saved_ + 1; }
-
- private:
-  uint64_t draw() {
-    const auto block = philox(seed_, RandomPurpose::kTest, 1, ++draws_);
-    return (uint64_t{block[0]} << 32) | block[1];
-  }
-
-  Status live() {
-    Store store(&sim_);
-    RETURN_IF_ERROR(start(&store));
-    for (int step = 0; step < 6; ++step) {
-      const int writes = static_cast<int>(draw() % 9);
-      for (int i = 0; i < writes; ++i) RETURN_IF_ERROR(change(&store, draw() % 7));
-      if (draw() % 2 == 0) RETURN_IF_ERROR(save(&store));
-    }
-    return Status();
-  }
-
-  Status change(Store* store, PageId page) {
-    stamps_[page] = ++last_stamp_;
-    return store->write(page, static_cast<uint64_t>(generation_), stamps_[page]);
-  }
-
-  // Recovers the newest checkpoint, or begins anew when none was ever reported as saved.
-  Status start(Store* store) {
-    if (!sim_.exists("/c/manifest")) {
-      if (saved_ >= 0 && !sim_.crashed()) return wrong("the saved checkpoint is gone");
-      for (const char* path : {"/s/a/pages.0", "/s/b/pages.1"}) {
-        RETURN_IF_ERROR(sim_.remove_file(path));
-      }
-      RETURN_IF_ERROR(sim_.make_directory("/c"));
-      RETURN_IF_ERROR(sim_.sync_directory("/"));
-      RETURN_IF_ERROR(store->create());
-      for (PageId page = 0; page < 6; ++page) RETURN_IF_ERROR(change(store, page));
-      return save(store);
-    }
-    auto text = sim_.read_file("/c/manifest", kMiB);
-    RETURN_IF_ERROR(text.status());
-    const Manifest manifest = Manifest::parse(*text);
-    if (manifest.number < saved_) return wrong("an older checkpoint came back");
-    const Status opened = recover(store, manifest);
-    if (!opened.ok() && !sim_.crashed()) return wrong(opened.message());
-    return opened;
-  }
-
-  Status recover(Store* store, const Manifest& manifest) {
-    RETURN_IF_ERROR(store->open(manifest.store_id, manifest.versions));
-    for (size_t i = 0; i < manifest.versions.size(); ++i) {
-      RETURN_IF_ERROR(store->expect(manifest.versions[i].page, manifest.stamps[i]));
-      stamps_[manifest.versions[i].page] = manifest.stamps[i];
-    }
-    saved_ = std::max(saved_, manifest.number);
-    next_ = manifest.number + 1;
-    generation_ = next_;  // redone steps use their generations again
-    return store->file->verify();
-  }
-
-  Status save(Store* store) {
-    Manifest manifest;
-    manifest.number = next_;
-    manifest.store_id = store->file->store_id();
-    if (mutant_ != Mutant::kNoSync) RETURN_IF_ERROR(store->file->sync());
-    manifest.versions = store->file->versions();
-    for (const PageVersion& version : manifest.versions) {
-      manifest.stamps.push_back(stamps_[version.page]);
-    }
-    if (mutant_ == Mutant::kCommitBeforeManifest) {
-      store->file->committed();
-      for (PageId page = 0; page < 3; ++page) RETURN_IF_ERROR(change(store, page));
-    }
-    RETURN_IF_ERROR(sim_.write_file("/c/manifest.tmp", manifest.text()));
-    RETURN_IF_ERROR(sim_.rename("/c/manifest.tmp", "/c/manifest"));
-    if (mutant_ != Mutant::kNoDirectorySync) RETURN_IF_ERROR(sim_.sync_directory("/c"));
-    saved_ = manifest.number;
-    ++next_;
-    ++generation_;
-    store->file->committed();
-    return Status();
-  }
-
-  Status wrong(const std::string& what) {
-    wrong_ = true;
-    return Status(Exit::kInternal, what);
-  }
-
-  SimStorage sim_;
-  const uint64_t seed_;
-  const Mutant mutant_;
-  uint64_t draws_ = 0;
-  uint64_t last_stamp_ = 0;
-  uint64_t stamps_[7] = {};
-  int generation_ = 0;
-  int next_ = 0;    // number of the next checkpoint
-  int saved_ = -1;  // newest one reported as saved
-  bool wrong_ = false;
-};
-
-TEST(PageFileCrash, TheCommittedCheckpointSurvivesEveryCrash) {
-  int64_t checkpoints = 0;
-  for (uint64_t seed = 1; seed <= kCrashSeeds; ++seed) {
-    CrashRun run(seed, Mutant::kNone);
-    const Status status = run.run(4);
-    ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status.message();
-    checkpoints += run.checkpoints();
-  }
-  std::printf("%d seeds, 3 crashes each, %lld checkpoints\n", kCrashSeeds, (long long)checkpoints);
-  EXPECT_GT(checkpoints, 2 * kCrashSeeds);
-}
-
-// The same program with each call failing in turn: it stops, and what it had saved is there.
-TEST(PageFileCrash, EveryCallMayFailOrBeTheLast) {
-  CrashRun clean(5, Mutant::kNone);
-  ASSERT_OK(clean.run(1));
-  const int64_t calls = clean.calls();
-  std::printf("%lld calls\n", (long long)calls);
-  for (int64_t nth = 1; nth <= calls; ++nth) {
-    for (const auto kind : {SimFault::Kind::kError, SimFault::Kind::kCrash,
-                            SimFault::Kind::kTransient, SimFault::Kind::kShort}) {
-      SimFault fault;
-      fault.kind = kind;
-      fault.nth = nth;
-      fault.error = kind == SimFault::Kind::kTransient ? EAGAIN : EIO;
-      fault.crash_seed = static_cast<uint64_t>(nth);
-      CrashRun run(5, Mutant::kNone);
-      const Status status = run.run_with(fault);
-      ASSERT_TRUE(status.ok()) << "call " << nth << ", kind " << static_cast<int>(kind) << ": "
-                               << status.message();
-    }
-  }
-}
-
-// The test of the test: programs that break one rule are caught.
-TEST(PageFileCrash, BrokenProgramsAreCaught) {
-  for (const Mutant mutant :
-       {Mutant::kNoSync, Mutant::kCommitBeforeManifest, Mutant::kNoDirectorySync}) {
-    int caught = 0, seeds = 0;
-    std::string example;
-    while (caught < 3 && seeds < kCrashSeeds) {
-      const Status status = CrashRun(static_cast<uint64_t>(++seeds), mutant).run(4);
-      if (status.ok()) continue;
-      ++caught;
-      example = status.message();
-    }
-    EXPECT_GT(caught, 0) << "mutant " << static_cast<int>(mutant) << " was not caught";
-    std::printf("mutant %d: %d of %d seeds, e.g. %s\n", static_cast<int>(mutant), caught, seeds,
-                example.c_str());
-  }
 }
 
 }  // namespace

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <string>
 
+#include "base/random.h"
 #include "device/device.h"
 #include "offload/storage_posix.h"
 #include "offload/storage_sim.h"
@@ -39,6 +41,26 @@ struct StorageUnderTest {
   TempDir temporary;
   std::unique_ptr<Storage> storage;
 };
+
+// Different bytes for every stamp and place; `bytes` is a multiple of 16.
+inline void fill(std::byte* data, int64_t bytes, uint64_t stamp) {
+  for (int64_t i = 0; i < bytes; i += 16) {
+    const auto block =
+        philox(/*seed=*/20260801, RandomPurpose::kTest, stamp, static_cast<uint64_t>(i));
+    std::memcpy(data + i, block.data(), 16);
+  }
+}
+
+// "" or the first byte that differs.
+inline std::string difference(const std::byte* found, const std::byte* expected, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; ++i) {
+    if (found[i] != expected[i]) {
+      return strf("byte %lld is %02x, expected %02x", (long long)i, (int)found[i],
+                  (int)expected[i]);
+    }
+  }
+  return "";
+}
 
 inline HostMemory host_memory(int64_t bytes) {
   auto memory = HostMemory::allocate(bytes);
