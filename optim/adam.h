@@ -1,11 +1,11 @@
-// AdamW (Loshchilov & Hutter 2019) on spans, in the order of operations of torch.optim.AdamW (single
-// tensor, amsgrad off), so that curves can be compared step by step:
+// AdamW (Loshchilov & Hutter 2019) on spans, in the order of operations of torch.optim.AdamW
+// (single tensor, amsgrad off), so that curves can be compared step by step:
 //   p *= 1 - lr * weight_decay
 //   m  = m + (g - m) (1 - beta1)
 //   v  = v beta2 + ((1 - beta2) g) g
 //   p += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// Element arithmetic is fp32 without fused multiply-adds; the scalars above are computed in double and
-// rounded once. Results are the same for any thread count and vector width.
+// Element arithmetic is fp32 without fused multiply-adds; the scalars above are computed in double
+// and rounded once. Results are the same for any thread count and vector width.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@ struct AdamStep {
   int64_t t = 1;              // this update's number, from 1
 };
 
-// Updates n elements: master, m, v in place; weight (of weight_dtype; nullptr: not wanted) becomes the
-// new master, rounded by bf16_round_weight. The gradient is grad * grad_scale (clipping); grad ==
-// nullptr is a gradient of zeros and gives exactly its bits. Blocks until done.
-// REQUIRES: t >= 1; spans do not overlap.
+// Updates n elements: master, m, v in place; weight (of weight_dtype; nullptr: not wanted) becomes
+// the new master, rounded by bf16_round_weight. The gradient is grad * grad_scale (clipping); grad
+// == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. REQUIRES: t >=
+// 1; spans do not overlap.
 void adam_update(const AdamStep& step, DType grad_dtype, const void* grad, float grad_scale,
                  int64_t n, float* master, float* m, float* v, DType weight_dtype, void* weight,
                  ThreadPool& pool);

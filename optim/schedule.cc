@@ -19,7 +19,8 @@ double schedule_factor(ScheduleKind kind, int64_t steps_done, int64_t warmup_ste
       return std::max(0.0, (total - step) / decay_steps);
     case ScheduleKind::kCosine:
       // Past the end the cosine would rise again.
-      return 0.5 * (1.0 + std::cos(std::numbers::pi * std::min(1.0, (step - warmup) / decay_steps)));
+      return 0.5 *
+             (1.0 + std::cos(std::numbers::pi * std::min(1.0, (step - warmup) / decay_steps)));
   }
   return 1.0;
 }

@@ -155,8 +155,8 @@ TEST(Adam, ThreadsAndSplitsDoNotMatter) {
 
 TEST(Adam, NothingToDo) {
   ThreadPool pool(2);
-  adam_update(step_number(1), DType::kF32, nullptr, 1.0f, 0, nullptr, nullptr, nullptr, DType::kBF16,
-              nullptr, pool);
+  adam_update(step_number(1), DType::kF32, nullptr, 1.0f, 0, nullptr, nullptr, nullptr,
+              DType::kBF16, nullptr, pool);
 }
 
 TEST(Clip, AsClipGradNorm) {
@@ -168,8 +168,10 @@ TEST(Clip, AsClipGradNorm) {
 
 // Values computed by hand from the formulas of the Transformers functions.
 TEST(Schedule, AsTransformers) {
-  const auto at = [](ScheduleKind kind, int64_t step) { return schedule_factor(kind, step, 4, 12); };
-  for (ScheduleKind kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
+  const auto at = [](ScheduleKind kind, int64_t step) {
+    return schedule_factor(kind, step, 4, 12);
+  };
+  for (auto kind : {ScheduleKind::kConstant, ScheduleKind::kLinear, ScheduleKind::kCosine}) {
     EXPECT_DOUBLE_EQ(at(kind, 0), 0.0);
     EXPECT_DOUBLE_EQ(at(kind, 1), 0.25);
     EXPECT_DOUBLE_EQ(at(kind, 4), 1.0);

@@ -89,7 +89,8 @@ class Reference {
   }
 
   // dqkv, and for each element the sum of what its terms could be off by per unit of relative
-  // rounding: |ds| + p sum|dout out| (D is computed from a rounded out) for q and k, p |dout| for v.
+  // rounding: |ds| + p sum|dout out| (D is computed from a rounded out) for q and k, p |dout| for
+  // v.
   void backward(const Doubles& dout, Doubles& dqkv, Doubles& magnitude) const {
     dqkv.assign(qkv_.size(), 0.0);
     magnitude = dqkv;
@@ -169,7 +170,8 @@ Result run(DType dt, const Case& c, Stream& s, double scale = 1.0) {
 }
 
 // fp32: scores carry an error of about sqrt(head_dim) eps times their size, which the exponential
-// turns into a relative error of p; sums over keys add sqrt(keys) eps. bf16: p, ds, out are rounded.
+// turns into a relative error of p; sums over keys add sqrt(keys) eps. bf16: p, ds, out are
+// rounded.
 double relative_error(DType dt, const Case& c) {
   const double terms = static_cast<double>(c.shape.head_dim + c.shape.tokens);
   return (dt == DType::kBF16 ? 2 * kEpsBf16 : 0.0) + 8 * kEps32 * (std::sqrt(terms) + 8);

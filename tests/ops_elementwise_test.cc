@@ -131,11 +131,15 @@ void check_norm(DType dt, const NormCase& c) {
   const double u = rounding_of(dt), sum_error = 8 * kEps32 + kEps32 * std::sqrt(1.0 * c.dim);
   const double inner_rounding = dt == DType::kBF16 ? u : 0.0;
   expect_close(strf("rmsnorm %s dim %lld", dtype_name(dt), (long long)c.dim), r.out.doubles(), want,
-               [&](size_t i) { return (u + inner_rounding + sum_error) * 1.01 * std::abs(want[i]) + 1e-30; });
+               [&](size_t i) {
+                 return (u + inner_rounding + sum_error) * 1.01 * std::abs(want[i]) + 1e-30;
+               });
   if (c.rows > 100) return;  // finite differences of a long vector take long
-  const auto loss_of_x = [&](const Doubles& v) { return inner(norm_reference(c, v, w, eps), weight); };
-  const auto loss_of_w = [&](const Doubles& v) { return inner(norm_reference(c, x, v, eps), weight); };
-  Doubles dx = finite_differences(x, loss_of_x), dw = finite_differences(w, loss_of_w);
+  const auto loss = [&](const Doubles& input, const Doubles& gain) {
+    return inner(norm_reference(c, input, gain, eps), weight);
+  };
+  Doubles dx = finite_differences(x, [&](const Doubles& input) { return loss(input, w); });
+  Doubles dw = finite_differences(w, [&](const Doubles& gain) { return loss(x, gain); });
   for (size_t i = 0; i < dx.size(); ++i) {
     if (!mine[i]) dx[i] = 7;
   }
@@ -219,13 +223,14 @@ TEST(Rope, MatchesReferenceAndInverts) {
         }
       }
     }
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, false, x.data(), test_stream());
+    Stream& s = test_stream();
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, false, x.data(), s);
     test_stream().synchronize();
     const double u = rounding_of(dt);
     expect_close(strf("rope %s", dtype_name(dt)), x.doubles(), want, [&](size_t i) {
       return 1.01 * u * std::abs(want[i]) + 3 * kEps32 * size[i];
     });
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, true, x.data(), test_stream());
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, true, x.data(), s);
     test_stream().synchronize();
     expect_close(strf("rope and back %s", dtype_name(dt)), x.doubles(), before,
                  [&](size_t i) { return 3 * u * size[i] + 6 * kEps32 * size[i]; });
@@ -354,7 +359,8 @@ TEST(Rows, GatherScatterAdd) {
         size[rows[i] * kDim + j] += 4 * std::abs(x.get(rows[i] * kDim + j)) + std::abs(add);
       }
     }
-    expect_close("scatter", y.doubles(), want, [&](size_t i) { return 4 * kEps32 * (size[i] + 4); });
+    expect_close("scatter", y.doubles(), want,
+                 [&](size_t i) { return 4 * kEps32 * (size[i] + 4); });
   }
 }
 

@@ -14,8 +14,8 @@ struct Size {
 const Size kSizes[] = {{1, 1, 1},     {1, 64, 32},    {3, 5, 7},      {17, 33, 129}, {64, 128, 128},
                        {65, 96, 200}, {255, 160, 48}, {257, 40, 300}, {600, 32, 16}};
 
-// A sum of K products in fp32: the error grows like sqrt(K) eps times the sum of magnitudes (each of
-// K additions rounds a partial sum smaller than that); then one rounding of the result.
+// A sum of K products in fp32: the error grows like sqrt(K) eps times the sum of magnitudes (each
+// of K additions rounds a partial sum smaller than that); then one rounding of the result.
 double sum_tolerance(double magnitude, int64_t terms, double want, DType out) {
   return 2 * kEps32 * std::sqrt(static_cast<double>(terms) + 4) * magnitude +
          1.01 * rounding_of(out) * std::abs(want) + 1e-37;
@@ -128,7 +128,8 @@ TEST(Linear, NoRowsIsNothing) {
   EXPECT_EQ(dw.bits() == before, true);
 }
 
-// Forward and input gradient of rows [first, first + n) of 300, from tensors misaligned by `offset`.
+// Forward and input gradient of rows [first, first + n) of 300, from tensors misaligned by
+// `offset`.
 std::string rows_alone(DType dt, int64_t in, int64_t out, int64_t first, int64_t n,
                        int64_t offset) {
   constexpr int64_t kRows = 300;

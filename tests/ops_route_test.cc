@@ -108,7 +108,8 @@ TEST(Route, ReplayKeepsTheChoice) {
   route(c, true, r, test_stream());
   EXPECT_EQ(r.experts, imposed);
   for (int64_t t = 0; t < c.tokens; ++t) {
-    const double a = r.probs.get(t * 8 + imposed[t * 2]), b = r.probs.get(t * 8 + imposed[t * 2 + 1]);
+    const double a = r.probs.get(t * 8 + imposed[t * 2]);
+    const double b = r.probs.get(t * 8 + imposed[t * 2 + 1]);
     EXPECT_NEAR(r.weights.get(t * 2), a / (a + b), 1e-6);
     EXPECT_NEAR(r.weights.get(t * 2) + r.weights.get(t * 2 + 1), 1.0, 1e-6);
   }
@@ -261,8 +262,9 @@ void check_loss(DType dt, const LossCase& c) {
            (r.target[i / c.vocab] == static_cast<int64_t>(i) % c.vocab ? 3e-6 : 1e-30);
   });
   if (c.n * c.vocab > 200) return;
-  const Doubles numeric = finite_differences(
-      r.logits.doubles(), [&](const Doubles& x) { return kScale * loss_reference(c, r, x, nullptr); });
+  const Doubles numeric = finite_differences(r.logits.doubles(), [&](const Doubles& x) {
+    return kScale * loss_reference(c, r, x, nullptr);
+  });
   expect_close("reference gradient", gradient, numeric, [](size_t) { return 1e-8; });
 }
 

@@ -1,5 +1,6 @@
-// Causal attention with online softmax (Milakov & Gimelshein 2018), tiled as in FlashAttention (Dao et
-// al. 2022). The probabilities that multiply v are rounded to dt, as that kernel does; sums are fp32.
+// Causal attention with online softmax (Milakov & Gimelshein 2018), tiled as in FlashAttention (Dao
+// et al. 2022). The probabilities that multiply v are rounded to dt, as that kernel does; sums are
+// fp32.
 #include <cmath>
 #include <limits>
 
@@ -26,8 +27,7 @@ PAGODA_INLINE float softmax_row(int64_t valid, int64_t width, float scale, float
     const Vec v = load_lanes(scores + i, std::min(kLanes, valid - i), lowest);
     best = v > best ? v : best;
   }
-  float highest = state.highest;
-  for (int64_t j = 0; j < kLanes; ++j) highest = std::max(highest, best[j] * scale);
+  const float highest = std::max(state.highest, max_lane(best) * scale);
   Vec sum{};
   for (int64_t i = 0; i < width; i += kLanes) {
     if (i >= valid) {
@@ -113,7 +113,8 @@ void attend_chunk(const Forward& f, const AttentionSpan& span, const AttentionCh
   }
 }
 
-// kv heads [first, first + count): their keys and values packed once, then every query head on them.
+// kv heads [first, first + count): their keys and values packed once, then every query head on
+// them.
 void attend_heads(const Forward& f, const AttentionSpan& span, int64_t first, int64_t count,
                   ThreadPool& pool) {
   const int64_t group = f.shape.heads / f.shape.kv_heads;

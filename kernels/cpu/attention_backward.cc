@@ -1,9 +1,9 @@
-// The gradient of causal attention (FlashAttention-2's formulas, Dao 2023). With s the scaled scores,
-// p = exp(s - lse) and D = sum(dout * out):   dv = p^T dout,   ds = p (dout v^T - D),
-// dq = scale ds k,   dk = scale ds^T q.
+// The gradient of causal attention (FlashAttention-2's formulas, Dao 2023). With s the scaled
+// scores, p = exp(s - lse) and D = sum(dout * out):
+//   dv = p^T dout     ds = p (dout v^T - D)     dq = scale ds k     dk = scale ds^T q
 // Two sweeps, so that every output row has one writer and no sum depends on timing: by query chunks
-// for dq, by key chunks for dk and dv. The second works on transposed tiles. p and ds are rounded to
-// dt before they multiply.
+// for dq, by key chunks for dk and dv. The second works on transposed tiles. p and ds are rounded
+// to dt before they multiply.
 #include <cmath>
 
 #include "kernels/cpu/attention_tiles.h"
@@ -70,8 +70,9 @@ PAGODA_TARGET_CLONES void score_gradient_tile(int64_t rows, int64_t width, int64
   }
 }
 
-// Tile of keys x queries: scores become p, dp becomes ds. Row r (a key) is seen by columns (queries)
-// from `first + r` to `columns`; lse and delta belong to the columns and are `width` long.
+// Tile of keys x queries: scores become p, dp becomes ds. Row r (a key) is seen by columns
+// (queries) from `first + r` to `columns`; lse and delta belong to the columns and are `width`
+// long.
 PAGODA_TARGET_CLONES void transposed_gradient_tile(int64_t rows, int64_t width, int64_t first,
                                                    int64_t columns, float scale, const float* lse,
                                                    const float* delta, float* scores, float* dp) {

@@ -1,8 +1,8 @@
 // How attention is cut into tiles, shared by forward and backward.
 //
-// Documents are independent. Each is cut into blocks of up to 128 rows, which are packed as the right
-// operand of multiplies (padded with zero rows to a multiple of 32, so that few sizes of kernel
-// exist), and into chunks of up to 64 rows, the left operands. A tile is chunk x block.
+// Documents are independent. Each is cut into blocks of up to 128 rows, which are packed as the
+// right operand of multiplies (padded with zero rows to a multiple of 32, so that few sizes of
+// kernel exist), and into chunks of up to 64 rows, the left operands. A tile is chunk x block.
 #pragma once
 
 #include <vector>

@@ -1,5 +1,6 @@
-// gemm.h as a plain blocked loop, built when oneDNN is off: for sanitizers and for checking the other.
-// Sums run over k in order, one multiply and one add each, so the bits are the same on every ISA.
+// gemm.h as a plain blocked loop, built when oneDNN is off: for sanitizers and for checking the
+// other. Sums run over k in order, one multiply and one add each, so the bits are the same on every
+// ISA.
 #include "base/bytes.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/cpu/row_math.h"

@@ -1,9 +1,10 @@
 // gemm.h with oneDNN (2.6 and 3.x), one thread per call.
 //
-// brgemm kernels multiply 16 rows at a time and add along k in order, so kernels made for 16, 32, 48
-// and 64 rows give a row the same bits (ops_linear_test holds this); where oneDNN has no brgemm for
-// the processor, every call computes 64 rows. Weights are packed into the order the 64-row kernel
-// asks for. Where it cannot multiply bf16, operands are widened: products of bf16 are exact in fp32.
+// brgemm kernels multiply 16 rows at a time and add along k in order, so kernels made for 16, 32,
+// 48 and 64 rows give a row the same bits (ops_linear_test holds this); where oneDNN has no brgemm
+// for the processor, every call computes 64 rows. Weights are packed into the order the 64-row
+// kernel asks for. Where it cannot multiply bf16, operands are widened: products of bf16 are exact
+// in fp32.
 #include <omp.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// RMSNorm. With r = rstd, h = x r, g = dout w:   dx = r (g - h mean(g h)),   dw = sum dout round(h).
+// RMSNorm. With r = rstd, h = x r, g = dout w:
+//   dx = r (g - h mean(g h))     dw = sum dout round(h)
 #include <cmath>
 
 #include "kernels/cpu/blocks.h"
@@ -20,7 +21,7 @@ PAGODA_TARGET_CLONES void add_product(const float* a, const float* b, int64_t n,
 PAGODA_TARGET_CLONES float gradient_dot(const float* dout, const float* w, const float* h,
                                         int64_t n) {
   Vec sum{};
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     sum += load_lanes(dout + i, count) * load_lanes(w + i, count) * load_lanes(h + i, count);
   });
   return sum_lanes(sum);

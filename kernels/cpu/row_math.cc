@@ -24,7 +24,7 @@ PAGODA_TARGET_CLONES void round_through(DType dt, float* x, int64_t n) {
 
 PAGODA_TARGET_CLONES float dot(const float* a, const float* b, int64_t n) {
   Vec sum{};
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     sum += load_lanes(a + i, count) * load_lanes(b + i, count);
   });
   return sum_lanes(sum);
@@ -32,20 +32,16 @@ PAGODA_TARGET_CLONES float dot(const float* a, const float* b, int64_t n) {
 
 PAGODA_TARGET_CLONES float max_of(const float* x, int64_t n) {
   Vec best = splat(kLowest);
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     const Vec v = load_lanes(x + i, count, kLowest);
     best = v > best ? v : best;
   });
-  float lane[kLanes];
-  store(lane, best);
-  float result = lane[0];
-  for (float v : lane) result = v > result ? v : result;
-  return result;
+  return max_lane(best);
 }
 
 PAGODA_TARGET_CLONES float exp_row(const float* x, int64_t n, float shift, float* out) {
   Vec sum{};
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     const Vec e = exp_lanes(load_lanes(x + i, count, kLowest) - shift);
     sum += e;
     store_lanes(out + i, e, count);
@@ -55,7 +51,7 @@ PAGODA_TARGET_CLONES float exp_row(const float* x, int64_t n, float shift, float
 
 PAGODA_TARGET_CLONES float exp_sum(const float* x, int64_t n, float shift) {
   Vec sum{};
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     sum += exp_lanes(load_lanes(x + i, count, kLowest) - shift);
   });
   return sum_lanes(sum);

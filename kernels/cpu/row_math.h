@@ -1,5 +1,5 @@
-// Arithmetic over rows of fp32, compiled for every vector width (vector.h says why the results are the
-// same). Outputs may be inputs; no pointer needs more alignment than its type. Single-threaded.
+// Arithmetic over rows of fp32, compiled for every vector width (vector.h says why the results are
+// the same). Outputs may be inputs; no pointer needs more alignment than its type. Single-threaded.
 #pragma once
 
 #include <cstdint>

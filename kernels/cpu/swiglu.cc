@@ -1,4 +1,5 @@
-// SwiGLU (Shazeer 2020). With s = sigmoid(g):  act = g s u,  dg = d u s (1 + g (1 - s)),  du = d g s.
+// SwiGLU (Shazeer 2020). With s = sigmoid(g):  act = g s u,  dg = d u s (1 + g (1 - s)),  du = d g
+// s.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vector.h"
@@ -7,7 +8,7 @@ namespace pagoda {
 namespace {
 
 PAGODA_TARGET_CLONES void activate(const float* gate, const float* up, int64_t n, float* out) {
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     const Vec g = load_lanes(gate + i, count), u = load_lanes(up + i, count);
     store_lanes(out + i, g * sigmoid_lanes(g) * u, count);
   });
@@ -16,7 +17,7 @@ PAGODA_TARGET_CLONES void activate(const float* gate, const float* up, int64_t n
 // dgate and dup may be gate and up.
 PAGODA_TARGET_CLONES void activate_backward(const float* gate, const float* up, const float* dact,
                                             float scale, int64_t n, float* dgate, float* dup) {
-  for_lanes(n, [&](int64_t i, int64_t count) {
+  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
     const Vec g = load_lanes(gate + i, count), u = load_lanes(up + i, count);
     const Vec d = load_lanes(dact + i, count) * scale;
     const Vec sigmoid = sigmoid_lanes(g);

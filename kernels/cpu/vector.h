@@ -1,8 +1,8 @@
 // Sixteen fp32 lanes as one value.
 //
-// The lane count is part of the arithmetic: every sum over a row is sixteen interleaved partial sums
-// joined by one fixed tree, whatever width the processor has, so results are the same on every ISA.
-// Vec functions are always inlined into the clone that calls them. No pointer needs alignment.
+// The lane count is part of the arithmetic: every sum over a row is sixteen interleaved partial
+// sums joined by one fixed tree, whatever width the processor has, so results are the same on every
+// ISA. Vec functions are always inlined into the clone that calls them. No pointer needs alignment.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,9 @@ inline constexpr int64_t kLanes = 16;
 using Vec = float __attribute__((vector_size(64)));
 using UVec = uint32_t __attribute__((vector_size(64)));
 
+// What a cloned function calls must be inlined into it: outside it would be baseline code.
 #define PAGODA_INLINE [[gnu::always_inline]] inline
+#define PAGODA_INLINE_LAMBDA __attribute__((always_inline))
 
 PAGODA_INLINE Vec splat(float v) { return Vec{} + v; }
 PAGODA_INLINE Vec load(const float* p) {
@@ -39,18 +41,26 @@ PAGODA_INLINE void store_lanes(float* p, Vec v, int64_t count) {
   std::memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
 }
 
+// Joins lanes i and i + 8, then i and i + 4, and so on: one tree for every ISA.
+template <typename Join>
+PAGODA_INLINE float join_lanes(Vec v, Join&& join) {
+  float a[16], b[8], c[4], d[2];
+  store(a, v);
+  for (int i = 0; i < 8; ++i) b[i] = join(a[i], a[i + 8]);
+  for (int i = 0; i < 4; ++i) c[i] = join(b[i], b[i + 4]);
+  for (int i = 0; i < 2; ++i) d[i] = join(c[i], c[i + 2]);
+  return join(d[0], d[1]);
+}
 PAGODA_INLINE float sum_lanes(Vec v) {
-  float lane[kLanes];
-  store(lane, v);
-  for (int half = 8; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-  }
-  return lane[0];
+  return join_lanes(v, [](float a, float b) PAGODA_INLINE_LAMBDA { return a + b; });
+}
+PAGODA_INLINE float max_lane(Vec v) {
+  return join_lanes(v, [](float a, float b) PAGODA_INLINE_LAMBDA { return a > b ? a : b; });
 }
 
-// e^x, relative error below 3e-7 on [-87.3, 88.3] (tested against double). Below that range it is 0,
-// above it e^88.3; NaN stays NaN. Method: x = n ln2 + r with ln2 in two parts (Cody & Waite 1980),
-// Taylor polynomial of degree 7 on |r| <= ln2/2, whose remainder is 5e-9, times 2^n.
+// e^x, relative error below 3e-7 on [-87.3, 88.3] (tested against double). Below that range it is
+// 0, above it e^88.3; NaN stays NaN. Method: x = n ln2 + r with ln2 in two parts (Cody & Waite
+// 1980), Taylor polynomial of degree 7 on |r| <= ln2/2, whose remainder is 5e-9, times 2^n.
 PAGODA_INLINE Vec exp_lanes(Vec x) {
   const Vec low = splat(-87.3f), high = splat(88.3f);
   const Vec clamped = x > high ? high : (x < low ? low : x);
