@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 MAX_FILE_LINES = 500
+MAX_TEST_FILE_LINES = 800  # cases stand beside each other; no one reads them as one text
 MAX_FUNCTION_LINES = 70
 MAX_KERNEL_FUNCTION_LINES = 150  # kernels/cuda only
 MAX_COLUMNS = 100
@@ -183,8 +184,9 @@ def file_violations(path, text):
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()
-    if len(lines) > MAX_FILE_LINES:
-        yield len(lines), f"{len(lines)} lines, more than {MAX_FILE_LINES}"
+    longest = MAX_TEST_FILE_LINES if path.startswith(TEST_ONLY) else MAX_FILE_LINES
+    if len(lines) > longest:
+        yield len(lines), f"{len(lines)} lines, more than {longest}"
     yield from line_violations(path, lines)
     if pathlib.Path(path).suffix in CODE:
         limit = (MAX_KERNEL_FUNCTION_LINES if path.startswith("kernels/cuda/")
