@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 
 namespace pagoda {
@@ -26,7 +27,7 @@ class CliTest : public testing::Test {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    const std::string out = dir_ / "stdout", err = dir_ / "stderr";
+    const std::string out = dir_.file("stdout"), err = dir_.file("stderr");
     posix_spawn_file_actions_t actions;
     CHECK(posix_spawn_file_actions_init(&actions) == 0);
     const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -54,7 +55,7 @@ class CliTest : public testing::Test {
   }
 
   std::string run_file(const std::string& text) {
-    const std::string path = dir_ / "run.toml";
+    const std::string path = dir_.file("run.toml");
     put_file(path, text);
     return path;
   }
@@ -79,7 +80,7 @@ TEST_F(CliTest, WrongCommandLines) {
   expect_refused({"export", "--out", "x", "--checkpoint", "r", "--step", "-1"}, 2, "--step");
   expect_refused({"eval"}, 2, "--model.path or --checkpoint");
   expect_refused({"eval", "--checkpoint", "r"}, 2, "--data.eval_path");
-  expect_refused({"doctor", "--dir", dir_ / "none"}, 66, "no such folder");
+  expect_refused({"doctor", "--dir", dir_.file("none")}, 66, "no such folder");
   expect_refused({"doctor", "\033[31m"}, 2, "\\x1b[31m");
 }
 
@@ -95,7 +96,7 @@ TEST_F(CliTest, WrongTrainFlags) {
   expect_refused({"train", "--memory.device", "120%"}, 2, "memory.device");
   expect_refused({"train", "--data.path", "--model.path", "m"}, 2, "a value is missing");
   expect_refused({"train", "--data.path=", "--model.path", "m"}, 2, "a value is missing");
-  expect_refused({"train", dir_ / "none.toml"}, 66, "No such file");
+  expect_refused({"train", dir_.file("none.toml")}, 66, "No such file");
   expect_refused({"train", dir_.path()}, 66, "is a folder");
   expect_refused({"train", "a.toml", "b.toml"}, 2, "unexpected argument \"b.toml\"");
 }
@@ -150,7 +151,7 @@ TEST_F(CliTest, Version) {
 }
 
 TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
-  const std::string folder = dir_ / "disk";
+  const std::string folder = dir_.file("disk");
   ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
   const Outcome json = run({"doctor", "--json", "--dir", folder});
   ASSERT_EQ(json.code, 0) << json.err;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "train/progress.h"
 
@@ -46,7 +47,7 @@ TEST(MetricsLine, InvalidUtf8IsReplacedNotThrown) {
 
 TEST(MetricsFile, EachLineIsThereAtOnce) {
   TempDir dir;
-  const std::string path = dir / "metrics.jsonl";
+  const std::string path = dir.file("metrics.jsonl");
   auto metrics = open_metrics(path, -1);
   metrics->write(MetricsType::kRun, {{"seed", 7}});
   EXPECT_EQ(get_file(path), "{\"type\":\"run\",\"seed\":7}\n");
@@ -56,7 +57,7 @@ TEST(MetricsFile, EachLineIsThereAtOnce) {
 
 TEST(MetricsFile, FreshStartEmptiesIt) {
   TempDir dir;
-  const std::string path = dir / "metrics.jsonl";
+  const std::string path = dir.file("metrics.jsonl");
   std::ofstream(path) << "old\n";
   open_metrics(path, -1);
   EXPECT_EQ(get_file(path), "");
@@ -70,10 +71,10 @@ TEST(MetricsFile, ResumeEqualsAnUninterruptedRun) {
       if (step % 2 == 0) metrics.write(MetricsType::kEval, {{"step", step}, {"loss", 1.5}});
     }
   };
-  const std::string whole = dir / "whole.jsonl";
+  const std::string whole = dir.file("whole.jsonl");
   log_steps(*open_metrics(whole, -1), 1, 6);
   for (int64_t saved = 0; saved <= 5; ++saved) {
-    const std::string path = dir / "cut.jsonl";
+    const std::string path = dir.file("cut.jsonl");
     log_steps(*open_metrics(path, -1), 1, 5);
     std::ofstream(path, std::ios::app) << "{\"type\":\"step\",\"st";  // killed in the middle
     log_steps(*open_metrics(path, saved), saved + 1, 6);
@@ -83,7 +84,7 @@ TEST(MetricsFile, ResumeEqualsAnUninterruptedRun) {
 
 TEST(MetricsFile, LinesWithoutAStepAndForeignLinesSurviveResume) {
   TempDir dir;
-  const std::string path = dir / "metrics.jsonl";
+  const std::string path = dir.file("metrics.jsonl");
   const std::string kept = "{\"type\":\"run\"}\nnot json\n[1]\n{\"step\":\"x\"}\n{\"step\":2}\n";
   std::ofstream(path) << kept << "{\"step\":3}\n{\"type\":\"run\"}\n";
   open_metrics(path, 2);
@@ -92,14 +93,14 @@ TEST(MetricsFile, LinesWithoutAStepAndForeignLinesSurviveResume) {
 
 TEST(MetricsFile, UnwritableIsAStatus) {
   TempDir dir;
-  const auto file = MetricsFile::open(dir / "none/metrics.jsonl", -1);
+  const auto file = MetricsFile::open(dir.file("none/metrics.jsonl"), -1);
   ASSERT_FALSE(file.ok());
   EXPECT_EQ(file.status().code(), Exit::kCannotCreate);
 }
 
 TEST(MetricsFile, FullDiskWarnsOnceAndLeavesWholeLines) {
   TempDir dir;
-  const std::string path = dir / "metrics.jsonl";
+  const std::string path = dir.file("metrics.jsonl");
   auto metrics = open_metrics(path, -1);
   // Long enough that the captured stderr, a file too, stays below the limit.
   metrics->write(MetricsType::kWarn, {{"text", std::string(8192, 'x')}});

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "train/run_config.h"
 
@@ -32,7 +33,7 @@ struct Reading {
 };
 
 std::string write_file(const TempDir& dir, const std::string& text) {
-  const std::string path = dir / "run.toml";
+  const std::string path = dir.file("run.toml");
   put_file(path, text);
   return path;
 }
@@ -171,7 +172,7 @@ TEST(RunFile, DamagedFilesNeverCrash) {
 TEST(RunFile, MissingFileAndFolder) {
   TempDir dir;
   Reading r;
-  EXPECT_EQ(r.read({}, dir / "none.toml").code(), Exit::kNoInput);
+  EXPECT_EQ(r.read({}, dir.file("none.toml")).code(), Exit::kNoInput);
   EXPECT_EQ(r.read({}, dir.path()).code(), Exit::kNoInput);
 }
 

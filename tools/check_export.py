@@ -3,7 +3,7 @@
 
     python tools/check_export.py FOLDER EVAL_TEXT [--sequence-len N] [--rows N] [--expect-loss X]
 
-The rows are the text's first, unshuffled. Prints one JSON object with the mean cross-entropy in fp32
+The rows are the text's first, unshuffled. Prints a JSON object with the mean cross-entropy in fp32
 and in the folder's own dtype. Exit 1 when a loss is further than --tolerance from --expect-loss.
 """
 

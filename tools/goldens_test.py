@@ -130,7 +130,8 @@ class NumpyModel:
         rows = sum(len(p) for p in all_probs)
         counts = np.bincount(np.concatenate([e.ravel() for e in experts]),
                              minlength=self.num_experts)
-        return self.num_experts * np.sum(counts / rows * sum(p.sum(axis=0) for p in all_probs) / rows)
+        probability = sum(p.sum(axis=0) for p in all_probs) / rows
+        return self.num_experts * np.sum(counts / rows * probability)
 
     def step_loss(self, microbatches, target_count):
         loss, tokens = 0.0, sum(len(m["tokens"]) for m in microbatches)
@@ -196,7 +197,7 @@ class GoldenFolder:
                                       [self.model.step_loss(self.microbatches, count)]), 1e-6)
 
     def test_gradients_by_finite_differences(self):
-        """Along the gradient itself, where the slope is its length, and along a random direction."""
+        """Along the gradient itself, where the slope is its length, and in a random direction."""
         count = int(self.expected["target_count"][0])
         names = sorted(n for n in self.expected if n.startswith("grad."))
         self.assertEqual(sorted(self.model.w), [n.removeprefix("grad.") for n in names])
@@ -249,7 +250,8 @@ class CurveTest(unittest.TestCase):
                 ce, targets, aux = self.natural(model, rows)
                 total, count = total + ce, count + targets
                 self.assertAlmostEqual(aux, float(expected["aux_loss"][step][i]), delta=3e-6)
-            self.assertAlmostEqual(total / count, float(expected["cross_entropy"][step]), delta=1e-5)
+            wanted = float(expected["cross_entropy"][step])
+            self.assertAlmostEqual(total / count, wanted, delta=1e-5)
 
     def natural(self, model, rows):
         """Routes by its own probabilities: layer by layer, the experts found so far imposed."""

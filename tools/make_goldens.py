@@ -176,7 +176,8 @@ def respell_config(folder):
 def load(folder, dtype):
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="eager", output_loading_info=True)
-    assert not any(info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+    wrong = ("missing_keys", "unexpected_keys", "mismatched_keys")
+    assert not any(info[key] for key in wrong), info
     with torch.no_grad():
         for parameter in model.parameters():  # own, aligned memory: a mapped file chooses kernels
             parameter.data = parameter.data.clone()

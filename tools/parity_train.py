@@ -6,7 +6,7 @@
 Reads RUN_DIR/resolved.toml (paths as they were given to pagoda, so start it in the same directory),
 the initial model folder, the text, and RUN_DIR/metrics.jsonl. With dtype bf16 the model multiplies
 with bf16 copies of fp32 masters, gradients are summed over microbatches in fp32 and rounded to bf16
-once. Prints a CSV of both curves and one JSON line; exit 1 when the mean absolute difference is above
+once. Prints a CSV of both curves and a JSON line; exit 1 when the mean absolute difference is over
 --tolerance.
 """
 
@@ -31,7 +31,7 @@ from reference.text_rows import TextRows
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run_dir", type=Path)
-    parser.add_argument("--steps", type=int, default=0, help="stop earlier (0: all steps of the run)")
+    parser.add_argument("--steps", type=int, default=0, help="stop earlier (0: all of the run)")
     parser.add_argument("--csv", type=Path, help="write the curves here instead of stdout")
     parser.add_argument("--threads", type=int, default=0, help="0: as many as PyTorch likes")
     parser.add_argument("--tolerance", type=float, default=0.02)
@@ -49,7 +49,8 @@ def read_run(run_dir):
     if optim["clip"] not in ("global", "none"):
         raise SystemExit(f"{path}: optim.clip = {optim['clip']}: PyTorch has only global and none")
     if optim.get("untouched", "exact") != "exact":
-        raise SystemExit(f"{path}: optim.untouched = {optim['untouched']}: PyTorch's AdamW is exact")
+        untouched = optim["untouched"]
+        raise SystemExit(f"{path}: optim.untouched = {untouched}: PyTorch's AdamW is exact")
     return run
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is merged: installs what is missing, builds, runs all
-# tests in release, the unit tests under AddressSanitizer and UBSan, and the tests with threads under
-# ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test cases.
+# tests in release, the unit tests under AddressSanitizer and UBSan, and the tests with threads
+# under ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test cases.
 #
 #   tools/test.sh                 all stages
 #   tools/test.sh release         one of: release, asan, tsan (may be repeated)
@@ -11,10 +11,13 @@ cd "$(dirname "$0")/.."
 # Programs that run under a sanitizer. Whole training runs are too slow there and stay in release.
 asan_tests=(
   options_test run_config_test run_file_test metrics_test cli_test
-  residency_test plan_test
+  model_config_test tensors_test safetensors_test hf_folder_test init_test dataset_test
+  storage_test page_file_test residency_test plan_test
+  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
 )
 tsan_tests=(
-  residency_test metrics_test
+  storage_test page_file_test
+  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
 )
 
 jobs=$(nproc)
