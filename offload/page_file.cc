@@ -338,6 +338,13 @@ void PageFile::Impl::require_quiet() const {
 // ---- PageFile ----
 
 PageFile::PageFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Status PageFile::remove(Storage* storage, const Options& options) {
+  for (size_t i = 0; i < options.directories.size(); ++i) {
+    RETURN_IF_ERROR(storage->remove_file(file_path(options, i)));
+  }
+  return Status();
+}
+
 PageFile::~PageFile() = default;
 
 int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories) {

@@ -75,6 +75,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages) {
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
       {"directories", c.directories},
+      {"file_name", c.file_name},
       {"page_slots", c.page_slots},
       {"microbatches", c.microbatches},
       {"microbatch_tokens", c.microbatch_tokens},
@@ -121,7 +122,8 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "config_hash", c.config_hash) && read(m, "resolved_config", c.resolved_config) &&
          read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
          read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
-         read(m, "page_slots", c.page_slots) && read(m, "microbatches", c.microbatches) &&
+         read(m, "file_name", c.file_name) && read(m, "page_slots", c.page_slots) &&
+         read(m, "microbatches", c.microbatches) &&
          read(m, "microbatch_tokens", c.microbatch_tokens) && read(m, "devices", c.devices) &&
          read(m, "dtype", c.dtype) && read(m, "pages_xxh3", pages_hash) &&
          read(m, "pages_bytes", bytes);

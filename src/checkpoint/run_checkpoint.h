@@ -37,6 +37,7 @@ struct RunCheckpoint {
   std::string build;             // version and libraries
   // What the page file was made for, to open it again.
   std::vector<std::string> directories;
+  std::string file_name;
   int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0, devices = 1;
   std::string dtype;
   std::vector<int64_t> record_steps;  // Adam's t of each record

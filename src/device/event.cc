@@ -12,14 +12,16 @@ Event Event::make() {
 
 void Event::signal() {
   CHECK(state_ != nullptr, "signal of an event that was not made");
+  // A waiter may destroy this handle as soon as it wakes.
+  const std::shared_ptr<State> state = state_;
   std::vector<std::function<void()>> continuations;
   {
-    std::lock_guard lock(state_->mutex);
-    CHECK(!state_->happened, "event signalled twice");
-    state_->happened = true;
-    continuations.swap(state_->continuations);
+    std::lock_guard lock(state->mutex);
+    CHECK(!state->happened, "event signalled twice");
+    state->happened = true;
+    continuations.swap(state->continuations);
   }
-  state_->changed.notify_all();
+  state->changed.notify_all();
   for (const auto& then : continuations) then();
 }
 

@@ -77,7 +77,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        format_bytes(options.host_bytes).c_str(),
                        format_bytes(memory.min_host_bytes).c_str()));
   lines.push_back(strf("disk:   %s in %zu director%s, %d version%s of each page",
-                       format_bytes(PageFile::disk_bytes(specs, options.page_slots)).c_str(),
+                       format_bytes(PageFile::disk_bytes(specs, options.page_slots,
+                                                     static_cast<int>(options.directories.size()))).c_str(),
                        options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
                        options.page_slots, options.page_slots == 1 ? "" : "s"));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));

@@ -4,7 +4,6 @@
 
 namespace pagoda {
 namespace {
-constexpr const char* kFileName = "pages";
 
 std::vector<PageSpec> page_specs(const PageTable& pages) {
   std::vector<PageSpec> specs;
@@ -13,6 +12,11 @@ std::vector<PageSpec> page_specs(const PageTable& pages) {
   }
   return specs;
 }
+
+PageFile::Options file_options(const SessionOptions& options) {
+  return {options.directories, options.file_name, options.page_slots};
+}
+
 }  // namespace
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
@@ -74,9 +78,7 @@ Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage,
-                                                    {options.directories, kFileName,
-                                                     options.page_slots},
+  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, file_options(options),
                                                     page_specs(session->pages_)));
   RETURN_IF_ERROR(session->allocate());
   return session;
@@ -89,8 +91,8 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, options.directories,
-                                             options.page_slots, storage, store_id, versions));
+  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, file_options(options), storage,
+                                             store_id, versions));
   RETURN_IF_ERROR(session->allocate());
   for (PageId page = 0; page < session->pages_.pages.size(); ++page) {
     if (session->pages_.pages[page].durable) session->pager_->set_on_disk(page);
@@ -99,12 +101,10 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
 }
 
 Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
-                                                     const std::vector<std::string>& directories,
-                                                     int page_slots, Storage* storage,
-                                                     const std::string& store_id,
+                                                     const PageFile::Options& options,
+                                                     Storage* storage, const std::string& store_id,
                                                      const std::vector<PageVersion>& versions) {
-  return PageFile::open(storage, {directories, kFileName, page_slots}, page_specs(pages), store_id,
-                        versions);
+  return PageFile::open(storage, options, page_specs(pages), store_id, versions);
 }
 
 Status Session::allocate() {
@@ -138,11 +138,8 @@ void Session::remove_files() {
   executor_.reset();
   pager_.reset();
   file_.reset();
-  for (size_t i = 0; i < options_.directories.size(); ++i) {
-    const Status removed =
-        storage_->remove_file(options_.directories[i] + strf("/%s.%zu", kFileName, i));
-    if (!removed.ok()) log_warn(removed.message());
-  }
+  const Status removed = PageFile::remove(storage_, file_options(options_));
+  if (!removed.ok()) log_warn(removed.message());
 }
 
 }  // namespace pagoda

@@ -23,6 +23,7 @@ struct SessionOptions {
   int64_t device_bytes = 0;  // budget of each device
   int64_t host_bytes = 0;
   std::vector<std::string> directories;  // of the page file
+  std::string file_name = "pages";       // in each of them
   int page_slots = 2;
   bool eager_adam = false;
 };
@@ -47,12 +48,11 @@ class Session {
 
   // The page file of a run's `pages`, with the content of a checkpoint.
   static Result<std::unique_ptr<PageFile>> open_file(const PageTable& pages,
-                                                     const std::vector<std::string>& directories,
-                                                     int page_slots, Storage* storage,
-                                                     const std::string& store_id,
+                                                     const PageFile::Options& options,
+                                                     Storage* storage, const std::string& store_id,
                                                      const std::vector<PageVersion>& versions);
 
-  // Removes the page file's files; for sessions whose content nobody needs again.
+  // Closes the session and removes its page file; for content that nobody needs again.
   void remove_files();
 
   const ModelConfig& config() const { return config_; }

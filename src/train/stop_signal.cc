@@ -27,7 +27,7 @@ void handle(int signal, void (*handler)(int)) {
 
 void install_stop_signals() {
   for (int signal : {SIGINT, SIGTERM, SIGUSR1}) handle(signal, on_signal);
-  for (int signal : {SIGHUP, SIGPIPE}) handle(signal, SIG_IGN);
+  for (int signal : {SIGHUP, SIGPIPE, SIGXFSZ}) handle(signal, SIG_IGN);
 }
 
 int stop_requested() { return requested; }

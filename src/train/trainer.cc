@@ -1,5 +1,9 @@
 #include "train/trainer.h"
 
+#include <xxhash.h>
+
+#include <filesystem>
+
 #include "base/log.h"
 #include "optim/schedule.h"
 #include "train/batch.h"
@@ -52,6 +56,9 @@ SessionOptions session_options(const RunConfig& config) {
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();
+  // Runs that share a directory each have a file of their own.
+  const std::string run = std::filesystem::absolute(config.train.output_dir).lexically_normal();
+  options.file_name = strf("pages-%016llx", (unsigned long long)XXH3_64bits(run.data(), run.size()));
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
   return options;
@@ -102,6 +109,8 @@ Status Trainer::open_inputs() {
 
 Status Trainer::start_fresh() {
   const SessionOptions options = session_options(config_);
+  // Left by a start that was killed: the run's folder was empty, so nothing refers to them.
+  RETURN_IF_ERROR(PageFile::remove(storage_, {options.directories, options.file_name}));
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
@@ -109,6 +118,7 @@ Status Trainer::start_fresh() {
   checkpoint_.data_fingerprint = data_->file().fingerprint();
   checkpoint_.build = PAGODA_VERSION;
   checkpoint_.directories = options.directories;
+  checkpoint_.file_name = options.file_name;
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -132,6 +142,7 @@ Status Trainer::start_fresh() {
 Status Trainer::continue_from(RunCheckpoint checkpoint) {
   SessionOptions options = session_options(config_);
   options.directories = checkpoint.directories;
+  options.file_name = checkpoint.file_name;
   options.page_slots = static_cast<int>(checkpoint.page_slots);
   ASSIGN_OR_RETURN(session_, Session::open(folder_->config(), options, storage_,
                                            checkpoint.store_id, checkpoint.pages));

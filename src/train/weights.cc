@@ -95,9 +95,10 @@ std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder) {
 Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
                                                         Storage* storage) {
   ASSIGN_OR_RETURN(const ModelConfig config, config_of(checkpoint));
-  return Session::open_file(PageTable(shape_of(checkpoint, config)), checkpoint.directories,
-                            static_cast<int>(checkpoint.page_slots), storage, checkpoint.store_id,
-                            checkpoint.pages);
+  return Session::open_file(PageTable(shape_of(checkpoint, config)),
+                            {checkpoint.directories, checkpoint.file_name,
+                             static_cast<int>(checkpoint.page_slots)},
+                            storage, checkpoint.store_id, checkpoint.pages);
 }
 
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
