@@ -12,7 +12,7 @@ packages=(
   build-essential cmake ninja-build pkg-config git ca-certificates
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev
-  liburing-dev libisal-dev libxxhash-dev libgtest-dev
+  liburing-dev libisal-dev libxxhash-dev libgtest-dev libssl-dev
   python3 python3-venv
   bible-kjv bible-kjv-text
 )
