@@ -26,11 +26,28 @@ Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Stor
   return step < 0 ? directory.newest() : directory.load(step);
 }
 
-// A folder of its own for an evaluation's pages: on the first of memory.disk, else beside the text.
-std::string scratch_directory(const RunConfig& config) {
-  const std::string parent = config.memory.disk.empty() ? "." : config.memory.disk.front();
-  return parent + strf("/pagoda-eval-%d", static_cast<int>(getpid()));
-}
+// A folder of its own for an evaluation's tokens and pages, removed when it is over: on the first of
+// memory.disk, else here.
+class ScratchFolder {
+ public:
+  ScratchFolder(const RunConfig& config, Storage* storage)
+      : storage_(storage),
+        path_((config.memory.disk.empty() ? "." : config.memory.disk.front()) +
+              strf("/pagoda-eval-%d", static_cast<int>(getpid()))) {}
+  ~ScratchFolder() {
+    const Status removed = storage_->remove_directory(path_);
+    if (!removed.ok()) log_warn(removed.message());
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  Status create() const { return storage_->make_directory(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  Storage* storage_;
+  std::string path_;
+};
 
 // A forward-only session over a source of weights, in a store of its own that is removed after.
 Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
@@ -62,8 +79,8 @@ Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
 Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   install_stop_signals();
   const bool of_run = !flags.checkpoint.empty();
-  const std::string scratch = scratch_directory(config);
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(config.memory.io, "."));
+  const ScratchFolder scratch(config, storage.get());
   std::unique_ptr<WeightSource> source;
   std::string model_path = config.model.path;
   if (of_run) {
@@ -75,23 +92,21 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(model_path));
   if (!of_run) source = weights_of_folder(folder);
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(model_path));
-  RETURN_IF_ERROR(storage->make_directory(scratch));
+  RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
-                   TokenFile::open_or_create(scratch + "/eval_tokens.bin",
+                   TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
                                              {config.data.eval_path}, tokenizer));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
   order.order = RowOrder::kInOrder;
   ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
-  const auto total =
-      evaluate_weights(config, *source, dataset, storage.get(), scratch);
-  RETURN_IF_ERROR(storage->remove_directory(scratch));
-  RETURN_IF_ERROR(total.status());
-  const double loss = total.value().loss / total.value().weight;
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *source, dataset, storage.get(),
+                                                         scratch.path()));
+  const double loss = total.loss / total.weight;
   if (flags.json) {
-    std::printf("{\"loss\": %.9g, \"tokens\": %.0f}\n", loss, total.value().weight);
+    std::printf("{\"loss\": %.9g, \"tokens\": %.0f}\n", loss, total.weight);
   } else {
-    std::printf("loss %.6f over %.0f tokens\n", loss, total.value().weight);
+    std::printf("loss %.6f over %.0f tokens\n", loss, total.weight);
   }
   return Status();
 }

@@ -20,6 +20,12 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
   return Dataset::create(std::move(tokens), options);
 }
 
+// Runs that share a directory of memory.disk each have a page file of their own there.
+std::string page_file_name(const std::string& output_dir) {
+  const std::string run = std::filesystem::absolute(output_dir).lexically_normal();
+  return strf("pages-%016llx", (unsigned long long)XXH3_64bits(run.data(), run.size()));
+}
+
 // Reads the optimizer's result from a session: master weights after all debts are paid.
 class SessionWeights final : public WeightSource {
  public:
@@ -56,9 +62,6 @@ SessionOptions session_options(const RunConfig& config) {
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();
-  // Runs that share a directory each have a file of their own.
-  const std::string run = std::filesystem::absolute(config.train.output_dir).lexically_normal();
-  options.file_name = strf("pages-%016llx", (unsigned long long)XXH3_64bits(run.data(), run.size()));
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
   return options;
@@ -108,7 +111,8 @@ Status Trainer::open_inputs() {
 }
 
 Status Trainer::start_fresh() {
-  const SessionOptions options = session_options(config_);
+  SessionOptions options = session_options(config_);
+  options.file_name = page_file_name(config_.train.output_dir);
   // Left by a start that was killed: the run's folder was empty, so nothing refers to them.
   RETURN_IF_ERROR(PageFile::remove(storage_, {options.directories, options.file_name}));
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
