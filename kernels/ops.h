@@ -80,6 +80,7 @@ class Ops {
   // document at or before the query. Documents are rows [document_start[i], document_start[i+1]);
   // document_start has documents + 1 entries, first 0, last T, in host memory, copied at the call.
   // Tiled: never more than a tile of scores in memory. lse (heads, T) fp32 is saved for the backward.
+  // Probabilities, and in the backward their gradients, are rounded to dt before they multiply.
   virtual void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
                          int64_t documents, const void* q, const void* k, const void* v, void* out,
                          float* lse, Stream& s) = 0;

@@ -2,7 +2,7 @@
 """The rules of the tree, as a test: who may include whom, sizes, words, headers that stand alone.
 
     check_tree.py ROOT [--no-headers]   a line a violation, "path:line: rule"; exit 1 if any
-    check_tree.py ROOT --wrap           first lets clang-format break the C++ lines that are too long
+    check_tree.py ROOT --wrap           first clang-format breaks C++ lines that are too long
     check_tree.py --self-test           plants every violation in a small tree and expects each
 
 After the idea of TigerBeetle's tidy.zig: style is a unit test. The standard library only.
