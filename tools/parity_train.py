@@ -6,8 +6,8 @@
 Reads RUN_DIR/resolved.toml (paths as they were given to pagoda, so start it in the same directory),
 the initial model folder, the text, and RUN_DIR/metrics.jsonl. With dtype bf16 the model multiplies
 with bf16 copies of fp32 masters, gradients are summed over microbatches in fp32 and rounded to bf16
-once. Prints a CSV of both curves and a JSON line; exit 1 when the mean absolute difference is over
---tolerance.
+once. Prints a CSV of both curves as they grow and one JSON line; exit 1 when the mean absolute
+difference is above --tolerance.
 """
 
 import argparse
@@ -49,8 +49,8 @@ def read_run(run_dir):
     if optim["clip"] not in ("global", "none"):
         raise SystemExit(f"{path}: optim.clip = {optim['clip']}: PyTorch has only global and none")
     if optim.get("untouched", "exact") != "exact":
-        untouched = optim["untouched"]
-        raise SystemExit(f"{path}: optim.untouched = {untouched}: PyTorch's AdamW is exact")
+        raise SystemExit(f"{path}: optim.untouched = {optim['untouched']}: "
+                         "PyTorch's AdamW is exact")
     return run
 
 
@@ -154,31 +154,36 @@ class Trainer:
 
 
 def train(run, steps):
+    """Yields (step, loss, aux, norm, rate) of each step."""
     trainer = Trainer(run)
-    curve, started = [], time.monotonic()
+    started = time.monotonic()
     for step in range(1, steps + 1):
         loss, aux, norm, rate = trainer.step(step)
-        curve.append((step, loss, aux, norm, rate))
         if step == 1 or step % 10 == 0 or step == steps:
             spent = time.monotonic() - started
             print(f"step {step}/{steps} | loss {loss:.4f} | aux {aux:.4f} | gnorm {norm:.3f} | "
                   f"lr {rate:.2e} | {spent / step:.2f} s a step", file=sys.stderr, flush=True)
-    return curve
+        yield step, loss, aux, norm, rate
 
 
-def write_csv(curve, ours, file):
+def write_curve(steps, ours, file):
+    """Writes each step as it comes, so that a run cut short leaves its curve."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["step", "pagoda_loss", "pytorch_loss", "difference", "pytorch_aux",
                      "pytorch_grad_norm", "learning_rate"])
-    for step, loss, aux, norm, rate in curve:
+    curve = []
+    for step, loss, aux, norm, rate in steps:
         own = ours.get(step)
         columns = (["", f"{loss:.6f}", ""] if own is None else
                    [f"{own:.6f}", f"{loss:.6f}", f"{own - loss:.6f}"])
         writer.writerow([step, *columns, f"{aux:.6f}", f"{norm:.6f}", f"{rate:.6e}"])
+        file.flush()
+        curve.append((step, loss))
+    return curve
 
 
 def compare(curve, ours, tolerance):
-    differences = [abs(ours[step] - loss) for step, loss, *_ in curve if step in ours]
+    differences = [abs(ours[step] - loss) for step, loss in curve if step in ours]
     if not differences:
         raise SystemExit("metrics.jsonl has no step that was trained here: nothing was compared")
     mean = sum(differences) / len(differences)
@@ -196,12 +201,12 @@ def main():
     run = read_run(args.run_dir)
     ours = {} if args.no_compare else read_losses(args.run_dir)
     # The schedule is that of the whole run however few of its steps are repeated.
-    curve = train(run, min(args.steps or run["train"]["steps"], run["train"]["steps"]))
+    steps = train(run, min(args.steps or run["train"]["steps"], run["train"]["steps"]))
     if args.csv:
         with open(args.csv, "w", newline="") as file:
-            write_csv(curve, ours, file)
+            curve = write_curve(steps, ours, file)
     else:
-        write_csv(curve, ours, sys.stdout)
+        curve = write_curve(steps, ours, sys.stdout)
     return 0 if args.no_compare else compare(curve, ours, args.tolerance)
 
 
