@@ -60,7 +60,7 @@ TEST_F(StopTest, SignalsAtAnyTime) {
 TEST_F(StopTest, TheSecondSignalLeavesAtOnce) {
   Flags flags = this->flags("run");
   // One step is long enough that the second signal comes while the first one waits for it.
-  flags["train.tokens_per_step"] = "131072";
+  flags["train.tokens_per_step"] = "32768";
   flags["train.steps"] = "50";
   flags["memory.device"] = "1GiB";
   flags["memory.host"] = "1GiB";

@@ -67,15 +67,15 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
-  lines.push_back(strf("device: %s of %s (%s workspace, %s slots); smallest that would do: %s",
+  lines.push_back(strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
                        format_bytes(workspace + slots).c_str(),
                        format_bytes(options.device_bytes * options.devices).c_str(),
                        format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
-                       format_bytes(memory.min_device_bytes * options.devices).c_str()));
-  lines.push_back(strf("host:   %s of %s; smallest that would do: %s",
+                       format_bytes_up(memory.min_device_bytes).c_str()));
+  lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
-                       format_bytes(memory.min_host_bytes).c_str()));
+                       format_bytes_up(memory.min_host_bytes).c_str()));
   lines.push_back(strf("disk:   %s in %zu director%s, %d version%s of each page",
                        format_bytes(PageFile::disk_bytes(specs, options.page_slots,
                                                      static_cast<int>(options.directories.size()))).c_str(),
@@ -91,7 +91,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                       ? "everything fits on the device: nothing pages, the optimizer runs there"
                       : "the optimizer runs on the host, expert by expert");
   lines.push_back(strf("memory beyond the budgets: at most %s",
-                       format_bytes(fixed_overhead_bytes(config, options)).c_str()));
+                       format_bytes_up(fixed_overhead_bytes(config, options)).c_str()));
   return lines;
 }
 
