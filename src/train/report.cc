@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/machine.h"
+#include "kernels/working_memory.h"
+
 namespace pagoda {
 namespace {
 
@@ -27,23 +30,60 @@ std::string held_line(const char* what, const Held& h) {
               format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
 }
 
+// A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
+constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
+// The main thread, two streams and the pool of the page file, and up to four threads of the storage.
+constexpr int kOtherThreads = 8;
+constexpr int64_t kTensorBytes = 3 * kKiB;  // names and shapes in tables and files, the header's JSON
+constexpr int64_t kPageBytes = 1 * kKiB;    // slots, events, versions; a checkpoint's tables
+constexpr int64_t kTaskBytes = 1 * kKiB;    // a task, its closures and events while it waits
+
+// Each device has a stream and workers, and so has the optimizer.
+int64_t threads_bytes(const SessionOptions& options) {
+  return kThreadBytes * (options.threads * (options.devices + 1) + kOtherThreads);
+}
+
+int64_t index_bytes(const TensorTable& table, const RunShape& shape) {
+  return static_cast<int64_t>(table.tensors.size()) * kTensorBytes +
+         static_cast<int64_t>(PageTable(shape).pages.size()) * kPageBytes;
+}
+
+KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
+  KernelSizes sizes;
+  sizes.dtype = size.dtype;
+  sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
+                              config.moe_intermediate_size, config.intermediate_size});
+  sizes.hidden_size = config.hidden_size;
+  sizes.head_dim = config.head_dim;
+  sizes.heads = config.num_heads;
+  sizes.tokens = size.tokens();
+  sizes.document_len = size.microbatch_tokens;
+  return sizes;
+}
+
+// A step's input, twice while it is put together in vectors that double; two layers' tasks.
+int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
+  constexpr int64_t kTokenBytes = 16, kTasksPerBlock = 6;
+  const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
+                         config.num_experts + 4 * size.microbatches;
+  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes;
+}
+
+// An evaluation rounds its weights from an fp32 copy of one record at a time.
+int64_t record_bytes(const TensorTable& table, const StepSize& size) {
+  int64_t largest = 0;
+  for (const RecordSpec& record : table.records) largest = std::max(largest, record.num_elements);
+  return size.training ? 0 : largest * 4;
+}
+
 }  // namespace
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options.size, options.devices);
-  const PageTable pages(shape);
-  const int64_t program = 128 * kMiB;  // code, libraries, stacks, generated kernels
-  const int64_t per_page = 512;        // slots, events, versions, names
-  const int64_t step_input = options.size.tokens() * 16 * 2;
-  const int64_t per_thread = 8 * kMiB;  // packed tiles of a multiply
-  const int64_t largest = std::max_element(table.records.begin(), table.records.end(),
-                                           [](const RecordSpec& a, const RecordSpec& b) {
-                                             return a.num_elements < b.num_elements;
-                                           })->num_elements;
-  return program + static_cast<int64_t>(pages.pages.size()) * per_page + step_input +
-         per_thread * options.threads * (options.devices + 1) +
-         (options.size.training ? 0 : largest * 4);
+  return mapped_file_bytes() + threads_bytes(options) + index_bytes(table, shape) +
+         options.devices * kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
+         step_bytes(config, options.size) + record_bytes(table, options.size);
 }
 
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,

@@ -13,6 +13,10 @@
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_run.h"
 
+#ifndef PAGODA_BINARY
+#define PAGODA_BINARY ""  // the build names the program; without it this header still compiles alone
+#endif
+
 namespace pagoda {
 
 using Words = std::vector<std::string>;
