@@ -18,8 +18,8 @@ struct KernelSizes {
   int64_t document_len = 0;  // rows that attend to each other
 };
 
-// An upper bound for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of the
-// stream's thread and of the workers, and what oneDNN generates for the sizes that occur.
+// An upper bound for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of
+// the stream's thread and of the workers, and what oneDNN generates for the sizes that occur.
 int64_t kernel_working_bytes(const KernelSizes& sizes, int threads);
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
-// The built program when the disk is full or files may not grow: refused before training where it can be
-// known, survived where it cannot.
+// The built program when the disk is full or files may not grow: refused before training where it
+// can be known, survived where it cannot.
 #include <sys/mount.h>
 
 #include "tests/testing/run_test.h"
@@ -14,8 +14,8 @@ class SmallFileSystem {
  public:
   SmallFileSystem(const std::string& path, int64_t bytes) : path_(path) {
     fs::create_directory(path_);
-    ok_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, strf("size=%lld", (long long)bytes).c_str()) ==
-          0;
+    ok_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0,
+                  strf("size=%lld", (long long)bytes).c_str()) == 0;
   }
   ~SmallFileSystem() {
     if (ok_ && ::umount2(path_.c_str(), MNT_DETACH) != 0) ADD_FAILURE() << "umount " << path_;
@@ -83,7 +83,8 @@ TEST_F(DiskTest, MetricsThatCannotGrow) {
   EXPECT_TRUE(exported("run") == exported("reference"));
 }
 
-// No room for a manifest: the checkpoint before it stays and the run goes on; later it is saved again.
+// No room for a manifest: the checkpoint before it stays and the run goes on; later it is saved
+// again.
 TEST_F(DiskTest, NoRoomForACheckpoint) {
   const SmallFileSystem disk(dir_.file("small"), 4 * kMiB);
   if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";

@@ -1,5 +1,6 @@
-// The built program killed with SIGKILL at random instants. Whatever moment it was, the run resumes (or
-// starts over, before its first checkpoint) and ends with the bytes and losses of an unbroken one.
+// The built program killed with SIGKILL at random instants. Whatever moment it was, the run resumes
+// (or starts over, before its first checkpoint) and ends with the bytes and losses of an unbroken
+// one.
 #include "tests/testing/interrupted_run_test.h"
 
 namespace pagoda {
@@ -9,9 +10,9 @@ using KillTest = InterruptedRunTest;
 
 constexpr uint32_t kSeed = 20240607;
 
-// Kills, resumes and kills again until the run gets through. Every other delay is drawn from the whole
-// time a run takes, the others from the start of it, so that kills fall into checkpoint 0, into
-// resuming, into steps and into saves.
+// Kills, resumes and kills again until the run gets through. Every other delay is drawn from the
+// whole time a run takes, the others from the start of it, so that kills fall into checkpoint 0,
+// into resuming, into steps and into saves.
 TEST_F(KillTest, KilledAtRandomInstants) {
   constexpr int kKills = 48;
   Flags flags = this->flags("run");

@@ -1,5 +1,6 @@
-// Peak memory of the built program: at most both budgets and the overhead it prints before it starts,
-// on a model whose weights and optimizer state are more than five times both budgets together.
+// Peak memory of the built program: at most both budgets and the overhead it prints before it
+// starts, on a model whose weights and optimizer state are more than five times both budgets
+// together.
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

@@ -1,5 +1,5 @@
-// What the built program refuses: exit code, one line that names the place and the remedy, and nothing
-// left behind that would stop a second try.
+// What the built program refuses: exit code, one line that names the place and the remedy, and
+// nothing left behind that would stop a second try.
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

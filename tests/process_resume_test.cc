@@ -1,6 +1,6 @@
 // What the built program does with a run that cannot go on as it is: other settings, other text, no
-// checkpoint, damage on disk, divergence. It stops with one line, never with wrong numbers, and what
-// was saved stays.
+// checkpoint, damage on disk, divergence. It stops with one line, never with wrong numbers, and
+// what was saved stays.
 #include <cstring>
 
 #include "offload/page_layout.h"

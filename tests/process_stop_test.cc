@@ -1,5 +1,5 @@
-// The built program stopped by signals, in every phase. A run that was stopped and resumed ends with
-// the bytes and losses of one that was not.
+// The built program stopped by signals, in every phase. A run that was stopped and resumed ends
+// with the bytes and losses of one that was not.
 #include "tests/testing/interrupted_run_test.h"
 
 namespace pagoda {

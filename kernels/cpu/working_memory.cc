@@ -28,8 +28,8 @@ int64_t worker_bytes(const KernelSizes& sizes) {
 
 // What the stream's thread has besides, shared by the workers of a loop.
 int64_t shared_bytes(const KernelSizes& sizes) {
-  const int64_t head = kPackedKinds * align_up(sizes.document_len, 128) * align_up(sizes.head_dim, 64) *
-                       dtype_bytes(sizes.dtype);
+  const int64_t head = kPackedKinds * align_up(sizes.document_len, 128) *
+                       align_up(sizes.head_dim, 64) * dtype_bytes(sizes.dtype);
   const int64_t packed_heads = std::max(kPackedHeadsBytes, head);
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
   const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.hidden_size * kFloat;

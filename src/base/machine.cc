@@ -113,7 +113,8 @@ int64_t mapped_file_bytes() {
   int64_t bytes = 0;
   for (std::string line; std::getline(maps, line);) {
     unsigned long begin = 0, end = 0;
-    // "begin-end permissions offset device inode path"; guard regions without permissions hold none.
+    // "begin-end permissions offset device inode path"; guard regions without permissions hold
+    // none.
     char permissions[5] = {};
     if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, permissions) != 3) continue;
     const bool file = line.find('/') != std::string::npos && permissions[0] != '-';

@@ -208,7 +208,8 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
                        format_bytes(budget.host_bytes).c_str(),
                        format_bytes_up(plan.min_host_bytes).c_str()));
   }
-  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam there.
+  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
+  // there.
   std::vector<SlotClass> resident = minimum(true);
   plan.state_on_device = true;
   for (int d = 0; d < shape.devices; ++d) {

@@ -32,9 +32,11 @@ std::string held_line(const char* what, const Held& h) {
 
 // A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
 constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
-// The main thread, two streams and the pool of the page file, and up to four threads of the storage.
+// The main thread, two streams and the pool of the page file, and up to four threads of the
+// storage.
 constexpr int kOtherThreads = 8;
-constexpr int64_t kTensorBytes = 3 * kKiB;  // names and shapes in tables and files, the header's JSON
+constexpr int64_t kTensorBytes =
+    3 * kKiB;  // names and shapes in tables and files, the header's JSON
 constexpr int64_t kPageBytes = 1 * kKiB;    // slots, events, versions; a checkpoint's tables
 constexpr int64_t kTaskBytes = 1 * kKiB;    // a task, its closures and events while it waits
 
@@ -82,7 +84,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options.size, options.devices);
   return mapped_file_bytes() + threads_bytes(options) + index_bytes(table, shape) +
-         options.devices * kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
+         options.devices *
+             kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
          step_bytes(config, options.size) + record_bytes(table, options.size);
 }
 
@@ -107,20 +110,22 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
-  lines.push_back(strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
-                       format_bytes(workspace + slots).c_str(),
-                       format_bytes(options.device_bytes * options.devices).c_str(),
-                       format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
-                       format_bytes_up(memory.min_device_bytes).c_str()));
+  lines.push_back(strf(
+      "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
+      format_bytes(workspace + slots).c_str(),
+      format_bytes(options.device_bytes * options.devices).c_str(), format_bytes(workspace).c_str(),
+      format_bytes(slots).c_str(), format_bytes_up(memory.min_device_bytes).c_str()));
   lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
                        format_bytes_up(memory.min_host_bytes).c_str()));
-  lines.push_back(strf("disk:   %s in %zu director%s, %d version%s of each page",
-                       format_bytes(PageFile::disk_bytes(specs, options.page_slots,
-                                                     static_cast<int>(options.directories.size()))).c_str(),
-                       options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
-                       options.page_slots, options.page_slots == 1 ? "" : "s"));
+  lines.push_back(
+      strf("disk:   %s in %zu director%s, %d version%s of each page",
+           format_bytes(PageFile::disk_bytes(specs, options.page_slots,
+                                             static_cast<int>(options.directories.size())))
+               .c_str(),
+           options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
+           options.page_slots, options.page_slots == 1 ? "" : "s"));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
   if (options.size.training) {
     lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));

@@ -1,4 +1,5 @@
-// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default store/.
+// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default
+// store/.
 #pragma once
 
 #include <string>
@@ -10,8 +11,8 @@
 namespace pagoda {
 
 // Creates the folder of a fresh run, and takes it away again if the start fails, so that the same
-// command can be repeated. While the object lives the folder is locked against other runs (where the
-// file system can lock a directory; the page file has a lock of its own).
+// command can be repeated. While the object lives the folder is locked against other runs (where
+// the file system can lock a directory; the page file has a lock of its own).
 class RunOutput {
  public:
   explicit RunOutput(std::string path) : path_(std::move(path)) {}
@@ -21,7 +22,8 @@ class RunOutput {
 
   // A new or empty folder; kCannotCreate if it holds anything or another run is using it.
   Status create();
-  // The folder of a run to resume; kNoInput if there is none, kCannotCreate if that run is going on.
+  // The folder of a run to resume; kNoInput if there is none, kCannotCreate if that run is going
+  // on.
   Status reuse();
   // The start succeeded: the folder stays.
   void keep() { created_ = false; }

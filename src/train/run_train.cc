@@ -125,10 +125,10 @@ Status TrainRun::stop(int signal) {
   log_info(strf("signal %d: saving step %lld", signal, (long long)step));
   const Status saved = trainer_->save();
   if (saved.code() == Exit::kDiverged) {
-    return Status(Exit::kStopped, strf("stopped by signal %d after step %lld, which was skipped and "
-                                       "is not saved; continue from step %lld with --resume",
-                                       signal, (long long)step,
-                                       (long long)trainer_->saved_step()));
+    return Status(Exit::kStopped,
+                  strf("stopped by signal %d after step %lld, which was skipped and "
+                       "is not saved; continue from step %lld with --resume",
+                       signal, (long long)step, (long long)trainer_->saved_step()));
   }
   RETURN_IF_ERROR(saved);
   return Status(Exit::kStopped, strf("stopped by signal %d after step %lld, which is saved; "
@@ -161,8 +161,8 @@ Status TrainRun::evaluate() {
 }
 
 // A failed write of the pages or their sync ends the run; a manifest that could not be written (no
-// space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must not
-// be, unless the run ends with it.
+// space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must
+// not be, unless the run ends with it.
 Status TrainRun::save() {
   progress_.activity("saving");
   const auto start = std::chrono::steady_clock::now();

@@ -217,11 +217,12 @@ Result<StepResult> Trainer::step() {
   checkpoint_.rows_consumed += config_.micro_batches() * rows;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ >= kMostSkipped) {
-    return Status(Exit::kDiverged,
-                  strf("step %lld: %lld steps in a row had non-finite gradients and were skipped; "
-                       "the last checkpoint (step %lld) is intact: export it, and train from that "
-                       "in a new run with a lower optim.learning_rate", (long long)checkpoint_.step, (long long)skipped_in_a_row_,
-                       (long long)saved_step_));
+    return Status(
+        Exit::kDiverged,
+        strf("step %lld: %lld steps in a row had non-finite gradients and were skipped; "
+             "the last checkpoint (step %lld) is intact: export it, and train from that "
+             "in a new run with a lower optim.learning_rate",
+             (long long)checkpoint_.step, (long long)skipped_in_a_row_, (long long)saved_step_));
   }
   return result;
 }
@@ -235,8 +236,8 @@ Result<double> Trainer::evaluate() {
   return total.loss / total.weight;
 }
 
-// A skipped step may mean that the one before it spoilt the weights, and only a good step shows that
-// it did not. Behind the last step there is none; a finite loss must do.
+// A skipped step may mean that the one before it spoilt the weights, and only a good step shows
+// that it did not. Behind the last step there is none; a finite loss must do.
 bool Trainer::weights_are_trusted() const {
   const bool last = checkpoint_.step == config_.train.steps;
   return skipped_in_a_row_ == 0 || (last && skipped_in_a_row_ == 1 && loss_is_finite_);

@@ -1,7 +1,7 @@
 // A training run: from a configuration to checkpoints. start() builds everything and leaves the run
-// at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from it
-// the way a resumed run does. What happens between steps (printing, evaluating, when to save) is the
-// caller's business.
+// at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from
+// it the way a resumed run does. What happens between steps (printing, evaluating, when to save) is
+// the caller's business.
 //
 // One thread. Errors leave the last checkpoint intact.
 #pragma once

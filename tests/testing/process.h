@@ -1,5 +1,5 @@
-// The built program as users and machines run it: a process of its own with captured output, signals,
-// limits and its peak memory.
+// The built program as users and machines run it: a process of its own with captured output,
+// signals, limits and its peak memory.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,8 @@ struct ProcessResult {
   int code = -1;   // exit status, or 128 + the signal that ended it
   int signal = 0;  // that signal; 0: it exited by itself
   std::string out, err;
-  // Largest resident set. Counts from the fork on, so it is never less than that of the test itself.
+  // Largest resident set. Counts from the fork on, so it is never less than that of the test
+  // itself.
   int64_t peak_rss_bytes = 0;
 
   // The one line a failure ends with, and nothing but log lines before it; "" when it is not so.
@@ -40,7 +41,8 @@ struct ProcessLimits {
   int64_t file_bytes = -1;  // largest file it may write (RLIMIT_FSIZE); -1: as the test's own
 };
 
-// One run of a program. wait() must be called before the end of the object, or the process is killed.
+// One run of a program. wait() must be called before the end of the object, or the process is
+// killed.
 class Process {
  public:
   // Output goes to PREFIX.out and PREFIX.err.

@@ -1,5 +1,5 @@
-// Tests of the built program on a tiny model: a folder with model, text and the flags of a run whose
-// budgets page.
+// Tests of the built program on a tiny model: a folder with model, text and the flags of a run
+// whose budgets page.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,8 @@
 #include "tests/testing/tiny_run.h"
 
 #ifndef PAGODA_BINARY
-#define PAGODA_BINARY ""  // the build names the program; without it this header still compiles alone
+#define PAGODA_BINARY \
+  ""  // the build names the program; without it this header still compiles alone
 #endif
 
 namespace pagoda {
