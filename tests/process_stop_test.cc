@@ -75,5 +75,26 @@ TEST_F(StopTest, TheSecondSignalLeavesAtOnce) {
   EXPECT_EQ(verified.code, 0) << verified.err;
 }
 
+// An evaluation has nothing to save: it stops at the first signal and takes its scratch folder
+// away.
+TEST_F(StopTest, EvaluationsStopToo) {
+  std::string text;
+  for (int i = 0; i < 400000; ++i) text += "all work and no play ";
+  put_file(dir_.file("long.txt"), text);
+  std::filesystem::create_directory(dir_.file("scratch"));
+  const auto process =
+      start({"eval", "--model.path", dir_.file("model"), "--data.eval_path", dir_.file("long.txt"),
+             "--data.sequence_len", "32", "--train.micro_batch_tokens", "64",
+             "--train.eval_batches", "1000000", "--memory.disk", dir_.file("scratch")});
+  // Its folder is made when the signals are handled.
+  while (std::filesystem::is_empty(dir_.file("scratch")) && !process->has_ended()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  process->send(SIGINT);
+  expect_refused(process->wait(), 75, {"stopped by signal 2 while evaluating"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.file("scratch")));
+}
+
 }  // namespace
 }  // namespace pagoda

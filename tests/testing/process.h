@@ -51,9 +51,15 @@ class Process {
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
+    // Before the fork: the files exist however early the child is killed.
+    const int flags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    const int in = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const int out = ::open(out_.c_str(), flags, 0600), err = ::open(err_.c_str(), flags, 0600);
+    CHECK(in >= 0 && out >= 0 && err >= 0, "cannot open %s", out_.c_str());
     child_ = ::fork();
     CHECK(child_ >= 0, "fork failed");
-    if (child_ == 0) become(argv.data(), limits);  // does not return
+    if (child_ == 0) become(argv.data(), in, out, err, limits);  // does not return
+    for (const int file : {in, out, err}) CHECK(::close(file) == 0);
   }
   ~Process() {
     if (child_ <= 0) return;
@@ -67,7 +73,7 @@ class Process {
   void send(int signal) { CHECK(::kill(child_, signal) == 0, "kill(%d) failed", signal); }
 
   // What it has written to stderr so far.
-  std::string err() const { return ::access(err_.c_str(), R_OK) == 0 ? get_file(err_) : ""; }
+  std::string err() const { return get_file(err_); }
 
   // Waits until stderr holds `text`; false when the process has ended, or `limit_s` is over, first.
   bool wait_for_err(const std::string& text, double limit_s = 20) {
@@ -79,6 +85,12 @@ class Process {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return false;
+  }
+
+  bool has_ended() const {
+    siginfo_t info = {};
+    CHECK(::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0);
+    return info.si_pid == child_;
   }
 
   ProcessResult wait() {
@@ -100,19 +112,11 @@ class Process {
   }
 
  private:
-  bool has_ended() const {
-    siginfo_t info = {};
-    CHECK(::waitid(P_PID, static_cast<id_t>(child_), &info, WEXITED | WNOHANG | WNOWAIT) == 0);
-    return info.si_pid == child_;
-  }
-
   // In the child: async-signal-safe calls only.
-  [[noreturn]] void become(char* const* argv, const ProcessLimits& limits) const {
-    const int flags = O_WRONLY | O_CREAT | O_TRUNC;
-    const int in = ::open("/dev/null", O_RDONLY);
-    const int out = ::open(out_.c_str(), flags, 0600), err = ::open(err_.c_str(), flags, 0600);
-    bool good = in >= 0 && out >= 0 && err >= 0 && ::dup2(in, STDIN_FILENO) >= 0 &&
-                ::dup2(out, STDOUT_FILENO) >= 0 && ::dup2(err, STDERR_FILENO) >= 0;
+  [[noreturn]] static void become(char* const* argv, int in, int out, int err,
+                                  const ProcessLimits& limits) {
+    bool good = ::dup2(in, STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0 &&
+                ::dup2(err, STDERR_FILENO) >= 0;
     if (limits.file_bytes >= 0) {
       const auto bytes = static_cast<rlim_t>(limits.file_bytes);
       const struct rlimit limit = {bytes, bytes};
