@@ -24,13 +24,21 @@ Status failure(Exit code, const char* what, const std::string& path, int error,
 constexpr char kCheckDisk[] = "saved checkpoints are untouched; check the disk and resume";
 constexpr char kCheckPath[] = "check the path and its permissions";
 
+// No room is no fault of the disk: the file cannot be made, what was there before is as it was.
+Status write_failure(const char* what, const std::string& path, int error) {
+  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  if (!no_room) return failure(Exit::kIoError, what, path, error, kCheckDisk);
+  return failure(Exit::kCannotCreate, what, path, error,
+                 "saved checkpoints are untouched; make room");
+}
+
 Status write_all(int fd, const std::string& content, const std::string& path) {
   size_t written = 0;
   while (written < content.size()) {
     const ssize_t n = ::write(fd, content.data() + written, content.size() - written);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return failure(Exit::kIoError, "cannot write", path, n == 0 ? ENOSPC : errno, kCheckDisk);
+      return write_failure("cannot write", path, n == 0 ? ENOSPC : errno);
     }
     written += static_cast<size_t>(n);
   }
@@ -44,10 +52,8 @@ Status write_file(const std::string& path, const std::string& content) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file.ok()) return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
   RETURN_IF_ERROR(write_all(file.get(), content, path));
-  if (::fdatasync(file.get()) != 0) {
-    return failure(Exit::kIoError, "cannot flush", path, errno, kCheckDisk);
-  }
-  if (!file.reset()) return failure(Exit::kIoError, "cannot close", path, errno, kCheckDisk);
+  if (::fdatasync(file.get()) != 0) return write_failure("cannot flush", path, errno);
+  if (!file.reset()) return write_failure("cannot close", path, errno);
   return Status();
 }
 

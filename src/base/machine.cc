@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -105,6 +106,21 @@ int usable_cores() {
   int64_t cores = 1;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
   return static_cast<int>(std::max<int64_t>(1, std::min(cores, cgroup_cores())));
+}
+
+int64_t mapped_file_bytes() {
+  std::ifstream maps("/proc/self/maps");
+  int64_t bytes = 0;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0;
+    // "begin-end permissions offset device inode path"; guard regions without permissions hold
+    // none.
+    char permissions[5] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, permissions) != 3) continue;
+    const bool file = line.find('/') != std::string::npos && permissions[0] != '-';
+    if (file) bytes += static_cast<int64_t>(end - begin);
+  }
+  return bytes;
 }
 
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted) {

@@ -23,6 +23,10 @@ MachineMemory machine_memory();
 // Cores this process may run on: affinity, lowered to the cgroup's CPU quota; at least 1.
 int usable_cores();
 
+// Bytes of the files mapped into this process, code and libraries: the most that they can take of
+// its resident memory.
+int64_t mapped_file_bytes();
+
 // The words of `wanted` that /proc/cpuinfo lists for the first core ("avx2", "amx_bf16").
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted);
 std::string cpu_model();

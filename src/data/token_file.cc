@@ -45,10 +45,16 @@ class TokenWriter : public DocumentSink {
   TokenWriter(OutputFile& file, const Tokenizer& tokenizer) : file_(file), tokenizer_(tokenizer) {}
 
   Status text(std::string_view piece) override {
-    const size_t begin = tokens_.size();
-    tokenizer_.encode(piece, &tokens_);
-    mark(begin);
-    return static_cast<int64_t>(tokens_.size()) >= kBlockTokens ? flush() : Status();
+    // A long line is taken a part at a time: as tokens it is four times as large.
+    while (!piece.empty()) {
+      const std::string_view part = piece.substr(0, kBlockTokens);
+      const size_t begin = tokens_.size();
+      tokenizer_.encode(part, &tokens_);
+      mark(begin);
+      if (static_cast<int64_t>(tokens_.size()) >= kBlockTokens) RETURN_IF_ERROR(flush());
+      piece.remove_prefix(part.size());
+    }
+    return Status();
   }
   Status end_document() override {
     tokens_.push_back(tokenizer_.end_of_text());

@@ -199,16 +199,17 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
                        "raise memory.device, or lower train.tokens_per_step or "
                        "train.micro_batch_tokens",
                        format_bytes(budget.device_bytes).c_str(),
-                       format_bytes(plan.min_device_bytes).c_str(),
+                       format_bytes_up(plan.min_device_bytes).c_str(),
                        format_bytes(fixed_most).c_str()));
   }
   if (budget.host_bytes < plan.min_host_bytes) {
     return Status(Exit::kHostMemory,
                   strf("memory.host is %s but a step needs at least %s; raise memory.host",
                        format_bytes(budget.host_bytes).c_str(),
-                       format_bytes(plan.min_host_bytes).c_str()));
+                       format_bytes_up(plan.min_host_bytes).c_str()));
   }
-  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam there.
+  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
+  // there.
   std::vector<SlotClass> resident = minimum(true);
   plan.state_on_device = true;
   for (int d = 0; d < shape.devices; ++d) {

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 
+#include "train/stop_signal.h"
+
 namespace pagoda {
 
 Result<StepBatch> make_batch(const Dataset& dataset, uint64_t first_row, int64_t microbatches,
                              int64_t rows) {
   StepBatch batch;
-  auto append = [](auto& all, const auto& some) { all.insert(all.end(), some.begin(), some.end()); };
+  auto append = [](auto& all, const auto& some) {
+    all.insert(all.end(), some.begin(), some.end());
+  };
   for (int64_t b = 0; b < microbatches; ++b) {
     const uint64_t row = first_row + static_cast<uint64_t>(b * rows);
     ASSIGN_OR_RETURN(const Microbatch part, dataset.microbatch(row, rows));
@@ -26,6 +30,7 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
   const int64_t counted = std::min(batches * rows, dataset.num_rows());
   LossSum total;
   for (int64_t row = 0; row < counted; row += microbatches * rows) {
+    RETURN_IF_ERROR(stop_status("evaluating"));
     ASSIGN_OR_RETURN(StepBatch batch,
                      make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows));
     // What lies beyond the counted rows only fills the pass.

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/machine.h"
+#include "kernels/working_memory.h"
+
 namespace pagoda {
 namespace {
 
@@ -27,23 +30,63 @@ std::string held_line(const char* what, const Held& h) {
               format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
 }
 
+// A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
+constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
+// The main thread, two streams and the pool of the page file, and up to four threads of the
+// storage.
+constexpr int kOtherThreads = 8;
+constexpr int64_t kTensorBytes =
+    3 * kKiB;  // names and shapes in tables and files, the header's JSON
+constexpr int64_t kPageBytes = 1 * kKiB;    // slots, events, versions; a checkpoint's tables
+constexpr int64_t kTaskBytes = 1 * kKiB;    // a task, its closures and events while it waits
+
+// Each device has a stream and workers, and so has the optimizer.
+int64_t threads_bytes(const SessionOptions& options) {
+  return kThreadBytes * (options.threads * (options.devices + 1) + kOtherThreads);
+}
+
+int64_t index_bytes(const TensorTable& table, const RunShape& shape) {
+  return static_cast<int64_t>(table.tensors.size()) * kTensorBytes +
+         static_cast<int64_t>(PageTable(shape).pages.size()) * kPageBytes;
+}
+
+KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
+  KernelSizes sizes;
+  sizes.dtype = size.dtype;
+  sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
+                              config.moe_intermediate_size, config.intermediate_size});
+  sizes.hidden_size = config.hidden_size;
+  sizes.head_dim = config.head_dim;
+  sizes.heads = config.num_heads;
+  sizes.tokens = size.tokens();
+  sizes.document_len = size.microbatch_tokens;
+  return sizes;
+}
+
+// A step's input, twice while it is put together in vectors that double; two layers' tasks.
+int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
+  constexpr int64_t kTokenBytes = 16, kTasksPerBlock = 6;
+  const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
+                         config.num_experts + 4 * size.microbatches;
+  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes;
+}
+
+// An evaluation rounds its weights from an fp32 copy of one record at a time.
+int64_t record_bytes(const TensorTable& table, const StepSize& size) {
+  int64_t largest = 0;
+  for (const RecordSpec& record : table.records) largest = std::max(largest, record.num_elements);
+  return size.training ? 0 : largest * 4;
+}
+
 }  // namespace
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options.size, options.devices);
-  const PageTable pages(shape);
-  const int64_t program = 128 * kMiB;  // code, libraries, stacks, generated kernels
-  const int64_t per_page = 512;        // slots, events, versions, names
-  const int64_t step_input = options.size.tokens() * 16 * 2;
-  const int64_t per_thread = 8 * kMiB;  // packed tiles of a multiply
-  const int64_t largest = std::max_element(table.records.begin(), table.records.end(),
-                                           [](const RecordSpec& a, const RecordSpec& b) {
-                                             return a.num_elements < b.num_elements;
-                                           })->num_elements;
-  return program + static_cast<int64_t>(pages.pages.size()) * per_page + step_input +
-         per_thread * options.threads * (options.devices + 1) +
-         (options.size.training ? 0 : largest * 4);
+  return mapped_file_bytes() + threads_bytes(options) + index_bytes(table, shape) +
+         options.devices *
+             kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
+         step_bytes(config, options.size) + record_bytes(table, options.size);
 }
 
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
@@ -67,20 +110,22 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
-  lines.push_back(strf("device: %s of %s (%s workspace, %s slots); smallest that would do: %s",
-                       format_bytes(workspace + slots).c_str(),
-                       format_bytes(options.device_bytes * options.devices).c_str(),
-                       format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
-                       format_bytes(memory.min_device_bytes * options.devices).c_str()));
-  lines.push_back(strf("host:   %s of %s; smallest that would do: %s",
+  lines.push_back(strf(
+      "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
+      format_bytes(workspace + slots).c_str(),
+      format_bytes(options.device_bytes * options.devices).c_str(), format_bytes(workspace).c_str(),
+      format_bytes(slots).c_str(), format_bytes_up(memory.min_device_bytes).c_str()));
+  lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
-                       format_bytes(memory.min_host_bytes).c_str()));
-  lines.push_back(strf("disk:   %s in %zu director%s, %d version%s of each page",
-                       format_bytes(PageFile::disk_bytes(specs, options.page_slots,
-                                                     static_cast<int>(options.directories.size()))).c_str(),
-                       options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
-                       options.page_slots, options.page_slots == 1 ? "" : "s"));
+                       format_bytes_up(memory.min_host_bytes).c_str()));
+  lines.push_back(
+      strf("disk:   %s in %zu director%s, %d version%s of each page",
+           format_bytes(PageFile::disk_bytes(specs, options.page_slots,
+                                             static_cast<int>(options.directories.size())))
+               .c_str(),
+           options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
+           options.page_slots, options.page_slots == 1 ? "" : "s"));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
   if (options.size.training) {
     lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));
@@ -91,7 +136,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                       ? "everything fits on the device: nothing pages, the optimizer runs there"
                       : "the optimizer runs on the host, expert by expert");
   lines.push_back(strf("memory beyond the budgets: at most %s",
-                       format_bytes(fixed_overhead_bytes(config, options)).c_str()));
+                       format_bytes_up(fixed_overhead_bytes(config, options)).c_str()));
   return lines;
 }
 

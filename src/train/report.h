@@ -8,8 +8,9 @@
 
 namespace pagoda {
 
-// Memory of the process beyond the budgets: code and libraries, page tables, one step's input, and
-// what the kernels keep per thread. The promise of peak memory is budgets + this.
+// Most memory the process takes beyond the budgets: code and libraries as they are mapped now,
+// threads, tables of tensors and pages, one step's input and tasks, and what the kernels keep per
+// thread. The promise of peak memory is budgets + this.
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
 
 // Lines for the log. `disk_bytes` is what the page file takes.

@@ -2,6 +2,9 @@
 
 #include <xxhash.h>
 
+#include <map>
+#include <sstream>
+
 #include "base/bytes.h"
 #include "base/machine.h"
 #include "base/number_text.h"
@@ -194,6 +197,27 @@ std::string RunConfig::hashed_text() const {
 uint64_t RunConfig::config_hash() const {
   const std::string text = hashed_text();
   return XXH3_64bits(text.data(), text.size());
+}
+
+std::string RunConfig::difference_from(const std::string& toml) const {
+  std::map<std::string, std::string> before;
+  std::istringstream lines(toml);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find(" = ");
+    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
+    if (equals != std::string::npos) {
+      before[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
+    }
+  }
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  for (const Option& option : table.options()) {
+    if (option.affects != kResults || before[option.key] == option.toml()) continue;
+    return option.key + " is " + option.toml() + ", was " + before[option.key];
+  }
+  return "";
 }
 
 std::string RunConfig::to_toml() const {

@@ -83,6 +83,9 @@ struct RunConfig {
   uint64_t config_hash() const;
   // The options the hash covers, one "key = value" a line, to name what differs from a checkpoint.
   std::string hashed_text() const;
+  // The first option that affects results and differs from the same one in `toml`, a text that
+  // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none.
+  std::string difference_from(const std::string& toml) const;
 
   // A run file with every option in it; parses back to an equal configuration.
   std::string to_toml() const;

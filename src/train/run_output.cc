@@ -1,5 +1,9 @@
 #include "train/run_output.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
 #include <filesystem>
 
 #include "base/file.h"
@@ -16,7 +20,20 @@ RunOutput::~RunOutput() {
   if (error) log_warn(strf("%s could not be removed: %s", path_.c_str(), error.message().c_str()));
 }
 
+Status RunOutput::lock() {
+  lock_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!lock_.ok() || ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return Status();
+  if (errno != EWOULDBLOCK) return Status();
+  return Status(Exit::kCannotCreate,
+                strf("%s is in use by another run, which goes on unharmed; wait for it to end, or "
+                     "name another train.output_dir",
+                     printable(path_).c_str()));
+}
+
 Status RunOutput::create() {
+  RETURN_IF_ERROR(create_empty_directory(path_));
+  RETURN_IF_ERROR(lock());
+  // Another run may have come and gone before the lock was ours.
   RETURN_IF_ERROR(create_empty_directory(path_));
   created_ = true;
   return Status();
@@ -24,7 +41,7 @@ Status RunOutput::create() {
 
 Status RunOutput::reuse() {
   std::error_code error;
-  if (fs::is_directory(path_, error)) return Status();
+  if (fs::is_directory(path_, error)) return lock();
   return Status(Exit::kNoInput, strf("%s is no folder, so there is no run to resume; check "
                                      "train.output_dir, or start without --resume",
                                      path_.c_str()));

@@ -1,15 +1,18 @@
-// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default store/.
+// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default
+// store/.
 #pragma once
 
 #include <string>
 
 #include "base/status.h"
+#include "offload/descriptor.h"
 #include "train/run_config.h"
 
 namespace pagoda {
 
 // Creates the folder of a fresh run, and takes it away again if the start fails, so that the same
-// command can be repeated.
+// command can be repeated. While the object lives the folder is locked against other runs (where
+// the file system can lock a directory; the page file has a lock of its own).
 class RunOutput {
  public:
   explicit RunOutput(std::string path) : path_(std::move(path)) {}
@@ -17,9 +20,10 @@ class RunOutput {
   RunOutput(const RunOutput&) = delete;
   RunOutput& operator=(const RunOutput&) = delete;
 
-  // A new or empty folder; kCannotCreate if it holds anything.
+  // A new or empty folder; kCannotCreate if it holds anything or another run is using it.
   Status create();
-  // The folder of a run to resume; kNoInput if there is none.
+  // The folder of a run to resume; kNoInput if there is none, kCannotCreate if that run is going
+  // on.
   Status reuse();
   // The start succeeded: the folder stays.
   void keep() { created_ = false; }
@@ -27,7 +31,10 @@ class RunOutput {
   std::string store_parent(const RunConfig& config) const;
 
  private:
+  Status lock();
+
   std::string path_;
+  Descriptor lock_;
   bool created_ = false;
 };
 

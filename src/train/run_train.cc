@@ -37,6 +37,7 @@ class TrainRun {
  private:
   Status one_step();
   Status between_steps();
+  Status stop(int signal);
   Status evaluate();
   Status save();
   void report(const StepResult& result, double step_s);
@@ -57,6 +58,7 @@ Status TrainRun::run() {
                                       {"steps", config_.train.steps},
                                       {"version", std::string(PAGODA_VERSION)}});
   if (trainer_->steps_done() == 0) RETURN_IF_ERROR(evaluate());
+  if (const int signal = stop_requested(); signal != 0) return stop(signal);
   while (trainer_->steps_done() < config_.train.steps) {
     RETURN_IF_ERROR(one_step());
     RETURN_IF_ERROR(between_steps());
@@ -114,21 +116,32 @@ void TrainRun::report(const StepResult& result, double step_s) {
                    {"download_bytes", now.download_bytes - before.download_bytes}});
 }
 
+Status TrainRun::stop(int signal) {
+  const int64_t step = trainer_->steps_done();
+  if (config_.train.save_steps == 0) {
+    return Status(Exit::kStopped, strf("stopped by signal %d after step %lld; nothing was saved "
+                                       "(train.save_steps is 0)", signal, (long long)step));
+  }
+  log_info(strf("signal %d: saving step %lld", signal, (long long)step));
+  const Status saved = trainer_->save();
+  if (saved.code() == Exit::kDiverged) {
+    return Status(Exit::kStopped,
+                  strf("stopped by signal %d after step %lld, which was skipped and "
+                       "is not saved; continue from step %lld with --resume",
+                       signal, (long long)step, (long long)trainer_->saved_step()));
+  }
+  RETURN_IF_ERROR(saved);
+  return Status(Exit::kStopped, strf("stopped by signal %d after step %lld, which is saved; "
+                                     "continue with --resume", signal, (long long)step));
+}
+
 Status TrainRun::between_steps() {
   const int64_t step = trainer_->steps_done();
   const bool last = step == config_.train.steps;
-  if (const int signal = stop_requested(); signal != 0) {
-    if (config_.train.save_steps == 0) {
-      return Status(Exit::kStopped, strf("stopped by signal %d after step %lld; nothing was saved "
-                                         "(train.save_steps is 0)", signal, (long long)step));
-    }
-    log_info(strf("signal %d: saving step %lld", signal, (long long)step));
-    RETURN_IF_ERROR(trainer_->save());
-    return Status(Exit::kStopped, strf("stopped by signal %d after step %lld, which is saved; "
-                                       "continue with --resume", signal, (long long)step));
-  }
+  if (const int signal = stop_requested(); signal != 0) return stop(signal);
   const auto due = [&](int64_t every) { return every > 0 && (last || step % every == 0); };
   if (due(config_.train.eval_steps)) RETURN_IF_ERROR(evaluate());
+  if (const int signal = stop_requested(); signal != 0) return stop(signal);
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
   return Status();
 }
@@ -136,7 +149,10 @@ Status TrainRun::between_steps() {
 Status TrainRun::evaluate() {
   if (!trainer_->can_evaluate() || config_.train.eval_steps == 0) return Status();
   progress_.activity("evaluating");
-  ASSIGN_OR_RETURN(const double loss, trainer_->evaluate());
+  const auto evaluated = trainer_->evaluate();
+  if (!evaluated.ok() && evaluated.status().code() == Exit::kStopped) return Status();
+  RETURN_IF_ERROR(evaluated.status());
+  const double loss = evaluated.value();
   if (std::isnan(first_eval_)) first_eval_ = loss;
   last_eval_ = loss;
   log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
@@ -145,13 +161,17 @@ Status TrainRun::evaluate() {
 }
 
 // A failed write of the pages or their sync ends the run; a manifest that could not be written (no
-// space) leaves the checkpoint before it, and is tried again at the next turn.
+// space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must
+// not be, unless the run ends with it.
 Status TrainRun::save() {
   progress_.activity("saving");
   const auto start = std::chrono::steady_clock::now();
   const Status saved = trainer_->save();
   if (!saved.ok()) {
-    if (saved.code() != Exit::kCannotCreate || ++failed_saves_ >= kMostFailedSaves) return saved;
+    const bool no_room = saved.code() == Exit::kCannotCreate;
+    const bool last = trainer_->steps_done() == config_.train.steps;
+    if (last || (!no_room && saved.code() != Exit::kDiverged)) return saved;
+    if (no_room && ++failed_saves_ >= kMostFailedSaves) return saved;
     log_warn(strf("checkpoint of step %lld skipped, the last is step %lld: %s",
                   (long long)trainer_->steps_done(), (long long)trainer_->saved_step(),
                   saved.message().c_str()));

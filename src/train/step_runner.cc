@@ -204,8 +204,8 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
   if (session_.executor().saw_non_finite()) {
     return Status(Exit::kDiverged,
                   "a gradient became non-finite while updates run inside the backward; the last "
-                  "checkpoint is intact: lower optim.learning_rate, or use optim.clip = \"global\", "
-                  "and resume");
+                  "checkpoint is intact: export it, and train from that in a new run with a lower "
+                  "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
   }
   return finish(forward, learning_rate);
 }

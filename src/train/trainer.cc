@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "base/log.h"
@@ -80,7 +81,9 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
-    RETURN_IF_ERROR(trainer->start_fresh());
+    const Status started = trainer->start_fresh();
+    if (!started.ok()) trainer->remove_store();
+    RETURN_IF_ERROR(started);
   }
   return trainer;
 }
@@ -143,6 +146,14 @@ Status Trainer::start_fresh() {
   return continue_from(std::move(saved));
 }
 
+void Trainer::remove_store() {
+  runner_.reset();
+  session_.reset();
+  const SessionOptions options = session_options(config_);
+  const Status removed = PageFile::remove(storage_, {options.directories, options.file_name});
+  if (!removed.ok()) log_warn(removed.message());
+}
+
 Status Trainer::continue_from(RunCheckpoint checkpoint) {
   SessionOptions options = session_options(config_);
   options.directories = checkpoint.directories;
@@ -163,14 +174,16 @@ void Trainer::make_runner() {
 }
 
 Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
-  auto mismatch = [&](const char* what, const char* remedy) {
-    return Status(Exit::kMismatch,
-                  strf("%s step %lld: %s; the checkpoint is untouched: %s",
-                       checkpoints().path().c_str(), (long long)checkpoint.step, what, remedy));
+  auto mismatch = [&](const std::string& what, const char* remedy) {
+    return Status(Exit::kMismatch, strf("%s step %lld: %s; the checkpoint is untouched: %s",
+                                        checkpoints().path().c_str(), (long long)checkpoint.step,
+                                        what.c_str(), remedy));
   };
   if (checkpoint.config_hash != strf("%016llx", (unsigned long long)config_.config_hash())) {
-    return mismatch("saved with other settings that affect results",
-                    "resume with those of resolved.toml, or start in a new train.output_dir");
+    const std::string what = config_.difference_from(checkpoint.resolved_config);
+    return mismatch(what.empty() ? "saved by a build with other options" : what,
+                    "resume with the settings of its resolved.toml, or start in a new "
+                    "train.output_dir");
   }
   if (checkpoint.data_fingerprint != data_->file().fingerprint()) {
     return mismatch("the training text has changed since it was saved",
@@ -200,14 +213,16 @@ Result<StepResult> Trainer::step() {
                               config_.micro_batches(), rows));
   ASSIGN_OR_RETURN(StepResult result, runner_->train(batch, learning_rate()));
   ++checkpoint_.step;
+  loss_is_finite_ = std::isfinite(result.loss);
   checkpoint_.rows_consumed += config_.micro_batches() * rows;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ >= kMostSkipped) {
-    return Status(Exit::kDiverged,
-                  strf("step %lld: %lld steps in a row had non-finite gradients and were skipped; "
-                       "the last checkpoint (step %lld) is intact: lower optim.learning_rate and "
-                       "resume", (long long)checkpoint_.step, (long long)skipped_in_a_row_,
-                       (long long)saved_step_));
+    return Status(
+        Exit::kDiverged,
+        strf("step %lld: %lld steps in a row had non-finite gradients and were skipped; "
+             "the last checkpoint (step %lld) is intact: export it, and train from that "
+             "in a new run with a lower optim.learning_rate",
+             (long long)checkpoint_.step, (long long)skipped_in_a_row_, (long long)saved_step_));
   }
   return result;
 }
@@ -221,8 +236,22 @@ Result<double> Trainer::evaluate() {
   return total.loss / total.weight;
 }
 
+// A skipped step may mean that the one before it spoilt the weights, and only a good step shows
+// that it did not. Behind the last step there is none; a finite loss must do.
+bool Trainer::weights_are_trusted() const {
+  const bool last = checkpoint_.step == config_.train.steps;
+  return skipped_in_a_row_ == 0 || (last && skipped_in_a_row_ == 1 && loss_is_finite_);
+}
+
 Status Trainer::save() {
   if (saved_step_ == checkpoint_.step) return Status();
+  if (!weights_are_trusted()) {
+    return Status(Exit::kDiverged,
+                  strf("step %lld was not saved because its gradients are not finite; the last "
+                       "checkpoint (step %lld) is intact: export it, and train from that in a new "
+                       "run with a lower optim.learning_rate",
+                       (long long)checkpoint_.step, (long long)saved_step_));
+  }
   RETURN_IF_ERROR(runner_->settle());
   RETURN_IF_ERROR(session_->pager().flush());
   RETURN_IF_ERROR(session_->file().sync());

@@ -1,7 +1,7 @@
 // A training run: from a configuration to checkpoints. start() builds everything and leaves the run
-// at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from it
-// the way a resumed run does. What happens between steps (printing, evaluating, when to save) is the
-// caller's business.
+// at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from
+// it the way a resumed run does. What happens between steps (printing, evaluating, when to save) is
+// the caller's business.
 //
 // One thread. Errors leave the last checkpoint intact.
 #pragma once
@@ -33,7 +33,8 @@ class Trainer {
   // Mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
   bool can_evaluate() const { return eval_data_ != nullptr; }
-  // A durable checkpoint of this step boundary, if there is none yet.
+  // A durable checkpoint of this step boundary, if there is none yet. kDiverged, and nothing is
+  // saved, after a skipped step: the weights may be spoilt, those of the last checkpoint are not.
   Status save();
   // As a Hugging Face folder, without a checkpoint.
   Status export_to(const std::string& directory);
@@ -48,8 +49,10 @@ class Trainer {
   Trainer(const RunConfig& config, Storage* storage) : config_(config), storage_(storage) {}
   Status open_inputs();
   Status start_fresh();
+  void remove_store();  // of a fresh start that failed
   Status continue_from(RunCheckpoint checkpoint);
   Status check_resumable(const RunCheckpoint& checkpoint) const;
+  bool weights_are_trusted() const;
   void make_runner();
   CheckpointDirectory checkpoints() const;
 
@@ -60,6 +63,7 @@ class Trainer {
   RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
+  bool loss_is_finite_ = true;  // of the last step
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;

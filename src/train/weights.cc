@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/hf_writer.h"
+#include "train/stop_signal.h"
 
 namespace pagoda {
 namespace {
@@ -117,6 +118,8 @@ Status load_weights(WeightSource& source, Session& session) {
   std::vector<float> scratch;
   for (size_t r = 0; r < session.table().records.size(); ++r) {
     const auto record = static_cast<int64_t>(r);
+    // The stream still refers to what is on this stack.
+    if (stop_requested() != 0) break;
     std::vector<PageUse> uses = {
         {session.pages().weights(record), Place::host(), Access::kCreate}};
     if (training) uses.push_back({session.pages().state(record), Place::host(), Access::kCreate});
@@ -131,6 +134,7 @@ Status load_weights(WeightSource& source, Session& session) {
   }
   stream.synchronize();
   RETURN_IF_ERROR(outcome);
+  RETURN_IF_ERROR(stop_status("loading the model"));
   return session.pager().status();
 }
 

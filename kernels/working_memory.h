@@ -1,0 +1,25 @@
+// How much memory the CPU kernels keep beside what they are given: per thread, until it ends.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace pagoda {
+
+// The largest of each that a model's calls have.
+struct KernelSizes {
+  DType dtype = DType::kBF16;
+  int64_t input_dim = 0;     // columns of any multiply's input, weight gradients included
+  int64_t hidden_size = 0;   // row of a norm
+  int64_t head_dim = 0;
+  int64_t heads = 0;
+  int64_t tokens = 0;        // rows of one call
+  int64_t document_len = 0;  // rows that attend to each other
+};
+
+// An upper bound for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of
+// the stream's thread and of the workers, and what oneDNN generates for the sizes that occur.
+int64_t kernel_working_bytes(const KernelSizes& sizes, int threads);
+
+}  // namespace pagoda

@@ -1,0 +1,123 @@
+// The built program when the disk is full or files may not grow: refused before training where it
+// can be known, survived where it cannot.
+#include <sys/mount.h>
+
+#include "tests/testing/run_test.h"
+
+namespace pagoda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A small file system of its own. Needs root; ok() is false without.
+class SmallFileSystem {
+ public:
+  SmallFileSystem(const std::string& path, int64_t bytes) : path_(path) {
+    fs::create_directory(path_);
+    ok_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0,
+                  strf("size=%lld", (long long)bytes).c_str()) == 0;
+  }
+  ~SmallFileSystem() {
+    if (ok_ && ::umount2(path_.c_str(), MNT_DETACH) != 0) ADD_FAILURE() << "umount " << path_;
+  }
+  SmallFileSystem(const SmallFileSystem&) = delete;
+  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
+
+  bool ok() const { return ok_; }
+  // Takes what room there is, but for `left_bytes`.
+  void fill(int64_t left_bytes) const {
+    const auto free = static_cast<int64_t>(fs::space(path_).available);
+    put_file(path_ + "/filler", std::string(static_cast<size_t>(free - left_bytes), 'x'));
+  }
+  void make_room() const { fs::remove(path_ + "/filler"); }
+
+ private:
+  std::string path_;
+  bool ok_ = false;
+};
+
+using DiskTest = RunTest;
+
+TEST_F(DiskTest, APageFileThatMayNotBeSoLarge) {
+  const Flags flags = this->flags("run");
+  const ProcessResult refused = run(train(flags), {.file_bytes = 4 * kMiB});
+  expect_refused(refused, 73, {"need ", "free ", "pages"});
+  EXPECT_EQ(refused.err.find("step 1/"), std::string::npos) << "refused too late";
+  EXPECT_FALSE(fs::exists(dir_.file("run")));
+  EXPECT_EQ(run(train(flags)).code, 0);
+}
+
+TEST_F(DiskTest, APageFileThatDoesNotFit) {
+  const SmallFileSystem disk(dir_.file("disk"), 4 * kMiB);
+  if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
+  Flags flags = this->flags("run");
+  flags["memory.disk"] = dir_.file("disk");
+  expect_refused(run(train(flags)), 73, {"need ", "free 4.00 MiB", dir_.file("disk")});
+  EXPECT_FALSE(fs::exists(dir_.file("run")));
+  EXPECT_TRUE(fs::is_empty(dir_.file("disk"))) << "something was left on the full disk";
+  flags.erase("memory.disk");
+  EXPECT_EQ(run(train(flags)).code, 0);
+}
+
+// Metrics are lost, the run and its numbers are not.
+TEST_F(DiskTest, MetricsThatCannotGrow) {
+  Flags flags = this->flags("reference");
+  flags["optim.schedule"] = "constant";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  flags["train.output_dir"] = dir_.file("run");
+  flags["train.steps"] = "6";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  // The log is made larger than any file may be; the page file is below that.
+  const std::string metrics = dir_.file("run") + "/metrics.jsonl";
+  const std::string line = "{\"type\":\"note\",\"text\":\"" + std::string(100, '.') + "\"}\n";
+  std::string text = get_file(metrics);
+  const int64_t limit_bytes = 8 * kMiB;
+  while (static_cast<int64_t>(text.size()) < limit_bytes) text += line;
+  put_file(metrics, text);
+  flags["train.steps"] = "12";
+  const ProcessResult resumed =
+      run(train(flags, {"--resume"}), {.file_bytes = limit_bytes});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_NE(resumed.err.find("warning: " + metrics), std::string::npos) << resumed.err;
+  EXPECT_EQ(get_file(metrics), text) << "half a line was left";
+  EXPECT_TRUE(exported("run") == exported("reference"));
+}
+
+// No room for a manifest: the checkpoint before it stays and the run goes on; later it is saved
+// again.
+TEST_F(DiskTest, NoRoomForACheckpoint) {
+  const SmallFileSystem disk(dir_.file("small"), 4 * kMiB);
+  if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
+  Flags flags = this->flags("small/run");
+  flags["memory.disk"] = dir_.file("disk");
+  flags["train.steps"] = "1000000";
+  flags["train.save_steps"] = "5";
+  const auto process = start(train(flags));
+  ASSERT_TRUE(process->wait_for_err("saved step 5 ")) << process->err();
+  disk.fill(0);
+  ASSERT_TRUE(process->wait_for_err(" skipped, the last is step ")) << process->err();
+  const ProcessResult ended = process->wait();
+  expect_refused(ended, 73, {"untouched", "make room"});
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("small/run")}).code, 0);
+  disk.make_room();
+  const auto again = start(train(flags, {"--resume"}));
+  ASSERT_TRUE(again->wait_for_err("saved step ")) << again->err();
+  again->send(SIGTERM);
+  EXPECT_EQ(again->wait().code, 75);
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("small/run")}).code, 0);
+}
+
+TEST_F(DiskTest, NoRoomForAnExport) {
+  Flags flags = this->flags("run");
+  flags["train.steps"] = "2";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  const Words words = {"export", "--checkpoint", dir_.file("run"), "--out", dir_.file("out")};
+  const ProcessResult refused = run(words, {.file_bytes = 64 * kKiB});
+  EXPECT_TRUE(refused.code == 73 || refused.code == 74) << refused.err;
+  expect_refused(refused, refused.code, {dir_.file("out")});
+  const ProcessResult again = run(words);
+  EXPECT_EQ(again.code, 0) << "a failed export blocks the next: " << again.err;
+}
+
+}  // namespace
+}  // namespace pagoda

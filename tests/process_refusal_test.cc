@@ -1,0 +1,168 @@
+// What the built program refuses: exit code, one line that names the place and the remedy, and
+// nothing left behind that would stop a second try.
+#include "tests/testing/run_test.h"
+
+namespace pagoda {
+namespace {
+
+namespace fs = std::filesystem;
+
+class RefusalTest : public RunTest {
+ protected:
+  // The run is refused with `code` and these names; then, with `good` flags, the same folder works.
+  void expect_refused_then_works(const Flags& bad, int code, const Words& names,
+                                 const Flags& good) {
+    expect_refused(run(train(bad)), code, names);
+    EXPECT_FALSE(fs::exists(good.at("train.output_dir")));
+    const ProcessResult second = run(train(good));
+    EXPECT_EQ(second.code, 0) << second.err;
+  }
+  // A copy of the model folder to damage.
+  std::string copied_model(const std::string& name) {
+    fs::copy(dir_.file("model"), dir_.file(name), fs::copy_options::recursive);
+    return dir_.file(name);
+  }
+  Flags short_run() const {
+    Flags flags = this->flags("run");
+    flags["train.steps"] = "2";
+    return flags;
+  }
+  void expect_bad_model(const std::string& model, int code, const Words& names) {
+    Flags bad = short_run();
+    bad["model.path"] = model;
+    expect_refused_then_works(bad, code, names, short_run());
+  }
+};
+
+TEST_F(RefusalTest, BudgetsNameTheSmallestThatWouldDo) {
+  Flags bad = short_run();
+  bad["memory.device"] = "64KiB";
+  const ProcessResult device = run(train(bad));
+  expect_refused(device, 72, {"memory.device is 64.0 KiB", "raise memory.device"});
+  bad["memory.device"] = named_budget(device);
+  bad["memory.host"] = "64KiB";
+  const ProcessResult host = run(train(bad));
+  expect_refused(host, 71, {"memory.host is 64.0 KiB", "raise memory.host"});
+  bad["memory.host"] = named_budget(host);
+  EXPECT_EQ(run(train(bad)).code, 0) << "the named budgets do not do";
+  for (const char* key : {"memory.device", "memory.host"}) {
+    Flags less = short_run();
+    const auto size = MemorySize::parse(less[key]);
+    ASSERT_TRUE(size.ok()) << less[key];
+    // A rounded size may be up to half a unit of its last digit too large: 1 % is surely less.
+    const auto bytes = static_cast<double>(size.value().resolve(0, 0));
+    less[key] = strf("%.0fB", bytes * 0.99);
+    less["train.output_dir"] = dir_.file("less");
+    expect_refused(run(train(less)), std::string(key) == "memory.device" ? 72 : 71, {key});
+  }
+}
+
+TEST_F(RefusalTest, OutputFolderNotEmpty) {
+  fs::create_directory(dir_.file("run"));
+  put_file(dir_.file("run") + "/thesis.txt", "years of work");
+  expect_refused(run(train(short_run())), 73, {dir_.file("run"), "not an empty directory"});
+  EXPECT_EQ(get_file(dir_.file("run") + "/thesis.txt"), "years of work");
+  expect_refused(run({"export", "--checkpoint", dir_.file("nothing"), "--out", dir_.file("run")}),
+                 81, {dir_.file("nothing")});
+  fs::remove(dir_.file("run") + "/thesis.txt");
+  ASSERT_EQ(run(train(short_run())).code, 0);
+  expect_refused(run(train(short_run())), 73, {dir_.file("run")});
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("run")}).code, 0);
+}
+
+TEST_F(RefusalTest, MissingInputs) {
+  expect_bad_model(dir_.file("no-model"), 66, {dir_.file("no-model")});
+  fs::remove_all(dir_.file("run"));
+  Flags bad = short_run();
+  bad["data.path"] = dir_.file("no-text.txt");
+  expect_refused_then_works(bad, 66, {"no-text.txt"}, short_run());
+}
+
+TEST_F(RefusalTest, TruncatedWeights) {
+  const std::string model = copied_model("short");
+  const std::string file = model + "/model.safetensors";
+  fs::resize_file(file, fs::file_size(file) - 100);
+  expect_bad_model(model, 65, {file});
+}
+
+TEST_F(RefusalTest, WeightsThatAreNotNumbers) {
+  const std::string model = copied_model("nan");
+  const std::string file = model + "/model.safetensors";
+  std::string bytes = get_file(file);
+  const std::string nan = "\xc0\x7f\xc0\x7f";  // as bf16 twice and as fp32
+  bytes.replace(bytes.size() - 4, 4, nan);
+  put_file(file, bytes);
+  expect_bad_model(model, 65, {file, "lm_head.weight"});
+}
+
+TEST_F(RefusalTest, AMissingTensor) {
+  const std::string model = copied_model("renamed");
+  const std::string file = model + "/model.safetensors";
+  std::string bytes = get_file(file);
+  const std::string name = "model.layers.2.mlp.experts.23.up_proj.weight";
+  const size_t at = bytes.find(name);
+  ASSERT_NE(at, std::string::npos);
+  bytes.replace(at, name.size(), "model.layers.2.mlp.experts.99.up_proj.weight");
+  put_file(file, bytes);
+  expect_bad_model(model, 65, {"experts."});
+}
+
+TEST_F(RefusalTest, HostileConfigs) {
+  const std::string good = get_file(dir_.file("model") + "/config.json");
+  const auto with = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    const size_t at = text.find(from);
+    CHECK(at != std::string::npos, "%s is not in config.json", from.c_str());
+    return text.replace(at, from.size(), to);
+  };
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"deep", std::string(500000, '[')},
+      {"empty", ""},
+      {"cut", good.substr(0, good.size() / 2)},
+      {"huge", with("\"hidden_size\": 32", "\"hidden_size\": 9223372036854775807")},
+      {"zero", with("\"num_experts\": 24", "\"num_experts\": 0")},
+      {"negative", with("\"num_hidden_layers\": 3", "\"num_hidden_layers\": -3")},
+      {"words", with("\"hidden_size\": 32", "\"hidden_size\": \"thirty-two\"")},
+      {"uneven", with("\"num_key_value_heads\": 2", "\"num_key_value_heads\": 3")},
+      {"escape", with("\"model_type\": \"qwen3_moe\"", "\"model_type\": \"\\u001b[31m\\n\"")},
+  };
+  for (const auto& [name, text] : cases) {
+    SCOPED_TRACE(name);
+    const std::string model = copied_model(name);
+    put_file(model + "/config.json", text);
+    expect_bad_model(model, 65, {model + "/config.json"});
+    fs::remove_all(dir_.file("run"));
+  }
+}
+
+TEST_F(RefusalTest, AnotherTokenizer) {
+  const std::string model = copied_model("words");
+  std::string text = get_file(model + "/tokenizer.json");
+  const size_t at = text.find("\"BPE\"");
+  ASSERT_NE(at, std::string::npos);
+  put_file(model + "/tokenizer.json", text.replace(at, 5, "\"WordPiece\""));
+  expect_bad_model(model, 65, {model + "/tokenizer.json"});
+}
+
+TEST_F(RefusalTest, BadText) {
+  const std::string line = "{\"text\": \"good line\"}\n";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {line + line + "{\"text\": \"\xff\xfe\"}\n", "bad.jsonl:3"},
+      {line + "{\"text\": 5}\n", "bad.jsonl:2"},
+      {line + "{\"text\": \"cut", "bad.jsonl:2"},
+      {line + "[]\n", "bad.jsonl:2"},
+      {"", "bad.jsonl"},
+  };
+  for (const auto& [text, name] : cases) {
+    SCOPED_TRACE(text);
+    put_file(dir_.file("bad.jsonl"), text);
+    Flags bad = short_run();
+    bad["data.path"] = dir_.file("bad.jsonl");
+    // An empty file is no text at all; the message of that tells of tokens, not of a line.
+    expect_refused_then_works(bad, 65, text.empty() ? Words{"tokens"} : Words{name}, short_run());
+    fs::remove_all(dir_.file("run"));
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

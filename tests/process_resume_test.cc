@@ -1,0 +1,205 @@
+// What the built program does with a run that cannot go on as it is: other settings, other text, no
+// checkpoint, damage on disk, divergence. It stops with one line, never with wrong numbers, and
+// what was saved stays.
+#include <cstring>
+
+#include "offload/page_layout.h"
+#include "tests/testing/run_test.h"
+
+namespace pagoda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A finished run of 4 steps that may be resumed to 8.
+class ResumeTest : public RunTest {
+ protected:
+  void SetUp() override {
+    RunTest::SetUp();
+    ASSERT_EQ(run(train(flags_of(4))).code, 0);
+    run_dir_ = dir_.file("run");
+  }
+  Flags flags_of(int steps) const {
+    Flags flags = this->flags("run");
+    flags["train.steps"] = std::to_string(steps);
+    flags["train.save_steps"] = "4";
+    flags["optim.schedule"] = "constant";  // so that the number of steps is no setting of results
+    return flags;
+  }
+  ProcessResult resume(const Flags& flags) { return run(train(flags, {"--resume"})); }
+  void expect_resumes() {
+    const ProcessResult result = resume(flags_of(8));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(losses("run").size(), 8u);
+  }
+  std::string checkpoint() const { return run_dir_ + "/checkpoints/step-00000004"; }
+  std::string page_file() const {
+    for (const auto& entry : fs::directory_iterator(run_dir_ + "/store")) {
+      return entry.path().string();
+    }
+    return "";
+  }
+
+  // Offset of the committed version of `page` in the page file, found by its header.
+  int64_t committed_offset(const std::string& file, uint32_t page) const {
+    const std::string versions = get_file(checkpoint() + "/pages.bin");
+    for (size_t at = 0; at < versions.size(); at += 20) {
+      uint32_t id, slot;
+      uint64_t generation;
+      std::memcpy(&id, versions.data() + at, 4);
+      std::memcpy(&slot, versions.data() + at + 4, 4);
+      std::memcpy(&generation, versions.data() + at + 8, 8);
+      if (id != page) continue;
+      for (size_t block = kFirstSlotOffset; block < file.size(); block += kPageHeaderBytes) {
+        PageHeader header;
+        if (header.decode(reinterpret_cast<const std::byte*>(file.data() + block)) &&
+            header.page == id && header.slot == slot && header.generation == generation) {
+          return static_cast<int64_t>(block);
+        }
+      }
+    }
+    return -1;
+  }
+  static void flip(const std::string& path, int64_t offset) {
+    std::string bytes = get_file(path);
+    bytes[static_cast<size_t>(offset)] ^= 0x10;
+    put_file(path, bytes);
+  }
+
+  std::string run_dir_;
+};
+
+TEST_F(ResumeTest, OtherSettingsAreNamed) {
+  const std::vector<std::tuple<std::string, std::string, std::string>> changes = {
+      {"optim.learning_rate", "0.001", "optim.learning_rate is 0.001, was 0.003"},
+      {"train.seed", "4", "train.seed is 4, was 3"},
+      {"train.dtype", "fp32", "train.dtype is \"fp32\", was \"bf16\""},
+      {"optim.clip", "none", "optim.clip is \"none\", was \"global\""},
+      {"data.sequence_len", "64", "data.sequence_len is 64, was 32"},
+      {"train.host_devices", "2", "train.host_devices"},
+  };
+  for (const auto& [key, value, named] : changes) {
+    Flags other = flags_of(8);
+    other[key] = value;
+    // Room enough for each of them.
+    other["memory.device"] = other["memory.host"] = "64MiB";
+    expect_refused(resume(other), 82, {named, "untouched"});
+  }
+  expect_resumes();
+}
+
+TEST_F(ResumeTest, OtherTextOrModel) {
+  const std::string text = get_file(dir_.file("text.jsonl"));
+  put_file(dir_.file("text.jsonl"), text + "{\"text\": \"one more\"}\n");
+  expect_refused(resume(flags_of(8)), 82, {"text has changed", "untouched"});
+  put_file(dir_.file("text.jsonl"), text);
+  const std::string config = dir_.file("model") + "/config.json";
+  const std::string before = get_file(config);
+  put_file(config, before + "\n");
+  expect_refused(resume(flags_of(8)), 82, {"config.json", "untouched"});
+  put_file(config, before);
+  expect_resumes();
+}
+
+TEST_F(ResumeTest, NoCheckpoint) {
+  Flags none = flags_of(4);
+  none["train.output_dir"] = dir_.file("none");
+  none["train.save_steps"] = "0";
+  ASSERT_EQ(run(train(none)).code, 0);
+  for (const Words& words :
+       {train(none, {"--resume"}), Words{"ckpt", "ls", dir_.file("none")},
+        Words{"ckpt", "verify", dir_.file("none")},
+        Words{"export", "--checkpoint", dir_.file("none"), "--out", dir_.file("out")}}) {
+    SCOPED_TRACE(words.front());
+    expect_refused(run(words), 81, {dir_.file("none")});
+  }
+  EXPECT_FALSE(fs::exists(dir_.file("out")));
+  none["train.output_dir"] = dir_.file("nowhere");
+  expect_refused(resume(none), 66, {dir_.file("nowhere")});
+}
+
+// One flipped byte in the committed version of a page, for pages over the whole file.
+TEST_F(ResumeTest, ADamagedPageIsNeverUsed) {
+  const std::string path = page_file(), good = get_file(path);
+  const size_t pages = get_file(checkpoint() + "/pages.bin").size() / 20;
+  int found = 0;
+  for (uint32_t page = 0; page < 200; page += 7) {
+    const int64_t offset = committed_offset(good, page);
+    if (offset < 0) continue;
+    ++found;
+    SCOPED_TRACE(testing::Message() << "page " << page << " at " << offset);
+    // Once in the header, otherwise in the payload.
+    flip(path, offset + (found == 1 ? 100 : kPageHeaderBytes + 33));
+    const std::string name = strf("page %u ", page);
+    expect_refused(run({"ckpt", "verify", run_dir_}), 74, {name, path});
+    expect_refused(resume(flags_of(8)), 74, {name, path});
+    // The refused run wrote to free slots only.
+    std::string now = get_file(path);
+    now[static_cast<size_t>(offset + (found == 1 ? 100 : kPageHeaderBytes + 33))] ^= 0x10;
+    put_file(path, now);
+    EXPECT_EQ(run({"ckpt", "verify", run_dir_}).code, 0);
+  }
+  EXPECT_GT(found, 5);
+  EXPECT_GT(pages, 100u);
+  expect_resumes();
+}
+
+TEST_F(ResumeTest, ADamagedManifestIsNoCheckpoint) {
+  for (const char* name : {"MANIFEST", "pages.bin"}) {
+    const std::string path = checkpoint() + "/" + name, good = get_file(path);
+    for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {
+      SCOPED_TRACE(testing::Message() << name << " byte " << at);
+      flip(path, static_cast<int64_t>(at));
+      const ProcessResult refused = resume(flags_of(8));
+      expect_refused(refused, 81, {run_dir_ + "/checkpoints"});
+      EXPECT_NE(refused.err.find(path), std::string::npos) << refused.err;
+      put_file(path, good.substr(0, at));
+      expect_refused(resume(flags_of(8)), 81, {run_dir_ + "/checkpoints"});
+      put_file(path, good);
+    }
+  }
+  expect_resumes();
+}
+
+TEST_F(ResumeTest, ADamagedPageFile) {
+  const std::string path = page_file();
+  const std::string good = get_file(path);
+  put_file(path, good.substr(0, good.size() - 4096));
+  expect_refused(resume(flags_of(8)), 82, {path});
+  std::string zeros = good;
+  zeros.replace(0, 8192, 8192, '\0');  // both superblocks
+  put_file(path, zeros);
+  expect_refused(resume(flags_of(8)), 74, {path});
+  fs::remove(path);
+  expect_refused(resume(flags_of(8)), 66, {path});
+  put_file(path, good);
+  expect_resumes();
+}
+
+// What only repeats the text is made again.
+TEST_F(ResumeTest, DamagedTokensAreMadeAgain) {
+  flip(run_dir_ + "/tokens.bin", 1000);
+  expect_resumes();
+}
+
+TEST_F(ResumeTest, DivergenceKeepsTheLastGoodCheckpoint) {
+  for (const char* clip : {"global", "none", "per_expert"}) {
+    SCOPED_TRACE(clip);
+    fs::remove_all(dir_.file("wild"));
+    Flags wild = flags_of(50);
+    wild["train.output_dir"] = dir_.file("wild");
+    wild["train.save_steps"] = "2";
+    wild["optim.clip"] = clip;
+    wild["optim.learning_rate"] = "1e30";
+    wild["optim.warmup_steps"] = "0";
+    const ProcessResult diverged = run(train(wild));
+    expect_refused(diverged, 80, {"optim.learning_rate", "intact"});
+    const ProcessResult verified = run({"ckpt", "verify", "--json", dir_.file("wild")});
+    EXPECT_EQ(verified.code, 0) << verified.err;
+    EXPECT_EQ(nlohmann::json::parse(verified.out)["step"], 0) << diverged.err;
+    EXPECT_TRUE(exported("wild") == get_file(dir_.file("model") + "/model.safetensors"));
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

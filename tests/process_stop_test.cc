@@ -1,0 +1,104 @@
+// The built program stopped by signals, in every phase. A run that was stopped and resumed ends
+// with the bytes and losses of one that was not.
+#include "tests/testing/interrupted_run_test.h"
+
+namespace pagoda {
+namespace {
+
+using StopTest = InterruptedRunTest;
+
+TEST_F(StopTest, SignalsSaveAndTheRunGoesOn) {
+  Flags flags = this->flags("run");
+  flags["train.steps"] = "60";
+  flags["train.save_steps"] = "1000";  // what is saved is saved because of the signal
+  make_reference(flags);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) {
+    SCOPED_TRACE(testing::Message() << "signal " << signal);
+    const std::string run_dir = strf("run-%d", signal);
+    flags["train.output_dir"] = dir_.file(run_dir);
+    const auto process = start(train(flags));
+    ASSERT_TRUE(process->wait_for_err("step 5/")) << process->err();
+    process->send(signal);
+    const ProcessResult stopped = process->wait();
+    expect_refused(stopped, 75, {strf("stopped by signal %d", signal), "--resume"});
+    EXPECT_EQ(run({"ckpt", "verify", dir_.file(run_dir)}).code, 0);
+    const size_t before = losses(run_dir).size();
+    EXPECT_GE(before, 5u);
+    EXPECT_LT(before, 60u) << "the run ended before the signal came";
+    const ProcessResult resumed = run(train(flags, {"--resume"}));
+    EXPECT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_NE(resumed.err.find(strf("resuming from step %zu", before)), std::string::npos)
+        << resumed.err;
+    expect_reference(run_dir);
+  }
+}
+
+// A signal while the run is being set up or is evaluating ends it as well.
+TEST_F(StopTest, SignalsAtAnyTime) {
+  Flags flags = this->flags("run");
+  flags["train.eval_steps"] = "2";
+  flags["data.eval_path"] = dir_.file("text.jsonl");
+  flags["train.eval_batches"] = "8";
+  make_reference(flags);
+  std::mt19937 random(11);
+  for (int i = 0; i < 8; ++i) {
+    const auto delay_us = static_cast<int64_t>(random() % static_cast<uint64_t>(run_us_));
+    SCOPED_TRACE(testing::Message() << "seed 11, signal " << i << " after " << delay_us << " us");
+    const std::string run_dir = strf("run-%d", i);
+    flags["train.output_dir"] = dir_.file(run_dir);
+    const auto process = start(train(flags));
+    std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
+    process->send(SIGTERM);
+    const ProcessResult stopped = process->wait();
+    if (stopped.code == 128 + SIGTERM) continue;  // before the handler stood: nothing was begun
+    if (stopped.code != 0) expect_refused(stopped, 75, {"stopped by signal 15"});
+    if (!std::filesystem::exists(dir_.file(run_dir))) {
+      expect_refused(stopped, 75, {"while loading the model", "nothing was saved"});
+      continue;
+    }
+    EXPECT_EQ(run(train(flags, {"--resume"})).code, 0);
+    expect_reference(run_dir);
+  }
+}
+
+TEST_F(StopTest, TheSecondSignalLeavesAtOnce) {
+  Flags flags = this->flags("run");
+  // One step is long enough that the second signal comes while the first one waits for it.
+  flags["train.tokens_per_step"] = "32768";
+  flags["train.steps"] = "50";
+  flags["memory.device"] = "1GiB";
+  flags["memory.host"] = "1GiB";
+  const auto process = start(train(flags));
+  ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
+  process->send(SIGINT);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  process->send(SIGTERM);
+  const ProcessResult left = process->wait();
+  EXPECT_EQ(left.code, 128 + SIGTERM) << left.err;
+  const ProcessResult verified = run({"ckpt", "verify", "--json", dir_.file("run")});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+}
+
+// An evaluation has nothing to save: it stops at the first signal and takes its scratch folder
+// away.
+TEST_F(StopTest, EvaluationsStopToo) {
+  std::string text;
+  for (int i = 0; i < 400000; ++i) text += "all work and no play ";
+  put_file(dir_.file("long.txt"), text);
+  std::filesystem::create_directory(dir_.file("scratch"));
+  const auto process =
+      start({"eval", "--model.path", dir_.file("model"), "--data.eval_path", dir_.file("long.txt"),
+             "--data.sequence_len", "32", "--train.micro_batch_tokens", "64",
+             "--train.eval_batches", "1000000", "--memory.disk", dir_.file("scratch")});
+  // Its folder is made when the signals are handled.
+  while (std::filesystem::is_empty(dir_.file("scratch")) && !process->has_ended()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  process->send(SIGINT);
+  expect_refused(process->wait(), 75, {"stopped by signal 2 while evaluating"});
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.file("scratch")));
+}
+
+}  // namespace
+}  // namespace pagoda

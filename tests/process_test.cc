@@ -1,0 +1,116 @@
+// The built program from init to export, and runs that share a place.
+#include "tests/testing/run_test.h"
+
+namespace pagoda {
+namespace {
+
+double json_loss(const ProcessResult& result) {
+  EXPECT_EQ(result.code, 0) << result.err;
+  const auto object = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_TRUE(object.is_object()) << result.out;
+  return object.is_object() ? object["loss"].get<double>() : -1.0;
+}
+
+class ProcessTest : public RunTest {
+ protected:
+  // Loss on the training text, with the flags of the run that it reads.
+  double eval_loss(const Words& of) {
+    return json_loss(run(Words{"eval", "--json", "--data.eval_path", dir_.file("text.jsonl"),
+                               "--data.sequence_len", "32", "--train.micro_batch_tokens", "64",
+                               "--memory.disk", dir_.path()} + of));
+  }
+  int64_t sum_of(const std::string& run_dir, const char* field) {
+    int64_t sum = 0;
+    std::istringstream lines(get_file(dir_.file(run_dir) + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) {
+      sum += nlohmann::json::parse(line).value(field, int64_t{0});
+    }
+    return sum;
+  }
+};
+
+TEST_F(ProcessTest, FromInitToExport) {
+  const ProcessResult trained = run(train(flags("run")));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(trained.out, "");
+  EXPECT_EQ(losses("run").size(), 12u);
+  EXPECT_GT(sum_of("run", "fetch_bytes"), 0) << "the run did not page";
+  EXPECT_GT(sum_of("run", "write_back_bytes"), 0) << "the run did not page";
+
+  const std::string run_dir = dir_.file("run");
+  const ProcessResult list = run({"ckpt", "ls", "--json", run_dir});
+  EXPECT_EQ(list.code, 0) << list.err;
+  EXPECT_EQ(nlohmann::json::parse(list.out)[0]["step"], 12) << list.out;
+  EXPECT_NE(run({"ckpt", "ls", run_dir}).out.find("step 12"), std::string::npos);
+  const ProcessResult verified = run({"ckpt", "verify", "--json", run_dir});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_EQ(nlohmann::json::parse(verified.out)["ok"], true) << verified.out;
+
+  const std::string out = dir_.file("exported");
+  const ProcessResult exported = run({"export", "--checkpoint", run_dir, "--out", out});
+  ASSERT_EQ(exported.code, 0) << exported.err;
+  const double of_folder = eval_loss({"--model.path", out});
+  EXPECT_EQ(of_folder, eval_loss({"--checkpoint", run_dir}));
+  EXPECT_LT(of_folder, eval_loss({"--model.path", dir_.file("model")})) << "nothing was learnt";
+}
+
+TEST_F(ProcessTest, AnUntrainedRunExportsTheModelByteForByte) {
+  Flags stopped = flags("run");
+  stopped["train.steps"] = "1000000";
+  stopped["train.save_steps"] = "1000000";
+  const auto process = start(train(stopped));
+  ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
+  process->send(SIGKILL);  // what is left is checkpoint 0
+  process->wait();
+  EXPECT_TRUE(exported("run", 0) == get_file(dir_.file("model") + "/model.safetensors"));
+}
+
+TEST_F(ProcessTest, ASecondRunInTheSameFolderIsRefused) {
+  Flags running = flags("run");
+  running["train.steps"] = "1000000";
+  running["train.save_steps"] = "1000000";
+  const auto first = start(train(running));
+  ASSERT_TRUE(first->wait_for_err("step 1/")) << first->err();
+  expect_refused(run(train(running)), 73, {dir_.file("run")});
+  expect_refused(run(train(running, {"--resume"})), 73, {dir_.file("run"), "in use"});
+  first->send(SIGTERM);
+  EXPECT_EQ(first->wait().code, 75);
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("run")}).code, 0);
+}
+
+TEST_F(ProcessTest, RunsThatShareADiskAreApart) {
+  ASSERT_EQ(run(train(flags("alone"))).code, 0);
+  const std::string expected = exported("alone");
+  Flags one = flags("one"), two = flags("two");
+  one["memory.disk"] = two["memory.disk"] = dir_.file("disk");
+  const auto first = start(train(one)), second = start(train(two));
+  EXPECT_EQ(first->wait().code, 0);
+  EXPECT_EQ(second->wait().code, 0);
+  EXPECT_TRUE(exported("one") == expected);
+  EXPECT_TRUE(exported("two") == expected);
+}
+
+// A started run has no children and no sockets: it runs nothing and talks to nobody.
+TEST_F(ProcessTest, NoChildrenAndNoSockets) {
+  Flags running = flags("run");
+  running["train.steps"] = "1000000";
+  const auto process = start(train(running));
+  ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
+  const std::string proc = strf("/proc/%d", process->id());
+  for (const auto& thread : std::filesystem::directory_iterator(proc + "/task")) {
+    EXPECT_EQ(get_file(thread.path().string() + "/children"), "");
+  }
+  int descriptors = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(proc + "/fd")) {
+    ++descriptors;
+    std::error_code closed;  // some are opened and closed during a step
+    const std::string target = std::filesystem::read_symlink(entry.path(), closed).string();
+    EXPECT_FALSE(target.starts_with("socket:")) << target;
+  }
+  EXPECT_GT(descriptors, 3);
+  process->send(SIGTERM);
+  EXPECT_EQ(process->wait().code, 75);
+}
+
+}  // namespace
+}  // namespace pagoda
