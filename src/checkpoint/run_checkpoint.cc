@@ -146,7 +146,9 @@ std::string CheckpointDirectory::step_path(int64_t step) const {
 Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
   const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
   const std::string pages = encode_pages(checkpoint.pages);
-  RETURN_IF_ERROR(storage_->make_directory(path_));
+  RETURN_IF_ERROR(make_durable_directory(storage_, path_));
+  // Its name may still be volatile when the process that made it was killed.
+  RETURN_IF_ERROR(storage_->sync_directory(path_.substr(0, path_.rfind('/'))));
   RETURN_IF_ERROR(storage_->remove_directory(temporary));
   RETURN_IF_ERROR(storage_->remove_directory(target));
   RETURN_IF_ERROR(storage_->make_directory(temporary));
@@ -215,6 +217,10 @@ Result<RunCheckpoint> CheckpointDirectory::load(int64_t step) const {
   if (static_cast<int64_t>(pages.size()) != bytes || hash_text(pages) != pages_hash) {
     return Status(Exit::kIoError, strf("%s is damaged: its checksum is not the manifest's; this "
                                        "checkpoint is not used", pages_path.c_str()));
+  }
+  if (checkpoint.step != step) {
+    return Status(Exit::kIoError, strf("%s is that of step %lld; this checkpoint is not used",
+                                       manifest_path.c_str(), (long long)checkpoint.step));
   }
   checkpoint.pages = decode_pages(pages);
   return checkpoint;
