@@ -210,6 +210,20 @@ TEST(Checkpoint, NewestSkipsBrokenOnesAndSaysSo) {
   EXPECT_EQ(directory.newest().status().code(), Exit::kNoCheckpoint);
 }
 
+// Unlike one that is damaged: it may be good, and an older one is not in its place.
+TEST(Checkpoint, OneThatCannotBeReadNowIsAnErrorAndNotSkipped) {
+  for (const int64_t nth : {1, 2, 3}) {  // the list, MANIFEST, pages.bin
+    SimStorage sim(1, 0);
+    const CheckpointDirectory directory(&sim, kPath);
+    for (const int64_t step : {3, 5}) ASSERT_OK(directory.commit(sample(step)));
+    sim.inject({.nth = nth});
+    EXPECT_EQ(directory.newest().status().code(), Exit::kIoError) << "call " << nth;
+    const auto newest = directory.newest();
+    ASSERT_OK(newest.status());
+    EXPECT_EQ(newest.value().step, 5);
+  }
+}
+
 TEST(Checkpoint, RemoveOthersLeavesOne) {
   SimStorage sim(1, 0);
   const CheckpointDirectory directory(&sim, kPath);

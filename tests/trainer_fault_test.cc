@@ -81,7 +81,10 @@ Life live(const RunConfig& config, bool resume, SimStorage* storage, int64_t end
 // The run under test: four steps, saved after two and after four, with the smallest budgets.
 class FaultyRun {
  public:
-  explicit FaultyRun(const char* model_config) : run_(DType::kBF16, model_config) {
+  explicit FaultyRun(const char* model_config, ClipKind clip = ClipKind::kGlobal, int devices = 1)
+      : run_(DType::kBF16, model_config) {
+    run_.config().optim.clip = clip;
+    run_.config().train.host_devices = devices;
     run_.config().train.steps = 4;
     run_.config().train.save_steps = 2;
     run_.config().train.tokens_per_step = 64;
@@ -125,6 +128,37 @@ class FaultyRun {
     if (fault.nth % 2 == 0 && !storage.crashed()) storage.crash(static_cast<uint64_t>(fault.nth));
     storage.restart();
     go_on(&storage, std::max(first.saved, resumed ? int64_t{2} : int64_t{-1}), honest);
+  }
+
+  // Lives one after another on a storage where anything that is honest may happen at any call, until
+  // one reaches the end. Returns how many it took.
+  int lives_until_done(uint64_t seed) {
+    const std::string what = strf("lives of seed %llu", (unsigned long long)seed);
+    const Watchdog watchdog(what, std::chrono::seconds(120));
+    SCOPED_TRACE(what);
+    SimStorage storage(seed, 0);
+    int64_t saved = -1;
+    for (int lives = 1; lives <= 60; ++lives) {
+      for (const Kind kind : {Kind::kError, Kind::kCrash, Kind::kShort, Kind::kTransient}) {
+        SimFault fault;
+        fault.kind = kind;
+        fault.probability = 0.003;
+        fault.error = kind == Kind::kTransient ? EINTR : EIO;
+        fault.crash_seed = seed * 1000 + static_cast<uint64_t>(lives);
+        storage.inject(fault);
+      }
+      const Life life = live(run_.config(), saved >= 0, &storage, 4);
+      expect_right_or_error(life);
+      EXPECT_NE(life.status.code(), Exit::kNoCheckpoint) << "saved step " << saved;
+      if (testing::Test::HasFailure()) return lives;
+      if (life.sha256 == clean_.sha256) return lives;
+      saved = std::max(saved, life.saved);
+      storage.clear_faults();
+      if (lives % 2 == 0 && !storage.crashed()) storage.crash(seed);
+      storage.restart();
+    }
+    ADD_FAILURE() << "60 lives were not enough";
+    return 60;
   }
 
   int64_t struck() const { return struck_; }
@@ -250,12 +284,32 @@ TEST(TrainerFaults, WritesAreLostDamagedOrElsewhere) {
   }
 }
 
-// The model of the other whole-run tests, at calls drawn from a fixed seed.
+// Updates inside the backward: garbage that a failed read leaves must not look like divergence.
+TEST(TrainerFaults, EagerUpdates) {
+  FaultyRun run(kSmallConfig, ClipKind::kNone);
+  run_plan(run, {Kind::kError, kSimAll, 5}, false);
+  run_plan(run, {Kind::kCrash, kSimAll, 7}, false);
+}
+
+// The model of the other whole-run tests, on one device and on two.
 TEST(TrainerFaults, ALargerRun) {
-  FaultyRun run(kTinyConfig);
-  run_plan(run, {Kind::kError, kSimAll, 131}, false);
-  run_plan(run, {Kind::kCrash, kSimAll, 131}, false);
-  run_plan(run, {Kind::kBitFlip, kSimRead, 67}, false);
+  for (const int devices : {1, 2}) {
+    FaultyRun run(kTinyConfig, ClipKind::kGlobal, devices);
+    run_plan(run, {Kind::kError, kSimAll, 151}, false);
+    run_plan(run, {Kind::kCrash, kSimAll, 173}, false);
+    run_plan(run, {Kind::kBitFlip, kSimRead, 97}, false);
+  }
+}
+
+TEST(TrainerFaults, LifeAfterLifeUntilItIsDone) {
+  FaultyRun run(kSmallConfig);
+  int lives = 0, seeds = 0;
+  for (int64_t seed = 1; seed <= 60; seed += kThinning, ++seeds) {
+    lives += run.lives_until_done(static_cast<uint64_t>(seed));
+    if (HasFailure()) return;
+  }
+  std::printf("%d seeds, %d lives\n", seeds, lives);
+  EXPECT_GT(lives, 2 * seeds) << "the faults must end most lives";
 }
 
 }  // namespace

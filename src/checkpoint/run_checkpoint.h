@@ -57,15 +57,22 @@ class CheckpointDirectory {
 
   // Steps that have a directory, ascending, valid or not.
   Result<std::vector<int64_t>> steps() const;
-  // kIoError or kBadData, naming the file, if it does not verify.
+  // kNoInput if a file of it is missing; kIoError, naming the file, if it cannot be read or does not
+  // verify; kMismatch if another version wrote it.
   Result<RunCheckpoint> load(int64_t step) const;
-  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none.
+  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none. One
+  // that cannot be read just now may be good: that is kIoError, not a reason to take an older one.
   Result<RunCheckpoint> newest() const;
 
   const std::string& path() const { return path_; }
 
  private:
+  struct Files {
+    std::string manifest, pages;
+  };
   std::string step_path(int64_t step) const;
+  Result<Files> read_files(int64_t step) const;
+  Result<RunCheckpoint> verify(int64_t step, const Files& files) const;
   Storage* storage_;
   std::string path_;
 };
