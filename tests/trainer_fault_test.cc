@@ -4,7 +4,9 @@
 // none makes it believe in a checkpoint that is not there.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
+#include <thread>
 
 #include "offload/storage_sim.h"
 #include "tests/testing/tiny_run.h"
@@ -299,6 +301,35 @@ TEST(TrainerFaults, ALargerRun) {
     run_plan(run, {Kind::kCrash, kSimAll, 173}, false);
     run_plan(run, {Kind::kBitFlip, kSimRead, 97}, false);
   }
+}
+
+// Work that is queued reads the step's batch. A step that fails early must not take the batch away.
+TEST(TrainerFaults, AFailedStepReturnsOnlyWhenItsWorkIsOver) {
+  const Watchdog watchdog("a failed step", std::chrono::seconds(120));
+  TinyRun run(DType::kBF16, kSmallConfig);
+  run.use_minimum_budgets();
+  SimStorage storage(1, 0);
+  auto started = Trainer::start(run.config(), false, &storage);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  Trainer& trainer = **started;
+  ASSERT_TRUE(trainer.step().ok());
+  storage.inject({.kind = Kind::kError, .calls = kSimTransfers, .probability = 1.0});
+  ASSERT_FALSE(trainer.save().ok());
+  storage.clear_faults();
+  // From here on every step fails at its first look at the status, however slow its own work is.
+  std::atomic<bool> opened{false};
+  Event gate = Event::make();
+  trainer.session().executor().stream(0).wait(gate);
+  std::thread opener([&opened, gate]() mutable {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    opened = true;
+    gate.signal();
+  });
+  const auto result = trainer.step();
+  EXPECT_TRUE(opened) << "step() returned while work on its batch was queued";
+  opener.join();
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), Exit::kIoError);
 }
 
 TEST(TrainerFaults, LifeAfterLifeUntilItIsDone) {
