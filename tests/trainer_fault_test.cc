@@ -17,8 +17,11 @@ namespace {
 
 using Kind = SimFault::Kind;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kThinning = 12;  // sanitized builds try every 12th call only
+// Sanitized builds try one call in so many only.
+#if defined(__SANITIZE_THREAD__)
+constexpr int64_t kThinning = 12;
+#elif defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kThinning = 5;
 #else
 constexpr int64_t kThinning = 1;
 #endif
