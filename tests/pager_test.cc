@@ -173,7 +173,10 @@ class Program {
     const Status flushed = m_.pager->flush();
     if (!flushed.ok()) return flushed;
     for (PageId page = 0; page < version_.size(); ++page) {
-      if (m_.specs[page].durable && !m_.file->has(page)) findings_.add("a page was not flushed");
+      if (!m_.specs[page].durable) continue;
+      if (!m_.file->has(page) || m_.file->generation(page) != version_[page]) {
+        findings_.add(strf("page %u was not flushed, or under a wrong generation", page));
+      }
     }
     return Status();
   }
