@@ -1,5 +1,5 @@
-// The ledger against a bookkeeper that never defers: every update is applied to every record at once.
-// What the ledger lets the program put off must end in the same bits.
+// The ledger against a bookkeeper that never defers: every update is applied to every record at
+// once. What the ledger lets the program put off must end in the same bits.
 #include "train/ledger.h"
 
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ void run_trial(uint32_t seed, bool skip, int64_t updates_before, int64_t* longes
   Eager eager(skip, updates_before);
   Lazy lazy(skip, updates_before);
   for (int64_t n = 1; n <= 150; ++n) {
-    // Before an update: what is due, what the step needs (it will get a gradient), and a few others.
+    // Before an update: what is due, what the step needs (it will get a gradient), a few others.
     std::map<int64_t, std::vector<float>> gradients;
     for (int64_t r = 0; r < kRecords; ++r) {
       const bool touched = pick(static_cast<int>(2 + 12 * r)) == 0;  // some often, some rarely

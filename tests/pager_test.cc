@@ -1,6 +1,7 @@
-// The pager against a memory in which every page is always resident. Random leases on several streams,
-// random budgets, random completion order: the work behind a lease must find, in every byte, the newest
-// version of its page, and what it writes must be what later work finds, on disk too.
+// The pager against a memory in which every page is always resident. Random leases on several
+// streams, random budgets, random completion order: the work behind a lease must find, in every
+// byte, the newest version of its page, and what it writes must be what later work finds, on disk
+// too.
 #include "offload/pager.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,8 @@ constexpr uint32_t kSeeds = 400;
 
 // A page's content follows from its number and version, and every 8 bytes are different.
 uint64_t word_of(PageId page, uint64_t version, int64_t index) {
-  uint64_t x = version * 0x9e3779b97f4a7c15u + (uint64_t{page} << 40) + static_cast<uint64_t>(index);
+  uint64_t x = version * 0x9e3779b97f4a7c15u + (uint64_t{page} << 40);
+  x += static_cast<uint64_t>(index);
   x ^= x >> 29;
   return x * 0xbf58476d1ce4e5b9u;
 }
@@ -411,12 +413,12 @@ TEST(Pager, APageThatCouldNotBeReadIsZeros) {
     SimStorage storage(4);
     Machine m(dice, &storage, "/disk");
     ASSERT_OK(m.create());
-    const auto host_slots = static_cast<size_t>(m.options.classes[m.options.page_class[0]].host_slots);
+    const SlotClass& slots = m.options.classes[m.options.page_class[0]];
     std::vector<PageId> pages;
     for (PageId page = 0; page < m.specs.size(); ++page) {
       if (m.options.page_class[page] == m.options.page_class[0]) pages.push_back(page);
     }
-    ASSERT_GT(pages.size(), host_slots) << "page 0 must leave the host";
+    ASSERT_GT(pages.size(), static_cast<size_t>(slots.host_slots)) << "page 0 must leave the host";
     Stream& stream = *m.streams.back();
     for (const PageId page : pages) {
       const PageUse use{page, Place::host(), Access::kCreate};

@@ -1,7 +1,7 @@
-// Whole training runs on a storage that fails. A run either ends with the bits of the clean run, or
-// with an error that says so; then the machine starts again, and the run goes on from what was reported
-// as saved (or from the beginning when nothing was) to the same bits. No fault makes a run hang, and
-// none makes it believe in a checkpoint that is not there.
+// Whole training runs on a storage that fails. A run either ends with the bits of the clean run,
+// or with an error that says so; then the machine starts again, and the run goes on from what was
+// reported as saved (or from the beginning when nothing was) to the same bits. No fault makes a run
+// hang, and none makes it believe in a checkpoint that is not there.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -135,8 +135,8 @@ class FaultyRun {
     go_on(&storage, std::max(first.saved, resumed ? int64_t{2} : int64_t{-1}), honest);
   }
 
-  // Lives one after another on a storage where anything that is honest may happen at any call, until
-  // one reaches the end. Returns how many it took.
+  // Lives one after another on a storage where anything that is honest may happen at any call,
+  // until one reaches the end. Returns how many it took.
   int lives_until_done(uint64_t seed) {
     const std::string what = strf("lives of seed %llu", (unsigned long long)seed);
     const Watchdog watchdog(what, std::chrono::seconds(120));
@@ -280,8 +280,8 @@ TEST(TrainerFaults, ReadsGiveWrongBytes) {
   run_plan(run, {Kind::kStale, kSimRead, 4}, false);
 }
 
-// A disk that lies about what it wrote or flushed may cost the checkpoint, but never passes off other
-// bits as it.
+// A disk that lies about what it wrote or flushed may cost the checkpoint, but never passes off
+// other bits as it.
 TEST(TrainerFaults, WritesAreLostDamagedOrElsewhere) {
   FaultyRun run(kSmallConfig);
   for (const Kind kind : {Kind::kBitFlip, Kind::kStale, Kind::kMisdirected}) {

@@ -9,7 +9,7 @@
 //
 //   PATH/step-00001200/pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
 //                                  u32 page, u32 slot, u64 generation, u32 checksum
-//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over the first
+//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
 //
 // Truth is the content: a directory whose MANIFEST or pages.bin does not verify is reported, left
 // alone, and not used.
@@ -57,11 +57,11 @@ class CheckpointDirectory {
 
   // Steps that have a directory, ascending, valid or not.
   Result<std::vector<int64_t>> steps() const;
-  // kNoInput if a file of it is missing; kIoError, naming the file, if it cannot be read or does not
-  // verify; kMismatch if another version wrote it.
+  // kNoInput if a file of it is missing; kIoError, naming the file, if it cannot be read or does
+  // not verify; kMismatch if another version wrote it.
   Result<RunCheckpoint> load(int64_t step) const;
-  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none. One
-  // that cannot be read just now may be good: that is kIoError, not a reason to take an older one.
+  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none.
+  // One that cannot be read just now may be good: that is kIoError, not a reason to take an older.
   Result<RunCheckpoint> newest() const;
 
   const std::string& path() const { return path_; }
