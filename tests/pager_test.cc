@@ -23,7 +23,7 @@ namespace {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr uint32_t kSeeds = 60;
 #else
-constexpr uint32_t kSeeds = 400;
+constexpr uint32_t kSeeds = 250;
 #endif
 
 // A page's content follows from its number and version, and every 8 bytes are different.
