@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
-#include <filesystem>
+#include <cstring>
 #include <mutex>
 
 #include "base/bytes.h"
@@ -28,22 +28,6 @@ Result<StoreId> random_store_id() {
   StoreId id;
   if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) return id;
   return Status(Exit::kUnavailable, "the system's random number generator gave no store id");
-}
-
-// Makes the directory durable under its name too: each parent that gained an entry is flushed.
-Status make_directory(Storage* storage, const std::string& path) {
-  std::vector<std::string> parents;
-  std::filesystem::path place = std::filesystem::path(path).lexically_normal();
-  if (!place.has_filename()) place = place.parent_path();
-  while (!storage->exists(place.string())) {
-    const std::filesystem::path parent = place.has_parent_path() ? place.parent_path() : ".";
-    parents.push_back(parent.string());
-    if (parent == place || parent == ".") break;
-    place = parent;
-  }
-  RETURN_IF_ERROR(storage->make_directory(path));
-  for (const std::string& parent : parents) RETURN_IF_ERROR(storage->sync_directory(parent));
-  return Status();
 }
 
 }  // namespace
@@ -129,7 +113,7 @@ struct PageFile::Impl {
 Status PageFile::Impl::open_files(bool create) {
   for (size_t i = 0; i < options.directories.size(); ++i) {
     const std::string& directory = options.directories[i];
-    if (create) RETURN_IF_ERROR(make_directory(storage, directory));
+    if (create) RETURN_IF_ERROR(make_durable_directory(storage, directory));
     ASSIGN_OR_RETURN(const int file,
                      storage->open(file_path(options, i), layout.file_bytes[i], create));
     files.push_back(file);
@@ -281,6 +265,12 @@ void PageFile::Impl::finish(Transfer* finished) {
     (read ? reads : writes).fetch_add(1, std::memory_order_relaxed);
     (read ? read_bytes : write_bytes).fetch_add(transfer->request.bytes, std::memory_order_relaxed);
     if (read) outcome = check_page(*transfer);
+  }
+  if (read && !outcome.ok()) {
+    // Work that waits for this page runs before anybody looks at status(): an index it finds here
+    // must be one that every array has.
+    std::memset(transfer->request.data + kPageHeaderBytes, 0,
+                static_cast<size_t>(transfer->header.bytes));
   }
   Event done = transfer->done;
   if (transfer->result != nullptr) *transfer->result = outcome;

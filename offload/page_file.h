@@ -78,7 +78,8 @@ class PageFile {
   // change until the returned event. The checksum is computed on a thread of this object just
   // before the transfer. Errors end in status(); the event happens all the same.
   Event write(PageId page, std::byte* buffer, uint64_t generation, const Event& after);
-  // Reads the page's newest version into `buffer` (same layout) after `after`, and checks it.
+  // Reads the page's newest version into `buffer` (same layout) after `after`, and checks it. An
+  // error ends in status() and leaves a payload of zeros.
   Event read(PageId page, std::byte* buffer, const Event& after);
   // True if the page has a version on disk.
   bool has(PageId page) const;

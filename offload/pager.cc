@@ -105,6 +105,12 @@ Event Pager::before_overwrite(const SlotState& slot) {
   return when_all(events);
 }
 
+// Reads that are over are forgotten, or a page that is only ever read would collect them for ever.
+void Pager::add_reader(SlotState& slot, const Event& done) {
+  std::erase_if(slot.readers, [](const Event& reader) { return reader.happened(); });
+  slot.readers.push_back(done);
+}
+
 void Pager::copy(const Move& move, bool up) {
   const int host = residency_.devices();
   SlotState& device_slot = slot_state(move.page, move.device, move.device_slot);
@@ -119,7 +125,7 @@ void Pager::copy(const Move& move, bool up) {
   const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
   stream.copy(up ? on_device : in_host, up ? in_host : on_device, bytes);
   const Event done = stream.record();
-  source.readers.push_back(done);
+  add_reader(source, done);
   target.ready = done;
   target.readers.clear();
   target.generation = source.generation;
@@ -146,7 +152,7 @@ void Pager::carry_out(const Move& move) {
   }
   const Event after = when_all({slot.ready, disk_ready_[move.page]});
   const Event done = file_->write(move.page, buffer, slot.generation, after);
-  slot.readers.push_back(done);
+  add_reader(slot, done);
   disk_ready_[move.page] = done;
   counters_.write_backs += 1;
   counters_.write_back_bytes += bytes;
@@ -184,8 +190,7 @@ void Pager::release(Lease& lease) {
     SlotState& slot =
         slot_state(use.page, place_index(use.place), residency_.slot_at(use.page, use.place));
     if (use.access == Access::kRead) {
-      std::erase_if(slot.readers, [](const Event& reader) { return reader.happened(); });
-      slot.readers.push_back(done);
+      add_reader(slot, done);
     } else {
       slot.ready = done;
       slot.readers.clear();

@@ -112,6 +112,7 @@ class Pager {
   void copy(const Move& move, bool up);
   void release(Lease& lease);
   static Event before_overwrite(const SlotState& slot);
+  static void add_reader(SlotState& slot, const Event& done);
 
   Options options_;
   PageFile* file_;

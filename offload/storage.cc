@@ -1,5 +1,7 @@
 #include "offload/storage.h"
 
+#include <filesystem>
+
 #include "offload/storage_posix.h"
 
 namespace pagoda {
@@ -19,6 +21,25 @@ Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& di
     options.refused = uring.status().message();
   }
   return make_thread_storage(options, kThreads);
+}
+
+Status make_durable_directory(Storage* storage, const std::string& path) {
+  std::vector<std::string> missing, parents;
+  std::filesystem::path place = std::filesystem::path(path).lexically_normal();
+  if (!place.has_filename()) place = place.parent_path();
+  while (!storage->exists(place.string())) {
+    const std::filesystem::path parent = place.has_parent_path() ? place.parent_path() : ".";
+    missing.push_back(place.string());
+    parents.push_back(parent.string());
+    if (parent == place || parent == ".") break;
+    place = parent;
+  }
+  // From the top, so that whatever is interrupted, a directory that is there has a durable parent.
+  for (size_t i = missing.size(); i-- > 0;) {
+    RETURN_IF_ERROR(storage->make_directory(missing[i]));
+    RETURN_IF_ERROR(storage->sync_directory(parents[i]));
+  }
+  return missing.empty() ? storage->make_directory(path) : Status();
 }
 
 }  // namespace pagoda

@@ -72,6 +72,9 @@ class Storage {
   virtual std::string describe() const = 0;
 };
 
+// make_directory() that power loss cannot undo: every parent that gains an entry is flushed.
+Status make_durable_directory(Storage* storage, const std::string& path);
+
 enum class IoKind : uint8_t { kAuto, kUring, kThreads };
 
 // Opens the real storage. kAuto prefers io_uring and falls back to threads with the reason in

@@ -1,23 +1,28 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is merged: installs what is missing, builds, runs all
-# tests in release, the unit tests under AddressSanitizer and UBSan, and the tests with threads
-# under ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test cases.
+# tests in release, the unit tests and tiny training runs under AddressSanitizer and UBSan, and
+# those with threads under ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test
+# cases.
 #
 #   tools/test.sh                 all stages
 #   tools/test.sh release         one of: release, asan, tsan (may be repeated)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-# Programs that run under a sanitizer. Whole training runs are too slow there and stay in release.
+# Programs that run under a sanitizer. Those that need their own seconds thin themselves out there.
 asan_tests=(
   options_test run_config_test run_file_test metrics_test cli_test
   model_config_test tensors_test safetensors_test hf_folder_test init_test dataset_test
-  storage_test page_file_test residency_test plan_test
+  device_test storage_test storage_sim_test page_file_test page_file_crash_test
+  residency_test pager_test plan_test ledger_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
+  root_promise_test trainer_fault_test
 )
 tsan_tests=(
-  storage_test page_file_test
+  device_test storage_test storage_sim_test page_file_test page_file_crash_test
+  pager_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
+  root_promise_test trainer_fault_test
 )
 
 jobs=$(nproc)

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 
@@ -203,9 +204,16 @@ Status write_text_file(const std::string& path, const std::string& content) {
 Status create_empty_directory(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
-  const fs::path parent = fs::path(path).parent_path();
-  if (!parent.empty()) fs::create_directories(parent, error);
-  if (mkdir(path.c_str(), 0700) == 0) return Status();
+  // Each new name is made durable: what is saved inside must not vanish with its folder.
+  std::vector<std::string> parents;
+  for (fs::path at = fs::path(path).parent_path(); !at.empty() && !fs::exists(at, error);
+       at = at.parent_path()) {
+    parents.push_back(at.string());
+  }
+  for (size_t i = parents.size(); i-- > 0;) {
+    if (mkdir(parents[i].c_str(), 0700) == 0) RETURN_IF_ERROR(sync_directory_of(parents[i]));
+  }
+  if (mkdir(path.c_str(), 0700) == 0) return sync_directory_of(path);
   if (errno != EEXIST) {
     return Status(Exit::kCannotCreate, strf("%s: cannot create the directory: %s",
                                             printable(path).c_str(), reason().c_str()));

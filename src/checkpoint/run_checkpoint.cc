@@ -146,7 +146,9 @@ std::string CheckpointDirectory::step_path(int64_t step) const {
 Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
   const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
   const std::string pages = encode_pages(checkpoint.pages);
-  RETURN_IF_ERROR(storage_->make_directory(path_));
+  RETURN_IF_ERROR(make_durable_directory(storage_, path_));
+  // Its name may still be volatile when the process that made it was killed.
+  RETURN_IF_ERROR(storage_->sync_directory(path_.substr(0, path_.rfind('/'))));
   RETURN_IF_ERROR(storage_->remove_directory(temporary));
   RETURN_IF_ERROR(storage_->remove_directory(target));
   RETURN_IF_ERROR(storage_->make_directory(temporary));
@@ -190,11 +192,23 @@ Result<std::vector<int64_t>> CheckpointDirectory::steps() const {
   return steps;
 }
 
+Result<CheckpointDirectory::Files> CheckpointDirectory::read_files(int64_t step) const {
+  Files files;
+  ASSIGN_OR_RETURN(files.manifest,
+                   storage_->read_file(step_path(step) + "/MANIFEST", kManifestLimit));
+  ASSIGN_OR_RETURN(files.pages,
+                   storage_->read_file(step_path(step) + "/pages.bin", kManifestLimit));
+  return files;
+}
+
 Result<RunCheckpoint> CheckpointDirectory::load(int64_t step) const {
+  ASSIGN_OR_RETURN(const Files files, read_files(step));
+  return verify(step, files);
+}
+
+Result<RunCheckpoint> CheckpointDirectory::verify(int64_t step, const Files& files) const {
   const std::string manifest_path = step_path(step) + "/MANIFEST";
-  const std::string pages_path = step_path(step) + "/pages.bin";
-  ASSIGN_OR_RETURN(const std::string text, storage_->read_file(manifest_path, kManifestLimit));
-  const json manifest = json::parse(verified_line(text), nullptr, false);
+  const json manifest = json::parse(verified_line(files.manifest), nullptr, false);
   if (!manifest.is_object()) {
     return Status(Exit::kIoError, strf("%s is damaged or incomplete: its checksum does not match; "
                                        "this checkpoint is not used", manifest_path.c_str()));
@@ -211,19 +225,25 @@ Result<RunCheckpoint> CheckpointDirectory::load(int64_t step) const {
     return Status(Exit::kIoError, strf("%s lacks a field; this checkpoint is not used",
                                        manifest_path.c_str()));
   }
-  ASSIGN_OR_RETURN(const std::string pages, storage_->read_file(pages_path, kManifestLimit));
-  if (static_cast<int64_t>(pages.size()) != bytes || hash_text(pages) != pages_hash) {
-    return Status(Exit::kIoError, strf("%s is damaged: its checksum is not the manifest's; this "
-                                       "checkpoint is not used", pages_path.c_str()));
+  if (static_cast<int64_t>(files.pages.size()) != bytes || hash_text(files.pages) != pages_hash) {
+    return Status(Exit::kIoError, strf("%s/pages.bin is damaged: its checksum is not the "
+                                       "manifest's; this checkpoint is not used",
+                                       step_path(step).c_str()));
   }
-  checkpoint.pages = decode_pages(pages);
+  if (checkpoint.step != step) {
+    return Status(Exit::kIoError, strf("%s is that of step %lld; this checkpoint is not used",
+                                       manifest_path.c_str(), (long long)checkpoint.step));
+  }
+  checkpoint.pages = decode_pages(files.pages);
   return checkpoint;
 }
 
 Result<RunCheckpoint> CheckpointDirectory::newest() const {
   ASSIGN_OR_RETURN(const std::vector<int64_t> all, steps());
   for (auto step = all.rbegin(); step != all.rend(); ++step) {
-    auto checkpoint = load(*step);
+    const auto files = read_files(*step);
+    if (!files.ok() && files.status().code() == Exit::kIoError) return files.status();
+    auto checkpoint = files.ok() ? verify(*step, files.value()) : files.status();
     if (checkpoint.ok()) return checkpoint;
     log_warn(checkpoint.status().message());
   }

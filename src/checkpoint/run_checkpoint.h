@@ -2,14 +2,14 @@
 //
 // The weights and optimizer state of a checkpoint stay where they are, in the page file (offload/
 // page_file.h): a checkpoint is a manifest of page versions, so saving costs only the pages that
-// changed. Order of a commit (RELIABILITY.md 5.2): pages synced; PATH/step-N.tmp/{pages.bin,MANIFEST}
-// written and synced, MANIFEST last; directory synced; renamed to PATH/step-N; PATH synced. Only then
-// is the checkpoint reported, older manifests removed and their slots used again. LATEST is a hint for
-// people and is never read.
+// changed. Order of a commit (RELIABILITY.md 5.2): pages synced; PATH there and its parent synced;
+// PATH/step-N.tmp/{pages.bin,MANIFEST} written and synced, MANIFEST last; directory synced; renamed
+// to PATH/step-N; PATH synced. Only then is the checkpoint reported, older manifests removed and
+// their slots used again. LATEST is a hint for people and is never read.
 //
 //   PATH/step-00001200/pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
 //                                  u32 page, u32 slot, u64 generation, u32 checksum
-//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over the first
+//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
 //
 // Truth is the content: a directory whose MANIFEST or pages.bin does not verify is reported, left
 // alone, and not used.
@@ -57,15 +57,22 @@ class CheckpointDirectory {
 
   // Steps that have a directory, ascending, valid or not.
   Result<std::vector<int64_t>> steps() const;
-  // kIoError or kBadData, naming the file, if it does not verify.
+  // kNoInput if a file of it is missing; kIoError, naming the file, if it cannot be read or does
+  // not verify; kMismatch if another version wrote it.
   Result<RunCheckpoint> load(int64_t step) const;
   // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none.
+  // One that cannot be read just now may be good: that is kIoError, not a reason to take an older.
   Result<RunCheckpoint> newest() const;
 
   const std::string& path() const { return path_; }
 
  private:
+  struct Files {
+    std::string manifest, pages;
+  };
   std::string step_path(int64_t step) const;
+  Result<Files> read_files(int64_t step) const;
+  Result<RunCheckpoint> verify(int64_t step, const Files& files) const;
   Storage* storage_;
   std::string path_;
 };

@@ -199,21 +199,26 @@ StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
 
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   touched_.clear();
-  ASSIGN_OR_RETURN(Forward forward, this->forward(plan_, batch, learning_rate));
-  RETURN_IF_ERROR(backward(forward));
+  const auto forward = this->forward(plan_, batch, learning_rate);
+  const Status status = forward.ok() ? backward(forward.value()) : forward.status();
+  if (!status.ok()) {
+    session_.executor().synchronize();  // work that is queued still reads the batch
+    return status;
+  }
   if (session_.executor().saw_non_finite()) {
     return Status(Exit::kDiverged,
                   "a gradient became non-finite while updates run inside the backward; the last "
                   "checkpoint is intact: export it, and train from that in a new run with a lower "
                   "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
   }
-  return finish(forward, learning_rate);
+  return finish(forward.value(), learning_rate);
 }
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
-  ASSIGN_OR_RETURN(const Forward forward, this->forward(forward_plan_, batch, 0));
+  const auto forward = this->forward(forward_plan_, batch, 0);
   session_.executor().synchronize();
-  return LossSum{forward.loss * batch.total_weight, batch.total_weight};
+  if (!forward.ok()) return forward.status();
+  return LossSum{forward.value().loss * batch.total_weight, batch.total_weight};
 }
 
 Status StepRunner::settle() {

@@ -34,7 +34,8 @@ class StepRunner {
   // `session` and `ledger` are not owned. clip_norm: of deferred updates.
   StepRunner(Session* session, Ledger* ledger, double clip_norm);
 
-  // kDiverged after a non-finite gradient in eager mode; any transfer's error.
+  // kDiverged after a non-finite gradient in eager mode; any transfer's error. No work uses `batch`
+  // when train() or evaluate() returns, with an error or without.
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
   // Forward only. REQUIRES: settle() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);

@@ -26,8 +26,8 @@ inline constexpr const char* kTinyConfig = R"({
 // Model and text on disk, and the configuration of a run with room for everything.
 class TinyRun {
  public:
-  explicit TinyRun(DType dtype = DType::kBF16) {
-    put_file(dir_.file("config.json"), kTinyConfig);
+  explicit TinyRun(DType dtype = DType::kBF16, const char* model_config = kTinyConfig) {
+    put_file(dir_.file("config.json"), model_config);
     InitOptions init;
     init.config_path = dir_.file("config.json");
     init.out_directory = dir_.file("model");

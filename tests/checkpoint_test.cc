@@ -1,0 +1,333 @@
+// Checkpoint manifests: what is written comes back, every damage is noticed, and an interrupted
+// commit leaves the old checkpoint or the new one, never something else.
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/log.h"
+#include "checkpoint/run_checkpoint.h"
+#include "offload/storage_sim.h"
+#include "tests/testing/storages.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kPath = "/runs/one/checkpoints";
+
+RunCheckpoint sample(int64_t step) {
+  RunCheckpoint c;
+  c.step = step;
+  c.updates = step - 1;
+  c.rows_consumed = 1000 * step;
+  c.store_id = "00112233445566778899aabbccddeeff";
+  c.config_hash = "0123456789abcdef";
+  c.resolved_config = "[train]\nseed = 3\ntitle = \"two\\nlines, Grüße\"\n";
+  c.model_json = "{\"hidden_size\": 32}";
+  c.model_path = "/models/tiny";
+  c.data_fingerprint = "feedface";
+  c.build = "1.2.3";
+  c.directories = {"/disks/a", "/disks/b"};
+  c.file_name = "pages-1";
+  c.page_slots = 2;
+  c.microbatches = 4;
+  c.microbatch_tokens = 512;
+  c.devices = 2;
+  c.dtype = "bf16";
+  for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(step + r);
+  for (uint32_t p = 0; p < 9; ++p) {
+    c.pages.push_back({p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
+  }
+  return c;
+}
+
+// Every field by name, so that a field the manifest loses is found.
+std::string text_of(const RunCheckpoint& c) {
+  json pages = json::array();
+  for (const PageVersion& v : c.pages) pages.push_back({v.page, v.slot, v.generation, v.checksum});
+  const json all = {{"step", c.step}, {"updates", c.updates}, {"rows", c.rows_consumed},
+                    {"store", c.store_id}, {"hash", c.config_hash}, {"toml", c.resolved_config},
+                    {"json", c.model_json}, {"model", c.model_path}, {"data", c.data_fingerprint},
+                    {"build", c.build}, {"directories", c.directories}, {"file", c.file_name},
+                    {"slots", c.page_slots}, {"microbatches", c.microbatches},
+                    {"tokens", c.microbatch_tokens}, {"devices", c.devices}, {"dtype", c.dtype},
+                    {"record_steps", c.record_steps}, {"pages", pages}};
+  return all.dump();
+}
+
+std::string file_text(const SimStorage& sim, const std::string& path) {
+  const std::vector<std::byte> bytes = sim.contents(path);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+void set_text(SimStorage& sim, const std::string& path, const std::string& text) {
+  const auto* begin = reinterpret_cast<const std::byte*>(text.data());
+  sim.set_contents(path, {begin, begin + text.size()});
+}
+
+std::string step_file(int64_t step, const char* name) {
+  return strf("%s/step-%08lld/%s", kPath, (long long)step, name);
+}
+
+TEST(Checkpoint, ComesBackAsItWas) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  EXPECT_TRUE(directory.steps().value().empty());
+  EXPECT_EQ(directory.newest().status().code(), Exit::kNoCheckpoint);
+  ASSERT_OK(directory.commit(sample(7)));
+  ASSERT_OK(directory.commit(sample(123456789)));
+  EXPECT_EQ(directory.steps().value(), (std::vector<int64_t>{7, 123456789}));
+  for (const int64_t step : {7, 123456789}) {
+    const auto loaded = directory.load(step);
+    ASSERT_OK(loaded.status());
+    EXPECT_EQ(text_of(loaded.value()), text_of(sample(step)));
+  }
+  const auto newest = directory.newest();
+  ASSERT_OK(newest.status());
+  EXPECT_EQ(newest.value().step, 123456789);
+}
+
+TEST(Checkpoint, AStepMayBeCommittedAgain) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  ASSERT_OK(directory.commit(sample(7)));
+  RunCheckpoint again = sample(7);
+  again.rows_consumed = 5;
+  ASSERT_OK(directory.commit(again));
+  EXPECT_EQ(text_of(directory.load(7).value()), text_of(again));
+}
+
+// The damaged file is named and nothing of it is used.
+void expect_refused(SimStorage& sim, const CheckpointDirectory& directory, const std::string& path,
+                    const std::string& damaged, const std::string& what) {
+  set_text(sim, path, damaged);
+  const auto loaded = directory.load(7);
+  ASSERT_FALSE(loaded.ok()) << path << ": " << what << " was not noticed";
+  EXPECT_TRUE(loaded.status().code() == Exit::kIoError) << loaded.status().message();
+  EXPECT_NE(loaded.status().message().find("step-00000007"), std::string::npos)
+      << loaded.status().message();
+}
+
+TEST(Checkpoint, EveryChangedByteAndEveryTruncationIsNoticed) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  ASSERT_OK(directory.commit(sample(7)));
+  int64_t damages = 0;
+  for (const char* name : {"MANIFEST", "pages.bin"}) {
+    const std::string path = step_file(7, name);
+    const std::string good = file_text(sim, path);
+    ASSERT_GT(good.size(), 100u);
+    for (size_t i = 0; i < good.size(); ++i) {
+      for (const int change : {0x01, 0x02, 0x04, 0x08, 0x10, 0x20, 0x40, 0x80, 0xff}) {
+        std::string damaged = good;
+        damaged[i] = static_cast<char>(damaged[i] ^ change);
+        expect_refused(sim, directory, path, damaged, strf("byte %zu ^ %02x", i, change));
+        if (HasFatalFailure()) return;
+        ++damages;
+      }
+    }
+    for (size_t length = 0; length < good.size(); ++length, ++damages) {
+      expect_refused(sim, directory, path, good.substr(0, length), strf("%zu bytes", length));
+      if (HasFatalFailure()) return;
+    }
+    expect_refused(sim, directory, path, good + "\n", "a byte more");
+    set_text(sim, path, good);
+    ASSERT_OK(directory.load(7).status());
+  }
+  std::printf("%lld damages\n", (long long)damages);
+}
+
+std::string sealed(const json& manifest) {
+  const std::string line = manifest.dump();
+  const XXH128_hash_t h = XXH3_128bits(line.data(), line.size());
+  return strf("%s\nxxh3 %016llx%016llx\n", line.c_str(), (unsigned long long)h.high64,
+              (unsigned long long)h.low64);
+}
+
+// Manifests that verify but say something else than this build writes.
+TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  ASSERT_OK(directory.commit(sample(7)));
+  const std::string path = step_file(7, "MANIFEST");
+  const std::string good = file_text(sim, path);
+  const json manifest = json::parse(good.substr(0, good.find('\n')));
+  ASSERT_EQ(sealed(manifest), good) << "the test's idea of a manifest";
+  for (const auto& [key, value] : manifest.items()) {
+    if (key == "pages") continue;  // for people: pages_bytes says the same
+    for (const json& other : {json(), json::object(), json::array({json::object()}),
+                              value.is_string() ? json(5) : json("five")}) {
+      json damaged = manifest;
+      damaged[key] = other;
+      set_text(sim, path, sealed(damaged));
+      EXPECT_FALSE(directory.load(7).ok()) << key << " = " << other.dump();
+    }
+    json damaged = manifest;
+    damaged.erase(key);
+    set_text(sim, path, sealed(damaged));
+    EXPECT_FALSE(directory.load(7).ok()) << "no " << key;
+  }
+  json newer = manifest;
+  newer["format"] = 2;
+  set_text(sim, path, sealed(newer));
+  EXPECT_EQ(directory.load(7).status().code(), Exit::kMismatch);
+  for (const char* text : {"", "\n", "null", "[1,2]", "\"\""}) {
+    set_text(sim, path, sealed(json()));
+    EXPECT_FALSE(directory.load(7).ok());
+    set_text(sim, path, text);
+    EXPECT_FALSE(directory.load(7).ok());
+  }
+  // A directory under another step's name is not that step.
+  json moved = manifest;
+  moved["step"] = 9;
+  set_text(sim, path, sealed(moved));
+  EXPECT_FALSE(directory.load(7).ok()) << "a manifest of step 9 in the folder of step 7";
+}
+
+TEST(Checkpoint, NewestSkipsBrokenOnesAndSaysSo) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  for (const int64_t step : {3, 5, 9}) ASSERT_OK(directory.commit(sample(step)));
+  ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000011"));      // no files
+  ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000012.tmp"));  // never finished
+  ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-half"));
+  sim.flip_bit(step_file(9, "pages.bin"), 13, 2);
+  ::testing::internal::CaptureStderr();
+  const auto newest = directory.newest();
+  const std::string warnings = ::testing::internal::GetCapturedStderr();
+  ASSERT_OK(newest.status());
+  EXPECT_EQ(newest.value().step, 5);
+  EXPECT_NE(warnings.find("step-00000011"), std::string::npos) << warnings;
+  EXPECT_NE(warnings.find("step-00000009/pages.bin"), std::string::npos) << warnings;
+  EXPECT_EQ(warnings.find("step-00000005"), std::string::npos) << warnings;
+  // Broken ones are left alone for whoever wants to look.
+  EXPECT_TRUE(sim.exists(step_file(9, "MANIFEST")));
+  sim.flip_bit(step_file(5, "MANIFEST"), 20, 0);
+  sim.flip_bit(step_file(3, "MANIFEST"), 20, 0);
+  EXPECT_EQ(directory.newest().status().code(), Exit::kNoCheckpoint);
+}
+
+// Unlike one that is damaged: it may be good, and an older one is not in its place.
+TEST(Checkpoint, OneThatCannotBeReadNowIsAnErrorAndNotSkipped) {
+  for (const int64_t nth : {1, 2, 3}) {  // the list, MANIFEST, pages.bin
+    SimStorage sim(1, 0);
+    const CheckpointDirectory directory(&sim, kPath);
+    for (const int64_t step : {3, 5}) ASSERT_OK(directory.commit(sample(step)));
+    sim.inject({.nth = nth});
+    EXPECT_EQ(directory.newest().status().code(), Exit::kIoError) << "call " << nth;
+    const auto newest = directory.newest();
+    ASSERT_OK(newest.status());
+    EXPECT_EQ(newest.value().step, 5);
+  }
+}
+
+TEST(Checkpoint, RemoveOthersLeavesOne) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  for (const int64_t step : {3, 5, 9}) ASSERT_OK(directory.commit(sample(step)));
+  ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000012.tmp"));
+  ASSERT_OK(sim.write_file(std::string(kPath) + "/step-00000012.tmp/pages.bin", "x"));
+  ASSERT_OK(sim.write_file(std::string(kPath) + "/notes.txt", "mine"));
+  directory.remove_others(5);
+  EXPECT_EQ(sim.list_directory(kPath).value(),
+            (std::vector<std::string>{"LATEST", "notes.txt", "step-00000005"}));
+  EXPECT_EQ(file_text(sim, std::string(kPath) + "/LATEST"), "step-00000005\n");
+  EXPECT_EQ(directory.newest().value().step, 5);
+}
+
+// A machine with checkpoint 3 saved, about to save 5.
+struct Machine {
+  explicit Machine(uint64_t seed) : sim(seed, 0), directory(&sim, kPath) {
+    const Status saved = directory.commit(sample(3));
+    CHECK(saved.ok(), "%s", saved.message().c_str());
+    calls_before = sim.calls();
+  }
+  SimStorage sim;
+  CheckpointDirectory directory;
+  int64_t calls_before = 0;
+};
+
+int64_t calls_of_a_save() {
+  Machine machine(1);
+  const Status saved = machine.directory.commit(sample(5));
+  CHECK(saved.ok(), "%s", saved.message().c_str());
+  machine.directory.remove_others(5);
+  return machine.sim.calls() - machine.calls_before;
+}
+
+// The old checkpoint or the new one, complete; the new one if it was reported.
+void expect_old_or_new(Machine& machine, bool reported) {
+  const auto newest = machine.directory.newest();
+  ASSERT_TRUE(newest.ok()) << newest.status().message();
+  const int64_t step = newest.value().step;
+  EXPECT_TRUE(step == 5 || (step == 3 && !reported)) << "step " << step << " came back";
+  EXPECT_EQ(text_of(newest.value()), text_of(sample(step)));
+  ASSERT_OK(machine.directory.commit(sample(5)));  // and saving goes on
+  machine.directory.remove_others(5);
+  EXPECT_EQ(machine.directory.steps().value(), std::vector<int64_t>{5});
+}
+
+TEST(Checkpoint, PowerLossAtAnyCallLeavesTheOldOrTheNew) {
+  const int64_t calls = calls_of_a_save();
+  ASSERT_GT(calls, 10);
+  int old_ones = 0, new_ones = 0;
+  for (int64_t nth = 1; nth <= calls + 1; ++nth) {
+    for (uint64_t seed = 1; seed <= 60; ++seed) {
+      SCOPED_TRACE(::testing::Message() << "call " << nth << " of " << calls << ", seed " << seed);
+      Machine machine(seed);
+      machine.sim.inject({.kind = SimFault::Kind::kCrash, .nth = nth, .crash_seed = seed});
+      const bool reported = machine.directory.commit(sample(5)).ok();
+      if (reported) machine.directory.remove_others(5);
+      machine.sim.clear_faults();
+      machine.sim.crash(seed);
+      machine.sim.restart();
+      const auto newest = machine.directory.newest();
+      if (newest.ok()) (newest.value().step == 3 ? old_ones : new_ones) += 1;
+      expect_old_or_new(machine, reported);
+      if (HasFailure()) return;
+    }
+  }
+  std::printf("%lld calls: old %d times, new %d times\n", (long long)calls, old_ones, new_ones);
+  EXPECT_GT(old_ones, 0);
+  EXPECT_GT(new_ones, 0);
+}
+
+TEST(Checkpoint, AFailingCallNeverReportsWhatIsNotThere) {
+  const int64_t calls = calls_of_a_save();
+  for (const auto kind : {SimFault::Kind::kError, SimFault::Kind::kShort}) {
+    for (int64_t nth = 1; nth <= calls; ++nth) {
+      SCOPED_TRACE(::testing::Message() << "call " << nth << ", kind " << static_cast<int>(kind));
+      Machine machine(7);
+      machine.sim.inject({.kind = kind, .nth = nth, .error = ENOSPC});
+      const Status saved = machine.directory.commit(sample(5));
+      if (saved.ok()) machine.directory.remove_others(5);
+      machine.sim.clear_faults();
+      // What was reported must survive a power loss right after.
+      machine.sim.crash(static_cast<uint64_t>(nth));
+      machine.sim.restart();
+      expect_old_or_new(machine, saved.ok());
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// The very first checkpoint of a run: its folders are new too, and must not vanish with it.
+TEST(Checkpoint, TheFirstOneSurvivesPowerLossToo) {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    SimStorage sim(seed, 0);
+    const CheckpointDirectory directory(&sim, kPath);
+    ASSERT_OK(directory.commit(sample(0)));
+    sim.crash(seed);
+    sim.restart();
+    const auto newest = directory.newest();
+    ASSERT_OK(newest.status());
+    EXPECT_EQ(text_of(newest.value()), text_of(sample(0)));
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
