@@ -2,7 +2,8 @@
 //
 // Conventions
 //  - Tensors are dense, row-major, in memory of the stream's device; shapes stand in the comments.
-//  - `Mat` pointers (void*) hold elements of the call's DType; float* and int32_t* are what they say.
+//  - `Mat` pointers (void*) hold elements of the call's DType; float* and int32_t* are what they
+//  say.
 //  - All arithmetic is fp32 inside (sums of a dot product in fp32); results are rounded once, to
 //    nearest-even, when they are stored as bf16.
 //  - Calls are asynchronous: they enqueue on `s` and return. Pointers stay valid until then.
@@ -47,10 +48,10 @@ class Ops {
   virtual void embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
                                   int64_t dim, float* dtable, Stream& s) = 0;
 
-  // Root mean square norm over the last dimension (Zhang & Sennrich 2019; as in Qwen3: statistics in
-  // fp32, x * rstd rounded to dt, then times weight). Row r of x is x + r * stride elements, `groups`
-  // vectors of `dim` behind each other in a row (per-head norms); out has x's layout.
-  // rstd (rows * groups) is saved for the backward.   x, out (rows, groups, dim), weight (dim)
+  // Root mean square norm over the last dimension (Zhang & Sennrich 2019; as in Qwen3: statistics
+  // in fp32, x * rstd rounded to dt, then times weight). Row r of x is x + r * stride elements,
+  // `groups` vectors of `dim` behind each other in a row (per-head norms); out has x's layout. rstd
+  // (rows * groups) is saved for the backward.   x, out (rows, groups, dim), weight (dim)
   virtual void rmsnorm(DType dt, const void* x, const void* weight, float eps, int64_t rows,
                        int64_t groups, int64_t dim, int64_t stride, void* out, float* rstd,
                        Stream& s) = 0;
@@ -79,8 +80,9 @@ class Ops {
   // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
   // document at or before the query. Documents are rows [document_start[i], document_start[i+1]);
   // document_start has documents + 1 entries, first 0, last T, in host memory, copied at the call.
-  // Tiled: never more than a tile of scores in memory. lse (heads, T) fp32 is saved for the backward.
-  // Probabilities, and in the backward their gradients, are rounded to dt before they multiply.
+  // Tiled: never more than a tile of scores in memory. lse (heads, T) fp32 is saved for the
+  // backward. Probabilities, and in the backward their gradients, are rounded to dt before they
+  // multiply.
   virtual void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
                          int64_t documents, const void* q, const void* k, const void* v, void* out,
                          float* lse, Stream& s) = 0;
@@ -99,7 +101,8 @@ class Ops {
   //   dgate_up    = swiglu'(gate_up) * (row_scale * dact)
   //   scaled_act  = row_scale * act                     (input of the down weight's gradient)
   // with act = swiglu(gate_up) recomputed and rounded to dt.
-  // gate_up, dgate_up (n, 2f); dact, scaled_act (n, f); dscale (n) fp32. dgate_up may alias gate_up.
+  // gate_up, dgate_up (n, 2f); dact, scaled_act (n, f); dscale (n) fp32. dgate_up may alias
+  // gate_up.
   virtual void swiglu_backward(DType dt, const void* gate_up, const void* dact,
                                const float* row_scale, int64_t n, int64_t f, void* dgate_up,
                                void* scaled_act, float* dscale, Stream& s) = 0;

@@ -1,17 +1,18 @@
-// The pager: carries out what Residency decides. It owns the slots' memory (device arenas are given,
-// host memory is its own), the copy streams and the bookkeeping of events; the page file holds the
-// disk tier.
+// The pager: carries out what Residency decides. It owns the slots' memory (device arenas are
+// given, host memory is its own), the copy streams and the bookkeeping of events; the page file
+// holds the disk tier.
 //
-// Use of a page is a lease. acquire() decides in the order it is called, enqueues every transfer that
-// is needed and returns at once; the bytes behind the lease are valid for work enqueued on the given
-// stream after acquire() and before release(). So running ahead of the computation is prefetching: a
-// transfer starts as soon as the slot it fills is no longer read. Nothing waits for a completion to
-// decide something, and nothing can deadlock: transfers and kernels wait only for earlier ones.
+// Use of a page is a lease. acquire() decides in the order it is called, enqueues every transfer
+// that is needed and returns at once; the bytes behind the lease are valid for work enqueued on the
+// given stream after acquire() and before release(). So running ahead of the computation is
+// prefetching: a transfer starts as soon as the slot it fills is no longer read. Nothing waits for
+// a completion to decide something, and nothing can deadlock: transfers and kernels wait only for
+// earlier ones.
 //
 // Threading: one thread (the executor's) calls everything, except status() and counters().
-// Errors of transfers do not stop the streams: they end in status(), which the caller looks at before
-// it believes a result or commits. Acquiring more than the slots can hold is a bug (the plan computes
-// the minimum before the run).
+// Errors of transfers do not stop the streams: they end in status(), which the caller looks at
+// before it believes a result or commits. Acquiring more than the slots can hold is a bug (the plan
+// computes the minimum before the run).
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ namespace pagoda {
 
 class Pager;
 
-// The right to use some pages on a stream. Move-only; release() or destruction records on the stream
-// the event after which the slots may be reused.
+// The right to use some pages on a stream. Move-only; release() or destruction records on the
+// stream the event after which the slots may be reused.
 class Lease {
  public:
   Lease() = default;

@@ -1,10 +1,10 @@
 // Residency: which places hold a valid copy of each page, and who is evicted. A pure, deterministic
-// state machine: no device, no I/O, no clock. It is driven in plan order only; completion times never
-// reach it, so the pager (which executes its decisions) and the simulator (which times them) see the
-// same sequence of moves for the same plan and budgets.
+// state machine: no device, no I/O, no clock. It is driven in plan order only; completion times
+// never reach it, so the pager (which executes its decisions) and the simulator (which times them)
+// see the same sequence of moves for the same plan and budgets.
 //
-// Memory at a place is divided into slots, fixed at the start, one set for each size class of pages.
-// Disk has room for every page.
+// Memory at a place is divided into slots, fixed at the start, one set for each size class of
+// pages. Disk has room for every page.
 //
 // Invariants, checked after every call in tests:
 //  - a page that has content has at least one valid copy, and all valid copies are equal;

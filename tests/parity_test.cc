@@ -61,8 +61,9 @@ class Model {
     const std::vector<std::byte> bytes = page(id, elements * dtype_bytes(dtype));
     std::vector<float> values;
     for (int64_t i = spec.offset; i < spec.offset + spec.num_elements(); ++i) {
-      values.push_back(dtype == DType::kF32 ? reinterpret_cast<const float*>(bytes.data())[i]
-                                            : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]));
+      values.push_back(dtype == DType::kF32
+                           ? reinterpret_cast<const float*>(bytes.data())[i]
+                           : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]));
     }
     return values;
   }

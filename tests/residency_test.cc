@@ -1,5 +1,5 @@
-// Residency against a model of memory: random acquires, discards and flushes over random budgets. The
-// model carries out every move on version numbers; a use must find the newest version where the
+// Residency against a model of memory: random acquires, discards and flushes over random budgets.
+// The model carries out every move on version numbers; a use must find the newest version where the
 // residency says it is.
 #include "offload/residency.h"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains a small Mixture-of-Experts from scratch on the King James
-# Bible (Debian's bible-kjv-text) with most of it paged to disk, then exports it as a Hugging Face
-# folder. Everything it makes is under build/ and runs/; running it again starts over.
+# Installs what is missing, builds, and trains a small Mixture-of-Experts from scratch on the King
+# James Bible (Debian's bible-kjv-text) with most of it paged to disk, then exports it as a Hugging
+# Face folder. Everything it makes is under build/ and runs/; running it again starts over.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

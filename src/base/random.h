@@ -1,5 +1,6 @@
-// Stateless randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-// SC'11). Nothing here has state, so a resumed run draws the same numbers as an uninterrupted one.
+// Stateless randomness: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+// 3", SC'11). Nothing here has state, so a resumed run draws the same numbers as an uninterrupted
+// one.
 #pragma once
 
 #include <array>

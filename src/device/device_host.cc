@@ -1,5 +1,5 @@
-// The CPU as a device: a stream is a thread with a queue (the idea is mlx's scheduler), device memory
-// is one anonymous mapping.
+// The CPU as a device: a stream is a thread with a queue (the idea is mlx's scheduler), device
+// memory is one anonymous mapping.
 #include <sys/mman.h>
 
 #include <atomic>
@@ -113,8 +113,9 @@ class HostDevice final : public Device {
 Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options) {
   auto memory = HostMemory::allocate(options.arena_bytes);
   if (!memory.ok()) {
-    return Status(Exit::kDeviceMemory, strf("cannot get %s for the device arena; lower memory.device",
-                                            format_bytes(options.arena_bytes).c_str()));
+    return Status(Exit::kDeviceMemory,
+                  strf("cannot get %s for the device arena; lower memory.device",
+                       format_bytes(options.arena_bytes).c_str()));
   }
   return std::unique_ptr<Device>(std::make_unique<HostDevice>(memory.take(), options.threads));
 }

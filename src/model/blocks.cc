@@ -90,8 +90,9 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     const int64_t n = std::min(kRowBlock, t - first);
     const void* rows = at(w.head.normed, first * d);
     ops_.linear(dt_, rows, table, n, d, v, DType::kF32, w.head.logits, s);
-    ops_.cross_entropy(dt_, w.head.logits, w.targets + b * t + first, w.loss_weights + b * t + first,
-                       n, v, grad_scale, backward ? w.head.dlogits : nullptr, w.loss_sums + b, s);
+    ops_.cross_entropy(dt_, w.head.logits, w.targets + b * t + first,
+                       w.loss_weights + b * t + first, n, v, grad_scale,
+                       backward ? w.head.dlogits : nullptr, w.loss_sums + b, s);
     if (!backward) continue;
     ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
                                at(w.head.dnormed, first * d), s);

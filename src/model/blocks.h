@@ -71,9 +71,9 @@ class Blocks {
   void combine(int64_t first, int64_t n, const void* outbound, bool backward, const StepSpace& w,
                Stream& s) const;
 
-  // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient of
-  // the sum over the step divided by total_weight: with respect to x, into dresidual, and of norm and
-  // table, into table_grad. tied_embedding: the embedding's weights, or nullptr.
+  // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient
+  // of the sum over the step divided by total_weight: with respect to x, into dresidual, and of
+  // norm and table, into table_grad. tied_embedding: the embedding's weights, or nullptr.
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
             double total_weight, const StepSpace& w, Stream& s) const;
 

@@ -1,8 +1,8 @@
 // The one table of tensors: names, shapes, and the record each belongs to. Allocation, byte counts,
 // checkpoint reading and writing, initialisation and the optimizer all walk this table.
 //
-// A record is what pages: one expert, or the dense part of one layer, or the embedding, or the head.
-// Its tensors lie behind each other, in table order and without gaps, in each of its pages:
+// A record is what pages: one expert, or the dense part of one layer, or the embedding, or the
+// head. Its tensors lie behind each other, in table order and without gaps, in each of its pages:
 //   weights   num_elements of the compute dtype       (what devices multiply with)
 //   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
 //   gradient  num_elements of the compute dtype

@@ -2,7 +2,8 @@
 //
 //   weights(r), state(r)   of record r: durable; two extents of one record on disk
 //   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
-//   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l = num_layers
+//   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l =
+//   num_layers
 //                          is what the head reads
 //   middle(l, b)           (T, d) residual after attention, then (T, k) int32 chosen experts
 //   inbound(i)             rows on their way to an expert: (B, d) input, (B, d) output gradient

@@ -1,8 +1,8 @@
-// Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE Theorem
-// 1): for a layer, attention and routing of every microbatch, then expert by expert over all tokens
-// of the step in blocks of `row_block` rows, then the next layer; the backward the same in reverse.
-// So the weights of an expert are read once forward and once backward per step, however many
-// microbatches there are, and its gradient is complete when its layer's backward ends.
+// Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE
+// Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
+// all tokens of the step in blocks of `row_block` rows, then the next layer; the backward the same
+// in reverse. So the weights of an expert are read once forward and once backward per step, however
+// many microbatches there are, and its gradient is complete when its layer's backward ends.
 //
 // What depends on routing is generated ("resolved") once the layer's routing is known: the caller
 // passes tokens_per_expert. Pure: same arguments, same tasks.

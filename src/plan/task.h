@@ -1,5 +1,5 @@
-// The step is data: a list of tasks, made before they run. The executor runs it on devices; anything
-// else (memory planning, a simulator) reads the same list.
+// The step is data: a list of tasks, made before they run. The executor runs it on devices;
+// anything else (memory planning, a simulator) reads the same list.
 #pragma once
 
 #include <array>

@@ -10,8 +10,8 @@ namespace pagoda {
 Result<StepBatch> make_batch(const Dataset& dataset, uint64_t first_row, int64_t microbatches,
                              int64_t rows);
 
-// Loss over the first `batches` microbatches of a dataset in order, or over all of its rows when there
-// are fewer; no row counts twice. Passes of `microbatches` microbatches of `rows` rows each.
+// Loss over the first `batches` microbatches of a dataset in order, or over all of its rows when
+// there are fewer; no row counts twice. Passes of `microbatches` microbatches of `rows` rows each.
 Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_t batches,
                               int64_t microbatches, int64_t rows);
 

@@ -103,7 +103,9 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
   auto page = [&](size_t i) -> void* { return lease.data(i); };
-  auto choices = [&](size_t i) { return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes); };
+  auto choices = [&](size_t i) {
+    return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes);
+  };
   const ExpertSpace& expert = experts_[task.device];
   switch (task.kind) {
     case TaskKind::kPrefetch: return;

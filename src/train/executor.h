@@ -1,8 +1,9 @@
-// The executor: runs tasks on devices. It owns the device streams, the workspaces and the optimizer's
-// stream, takes each task's leases in plan order and enqueues its work; it decides nothing.
+// The executor: runs tasks on devices. It owns the device streams, the workspaces and the
+// optimizer's stream, takes each task's leases in plan order and enqueues its work; it decides
+// nothing.
 //
-// Threading: one thread calls everything. run() returns when the tasks are issued, not when they are
-// done; synchronize() waits. Data given to run() by pointer (the batch) must stay until then.
+// Threading: one thread calls everything. run() returns when the tasks are issued, not when they
+// are done; synchronize() waits. Data given to run() by pointer (the batch) must stay until then.
 #pragma once
 
 #include <atomic>
@@ -62,8 +63,8 @@ class Executor {
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
 
-  // Experts that kRoute takes in place of its own choice, to compare with a reference: [layer], (N, k),
-  // empty for dense layers. Not owned; nullptr: the model chooses.
+  // Experts that kRoute takes in place of its own choice, to compare with a reference: [layer], (N,
+  // k), empty for dense layers. Not owned; nullptr: the model chooses.
   void impose_routing(const std::vector<std::vector<int32_t>>* experts) { imposed_ = experts; }
 
   // Waits for device 0 and reads back what routing of the newest layer chose.

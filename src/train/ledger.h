@@ -1,10 +1,10 @@
 // The ledger: which optimizer steps each record still owes.
 //
 // Updates are numbered 1, 2, ...; each has a learning rate and a clip factor. A record with a
-// gradient owes a real step; a record without (an expert that no token chose) owes what AdamW gives a
-// zero gradient. Steps are paid lazily and in order when the record is next needed, so the bits are
-// those of paying at once. After kMostMissed updates a debt is due in any case, so the history is
-// bounded. With `skip` an expert without tokens owes nothing and counts its own steps.
+// gradient owes a real step; a record without (an expert that no token chose) owes what AdamW gives
+// a zero gradient. Steps are paid lazily and in order when the record is next needed, so the bits
+// are those of paying at once. After kMostMissed updates a debt is due in any case, so the history
+// is bounded. With `skip` an expert without tokens owes nothing and counts its own steps.
 //
 // One thread. Nothing here is saved: a checkpoint is taken with all debts paid.
 #pragma once

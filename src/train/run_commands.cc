@@ -26,8 +26,8 @@ Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Stor
   return step < 0 ? directory.newest() : directory.load(step);
 }
 
-// A folder of its own for an evaluation's tokens and pages, removed when it is over: on the first of
-// memory.disk, else here.
+// A folder of its own for an evaluation's tokens and pages, removed when it is over: on the first
+// of memory.disk, else here.
 class ScratchFolder {
  public:
   ScratchFolder(const RunConfig& config, Storage* storage)
@@ -148,8 +148,8 @@ Status run_ckpt_list(const CkptFlags& flags) {
     const char* state = checkpoint.ok() ? "ok" : "damaged";
     const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
     if (flags.json) {
-      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}", json.empty() ? "" : ", ",
-                   (long long)step, state, pages);
+      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",
+                   json.empty() ? "" : ", ", (long long)step, state, pages);
     } else {
       std::printf("step %lld  %s  %zu pages\n", (long long)step, state, pages);
     }

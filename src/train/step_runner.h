@@ -1,10 +1,10 @@
 // One step, from a batch to a report: generates the plan piece by piece as routing becomes known,
 // hands it to the executor, and keeps the optimizer's ledger.
 //
-// Deferred updates (clip = global): gradients wait as pages until the norm over all of them is known
-// at the end of the step; each record's Adam runs in the next forward, one layer ahead of its use. A
-// non-finite norm skips the step before any update. Eager updates (clip = per_expert, none): Adam
-// runs inside the backward; a non-finite gradient is an error.
+// Deferred updates (clip = global): gradients wait as pages until the norm over all of them is
+// known at the end of the step; each record's Adam runs in the next forward, one layer ahead of its
+// use. A non-finite norm skips the step before any update. Eager updates (clip = per_expert, none):
+// Adam runs inside the backward; a non-finite gradient is an error.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class StepRunner {
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
   // Forward only. REQUIRES: settle() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
-  // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would read
-  // until the next step. Waits.
+  // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would
+  // read until the next step. Waits.
   Status evaluate_layers(const StepBatch& batch);
   // Pays every debt, so that weights and state are those of the newest update. Waits.
   Status settle();

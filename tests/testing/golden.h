@@ -11,7 +11,8 @@ namespace pagoda {
 
 class Golden {
  public:
-  explicit Golden(const std::string& path) : file_(std::move(SafetensorsFile::open(path).value())) {}
+  explicit Golden(const std::string& path)
+      : file_(std::move(SafetensorsFile::open(path).value())) {}
 
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<float> floats(const std::string& name) const { return read<float>(name); }

@@ -36,7 +36,8 @@ class TinyRun {
     CHECK(made.ok(), "%s", made.message().c_str());
     std::string text;
     for (int i = 0; i < 120; ++i) {
-      const std::string words(static_cast<size_t>(5 + i * 37 % 90), static_cast<char>('a' + i % 26));
+      const std::string words(static_cast<size_t>(5 + i * 37 % 90),
+                              static_cast<char>('a' + i % 26));
       text += "{\"text\": \"" + strf("row %d ", i) + words + "\"}\n";
     }
     put_file(dir_.file("text.jsonl"), text);
@@ -115,8 +116,8 @@ inline std::string outcome_hash(Trainer& trainer, const std::vector<double>& los
   return sha.hex();
 }
 
-// Runs to the end; with `stop_at` >= 0 the run is saved and ended after that many steps, then resumed
-// by a new trainer.
+// Runs to the end; with `stop_at` >= 0 the run is saved and ended after that many steps, then
+// resumed by a new trainer.
 inline Outcome run_to_end(const RunConfig& config, Storage* storage, int64_t stop_at = -1) {
   Outcome outcome;
   bool resume = false;
