@@ -9,7 +9,6 @@
 
 #include "base/random.h"
 #include "data/text_source.h"
-#include "data/utf8.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 
@@ -245,33 +244,6 @@ TEST_F(DatasetTest, LinesMayBeLongButNotEndless) {
   EXPECT_EQ(file->num_tokens(), 64000000 - static_cast<int64_t>(frame.size()) + 1);
   std::filesystem::remove(dir_.file("tokens.bin"));
   expect_refused(text("long.jsonl", "\n" + line(64000001)), "long.jsonl:2: line longer");
-}
-
-// Against the definition by code points: every encoding of a scalar value is valid, and shortest
-// forms are the only ones.
-TEST(Utf8, KnowsEveryScalarValue) {
-  for (uint32_t code = 0; code < 0x120000; ++code) {
-    std::string s;
-    if (code < 0x80) {
-      s = {static_cast<char>(code)};
-    } else if (code < 0x800) {
-      s = {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 63))};
-    } else if (code < 0x10000) {
-      s = {static_cast<char>(0xE0 | code >> 12), static_cast<char>(0x80 | (code >> 6 & 63)),
-           static_cast<char>(0x80 | (code & 63))};
-    } else {
-      s = {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 63)),
-           static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
-    }
-    const bool scalar = code < 0x110000 && !(code >= 0xD800 && code < 0xE000);
-    ASSERT_EQ(first_invalid_utf8(s), scalar ? std::string::npos : 0u) << "code point " << code;
-    ASSERT_EQ(first_invalid_utf8("ab" + s + "c"), scalar ? std::string::npos : 2u) << code;
-    ASSERT_TRUE(s.size() == 1 || first_invalid_utf8(s.substr(0, s.size() - 1)) == 0) << code;
-  }
-  for (const char* overlong : {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xF0\x8F\xBF\xBF", "\x80",
-                               "\xFE", "\xF5\x80\x80\x80"}) {
-    EXPECT_EQ(first_invalid_utf8(overlong), 0u);
-  }
 }
 
 }  // namespace

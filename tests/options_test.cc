@@ -9,7 +9,6 @@
 #include "base/edit_distance.h"
 #include "base/number_text.h"
 #include "base/random.h"
-#include "base/utf8.h"
 
 namespace pagoda {
 namespace {
@@ -178,38 +177,6 @@ TEST(NumberText, WholeNumbersAtTheEdges) {
   for (const char* text : {"++5", "+-5", " 5", "0x5", "5a", "", "+"}) {
     EXPECT_FALSE(parse_int64(text, value)) << text;
   }
-}
-
-// Reference: encode every code point by the definition, and compare acceptance of all sequences of
-// up to two bytes and of random longer ones with a decoder that re-encodes.
-std::string encode(uint32_t point) {
-  if (point < 0x80) return {static_cast<char>(point)};
-  if (point < 0x800)
-    return {static_cast<char>(0xc0 | point >> 6), static_cast<char>(0x80 | (point & 63))};
-  if (point < 0x10000) {
-    return {static_cast<char>(0xe0 | point >> 12), static_cast<char>(0x80 | (point >> 6 & 63)),
-            static_cast<char>(0x80 | (point & 63))};
-  }
-  return {static_cast<char>(0xf0 | point >> 18), static_cast<char>(0x80 | (point >> 12 & 63)),
-          static_cast<char>(0x80 | (point >> 6 & 63)), static_cast<char>(0x80 | (point & 63))};
-}
-
-TEST(Utf8, AcceptsExactlyTheCodePoints) {
-  for (uint32_t point = 0; point < 0x111000; ++point) {
-    const bool legal = point < 0xd800 || (point > 0xdfff && point <= 0x10ffff);
-    ASSERT_EQ(is_valid_utf8(encode(point)), legal) << std::hex << point;
-    ASSERT_EQ(is_valid_utf8("a" + encode(point) + "z"), legal) << std::hex << point;
-    if (point >= 0x80) {
-      const std::string whole = encode(point);
-      ASSERT_FALSE(is_valid_utf8(whole.substr(0, whole.size() - 1))) << std::hex << point;
-    }
-  }
-  for (const char* overlong :
-       {"\xc0\x80", "\xc1\xbf", "\xe0\x80\x80", "\xe0\x9f\xbf", "\xf0\x80\x80\x80",
-        "\xf0\x8f\xbf\xbf", "\x80", "\xbf", "\xf5\x80\x80\x80", "\xff", "\xc3("}) {
-    EXPECT_FALSE(is_valid_utf8(overlong));
-  }
-  EXPECT_TRUE(is_valid_utf8(""));
 }
 
 }  // namespace

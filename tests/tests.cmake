@@ -15,10 +15,8 @@ foreach(source ${test_sources})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endforeach()
 
-if(EXISTS ${PROJECT_SOURCE_DIR}/tools/check_tree.py)
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME check_tree
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py ${PROJECT_SOURCE_DIR})
 add_test(NAME check_tree_self_test
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py --self-test)
-endif()

@@ -71,7 +71,7 @@ Status read_texts(const Option& option, const std::vector<std::string>& texts, b
                   option.key + ": expects one value, got " + std::to_string(texts.size()));
   }
   for (const std::string& text : texts) {
-    if (!is_valid_utf8(text)) {
+    if (first_invalid_utf8(text) != std::string_view::npos) {
       return Status(Exit::kUsage, option.key + ": the value is not valid UTF-8; rename the path");
     }
     if (text.find('\0') != std::string::npos) return wrong(option, text);

@@ -1,11 +1,12 @@
-// UTF-8, as strictly as the Unicode standard defines it.
+// UTF-8 as the Unicode Standard defines it (section 3.9, table 3-7): no overlong forms, no
+// surrogates, nothing above U+10FFFF.
 #pragma once
 
 #include <string_view>
 
 namespace pagoda {
 
-// No overlong forms, no surrogates, nothing above U+10FFFF (Unicode 15, table 3-7).
-bool is_valid_utf8(std::string_view text);
+// Offset of the first byte that begins no well-formed sequence, or npos when all is well.
+size_t first_invalid_utf8(std::string_view text);
 
 }  // namespace pagoda

@@ -5,8 +5,8 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/utf8.h"
 #include "data/fingerprint.h"
-#include "data/utf8.h"
 #include "model/json.h"
 
 namespace pagoda {
