@@ -4,7 +4,6 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kSpanBlocks = 64;
-constexpr int64_t kPackedBudgetBytes = 8 * kMiB;
 
 void add_document(int64_t begin, int64_t end, AttentionSpan& span) {
   const auto first_block = static_cast<int64_t>(span.blocks.size());

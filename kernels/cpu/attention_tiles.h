@@ -14,6 +14,8 @@
 namespace pagoda {
 
 inline constexpr int64_t kAttentionBlock = 128;
+// Packed heads of a span fill this much, or are one head.
+inline constexpr int64_t kPackedBudgetBytes = 8 * kMiB;
 
 struct AttentionBlock {
   int64_t row = 0, rows = 0;

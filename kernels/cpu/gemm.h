@@ -19,6 +19,11 @@ inline constexpr int64_t kGemmRows = 64;     // most rows of one gemm_multiply
 inline constexpr int64_t kGemmCols = 128;    // most columns of a packed B
 inline constexpr int64_t kGemmDepth = 2048;  // most k of a packed B: it stays in the L2 cache
 
+// How products deeper than kGemmDepth are cut: a slab at a time, so that the sums kept between
+// depth panels stay small.
+inline constexpr int64_t kSlabRows = 512;
+inline constexpr int64_t kSlabCols = 4096;
+
 // Room a packed B needs, a multiple of 64; the memory must be 64-byte aligned.
 int64_t gemm_packed_bytes(DType dt, int64_t k, int64_t n);
 

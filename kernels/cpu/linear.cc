@@ -18,11 +18,7 @@ struct Product {
   void* c;
 };
 
-// How deep products are cut: the columns of a slab at a time, so that sums kept between depth
-// panels stay small. Rows of a tile: tall where there are columns enough for every thread, since
-// each tile packs its columns anew.
-constexpr int64_t kSlabCols = 4096;
-constexpr int64_t kSlabRows = 512;
+// Tall where there are columns enough for every thread, since each tile packs its columns anew.
 int64_t tile_rows(int64_t n) { return n >= 8 * kGemmCols ? kSlabRows : 2 * kGemmRows; }
 
 // Rows [row0, row0 + m) and depth [depth0, depth0 + k) of A in chunks of kGemmRows dense rows. Rows

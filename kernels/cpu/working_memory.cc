@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/gemm.h"
 #include "kernels/ops.h"
 
@@ -13,10 +14,8 @@ constexpr int64_t kFloat = 4;  // the widest element a kernel handles
 // Code of a few dozen sizes of multiply (rows of a tile x columns x depth), some 64 KiB each.
 constexpr int64_t kGeneratedBytes = 8 * kMiB;
 // Largest slab of sums and of left operands that a multiply shares between threads (linear.cc).
-constexpr int64_t kSlabSumsBytes = int64_t{512} * 4096 * kFloat;
-constexpr int64_t kSlabLeftBytes = int64_t{4096} * kRowBlock * kFloat;
-// Packed heads of attention fill this much, or are one head (attention_tiles.cc).
-constexpr int64_t kPackedHeadsBytes = 8 * kMiB;
+constexpr int64_t kSlabSumsBytes = kSlabRows * kSlabCols * kFloat;
+constexpr int64_t kSlabLeftBytes = kSlabCols * kRowBlock * kFloat;
 constexpr int64_t kPackedKinds = 4;
 constexpr int64_t kRowBuffersBytes = 1 * kMiB;  // small tiles and pieces of rows
 
@@ -30,7 +29,7 @@ int64_t worker_bytes(const KernelSizes& sizes) {
 int64_t shared_bytes(const KernelSizes& sizes) {
   const int64_t head = kPackedKinds * align_up(sizes.document_len, 128) *
                        align_up(sizes.head_dim, 64) * dtype_bytes(sizes.dtype);
-  const int64_t packed_heads = std::max(kPackedHeadsBytes, head);
+  const int64_t packed_heads = std::max(kPackedBudgetBytes, head);
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
   const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.hidden_size * kFloat;
   // Gradients of keys and values in fp32 are at most twice their packed operands.

@@ -109,7 +109,8 @@ class Executor {
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false};
-  std::vector<std::unique_ptr<Stream>> compute_;  // [device]
+  std::vector<std::unique_ptr<Stream>> compute_;   // [device]
+  std::vector<std::unique_ptr<Stream>> prefetch_;  // [device], only waits: compute need not
   std::unique_ptr<Stream> optimizer_;
 };
 
