@@ -18,11 +18,12 @@ constexpr Affects kRunOnly = Affects::kRunOnly;
 constexpr double kAutoDevice = 0.3;
 constexpr double kAutoHost = 0.4;
 
+// Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
 void declare_inputs(RunConfig& c, OptionTable& t) {
   t.section("model", "Model");
-  t.add("path", c.model.path, kResults, "Hugging Face folder to start from");
+  t.add("path", c.model.path, kRunOnly, "Hugging Face folder to start from");
   t.section("data", "Data");
-  t.add("path", c.data.path, kResults, "training text, .txt or .jsonl; repeat for several files");
+  t.add("path", c.data.path, kRunOnly, "training text, .txt or .jsonl; repeat for several files");
   t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: no evaluation");
   t.add("sequence_len", c.data.sequence_len, kResults, "length of one sequence", "tokens");
 }
