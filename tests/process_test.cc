@@ -90,6 +90,35 @@ TEST_F(ProcessTest, RunsThatShareADiskAreApart) {
   EXPECT_TRUE(exported("two") == expected);
 }
 
+TEST_F(ProcessTest, ARunMayMoveWithItsModelAndText) {
+  Flags before = flags("run");
+  ASSERT_EQ(run(train(before)).code, 0);
+  const std::string expected = exported("run");
+  std::filesystem::rename(dir_.file("run"), dir_.file("moved"));
+  std::filesystem::rename(dir_.file("model"), dir_.file("moved-model"));
+  const std::string out = dir_.file("export-of-moved");
+  expect_refused(run({"export", "--checkpoint", dir_.file("moved"), "--out", out}), 66,
+                 {dir_.file("model")});
+  const auto exporting = run({"export", "--checkpoint", dir_.file("moved"), "--model",
+                              dir_.file("moved-model"), "--out", out});
+  ASSERT_EQ(exporting.code, 0) << exporting.err;
+  EXPECT_TRUE(get_file(out + "/model.safetensors") == expected);
+  Flags after = flags("moved");
+  after["model.path"] = dir_.file("moved-model");
+  const auto resumed = run(train(after, {"--resume"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+}
+
+// Weights are written by the table of the folder that is named: another model's would be wrong.
+TEST_F(ProcessTest, AnotherModelIsNotExportedInto) {
+  ASSERT_EQ(run(train(flags("run"))).code, 0);
+  const std::string config = dir_.file("model") + "/config.json";
+  std::string text = get_file(config);
+  put_file(config, text + "\n");
+  expect_refused(run({"export", "--checkpoint", dir_.file("run"), "--out", dir_.file("out")}), 82,
+                 {dir_.file("model"), "config.json"});
+}
+
 // A started run has no children and no sockets: it runs nothing and talks to nobody.
 TEST_F(ProcessTest, NoChildrenAndNoSockets) {
   Flags running = flags("run");

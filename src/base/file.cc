@@ -201,6 +201,12 @@ Status write_text_file(const std::string& path, const std::string& content) {
   return file.commit();
 }
 
+std::string absolute_path(const std::string& path) {
+  std::error_code failed;  // the working directory was removed
+  const std::filesystem::path absolute = std::filesystem::absolute(path, failed);
+  return failed ? path : absolute.lexically_normal().string();
+}
+
 Status create_empty_directory(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;

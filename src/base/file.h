@@ -68,6 +68,9 @@ class OutputFile {
 // The same for a small file.
 Status write_text_file(const std::string& path, const std::string& content);
 
+// The same file from whatever working directory.
+std::string absolute_path(const std::string& path);
+
 // Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
 // kCannotCreate.
 Status create_empty_directory(const std::string& path);

@@ -61,7 +61,23 @@ std::vector<PageVersion> decode_pages(const std::string& bytes) {
   return pages;
 }
 
-std::string encode_manifest(const RunCheckpoint& c, const std::string& pages) {
+// A run's folder may move with its store in it: paths inside it are kept without it.
+std::string inside(const std::string& run, const std::string& path) {
+  return path.starts_with(run + "/") ? path.substr(run.size() + 1) : path;
+}
+
+std::string run_folder(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
+std::string outside(const std::string& run, const std::string& path) {
+  return path.starts_with("/") ? path : run + "/" + path;
+}
+
+std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
+                            const std::string& run) {
+  std::vector<std::string> directories;
+  for (const std::string& directory : c.directories) {
+    directories.push_back(inside(run, directory));
+  }
   const json manifest = {
       {"format", kFormat},
       {"step", c.step},
@@ -74,7 +90,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages) {
       {"model_path", c.model_path},
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
-      {"directories", c.directories},
+      {"directories", directories},
       {"file_name", c.file_name},
       {"page_slots", c.page_slots},
       {"microbatches", c.microbatches},
@@ -145,17 +161,17 @@ std::string CheckpointDirectory::step_path(int64_t step) const {
 
 Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
   const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
-  const std::string pages = encode_pages(checkpoint.pages);
+  const std::string pages = encode_pages(checkpoint.pages), run = run_folder(path_);
   RETURN_IF_ERROR(make_durable_directory(storage_, path_));
   // Its name may still be volatile when the process that made it was killed.
-  RETURN_IF_ERROR(storage_->sync_directory(path_.substr(0, path_.rfind('/'))));
+  RETURN_IF_ERROR(storage_->sync_directory(run));
   RETURN_IF_ERROR(storage_->remove_directory(temporary));
   RETURN_IF_ERROR(storage_->remove_directory(target));
   RETURN_IF_ERROR(storage_->make_directory(temporary));
   RETURN_IF_ERROR(storage_->write_file(temporary + "/pages.bin", pages));
   RETURN_IF_ERROR(storage_->sync_directory(temporary));
   RETURN_IF_ERROR(
-      storage_->write_file(temporary + "/MANIFEST", encode_manifest(checkpoint, pages)));
+      storage_->write_file(temporary + "/MANIFEST", encode_manifest(checkpoint, pages, run)));
   RETURN_IF_ERROR(storage_->sync_directory(temporary));
   RETURN_IF_ERROR(storage_->rename(temporary, target));
   return storage_->sync_directory(path_);
@@ -229,6 +245,9 @@ Result<RunCheckpoint> CheckpointDirectory::verify(int64_t step, const Files& fil
     return Status(Exit::kIoError, strf("%s/pages.bin is damaged: its checksum is not the "
                                        "manifest's; this checkpoint is not used",
                                        step_path(step).c_str()));
+  }
+  for (std::string& directory : checkpoint.directories) {
+    directory = outside(run_folder(path_), directory);
   }
   if (checkpoint.step != step) {
     return Status(Exit::kIoError, strf("%s is that of step %lld; this checkpoint is not used",

@@ -35,7 +35,8 @@ struct RunCheckpoint {
   std::string model_path;        // where the run's first weights and tokenizer came from
   std::string data_fingerprint;
   std::string build;             // version and libraries
-  // What the page file was made for, to open it again.
+  // What the page file was made for, to open it again. Absolute, or in the run's folder, which may
+  // move between a commit and a load.
   std::vector<std::string> directories;
   std::string file_name;
   int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0, devices = 1;
@@ -46,7 +47,7 @@ struct RunCheckpoint {
 
 class CheckpointDirectory {
  public:
-  // `storage` is not owned.
+  // `path` is in the run's folder. `storage` is not owned.
   CheckpointDirectory(Storage* storage, std::string path)
       : storage_(storage), path_(std::move(path)) {}
 

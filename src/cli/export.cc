@@ -15,6 +15,10 @@ class ExportCommand : public Command {
         .add_option("--checkpoint", flags_.checkpoint, "folder of a run")
         ->type_name("RUN")
         ->required();
+    app()
+        .add_option("--model", flags_.model_path,
+                    "folder the run started from, if it has moved since")
+        ->type_name("DIR");
     step_ = app()
                 .add_option("--step", flags_.step, "checkpoint of this step (default: the newest)")
                 ->type_name("INT");

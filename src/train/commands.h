@@ -19,7 +19,9 @@ struct TrainFlags {
 Status run_train(const RunConfig& config, const TrainFlags& flags);
 
 struct EvalFlags {
-  std::string checkpoint;  // a run's folder; empty: config.model.path is evaluated
+  // A run's folder; empty: config.model.path is evaluated. With both, that is where the folder the
+  // run started from is now.
+  std::string checkpoint;
   bool json = false;
 };
 // Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
@@ -36,6 +38,7 @@ Status run_init(const InitFlags& flags);
 
 struct ExportFlags {
   std::string checkpoint;  // a run's folder
+  std::string model_path;  // the folder it started from, if that has moved; empty: as recorded
   int64_t step = -1;       // -1: its newest valid checkpoint
   std::string output_dir;  // new or empty
 };

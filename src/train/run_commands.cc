@@ -26,6 +26,16 @@ Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Stor
   return step < 0 ? directory.newest() : directory.load(step);
 }
 
+// The folder a run started from, where it was then or, if not empty, at `now`.
+Result<HfFolder> open_initial_folder(const RunCheckpoint& checkpoint, const std::string& now) {
+  const std::string& path = now.empty() ? checkpoint.model_path : now;
+  ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(path));
+  if (folder.config().json == checkpoint.model_json) return folder;
+  return Status(Exit::kMismatch,
+                strf("%s has another config.json than the run started from; name the folder it "
+                     "started from", path.c_str()));
+}
+
 // A folder of its own for an evaluation's tokens and pages, removed when it is over: on the first
 // of memory.disk, else here.
 class ScratchFolder {
@@ -78,20 +88,22 @@ Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
 
 Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   install_stop_signals();
-  const bool of_run = !flags.checkpoint.empty();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(config.memory.io, "."));
   const ScratchFolder scratch(config, storage.get());
+  std::unique_ptr<HfFolder> folder;
   std::unique_ptr<WeightSource> source;
-  std::string model_path = config.model.path;
-  if (of_run) {
+  if (flags.checkpoint.empty()) {
+    ASSIGN_OR_RETURN(HfFolder opened, HfFolder::open(config.model.path));
+    folder = std::make_unique<HfFolder>(std::move(opened));
+    source = weights_of_folder(*folder);
+  } else {
     ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
                      find_checkpoint(flags.checkpoint, -1, storage.get()));
+    ASSIGN_OR_RETURN(HfFolder opened, open_initial_folder(checkpoint, config.model.path));
+    folder = std::make_unique<HfFolder>(std::move(opened));
     ASSIGN_OR_RETURN(source, weights_of_checkpoint(checkpoint, storage.get()));
-    model_path = checkpoint.model_path;
   }
-  ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(model_path));
-  if (!of_run) source = weights_of_folder(folder);
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(model_path));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
@@ -126,7 +138,7 @@ Status run_export(const ExportFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
   ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
                    find_checkpoint(flags.checkpoint, flags.step, storage.get()));
-  ASSIGN_OR_RETURN(const HfFolder original, HfFolder::open(checkpoint.model_path));
+  ASSIGN_OR_RETURN(const HfFolder original, open_initial_folder(checkpoint, flags.model_path));
   ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source,
                    weights_of_checkpoint(checkpoint, storage.get()));
   RETURN_IF_ERROR(export_weights(*source, original, flags.output_dir));

@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/machine.h"
 #include "base/number_text.h"
 
@@ -237,8 +238,12 @@ std::string RunConfig::to_toml() const {
 }
 
 std::vector<std::string> RunConfig::disk_directories() const {
-  if (!memory.disk.empty()) return memory.disk;
-  return {train.output_dir + "/store"};
+  if (memory.disk.empty()) return {train.output_dir + "/store"};
+  std::vector<std::string> directories;
+  for (const std::string& directory : memory.disk) {
+    directories.push_back(absolute_path(directory));
+  }
+  return directories;
 }
 
 int RunConfig::compute_threads() const {

@@ -3,8 +3,8 @@
 #include <xxhash.h>
 
 #include <cmath>
-#include <filesystem>
 
+#include "base/file.h"
 #include "base/log.h"
 #include "optim/schedule.h"
 #include "train/batch.h"
@@ -23,7 +23,7 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
 
 // Runs that share a directory of memory.disk each have a page file of their own there.
 std::string page_file_name(const std::string& output_dir) {
-  const std::string run = std::filesystem::absolute(output_dir).lexically_normal();
+  const std::string run = absolute_path(output_dir);
   return strf("pages-%016llx", (unsigned long long)XXH3_64bits(run.data(), run.size()));
 }
 
@@ -121,7 +121,7 @@ Status Trainer::start_fresh() {
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
-  checkpoint_.model_path = config_.model.path;
+  checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.data_fingerprint = data_->file().fingerprint();
   checkpoint_.build = PAGODA_VERSION;
   checkpoint_.directories = options.directories;
@@ -163,6 +163,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
+  checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();
 }
