@@ -328,10 +328,14 @@ void PageFile::Impl::require_quiet() const {
 // ---- PageFile ----
 
 PageFile::PageFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+std::vector<std::string> PageFile::paths(const Options& options) {
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < options.directories.size(); ++i) paths.push_back(file_path(options, i));
+  return paths;
+}
+
 Status PageFile::remove(Storage* storage, const Options& options) {
-  for (size_t i = 0; i < options.directories.size(); ++i) {
-    RETURN_IF_ERROR(storage->remove_file(file_path(options, i)));
-  }
+  for (const std::string& path : paths(options)) RETURN_IF_ERROR(storage->remove_file(path));
   return Status();
 }
 

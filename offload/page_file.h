@@ -66,6 +66,8 @@ class PageFile {
                                                 std::vector<PageSpec> pages,
                                                 const std::string& store_id,
                                                 const std::vector<PageVersion>& committed);
+  // The files of these options, whether they exist or not.
+  static std::vector<std::string> paths(const Options& options);
   // Removes the files; ok if there are none. No PageFile of them may be open.
   static Status remove(Storage* storage, const Options& options);
   ~PageFile();

@@ -62,7 +62,10 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info;
   if (!file.ok() || ::fstat(file.get(), &info) != 0) {
-    return failure(Exit::kNoInput, "cannot open", path, errno, kCheckPath);
+    // Only what is not there may count as absent; what cannot be read now may be good.
+    const bool absent = errno == ENOENT || errno == ENOTDIR;
+    return failure(absent ? Exit::kNoInput : Exit::kIoError, "cannot open", path, errno,
+                   kCheckPath);
   }
   if (!S_ISREG(info.st_mode)) {
     return Status(Exit::kBadData, strf("%s is not a regular file; %s", path.c_str(), kCheckPath));

@@ -1,6 +1,8 @@
 #include "optim/adam.h"
 
 #include <algorithm>
+#include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -68,6 +70,15 @@ PAGODA_TARGET_CLONES void update_piece(const Scalars& c, const float* __restrict
   }
 }
 
+// The largest magnitude as bits, which order as the values do; infinity and NaN are above all.
+PAGODA_TARGET_CLONES uint32_t largest_bits(const float* values, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
+  }
+  return largest;
+}
+
 PAGODA_TARGET_CLONES void round_weights(const float* master, int64_t n, bf16* weight) {
   for (int64_t i = 0; i < n; ++i) weight[i] = bf16_round_weight(master[i]);
 }
@@ -95,21 +106,27 @@ void read_gradient(DType dtype, const void* grad, float scale, int64_t first, in
 
 }  // namespace
 
-void adam_update(const AdamStep& step, DType grad_dtype, const void* grad, float grad_scale,
+bool adam_update(const AdamStep& step, DType grad_dtype, const void* grad, float grad_scale,
                  int64_t n, float* master, float* m, float* v, DType weight_dtype, void* weight,
                  ThreadPool& pool) {
   CHECK(step.t >= 1 && n >= 0);
+  constexpr uint32_t kInfinity = 0x7f800000u, kHalfOfBf16Step = 0x8000u;
   const Scalars scalars = scalars_of(step);
+  std::atomic<bool> finite{true};
   pool.parallel_for(div_ceil(n, kBlock), [&](int64_t block) {
     const int64_t end = std::min(n, (block + 1) * kBlock);
     float gradient[kPiece];
+    uint32_t largest = 0;
     for (int64_t i = block * kBlock; i < end; i += kPiece) {
       const int64_t count = std::min(kPiece, end - i);
       read_gradient(grad_dtype, grad, grad_scale, i, count, gradient);
       update_piece(scalars, gradient, count, master + i, m + i, v + i);
       if (weight) store_weights(master + i, count, weight_dtype, weight, i);
+      largest = std::max(largest, largest_bits(master + i, count));
     }
+    if (largest + kHalfOfBf16Step >= kInfinity) finite = false;
   });
+  return finite;
 }
 
 }  // namespace pagoda

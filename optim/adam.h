@@ -24,10 +24,10 @@ struct AdamStep {
 
 // Updates n elements: master, m, v in place; weight (of weight_dtype; nullptr: not wanted) becomes
 // the new master, rounded by bf16_round_weight. The gradient is grad * grad_scale (clipping); grad
-// == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. REQUIRES: t >=
-// 1; spans do not overlap.
-void adam_update(const AdamStep& step, DType grad_dtype, const void* grad, float grad_scale,
-                 int64_t n, float* master, float* m, float* v, DType weight_dtype, void* weight,
-                 ThreadPool& pool);
+// == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. False if a new
+// master is not finite, or not when rounded to bf16. REQUIRES: t >= 1; spans do not overlap.
+[[nodiscard]] bool adam_update(const AdamStep& step, DType grad_dtype, const void* grad,
+                               float grad_scale, int64_t n, float* master, float* m, float* v,
+                               DType weight_dtype, void* weight, ThreadPool& pool);
 
 }  // namespace pagoda

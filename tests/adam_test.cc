@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <limits>
+
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tests/testing/op_testing.h"
@@ -39,9 +42,9 @@ AdamStep step_number(int64_t t) {
 
 void update(const AdamStep& step, const TestTensor* g, float scale, State& state,
             ThreadPool& pool) {
-  adam_update(step, g ? g->dtype() : DType::kF32, g ? g->data() : nullptr, scale,
-              state.master.size(), state.master.floats(), state.m.floats(), state.v.floats(),
-              state.weight.dtype(), state.weight.data(), pool);
+  EXPECT_TRUE(adam_update(step, g ? g->dtype() : DType::kF32, g ? g->data() : nullptr, scale,
+                          state.master.size(), state.master.floats(), state.m.floats(),
+                          state.v.floats(), state.weight.dtype(), state.weight.data(), pool));
 }
 
 // The operations of torch.optim.AdamW's single-tensor path, one fp32 rounding each.
@@ -145,8 +148,9 @@ TEST(Adam, ThreadsAndSplitsDoNotMatter) {
         return const_cast<std::byte*>(static_cast<const std::byte*>(t.data())) +
                begin * dtype_bytes(t.dtype());
       };
-      adam_update(step_number(1), dt, at(g), 0.5f, n, parts.master.floats() + begin,
-                  parts.m.floats() + begin, parts.v.floats() + begin, dt, at(parts.weight), pool);
+      EXPECT_TRUE(adam_update(step_number(1), dt, at(g), 0.5f, n, parts.master.floats() + begin,
+                              parts.m.floats() + begin, parts.v.floats() + begin, dt,
+                              at(parts.weight), pool));
       begin += n;
     }
     EXPECT_EQ(parts.bits() == want, true) << "in parts";
@@ -155,8 +159,30 @@ TEST(Adam, ThreadsAndSplitsDoNotMatter) {
 
 TEST(Adam, NothingToDo) {
   ThreadPool pool(2);
-  adam_update(step_number(1), DType::kF32, nullptr, 1.0f, 0, nullptr, nullptr, nullptr,
-              DType::kBF16, nullptr, pool);
+  EXPECT_TRUE(adam_update(step_number(1), DType::kF32, nullptr, 1.0f, 0, nullptr, nullptr, nullptr,
+                          DType::kBF16, nullptr, pool));
+}
+
+// Wherever it is, and also the fp32 values that bf16 rounds to infinity.
+TEST(Adam, SaysWhenAWeightIsNotFinite) {
+  ThreadPool pool(2);
+  const float largest_bf16 = std::bit_cast<float>(0x7f7f0000u);
+  const float rounds_down = std::bit_cast<float>(0x7f7f7fffu);
+  const float rounds_up = std::bit_cast<float>(0x7f7f8000u);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const int64_t at : {int64_t{0}, int64_t{1023}, int64_t{70000}, kN - 1}) {
+    for (const float value : {largest_bf16, -rounds_down, rounds_up, -infinity, NAN}) {
+      State state(DType::kBF16);
+      std::fill_n(state.master.floats(), kN, 1.0f);
+      state.master.floats()[at] = value;
+      AdamStep step = step_number(1);
+      step.lr = step.weight_decay = 0;
+      const bool finite = adam_update(step, DType::kF32, nullptr, 1.0f, kN, state.master.floats(),
+                                      state.m.floats(), state.v.floats(), DType::kBF16,
+                                      state.weight.data(), pool);
+      EXPECT_EQ(finite, std::abs(value) < rounds_up) << value << " at " << at;
+    }
+  }
 }
 
 TEST(Clip, AsClipGradNorm) {

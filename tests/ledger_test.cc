@@ -31,8 +31,9 @@ struct Numbers {
   void apply(const Ledger::Step& step, const std::vector<float>* gradient, ThreadPool& pool) {
     const AdamStep adam{.lr = step.learning_rate, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
                         .weight_decay = 0.1, .t = step.t};
-    adam_update(adam, DType::kF32, gradient ? gradient->data() : nullptr, step.clip_factor,
-                kElements, master.data(), m.data(), v.data(), DType::kBF16, weights.data(), pool);
+    EXPECT_TRUE(adam_update(adam, DType::kF32, gradient ? gradient->data() : nullptr,
+                            step.clip_factor, kElements, master.data(), m.data(), v.data(),
+                            DType::kBF16, weights.data(), pool));
   }
   bool same_bits(const Numbers& other) const {
     const auto same = [](const auto& a, const auto& b) {

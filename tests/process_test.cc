@@ -109,6 +109,75 @@ TEST_F(ProcessTest, ARunMayMoveWithItsModelAndText) {
   EXPECT_EQ(resumed.code, 0) << resumed.err;
 }
 
+TEST_F(ProcessTest, AStoreMayMoveAndIsThenNamed) {
+  Flags flags = this->flags("run");
+  flags["memory.disk"] = dir_.file("disk");
+  flags["train.steps"] = "6";
+  flags["optim.schedule"] = "constant";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  std::filesystem::rename(dir_.file("disk"), dir_.file("other-disk"));
+  flags["train.steps"] = "9";
+  expect_refused(run(train(flags, {"--resume"})), 66, {dir_.file("disk") + "/pages-"});
+  flags["memory.disk"] = dir_.file("other-disk");
+  const auto resumed = run(train(flags, {"--resume"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  flags.erase("memory.disk");
+  flags["train.steps"] = "12";
+  EXPECT_EQ(run(train(flags, {"--resume"})).code, 0);
+  EXPECT_NE(get_file(dir_.file("run") + "/resolved.toml").find("other-disk"), std::string::npos);
+}
+
+// Two folders, one store: only the run that made it may write to it.
+TEST_F(ProcessTest, ACopyOfARunDoesNotWriteIntoItsStore) {
+  for (const bool own_disk : {false, true}) {
+    const std::string name = own_disk ? "outside" : "inside";
+    Flags flags = this->flags(name);
+    if (own_disk) flags["memory.disk"] = dir_.file("disk");
+    flags["train.steps"] = "6";
+    flags["optim.schedule"] = "constant";
+    ASSERT_EQ(run(train(flags)).code, 0);
+    const std::string expected = exported(name);
+    std::filesystem::copy(dir_.file(name), dir_.file(name + "-copy"),
+                          std::filesystem::copy_options::recursive);
+    flags["train.output_dir"] = dir_.file(name + "-copy");
+    flags["train.steps"] = "9";
+    const auto resumed = run(train(flags, {"--resume"}));
+    if (own_disk) {
+      expect_refused(resumed, 82, {dir_.file(name), dir_.file("disk")});
+    } else {
+      EXPECT_EQ(resumed.code, 0) << resumed.err;
+    }
+    EXPECT_TRUE(exported(name) == expected);
+    EXPECT_EQ(run({"ckpt", "verify", dir_.file(name)}).code, 0);
+  }
+}
+
+TEST_F(ProcessTest, ANewRunUnderAnOldNameLeavesTheOldOnesPages) {
+  Flags flags = this->flags("run");
+  flags["memory.disk"] = dir_.file("disk");
+  ASSERT_EQ(run(train(flags)).code, 0);
+  const std::string expected = exported("run");
+  std::filesystem::rename(dir_.file("run"), dir_.file("old"));
+  flags["train.seed"] = "99";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  EXPECT_TRUE(exported("old") == expected);
+  EXPECT_FALSE(exported("run") == expected);
+}
+
+TEST_F(ProcessTest, WeightsThatAreNotFiniteAreNotSaved) {
+  for (const char* clip : {"global", "none", "per_expert"}) {
+    for (const char* rate : {"1e38", "1e300"}) {
+      Flags flags = this->flags(std::string("run-") + clip + rate);
+      flags["optim.learning_rate"] = rate;
+      flags["optim.warmup_steps"] = "0";
+      flags["optim.clip"] = clip;
+      flags["train.save_steps"] = "1";
+      expect_refused(run(train(flags)), 80, {"checkpoint", "optim.learning_rate"});
+      EXPECT_NE(exported(std::string("run-") + clip + rate, 0), "");
+    }
+  }
+}
+
 // Weights are written by the table of the folder that is named: another model's would be wrong.
 TEST_F(ProcessTest, AnotherModelIsNotExportedInto) {
   ASSERT_EQ(run(train(flags("run"))).code, 0);

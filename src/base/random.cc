@@ -1,5 +1,7 @@
 #include "base/random.h"
 
+#include <sys/random.h>
+
 #include <cmath>
 #include <numbers>
 
@@ -32,6 +34,12 @@ double unit(uint32_t hi, uint32_t lo) {
   return (static_cast<double>(bits) + 1.0) * 0x1p-53;
 }
 }  // namespace
+
+uint64_t random_from_system() {
+  uint64_t bits = 0;
+  CHECK(::getrandom(&bits, sizeof bits, 0) == sizeof bits, "the system has no random numbers");
+  return bits;
+}
 
 double random_unit(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b) {
   const auto r = philox(seed, purpose, a, b);

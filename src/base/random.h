@@ -15,6 +15,9 @@ enum class RandomPurpose : uint32_t { kInit = 1, kShuffle = 2, kFaults = 3, kTes
 // 128 random bits for counter (a, b) under (seed, purpose).
 std::array<uint32_t, 4> philox(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b);
 
+// 64 bits from the system that nobody has drawn before, for names that must differ.
+uint64_t random_from_system();
+
 // Uniform in (0, 1], never 0.
 double random_unit(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b);
 

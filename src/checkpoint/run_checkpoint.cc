@@ -6,6 +6,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace pagoda {
@@ -87,6 +88,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"config_hash", c.config_hash},
       {"resolved_config", c.resolved_config},
       {"model_json", c.model_json},
+      {"run_folder", absolute_path(run)},
       {"model_path", c.model_path},
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
@@ -137,12 +139,21 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "rows_consumed", c.rows_consumed) && read(m, "store_id", c.store_id) &&
          read(m, "config_hash", c.config_hash) && read(m, "resolved_config", c.resolved_config) &&
          read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
+         read(m, "run_folder", c.run_folder) &&
          read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
          read(m, "file_name", c.file_name) && read(m, "page_slots", c.page_slots) &&
          read(m, "microbatches", c.microbatches) &&
          read(m, "microbatch_tokens", c.microbatch_tokens) && read(m, "devices", c.devices) &&
          read(m, "dtype", c.dtype) && read(m, "pages_xxh3", pages_hash) &&
          read(m, "pages_bytes", bytes);
+}
+
+// The step of a directory's name, or -1.
+int64_t step_of(const std::string& name) {
+  const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
+  const bool number = digits.size() >= 8 && digits.size() <= 18 &&
+                      digits.find_first_not_of("0123456789") == std::string::npos;
+  return number ? std::stoll(digits) : -1;
 }
 
 // The first line of a manifest, if the second confirms it; empty otherwise.
@@ -159,38 +170,56 @@ std::string CheckpointDirectory::step_path(int64_t step) const {
   return path_ + strf("/step-%08lld", (long long)step);
 }
 
-Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
-  const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
-  const std::string pages = encode_pages(checkpoint.pages), run = run_folder(path_);
-  RETURN_IF_ERROR(make_durable_directory(storage_, path_));
-  // Its name may still be volatile when the process that made it was killed.
-  RETURN_IF_ERROR(storage_->sync_directory(run));
-  RETURN_IF_ERROR(storage_->remove_directory(temporary));
-  RETURN_IF_ERROR(storage_->remove_directory(target));
+Status CheckpointDirectory::write_step(const RunCheckpoint& checkpoint,
+                                       const std::string& temporary) const {
+  const std::string pages = encode_pages(checkpoint.pages);
   RETURN_IF_ERROR(storage_->make_directory(temporary));
   RETURN_IF_ERROR(storage_->write_file(temporary + "/pages.bin", pages));
   RETURN_IF_ERROR(storage_->sync_directory(temporary));
-  RETURN_IF_ERROR(
-      storage_->write_file(temporary + "/MANIFEST", encode_manifest(checkpoint, pages, run)));
-  RETURN_IF_ERROR(storage_->sync_directory(temporary));
+  RETURN_IF_ERROR(storage_->write_file(temporary + "/MANIFEST",
+                                       encode_manifest(checkpoint, pages, run_folder(path_))));
+  return storage_->sync_directory(temporary);
+}
+
+Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
+  const std::string target = step_path(checkpoint.step), temporary = target + ".tmp";
+  RETURN_IF_ERROR(make_durable_directory(storage_, path_));
+  // Its name may still be volatile when the process that made it was killed.
+  RETURN_IF_ERROR(storage_->sync_directory(run_folder(path_)));
+  RETURN_IF_ERROR(storage_->remove_directory(temporary));
+  RETURN_IF_ERROR(storage_->remove_directory(target));
+  const Status written = write_step(checkpoint, temporary);
+  if (!written.ok()) {  // on a full disk its bytes are missed
+    const Status removed = storage_->remove_directory(temporary);
+    if (!removed.ok()) log_warn(removed.message());
+    return written;
+  }
   RETURN_IF_ERROR(storage_->rename(temporary, target));
   return storage_->sync_directory(path_);
 }
 
-void CheckpointDirectory::remove_others(int64_t step) const {
+Status CheckpointDirectory::sync() const {
+  if (!storage_->exists(path_)) return Status();
+  RETURN_IF_ERROR(storage_->sync_directory(path_));
+  return storage_->sync_directory(run_folder(path_));
+}
+
+void CheckpointDirectory::remove_older(int64_t step) const {
   const auto names = storage_->list_directory(path_);
   if (!names.ok()) return log_warn(names.status().message());
-  const std::string keep = step_path(step);
   for (const std::string& name : names.value()) {
-    const std::string path = path_ + "/" + name;
-    if (!name.starts_with("step-") || path == keep) continue;
+    const bool unfinished = name.ends_with(".tmp");
+    const int64_t found = step_of(unfinished ? name.substr(0, name.size() - 4) : name);
+    if (found < 0 || (found >= step && !unfinished)) continue;
     // Without its manifest a step is no checkpoint, whatever else is interrupted here.
+    const std::string path = path_ + "/" + name;
     Status removed = storage_->remove_file(path + "/MANIFEST");
     if (removed.ok()) removed = storage_->sync_directory(path);
     if (removed.ok()) removed = storage_->remove_directory(path);
     if (!removed.ok()) log_warn(removed.message());
   }
-  const Status hint = storage_->write_file(path_ + "/LATEST", keep.substr(path_.size() + 1) + "\n");
+  const std::string newest = step_path(step).substr(path_.size() + 1);
+  const Status hint = storage_->write_file(path_ + "/LATEST", newest + "\n");
   if (!hint.ok()) log_warn(hint.message());
 }
 
@@ -199,10 +228,7 @@ Result<std::vector<int64_t>> CheckpointDirectory::steps() const {
   if (!storage_->exists(path_)) return steps;
   ASSIGN_OR_RETURN(const std::vector<std::string> names, storage_->list_directory(path_));
   for (const std::string& name : names) {
-    const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
-    const bool number = digits.size() >= 8 && digits.size() <= 18 &&
-                        digits.find_first_not_of("0123456789") == std::string::npos;
-    if (number) steps.push_back(std::stoll(digits));
+    if (const int64_t step = step_of(name); step >= 0) steps.push_back(step);
   }
   std::sort(steps.begin(), steps.end());
   return steps;

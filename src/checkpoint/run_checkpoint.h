@@ -32,6 +32,7 @@ struct RunCheckpoint {
   std::string config_hash;       // of the options that affect results
   std::string resolved_config;   // resolved.toml
   std::string model_json;        // config.json
+  std::string run_folder;        // where it was committed, absolute
   std::string model_path;        // where the run's first weights and tokenizer came from
   std::string data_fingerprint;
   std::string build;             // version and libraries
@@ -51,10 +52,17 @@ class CheckpointDirectory {
   CheckpointDirectory(Storage* storage, std::string path)
       : storage_(storage), path_(std::move(path)) {}
 
-  // Makes the checkpoint durable, as above. REQUIRES: the page file is synced.
+  // Makes the checkpoint durable, as above. After an error nothing of it is left, where that can be
+  // had. REQUIRES: the page file is synced.
   Status commit(const RunCheckpoint& checkpoint) const;
-  // Removes every other step and unfinished commits. Errors are warnings.
-  void remove_others(int64_t step) const;
+  // Removes older steps and unfinished commits, but no newer step (which is damaged, or this one
+  // would not have been made) and nothing else. Errors are warnings.
+  void remove_older(int64_t step) const;
+
+  // Makes durable what a process that died may have left in the caches. Before a resume: one that
+  // trusted a name which a power loss then takes back would have overwritten the pages of the step
+  // before.
+  Status sync() const;
 
   // Steps that have a directory, ascending, valid or not.
   Result<std::vector<int64_t>> steps() const;
@@ -68,6 +76,7 @@ class CheckpointDirectory {
   const std::string& path() const { return path_; }
 
  private:
+  Status write_step(const RunCheckpoint& checkpoint, const std::string& temporary) const;
   struct Files {
     std::string manifest, pages;
   };

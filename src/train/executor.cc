@@ -196,9 +196,11 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
                             .weight_decay = span.decay ? settings.weight_decay : 0.0,
                             .t = step.t};
         const int64_t at = span.begin * dtype_bytes(dt);
-        adam_update(adam, dt, step.has_gradient ? gradient + at : nullptr, factor,
-                    span.end - span.begin, state + span.begin, state + n + span.begin,
-                    state + 2 * n + span.begin, dt, weights + at, s.pool());
+        const bool finite =
+            adam_update(adam, dt, step.has_gradient ? gradient + at : nullptr, factor,
+                        span.end - span.begin, state + span.begin, state + n + span.begin,
+                        state + 2 * n + span.begin, dt, weights + at, s.pool());
+        if (!finite) weights_overflowed_ = true;
       }
     }
   });

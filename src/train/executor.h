@@ -79,6 +79,8 @@ class Executor {
   double square_sum(int64_t record) const;
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
+  // True once an update made a weight that is not finite: nothing may be saved any more.
+  bool weights_overflowed() const { return weights_overflowed_; }
 
   // Time device 0 stood waiting for pages so far.
   int64_t stalled_us() const { return compute_[0]->waited_us(); }
@@ -108,7 +110,7 @@ class Executor {
   const StepBatch* batch_ = nullptr;
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
-  std::atomic<bool> saw_non_finite_{false};
+  std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   std::vector<std::unique_ptr<Stream>> compute_;   // [device]
   std::vector<std::unique_ptr<Stream>> prefetch_;  // [device], only waits: compute need not
   std::unique_ptr<Stream> optimizer_;

@@ -20,7 +20,9 @@ class RunOutput {
   RunOutput(const RunOutput&) = delete;
   RunOutput& operator=(const RunOutput&) = delete;
 
-  // A new or empty folder; kCannotCreate if it holds anything or another run is using it.
+  // A new or empty folder, or one whose start was killed (STARTING lists its page files; nothing
+  // was saved), which is emptied; kCannotCreate if it holds anything else or another run is using
+  // it.
   Status create();
   // The folder of a run to resume; kNoInput if there is none, kCannotCreate if that run is going
   // on.

@@ -221,7 +221,8 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<MetricsFile> metrics,
                    MetricsFile::open(config.train.output_dir + "/metrics.jsonl",
                                      flags.resume ? trainer->steps_done() : -1));
-  RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml", config.to_toml()));
+  RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
+                                  trainer->config().to_toml()));
   output.keep();
   return TrainRun(config, std::move(trainer), std::move(metrics)).run();
 }

@@ -197,6 +197,20 @@ StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
   return result;
 }
 
+Status StepRunner::check_finite() const {
+  if (session_.executor().weights_overflowed()) {
+    return Status(
+        Exit::kDiverged,
+        "an update made a weight that is not finite; the last checkpoint is intact: train "
+        "from it in a new run with a lower optim.learning_rate");
+  }
+  if (!session_.executor().saw_non_finite()) return Status();
+  return Status(Exit::kDiverged,
+                "a gradient became non-finite while updates run inside the backward; the last "
+                "checkpoint is intact: export it, and train from that in a new run with a lower "
+                "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
+}
+
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   touched_.clear();
   const auto forward = this->forward(plan_, batch, learning_rate);
@@ -205,12 +219,7 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
     session_.executor().synchronize();  // work that is queued still reads the batch
     return status;
   }
-  if (session_.executor().saw_non_finite()) {
-    return Status(Exit::kDiverged,
-                  "a gradient became non-finite while updates run inside the backward; the last "
-                  "checkpoint is intact: export it, and train from that in a new run with a lower "
-                  "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
-  }
+  RETURN_IF_ERROR(check_finite());
   return finish(forward.value(), learning_rate);
 }
 
@@ -228,7 +237,8 @@ Status StepRunner::settle() {
   }
   run(tasks);
   session_.executor().synchronize();
-  return session_.pager().status();
+  RETURN_IF_ERROR(session_.pager().status());
+  return check_finite();
 }
 
 }  // namespace pagoda

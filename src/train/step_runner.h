@@ -34,15 +34,17 @@ class StepRunner {
   // `session` and `ledger` are not owned. clip_norm: of deferred updates.
   StepRunner(Session* session, Ledger* ledger, double clip_norm);
 
-  // kDiverged after a non-finite gradient in eager mode; any transfer's error. No work uses `batch`
-  // when train() or evaluate() returns, with an error or without.
+  // kDiverged after a non-finite gradient in eager mode, or once an update has made a weight that
+  // is not finite; any transfer's error. No work uses `batch` when train() or evaluate() returns,
+  // with an error or without.
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
   // Forward only. REQUIRES: settle() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
   // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would
   // read until the next step. Waits.
   Status evaluate_layers(const StepBatch& batch);
-  // Pays every debt, so that weights and state are those of the newest update. Waits.
+  // Pays every debt, so that weights and state are those of the newest update. Waits. kDiverged if
+  // a weight is not finite.
   Status settle();
 
  private:
@@ -58,6 +60,7 @@ class StepRunner {
   void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
   void finish_aux(Forward& forward, const std::vector<double>& prob_means);
   std::vector<float> aux_gradient(const Forward& forward) const;
+  Status check_finite() const;
   StepResult finish(const Forward& forward, double learning_rate);
 
   void pay(int64_t record, TaskList& tasks);

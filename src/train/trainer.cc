@@ -1,11 +1,10 @@
 #include "train/trainer.h"
 
-#include <xxhash.h>
-
 #include <cmath>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "optim/schedule.h"
 #include "train/batch.h"
 
@@ -21,10 +20,16 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
   return Dataset::create(std::move(tokens), options);
 }
 
-// Runs that share a directory of memory.disk each have a page file of their own there.
-std::string page_file_name(const std::string& output_dir) {
-  const std::string run = absolute_path(output_dir);
-  return strf("pages-%016llx", (unsigned long long)XXH3_64bits(run.data(), run.size()));
+// Runs that share a directory of memory.disk each have a page file of their own there, also when
+// their folders change names.
+std::string new_page_file_name() {
+  return strf("pages-%016llx", (unsigned long long)random_from_system());
+}
+
+std::string starting_path(const std::string& output_dir) { return output_dir + "/STARTING"; }
+
+bool is_inside(const std::string& directory, const std::string& output_dir) {
+  return directory.starts_with(output_dir + "/");
 }
 
 // Reads the optimizer's result from a session: master weights after all debts are paid.
@@ -75,8 +80,10 @@ CheckpointDirectory Trainer::checkpoints() const {
 Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool resume,
                                                 Storage* storage) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, storage));
+  if (!resume) RETURN_IF_ERROR(trainer->announce());
   RETURN_IF_ERROR(trainer->open_inputs());
   if (resume) {
+    RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
@@ -85,6 +92,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     if (!started.ok()) trainer->remove_store();
     RETURN_IF_ERROR(started);
   }
+  RETURN_IF_ERROR(storage->remove_file(starting_path(config.train.output_dir)));
   return trainer;
 }
 
@@ -115,17 +123,13 @@ Status Trainer::open_inputs() {
 
 Status Trainer::start_fresh() {
   SessionOptions options = session_options(config_);
-  options.file_name = page_file_name(config_.train.output_dir);
-  // Left by a start that was killed: the run's folder was empty, so nothing refers to them.
-  RETURN_IF_ERROR(PageFile::remove(storage_, {options.directories, options.file_name}));
+  options.file_name = checkpoint_.file_name;
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.data_fingerprint = data_->file().fingerprint();
   checkpoint_.build = PAGODA_VERSION;
-  checkpoint_.directories = options.directories;
-  checkpoint_.file_name = options.file_name;
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -146,15 +150,36 @@ Status Trainer::start_fresh() {
   return continue_from(std::move(saved));
 }
 
+// Should the start be killed, the next one in this folder knows what it left (train/run_output.h).
+Status Trainer::announce() {
+  checkpoint_.directories = config_.disk_directories();
+  checkpoint_.file_name = new_page_file_name();
+  std::string lines;
+  for (const std::string& path :
+       PageFile::paths({checkpoint_.directories, checkpoint_.file_name})) {
+    lines += absolute_path(path) + "\n";
+  }
+  const std::string& folder = config_.train.output_dir;
+  RETURN_IF_ERROR(make_durable_directory(storage_, folder));
+  RETURN_IF_ERROR(storage_->write_file(starting_path(folder), lines));
+  return storage_->sync_directory(folder);
+}
+
 void Trainer::remove_store() {
   runner_.reset();
   session_.reset();
-  const SessionOptions options = session_options(config_);
-  const Status removed = PageFile::remove(storage_, {options.directories, options.file_name});
+  const Status removed =
+      PageFile::remove(storage_, {checkpoint_.directories, checkpoint_.file_name});
   if (!removed.ok()) log_warn(removed.message());
 }
 
 Status Trainer::continue_from(RunCheckpoint checkpoint) {
+  // Directories that are named say where the store is now; it may have moved.
+  if (!config_.memory.disk.empty()) {
+    checkpoint.directories = config_.disk_directories();
+  } else if (!is_inside(checkpoint.directories.front(), config_.train.output_dir)) {
+    config_.memory.disk = checkpoint.directories;
+  }
   SessionOptions options = session_options(config_);
   options.directories = checkpoint.directories;
   options.file_name = checkpoint.file_name;
@@ -194,6 +219,15 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
     return mismatch("model.path has another config.json than it was started from",
                     "restore the folder, or start in a new train.output_dir");
   }
+  // A copy of the folder must not write into the store that the original's checkpoint refers to.
+  const std::string& folder = config_.train.output_dir;
+  if (!is_inside(checkpoint.directories.front(), folder) &&
+      checkpoint.run_folder != absolute_path(folder) &&
+      storage_->exists(checkpoint.run_folder + "/checkpoints")) {
+    return mismatch("this is a copy of " + checkpoint.run_folder + ", whose pages are in " +
+                        checkpoint.directories.front(),
+                    "resume that, or export it and start anew");
+  }
   const SessionOptions options = session_options(config_);
   if (checkpoint.devices != options.devices) {
     return mismatch("saved with another train.host_devices", "use the same number");
@@ -215,6 +249,7 @@ Result<StepResult> Trainer::step() {
   ASSIGN_OR_RETURN(StepResult result, runner_->train(batch, learning_rate()));
   ++checkpoint_.step;
   loss_is_finite_ = std::isfinite(result.loss);
+  if (loss_is_finite_) weights_are_spoilt_ = false;
   checkpoint_.rows_consumed += config_.micro_batches() * rows;
   skipped_in_a_row_ = result.skipped ? skipped_in_a_row_ + 1 : 0;
   if (skipped_in_a_row_ >= kMostSkipped) {
@@ -234,12 +269,15 @@ Result<double> Trainer::evaluate() {
   ASSIGN_OR_RETURN(const LossSum total,
                    evaluate_rows(*runner_, *eval_data_, config_.train.eval_batches,
                                  config_.micro_batches(), rows));
-  return total.loss / total.weight;
+  const double loss = total.loss / total.weight;
+  weights_are_spoilt_ = !std::isfinite(loss);
+  return loss;
 }
 
 // A skipped step may mean that the one before it spoilt the weights, and only a good step shows
 // that it did not. Behind the last step there is none; a finite loss must do.
 bool Trainer::weights_are_trusted() const {
+  if (weights_are_spoilt_) return false;
   const bool last = checkpoint_.step == config_.train.steps;
   return skipped_in_a_row_ == 0 || (last && skipped_in_a_row_ == 1 && loss_is_finite_);
 }
@@ -247,11 +285,12 @@ bool Trainer::weights_are_trusted() const {
 Status Trainer::save() {
   if (saved_step_ == checkpoint_.step) return Status();
   if (!weights_are_trusted()) {
-    return Status(Exit::kDiverged,
-                  strf("step %lld was not saved because its gradients are not finite; the last "
-                       "checkpoint (step %lld) is intact: export it, and train from that in a new "
-                       "run with a lower optim.learning_rate",
-                       (long long)checkpoint_.step, (long long)saved_step_));
+    return Status(
+        Exit::kDiverged,
+        strf("step %lld was not saved because its loss or gradients are not finite; the last "
+             "checkpoint (step %lld) is intact: export it, and train from that in a new "
+             "run with a lower optim.learning_rate",
+             (long long)checkpoint_.step, (long long)saved_step_));
   }
   RETURN_IF_ERROR(runner_->settle());
   RETURN_IF_ERROR(session_->pager().flush());
@@ -261,7 +300,7 @@ Status Trainer::save() {
   checkpoint_.pages = session_->file().versions();
   RETURN_IF_ERROR(checkpoints().commit(checkpoint_));
   session_->file().committed();
-  checkpoints().remove_others(checkpoint_.step);
+  checkpoints().remove_older(checkpoint_.step);
   checkpoint_.pages.clear();
   saved_step_ = checkpoint_.step;
   return Status();

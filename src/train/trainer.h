@@ -49,6 +49,7 @@ class Trainer {
   Trainer(const RunConfig& config, Storage* storage) : config_(config), storage_(storage) {}
   Status open_inputs();
   Status start_fresh();
+  Status announce();
   void remove_store();  // of a fresh start that failed
   Status continue_from(RunCheckpoint checkpoint);
   Status check_resumable(const RunCheckpoint& checkpoint) const;
@@ -64,6 +65,7 @@ class Trainer {
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   bool loss_is_finite_ = true;  // of the last step
+  bool weights_are_spoilt_ = false;  // by the last evaluation, until a step shows otherwise
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;
