@@ -20,7 +20,8 @@ constexpr int64_t kCallBytes = 16 * kMiB;
 
 class ThreadStorage final : public PosixStorage {
  public:
-  ThreadStorage(PosixOptions options, int threads) : PosixStorage(std::move(options)) {
+  // Delegates, so that the destructor ends what stands when a thread is refused.
+  ThreadStorage(PosixOptions options, int threads) : ThreadStorage(std::move(options)) {
     for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
   }
 
@@ -52,6 +53,8 @@ class ThreadStorage final : public PosixStorage {
   }
 
  private:
+  explicit ThreadStorage(PosixOptions options) : PosixStorage(std::move(options)) {}
+
   // Ends when told to stop and nothing is queued; a completion that submits more runs on a thread
   // that will look at the queue again, so nothing is left behind.
   void work() {

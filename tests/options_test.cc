@@ -145,6 +145,13 @@ TEST(MemorySize, ParsesAndPrintsBack) {
   }
 }
 
+TEST(MemorySize, PercentagesOfTheLargestTotal) {
+  EXPECT_EQ(MemorySize::of_percent(100).resolve(INT64_MAX, 0), INT64_MAX);
+  const int64_t most = MemorySize::of_percent(99.9).resolve(INT64_MAX, 0);
+  EXPECT_GT(most, INT64_MAX / 1000 * 998);
+  EXPECT_LT(most, INT64_MAX);
+}
+
 TEST(MemorySize, RefusesWhatIsNoSize) {
   for (const char* text : {"", "GiB", "-1GiB", "1.5.2GiB", "24gib", "24 G", "0%", "101%", "1e3",
                            "9999999TiB", "99999999999999999999999", "%", "Auto", "1GiB "}) {

@@ -57,6 +57,28 @@ TEST_F(RefusalTest, BudgetsNameTheSmallestThatWouldDo) {
   }
 }
 
+// Threads that the system does not start are an error like others, at whatever thread it happens.
+TEST_F(RefusalTest, TooManyThreads) {
+  Flags bad = short_run();
+  bad["train.threads"] = "1000";
+  bad["memory.disk"] = dir_.file("disk");
+  for (const int64_t address_bytes : {2 * kGiB, 3 * kGiB}) {
+    expect_refused(run(train(bad), {.address_bytes = address_bytes}), 71,
+                   {"no more threads", "train.threads"});
+    EXPECT_FALSE(fs::exists(dir_.file("run")));
+    EXPECT_TRUE(fs::is_empty(dir_.file("disk"))) << "a page file was left";
+  }
+  bad["train.threads"] = "2";
+  EXPECT_EQ(run(train(bad)).code, 0);
+}
+
+TEST_F(RefusalTest, BudgetsOfAllMemory) {
+  Flags all = short_run();
+  all["memory.device"] = all["memory.host"] = "100%";
+  const ProcessResult result = run(train(all));
+  EXPECT_EQ(result.code, 0) << result.err;
+}
+
 TEST_F(RefusalTest, OutputFolderNotEmpty) {
   fs::create_directory(dir_.file("run"));
   put_file(dir_.file("run") + "/thesis.txt", "years of work");

@@ -132,6 +132,13 @@ std::vector<std::string> cpu_features(const std::vector<std::string>& wanted) {
   return found;
 }
 
+Status threads_refused(const std::system_error& error) {
+  return Status(Exit::kHostMemory,
+                strf("the system starts no more threads (%s); lower train.threads, or raise the "
+                     "limits of processes and memory (ulimit -u, ulimit -v)",
+                     error.code().message().c_str()));
+}
+
 std::string cpu_model() { return cpuinfo_value({"model name", "Model"}); }
 
 }  // namespace pagoda

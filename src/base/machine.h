@@ -4,7 +4,10 @@
 
 #include <cstdint>
 #include <string>
+#include <system_error>
 #include <vector>
+
+#include "base/status.h"
 
 namespace pagoda {
 
@@ -30,5 +33,8 @@ int64_t mapped_file_bytes();
 // The words of `wanted` that /proc/cpuinfo lists for the first core ("avx2", "amx_bf16").
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted);
 std::string cpu_model();
+
+// kHostMemory, for what std::thread throws when the system starts no more of them.
+Status threads_refused(const std::system_error& error);
 
 }  // namespace pagoda

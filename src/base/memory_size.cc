@@ -58,6 +58,8 @@ int64_t MemorySize::resolve(int64_t total_bytes, int64_t auto_bytes) const {
     case Kind::kBytes:
       return bytes_;
     case Kind::kPercent:
+      // A double cannot tell the largest int64 from 2^63, which is none.
+      if (percent_ == 100) return total_bytes;
       return static_cast<int64_t>(static_cast<double>(total_bytes) * percent_ / 100);
   }
   return auto_bytes;

@@ -3,6 +3,7 @@
 
 #include "base/edit_distance.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "cli/commands.h"
 
 namespace pagoda {
@@ -140,6 +141,8 @@ int run_command_line(int argc, const char* const* argv) {
     status = run(line, argc, argv);
   } catch (const std::bad_alloc&) {
     status = Status(Exit::kHostMemory, "out of memory; lower memory.device or memory.host");
+  } catch (const std::system_error& error) {
+    status = threads_refused(error);
   } catch (const std::exception& error) {
     status = Status(Exit::kInternal, std::string("internal error: ") + error.what());
   }

@@ -12,6 +12,9 @@
 // constructed Event counts as having happened.
 //
 // Kernels run inside streams; on the host device they split their work with Stream::pool().
+//
+// What starts a thread (a pool, a stream) throws std::system_error when the system refuses it, and
+// nothing of it is left; callers that can clean up turn that into threads_refused().
 #pragma once
 
 #include <cstddef>

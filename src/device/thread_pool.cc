@@ -21,6 +21,16 @@ struct ThreadPool::Impl {
   const std::function<void(int64_t)>* body = nullptr;
   std::vector<std::thread> workers;
 
+  // Also ends those that stand when the system refuses the next one.
+  ~Impl() {
+    {
+      std::lock_guard lock(mutex);
+      stop = true;
+    }
+    start.notify_all();
+    for (std::thread& worker : workers) worker.join();
+  }
+
   void work(int worker, int threads) {
     uint64_t seen = 0;
     std::unique_lock lock(mutex);
@@ -45,14 +55,7 @@ ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-  }
-  impl_->start.notify_all();
-  for (std::thread& worker : impl_->workers) worker.join();
-}
+ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 

@@ -1,6 +1,7 @@
 #include "train/session.h"
 
 #include "base/log.h"
+#include "base/machine.h"
 
 namespace pagoda {
 namespace {
@@ -107,7 +108,7 @@ Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
   return PageFile::open(storage, options, page_specs(pages), store_id, versions);
 }
 
-Status Session::allocate() {
+Status Session::allocate() try {
   Pager::Options options;
   options.classes = memory_.classes;
   for (const PageTable::Class& c : pages_.classes) options.class_bytes.push_back(c.page_bytes);
@@ -132,6 +133,8 @@ Status Session::allocate() {
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
   executor_ = std::make_unique<Executor>(std::move(setup));
   return Status();
+} catch (const std::system_error& error) {
+  return threads_refused(error);
 }
 
 void Session::remove_files() {

@@ -38,7 +38,8 @@ struct ProcessResult {
 };
 
 struct ProcessLimits {
-  int64_t file_bytes = -1;  // largest file it may write (RLIMIT_FSIZE); -1: as the test's own
+  int64_t file_bytes = -1;     // largest file it may write (RLIMIT_FSIZE); -1: as the test's own
+  int64_t address_bytes = -1;  // all it may map (RLIMIT_AS); likewise
 };
 
 // One run of a program. wait() must be called before the end of the object, or the process is
@@ -112,16 +113,18 @@ class Process {
   }
 
  private:
+  static bool set_limit(__rlimit_resource kind, int64_t bytes) {
+    const struct rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
+    return bytes < 0 || ::setrlimit(kind, &limit) == 0;
+  }
+
   // In the child: async-signal-safe calls only.
   [[noreturn]] static void become(char* const* argv, int in, int out, int err,
                                   const ProcessLimits& limits) {
     bool good = ::dup2(in, STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0 &&
                 ::dup2(err, STDERR_FILENO) >= 0;
-    if (limits.file_bytes >= 0) {
-      const auto bytes = static_cast<rlim_t>(limits.file_bytes);
-      const struct rlimit limit = {bytes, bytes};
-      good = good && ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
-    }
+    good = good && set_limit(RLIMIT_FSIZE, limits.file_bytes) &&
+           set_limit(RLIMIT_AS, limits.address_bytes);
     if (good) ::execv(argv[0], argv);
     ::_exit(127);
   }
