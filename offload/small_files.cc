@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/file.h"
 #include "offload/chunk.h"
 #include "offload/descriptor.h"
 
@@ -24,12 +25,11 @@ Status failure(Exit code, const char* what, const std::string& path, int error,
 constexpr char kCheckDisk[] = "saved checkpoints are untouched; check the disk and resume";
 constexpr char kCheckPath[] = "check the path and its permissions";
 
-// No room is no fault of the disk: the file cannot be made, what was there before is as it was.
 Status write_failure(const char* what, const std::string& path, int error) {
-  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  if (!no_room) return failure(Exit::kIoError, what, path, error, kCheckDisk);
-  return failure(Exit::kCannotCreate, what, path, error,
-                 "saved checkpoints are untouched; make room");
+  const Exit code = exit_of_write(error);
+  return failure(code, what, path, error,
+                 code == Exit::kIoError ? kCheckDisk
+                                        : "saved checkpoints are untouched; make room");
 }
 
 Status write_all(int fd, const std::string& content, const std::string& path) {
@@ -92,8 +92,7 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
 
 Status rename(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return Status();
-  return failure(Exit::kIoError, strf("cannot rename %s to", from.c_str()).c_str(), to, errno,
-                 kCheckDisk);
+  return write_failure(strf("cannot rename %s to", from.c_str()).c_str(), to, errno);
 }
 
 Status make_directory(const std::string& path) {
@@ -115,7 +114,7 @@ Status sync_directory(const std::string& path) {
   Descriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory.ok()) return failure(Exit::kIoError, "cannot open", path, errno, kCheckDisk);
   if (::fsync(directory.get()) != 0) {
-    return failure(Exit::kIoError, "cannot flush directory", path, errno, kCheckDisk);
+    return write_failure("cannot flush directory", path, errno);
   }
   return Status();
 }
@@ -136,7 +135,7 @@ Result<std::vector<std::string>> list_directory(const std::string& path) {
 }
 
 Status remove_file(const std::string& path) {
-  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return Status();
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR) return Status();
   return failure(Exit::kIoError, "cannot remove", path, errno, kCheckPath);
 }
 

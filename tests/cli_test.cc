@@ -22,12 +22,14 @@ struct Outcome {
 
 class CliTest : public testing::Test {
  protected:
-  Outcome run(std::vector<std::string> words) {
+  // Results go to `out`, or to a file that is read back.
+  Outcome run(std::vector<std::string> words, std::string out = "") {
     words.insert(words.begin(), PAGODA_BINARY);
     std::vector<char*> argv;
     for (std::string& word : words) argv.push_back(word.data());
     argv.push_back(nullptr);
-    const std::string out = dir_.file("stdout"), err = dir_.file("stderr");
+    if (out.empty()) out = dir_.file("stdout");
+    const std::string err = dir_.file("stderr");
     posix_spawn_file_actions_t actions;
     CHECK(posix_spawn_file_actions_init(&actions) == 0);
     const int flags = O_WRONLY | O_CREAT | O_TRUNC;
@@ -38,8 +40,9 @@ class CliTest : public testing::Test {
     posix_spawn_file_actions_destroy(&actions);
     int state = 0;
     CHECK(waitpid(child, &state, 0) == child);
-    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state), get_file(out),
-            get_file(err)};
+    const bool is_file = std::filesystem::is_regular_file(out);
+    return {WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state),
+            is_file ? get_file(out) : "", get_file(err)};
   }
 
   // The run ends with `code`, nothing on stdout, and one line "pagoda: ..." holding `names`.
@@ -79,7 +82,8 @@ TEST_F(CliTest, WrongCommandLines) {
   expect_refused({"export", "--out", "x"}, 2, "--checkpoint");
   expect_refused({"export", "--out", "x", "--checkpoint", "r", "--step", "-1"}, 2, "--step");
   expect_refused({"eval"}, 2, "--model.path or --checkpoint");
-  expect_refused({"eval", "--checkpoint", "r"}, 2, "--data.eval_path");
+  expect_refused({"eval", "--model.path", "m"}, 2, "--data.eval_path");
+  expect_refused({"eval", "--checkpoint", dir_.file("none")}, 66, "no such folder");
   expect_refused({"doctor", "--dir", dir_.file("none")}, 66, "no such folder");
   expect_refused({"doctor", "\033[31m"}, 2, "\\x1b[31m");
 }
@@ -135,6 +139,17 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   EXPECT_NE(eval.out.find("--data.eval_path"), std::string::npos);
   EXPECT_EQ(eval.out.find("--optim.beta1"), std::string::npos) << "eval does not read it";
   EXPECT_EQ(run({"ckpt", "verify", "--help"}).code, 0);
+}
+
+// A result that did not arrive is no success.
+TEST_F(CliTest, ResultsThatCannotBeWritten) {
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"--version"}, {"train", "--help"}, {"doctor", "--json"}}) {
+    const Outcome outcome = run(words, "/dev/full");
+    EXPECT_EQ(outcome.code, 74) << words.front();
+    EXPECT_NE(outcome.err.find("pagoda: standard output: cannot write"), std::string::npos)
+        << outcome.err;
+  }
 }
 
 TEST_F(CliTest, Version) {

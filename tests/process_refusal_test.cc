@@ -85,14 +85,61 @@ TEST_F(RefusalTest, OutputFolderNotEmpty) {
   expect_refused(run(train(short_run())), 73, {dir_.file("run"), "not an empty directory"});
   EXPECT_EQ(get_file(dir_.file("run") + "/thesis.txt"), "years of work");
   expect_refused(run({"export", "--checkpoint", dir_.file("nothing"), "--out", dir_.file("run")}),
-                 81, {dir_.file("nothing")});
+                 66, {dir_.file("nothing")});
   fs::remove(dir_.file("run") + "/thesis.txt");
   ASSERT_EQ(run(train(short_run())).code, 0);
   expect_refused(run(train(short_run())), 73, {dir_.file("run")});
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("run")}).code, 0);
 }
 
+// A folder that was there stays, empty as it was found.
+TEST_F(RefusalTest, AFolderOfTheUserStays) {
+  fs::create_directory(dir_.file("run"));
+  Flags bad = short_run();
+  bad["data.path"] = dir_.file("no-text.txt");
+  expect_refused(run(train(bad)), 66, {"no-text.txt"});
+  EXPECT_TRUE(fs::is_directory(dir_.file("run")));
+  const ProcessResult second = run(train(short_run()));
+  EXPECT_EQ(second.code, 0) << second.err;
+}
+
+TEST_F(RefusalTest, ADiskThatIsAFile) {
+  put_file(dir_.file("disk"), "no folder");
+  for (const char* path : {"disk", "disk/below"}) {
+    Flags bad = short_run();
+    bad["memory.disk"] = dir_.file(path);
+    expect_refused(run(train(bad)), 73, {dir_.file("disk"), "Not a directory"});
+  }
+  EXPECT_EQ(get_file(dir_.file("disk")), "no folder");
+}
+
+TEST_F(RefusalTest, EvaluationsWithoutALoss) {
+  const Words words = {"eval", "--json", "--memory.disk", dir_.path(), "--data.sequence_len", "2",
+                       "--train.micro_batch_tokens", "2", "--model.path"};
+  put_file(dir_.file("empty.jsonl"), "{\"text\": \"\"}\n{\"text\": \"\"}\n");
+  ProcessResult refused = run(words + Words{dir_.file("model"), "--data.eval_path",
+                                            dir_.file("empty.jsonl")});
+  expect_refused(refused, 65, {"no token to predict"});
+  EXPECT_EQ(refused.out, "");
+  // Weights so large that products of them overflow.
+  const std::string model = copied_model("huge");
+  const std::string file = model + "/model.safetensors";
+  std::string bytes = get_file(file);
+  for (size_t at = bytes.size() - 64 * kKiB; at < bytes.size(); at += 2) {
+    bytes.replace(at, 2, "\x7f\x7f", 2);
+  }
+  put_file(file, bytes);
+  refused = run(words + Words{model, "--data.eval_path", dir_.file("text.jsonl")});
+  expect_refused(refused, 80, {"not finite"});
+  EXPECT_EQ(refused.out, "");
+}
+
 TEST_F(RefusalTest, MissingInputs) {
+  const std::string none = dir_.file("none");
+  expect_refused(run({"ckpt", "ls", none}), 66, {none, "no such folder"});
+  expect_refused(run({"ckpt", "verify", none}), 66, {none, "no such folder"});
+  expect_refused(run({"eval", "--checkpoint", none, "--data.eval_path", dir_.file("text.jsonl")}),
+                 66, {none, "no such folder"});
   expect_bad_model(dir_.file("no-model"), 66, {dir_.file("no-model")});
   fs::remove_all(dir_.file("run"));
   Flags bad = short_run();

@@ -50,15 +50,57 @@ TEST_F(StopTest, SignalsAtAnyTime) {
     std::this_thread::sleep_for(std::chrono::microseconds(delay_us));
     process->send(SIGTERM);
     const ProcessResult stopped = process->wait();
-    if (stopped.code == 128 + SIGTERM) continue;  // before the handler stood: nothing was begun
-    if (stopped.code != 0) expect_refused(stopped, 75, {"stopped by signal 15"});
+    if (stopped.signal == SIGTERM) continue;  // before the handler stood: nothing was begun
     if (!std::filesystem::exists(dir_.file(run_dir))) {
-      expect_refused(stopped, 75, {"while loading the model", "nothing was saved"});
+      expect_refused(stopped, 128 + SIGTERM, {"while loading the model", "nothing was saved"});
       continue;
     }
+    if (stopped.code != 0) expect_refused(stopped, 75, {"stopped by signal 15"});
     EXPECT_EQ(run(train(flags, {"--resume"})).code, 0);
     expect_reference(run_dir);
+    EXPECT_EQ(evals(run_dir), evals("reference")) << "an evaluation was lost, or is there twice";
   }
+}
+
+// An evaluation that a signal kept from being made is made up for, also that of the last step; what
+// the log says of it is true of the whole run.
+TEST_F(StopTest, EvaluationsAreNotLost) {
+  Flags flags = this->flags("run");
+  flags["train.steps"] = "40";
+  flags["train.save_steps"] = "1000";
+  flags["train.eval_steps"] = "1";
+  flags["data.eval_path"] = dir_.file("text.jsonl");
+  flags["train.eval_batches"] = "2";
+  make_reference(flags);
+  const auto process = start(train(flags));
+  ASSERT_TRUE(process->wait_for_err("step 3/")) << process->err();
+  process->send(SIGTERM);
+  expect_refused(process->wait(), 75, {"--resume"});
+  EXPECT_EQ(checkpoints("run").size(), 2u) << "step 0, and that of the signal";
+  const ProcessResult resumed = run(train(flags, {"--resume"}));
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_EQ(evals("run"), evals("reference"));
+  EXPECT_NE(resumed.err.find(strf("held-out loss: %.4f at step 0,", evals("run").at(0))),
+            std::string::npos)
+      << resumed.err;
+  const ProcessResult again = run(train(flags, {"--resume"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.err.find("all 40 steps were done before"), std::string::npos) << again.err;
+  EXPECT_EQ(again.err.find("nan"), std::string::npos) << again.err;
+  EXPECT_EQ(evals("run"), evals("reference"));
+}
+
+// 75 promises a checkpoint to go on from.
+TEST_F(StopTest, WithoutCheckpointsTheSignalIsTheCode) {
+  Flags flags = this->flags("run");
+  flags["train.steps"] = "1000000";
+  flags["train.save_steps"] = "0";
+  const auto process = start(train(flags));
+  ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
+  process->send(SIGTERM);
+  const ProcessResult stopped = process->wait();
+  expect_refused(stopped, 128 + SIGTERM, {"stopped by signal 15", "nothing was saved"});
+  EXPECT_EQ(stopped.signal, 0) << "it was killed";
 }
 
 TEST_F(StopTest, TheSecondSignalLeavesAtOnce) {
@@ -96,7 +138,7 @@ TEST_F(StopTest, EvaluationsStopToo) {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   process->send(SIGINT);
-  expect_refused(process->wait(), 75, {"stopped by signal 2 while evaluating"});
+  expect_refused(process->wait(), 128 + SIGINT, {"stopped by signal 2 while evaluating"});
   EXPECT_TRUE(std::filesystem::is_empty(dir_.file("scratch")));
 }
 

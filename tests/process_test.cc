@@ -54,6 +54,41 @@ TEST_F(ProcessTest, FromInitToExport) {
   EXPECT_LT(of_folder, eval_loss({"--model.path", dir_.file("model")})) << "nothing was learnt";
 }
 
+// With --checkpoint alone an evaluation is the one the run made of its last step.
+TEST_F(ProcessTest, EvaluatesARunWithItsOwnSettings) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    SCOPED_TRACE(dtype);
+    Flags flags = this->flags(dtype);
+    flags["train.dtype"] = dtype;
+    flags["memory.device"] = flags["memory.host"] = "64MiB";
+    flags["train.eval_steps"] = "12";
+    flags["train.eval_batches"] = "3";
+    flags["data.eval_path"] = dir_.file("text.jsonl");
+    ASSERT_EQ(run(train(flags)).code, 0);
+    const Words words = {"eval", "--json", "--checkpoint", dir_.file(dtype), "--memory.disk",
+                         dir_.path()};
+    EXPECT_EQ(json_loss(run(words)), evals(dtype).at(12));
+    EXPECT_NE(json_loss(run(words + Words{"--train.eval_batches", "4"})), evals(dtype).at(12));
+    put_file(dir_.file("run.toml"), "[train]\neval_batches = 4\n");
+    EXPECT_EQ(json_loss(run(words + Words{dir_.file("run.toml")})),
+              json_loss(run(words + Words{"--train.eval_batches", "4"})));
+  }
+}
+
+// The log says what a run was told, and of each of its checkpoints.
+TEST_F(ProcessTest, MetricsTellOptionsAndCheckpoints) {
+  ASSERT_EQ(run(train(flags("run"))).code, 0);
+  std::istringstream lines(get_file(dir_.file("run") + "/metrics.jsonl"));
+  std::string first;
+  std::getline(lines, first);
+  const auto options = nlohmann::json::parse(first)["options"];
+  EXPECT_EQ(options["train.steps"], 12) << first;
+  EXPECT_EQ(options["optim.learning_rate"], 3e-3) << first;
+  EXPECT_EQ(options["data.path"][0], dir_.file("text.jsonl")) << first;
+  EXPECT_EQ(options["train.dtype"], "bf16") << first;
+  EXPECT_EQ(checkpoints("run").size(), 5u) << "steps 0, 3, 6, 9 and 12";
+}
+
 TEST_F(ProcessTest, AnUntrainedRunExportsTheModelByteForByte) {
   Flags stopped = flags("run");
   stopped["train.steps"] = "1000000";

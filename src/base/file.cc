@@ -30,7 +30,7 @@ Status write_exact(int fd, const std::string& path, int64_t offset, const void* 
         pwrite(fd, from, static_cast<size_t>(std::min(bytes, kMaxTransferBytes)), offset);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return Status(Exit::kIoError,
+      return Status(exit_of_write(n == 0 ? ENOSPC : errno),
                     strf("%s: write error at byte %lld: %s; the incomplete file is removed, make "
                          "room or use another disk",
                          printable(path).c_str(), (long long)offset,
@@ -180,19 +180,24 @@ Status OutputFile::write_at(int64_t offset, const void* data, int64_t bytes) {
 Status OutputFile::commit() {
   CHECK(fd_ >= 0);
   if (fsync(fd_) != 0) {
-    const Status error(Exit::kIoError, strf("%s: flush failed: %s; the file is removed",
-                                            printable(path_).c_str(), reason().c_str()));
+    const Status error(exit_of_write(errno), strf("%s: flush failed: %s; the file is removed",
+                                                  printable(path_).c_str(), reason().c_str()));
     discard();
     return error;
   }
   if (rename((path_ + ".tmp").c_str(), path_.c_str()) != 0) {
-    const Status error(Exit::kIoError, strf("%s: rename failed: %s; the file is removed",
-                                            printable(path_).c_str(), reason().c_str()));
+    const Status error(exit_of_write(errno), strf("%s: rename failed: %s; the file is removed",
+                                                  printable(path_).c_str(), reason().c_str()));
     discard();
     return error;
   }
   ::close(std::exchange(fd_, -1));
   return sync_directory_of(path_);
+}
+
+Exit exit_of_write(int error) {
+  const bool no_room = error == ENOSPC || error == EDQUOT || error == EFBIG;
+  return no_room ? Exit::kCannotCreate : Exit::kIoError;
 }
 
 Status write_text_file(const std::string& path, const std::string& content) {
@@ -205,6 +210,16 @@ std::string absolute_path(const std::string& path) {
   std::error_code failed;  // the working directory was removed
   const std::filesystem::path absolute = std::filesystem::absolute(path, failed);
   return failed ? path : absolute.lexically_normal().string();
+}
+
+std::string nearest_directory(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  fs::path at = path;
+  while (!at.empty() && !fs::is_directory(at, error) && at != at.parent_path()) {
+    at = at.parent_path();
+  }
+  return at.empty() ? "." : at.string();
 }
 
 Status create_empty_directory(const std::string& path) {

@@ -65,11 +65,18 @@ class OutputFile {
   int64_t bytes_ = 0;
 };
 
+// What a failed write or flush with this errno means: kCannotCreate where there is no room (ENOSPC,
+// EDQUOT, EFBIG), which is no fault of the disk; else kIoError.
+Exit exit_of_write(int error);
+
 // The same for a small file.
 Status write_text_file(const std::string& path, const std::string& content);
 
 // The same file from whatever working directory.
 std::string absolute_path(const std::string& path);
+
+// `path`, or the nearest directory above it that exists; "." where a relative path has none.
+std::string nearest_directory(const std::string& path);
 
 // Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
 // kCannotCreate.

@@ -23,11 +23,15 @@ enum class Exit : int {
   kDeviceMemory = 72,   // device budget too small
   kCannotCreate = 73,   // cannot create output, no disk space at start, store in use
   kIoError = 74,        // I/O error or corruption while running
-  kStopped = 75,        // stopped on request with a valid checkpoint; requeue me
+  kStopped = 75,        // stopped on request with a valid checkpoint; requeue me (exit_of_signal())
   kDiverged = 80,       // non-finite loss or gradients
   kNoCheckpoint = 81,   // no valid checkpoint to resume from
   kMismatch = 82,       // checkpoint does not fit the configuration, data or build
 };
+
+// Stopped by a signal without a checkpoint to resume from: 128 + its number, as a shell reports the
+// end of a program that does not catch it.
+inline Exit exit_of_signal(int signal) { return static_cast<Exit>(128 + signal); }
 
 class [[nodiscard]] Status {
  public:

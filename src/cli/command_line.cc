@@ -1,5 +1,7 @@
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "base/edit_distance.h"
 #include "base/log.h"
@@ -16,7 +18,8 @@ constexpr const char* kFooter =
     "missing,\n"
     "69 facility missing, 70 internal error, 71 host memory, 72 device memory, 73 cannot create\n"
     "output, 74 I/O error, 75 stopped with a valid checkpoint (run again with --resume),\n"
-    "80 diverged, 81 no valid checkpoint, 82 checkpoint does not fit the configuration";
+    "80 diverged, 81 no valid checkpoint, 82 checkpoint does not fit the configuration,\n"
+    "128 + n stopped by signal n with nothing to resume";
 constexpr size_t kHelpColumn = 38;
 constexpr size_t kMaxMessage = 2000;
 
@@ -132,6 +135,13 @@ Status run(CommandLine& line, int argc, const char* const* argv) {
   return Status(Exit::kInternal, "a command without a body");
 }
 
+// A result that did not arrive is no success.
+Status flush_results() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return Status();
+  return Status(Exit::kIoError, strf("standard output: cannot write: %s; the results are "
+                                     "incomplete", std::strerror(errno)));
+}
+
 }  // namespace
 
 int run_command_line(int argc, const char* const* argv) {
@@ -146,6 +156,7 @@ int run_command_line(int argc, const char* const* argv) {
   } catch (const std::exception& error) {
     status = Status(Exit::kInternal, std::string("internal error: ") + error.what());
   }
+  if (status.ok()) status = flush_results();
   set_status_line("");
   if (!status.ok()) {
     std::fprintf(stderr, "pagoda: %s\n", printable(status.message(), kMaxMessage).c_str());

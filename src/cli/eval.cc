@@ -1,5 +1,6 @@
 // pagoda eval [run.toml] (--model.path DIR | --checkpoint RUN) --data.eval_path TEXT
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "cli/commands.h"
 #include "cli/run_file.h"
@@ -8,14 +9,20 @@
 namespace pagoda {
 namespace {
 
+bool is_one_of(const Option& option, std::initializer_list<const char*> keys) {
+  return std::find(keys.begin(), keys.end(), option.key) != keys.end();
+}
+
+// What a loss depends on: of the run that is evaluated, unless told otherwise.
+bool taken_from_run(const Option& option) {
+  return is_one_of(option, {"data.eval_path", "data.sequence_len", "train.dtype",
+                            "train.micro_batch_tokens", "train.eval_batches"});
+}
+
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
-  for (const char* key :
-       {"model.path", "data.eval_path", "data.sequence_len", "train.dtype",
-        "train.micro_batch_tokens", "train.eval_batches", "train.threads", "train.host_devices"}) {
-    if (option.key == key) return true;
-  }
-  return option.section == "memory";
+  return taken_from_run(option) || option.section == "memory" ||
+         is_one_of(option, {"model.path", "train.threads", "train.host_devices"});
 }
 
 class EvalCommand : public Command {
@@ -26,7 +33,9 @@ class EvalCommand : public Command {
         .add_option("run_file", run_file_, "run file (TOML); flags win over it")
         ->type_name("RUN.toml");
     app()
-        .add_option("--checkpoint", flags_.checkpoint, "folder of a run: its newest checkpoint")
+        .add_option("--checkpoint", flags_.checkpoint,
+                    "folder of a run: its newest checkpoint; the run's text, lengths and dtype are "
+                    "used where no flag or run file gives others")
         ->type_name("RUN");
     app().add_flag("--json", flags_.json, "print one JSON object");
     config_.declare(table_);
@@ -35,6 +44,7 @@ class EvalCommand : public Command {
 
   Status run() override {
     if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    if (!flags_.checkpoint.empty()) RETURN_IF_ERROR(take_settings_of_run());
     if (config_.model.path.empty() && flags_.checkpoint.empty()) {
       return Status(Exit::kUsage, "eval: nothing to evaluate; name --model.path or --checkpoint");
     }
@@ -46,6 +56,22 @@ class EvalCommand : public Command {
   }
 
  private:
+  // Gives the options that neither a flag nor the run file has set the values of the run.
+  Status take_settings_of_run() {
+    ASSIGN_OR_RETURN(const std::string settings, checkpoint_settings(flags_.checkpoint));
+    const auto items = parse_run_file(settings, "the checkpoint's configuration", table_);
+    if (!items.ok()) {
+      return Status(Exit::kMismatch, "a build with other options made this checkpoint: " +
+                                         items.status().message());
+    }
+    for (const RunFileItem& item : items.value()) {
+      const Option& option = *table_.find(item.key);
+      if (!taken_from_run(option) || app().count("--" + item.key) > 0) continue;
+      RETURN_IF_ERROR(option.assign(item.texts));
+    }
+    return Status();
+  }
+
   std::string run_file_;
   EvalFlags flags_;
   RunConfig config_;

@@ -44,7 +44,9 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
     total.loss += sum.loss;
     total.weight += sum.weight;
   }
-  return total;
+  if (total.weight > 0) return total;
+  return Status(Exit::kBadData, "the held-out text has no token to predict: each of its documents "
+                                "is a single token; give other text");
 }
 
 }  // namespace pagoda

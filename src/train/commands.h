@@ -15,7 +15,8 @@ struct TrainFlags {
   bool resume = false;  // continue from the newest valid checkpoint of train.output_dir
   bool quiet = false;   // warnings only; base/log is already told
 };
-// `config` has passed validate_for_training(). kStopped after a signal and a saved checkpoint.
+// `config` has passed validate_for_training(). kStopped after a signal and a saved checkpoint,
+// exit_of_signal() after one that leaves nothing to resume.
 Status run_train(const RunConfig& config, const TrainFlags& flags);
 
 struct EvalFlags {
@@ -27,6 +28,9 @@ struct EvalFlags {
 // Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
 // holds). One JSON object on stdout, or one line.
 Status run_eval(const RunConfig& config, const EvalFlags& flags);
+
+// The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.
+Result<std::string> checkpoint_settings(const std::string& run);
 
 struct InitFlags {
   std::string config_path;     // a Hugging Face config.json

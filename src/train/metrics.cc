@@ -32,29 +32,19 @@ const char* type_name(MetricsType type) {
   return "run";
 }
 
-Json to_json(const MetricsValue& value) {
-  if (const double* real = std::get_if<double>(&value); real && !std::isfinite(*real))
-    return Json();
-  return std::visit([](const auto& v) { return Json(v); }, value);
-}
-
-bool is_later(const std::string& line, int64_t keep_step) {
-  const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-  if (!object.is_object() || !object.contains("step")) return false;
-  const Json& step = object["step"];
-  return step.is_number_integer() && step.get<int64_t>() > keep_step;
-}
-
-// Length of the whole lines before the first one of a later step.
-int64_t kept_bytes(const std::string& path, int64_t keep_step) {
-  if (keep_step < 0) return 0;
-  std::ifstream in(path, std::ios::binary);
-  int64_t bytes = 0;
-  for (std::string line; std::getline(in, line);) {
-    if (in.eof() || is_later(line, keep_step)) break;  // eof: no newline, so not a whole line
-    bytes += static_cast<int64_t>(line.size()) + 1;
+struct ToJson {
+  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(); }
+  Json operator()(const MetricsObject& value) const { return Json::parse(value.json); }
+  template <typename T>
+  Json operator()(const T& value) const {
+    return Json(value);
   }
-  return bytes;
+};
+
+// The step an object is about, -1 if it names none.
+int64_t step_of(const Json& object) {
+  const auto step = object.is_object() ? object.find("step") : object.end();
+  return step != object.end() && step->is_number_integer() ? step->get<int64_t>() : -1;
 }
 
 bool write_all(int file, const std::string& text) {
@@ -70,10 +60,19 @@ bool write_all(int file, const std::string& text) {
 
 }  // namespace
 
+void EvalHistory::add(int64_t step, double loss) {
+  if (first_step < 0) {
+    first_step = step;
+    first_loss = loss;
+  }
+  last_step = step;
+  last_loss = loss;
+}
+
 std::string metrics_line(MetricsType type, const MetricsFields& fields) {
   Json object;
   object["type"] = type_name(type);
-  for (const auto& [name, value] : fields) object[name] = to_json(value);
+  for (const auto& [name, value] : fields) object[name] = std::visit(ToJson(), value);
   return object.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -83,13 +82,29 @@ Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, 
     return Status(Exit::kCannotCreate, printable(path) + ": " + std::strerror(errno) +
                                            "; metrics need a writable output folder");
   }
-  const int64_t bytes = kept_bytes(path, keep_step);
-  std::unique_ptr<MetricsFile> metrics(new MetricsFile(file, bytes, path));
-  if (::ftruncate(file, bytes) != 0) {
+  std::unique_ptr<MetricsFile> metrics(new MetricsFile(file, path));
+  if (keep_step >= 0) metrics->keep_until(keep_step);
+  if (::ftruncate(file, metrics->bytes_) != 0) {
     return Status(Exit::kCannotCreate,
                   printable(path) + ": cannot be cut to the resumed step: " + std::strerror(errno));
   }
   return metrics;
+}
+
+// Notes what the whole lines before the first one of a later step hold.
+void MetricsFile::keep_until(int64_t step) {
+  std::ifstream in(path_, std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    if (in.eof()) break;  // no newline, so not a whole line
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (step_of(object) > step) break;
+    bytes_ += static_cast<int64_t>(line.size()) + 1;
+    if (step_of(object) < 0 || object.value("type", Json()) != type_name(MetricsType::kEval)) {
+      continue;
+    }
+    const Json loss = object.value("loss", Json());
+    evals_.add(step_of(object), loss.is_number() ? loss.get<double>() : NAN);
+  }
 }
 
 MetricsFile::~MetricsFile() {

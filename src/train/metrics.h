@@ -17,11 +17,22 @@ namespace pagoda {
 
 enum class MetricsType : uint8_t { kRun, kStep, kEval, kCheckpoint, kWarn };
 
-using MetricsValue = std::variant<int64_t, double, bool, std::string>;
+// An object, already written as JSON.
+struct MetricsObject {
+  std::string json;
+};
+using MetricsValue = std::variant<int64_t, double, bool, std::string, MetricsObject>;
 using MetricsFields = std::vector<std::pair<std::string, MetricsValue>>;
 
 // {"type":"step","step":3,"loss":2.5}, fields in the given order, reals with all their digits.
 std::string metrics_line(MetricsType type, const MetricsFields& fields);
+
+// A run's evaluations so far, over all its resumptions.
+struct EvalHistory {
+  int64_t first_step = -1, last_step = -1;  // -1: none
+  double first_loss = 0, last_loss = 0;     // NaN where it was not finite
+  void add(int64_t step, double loss);
+};
 
 // One thread uses it.
 class MetricsFile {
@@ -35,15 +46,19 @@ class MetricsFile {
   MetricsFile& operator=(const MetricsFile&) = delete;
 
   //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
+  // What the lines that open() kept tell.
+  const EvalHistory& evals() const { return evals_; }
+
   // A failed write warns once and loses that line only; it never stops a run.
   void write(MetricsType type, const MetricsFields& fields);
 
  private:
-  MetricsFile(int file, int64_t bytes, std::string path)
-      : file_(file), bytes_(bytes), path_(std::move(path)) {}
+  MetricsFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
+  void keep_until(int64_t step);
 
   int file_;
-  int64_t bytes_;  // length of the whole lines in the file
+  int64_t bytes_ = 0;  // length of the whole lines in the file
+  EvalHistory evals_;
   std::string path_;
   bool warned_ = false;
 };

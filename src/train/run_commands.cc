@@ -1,6 +1,7 @@
 // The subcommands other than `train`.
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "base/log.h"
@@ -21,7 +22,14 @@ Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
   return open_storage(IoKind::kThreads, run);
 }
 
+Status require_run(const std::string& run, Storage* storage) {
+  if (storage->exists(run)) return Status();
+  return Status(Exit::kNoInput, strf("%s: no such folder; name the train.output_dir of a run",
+                                     printable(run).c_str()));
+}
+
 Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
+  RETURN_IF_ERROR(require_run(run, storage));
   const CheckpointDirectory directory(storage, checkpoints_of(run));
   return step < 0 ? directory.newest() : directory.load(step);
 }
@@ -36,14 +44,12 @@ Result<HfFolder> open_initial_folder(const RunCheckpoint& checkpoint, const std:
                      "started from", path.c_str()));
 }
 
-// A folder of its own for an evaluation's tokens and pages, removed when it is over: on the first
-// of memory.disk, else here.
+// A folder of its own in `parent` for an evaluation's tokens and pages, removed when it is over.
 class ScratchFolder {
  public:
-  ScratchFolder(const RunConfig& config, Storage* storage)
+  ScratchFolder(const std::string& parent, Storage* storage)
       : storage_(storage),
-        path_((config.memory.disk.empty() ? "." : config.memory.disk.front()) +
-              strf("/pagoda-eval-%d", static_cast<int>(getpid()))) {}
+        path_(parent + strf("/pagoda-eval-%d", static_cast<int>(getpid()))) {}
   ~ScratchFolder() {
     const Status removed = storage_->remove_directory(path_);
     if (!removed.ok()) log_warn(removed.message());
@@ -88,8 +94,10 @@ Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
 
 Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   install_stop_signals();
-  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(config.memory.io, "."));
-  const ScratchFolder scratch(config, storage.get());
+  const std::string disk = config.memory.disk.empty() ? "." : config.memory.disk.front();
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
+                   open_storage(config.memory.io, nearest_directory(disk)));
+  const ScratchFolder scratch(disk, storage.get());
   std::unique_ptr<HfFolder> folder;
   std::unique_ptr<WeightSource> source;
   if (flags.checkpoint.empty()) {
@@ -115,12 +123,22 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *source, dataset, storage.get(),
                                                          scratch.path()));
   const double loss = total.loss / total.weight;
+  if (!std::isfinite(loss)) {
+    return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "
+                                   "earlier checkpoint, or train in fp32");
+  }
   if (flags.json) {
-    std::printf("{\"loss\": %.9g, \"tokens\": %.0f}\n", loss, total.weight);
+    std::printf("{\"loss\": %.17g, \"tokens\": %.0f}\n", loss, total.weight);
   } else {
     std::printf("loss %.6f over %.0f tokens\n", loss, total.weight);
   }
   return Status();
+}
+
+Result<std::string> checkpoint_settings(const std::string& run) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(run));
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
+  return checkpoint.resolved_config;
 }
 
 Status run_init(const InitFlags& flags) {
@@ -149,6 +167,7 @@ Status run_export(const ExportFlags& flags) {
 
 Status run_ckpt_list(const CkptFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
+  RETURN_IF_ERROR(require_run(flags.run, storage.get()));
   const CheckpointDirectory directory(storage.get(), checkpoints_of(flags.run));
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
   if (steps.empty()) {
@@ -157,7 +176,8 @@ Status run_ckpt_list(const CkptFlags& flags) {
   std::string json;
   for (int64_t step : steps) {
     const auto checkpoint = directory.load(step);
-    const char* state = checkpoint.ok() ? "ok" : "damaged";
+    const bool foreign = checkpoint.status().code() == Exit::kMismatch;
+    const char* state = checkpoint.ok() ? "ok" : foreign ? "another format" : "damaged";
     const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
     if (flags.json) {
       json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",

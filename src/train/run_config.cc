@@ -237,6 +237,18 @@ std::string RunConfig::to_toml() const {
   return text;
 }
 
+std::string RunConfig::to_json() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    // The literals of TOML that options have are those of JSON too.
+    text += (text.empty() ? "\"" : ", \"") + option.key + "\": " + option.toml();
+  }
+  return "{" + text + "}";
+}
+
 std::vector<std::string> RunConfig::disk_directories() const {
   if (memory.disk.empty()) return {train.output_dir + "/store"};
   std::vector<std::string> directories;

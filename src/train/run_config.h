@@ -90,6 +90,9 @@ struct RunConfig {
   // A run file with every option in it; parses back to an equal configuration.
   std::string to_toml() const;
 
+  // The same as one JSON object, "section.key": value.
+  std::string to_json() const;
+
   // Derived values, so that each default rule has one place.
   std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
   int compute_threads() const;                        // train.threads, or the usable cores

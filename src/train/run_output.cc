@@ -54,8 +54,12 @@ Status remove_unfinished_start(const fs::path& folder) {
 RunOutput::~RunOutput() {
   if (!created_) return;
   std::error_code error;
-  fs::remove_all(path_, error);
-  if (error) log_warn(strf("%s could not be removed: %s", path_.c_str(), error.message().c_str()));
+  if (found_) {
+    for (const auto& entry : fs::directory_iterator(path_, error)) fs::remove_all(entry, error);
+  } else {
+    fs::remove_all(path_, error);
+  }
+  if (error) log_warn(strf("%s could not be emptied: %s", path_.c_str(), error.message().c_str()));
 }
 
 Status RunOutput::lock() {
@@ -70,7 +74,8 @@ Status RunOutput::lock() {
 
 Status RunOutput::create() {
   std::error_code error;
-  if (fs::is_directory(path_, error)) {
+  found_ = fs::is_directory(path_, error);
+  if (found_) {
     RETURN_IF_ERROR(lock());
     RETURN_IF_ERROR(remove_unfinished_start(path_));
   }
@@ -88,16 +93,6 @@ Status RunOutput::reuse() {
   return Status(Exit::kNoInput, strf("%s is no folder, so there is no run to resume; check "
                                      "train.output_dir, or start without --resume",
                                      path_.c_str()));
-}
-
-std::string RunOutput::store_parent(const RunConfig& config) const {
-  fs::path at = config.disk_directories().front();
-  std::error_code error;
-  while (!at.empty() && !fs::is_directory(at, error)) {
-    if (at == at.parent_path()) break;
-    at = at.parent_path();
-  }
-  return at.empty() ? "." : at.string();
 }
 
 }  // namespace pagoda

@@ -10,9 +10,10 @@
 
 namespace pagoda {
 
-// Creates the folder of a fresh run, and takes it away again if the start fails, so that the same
-// command can be repeated. While the object lives the folder is locked against other runs (where
-// the file system can lock a directory; the page file has a lock of its own).
+// Creates the folder of a fresh run, and takes it away again if the start fails (one that was there
+// is only emptied), so that the same command can be repeated. While the object lives the folder is
+// locked against other runs (where the file system can lock a directory; the page file has a lock
+// of its own).
 class RunOutput {
  public:
   explicit RunOutput(std::string path) : path_(std::move(path)) {}
@@ -29,8 +30,6 @@ class RunOutput {
   Status reuse();
   // The start succeeded: the folder stays.
   void keep() { created_ = false; }
-  // An existing directory on the file system of the run's store, for probing.
-  std::string store_parent(const RunConfig& config) const;
 
  private:
   Status lock();
@@ -38,6 +37,7 @@ class RunOutput {
   std::string path_;
   Descriptor lock_;
   bool created_ = false;
+  bool found_ = false;  // create() took a folder that was there
 };
 
 }  // namespace pagoda

@@ -1,7 +1,7 @@
 // `pagoda train`: the loop around a Trainer: what is printed, measured, evaluated and saved when.
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <optional>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -30,16 +30,20 @@ class TrainRun {
       : config_(config),
         trainer_(std::move(trainer)),
         metrics_(std::move(metrics)),
-        progress_(config.train.log_steps) {}
+        progress_(config.train.log_steps),
+        evals_(metrics_->evals()) {}
 
-  Status run();
+  Status run(bool resumed);
 
  private:
   Status one_step();
+  bool due(int64_t every) const;
   Status between_steps();
   Status stop(int signal);
   Status evaluate();
   Status save();
+  Status commit();
+  void warn(const std::string& text);
   void report(const StepResult& result, double step_s);
   Status finish();
 
@@ -50,14 +54,21 @@ class TrainRun {
   Pager::Counters counters_before_;
   int64_t stalled_us_before_ = 0;
   int64_t failed_saves_ = 0;
-  double first_eval_ = NAN, last_eval_ = NAN, last_loss_ = NAN;
+  EvalHistory evals_;
+  std::optional<double> last_loss_;  // of a step of this process
 };
 
-Status TrainRun::run() {
+Status TrainRun::run(bool resumed) {
   metrics_->write(MetricsType::kRun, {{"step", trainer_->steps_done()},
                                       {"steps", config_.train.steps},
-                                      {"version", std::string(PAGODA_VERSION)}});
-  if (trainer_->steps_done() == 0) RETURN_IF_ERROR(evaluate());
+                                      {"version", std::string(PAGODA_VERSION)},
+                                      {"options", MetricsObject{trainer_->config().to_json()}}});
+  if (!resumed && trainer_->saved_step() == 0) {
+    metrics_->write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
+  }
+  // A signal may have come between a step and its evaluation.
+  const bool evaluated = evals_.last_step == trainer_->steps_done();
+  if (due(config_.train.eval_steps) && !evaluated) RETURN_IF_ERROR(evaluate());
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
   while (trainer_->steps_done() < config_.train.steps) {
     RETURN_IF_ERROR(one_step());
@@ -74,10 +85,15 @@ Status TrainRun::one_step() {
   report(result, seconds_since(start));
   last_loss_ = result.loss;
   if (result.skipped) {
-    log_warn(strf("step %lld: non-finite gradient; the step was skipped, nothing was updated",
-                  (long long)trainer_->steps_done()));
+    warn(strf("step %lld: non-finite gradient; the step was skipped, nothing was updated",
+              (long long)trainer_->steps_done()));
   }
   return Status();
+}
+
+void TrainRun::warn(const std::string& text) {
+  log_warn(text);
+  metrics_->write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
 }
 
 void TrainRun::report(const StepResult& result, double step_s) {
@@ -119,11 +135,15 @@ void TrainRun::report(const StepResult& result, double step_s) {
 Status TrainRun::stop(int signal) {
   const int64_t step = trainer_->steps_done();
   if (config_.train.save_steps == 0) {
-    return Status(Exit::kStopped, strf("stopped by signal %d after step %lld; nothing was saved "
-                                       "(train.save_steps is 0)", signal, (long long)step));
+    const int64_t saved = trainer_->saved_step();
+    return Status(saved < 0 ? exit_of_signal(signal) : Exit::kStopped,
+                  strf("stopped by signal %d after step %lld; nothing was saved "
+                       "(train.save_steps is 0)", signal, (long long)step) +
+                      (saved < 0 ? "" : strf("; --resume continues from step %lld",
+                                             (long long)saved)));
   }
   log_info(strf("signal %d: saving step %lld", signal, (long long)step));
-  const Status saved = trainer_->save();
+  const Status saved = commit();
   if (saved.code() == Exit::kDiverged) {
     return Status(Exit::kStopped,
                   strf("stopped by signal %d after step %lld, which was skipped and "
@@ -135,11 +155,13 @@ Status TrainRun::stop(int signal) {
                                      "continue with --resume", signal, (long long)step));
 }
 
-Status TrainRun::between_steps() {
+bool TrainRun::due(int64_t every) const {
   const int64_t step = trainer_->steps_done();
-  const bool last = step == config_.train.steps;
+  return every > 0 && (step == config_.train.steps || step % every == 0);
+}
+
+Status TrainRun::between_steps() {
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
-  const auto due = [&](int64_t every) { return every > 0 && (last || step % every == 0); };
   if (due(config_.train.eval_steps)) RETURN_IF_ERROR(evaluate());
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
@@ -147,16 +169,28 @@ Status TrainRun::between_steps() {
 }
 
 Status TrainRun::evaluate() {
-  if (!trainer_->can_evaluate() || config_.train.eval_steps == 0) return Status();
+  if (!trainer_->can_evaluate()) return Status();
   progress_.activity("evaluating");
   const auto evaluated = trainer_->evaluate();
-  if (!evaluated.ok() && evaluated.status().code() == Exit::kStopped) return Status();
+  if (evaluated.status().code() == exit_of_signal(stop_requested())) return Status();
   RETURN_IF_ERROR(evaluated.status());
   const double loss = evaluated.value();
-  if (std::isnan(first_eval_)) first_eval_ = loss;
-  last_eval_ = loss;
+  evals_.add(trainer_->steps_done(), loss);
   log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
   metrics_->write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
+  return Status();
+}
+
+// A durable checkpoint of this step, if there is none yet.
+Status TrainRun::commit() {
+  const int64_t step = trainer_->steps_done();
+  if (trainer_->saved_step() == step) return Status();
+  progress_.activity("saving");
+  const auto start = std::chrono::steady_clock::now();
+  RETURN_IF_ERROR(trainer_->save());
+  const double save_s = seconds_since(start);
+  log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
+  metrics_->write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
   return Status();
 }
 
@@ -164,33 +198,29 @@ Status TrainRun::evaluate() {
 // space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must
 // not be, unless the run ends with it.
 Status TrainRun::save() {
-  progress_.activity("saving");
-  const auto start = std::chrono::steady_clock::now();
-  const Status saved = trainer_->save();
-  if (!saved.ok()) {
-    const bool no_room = saved.code() == Exit::kCannotCreate;
-    const bool last = trainer_->steps_done() == config_.train.steps;
-    if (last || (!no_room && saved.code() != Exit::kDiverged)) return saved;
-    if (no_room && ++failed_saves_ >= kMostFailedSaves) return saved;
-    log_warn(strf("checkpoint of step %lld skipped, the last is step %lld: %s",
-                  (long long)trainer_->steps_done(), (long long)trainer_->saved_step(),
-                  saved.message().c_str()));
-    return Status();
-  }
-  failed_saves_ = 0;
-  const double save_s = seconds_since(start);
-  log_info(strf("saved step %lld in %.1f s", (long long)trainer_->steps_done(), save_s));
-  metrics_->write(MetricsType::kCheckpoint, {{"step", trainer_->steps_done()}, {"save_s", save_s}});
+  const Status saved = commit();
+  const bool no_room = saved.code() == Exit::kCannotCreate;
+  failed_saves_ = no_room ? failed_saves_ + 1 : 0;
+  const bool may_go_on = no_room || saved.code() == Exit::kDiverged;
+  const bool last = trainer_->steps_done() == config_.train.steps;
+  if (saved.ok() || !may_go_on || last || failed_saves_ >= kMostFailedSaves) return saved;
+  warn(strf("checkpoint of step %lld skipped, the last is step %lld: %s",
+            (long long)trainer_->steps_done(), (long long)trainer_->saved_step(),
+            saved.message().c_str()));
   return Status();
 }
 
 Status TrainRun::finish() {
   set_status_line("");
   const std::string& out = config_.train.output_dir;
-  log_info(strf("done: %lld steps, last loss %.4f", (long long)trainer_->steps_done(), last_loss_));
-  if (!std::isnan(last_eval_)) {
-    log_info(strf("held-out loss: %.4f at first, %.4f now (%+.1f %%)", first_eval_, last_eval_,
-                  100.0 * (last_eval_ / first_eval_ - 1.0)));
+  const auto steps = static_cast<long long>(trainer_->steps_done());
+  log_info(last_loss_ ? strf("done: %lld steps, last loss %.4f", steps, *last_loss_)
+                      : strf("all %lld steps were done before", steps));
+  if (evals_.last_step >= 0) {
+    log_info(strf("held-out loss: %.4f at step %lld, %.4f at step %lld (%+.1f %%)",
+                  evals_.first_loss, (long long)evals_.first_step, evals_.last_loss,
+                  (long long)evals_.last_step,
+                  100.0 * (evals_.last_loss / evals_.first_loss - 1.0)));
   }
   log_info(strf("metrics: %s/metrics.jsonl", out.c_str()));
   if (trainer_->saved_step() >= 0) {
@@ -211,7 +241,8 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   RunOutput output(config.train.output_dir);
   RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
-                   open_storage(config.memory.io, output.store_parent(config)));
+                   open_storage(config.memory.io,
+                                nearest_directory(config.disk_directories().front())));
   log_info("io: " + storage->describe());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::start(config, flags.resume, storage.get()));
@@ -224,7 +255,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
                                   trainer->config().to_toml()));
   output.keep();
-  return TrainRun(config, std::move(trainer), std::move(metrics)).run();
+  return TrainRun(config, std::move(trainer), std::move(metrics)).run(flags.resume);
 }
 
 }  // namespace pagoda

@@ -35,8 +35,8 @@ int stop_requested() { return requested; }
 Status stop_status(const char* what) {
   const int signal = stop_requested();
   if (signal == 0) return Status();
-  return Status(Exit::kStopped, strf("stopped by signal %d while %s; nothing was saved, start it "
-                                     "again", signal, what));
+  return Status(exit_of_signal(signal), strf("stopped by signal %d while %s; nothing was saved, "
+                                             "start it again", signal, what));
 }
 
 void request_stop(int signal) { requested = signal; }

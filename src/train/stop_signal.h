@@ -11,8 +11,8 @@ namespace pagoda {
 void install_stop_signals();
 // The signal that asked, 0 while none has. Any thread.
 int stop_requested();
-// kStopped, naming the signal and `what` it interrupted, when one has asked; for long work between
-// steps, where nothing is to be saved.
+// exit_of_signal(), naming the signal and `what` it interrupted, when one has asked; for long work
+// between steps, where nothing is to be saved.
 Status stop_status(const char* what);
 // As if `signal` had arrived; for tests. 0 withdraws it.
 void request_stop(int signal);

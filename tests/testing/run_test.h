@@ -112,16 +112,26 @@ class RunTest : public testing::Test {
     return bytes;
   }
 
-  // Losses by step. A step that is there twice is an error.
-  std::map<int64_t, double> losses(const std::string& run_dir) {
-    std::map<int64_t, double> losses;
+  // By step, what lines of a type in the metrics have in a field. A step twice is an error.
+  std::map<int64_t, double> logged(const std::string& run_dir, const char* type,
+                                   const char* field) {
+    std::map<int64_t, double> values;
     std::istringstream lines(get_file(dir_.file(run_dir) + "/metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
       const auto object = nlohmann::json::parse(line);
-      if (object["type"] != "step") continue;
-      EXPECT_TRUE(losses.emplace(object["step"], object["loss"]).second) << line;
+      if (object["type"] != type) continue;
+      EXPECT_TRUE(values.emplace(object["step"], object[field]).second) << line;
     }
-    return losses;
+    return values;
+  }
+  std::map<int64_t, double> losses(const std::string& run_dir) {
+    return logged(run_dir, "step", "loss");
+  }
+  std::map<int64_t, double> evals(const std::string& run_dir) {
+    return logged(run_dir, "eval", "loss");
+  }
+  std::map<int64_t, double> checkpoints(const std::string& run_dir) {
+    return logged(run_dir, "checkpoint", "step");
   }
 
   TempDir dir_;
