@@ -54,6 +54,8 @@ class PageFile {
     int slots = 2;                         // per durable page; 1 when the run keeps no checkpoints
   };
 
+  static constexpr int kStreams = 2;  // reads, writes
+
   // Bytes on disk that create() will allocate in all, over `directories` files.
   static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1);
 

@@ -59,6 +59,8 @@ class Pager {
     std::vector<uint16_t> page_class;       // of each page; page p is page p of the file
   };
 
+  static constexpr int kStreamsPerDevice = 2;  // uploads, downloads
+
   static int64_t device_bytes(const Options& options, int device);  // the slots' bytes on a device
   static int64_t host_bytes(const Options& options);                // with header room
 

@@ -5,22 +5,20 @@
 #include "offload/storage_posix.h"
 
 namespace pagoda {
-namespace {
-
-// Blocking calls in flight at once; a drive needs few large ones to be busy.
-constexpr int kThreads = 4;
-
-}  // namespace
-
 Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& directory) {
+  return choose_storage(kind, probe_direct_io(directory));
+}
+
+Result<std::unique_ptr<Storage>> choose_storage(IoKind kind, const std::string& access) {
   PosixOptions options;
-  options.access = probe_direct_io(directory);
-  if (kind != IoKind::kThreads) {
+  options.access = access;
+  // Through the page cache the ring has nothing to offer that threads have not.
+  if (kind == IoKind::kUring || (kind == IoKind::kAuto && access == kDirectAccess)) {
     auto uring = make_uring_storage(options);
     if (uring.ok() || kind == IoKind::kUring) return uring;
     options.refused = uring.status().message();
   }
-  return make_thread_storage(options, kThreads);
+  return make_thread_storage(options, kMostStorageThreads);
 }
 
 Status make_durable_directory(Storage* storage, const std::string& path) {

@@ -75,12 +75,16 @@ class Storage {
 // make_directory() that power loss cannot undo: every parent that gains an entry is flushed.
 Status make_durable_directory(Storage* storage, const std::string& path);
 
+// Of the real ones; io_uring has one. Blocking calls in flight at once: a drive needs few large
+// ones to be busy.
+inline constexpr int kMostStorageThreads = 4;
+
 enum class IoKind : uint8_t { kAuto, kUring, kThreads };
 
-// Opens the real storage. kAuto prefers io_uring and falls back to threads with the reason in
-// describe(); kUring fails with kUnavailable where io_uring is refused. `directory` is where the
-// store will live: O_DIRECT and its alignment are probed there (statx STATX_DIOALIGN, then a
-// trial), never assumed.
+// Opens the real storage. kAuto prefers io_uring and falls back to threads, with the reason in
+// describe(), where io_uring or O_DIRECT is refused; kUring fails with kUnavailable where io_uring
+// is refused. `directory` is where the store will live: O_DIRECT and its alignment are probed there
+// (statx STATX_DIOALIGN, then a trial), never assumed.
 Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& directory);
 
 }  // namespace pagoda

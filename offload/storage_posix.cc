@@ -86,7 +86,7 @@ std::string probe_direct_io(const std::string& directory) {
   if (!removed) log_warn("cannot remove " + name);
   if (::ftruncate(file.get(), kIoAlign) != 0) return "not probed (" + error_text(errno) + ")";
   const std::string why = enable_direct_io(file.get());
-  return why.empty() ? "O_DIRECT" : "buffered (" + why + ")";
+  return why.empty() ? kDirectAccess : "buffered (" + why + ")";
 }
 
 Result<int> PosixStorage::open(const std::string& path, int64_t bytes, bool create) {

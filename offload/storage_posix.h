@@ -24,8 +24,10 @@ struct PosixOptions {
   std::string refused;  // why a better storage is not used, for describe()
 };
 
-// "O_DIRECT", or "buffered (reason)" for files that would be created in `directory` (or, while that
-// does not exist, in its nearest parent). Leaves nothing behind.
+inline constexpr char kDirectAccess[] = "O_DIRECT";
+
+// kDirectAccess, or "buffered (reason)" for files that would be created in `directory` (or, while
+// that does not exist, in its nearest parent). Leaves nothing behind.
 std::string probe_direct_io(const std::string& directory);
 
 class PosixStorage : public Storage {
@@ -73,6 +75,9 @@ class PosixStorage : public Storage {
   std::mutex mutex_;  // guards files_ (the vector; each file guards itself)
   std::vector<std::unique_ptr<BulkFile>> files_;  // by handle; null when closed
 };
+
+// open_storage() once probe_direct_io() has said `access`.
+Result<std::unique_ptr<Storage>> choose_storage(IoKind kind, const std::string& access);
 
 // Each is defined in the file of its name.
 std::unique_ptr<Storage> make_thread_storage(PosixOptions options, int threads);

@@ -47,7 +47,7 @@ class ThreadStorage final : public PosixStorage {
   }
 
   std::string describe() const override {
-    std::string text = strf("%d threads, %s", (int)workers_.size(), options().access.c_str());
+    std::string text = strf("%zu threads, %s", workers_.size(), options().access.c_str());
     if (!options().refused.empty()) text += "; " + options().refused;
     return text;
   }

@@ -364,6 +364,20 @@ TEST(OpenStorage, SaysWhatItUses) {
   std::printf("auto: %s\n", (*chosen)->describe().c_str());
 }
 
+// Where O_DIRECT is refused, threads are chosen and the reason is said; who insists gets the ring.
+TEST(OpenStorage, TakesThreadsWithoutDirectAccess) {
+  const auto described = [](IoKind kind, const char* access) {
+    auto storage = choose_storage(kind, access);
+    return storage.ok() ? (*storage)->describe() : storage.status().message();
+  };
+  const std::string direct = described(IoKind::kAuto, kDirectAccess);
+  const std::string buffered = described(IoKind::kAuto, "buffered (no direct I/O here)");
+  EXPECT_TRUE(buffered.starts_with("4 threads, buffered (no direct I/O here)")) << buffered;
+  EXPECT_TRUE(described(IoKind::kUring, "buffered (none)").starts_with("io_uring"));
+  if (direct.find("io_uring refused") != std::string::npos) GTEST_SKIP() << "SKIPPED: " << direct;
+  EXPECT_TRUE(direct.starts_with("io_uring, O_DIRECT")) << direct;
+}
+
 // Makes io_uring_setup fail with EPERM for this process and its children.
 bool forbid_io_uring() {
   sock_filter filter[] = {

@@ -49,6 +49,8 @@ class Executor {
     int threads = 1;               // of the optimizer on the host
   };
 
+  static constexpr int kStreamsPerDevice = 2;  // compute, prefetch; besides, the optimizer's one
+
   // Bytes of device `d`'s arena that the workspaces take, from its start.
   static int64_t workspace_bytes(const ModelConfig& config, const TensorTable& table,
                                  const StepSize& size, int device);

@@ -32,18 +32,10 @@ std::string held_line(const char* what, const Held& h) {
 
 // A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
 constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
-// The main thread, two streams and the pool of the page file, and up to four threads of the
-// storage.
-constexpr int kOtherThreads = 8;
 constexpr int64_t kTensorBytes =
     3 * kKiB;  // names and shapes in tables and files, the header's JSON
 constexpr int64_t kPageBytes = 1 * kKiB;    // slots, events, versions; a checkpoint's tables
 constexpr int64_t kTaskBytes = 1 * kKiB;    // a task, its closures and events while it waits
-
-// Each device has a stream and workers, and so has the optimizer.
-int64_t threads_bytes(const SessionOptions& options) {
-  return kThreadBytes * (options.threads * (options.devices + 1) + kOtherThreads);
-}
 
 int64_t index_bytes(const TensorTable& table, const RunShape& shape) {
   return static_cast<int64_t>(table.tensors.size()) * kTensorBytes +
@@ -80,10 +72,18 @@ int64_t record_bytes(const TensorTable& table, const StepSize& size) {
 
 }  // namespace
 
+int session_threads(const SessionOptions& options) {
+  const int workers = options.threads - 1;  // of a pool, beside the stream that calls it
+  const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
+  const int of_optimizer = workers + 1;
+  return options.devices * of_device + of_optimizer + PageFile::kStreams;
+}
+
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options.size, options.devices);
-  return mapped_file_bytes() + threads_bytes(options) + index_bytes(table, shape) +
+  const int threads = 1 + kMostStorageThreads + session_threads(options);
+  return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
          options.devices *
              kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
          step_bytes(config, options.size) + record_bytes(table, options.size);

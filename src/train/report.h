@@ -8,6 +8,9 @@
 
 namespace pagoda {
 
+// How many threads a session has started when it is open.
+int session_threads(const SessionOptions& options);
+
 // Most memory the process takes beyond the budgets: code and libraries as they are mapped now,
 // threads, tables of tensors and pages, one step's input and tasks, and what the kernels keep per
 // thread. The promise of peak memory is budgets + this.
