@@ -1,6 +1,4 @@
 // The subcommands other than `train`.
-#include <unistd.h>
-
 #include <cmath>
 #include <cstdio>
 
@@ -9,6 +7,7 @@
 #include "train/batch.h"
 #include "train/commands.h"
 #include "train/report.h"
+#include "train/scratch_folder.h"
 #include "train/stop_signal.h"
 #include "train/trainer.h"
 
@@ -44,27 +43,6 @@ Result<HfFolder> open_initial_folder(const RunCheckpoint& checkpoint, const std:
                      "started from", path.c_str()));
 }
 
-// A folder of its own in `parent` for an evaluation's tokens and pages, removed when it is over.
-class ScratchFolder {
- public:
-  ScratchFolder(const std::string& parent, Storage* storage)
-      : storage_(storage),
-        path_(parent + strf("/pagoda-eval-%d", static_cast<int>(getpid()))) {}
-  ~ScratchFolder() {
-    const Status removed = storage_->remove_directory(path_);
-    if (!removed.ok()) log_warn(removed.message());
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-
-  Status create() const { return storage_->make_directory(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  Storage* storage_;
-  std::string path_;
-};
-
 // A forward-only session over a source of weights, in a store of its own that is removed after.
 Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
                                  const Dataset& dataset, Storage* storage,
@@ -97,7 +75,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   const std::string disk = config.memory.disk.empty() ? "." : config.memory.disk.front();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
-  const ScratchFolder scratch(disk, storage.get());
+  ScratchFolder scratch(disk, storage.get());
   std::unique_ptr<HfFolder> folder;
   std::unique_ptr<WeightSource> source;
   if (flags.checkpoint.empty()) {

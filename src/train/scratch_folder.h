@@ -1,0 +1,32 @@
+// A folder for what an evaluation needs on disk: tokens and pages.
+#pragma once
+
+#include <string>
+
+#include "offload/descriptor.h"
+#include "offload/storage.h"
+
+namespace pagoda {
+
+// PARENT/pagoda-eval-PID, removed with its files at the end of the object. Those that killed
+// evaluations left in PARENT are removed by the next one: who lives holds a lock on its folder.
+class ScratchFolder {
+ public:
+  // `storage` is not owned.
+  ScratchFolder(const std::string& parent, Storage* storage);
+  ~ScratchFolder();
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+
+  Status create();
+  const std::string& path() const { return path_; }
+
+ private:
+  void remove_abandoned();
+
+  Storage* storage_;
+  std::string parent_, path_;
+  Descriptor lock_;
+};
+
+}  // namespace pagoda
