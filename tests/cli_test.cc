@@ -99,6 +99,10 @@ TEST_F(CliTest, WrongTrainFlags) {
   expect_refused({"train", "--train.dtype", "fp16"}, 2, "one of fp32, bf16");
   expect_refused({"train", "--memory.device", "120%"}, 2, "memory.device");
   expect_refused({"train", "--data.path", "--model.path", "m"}, 2, "a value is missing");
+  expect_refused({"train", "--train.output_dir", "-q"}, 2,
+                 "--train.output_dir: a value is missing before -q");
+  expect_refused({"export", "--checkpoint", "r", "--out", "--step"}, 2, "before --step");
+  expect_refused({"train", "--optim.weight_decay", "-.5"}, 2, "model.path is missing");
   expect_refused({"train", "--data.path=", "--model.path", "m"}, 2, "a value is missing");
   expect_refused({"train", dir_.file("none.toml")}, 66, "No such file");
   expect_refused({"train", dir_.path()}, 66, "is a folder");

@@ -197,6 +197,10 @@ TEST_F(ResumeTest, DivergenceKeepsTheLastGoodCheckpoint) {
     const ProcessResult verified = run({"ckpt", "verify", "--json", dir_.file("wild")});
     EXPECT_EQ(verified.code, 0) << verified.err;
     EXPECT_EQ(nlohmann::json::parse(verified.out)["step"], 0) << diverged.err;
+    const std::string metrics = get_file(dir_.file("wild") + "/metrics.jsonl");
+    if (clip == std::string("global")) {
+      EXPECT_NE(metrics.find("{\"type\":\"warn\",\"step\":"), std::string::npos) << metrics;
+    }
     EXPECT_TRUE(exported("wild") == get_file(dir_.file("model") + "/model.safetensors"));
   }
 }

@@ -75,6 +75,19 @@ TEST_F(ProcessTest, EvaluatesARunWithItsOwnSettings) {
   }
 }
 
+TEST_F(ProcessTest, RowsLongerThanTheModelKnowsAreWarnedOf) {
+  Flags flags = this->flags("run");
+  flags["data.sequence_len"] = flags["train.micro_batch_tokens"] = "512";
+  flags["train.tokens_per_step"] = "512";
+  flags["train.steps"] = "2";
+  flags["memory.device"] = flags["memory.host"] = "64MiB";
+  const ProcessResult result = run(train(flags));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("warning: data.sequence_len = 512 is more than the 256 positions"),
+            std::string::npos)
+      << result.err;
+}
+
 // The log says what a run was told, and of each of its checkpoints.
 TEST_F(ProcessTest, MetricsTellOptionsAndCheckpoints) {
   ASSERT_EQ(run(train(flags("run"))).code, 0);

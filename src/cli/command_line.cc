@@ -113,6 +113,22 @@ Status refuse_empty_values(int argc, const char* const* argv) {
   return Status();
 }
 
+// CLI11 also takes the next flag for a value. Only a negative number begins with '-'.
+Status refuse_flags_as_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& value : option->results()) {
+      const bool flag = value.size() > 1 && value[0] == '-' &&
+                        value.find_first_of("0123456789.", 1) != 1;
+      if (flag) {
+        return Status(Exit::kUsage, option->get_name() + ": a value is missing before " +
+                                        printable(value) + " (a name that begins so: ./" +
+                                        printable(value) + ")");
+      }
+    }
+  }
+  return Status();
+}
+
 Status run(CommandLine& line, int argc, const char* const* argv) {
   RETURN_IF_ERROR(refuse_empty_values(argc, argv));
   declare(line);
@@ -128,6 +144,7 @@ Status run(CommandLine& line, int argc, const char* const* argv) {
     std::puts(version_text(line.json).c_str());
     return Status();
   }
+  RETURN_IF_ERROR(refuse_flags_as_values(chosen_app(line.root)));
   RETURN_IF_ERROR(refuse_extras(line.root));
   for (const CommandPtr& command : line.commands) {
     if (&command->app() == &chosen_app(line.root)) return command->run();

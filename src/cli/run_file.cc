@@ -198,10 +198,6 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
     for (const Option& option : table.options()) {
       if (option.section != section.name) continue;
       const auto assign = [&option](const CLI::results_t& texts) {
-        if (!texts.empty() && texts.back().starts_with("--")) {
-          throw CLI::ValidationError("--" + option.key + ": a value is missing before " +
-                                     texts.back());
-        }
         const Status status = option.assign(texts);
         if (!status.ok()) throw CLI::ValidationError(status.message());
         return true;

@@ -25,7 +25,7 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.add("path", c.model.path, kRunOnly, "Hugging Face folder to start from");
   t.section("data", "Data");
   t.add("path", c.data.path, kRunOnly, "training text, .txt or .jsonl; repeat for several files");
-  t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: no evaluation");
+  t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: train does not evaluate");
   t.add("sequence_len", c.data.sequence_len, kResults, "length of one sequence", "tokens");
 }
 
@@ -72,7 +72,8 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.add("device", c.memory.device, kRunOnly, "budget of the device, here RAM too; auto: 30%");
   t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
   t.add("disk", c.memory.disk, kRunOnly,
-        "folder for the rest; repeat for several; none: OUTPUT_DIR/store");
+        "folder for the rest; repeat for several; none: OUTPUT_DIR/store, for eval the working "
+        "directory");
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
 }
 
@@ -110,7 +111,8 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_range("train.seed", t.seed, 0, INT64_MAX));
   RETURN_IF_ERROR(check_range("train.save_steps", t.save_steps, 0, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.eval_steps", t.eval_steps, 0, kMaxSteps));
-  RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxSteps));
+  // Times the rows of a microbatch, below 2^31, that is an int64.
+  RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   return check_range("train.host_devices", t.host_devices, 1, 64);

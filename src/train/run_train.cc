@@ -238,6 +238,12 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   const SessionOptions options = session_options(config);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
+  if (config.data.sequence_len > folder.config().max_position_embeddings) {
+    log_warn(strf("data.sequence_len = %lld is more than the %lld positions of the model's "
+                  "max_position_embeddings: it has not learnt those beyond",
+                  (long long)config.data.sequence_len,
+                  (long long)folder.config().max_position_embeddings));
+  }
   RunOutput output(config.train.output_dir);
   RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,

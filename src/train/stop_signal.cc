@@ -16,9 +16,9 @@ void on_signal(int signal) {
   if (requested.exchange(signal) != 0) _exit(128 + signal);
 }
 
-void handle(int signal, void (*handler)(int)) {
+void handle(int signal) {
   struct sigaction action = {};
-  action.sa_handler = handler;
+  action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
   if (sigaction(signal, &action, nullptr) != 0) log_warn("a signal handler could not be set");
 }
@@ -26,8 +26,7 @@ void handle(int signal, void (*handler)(int)) {
 }  // namespace
 
 void install_stop_signals() {
-  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) handle(signal, on_signal);
-  for (int signal : {SIGHUP, SIGPIPE, SIGXFSZ}) handle(signal, SIG_IGN);
+  for (int signal : {SIGINT, SIGTERM, SIGUSR1}) handle(signal);
 }
 
 int stop_requested() { return requested; }

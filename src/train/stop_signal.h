@@ -1,7 +1,6 @@
 // SIGINT, SIGTERM and SIGUSR1 ask a run to stop: the first sets a flag that is looked at between
 // steps and in long work outside of them, the second leaves the process at once with 128 + signal
-// (the last checkpoint is intact). SIGHUP and SIGPIPE are ignored (a lost terminal does not stop a
-// run), and so is SIGXFSZ (a file-size limit is an error of the write that meets it).
+// (the last checkpoint is intact). Signals that the whole program ignores are main's business.
 #pragma once
 
 #include "base/status.h"
