@@ -22,10 +22,6 @@ constexpr int64_t div_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t align_up(int64_t a, int64_t alignment) {
   return div_ceil(a, alignment) * alignment;
 }
-inline int64_t div_exact(int64_t a, int64_t b) {
-  CHECK(b != 0 && a % b == 0, "%lld is not a multiple of %lld", (long long)a, (long long)b);
-  return a / b;
-}
 
 // Converts an integer; a value that does not fit is a bug.
 template <typename To, typename From>

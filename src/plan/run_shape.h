@@ -36,7 +36,6 @@ struct RunShape {
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }
-  int64_t step_tokens() const { return microbatches * microbatch_tokens; }
 };
 
 }  // namespace pagoda

@@ -7,18 +7,6 @@
 
 namespace pagoda {
 
-const char* task_name(TaskKind kind) {
-  constexpr const char* kNames[] = {
-      "adam",           "prefetch",         "embed",          "attention",
-      "route",          "index",            "dispatch",       "expert",
-      "combine",        "residual",         "dense mlp",      "head",           "loss",
-      "route replay",   "dispatch backward", "expert backward", "combine backward",
-      "route backward", "dense mlp backward", "attention backward", "embed backward",
-      "gradient"};
-  static_assert(std::size(kNames) == static_cast<size_t>(TaskKind::kCount));
-  return kNames[static_cast<size_t>(kind)];
-}
-
 namespace {
 constexpr Place kDevice0{Tier::kDevice, 0};
 }

@@ -33,10 +33,7 @@ enum class TaskKind : uint8_t {
   kAttentionBackward,  // gradient of the layer's input
   kEmbedBackward,
   kGradient,           // a record's finished fp32 gradient -> its gradient page, and its norm
-  kCount,
 };
-
-const char* task_name(TaskKind kind);
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };
 

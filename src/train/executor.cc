@@ -145,7 +145,6 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks_.attention_backward(l, b, page(0), page(1), documents(b), step_, s);
     case TaskKind::kEmbedBackward: return blocks_.embed_backward(b, step_, s);
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
-    case TaskKind::kCount: break;
   }
   CHECK(false, "no such task");
 }

@@ -64,7 +64,6 @@ class Session {
   Pager& pager() { return *pager_; }
   Executor& executor() { return *executor_; }
   PageFile& file() { return *file_; }
-  Storage& storage() { return *storage_; }
 
  private:
   Session(const ModelConfig& config, const SessionOptions& options, Storage* storage);

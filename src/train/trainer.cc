@@ -32,24 +32,6 @@ bool is_inside(const std::string& directory, const std::string& output_dir) {
   return directory.starts_with(output_dir + "/");
 }
 
-// Reads the optimizer's result from a session: master weights after all debts are paid.
-class SessionWeights final : public WeightSource {
- public:
-  explicit SessionWeights(Session& session) : session_(session) {}
-  const ModelConfig& config() const override { return session_.config(); }
-  Status read_record(int64_t record, float* out) override {
-    Stream& stream = session_.executor().host_stream();
-    const PageUse use{session_.pages().state(record), Place::host(), Access::kRead};
-    const Lease lease = session_.pager().acquire({&use, 1}, stream, 0);
-    stream.copy(out, lease.data(0), session_.table().records[record].num_elements * 4);
-    stream.synchronize();
-    return session_.pager().status();
-  }
-
- private:
-  Session& session_;
-};
-
 }  // namespace
 
 SessionOptions session_options(const RunConfig& config) {
@@ -304,12 +286,6 @@ Status Trainer::save() {
   checkpoint_.pages.clear();
   saved_step_ = checkpoint_.step;
   return Status();
-}
-
-Status Trainer::export_to(const std::string& directory) {
-  RETURN_IF_ERROR(runner_->settle());
-  SessionWeights source(*session_);
-  return export_weights(source, *folder_, directory);
 }
 
 }  // namespace pagoda

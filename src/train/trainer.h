@@ -36,8 +36,6 @@ class Trainer {
   // A durable checkpoint of this step boundary, if there is none yet. kDiverged, and nothing is
   // saved, after a skipped step: the weights may be spoilt, those of the last checkpoint are not.
   Status save();
-  // As a Hugging Face folder, without a checkpoint.
-  Status export_to(const std::string& directory);
 
   int64_t steps_done() const { return checkpoint_.step; }
   int64_t saved_step() const { return saved_step_; }  // -1: none
