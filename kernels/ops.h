@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 #include "device/device.h"
@@ -155,6 +156,10 @@ class Ops {
   virtual void finish_gradient(DType dt, const float* g, int64_t n, void* out,
                                double* sum_of_squares, Stream& s) = 0;
 };
+
+// What the bits of results depend on beside the inputs: the library that multiplies, and the
+// processor features it uses.
+std::string cpu_ops_build();
 
 // The CPU's ops: any host stream. A stateless singleton.
 Ops& cpu_ops();

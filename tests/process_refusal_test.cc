@@ -57,6 +57,16 @@ TEST_F(RefusalTest, BudgetsNameTheSmallestThatWouldDo) {
   }
 }
 
+// Budgets are a promise; what no machine has is refused, not granted until the system kills the
+// run.
+TEST_F(RefusalTest, MoreThanTheMachineHas) {
+  Flags bad = short_run();
+  bad["train.tokens_per_step"] = bad["train.micro_batch_tokens"] = strf("%d", 1 << 30);
+  bad["memory.device"] = bad["memory.host"] = "100000GiB";
+  expect_refused(run(train(bad)), 71, {"this machine", "lower"});
+  EXPECT_FALSE(fs::exists(dir_.file("run")));
+}
+
 TEST_F(RefusalTest, OutputFolderNotEmpty) {
   fs::create_directory(dir_.file("run"));
   put_file(dir_.file("run") + "/thesis.txt", "years of work");

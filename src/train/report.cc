@@ -1,6 +1,7 @@
 #include "train/report.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/machine.h"
 #include "kernels/working_memory.h"
@@ -78,7 +79,33 @@ int64_t record_bytes(const TensorTable& table, const StepSize& size) {
   return size.training ? 0 : largest * 4;
 }
 
+int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  int64_t bytes = 0;
+  for (int d = 0; d < options.devices; ++d) {
+    bytes += Executor::workspace_bytes(config, table, options.size, d);
+  }
+  return bytes;
+}
+
 }  // namespace
+
+Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
+                            const MemoryPlan& memory) {
+  const int64_t budgets = std::accumulate(memory.device_slot_bytes.begin(),
+                                          memory.device_slot_bytes.end(),
+                                          workspace_bytes(config, options)) +
+                          memory.host_slot_bytes;
+  const int64_t overhead = fixed_overhead_bytes(config, options);
+  const int64_t usable = machine_memory().usable_bytes();
+  if (budgets + overhead <= usable) return Status();
+  return Status(Exit::kHostMemory,
+                strf("memory.device and memory.host take %s and the program up to %s more, but "
+                     "this machine or its cgroup has %s; lower the budgets, train.threads or "
+                     "train.micro_batch_tokens",
+                     format_bytes(budgets).c_str(), format_bytes_up(overhead).c_str(),
+                     format_bytes(usable).c_str()));
+}
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
@@ -98,11 +125,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   for (const PageTable::Page& page : pages.pages) {
     specs.push_back({page.bytes, page.record, page.durable});
   }
-  int64_t workspace = 0, slots = 0;
-  for (int d = 0; d < options.devices; ++d) {
-    workspace += Executor::workspace_bytes(config, table, options.size, d);
-    slots += memory.device_slot_bytes[d];
-  }
+  const int64_t workspace = workspace_bytes(config, options);
+  const int64_t slots = std::accumulate(memory.device_slot_bytes.begin(),
+                                        memory.device_slot_bytes.end(), int64_t{0});
   std::vector<std::string> lines;
   lines.push_back(strf("model: %.1f M parameters, %.1f M active per token, %lld layers, "
                        "%lld experts, top %lld",

@@ -208,6 +208,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   const SessionOptions options = session_options(config);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
+  RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
   RunOutput output(config.train.output_dir);
   RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,

@@ -20,6 +20,8 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
   return Dataset::create(std::move(tokens), options);
 }
 
+std::string build_text() { return strf("pagoda %s, %s", PAGODA_VERSION, cpu_ops_build().c_str()); }
+
 // Runs that share a directory of memory.disk each have a page file of their own there, also when
 // their folders change names.
 std::string new_page_file_name() {
@@ -86,6 +88,11 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
+    if (checkpoint.build != build_text()) {
+      log_warn(strf("the checkpoint was saved by \"%s\", this is \"%s\": the run goes on, but not "
+                    "with the bits it would have had", checkpoint.build.c_str(),
+                    build_text().c_str()));
+    }
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
     const Status started = trainer->start_fresh();
@@ -129,7 +136,7 @@ Status Trainer::start_fresh() {
   checkpoint_.model_json = folder_->config().json;
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.data_fingerprint = data_->file().fingerprint();
-  checkpoint_.build = PAGODA_VERSION;
+  checkpoint_.build = build_text();
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -188,6 +195,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
+  checkpoint_.build = build_text();
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();
