@@ -65,12 +65,19 @@ class Ops {
   // y = x w^T.   x (n, in), w (out, in), y (n, out) of type `y_dt`
   virtual void linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
                       DType y_dt, void* y, Stream& s) = 0;
+  // y = x w^T + bias, rounded once.   bias (out) of dt, y (n, out) of dt
+  virtual void linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                             int64_t in, int64_t out, void* y, Stream& s) = 0;
   // dx = dy w.   dy (n, out) of dt, w (out, in), dx (n, in) of type `dx_dt`
   virtual void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                      int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
   // dw += dy^T x, in kRowBlock blocks of rows in order.   dw (out, in) fp32
   virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
                                       int64_t in, int64_t out, float* dw, Stream& s) = 0;
+
+  // dbias += sum over rows of dy, in kRowBlock blocks in order.   dy (n, dim), dbias (dim) fp32
+  virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
+                             Stream& s) = 0;
 
   // Rotary embedding in place on `heads` heads of each row (half-split as in Hugging Face Llama and
   // Qwen: pairs (i, i + head_dim/2)); angle = position * theta^(-2i/head_dim), cos and sin computed
@@ -136,6 +143,15 @@ class Ops {
   // y[rows[i]] += scale[i] * x[i] (scale nullptr: 1). rows are distinct.   x (n, d), y (N, d) fp32
   virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
                                 int64_t n, int64_t dim, float* y, Stream& s) = 0;
+
+  // x[t] *= scale[t].   x (n, d) fp32, scale (n)
+  virtual void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) = 0;
+
+  // The gate of a shared expert: out = 1 / (1 + exp(-logits)).   logits, out (n) fp32, may alias
+  virtual void sigmoid(const float* logits, int64_t n, float* out, Stream& s) = 0;
+  // dlogits = dout out (1 - out).   out, dout (n) fp32, dlogits (n) of dt
+  virtual void sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n,
+                                void* dlogits, Stream& s) = 0;
 
   // out = round(a + b).   a, out of dt, b of type b_dt; out may alias a or b (when of its type).
   virtual void add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,

@@ -1,5 +1,5 @@
-// The model against Transformers (tests/golden/README.md): logits, losses, every gradient, fifty
-// steps of AdamW, and bf16's distance from fp32.
+// Every family, with experts in both layouts, against Transformers (tests/golden/README.md): logits,
+// losses, every gradient, fifty steps of AdamW, and bf16's distance from fp32.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -15,6 +15,13 @@ namespace {
 constexpr double kWeightDecay = 0.1;
 
 std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
+
+// What a model is expected to compute does not depend on how its files hold the experts.
+std::string expected_of(const std::string& name) {
+  const std::string suffix = "_fused";
+  return golden(name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name) +
+         "/expected.safetensors";
+}
 
 // A model folder in a session with room for everything, on the CPU.
 class Model {
@@ -134,7 +141,7 @@ double total_loss(const StepResult& result, const ModelConfig& config) {
 class Fp32Parity : public testing::TestWithParam<const char*> {};
 
 TEST_P(Fp32Parity, LogitsLossesAndEveryGradient) {
-  const Golden expected(golden(GetParam()) + "/expected.safetensors");
+  const Golden expected(expected_of(GetParam()));
   const StepBatch batch = batch_of(expected);
   Model model(golden(GetParam()), DType::kF32, static_cast<int64_t>(batch.tokens.size()) / 2);
   for (int b = 0; b < 2; ++b) {
@@ -164,28 +171,39 @@ TEST_P(Fp32Parity, LogitsLossesAndEveryGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
-                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied"));
+                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
+                                         "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
+                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
 
-TEST(Fp32Parity, FiftyStepsOfAdamW) {
-  const Golden expected(golden("curve/expected.safetensors"));
+struct Curve {
+  const char* model;
+  const char* expected;
+  int64_t row;  // tokens
+};
+
+class CurveParity : public testing::TestWithParam<Curve> {};
+
+TEST_P(CurveParity, FiftyStepsOfAdamW) {
+  const Golden expected(golden(GetParam().expected));
   const auto ids = expected.ints("input_ids");
   const auto losses = expected.floats("cross_entropy"), norms = expected.floats("grad_norm");
   const auto rates = expected.floats("learning_rate");
-  constexpr int64_t kRow = 40, kTokens = 4 * kRow;
-  Model model(golden("qwen3_moe_tiny"), DType::kF32, 2 * kRow);
+  const int64_t row = GetParam().row, tokens = 4 * row;
+  Model model(golden(GetParam().model), DType::kF32, 2 * row);
   double worst = 0;
   for (size_t step = 0; step < losses.size(); ++step) {
     StepBatch batch;
-    const int32_t* at = ids.data() + static_cast<int64_t>(step) * kTokens;
-    for (int64_t i = 0; i < kTokens; ++i) {
-      const bool last = i % kRow == kRow - 1;
+    const int32_t* at = ids.data() + static_cast<int64_t>(step) * tokens;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const bool last = i % row == row - 1;
       batch.tokens.push_back(at[i]);
       batch.targets.push_back(last ? -1 : at[i + 1]);
-      batch.positions.push_back(static_cast<int32_t>(i % kRow));
+      batch.positions.push_back(static_cast<int32_t>(i % row));
       batch.weights.push_back(last ? 0.0f : 1.0f);
       batch.total_weight += !last;
     }
-    batch.document_start.assign(2, {0, kRow, 2 * kRow});
+    batch.document_start.assign(
+        2, {0, static_cast<int32_t>(row), static_cast<int32_t>(2 * row)});
     auto result = model.runner().train(batch, rates[step]);
     ASSERT_TRUE(result.ok()) << result.status().message();
     worst = std::max(worst, std::abs(result->loss - losses[step]));
@@ -203,11 +221,21 @@ TEST(Fp32Parity, FiftyStepsOfAdamW) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Models, CurveParity,
+    testing::Values(Curve{"qwen3_moe_tiny", "curve/expected.safetensors", 40},
+                    Curve{"mixtral", "mixtral/curve.safetensors", 20},
+                    Curve{"olmoe", "olmoe/curve.safetensors", 20},
+                    Curve{"qwen2_moe_fused", "qwen2_moe/curve.safetensors", 20}),
+    [](const auto& info) { return std::string(info.param.model); });
+
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
 // reference's own bf16. Experts with fewer than 64 tokens are too noisy to compare.
-TEST(Bf16Parity, DistanceToFp32) {
-  const std::string folder = golden("qwen3_moe_bf16");
-  const Golden expected(folder + "/expected.safetensors");
+class Bf16Parity : public testing::TestWithParam<const char*> {};
+
+TEST_P(Bf16Parity, DistanceToFp32) {
+  const std::string folder = golden(GetParam());
+  const Golden expected(expected_of(GetParam()));
   const StepBatch batch = batch_of(expected);
   Model model(folder, DType::kBF16, static_cast<int64_t>(batch.tokens.size()) / 2);
   const ModelConfig& c = model.session().config();
@@ -253,6 +281,9 @@ TEST(Bf16Parity, DistanceToFp32) {
               worst_name.c_str());
   EXPECT_GT(compared, 20);
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
+                         testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe"));
 
 }  // namespace
 }  // namespace pagoda

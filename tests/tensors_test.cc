@@ -81,11 +81,11 @@ TEST(TensorTable, DenseAndMoeLayersHaveTheirNames) {
   EXPECT_TRUE(names.count("lm_head.weight"));
   // q, k, v are one matrix to multiply, and so are gate and up.
   const int64_t layer = table.layer(1), expert = table.expert(1, 0);
-  EXPECT_EQ(table.offset(layer, "k_proj.weight") - table.offset(layer, "q_proj.weight"),
+  EXPECT_EQ(table.offset(layer, TensorRole::kKey) - table.offset(layer, TensorRole::kQuery),
             4 * 8 * 16);
-  EXPECT_EQ(table.offset(layer, "v_proj.weight") - table.offset(layer, "k_proj.weight"),
+  EXPECT_EQ(table.offset(layer, TensorRole::kValue) - table.offset(layer, TensorRole::kKey),
             2 * 8 * 16);
-  EXPECT_EQ(table.offset(expert, "up_proj.weight") - table.offset(expert, "gate_proj.weight"),
+  EXPECT_EQ(table.offset(expert, TensorRole::kUp) - table.offset(expert, TensorRole::kGate),
             12 * 16);
 }
 

@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from reference import qwen3_moe as ref
+from reference import moe as ref
 from reference.text_rows import TextRows
 
 

@@ -132,7 +132,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
                           task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, step_, s);
     case TaskKind::kRouteReplay:
-      return blocks_.route_replay(l, b, page(0), page(1), choices(1), step_, s);
+      blocks_.route(l, b, page(0), page(1), choices(1), true, step_, s);
+      return blocks_.begin_sum_backward(l, b, page(0), step_, s);
     case TaskKind::kDispatchBackward: return blocks_.dispatch(first, n, page(0), true, step_, s);
     case TaskKind::kExpertBackward:
       return blocks_.expert_backward(page(0), page(1), n, task.first, page(2), expert, s);
@@ -152,10 +153,10 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
 
 void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
-  if (!imposed_) return blocks_.route(l, b, lease.data(0), lease.data(1), choices, step_, s);
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
-  s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  blocks_.route_replay(l, b, lease.data(0), lease.data(1), choices, step_, s);
+  if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
+  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, step_, s);
+  blocks_.begin_sum(l, b, lease.data(0), step_, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
