@@ -37,6 +37,7 @@ void declare(CommandLine& line) {
   root.footer(kFooter);
   line.commands.push_back(add_train_command(root));
   line.commands.push_back(add_init_command(root));
+  line.commands.push_back(add_upcycle_command(root));
   line.commands.push_back(add_eval_command(root));
   line.commands.push_back(add_export_command(root));
   for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));

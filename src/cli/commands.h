@@ -34,6 +34,7 @@ using CommandPtr = std::unique_ptr<Command>;
 
 CommandPtr add_train_command(CLI::App& root);
 CommandPtr add_init_command(CLI::App& root);
+CommandPtr add_upcycle_command(CLI::App& root);
 CommandPtr add_eval_command(CLI::App& root);
 CommandPtr add_export_command(CLI::App& root);
 CommandPtr add_doctor_command(CLI::App& root);

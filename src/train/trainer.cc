@@ -106,6 +106,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
 Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
   folder_ = std::make_unique<HfFolder>(std::move(folder));
+  RETURN_IF_ERROR(folder_->config().check_document_len(config_.data.sequence_len));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(config_.model.path));
   if (tokenizer.vocab_size() > folder_->config().vocab_size) {
     return Status(Exit::kBadData,
