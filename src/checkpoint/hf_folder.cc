@@ -126,8 +126,8 @@ Status HfFolder::open_index(const std::string& index_path) {
   return Status();
 }
 
-// Fused if the files hold a tensor that only fused files have. What belongs to neither layout is left
-// to match_table.
+// Fused if the files hold a tensor that only fused files have. What belongs to neither layout is
+// left to match_table.
 Status HfFolder::choose_layout() {
   std::unordered_set<std::string> names[2];
   for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
@@ -249,10 +249,11 @@ Status HfFolder::read_record_weights(int64_t record, DType dtype, void* out) con
   char* to = static_cast<char*>(out);
   for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
     const TensorSpec& tensor = table_.tensors[static_cast<size_t>(t)];
-    RETURN_IF_ERROR(read_pieces(t, 0, tensor.num_elements(), [&](int64_t first, const float* values, int64_t count) {
-      float_to_stored(stored_dtype_of(dtype), values, count,
-                      to + (tensor.offset + first) * dtype_bytes(dtype));
-    }));
+    RETURN_IF_ERROR(read_pieces(
+        t, 0, tensor.num_elements(), [&](int64_t first, const float* values, int64_t count) {
+          float_to_stored(stored_dtype_of(dtype), values, count,
+                          to + (tensor.offset + first) * dtype_bytes(dtype));
+        }));
   }
   return Status();
 }

@@ -6,8 +6,8 @@
 // random and no weight be dropped in silence. Values are checked when they are read. Experts may
 // have tensors of their own or fused ones, but not both.
 //
-// The folder is the user's, and its files may be links (those of the hub's cache are); what an index
-// names must be a plain name in the folder. Only regular files are opened.
+// The folder is the user's, and its files may be links (those of the hub's cache are); what an
+// index names must be a plain name in the folder. Only regular files are opened.
 #pragma once
 
 #include <cstdint>

@@ -102,7 +102,8 @@ class Upcycle {
   int64_t source(int64_t tensor) const {
     const TensorSpec& spec = table_.tensors[tensor];
     switch (table_.records[spec.record].kind) {
-      case RecordKind::kEmbedding: return dense_.table().find(dense_.table().embedding(), spec.role);
+      case RecordKind::kEmbedding:
+        return dense_.table().find(dense_.table().embedding(), spec.role);
       case RecordKind::kHead: return dense_.table().find(dense_.table().head(), spec.role);
       case RecordKind::kLayer:
       case RecordKind::kExpert: return dense_.table().find(dense_layer(spec), spec.role);

@@ -15,8 +15,8 @@ struct UpcycleOptions {
   std::string dense_directory;  // a Hugging Face folder of a Llama or Mistral
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;  // <= num_experts
-  // Standard deviation of what is added to the experts, relative to that of each tensor; 0: nothing.
-  // Equal experts get equal gradients up to their tokens and weights, so some noise helps.
+  // Standard deviation of what is added to the experts, relative to that of each tensor; 0:
+  // nothing. Equal experts get equal gradients up to their tokens and weights, so some noise helps.
   double noise = 0.0;
   uint64_t seed = 0;
   std::string out_directory;  // created (0700), or empty

@@ -60,8 +60,13 @@ class TableBuilder {
   void add(TensorRole role, const std::string& name, std::vector<int64_t> shape, bool decay,
            TensorInit init) {
     RecordSpec& record = table_.records.back();
-    TensorSpec tensor{name,  role, std::move(shape), static_cast<int64_t>(table_.records.size()) - 1,
-                      record.num_elements, decay, init};
+    TensorSpec tensor{name,
+                      role,
+                      std::move(shape),
+                      static_cast<int64_t>(table_.records.size()) - 1,
+                      record.num_elements,
+                      decay,
+                      init};
     record.num_elements += tensor.num_elements();
     ++record.num_tensors;
     table_.tensors.push_back(std::move(tensor));

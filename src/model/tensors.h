@@ -83,8 +83,8 @@ struct TensorTable {
 // How a folder's files hold the experts: tensors of their own, or stacked into two a layer.
 enum class ExpertLayout : uint8_t { kPerExpert, kFused };
 
-// A tensor of a file: `parts`, tensors of the table, behind each other. Only fused experts have more
-// than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
+// A tensor of a file: `parts`, tensors of the table, behind each other. Only fused experts have
+// more than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;

@@ -104,6 +104,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
     folder = std::make_unique<HfFolder>(std::move(opened));
     ASSIGN_OR_RETURN(source, weights_of_checkpoint(checkpoint, storage.get()));
   }
+  RETURN_IF_ERROR(folder->config().check_document_len(config.data.sequence_len));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,

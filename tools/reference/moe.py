@@ -1,4 +1,4 @@
-"""Models with experts in Transformers: document borders, the step's loss, the hub's tensor names."""
+"""Models with experts in Transformers: document borders, loss of a step, names on the hub."""
 
 import contextlib
 from dataclasses import dataclass
