@@ -15,6 +15,7 @@
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
+#include "train/weights.h"
 
 namespace pagoda {
 namespace {
@@ -504,9 +505,8 @@ TEST_P(RoundTrip, IsByteExact) {
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   const bool fused = std::string(GetParam()).ends_with("_fused");
   EXPECT_EQ(folder->layout(), fused ? ExpertLayout::kFused : ExpertLayout::kPerExpert);
-  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
-  ASSERT_TRUE(options.ok());
-  export_folder(folder.value(), options.value(), 5000);
+  const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_);
+  ASSERT_TRUE(written.ok()) << written.message();
   expect_holds(out_, model_of(golden));
   for (const char* name : {"config.json", "generation_config.json"}) {
     EXPECT_EQ(get_file(out_ + "/" + name), get_file(golden + "/" + name));

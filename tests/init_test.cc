@@ -50,6 +50,23 @@ TEST_F(Init, MakesAModelOfTheDistributionAsked) {
   EXPECT_LT(std::fabs(squares / n / (0.02 * 0.02) - 1), 5 * std::sqrt(2 / n));
 }
 
+TEST_F(Init, BiasesAreZero) {
+  Json config = tiny_config();
+  config.merge_patch({{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", 20}});
+  put_file(options_.config_path, config.dump());
+  ASSERT_TRUE(init_folder(options_).ok());
+  auto folder = HfFolder::open(dir_.file("out"));
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const TensorTable& table = folder->table();
+  for (const TensorRole role : {TensorRole::kQueryBias, TensorRole::kKeyBias,
+                                TensorRole::kValueBias}) {
+    const int64_t t = table.find(table.layer(1), role);
+    std::vector<float> values(static_cast<size_t>(table.tensors[t].num_elements()), 1.0f);
+    ASSERT_TRUE(folder->read_tensor(t, values.data()).ok());
+    EXPECT_EQ(values, std::vector<float>(values.size(), 0.0f)) << table.tensors[t].name;
+  }
+}
+
 TEST_F(Init, SameSeedSameBytes) {
   ASSERT_TRUE(init_folder(options_).ok());
   options_.out_directory = dir_.file("again");

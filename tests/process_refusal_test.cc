@@ -1,5 +1,9 @@
 // What the built program refuses: exit code, one line that names the place and the remedy, and
 // nothing left behind that would stop a second try.
+#include <sys/stat.h>
+
+#include <array>
+
 #include "tests/testing/run_test.h"
 
 namespace pagoda {
@@ -115,6 +119,45 @@ TEST_F(RefusalTest, AMissingTensor) {
   bytes.replace(at, name.size(), "model.layers.2.mlp.experts.99.up_proj.weight");
   put_file(file, bytes);
   expect_bad_model(model, 65, {"experts."});
+}
+
+TEST_F(RefusalTest, AFifoForWeights) {
+  const std::string model = copied_model("fifo");
+  const std::string file = model + "/model.safetensors";
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  expect_bad_model(model, 65, {file, "not a regular file"});
+}
+
+TEST_F(RefusalTest, ExpertsInTwoLayouts) {
+  const std::string model = copied_model("mixed");
+  const std::string file = model + "/model.safetensors";
+  std::string bytes = get_file(file);
+  // The same bytes under a fused name, and spaces where the longer name was.
+  const std::string name = "\"model.layers.2.mlp.experts.23.up_proj.weight\"";
+  const size_t at = bytes.find(name);
+  ASSERT_NE(at, std::string::npos);
+  std::string fused = "\"model.layers.2.mlp.experts.gate_up_proj\"";
+  bytes.replace(at, name.size(), fused + std::string(name.size() - fused.size(), ' '));
+  put_file(file, bytes);
+  expect_bad_model(model, 65, {model, "mixes two layouts of experts", "gate_up_proj"});
+}
+
+TEST_F(RefusalTest, ModelsOfAnotherKind) {
+  const std::string good = get_file(dir_.file("model") + "/config.json");
+  for (const auto& [key, value, part] :
+       {std::array{"model_type", "\"llama\"", "pagoda upcycle"},
+        {"model_type", "\"gpt_oss\"", "mixtral, olmoe, qwen2_moe, qwen3_moe"},
+        {"use_sliding_window", "true", "\"sliding_window\" is 16 tokens"}}) {
+    const std::string model = copied_model("other");
+    nlohmann::json config = nlohmann::json::parse(good);
+    config[key] = nlohmann::json::parse(value);
+    config["sliding_window"] = 16;
+    put_file(model + "/config.json", config.dump());
+    expect_bad_model(model, 65, {part});
+    fs::remove_all(dir_.file("run"));
+    fs::remove_all(model);
+  }
 }
 
 TEST_F(RefusalTest, HostileConfigs) {
