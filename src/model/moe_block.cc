@@ -12,8 +12,8 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
                normed, w.rstd + b * t, s);
   float* probs = w.probs + b * t * e;
   ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
-  ops_.route(probs, t, e, k, c_.norm_topk_prob, false, probs, w.experts + b * t * k,
-             w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
+  ops_.route(probs, w.padding + b * t, t, e, k, c_.norm_topk_prob, false, probs,
+             w.experts + b * t * k, w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   s.copy(choices, w.experts + b * t * k, t * k * static_cast<int64_t>(sizeof(int32_t)));
   ops_.fill_zero(w.sum + b * t * d, t * d * 4, s);
 }
@@ -29,7 +29,7 @@ void Blocks::route_replay(int64_t layer, int64_t b, const void* weights, const v
   float* probs = w.probs + b * t * e;
   ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
   s.copy(w.experts + b * t * k, choices, t * k * static_cast<int64_t>(sizeof(int32_t)));
-  ops_.route(probs, t, e, k, c_.norm_topk_prob, true, probs, w.experts + b * t * k,
+  ops_.route(probs, nullptr, t, e, k, c_.norm_topk_prob, true, probs, w.experts + b * t * k,
              w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   ops_.fill_zero(w.sum + b * t * d, t * d * 4, s);
   ops_.fill_zero(w.dweights + b * t * k, t * k * 4, s);
