@@ -178,8 +178,8 @@ Example random_document(uint64_t seed, uint32_t number, int64_t longest) {
   Example example;
   for (int64_t i = 0; i < count; ++i) {
     example.tokens.push_back(number << 12 | static_cast<uint32_t>(i));
-    example.weights.push_back(is_text ? 1.0f
-                                      : static_cast<float>(random_below(seed, index + 2 + i / 5, 3)));
+    const auto masked = static_cast<float>(random_below(seed, index + 2 + i / 5, 3));
+    example.weights.push_back(is_text ? 1.0f : masked);
   }
   return example;
 }

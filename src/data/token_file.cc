@@ -96,7 +96,9 @@ Result<TokenFile> TokenFile::open(const std::string& path) {
       header.format != kFormat) {
     return unusable(path, "it is of another format");
   }
-  if (hash_of(header) != get_hex(header.header_hash)) return unusable(path, "its header is damaged");
+  if (hash_of(header) != get_hex(header.header_hash)) {
+    return unusable(path, "its header is damaged");
+  }
   if (file_bytes(header) != file.file_.bytes()) return unusable(path, "its size is wrong");
   file.num_tokens_ = header.num_tokens;
   file.num_documents_ = header.num_documents;

@@ -13,7 +13,8 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   float* probs = w.probs + b * t * e;
   ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
   ops_.route(probs, w.padding + b * t, t, e, k, c_.norm_topk_prob, false, probs,
-             w.experts + b * t * k, w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
+             w.experts + b * t * k, w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e,
+             s);
   s.copy(choices, w.experts + b * t * k, t * k * static_cast<int64_t>(sizeof(int32_t)));
   ops_.fill_zero(w.sum + b * t * d, t * d * 4, s);
 }
