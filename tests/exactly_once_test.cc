@@ -3,6 +3,8 @@
 // memory; tests/process_exactly_once_test.cc does it to the program.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/testing/data_use.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/token_cache.h"
@@ -30,7 +32,8 @@ void add_step(Trainer& trainer, History& history) {
   double weight = 0;
   for (const float w : rows.value().weights) weight += w;
   EXPECT_EQ(result->total_weight, weight);
-  EXPECT_EQ(result->tokens, std::count(rows.value().padding.begin(), rows.value().padding.end(), 0));
+  const std::vector<uint8_t>& padding = rows.value().padding;
+  EXPECT_EQ(result->tokens, std::count(padding.begin(), padding.end(), 0));
 }
 
 // Runs to the end; saves at random steps, and drops the trainer at `interruptions` of them.

@@ -116,8 +116,9 @@ std::vector<float> Model::gradients(const StepResult& result) {
     const auto bytes = page(session_->pages().gradient(static_cast<int64_t>(r)),
                             record.num_elements * dtype_bytes(dt));
     for (int64_t i = 0; i < record.num_elements; ++i) {
-      values.push_back(dt == DType::kF32 ? reinterpret_cast<const float*>(bytes.data())[i]
-                                         : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]));
+      const auto* wide = reinterpret_cast<const float*>(bytes.data());
+      const auto* narrow = reinterpret_cast<const bf16*>(bytes.data());
+      values.push_back(dt == DType::kF32 ? wide[i] : to_float(narrow[i]));
     }
   }
   return values;

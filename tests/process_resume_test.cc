@@ -91,7 +91,7 @@ TEST_F(ResumeTest, OtherSettingsAreNamed) {
 TEST_F(ResumeTest, OtherTextOrModel) {
   const std::string text = get_file(dir_.file("text.jsonl"));
   put_file(dir_.file("text.jsonl"), text + "{\"text\": \"one more\"}\n");
-  expect_refused(resume(flags_of(8)), 82, {"data or the model's tokenizer have changed", "untouched"});
+  expect_refused(resume(flags_of(8)), 82, {"training data or the model's tokenizer", "untouched"});
   put_file(dir_.file("text.jsonl"), text);
   const std::string config = dir_.file("model") + "/config.json";
   const std::string before = get_file(config);

@@ -159,7 +159,7 @@ std::string dataset_text(const Dataset& dataset) {
   add(counts.truncated, "longer than a row, truncated");
   add(counts.dropped, "longer than a row, dropped");
   add(counts.untrained, "without a token to train, left out");
-  return text + "; index " + format_bytes(dataset.packing().memory_bytes());
+  return text + "; " + format_bytes(dataset.packing().memory_bytes()) + " of memory to find them";
 }
 
 }  // namespace pagoda

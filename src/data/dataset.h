@@ -78,7 +78,7 @@ class Dataset {
   Counts counts_;
 };
 
-// One line for people: "1000 examples, 350000 tokens in 350 rows of 1024 (2.3 % padding), ...".
+// One line for people: "1000 examples, 350000 tokens in 350 rows of 1024 (2.3 % padding); ...".
 std::string dataset_text(const Dataset& dataset);
 
 }  // namespace pagoda
