@@ -118,22 +118,27 @@ class Ops {
   // Router: probs = softmax(logits) in fp32; the k largest per token, ties to the lowest expert,
   // largest first; weight = their probs, divided by their sum when `renormalise`. counts[e] =
   // choices of e, prob_sums[e] = sum over tokens of probs[., e] (kRowBlock blocks, in order).
-  // With `replay`, experts are read, not chosen.
-  // logits, probs (T, E) fp32 (may alias); experts, weights (T, k); counts (E); prob_sums (E)
-  virtual void route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k,
-                     bool renormalise, bool replay, float* probs, int32_t* experts, float* weights,
-                     int32_t* counts, double* prob_sums, Stream& s) = 0;
+  // Padding takes no expert: its experts are -1, its weights 0, and it counts nowhere. With
+  // `replay`, experts are read, not chosen, and -1 says what is padding; else `padding` does
+  // (nullptr: nothing is).
+  // logits, probs (T, E) fp32 (may alias); padding (T), 1: is padding; experts, weights (T, k);
+  // counts (E); prob_sums (E)
+  virtual void route(const float* logits, const uint8_t* padding, int64_t tokens,
+                     int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
+                     int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
+                     Stream& s) = 0;
   // dlogits from the gradient of the weights and of the balance loss: every probs[t,e] also has the
-  // direct gradient aux_grad[e] (E).   dlogits (T, E) of type dt
+  // direct gradient aux_grad[e] (E). Padding (expert -1) has none: 0.   dlogits (T, E) of type dt
   virtual void route_backward(DType dt, const float* probs, const int32_t* experts,
                               const float* weights, const float* dweights, const float* aux_grad,
                               int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
                               void* dlogits, Stream& s) = 0;
 
   // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
-  // order within an expert. rows[first[e] + i] is the token and choices[first[e] + i] the position
-  // t*k + j in `experts` of e's i-th row. first (E + 1) is the prefix sum of the counts, in host
-  // memory, copied at the call.   experts (T, k), rows, choices (T*k)
+  // order within an expert; choices of -1 are left out. rows[first[e] + i] is the token and
+  // choices[first[e] + i] the position t*k + j in `experts` of e's i-th row. first (E + 1) is the
+  // prefix sum of the counts, in host memory, copied at the call.   experts (T, k), rows, choices
+  // (T*k)
   virtual void index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
                           const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) = 0;
 

@@ -43,9 +43,9 @@ class CpuOps final : public Ops {
   void swiglu_backward(DType dt, const void* gate_up, const void* dact, const float* row_scale,
                        int64_t n, int64_t f, void* dgate_up, void* scaled_act, float* dscale,
                        Stream& s) override;
-  void route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
-             bool replay, float* probs, int32_t* experts, float* weights, int32_t* counts,
-             double* prob_sums, Stream& s) override;
+  void route(const float* logits, const uint8_t* padding, int64_t tokens, int64_t num_experts,
+             int64_t k, bool renormalise, bool replay, float* probs, int32_t* experts,
+             float* weights, int32_t* counts, double* prob_sums, Stream& s) override;
   void route_backward(DType dt, const float* probs, const int32_t* experts, const float* weights,
                       const float* dweights, const float* aux_grad, int64_t tokens,
                       int64_t num_experts, int64_t k, bool renormalise, void* dlogits,

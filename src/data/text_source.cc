@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "data/fingerprint.h"
 #include "model/json.h"
 
 namespace pagoda {
@@ -109,23 +108,6 @@ Status read_documents(const std::string& path, DocumentSink& sink) {
   JsonLines lines(path, sink);
   RETURN_IF_ERROR(for_each_block(file, [&](std::string_view block) { return lines.block(block); }));
   return lines.end_line();
-}
-
-Result<std::string> text_fingerprint(const std::vector<std::string>& paths) {
-  Fingerprint all;
-  for (const std::string& path : paths) {
-    ASSIGN_OR_RETURN(const TextKind kind, kind_of(path));
-    ASSIGN_OR_RETURN(const InputFile file, InputFile::open(path, Links::kFollow));
-    Fingerprint one;
-    RETURN_IF_ERROR(for_each_block(file, [&](std::string_view block) {
-      one.add(block.data(), static_cast<int64_t>(block.size()));
-      return Status();
-    }));
-    const std::string line =
-        strf("%d %lld %s\n", static_cast<int>(kind), (long long)file.bytes(), one.hex().c_str());
-    all.add(line.data(), static_cast<int64_t>(line.size()));
-  }
-  return all.hex();
 }
 
 }  // namespace pagoda

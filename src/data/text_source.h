@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/status.h"
 
@@ -25,9 +24,5 @@ class DocumentSink {
 
 // A file whose name ends in neither .txt nor .jsonl is kBadData. Memory: one line, or a block.
 Status read_documents(const std::string& path, DocumentSink& sink);
-
-// 32 hex digits that depend on the number and order of the files, their kinds and their bytes
-// (XXH3-128), not on their paths. Reads them once.
-Result<std::string> text_fingerprint(const std::vector<std::string>& paths);
 
 }  // namespace pagoda

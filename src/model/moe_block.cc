@@ -15,8 +15,9 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
                normed, w.rstd + b * t, s);
   ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
   if (replay) s.copy(experts, choices, choices_bytes);
-  ops_.route(probs, t, e, k, c_.norm_topk_prob, replay, probs, experts, w.weights + b * t * k,
-             w.counts + b * e, w.prob_sums + b * e, s);
+  const uint8_t* padding = replay ? nullptr : w.padding + b * t;
+  ops_.route(probs, padding, t, e, k, c_.norm_topk_prob, replay, probs, experts,
+             w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   if (!replay) s.copy(choices, experts, choices_bytes);
 }
 

@@ -70,6 +70,7 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   targets = carver.take<int32_t>(n);
   positions = carver.take<int32_t>(n);
   loss_weights = carver.take<float>(n);
+  padding = carver.take<uint8_t>(n);
   loss_sums = carver.take<double>(m);
   normed = carver.take_bytes(n * d * mat);
   rstd = carver.take<float>(n);

@@ -79,6 +79,7 @@ struct StepSpace {
   int32_t* targets = nullptr;    // (N), -1: none
   int32_t* positions = nullptr;  // (N)
   float* loss_weights = nullptr;  // (N)
+  uint8_t* padding = nullptr;     // (N), 1: padding, which no expert sees
 
   // Inside one layer, for all tokens of the step.
   void* normed = nullptr;        // (N, d) mat, input of router and experts

@@ -1,5 +1,6 @@
 #include "train/executor.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "optim/clip.h"
@@ -15,6 +16,11 @@ void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
 }
 
 }  // namespace
+
+int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
+  if (padding.empty()) return end - begin;
+  return std::count(padding.begin() + begin, padding.begin() + end, uint8_t{0});
+}
 
 int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& table,
                                   const StepSize& size, int device) {
@@ -65,10 +71,16 @@ void Executor::begin_step(const StepBatch& batch) {
   Stream& s = *compute_[0];
   const int64_t n = setup_.size.tokens();
   CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
+  CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
   s.copy(step_.tokens, batch.tokens.data(), n * 4);
   s.copy(step_.targets, batch.targets.data(), n * 4);
   s.copy(step_.positions, batch.positions.data(), n * 4);
   s.copy(step_.loss_weights, batch.weights.data(), n * 4);
+  if (batch.padding.empty()) {
+    cpu_ops().fill_zero(step_.padding, n, s);
+  } else {
+    s.copy(step_.padding, batch.padding.data(), n);
+  }
 }
 
 void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert) {

@@ -68,7 +68,7 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
 
 // A step's input, twice while it is put together in vectors that double; two layers' tasks.
 int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
-  constexpr int64_t kTokenBytes = 16, kTasksPerBlock = 6;
+  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6;
   const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
                          config.num_experts + 4 * size.microbatches;
   return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes;

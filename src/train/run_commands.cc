@@ -109,10 +109,12 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
-                                             {config.data.eval_path}, tokenizer));
+                                             {config.data.eval_path}, tokenizer,
+                                             ExampleOptions()));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
   order.order = RowOrder::kInOrder;
+  order.too_long = config.data.too_long;
   ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
   ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *source, dataset, storage.get(),
                                                          scratch.path()));

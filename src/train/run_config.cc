@@ -26,7 +26,10 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.section("data", "Data");
   t.add("path", c.data.path, kRunOnly, "training text, .txt or .jsonl; repeat for several files");
   t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: no evaluation");
-  t.add("sequence_len", c.data.sequence_len, kResults, "length of one sequence", "tokens");
+  t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
+        "tokens");
+  t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
+        "example longer than a row that has masked tokens; a text is cut into pieces");
 }
 
 void declare_train(RunConfig& c, OptionTable& t) {

@@ -12,6 +12,7 @@
 #include "base/memory_size.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "data/dataset.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
 
@@ -30,6 +31,7 @@ struct RunConfig {
     std::vector<std::string> path;
     std::string eval_path;
     int64_t sequence_len = 1024;
+    TooLong too_long = TooLong::kTruncate;
   } data;
 
   struct Train {

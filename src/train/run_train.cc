@@ -49,6 +49,7 @@ class TrainRun {
   Progress progress_;
   Pager::Counters counters_before_;
   int64_t stalled_us_before_ = 0;
+  int64_t first_row_ = 0;  // of the newest step
   int64_t failed_saves_ = 0;
   double first_eval_ = NAN, last_eval_ = NAN, last_loss_ = NAN;
 };
@@ -67,6 +68,7 @@ Status TrainRun::run() {
 }
 
 Status TrainRun::one_step() {
+  first_row_ = trainer_->rows_consumed();
   counters_before_ = trainer_->session().pager().counters();
   stalled_us_before_ = trainer_->session().executor().stalled_us();
   const auto start = std::chrono::steady_clock::now();
@@ -92,7 +94,7 @@ void TrainRun::report(const StepResult& result, double step_s) {
   r.aux_loss = result.aux_loss;
   r.grad_norm = result.grad_norm;
   r.learning_rate = result.learning_rate;
-  r.tokens = config_.train.tokens_per_step;
+  r.tokens = result.tokens;
   r.step_s = step_s;
   r.hit_rate = static_cast<double>(now.hits - before.hits) /
                static_cast<double>(std::max<int64_t>(1, now.uses - before.uses));
@@ -106,6 +108,9 @@ void TrainRun::report(const StepResult& result, double step_s) {
                    {"learning_rate", r.learning_rate},
                    {"skipped", result.skipped},
                    {"tokens", r.tokens},
+                   {"loss_weight", result.total_weight},
+                   {"first_row", first_row_},
+                   {"rows", trainer_->rows_consumed() - first_row_},
                    {"step_s", step_s},
                    {"tokens_per_s", static_cast<double>(r.tokens) / step_s},
                    {"hit_rate", r.hit_rate},
@@ -216,6 +221,8 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   log_info("io: " + storage->describe());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::start(config, flags.resume, storage.get()));
+  log_info("data: " + dataset_text(trainer->data()));
+  if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
   if (flags.resume) {
     log_info(strf("resuming from step %lld", (long long)trainer->steps_done()));
   }

@@ -16,7 +16,8 @@ constexpr int64_t kMostSkipped = 8;
 
 Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,
                           const Tokenizer& tokenizer, const Dataset::Options& options) {
-  ASSIGN_OR_RETURN(TokenFile tokens, TokenFile::open_or_create(token_path, texts, tokenizer));
+  ASSIGN_OR_RETURN(TokenFile tokens,
+                   TokenFile::open_or_create(token_path, texts, tokenizer, ExampleOptions()));
   return Dataset::create(std::move(tokens), options);
 }
 
@@ -117,6 +118,7 @@ Status Trainer::open_inputs() {
   Dataset::Options options;
   options.sequence_len = config_.data.sequence_len;
   options.seed = static_cast<uint64_t>(config_.train.seed);
+  options.too_long = config_.data.too_long;
   const std::string& out = config_.train.output_dir;
   ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, tokenizer,
                                            options));
@@ -221,8 +223,8 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                     "train.output_dir");
   }
   if (checkpoint.data_fingerprint != data_->file().fingerprint()) {
-    return mismatch("the training text has changed since it was saved",
-                    "restore the text, or start in a new train.output_dir");
+    return mismatch("the training data or the model's tokenizer have changed since it was saved",
+                    "restore them, or start in a new train.output_dir");
   }
   if (checkpoint.model_json != folder_->config().json) {
     return mismatch("model.path has another config.json than it was started from",

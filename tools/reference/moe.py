@@ -18,14 +18,20 @@ class Microbatch:
     targets: torch.Tensor    # NO_TARGET where there is none
     positions: torch.Tensor
     documents: torch.Tensor  # equal number: may attend to each other (inside a row)
+    padding: torch.Tensor = None  # 1: padding; None: nothing is
 
     @staticmethod
     def from_rows(rows):
         return Microbatch(*(torch.from_numpy(x) for x in
-                            (rows.tokens, rows.targets, rows.positions, rows.documents)))
+                            (rows.tokens, rows.targets, rows.positions, rows.documents,
+                             rows.padding)))
 
     def num_targets(self):
         return int((self.targets != NO_TARGET).sum())
+
+    def num_tokens(self):
+        """Without padding."""
+        return self.tokens.numel() - (0 if self.padding is None else int(self.padding.sum()))
 
 
 @dataclass
@@ -65,11 +71,12 @@ def cross_entropy_sum(logits, targets):
                            ignore_index=NO_TARGET)
 
 
-def balance_loss(model, router_logits):
-    """Transformers' own, over all tokens of the microbatch and all MoE layers."""
+def balance_loss(model, router_logits, padding=None):
+    """Transformers' own, over all tokens of the microbatch but padding, and all MoE layers."""
     config = model.config
+    mask = None if padding is None else 1 - padding
     return load_balancing_loss_func(tuple(router_logits), config.num_experts,
-                                    config.num_experts_per_tok)
+                                    config.num_experts_per_tok, mask)
 
 
 def balance_loss_imposed(model, router_logits, experts):
