@@ -19,6 +19,7 @@ class JsonFields {
  public:
   // `where` names the object in messages: "DIR/tokenizer.json: model". Errors go to `*error`.
   JsonFields(const Json& object, std::string where, Status* error);
+  JsonFields(Json&& object, std::string where, Status* error) = delete;
 
   const std::string& where() const { return where_; }
   bool has(const char* key) const;  // and is not null

@@ -257,8 +257,8 @@ class TokenizerReader {
       if (item.has("Sequence")) return;
       JsonFields token(item.any("SpecialToken"), item.where() + ".SpecialToken", &error_);
       const std::string name = token.text("id");
-      JsonFields special(tokens.contains(name) ? tokens[name] : Json(),
-                         fields.where() + ".special_tokens." + printable(name), &error_);
+      JsonFields names(tokens, fields.where() + ".special_tokens", &error_);
+      JsonFields special(names.any(name.c_str()), names.where() + "." + printable(name), &error_);
       const Json& ids = special.any("ids");
       if (!ids.is_array() || ids.size() != 1 || !ids[0].is_number_unsigned() ||
           ids[0].get<uint64_t>() >= uint64_t{kMaxTokens}) {
