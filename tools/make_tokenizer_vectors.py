@@ -22,6 +22,7 @@ import zstandard
 from tokenizers import Tokenizer
 
 from reference import tokenizer_sources
+from reference.component_tokenizers import component_tokenizers, texts
 from reference.nasty_strings import nasty_strings
 
 SEED, COUNT, FRESH = 20251121, 2600, 3000
@@ -38,7 +39,7 @@ class Reference:
             tokenizer_sources.dumps({**tokenizer, "post_processor": None}))
         self.unspelt = set()
         decoder = tokenizer["decoder"]
-        if decoder["type"] == "ByteLevel":
+        if decoder and decoder["type"] == "ByteLevel":
             spell = tokenizer_sources.byte_alphabet()
             self.unspelt = {b for b in range(256) if spell[b] not in tokenizer["model"]["vocab"]}
 
@@ -101,6 +102,18 @@ def write_vectors(out, cache):
             compress(out / f"{name}.json.zst", tokenizer_sources.dumps(tokenizer))
             (out / f"{name}.config.json").write_text(tokenizer_sources.dumps(config) + "\n")
         print(f"{name}: {len(strings)} strings, {sum(len(x['ids']) for x in lines)} ids")
+    write_components(out)
+
+
+def write_components(out):
+    """Each line: a tokenizer, and strings with their vectors."""
+    rng, lines = random.Random(SEED), []
+    for tokenizer in component_tokenizers(SEED):
+        reference = Reference(tokenizer)
+        vectors = [{"string": text, **compact(reference.encode(text), text)} for text in texts(rng)]
+        lines.append({"tokenizer": tokenizer, "vectors": vectors})
+    compress(out / "components.zst", "".join(tokenizer_sources.dumps(x) + "\n" for x in lines))
+    print(f"components: {len(lines)} tokenizers, {sum(len(x['vectors']) for x in lines)} strings")
 
 
 def first_difference(expected, got):

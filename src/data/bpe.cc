@@ -15,6 +15,15 @@ Status bad(const std::string& where, const std::string& why) {
   return Status(Exit::kBadData, where + ": " + why);
 }
 
+constexpr std::string_view kSpaceSign = "\xE2\x96\x81";  // U+2581
+
+// Where the next word begins behind `from`: at a space sign that follows another character.
+size_t next_border(std::string_view text, size_t from) {
+  size_t at = from;
+  while (text.substr(at).starts_with(kSpaceSign)) at += kSpaceSign.size();
+  return std::min(text.find(kSpaceSign, at), text.size());
+}
+
 std::string quoted(const std::string& token) { return "\"" + printable(token) + "\""; }
 
 }  // namespace
@@ -32,6 +41,7 @@ Result<Bpe> Bpe::create(BpeSpec spec, bool byte_level, const std::string& where)
                    Vocabulary::create(std::move(spec.vocab), where + ".vocab"));
   RETURN_IF_ERROR(bpe.find_special_tokens(spec, where));
   RETURN_IF_ERROR(bpe.add_merges(spec, where));
+  bpe.find_borders(spec);
   return bpe;
 }
 
@@ -78,29 +88,52 @@ Status Bpe::add_merges(const BpeSpec& spec, const std::string& where) {
   return Status();
 }
 
+void Bpe::find_borders(const BpeSpec& spec) {
+  const auto crosses = [](const auto& merge) {
+    const std::string both = merge.first + merge.second;
+    return next_border(both, 0) < both.size();
+  };
+  cut_at_spaces_ = !byte_level_ && !ignore_merges_ && vocabulary_.find(kSpaceSign) &&
+                   std::none_of(spec.merges.begin(), spec.merges.end(), crosses);
+}
+
 std::optional<uint32_t> Bpe::whole_word(std::string_view word) const {
   return vocabulary_.find(byte_level_ ? spell_bytes(word) : std::string(word));
 }
 
 void Bpe::encode(std::string_view word, BpeMemory* memory, std::vector<WordToken>* out) const {
-  if (memory->cache.find(word, out)) return;
-  const size_t before = out->size();
-  const auto whole = ignore_merges_ ? whole_word(word) : std::nullopt;
-  if (whole) {
-    out->push_back({*whole, 0, static_cast<uint32_t>(word.size())});
-  } else {
-    memory->symbols.clear();
-    if (byte_level_) {
-      start_bytes(word, memory);
-    } else {
-      start_characters(word, memory);
-    }
-    merge_all(memory);
-    for (const BpeMemory::Symbol& symbol : memory->symbols) {
-      if (symbol.rank != kGone) out->push_back({symbol.id, symbol.begin, symbol.end});
-    }
+  for (size_t begin = 0; begin < word.size();) {
+    const size_t end = cut_at_spaces_ ? next_border(word, begin) : word.size();
+    encode_piece(word.substr(begin, end - begin), static_cast<uint32_t>(begin), memory, out);
+    begin = end;
   }
-  memory->cache.put(word, out->data() + before, out->size() - before);
+}
+
+void Bpe::encode_piece(std::string_view piece, uint32_t begin, BpeMemory* memory,
+                       std::vector<WordToken>* out) const {
+  const size_t before = out->size();
+  if (!memory->cache.find(piece, out)) {
+    const auto whole = ignore_merges_ ? whole_word(piece) : std::nullopt;
+    if (whole) {
+      out->push_back({*whole, 0, static_cast<uint32_t>(piece.size())});
+    } else {
+      memory->symbols.clear();
+      if (byte_level_) {
+        start_bytes(piece, memory);
+      } else {
+        start_characters(piece, memory);
+      }
+      merge_all(memory);
+      for (const BpeMemory::Symbol& symbol : memory->symbols) {
+        if (symbol.rank != kGone) out->push_back({symbol.id, symbol.begin, symbol.end});
+      }
+    }
+    memory->cache.put(piece, out->data() + before, out->size() - before);
+  }
+  for (size_t i = before; begin > 0 && i < out->size(); ++i) {
+    (*out)[i].begin += begin;
+    (*out)[i].end += begin;
+  }
 }
 
 void Bpe::encode_byte(uint8_t byte, std::vector<uint32_t>* out) const {

@@ -63,6 +63,9 @@ class Bpe {
   Bpe() = default;
   Status find_special_tokens(const BpeSpec& spec, const std::string& where);
   Status add_merges(const BpeSpec& spec, const std::string& where);
+  void find_borders(const BpeSpec& spec);
+  void encode_piece(std::string_view piece, uint32_t begin, BpeMemory* memory,
+                    std::vector<WordToken>* out) const;
   void start_bytes(std::string_view word, BpeMemory* memory) const;
   void start_characters(std::string_view word, BpeMemory* memory) const;
   void add_unknown(uint32_t begin, uint32_t end, BpeMemory* memory) const;
@@ -73,6 +76,9 @@ class Bpe {
   Vocabulary vocabulary_;
   MergeTable merges_;
   bool byte_level_ = false, fuse_unk_ = false, byte_fallback_ = false, ignore_merges_ = false;
+  // No merge crosses from another character to U+2581, the sign for a space: what begins with one
+  // is a word of its own, small enough for the cache.
+  bool cut_at_spaces_ = false;
   uint32_t unk_ = kNone;
   std::array<uint32_t, 256> byte_ids_ = {};  // byte_level or byte_fallback; kNone: none
 };

@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/check.h"
 #include "base/utf8.h"
@@ -11,7 +12,29 @@ namespace pagoda {
 
 namespace {
 
+// Code points with a combining class or a decomposition that came after Unicode 9, whose data
+// Hugging Face tokenizers normalizes with. For it, and so for the ids models were trained on, they
+// are letters like any other.
+constexpr uint32_t kAfterUnicode9[][2] = {
+    {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
+    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
+    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
+    {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
+    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
+    {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943}, {0x119E0, 0x119E0},
+    {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42},
+    {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1},
+    {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF},
+    {0x1E4EC, 0x1E4EF}};
+
+bool is_after_unicode_9(uint32_t value) {
+  if (value < kAfterUnicode9[0][0]) return false;
+  return std::any_of(std::begin(kAfterUnicode9), std::end(kAfterUnicode9),
+                     [value](const auto& range) { return value >= range[0] && value <= range[1]; });
+}
+
 int combining_class(uint32_t value) {
+  if (is_after_unicode_9(value)) return 0;
   return utf8proc_get_property(static_cast<utf8proc_int32_t>(value))->combining_class;
 }
 
@@ -19,7 +42,8 @@ int combining_class(uint32_t value) {
 int32_t compose(uint32_t first, uint32_t second) {
   utf8proc_int32_t pair[3] = {static_cast<int32_t>(first), static_cast<int32_t>(second), 0};
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_COMPOSE | UTF8PROC_STABLE);
-  return utf8proc_normalize_utf32(pair, 2, options) == 1 ? pair[0] : -1;
+  const bool composed = utf8proc_normalize_utf32(pair, 2, options) == 1;
+  return composed && !is_after_unicode_9(static_cast<uint32_t>(pair[0])) ? pair[0] : -1;
 }
 
 // Starters whose form is themselves and that never come second in a composition (letters and
@@ -32,6 +56,7 @@ bool is_inert(uint32_t c) {
 }
 
 void append_decomposed(uint32_t value, std::vector<ChangedCodePoint>* out) {
+  if (is_after_unicode_9(value)) return out->push_back({value, 0});
   utf8proc_int32_t parts[16];
   int last_boundclass = 0;
   const auto count = utf8proc_decompose_char(

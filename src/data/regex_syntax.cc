@@ -14,11 +14,12 @@ namespace {
 constexpr const char* kSpace =
     "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}"
     "\\x{3000}";
-// Oniguruma's word: Alphabetic, M, Nd, Pc.
-constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Oniguruma's word: Alphabetic, M, Nd, Pc, and Latin-1's superscripts and fractions.
+constexpr const char* kWord =
+    "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 bool is_in(char c, const char* set) { return c != '\0' && std::strchr(set, c) != nullptr; }
-bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || is_in(c, "_^& "); }
+bool is_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)); }
 
 class Translation {
@@ -27,6 +28,7 @@ class Translation {
 
   // "" or the construct that is not known.
   std::string run() {
+    if (folds_into_one_letter()) return "(?i:";
     while (at_ < in_.size() && unknown_.empty()) {
       if (in_class_) {
         class_member();
@@ -51,6 +53,18 @@ class Translation {
     at_ += consumed;
   }
   void refuse(size_t length) { unknown_ = std::string(in_.substr(at_, length)); }
+
+  // Whether letters that a single one is equal to ("ss" to U+00DF, "fi" to U+FB01) may be matched
+  // without regard to case: Oniguruma takes the single one then, PCRE2 does not.
+  bool folds_into_one_letter() const {
+    if (in_.find("(?i:") == std::string_view::npos) return false;
+    std::string lower(in_);
+    for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    for (const char* letters : {"ss", "st", "ff", "fi", "fl"}) {
+      if (lower.find(letters) != std::string::npos) return true;
+    }
+    return false;
+  }
 
   void item() {
     const char c = peek();
@@ -90,7 +104,7 @@ class Translation {
     } else if (c == '[' || follows("&&")) {
       refuse(2);  // nested classes and intersections
     } else if (c == '\\') {
-      const bool is_set = is_in(peek(1), "sSwWdDpP");
+      const bool is_set = is_in(peek(1), "sSdDpP");
       // A set at either end of a range: text in one syntax, an error in the other.
       if (is_set && at_ > 1 && in_[at_ - 1] == '-' && in_[at_ - 2] != '[' && in_[at_ - 2] != '^') {
         return refuse(2);
@@ -110,8 +124,7 @@ class Translation {
     };
     if (c == 's') return set(kSpace, false);
     if (c == 'S') return in_class_ ? emit("\\P{White_Space}", 2) : set(kSpace, true);
-    if (c == 'w') return set(kWord, false);
-    if (c == 'W' && !in_class_) return set(kWord, true);
+    if (is_in(c, "wW") && !in_class_) return set(kWord, c == 'W');
     if (c == 'p' || c == 'P') return property();
     if (c == 'u' || c == 'x') return code_point();
     const bool anchor = !in_class_ && (c == 'A' || c == 'z');
@@ -124,7 +137,10 @@ class Translation {
     size_t length = 3;
     while (is_name(peek(length))) ++length;
     if (peek(2) != '{' || peek(length) != '}' || length == 3) return refuse(3);
-    copy(length + 1);
+    // Longer names than a general category's are scripts; alone PCRE2 would take script extensions.
+    const std::string name(in_.substr(at_ + 3, length - 3));
+    if (name.size() <= 2) return copy(length + 1);
+    emit(std::string("\\") + peek(1) + "{sc:" + name + "}", length + 1);
   }
 
   // \xHH, \x{H...} or \uHHHH

@@ -26,7 +26,7 @@ SCRIPTS = {
 }
 MARKS = [chr(c) for c in [*range(0x300, 0x370), *range(0x483, 0x488), *range(0x591, 0x5BE),
                           *range(0x64B, 0x660), 0x93C, 0x94D, 0x9BC, 0xE38, 0xE39, 0xF71, 0xF72,
-                          0x3099, 0x309A, *range(0x20D0, 0x20F1), 0xFE0E, 0xFE0F, 0x1D165]]
+                          0xC3C, 0xEBA, 0x11A34, 0x3099, 0x309A, *range(0x20D0, 0x20F1), 0xFE0E, 0xFE0F, 0x1D165]]
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\n\n", " \n", "\n ", "\t\t", "\v", "\f",
           "\u00a0", "\u0085", "\u1680", "\u180e", "\u2003", "\u200a", "\u200b", "\u2028", "\u2029",
           "\u202f", "\u205f", "\u3000", "\ufeff", "\x1c", "\x1f"]
