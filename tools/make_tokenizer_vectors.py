@@ -37,17 +37,18 @@ class Reference:
     def __init__(self, tokenizer):
         self.tokenizer = Tokenizer.from_str(
             tokenizer_sources.dumps({**tokenizer, "post_processor": None}))
-        self.unspelt = set()
-        decoder = tokenizer["decoder"]
+        model, decoder = tokenizer["model"], tokenizer["decoder"]
+        self.known = lambda text: True
         if decoder and decoder["type"] == "ByteLevel":
             spell = tokenizer_sources.byte_alphabet()
-            self.unspelt = {b for b in range(256) if spell[b] not in tokenizer["model"]["vocab"]}
+            self.known = lambda text: all(spell[b] in model["vocab"] for b in text.encode())
+        elif model["unk_token"] is None:
+            self.known = lambda text: all(c in model["vocab"] for c in text)
 
     def ranges(self, text, offsets):
-        """Byte ranges of character ranges; none where a byte has no token, because then the
+        """Byte ranges of character ranges; none where a letter has no token, because then the
         library counts wrongly: its ranges are moved by what it left out."""
-        encoded = text.encode()
-        if self.unspelt & set(encoded):
+        if not self.known(text):
             return None
         starts = [0, *itertools.accumulate(len(c.encode()) for c in text)]
         return [(starts[begin], starts[end]) for begin, end in offsets]
@@ -86,6 +87,10 @@ def compress(path, text):
     path.write_bytes(zstandard.ZstdCompressor(level=19).compress(text.encode()))
 
 
+def json_lines(values):
+    return "".join(tokenizer_sources.dumps(value) + "\n" for value in values)
+
+
 def write_vectors(out, cache):
     out.mkdir(parents=True, exist_ok=True)
     strings = nasty_strings(SEED, COUNT)
@@ -97,7 +102,7 @@ def write_vectors(out, cache):
         for _ in range(RANDOM_LISTS):
             ids = reference.random_ids(rng)
             lines.append({"ids": ids, **reference.decode(ids)})
-        compress(out / f"{name}.vectors.zst", "".join(tokenizer_sources.dumps(x) + "\n" for x in lines))
+        compress(out / f"{name}.vectors.zst", json_lines(lines))
         if name not in DERIVED:
             compress(out / f"{name}.json.zst", tokenizer_sources.dumps(tokenizer))
             (out / f"{name}.config.json").write_text(tokenizer_sources.dumps(config) + "\n")
@@ -112,7 +117,7 @@ def write_components(out):
         reference = Reference(tokenizer)
         vectors = [{"string": text, **compact(reference.encode(text), text)} for text in texts(rng)]
         lines.append({"tokenizer": tokenizer, "vectors": vectors})
-    compress(out / "components.zst", "".join(tokenizer_sources.dumps(x) + "\n" for x in lines))
+    compress(out / "components.zst", json_lines(lines))
     print(f"components: {len(lines)} tokenizers, {sum(len(x['vectors']) for x in lines)} strings")
 
 

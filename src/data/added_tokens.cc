@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "base/utf8.h"
 
@@ -38,41 +37,36 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-AddedTokenFinder::AddedTokenFinder(std::vector<const AddedToken*> tokens,
-                                   std::vector<std::string> spellings) {
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    if (!spellings[i].empty()) entries_.push_back({std::move(spellings[i]), tokens[i]});
+AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized) {
+  for (const AddedToken& token : tokens) {
+    if (token.normalized == normalized && !token.spelling.empty()) sorted_.push_back(&token);
   }
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) { return a.spelling < b.spelling; });
-  for (const Entry& entry : entries_) {
-    ++first_of_byte_[static_cast<uint8_t>(entry.spelling[0]) + 1];
+  std::stable_sort(sorted_.begin(), sorted_.end(),
+                   [](const auto* a, const auto* b) { return a->spelling < b->spelling; });
+  for (const AddedToken* token : sorted_) {
+    ++first_of_byte_[static_cast<uint8_t>(token->spelling[0]) + 1];
   }
   for (int byte = 0; byte < 256; ++byte) first_of_byte_[byte + 1] += first_of_byte_[byte];
 }
 
-const AddedTokenFinder::Entry* AddedTokenFinder::match_at(std::string_view text, size_t at) const {
+const AddedToken* AddedTokenFinder::match_at(std::string_view text, size_t at) const {
   const uint8_t first = static_cast<uint8_t>(text[at]);
-  size_t low = first_of_byte_[first], high = first_of_byte_[first + 1];
-  const Entry* longest = nullptr;
-  // Entries [low, high) agree with the text in their first `depth` bytes.
+  auto low = sorted_.begin() + first_of_byte_[first];
+  auto high = sorted_.begin() + first_of_byte_[first + 1];
+  const AddedToken* longest = nullptr;
+  // The spellings [low, high) agree with the text in their first `depth` bytes.
   for (size_t depth = 1; low < high; ++depth) {
-    if (entries_[low].spelling.size() == depth) {
-      longest = &entries_[low];
-      while (low < high && entries_[low].spelling.size() == depth) ++low;
+    if ((*low)->spelling.size() == depth) {
+      longest = *low;
+      while (low < high && (*low)->spelling.size() == depth) ++low;
     }
     if (at + depth >= text.size()) break;
-    const auto byte_of = [depth](const Entry& e) {
-      return static_cast<uint8_t>(e.spelling[depth]);
-    };
     const uint8_t wanted = static_cast<uint8_t>(text[at + depth]);
-    const auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(low);
-    const auto end = entries_.begin() + static_cast<std::ptrdiff_t>(high);
-    const auto from =
-        std::partition_point(begin, end, [&](auto& e) { return byte_of(e) < wanted; });
-    const auto to = std::partition_point(from, end, [&](auto& e) { return byte_of(e) == wanted; });
-    low = static_cast<size_t>(from - entries_.begin());
-    high = static_cast<size_t>(to - entries_.begin());
+    const auto byte_of = [depth](const AddedToken* token) {
+      return static_cast<uint8_t>(token->spelling[depth]);
+    };
+    low = std::partition_point(low, high, [&](const auto* t) { return byte_of(t) < wanted; });
+    high = std::partition_point(low, high, [&](const auto* t) { return byte_of(t) == wanted; });
   }
   return longest;
 }
@@ -83,15 +77,15 @@ void AddedTokenFinder::split(std::string_view text, std::vector<TextPart>* parts
     parts->push_back({{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, token});
   };
   size_t done = 0;
-  for (size_t at = 0; at < text.size() && !entries_.empty();) {
-    const Entry* found = match_at(text, at);
+  for (size_t at = 0; at < text.size() && !sorted_.empty();) {
+    const AddedToken* found = match_at(text, at);
     if (found == nullptr) {
       ++at;
       continue;
     }
     size_t begin = at, end = at + found->spelling.size();
     at = end;
-    const AddedToken& token = *found->token;
+    const AddedToken& token = *found;
     if (begin < done || (token.single_word && touches_word(text, begin, end))) continue;
     while (token.lstrip && begin > done) {
       const CodePoint before = code_point_before(text, begin);

@@ -22,6 +22,9 @@ struct AddedToken {
   bool rstrip = false;       // and behind it
   bool normalized = true;
   bool special = false;  // left out when decoding without special tokens
+  // What is looked for in the text, and what decoding shows: the content, if `normalized` as the
+  // normalizer leaves it.
+  std::string spelling = {};
 };
 
 inline constexpr size_t kMaxAddedTokenBytes = 512;
@@ -36,22 +39,18 @@ struct TextPart {
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
-  // `spellings[i]` is what `tokens[i]` looks like in the text; empty ones are never found.
-  // REQUIRES: the tokens outlive the finder.
-  AddedTokenFinder(std::vector<const AddedToken*> tokens, std::vector<std::string> spellings);
+  // Those of `tokens` with this `normalized`; empty spellings are never found. REQUIRES: the tokens
+  // outlive the finder.
+  AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized);
 
   // Appends the parts of `text` in order, none of them empty. REQUIRES: well-formed UTF-8.
   void split(std::string_view text, std::vector<TextPart>* parts) const;
 
  private:
-  struct Entry {
-    std::string spelling;
-    const AddedToken* token;
-  };
-  // The longest entry that `text` has at `at`, or nullptr.
-  const Entry* match_at(std::string_view text, size_t at) const;
-  std::vector<Entry> entries_;   // sorted by spelling
-  uint32_t first_of_byte_[257] = {};  // entries that begin with byte b: [b, b + 1)
+  // The token with the longest spelling that `text` has at `at`, or nullptr.
+  const AddedToken* match_at(std::string_view text, size_t at) const;
+  std::vector<const AddedToken*> sorted_;  // by spelling
+  uint32_t first_of_byte_[257] = {};       // spellings that begin with byte b: [b, b + 1)
 };
 
 }  // namespace pagoda

@@ -50,6 +50,27 @@ MatchMemory::MatchMemory(MatchMemory&&) noexcept = default;
 MatchMemory& MatchMemory::operator=(MatchMemory&&) noexcept = default;
 
 struct Pattern::Code {
+  // "" or why not.
+  std::string compile(const std::string& pattern, uint32_t extra_options) {
+    const Pcre2<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
+    CHECK(context != nullptr);
+    pcre2_set_parens_nest_limit(context.get(), kMaxGroupDepth);
+    pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
+    const uint32_t options =
+        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | extra_options;
+    int error = 0;
+    size_t offset = 0;
+    compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                 options, &error, &offset, context.get()));
+    if (compiled == nullptr) {
+      PCRE2_UCHAR why[256] = {};
+      pcre2_get_error_message(error, why, sizeof(why));
+      return reinterpret_cast<const char*>(why);
+    }
+    // Where memory may not be made executable PCRE2 interprets: slower, the same matches.
+    (void)pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
+    return "";
+  }
   Pcre2<pcre2_code> compiled;
 };
 
@@ -68,29 +89,17 @@ Result<Pattern> Pattern::regex(const std::string& pattern, const std::string& wh
   if (pattern.empty()) return refused("is empty");
   if (pattern.size() > kMaxPatternBytes) return refused("is longer than 16384 bytes");
   ASSIGN_OR_RETURN(const std::string translated, pcre2_pattern(pattern, where));
-  const Pcre2<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
-  CHECK(context != nullptr);
-  pcre2_set_parens_nest_limit(context.get(), kMaxGroupDepth);
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE;
-  int error = 0;
-  size_t offset = 0;
-  auto code = std::make_shared<Code>();
-  code->compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()),
-                                     translated.size(), options, &error, &offset, context.get()));
-  if (code->compiled == nullptr) {
-    PCRE2_UCHAR why[256] = {};
-    pcre2_get_error_message(error, why, sizeof(why));
-    return refused(strf("cannot be used: %s", reinterpret_cast<const char*>(why)));
+  // The probes run without PCRE2's shortcuts, which hide what a pattern does where they fail.
+  for (const uint32_t extra : {PCRE2_NO_START_OPTIMIZE, 0u}) {
+    const auto code = std::make_shared<Code>();
+    const std::string error = code->compile(translated, extra);
+    if (!error.empty()) return refused("cannot be used: " + error);
+    Pattern result;
+    result.code_ = code;
+    if (extra == 0) return result;
+    if (!result.survives_probes()) return refused("takes exponential time on some texts");
   }
-  // Where memory may not be made executable PCRE2 interprets: slower, the same matches.
-  (void)pcre2_jit_compile(code->compiled.get(), PCRE2_JIT_COMPLETE);
-  Pattern result;
-  result.code_ = std::move(code);
-  if (!result.survives_probes()) {
-    return refused("takes exponential time on some texts; it is refused");
-  }
-  return result;
+  check_failed("unreachable", __FILE__, __LINE__);
 }
 
 // Long runs of one kind of character, ended by another: what makes bad patterns backtrack.

@@ -155,17 +155,14 @@ Status Tokenizer::Engine::check_template(const std::vector<uint32_t>& before_tex
 }
 
 void Tokenizer::Engine::make_finders() {
-  std::vector<const AddedToken*> tokens[2];
-  std::vector<std::string> spellings[2];
   MatchMemory memory;
-  for (const AddedToken& token : added_tokens_) {
+  for (AddedToken& token : added_tokens_) {
     AlignedText text(token.content, 0, false);
     if (token.normalized) normalizer_.apply(&text, &memory);
-    tokens[token.normalized].push_back(&token);
-    spellings[token.normalized].emplace_back(text.text());
+    token.spelling = text.text();
   }
-  raw_finder_ = AddedTokenFinder(tokens[false], spellings[false]);
-  normalized_finder_ = AddedTokenFinder(tokens[true], spellings[true]);
+  raw_finder_ = AddedTokenFinder(added_tokens_, false);
+  normalized_finder_ = AddedTokenFinder(added_tokens_, true);
 }
 
 const AddedToken* Tokenizer::Engine::added(uint32_t id) const {
@@ -260,7 +257,10 @@ std::string Tokenizer::Engine::decode(std::span<const uint32_t> ids, bool skip_s
   tokens.reserve(ids.size());
   for (const uint32_t id : ids) {
     if (const AddedToken* token = added(id)) {
-      if (!skip_special || !token->special) tokens.push_back(token->content);
+      // Hugging Face tokenizers knows a special token by its content and no longer when the
+      // normalizer changes it.
+      const bool is_special = token->special && token->spelling == token->content;
+      if (!skip_special || !is_special) tokens.push_back(token->spelling);
     } else if (const std::string* spelling = bpe_.vocabulary().spelling(id)) {
       tokens.push_back(*spelling);
     }

@@ -1,8 +1,9 @@
 // What the scripts ask pagoda's tokenizer: tools/make_tokenizer_vectors.py --check and
 // tools/bench/tokenizer_bench.py. Not installed.
 //
-//   tokenizer_probe encode DIR         a JSON string a line on stdin; a JSON object a line on stdout
-//   tokenizer_probe time DIR TEXTS     TEXTS: a JSON list of texts; for each line on stdin encodes
+//   tokenizer_probe encode DIR         a JSON string a line on stdin; a JSON object a line on
+//   stdout tokenizer_probe time DIR TEXTS     TEXTS: a JSON list of texts; for each line on stdin
+//   encodes
 //                                      them all and prints seconds and the number of ids
 #include <chrono>
 #include <cstdio>

@@ -6,8 +6,8 @@ from reference.tokenizer_sources import added, bpe, byte_alphabet, byte_level, t
 
 LETTERS = ["a", "b", "1", " ", "\u2581", "-", "\n", "\u00e9"]
 BEHAVIORS = ["Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"]
-PATTERNS = [{"Regex": r"\s+"}, {"Regex": "a|b1"}, {"Regex": "a*"}, {"String": "a"}, {"String": "--"},
-            {"Regex": r"(?i:A1|B)|\d{1,2}|[^\S\n]|^-|b$"}]
+PATTERNS = [{"Regex": r"\s+"}, {"Regex": "a|b1"}, {"Regex": "a*"}, {"String": "a"},
+            {"String": "--"}, {"Regex": r"(?i:A1|B)|\d{1,2}|[^\S\n]|^-|b$"}]
 
 
 def pair_vocabulary(letters, rng):
