@@ -28,7 +28,7 @@ class DatasetTest : public testing::Test {
     return dir_.file(name);
   }
   Result<TokenFile> tokens(const std::vector<std::string>& paths) {
-    return TokenFile::open_or_create(dir_.file("tokens.bin"), paths, tokenizer_);
+    return TokenFile::open_or_create(dir_.file("tokens.bin"), paths, tokenizer_, {});
   }
   Dataset dataset(const std::vector<std::string>& paths, int64_t sequence_len, RowOrder order,
                   uint64_t seed = 5) {

@@ -39,28 +39,16 @@ std::string hash_of(const Header& header) {
 
 void put_hex(const std::string& hex, char* out) { std::memcpy(out, hex.data(), kHexBytes); }
 
-// Turns documents into marked tokens behind the header of a token file.
-class TokenWriter : public DocumentSink {
+// Writes examples as marked tokens behind the header of a token file.
+class TokenWriter : public ExampleSink {
  public:
-  TokenWriter(OutputFile& file, const Tokenizer& tokenizer) : file_(file), tokenizer_(tokenizer) {}
+  explicit TokenWriter(OutputFile& file) : file_(file) {}
 
-  Status text(std::string_view piece) override {
-    // A long line is taken a part at a time: as tokens it is four times as large.
-    while (!piece.empty()) {
-      const std::string_view part = piece.substr(0, kBlockTokens);
-      const size_t begin = tokens_.size();
-      tokenizer_.encode(part, &tokens_);
-      mark(begin);
-      if (static_cast<int64_t>(tokens_.size()) >= kBlockTokens) RETURN_IF_ERROR(flush());
-      piece.remove_prefix(part.size());
-    }
-    return Status();
-  }
-  Status end_document() override {
-    tokens_.push_back(tokenizer_.end_of_text());
-    mark(tokens_.size() - 1);
-    at_start_ = true;
-    ++header_.num_documents;
+  Status example(Example&& example) override {
+    if (at_start_) example.tokens.front() |= kDocumentMark;
+    at_start_ = !example.continues;
+    header_.num_documents += at_start_;
+    tokens_.insert(tokens_.end(), example.tokens.begin(), example.tokens.end());
     return static_cast<int64_t>(tokens_.size()) >= kBlockTokens ? flush() : Status();
   }
   // Writes what is left, then the header.
@@ -74,11 +62,6 @@ class TokenWriter : public DocumentSink {
   }
 
  private:
-  void mark(size_t begin) {
-    if (!at_start_ || begin == tokens_.size()) return;
-    tokens_[begin] |= kDocumentMark;
-    at_start_ = false;
-  }
   Status flush() {
     const int64_t bytes = static_cast<int64_t>(tokens_.size()) * 4;
     header_.num_tokens += static_cast<int64_t>(tokens_.size());
@@ -89,7 +72,6 @@ class TokenWriter : public DocumentSink {
   }
 
   OutputFile& file_;
-  const Tokenizer& tokenizer_;
   Header header_;
   Fingerprint hash_;
   std::vector<uint32_t> tokens_;
@@ -97,12 +79,13 @@ class TokenWriter : public DocumentSink {
 };
 
 Status tokenize(const std::string& path, const std::vector<std::string>& text_paths,
-                const Tokenizer& tokenizer, const std::string& fingerprint) {
+                const Tokenizer& tokenizer, const ExampleOptions& options,
+                const std::string& fingerprint) {
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
   const Header empty;
   RETURN_IF_ERROR(file.append(&empty, kHeaderBytes));
-  TokenWriter writer(file, tokenizer);
-  for (const std::string& text : text_paths) RETURN_IF_ERROR(read_documents(text, writer));
+  TokenWriter writer(file);
+  RETURN_IF_ERROR(read_examples(text_paths, tokenizer, options, writer));
   return writer.finish(fingerprint);
 }
 
@@ -148,16 +131,17 @@ Status TokenFile::check_tokens() const {
 
 Result<TokenFile> TokenFile::open_or_create(const std::string& path,
                                             const std::vector<std::string>& text_paths,
-                                            const Tokenizer& tokenizer) {
+                                            const Tokenizer& tokenizer,
+                                            const ExampleOptions& options) {
   ASSIGN_OR_RETURN(const std::string texts, text_fingerprint(text_paths));
-  const std::string made_of = texts + tokenizer.identity();
+  const std::string made_of = texts + tokenizer.identity() + options.cache_key();
   Fingerprint fingerprint;
   fingerprint.add(made_of.data(), static_cast<int64_t>(made_of.size()));
   if (auto present = open(path); present.ok() && present->fingerprint() == fingerprint.hex()) {
     present->reused_ = true;
     return present;
   }
-  RETURN_IF_ERROR(tokenize(path, text_paths, tokenizer, fingerprint.hex()));
+  RETURN_IF_ERROR(tokenize(path, text_paths, tokenizer, options, fingerprint.hex()));
   return open(path);
 }
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "data/example.h"
 
 namespace pagoda {
 
@@ -29,12 +29,13 @@ inline constexpr uint32_t kDocumentMark = uint32_t{1} << 31;
 // Reads are const and may run on any number of threads.
 class TokenFile {
  public:
-  // Uses the file at `path` when it is whole and was made of the same texts and tokenizer, else
+  // Uses the file at `path` when it is whole and was made of the same texts, tokenizer and options, else
   // tokenises `text_paths` into it, streaming (it appears there complete or not at all). Errors in
-  // the texts as in data/text_source.h.
+  // the texts as in data/example.h.
   static Result<TokenFile> open_or_create(const std::string& path,
                                           const std::vector<std::string>& text_paths,
-                                          const Tokenizer& tokenizer);
+                                          const Tokenizer& tokenizer,
+                                          const ExampleOptions& options);
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_documents() const { return num_documents_; }

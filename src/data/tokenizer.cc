@@ -65,9 +65,13 @@ std::string difference(const Json& root) {
   const Json& post = at(root, {"post_processor"});
   if (!post.is_null() && !is_byte_level(post)) return "it has a post-processor";
   const Json& added = at(root, {"added_tokens"});
-  if (!added.is_array() || added.size() != 1 || at(added[0], {"id"}) != 256 ||
-      at(added[0], {"content"}) != kEndOfText) {
-    return "its added tokens are not just <|endoftext|> = 256";
+  if (!added.is_array() || added.empty() || at(added[0], {"content"}) != kEndOfText) {
+    return "its first added token is not <|endoftext|>";
+  }
+  for (size_t i = 0; i < added.size(); ++i) {
+    if (at(added[i], {"id"}) != 256 + i || !at(added[i], {"content"}).is_string()) {
+      return "its added tokens are not numbered from 256";
+    }
   }
   return "";
 }
@@ -119,16 +123,62 @@ Result<Tokenizer> Tokenizer::open(const std::string& directory) {
       const Json root,
       parse_json(text, path, {.max_bytes = kMaxTokenizerBytes, .max_values = 20000000}));
   const std::string why = difference(root);
-  if (why.empty()) return Tokenizer();
+  if (why.empty()) {
+    Tokenizer tokenizer;
+    for (const Json& added : root["added_tokens"]) {
+      tokenizer.added_.push_back(added["content"].get<std::string>());
+    }
+    return tokenizer;
+  }
   return Status(Exit::kBadData,
                 strf("%s: only the byte tokenizer is implemented, and %s; train a model that "
                      "`pagoda init` made without --tokenizer",
                      printable(path).c_str(), printable(why).c_str()));
 }
 
-void Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids) const {
+std::string Tokenizer::identity() const {
+  std::string name = "byte tokenizer";
+  for (const std::string& token : added_) name += ", " + token;
+  return name;
+}
+
+void Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids,
+                       std::vector<TokenRange>* ranges) const {
   ids->reserve(ids->size() + text.size());
-  for (const char c : text) ids->push_back(static_cast<unsigned char>(c));
+  for (size_t at = 0; at < text.size();) {
+    uint32_t id = static_cast<unsigned char>(text[at]);
+    size_t bytes = 1;
+    for (size_t i = 0; i < added_.size(); ++i) {
+      if (!text.substr(at).starts_with(added_[i])) continue;
+      id = static_cast<uint32_t>(256 + i);
+      bytes = added_[i].size();
+    }
+    ids->push_back(id);
+    if (ranges != nullptr) {
+      ranges->push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(at + bytes)});
+    }
+    at += bytes;
+  }
+}
+
+std::optional<uint32_t> Tokenizer::find(std::string_view token) const {
+  for (size_t i = 0; i < added_.size(); ++i) {
+    if (added_[i] == token) return static_cast<uint32_t>(256 + i);
+  }
+  if (token.size() != 1) return std::nullopt;
+  return static_cast<unsigned char>(token[0]);
+}
+
+std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
+  std::string text;
+  for (const uint32_t id : ids) {
+    if (id < 256) {
+      text += static_cast<char>(id);
+    } else if (!skip_special) {
+      text += added_[id - 256];
+    }
+  }
+  return text;
 }
 
 }  // namespace pagoda

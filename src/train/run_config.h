@@ -12,6 +12,7 @@
 #include "base/memory_size.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "data/example.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
 
@@ -30,6 +31,10 @@ struct RunConfig {
     std::vector<std::string> path;
     std::string eval_path;
     int64_t sequence_len = 1024;
+    RowKind kind = RowKind::kAuto;
+    std::string fields;
+    std::string chat_template = "auto";
+    TrainOn train_on = TrainOn::kAssistant;
   } data;
 
   struct Train {
@@ -95,6 +100,8 @@ struct RunConfig {
   int compute_threads() const;                        // train.threads, or the usable cores
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
+  // How rows become examples for the model in this folder. Errors as find_chat_template.
+  Result<ExampleOptions> example_options(const std::string& model_path) const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 
