@@ -180,6 +180,7 @@ const std::vector<ChatPreset>& chat_presets() {
       qwen("qwen2.5", "Qwen2.5",
            "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", false),
       qwen("qwen3", "Qwen3 and Qwen3-MoE, with thinking", nullptr, true),
+      qwen("qwen3-2507", "Qwen3 Instruct 2507, without thinking", nullptr, false),
       chat_ml("smollm2", "SmolLM2",
               "You are a helpful AI assistant named SmolLM, trained by Hugging Face"),
       mistral("mistral", "Mixtral and Mistral v1, with a system prompt", {"", " ", "{eos}", ""},

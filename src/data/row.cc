@@ -16,9 +16,9 @@ constexpr double kMaxWeight = 1000;
 constexpr const char* kKindNames[] = {"auto",        "text",   "messages", "conversations",
                                       "instruction", "prompt", "question"};
 constexpr const char* kFieldNames[] = {
-    "text",  "messages",    "role",  "content", "conversations", "from",       "value",    "train",
-    "weight", "instruction", "input", "output",  "prompt",        "completion", "question", "answer",
-    "system"};
+    "text",   "messages",   "role",     "content",     "conversations", "from",
+    "value",  "train",      "weight",   "instruction", "input",         "output",
+    "prompt", "completion", "question", "answer",      "system"};
 static_assert(std::size(kFieldNames) == kRowFields);
 constexpr const char* kRoleNames[] = {"system", "developer", "user", "assistant", "tool",
                                       "function"};
@@ -60,7 +60,8 @@ Result<Role> role_of(const std::string& spelling) {
 
 Status read_marks(const Json& message, const RowFields& fields, Turn* turn) {
   if (const Json* train = member(message, fields[RowField::kTrain])) {
-    if (!train->is_boolean()) return bad(quoted(fields[RowField::kTrain]) + " is not true or false");
+    if (!train->is_boolean())
+      return bad(quoted(fields[RowField::kTrain]) + " is not true or false");
     turn->train = train->get<bool>();
   }
   if (const Json* weight = member(message, fields[RowField::kWeight])) {
@@ -79,7 +80,8 @@ Result<Turn> read_turn(const Json& message, const RowFields& fields, RowField ro
   for (const char* calls : {"tool_calls", "function_call", "reasoning_content"}) {
     const Json* value = member(message, calls);
     if (value == nullptr || value->empty()) continue;
-    return bad(std::string("has \"") + calls + "\", which no chat preset renders; write it into the "
+    return bad(std::string("has \"") + calls +
+               "\", which no chat preset renders; write it into the "
                "content as the model should see it");
   }
   Turn turn;

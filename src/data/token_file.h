@@ -29,9 +29,9 @@ inline constexpr uint32_t kDocumentMark = uint32_t{1} << 31;
 // Reads are const and may run on any number of threads.
 class TokenFile {
  public:
-  // Uses the file at `path` when it is whole and was made of the same texts, tokenizer and options, else
-  // tokenises `text_paths` into it, streaming (it appears there complete or not at all). Errors in
-  // the texts as in data/example.h.
+  // Uses the file at `path` when it is whole and was made of the same texts, tokenizer and options,
+  // else tokenises `text_paths` into it, streaming (it appears there complete or not at all).
+  // Errors in the texts as in data/example.h.
   static Result<TokenFile> open_or_create(const std::string& path,
                                           const std::vector<std::string>& text_paths,
                                           const Tokenizer& tokenizer,
