@@ -176,7 +176,8 @@ def with_tags(template, replacements):
 
 def spellings(folder, preset):
     """The template files of a preset; a line break in a string may be written either way."""
-    texts = [p.read_text() for p in [folder / f"{preset}.jinja", *folder.glob(f"{preset}_[0-9].jinja")]]
+    files = [folder / f"{preset}.jinja", *sorted(folder.glob(f"{preset}_[0-9].jinja"))]
+    texts = [file.read_text() for file in files]
     texts += [t.replace("\\n", "\n") for t in texts if "{%-" not in t]
     return list(dict.fromkeys(texts))
 
@@ -210,8 +211,8 @@ def main():
         golden["presets"][preset] = {"bos_token": begin, "eos_token": end, "templates": texts,
                                      "rendered": rendered}
         refused = sum("refused" in r for r in rendered.values())
-        print(f"{preset}: {len(texts)} templates, {len(rendered) - refused} conversations rendered, "
-              f"{refused} refused")
+        print(f"{preset}: {len(texts)} templates, {len(rendered) - refused} conversations "
+              f"rendered, {refused} refused")
     (out / "rendered.json").write_text(json.dumps(golden, ensure_ascii=True, indent=0) + "\n")
 
 

@@ -132,6 +132,10 @@ const ChatPreset* preset_of_template(const std::string& text) {
   return nullptr;
 }
 
+std::string template_hint() {
+  return "name one that fits with --data.chat_template (" + chat_preset_names() + ")";
+}
+
 Status check_template_choice(const std::string& choice) {
   if (choice == "auto" || choice == "none" || find_chat_preset(choice) != nullptr) return Status();
   std::vector<std::string> names = {"auto", "none"};
@@ -146,24 +150,22 @@ Result<ChatTemplate> find_chat_template(const std::string& model_directory,
                                         const std::string& choice) {
   RETURN_IF_ERROR(check_template_choice(choice));
   ASSIGN_OR_RETURN(Folder folder, read_folder(model_directory));
-  const std::string hint = "name one with --data.chat_template (" + chat_preset_names() + ")";
   ChatTemplate found;
   found.special = std::move(folder.special);
   if (choice == "none") {
-    found.missing = "data.chat_template is \"none\"; " + hint;
+    found.missing = "data.chat_template is \"none\"";
     return found;
   }
   if (choice != "auto") {
     found.preset = find_chat_preset(choice);
   } else if (folder.template_text.empty()) {
-    found.missing = printable(model_directory) + " has no chat template; " + hint;
+    found.missing = printable(model_directory) + " has no chat template";
   } else {
     found.preset = preset_of_template(folder.template_text);
     found.unknown = found.preset == nullptr;
     if (found.unknown) {
       found.missing = printable(model_directory) +
-                      " has a chat template that no preset was verified against; if one fits, " +
-                      hint;
+                      " has a chat template that no preset was verified against";
     }
   }
   if (found.preset != nullptr && found.preset->needs_end_of_text() &&

@@ -12,7 +12,7 @@ namespace pagoda {
 struct ChatTemplate {
   const ChatPreset* preset = nullptr;
   SpecialTexts special;
-  // Why there is no preset, for rows that need one: a whole sentence without the place.
+  // Why there is no preset, for rows that need one: "MODEL has no chat template".
   std::string missing;
   // The checkpoint has a template that no preset was verified against: then prompts are not joined
   // plainly either.
@@ -30,6 +30,9 @@ Result<ChatTemplate> find_chat_template(const std::string& model_directory,
 
 // The preset verified against this template text, or nullptr.
 const ChatPreset* preset_of_template(const std::string& text);
+
+// "name one with --data.chat_template (...)", behind ChatTemplate::missing.
+std::string template_hint();
 
 // kUsage unless `choice` may be given to find_chat_template.
 Status check_template_choice(const std::string& choice);

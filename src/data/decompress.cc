@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr int kMaxWindowLog = 27;
 constexpr int64_t kMaxExpansion = 1000;
-constexpr int64_t kSmallBytes = 256 * kMiB;  // up to here the expansion is not looked at
+constexpr int64_t kSmallBytes = 64 * kMiB;  // up to here the expansion is not looked at
 
 class PackedStream : public Decompressor {
  protected:

@@ -105,7 +105,7 @@ class FileReader {
     const ChatTemplate& chat = options_.chat;
     const bool plain = chat.preset == nullptr && !chat.unknown && row.separator.has_value();
     if (chat.preset == nullptr && !plain) {
-      return place.bad("needs a chat template, and " + chat.missing);
+      return place.bad("needs a chat template, and " + chat.missing, template_hint().c_str());
     }
     auto rendered = plain ? join(row) : chat.preset->render(row.turns, chat.special);
     if (!rendered.ok()) return place.bad(rendered.status().message());

@@ -174,9 +174,9 @@ std::string RowPlace::suffix() const {
   return strf(format == TextFormat::kJsonLines ? ":%lld" : ": row %lld", (long long)number);
 }
 
-Status RowPlace::bad(const std::string& why) const {
+Status RowPlace::bad(const std::string& why, const char* remedy) const {
   return Status(Exit::kBadData,
-                printable(path) + suffix() + ": " + why + "; nothing was trained, repair the file");
+                printable(path) + suffix() + ": " + why + "; nothing was trained, " + remedy);
 }
 
 Status read_json_rows(const std::string& path, const RowVisitor& visit) {

@@ -21,8 +21,8 @@ struct RowPlace {
 
   std::string text() const;    // "PATH:12", "PATH: row 12"; not yet printable()
   std::string suffix() const;  // what is behind the path there
-  // kBadData "PLACE: WHY; nothing was trained, repair the file".
-  Status bad(const std::string& why) const;
+  // kBadData "PLACE: WHY; nothing was trained, REMEDY".
+  Status bad(const std::string& why, const char* remedy = "repair the file") const;
 };
 
 // Calls `visit` for each row in order; blank lines are no rows. Rows must be valid UTF-8 and JSON

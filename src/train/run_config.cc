@@ -109,7 +109,6 @@ Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   const RunConfig::Train& t = c.train;
-  RETURN_IF_ERROR(check_range("data.sequence_len", c.data.sequence_len, 2, 1 << 24));
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 1, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.tokens_per_step", t.tokens_per_step, 1, kMaxTokens));
@@ -126,7 +125,8 @@ Status check_counts(const RunConfig& c) {
   return check_range("train.host_devices", t.host_devices, 1, 64);
 }
 
-Status check_rows(const RunConfig::Data& d) {
+Status check_data(const RunConfig::Data& d) {
+  RETURN_IF_ERROR(check_range("data.sequence_len", d.sequence_len, 2, 1 << 24));
   const auto fields = RowFields::parse(d.fields);
   if (!fields.ok()) {
     return refuse("data.fields", toml_string(d.fields), fields.status().message());
@@ -188,11 +188,13 @@ void RunConfig::declare(OptionTable& table) {
 }
 
 Status RunConfig::validate() const {
+  RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
-  RETURN_IF_ERROR(check_rows(data));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
   return check_memory(memory);
 }
+
+Status RunConfig::validate_data() const { return check_data(data); }
 
 Status RunConfig::validate_for_training() const {
   if (model.path.empty()) return missing("model.path", "a Hugging Face folder");

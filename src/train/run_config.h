@@ -78,6 +78,8 @@ struct RunConfig {
   // What must hold of values and between them, whatever they are used for: kUsage naming key, value
   // and remedy.
   Status validate() const;
+  // The part of it that [data] alone decides.
+  Status validate_data() const;
   // validate(), and the keys training cannot do without.
   Status validate_for_training() const;
 
