@@ -136,16 +136,17 @@ TEST_F(ExampleTest, RowKindsWithoutTemplate) {
 TEST_F(ExampleTest, RowKindsThroughATemplate) {
   const ExampleOptions mistral = with_preset("mistral");
   const std::string expected = "<s> [INST] a [/INST][ b</s>]";
-  for (
-      const char* row :
-      {R"({"messages":[{"role":"user","content":"a","name":"Ann"},{"role":"assistant","content":"b","tool_calls":[]}]})",
-       R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})",
-       R"({"conversations":[{"from":"user","value":"a"},{"from":"bard","value":"b"}],"id":7})",
-       R"({"instruction":"a","output":"b"})", R"({"prompt":"a","completion":"b"})",
-       R"({"prompt":[{"role":"user","content":"a"}],"completion":[{"role":"assistant","content":"b"}]})",
-       R"({"question":"a","answer":"b"})"}) {
-    EXPECT_EQ(one(row, mistral), expected) << row;
-  }
+  const std::string rows[] = {
+      R"({"messages":[{"role":"user","content":"a","name":"Ann"},)"
+      R"({"role":"assistant","content":"b","tool_calls":[]}]})",
+      R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}]})",
+      R"({"conversations":[{"from":"user","value":"a"},{"from":"bard","value":"b"}],"id":7})",
+      R"({"instruction":"a","output":"b"})",
+      R"({"prompt":"a","completion":"b"})",
+      R"({"prompt":[{"role":"user","content":"a"}],)"
+      R"("completion":[{"role":"assistant","content":"b"}]})",
+      R"({"question":"a","answer":"b"})"};
+  for (const std::string& row : rows) EXPECT_EQ(one(row, mistral), expected) << row;
   EXPECT_EQ(one(R"({"instruction":"a","input":"x","output":"b","system":"s"})", mistral),
             "<s> [INST] s\n\na\nx [/INST][ b</s>]");
   EXPECT_EQ(one(R"({"text":"a [INST]"})", mistral), "[a [INST]$]");
