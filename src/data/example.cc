@@ -103,7 +103,7 @@ class FileReader {
       return place.bad("the conversation has no assistant message, so there is nothing to train");
     }
     const ChatTemplate& chat = options_.chat;
-    const bool plain = chat.preset == nullptr && !chat.unknown && row.separator.has_value();
+    const bool plain = chat.preset == nullptr && !chat.unknown && row.separator != nullptr;
     if (chat.preset == nullptr && !plain) {
       return place.bad("needs a chat template, and " + chat.missing, template_hint().c_str());
     }
@@ -119,7 +119,7 @@ class FileReader {
   static Result<RenderedChat> join(const Row& row) {
     RenderedChat chat;
     for (const Turn& turn : row.turns) {
-      if (!chat.turns.empty()) chat.text += *row.separator;
+      if (!chat.turns.empty()) chat.text += row.separator;
       if (!chat.turns.empty()) chat.turns.back().end = chat.text.size();
       const size_t begin = chat.text.size();
       chat.text += turn.content;

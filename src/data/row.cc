@@ -133,7 +133,7 @@ Status read_instruction(const Json& row, const RowFields& fields, Row* out) {
 Status read_half(const Json& row, const RowFields& fields, RowField field, Role role, Row* out) {
   const Json* half = member(row, fields[field]);
   if (half == nullptr || !half->is_array()) return add_turn(row, role, fields[field], out);
-  out->separator.reset();
+  out->separator = nullptr;
   return read_turns(*half, fields, RowField::kRole, RowField::kContent, &out->turns);
 }
 

@@ -64,9 +64,9 @@ struct Row {
   RowKind kind = RowKind::kText;
   std::string text;         // kText
   std::vector<Turn> turns;  // the others
-  // What the turns' contents are joined with where there is no chat template; without a value the
-  // row cannot do without one.
-  std::optional<std::string> separator;
+  // What the turns' contents are joined with where there is no chat template; nullptr: the row
+  // cannot do without one.
+  const char* separator = nullptr;
 };
 
 // The kind of a row by the fields it has, the first in the order messages, conversations, prompt,
