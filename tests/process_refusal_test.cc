@@ -204,15 +204,14 @@ TEST_F(RefusalTest, BadText) {
       {line + "{\"text\": 5}\n", "bad.jsonl:2"},
       {line + "{\"text\": \"cut", "bad.jsonl:2"},
       {line + "[]\n", "bad.jsonl:2"},
-      {"", "bad.jsonl"},
+      {"", "bad.jsonl: has no rows"},
   };
   for (const auto& [text, name] : cases) {
     SCOPED_TRACE(text);
     put_file(dir_.file("bad.jsonl"), text);
     Flags bad = short_run();
     bad["data.path"] = dir_.file("bad.jsonl");
-    // An empty file is no text at all; the message of that tells of tokens, not of a line.
-    expect_refused_then_works(bad, 65, text.empty() ? Words{"tokens"} : Words{name}, short_run());
+    expect_refused_then_works(bad, 65, Words{name}, short_run());
     fs::remove_all(dir_.file("run"));
   }
 }

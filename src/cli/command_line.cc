@@ -41,6 +41,7 @@ void declare(CommandLine& line) {
   line.commands.push_back(add_eval_command(root));
   line.commands.push_back(add_export_command(root));
   for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));
+  line.commands.push_back(add_data_command(root));
   line.commands.push_back(add_doctor_command(root));
 }
 

@@ -11,7 +11,8 @@ namespace {
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
   for (const char* key :
-       {"model.path", "data.eval_path", "data.sequence_len", "data.too_long", "train.dtype",
+       {"model.path", "data.eval_path", "data.sequence_len", "data.too_long", "data.kind",
+        "data.fields", "data.chat_template", "data.train_on", "train.dtype",
         "train.micro_batch_tokens", "train.eval_batches", "train.threads", "train.host_devices"}) {
     if (option.key == key) return true;
   }

@@ -56,6 +56,14 @@ struct ExportFlags {
 };
 Status run_export(const ExportFlags& flags);
 
+struct InspectFlags {
+  int64_t rows = 3;  // examples to show
+  bool json = false;
+};
+// What config.data.path (not empty) and eval_path become for the model's tokenizer and template;
+// validate_data() holds. One JSON object on stdout, or a report with trained tokens marked.
+Status run_data_inspect(const RunConfig& config, const InspectFlags& flags);
+
 struct CkptFlags {
   std::string run;  // a run's folder
   bool json = false;

@@ -106,11 +106,11 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   }
   RETURN_IF_ERROR(folder->config().check_document_len(config.data.sequence_len));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(folder->directory()));
+  ASSIGN_OR_RETURN(const ExampleOptions examples, config.example_options(folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
-                                             {config.data.eval_path}, tokenizer,
-                                             ExampleOptions()));
+                                             {config.data.eval_path}, tokenizer, examples));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
   order.order = RowOrder::kInOrder;

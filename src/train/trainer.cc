@@ -15,9 +15,10 @@ namespace {
 constexpr int64_t kMostSkipped = 8;
 
 Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,
-                          const Tokenizer& tokenizer, const Dataset::Options& options) {
+                          const Tokenizer& tokenizer, const ExampleOptions& examples,
+                          const Dataset::Options& options) {
   ASSIGN_OR_RETURN(TokenFile tokens,
-                   TokenFile::open_or_create(token_path, texts, tokenizer, ExampleOptions()));
+                   TokenFile::open_or_create(token_path, texts, tokenizer, examples));
   return Dataset::create(std::move(tokens), options);
 }
 
@@ -115,18 +116,19 @@ Status Trainer::open_inputs() {
                        "tokenizer.json", config_.model.path.c_str(),
                        (long long)tokenizer.vocab_size(), (long long)folder_->config().vocab_size));
   }
+  ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
   Dataset::Options options;
   options.sequence_len = config_.data.sequence_len;
   options.seed = static_cast<uint64_t>(config_.train.seed);
   options.too_long = config_.data.too_long;
   const std::string& out = config_.train.output_dir;
   ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, tokenizer,
-                                           options));
+                                           examples, options));
   data_ = std::make_unique<Dataset>(std::move(data));
   if (config_.data.eval_path.empty()) return Status();
   options.order = RowOrder::kInOrder;
   ASSIGN_OR_RETURN(Dataset eval, open_text(out + "/eval_tokens.bin", {config_.data.eval_path},
-                                           tokenizer, options));
+                                           tokenizer, examples, options));
   eval_data_ = std::make_unique<Dataset>(std::move(eval));
   return Status();
 }
