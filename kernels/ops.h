@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 #include "device/device.h"
@@ -64,12 +65,19 @@ class Ops {
   // y = x w^T.   x (n, in), w (out, in), y (n, out) of type `y_dt`
   virtual void linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
                       DType y_dt, void* y, Stream& s) = 0;
+  // y = x w^T + bias, rounded once.   bias (out) of dt, y (n, out) of dt
+  virtual void linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                             int64_t in, int64_t out, void* y, Stream& s) = 0;
   // dx = dy w.   dy (n, out) of dt, w (out, in), dx (n, in) of type `dx_dt`
   virtual void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                      int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
   // dw += dy^T x, in kRowBlock blocks of rows in order.   dw (out, in) fp32
   virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
                                       int64_t in, int64_t out, float* dw, Stream& s) = 0;
+
+  // dbias += sum over rows of dy, in kRowBlock blocks in order.   dy (n, dim), dbias (dim) fp32
+  virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
+                             Stream& s) = 0;
 
   // Rotary embedding in place on `heads` heads of each row (half-split as in Hugging Face Llama and
   // Qwen: pairs (i, i + head_dim/2)); angle = position * theta^(-2i/head_dim), cos and sin computed
@@ -110,22 +118,27 @@ class Ops {
   // Router: probs = softmax(logits) in fp32; the k largest per token, ties to the lowest expert,
   // largest first; weight = their probs, divided by their sum when `renormalise`. counts[e] =
   // choices of e, prob_sums[e] = sum over tokens of probs[., e] (kRowBlock blocks, in order).
-  // With `replay`, experts are read, not chosen.
-  // logits, probs (T, E) fp32 (may alias); experts, weights (T, k); counts (E); prob_sums (E)
-  virtual void route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k,
-                     bool renormalise, bool replay, float* probs, int32_t* experts, float* weights,
-                     int32_t* counts, double* prob_sums, Stream& s) = 0;
+  // Padding takes no expert: its experts are -1, its weights 0, and it counts nowhere. With
+  // `replay`, experts are read, not chosen, and -1 says what is padding; else `padding` does
+  // (nullptr: nothing is).
+  // logits, probs (T, E) fp32 (may alias); padding (T), 1: is padding; experts, weights (T, k);
+  // counts (E); prob_sums (E)
+  virtual void route(const float* logits, const uint8_t* padding, int64_t tokens,
+                     int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
+                     int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
+                     Stream& s) = 0;
   // dlogits from the gradient of the weights and of the balance loss: every probs[t,e] also has the
-  // direct gradient aux_grad[e] (E).   dlogits (T, E) of type dt
+  // direct gradient aux_grad[e] (E). Padding (expert -1) has none: 0.   dlogits (T, E) of type dt
   virtual void route_backward(DType dt, const float* probs, const int32_t* experts,
                               const float* weights, const float* dweights, const float* aux_grad,
                               int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
                               void* dlogits, Stream& s) = 0;
 
   // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
-  // order within an expert. rows[first[e] + i] is the token and choices[first[e] + i] the position
-  // t*k + j in `experts` of e's i-th row. first (E + 1) is the prefix sum of the counts, in host
-  // memory, copied at the call.   experts (T, k), rows, choices (T*k)
+  // order within an expert; choices of -1 are left out. rows[first[e] + i] is the token and
+  // choices[first[e] + i] the position t*k + j in `experts` of e's i-th row. first (E + 1) is the
+  // prefix sum of the counts, in host memory, copied at the call.   experts (T, k), rows, choices
+  // (T*k)
   virtual void index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
                           const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) = 0;
 
@@ -135,6 +148,15 @@ class Ops {
   // y[rows[i]] += scale[i] * x[i] (scale nullptr: 1). rows are distinct.   x (n, d), y (N, d) fp32
   virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
                                 int64_t n, int64_t dim, float* y, Stream& s) = 0;
+
+  // x[t] *= scale[t].   x (n, d) fp32, scale (n)
+  virtual void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) = 0;
+
+  // The gate of a shared expert: out = 1 / (1 + exp(-logits)).   logits, out (n) fp32, may alias
+  virtual void sigmoid(const float* logits, int64_t n, float* out, Stream& s) = 0;
+  // dlogits = dout out (1 - out).   out, dout (n) fp32, dlogits (n) of dt
+  virtual void sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n,
+                                void* dlogits, Stream& s) = 0;
 
   // out = round(a + b).   a, out of dt, b of type b_dt; out may alias a or b (when of its type).
   virtual void add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
@@ -155,6 +177,10 @@ class Ops {
   virtual void finish_gradient(DType dt, const float* g, int64_t n, void* out,
                                double* sum_of_squares, Stream& s) = 0;
 };
+
+// What the bits of results depend on beside the inputs: the library that multiplies, and the
+// processor features it uses.
+std::string cpu_ops_build();
 
 // The CPU's ops: any host stream. A stateless singleton.
 Ops& cpu_ops();

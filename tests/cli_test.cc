@@ -81,6 +81,19 @@ TEST_F(CliTest, WrongCommandLines) {
   expect_refused({"init", "--config", "c", "--out", "x", "--seed", "many"}, 2, "--seed");
   expect_refused({"export", "--out", "x"}, 2, "--checkpoint");
   expect_refused({"export", "--out", "x", "--checkpoint", "r", "--step", "-1"}, 2, "--step");
+  expect_refused({"export", "--out", "x", "--checkpoint", "r", "--dtype", "fp16"}, 2, "--dtype");
+  const std::vector<std::string> upcycle = {"upcycle", "--from", "d", "--out", "x", "--experts"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), upcycle.begin(), upcycle.end());
+    return more;
+  };
+  expect_refused({"upcycle", "--from", "d", "--out", "x"}, 2, "--experts");
+  expect_refused(with({"0", "--top-k", "1"}), 2, "--experts: must be at least 1");
+  expect_refused(with({"4", "--top-k", "5"}), 2, "--top-k: must be at least 1 and at most");
+  expect_refused(with({"4", "--top-k", "2", "--noise", "-1"}), 2, "--noise");
+  expect_refused(with({"4", "--top-k", "2", "--noise", "nan"}), 2, "--noise");
+  expect_refused(with({"4", "--top-k", "2", "--seed", "-1"}), 2, "--seed");
+  expect_refused(with({"4", "--top-k", "2"}), 66, "d/config.json");
   expect_refused({"eval"}, 2, "--model.path or --checkpoint");
   expect_refused({"eval", "--model.path", "m"}, 2, "--data.eval_path");
   expect_refused({"eval", "--checkpoint", dir_.file("none")}, 66, "no such folder");
@@ -129,7 +142,8 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   EXPECT_EQ(all.code, 0);
   EXPECT_EQ(all.err, "");
   for (const char* word :
-       {"train", "init", "eval", "export", "ckpt", "doctor", "--version", "Exit codes"}) {
+       {"train", "init", "upcycle", "eval", "export", "ckpt", "doctor", "--version",
+        "Exit codes"}) {
     EXPECT_NE(all.out.find(word), std::string::npos) << word;
   }
   const Outcome train = run({"train", "--help"});

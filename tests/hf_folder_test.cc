@@ -1,6 +1,7 @@
 #include "checkpoint/hf_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
+#include "train/weights.h"
 
 namespace pagoda {
 namespace {
@@ -101,13 +103,13 @@ class Folder : public testing::Test {
   void export_folder(const HfFolder& source, const HfWriter::Options& options, size_t piece) {
     auto writer = HfWriter::create(options, source.table());
     ASSERT_TRUE(writer.ok()) << writer.status().message();
-    for (size_t t = 0; t < source.table().tensors.size(); ++t) {
+    for (const int64_t t : writer->order()) {
       std::vector<float> values(static_cast<size_t>(source.table().tensors[t].num_elements()));
-      ASSERT_TRUE(source.read_tensor(static_cast<int64_t>(t), values.data()).ok());
+      ASSERT_TRUE(source.read_tensor(t, values.data()).ok());
       for (size_t at = 0; at < values.size(); at += piece) {
         const size_t count = std::min(piece, values.size() - at);
-        const Status status = writer->append(static_cast<int64_t>(t), values.data() + at,
-                                             static_cast<int64_t>(count));
+        const Status status =
+            writer->append(t, values.data() + at, static_cast<int64_t>(count));
         ASSERT_TRUE(status.ok()) << status.message();
       }
     }
@@ -327,14 +329,194 @@ TEST_F(Folder, IndexCannotLeadOutOfTheFolder) {
     put_index();
     expect_refused({"lm_head.weight", "plain file"});
   }
-  index_ = good;
-  put_index();
-  const std::string shard = in_ + "/model-00001-of-00002.safetensors";
-  std::filesystem::rename(shard, dir_.file("elsewhere"));
-  EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
-  std::filesystem::create_symlink("../elsewhere", shard);
-  expect_refused({"model-00001-of-00002.safetensors", "symbolic link"});
 }
+
+// As the hub's cache has it: every file is a link to a blob elsewhere.
+TEST_F(Folder, FilesMayBeLinks) {
+  const Model model = random_model(table_, kMixed);
+  write_shards(model);
+  const std::string blobs = dir_.file("blobs");
+  std::filesystem::create_directory(blobs);
+  std::vector<std::filesystem::path> files;
+  for (const auto& file : std::filesystem::directory_iterator(in_)) files.push_back(file.path());
+  for (const auto& file : files) {
+    const std::string blob = "blob-" + file.filename().string();
+    std::filesystem::rename(file, blobs + "/" + blob);
+    std::filesystem::create_symlink("../blobs/" + blob, file);
+  }
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+  export_folder(folder.value(), options.value(), 1000);
+  expect_holds(out_, model);
+  for (const auto& file : std::filesystem::directory_iterator(out_)) {
+    EXPECT_FALSE(file.is_symlink()) << file.path();
+  }
+}
+
+// Whatever stands where a file should: refused at once, by name.
+TEST_F(Folder, NothingButRegularFilesIsRead) {
+  write_shards(random_model(table_, {StoredDType::kBF16}));
+  for (const char* name : {"config.json", "model.safetensors.index.json",
+                           "model-00002-of-00002.safetensors"}) {
+    const std::string path = in_ + "/" + name, kept = dir_.file("kept");
+    std::filesystem::rename(path, kept);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    expect_refused({name, "not a regular file"});
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("/dev/zero", path);
+    expect_refused({name, "not a regular file"});
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    expect_refused({name, "not a regular file"});
+    std::filesystem::remove(path);
+    for (const char* target : {"nowhere", name}) {  // name: a link to itself
+      std::filesystem::create_symlink(target, path);
+      const Status status = HfFolder::open(in_).status();
+      EXPECT_EQ(status.code(), Exit::kNoInput) << status.message();
+      EXPECT_NE(status.message().find(name), std::string::npos) << status.message();
+      std::filesystem::remove(path);
+    }
+    std::filesystem::rename(kept, path);
+  }
+  EXPECT_TRUE(HfFolder::open(in_).ok());
+}
+
+// Experts stacked into two tensors a layer, as table tensors behind each other.
+Model fused(const TensorTable& table, const Model& model) {
+  Model result;
+  for (const StoredTensor& stored : stored_tensors(table, ExpertLayout::kFused)) {
+    Raw& raw = result[stored.name];
+    raw.shape = stored.shape;
+    for (const int64_t part : stored.parts) {
+      raw.dtype = model.at(table.tensors[part].name).dtype;
+      raw.bytes += model.at(table.tensors[part].name).bytes;
+    }
+  }
+  return result;
+}
+
+TEST_F(Folder, FusedExpertsAreReadAndWrittenBackFused) {
+  const Model model = random_model(table_, {StoredDType::kBF16}), stacked = fused(table_, model);
+  EXPECT_EQ(stacked.at("model.layers.1.mlp.experts.gate_up_proj").shape,
+            (std::vector<int64_t>{3, 24, 16}));
+  EXPECT_EQ(stacked.at("model.layers.1.mlp.experts.down_proj").shape,
+            (std::vector<int64_t>{3, 16, 12}));
+  EXPECT_EQ(stacked.size(), model.size() - 9 + 2);
+  write_shards(stacked);
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  EXPECT_EQ(folder->layout(), ExpertLayout::kFused);
+  for (size_t t = 0; t < table_.tensors.size(); ++t) {
+    const Raw& raw = model.at(table_.tensors[t].name);
+    std::vector<float> values(static_cast<size_t>(table_.tensors[t].num_elements()));
+    ASSERT_TRUE(folder->read_tensor(static_cast<int64_t>(t), values.data()).ok());
+    std::string back(raw.bytes.size(), '\0');
+    float_to_stored(raw.dtype, values.data(), static_cast<int64_t>(values.size()), back.data());
+    EXPECT_TRUE(back == raw.bytes) << table_.tensors[t].name;
+  }
+  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+  options->shard_bytes = 3000;
+  export_folder(folder.value(), options.value(), 77);
+  expect_holds(out_, stacked);
+}
+
+TEST_F(Folder, NamesWhatIsWrongWithFusedExperts) {
+  const Model model = random_model(table_, {StoredDType::kBF16});
+  const std::string gate_up = "model.layers.1.mlp.experts.gate_up_proj";
+  const std::string down = "model.layers.1.mlp.experts.down_proj";
+  const std::string one = "model.layers.1.mlp.experts.2.down_proj.weight";
+  const auto with = [&](const std::function<void(Model&)>& change) {
+    Model stacked = fused(table_, model);
+    change(stacked);
+    write_safetensors(in_ + "/model.safetensors", stacked);
+  };
+  with([&](Model& m) { m[one] = model.at(one); });
+  expect_refused({"mixes two layouts", one, "experts."});
+  with([&](Model& m) { m.erase(down), m[one] = model.at(one); });
+  expect_refused({"mixes two layouts", one, gate_up});
+  with([&](Model& m) { m.erase(down); });
+  expect_refused({down, "is missing"});
+  with([&](Model& m) { m[gate_up].shape = {3, 16, 24}; });
+  expect_refused({gate_up, "has shape (3, 16, 24)", "makes it (3, 24, 16)"});
+  // Element 1 of expert 2's up projection, counted in the fused tensor.
+  const uint16_t nan = 0x7fc0;
+  const int64_t element = (2 * 24 + 12) * 16 + 1;
+  with([&](Model& m) { std::memcpy(m[gate_up].bytes.data() + 2 * element, &nan, 2); });
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const int64_t expert = table_.expert(1, 2);
+  std::vector<float> values(static_cast<size_t>(table_.records[expert].num_elements));
+  const Status status = folder->read_record_weights(expert, DType::kF32, values.data());
+  EXPECT_EQ(status.code(), Exit::kBadData);
+  EXPECT_NE(status.message().find(gate_up), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find(strf("element %lld", (long long)element)), std::string::npos)
+      << status.message();
+}
+
+// Tensors of whole 4 KiB come first and begin on such borders.
+TEST_F(Folder, LargeTensorsBeginOnBorders) {
+  Json config = config_;
+  config["moe_intermediate_size"] = 128;  // experts of 16 x 128 bf16 values: 4 KiB
+  put_file(in_ + "/config.json", config.dump());
+  const TensorTable table = table_of(config);
+  const Model model = random_model(table, {StoredDType::kBF16});
+  write_safetensors(in_ + "/model.safetensors", model);
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+  export_folder(folder.value(), options.value(), 1 << 20);
+  expect_holds(out_, model);
+  auto file = SafetensorsFile::open(out_ + "/model.safetensors");
+  ASSERT_TRUE(file.ok());
+  int64_t aligned = 0;
+  for (const SafetensorsEntry& entry : file->entries()) {
+    if (entry.bytes % 4096 != 0) continue;
+    EXPECT_EQ(entry.offset % 4096, 0) << entry.name;
+    ++aligned;
+  }
+  EXPECT_EQ(aligned, 9);
+}
+
+// What Transformers wrote comes back with the same tensors and the same config.
+class RoundTrip : public Folder, public testing::WithParamInterface<const char*> {
+ protected:
+  static Model model_of(const std::string& directory) {
+    Model model;
+    for (const auto& path : std::filesystem::directory_iterator(directory)) {
+      const std::string name = path.path().filename();
+      if (!name.starts_with("model") || !name.ends_with(".safetensors")) continue;
+      auto file = SafetensorsFile::open(path.path());
+      CHECK(file.ok(), "%s", file.status().message().c_str());
+      for (const SafetensorsEntry& entry : file->entries()) {
+        Raw& raw = model[entry.name];
+        raw = {*stored_dtype_of(entry.dtype), entry.shape,
+               std::string(static_cast<size_t>(entry.bytes), '\0')};
+        CHECK(file->read(entry, 0, raw.bytes.data(), entry.bytes).ok());
+      }
+    }
+    return model;
+  }
+};
+
+TEST_P(RoundTrip, IsByteExact) {
+  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/" + GetParam();
+  auto folder = HfFolder::open(golden);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const bool fused = std::string(GetParam()).ends_with("_fused");
+  EXPECT_EQ(folder->layout(), fused ? ExpertLayout::kFused : ExpertLayout::kPerExpert);
+  const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_);
+  ASSERT_TRUE(written.ok()) << written.message();
+  expect_holds(out_, model_of(golden));
+  for (const char* name : {"config.json", "generation_config.json"}) {
+    EXPECT_EQ(get_file(out_ + "/" + name), get_file(golden + "/" + name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
+                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
+                                         "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
+                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
 
 TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
@@ -353,15 +535,16 @@ TEST_F(Folder, WriterRefusesUsedFoldersAndNonFiniteValues) {
   EXPECT_EQ(HfWriter::create(options.value(), table_).status().code(), Exit::kCannotCreate);
   EXPECT_EQ(get_file(in_ + "/model.safetensors"), before);
   options->directory = out_;
-  options->dtypes[0] = StoredDType::kF16;
+  options->dtypes.assign(table_.tensors.size(), StoredDType::kF16);
   for (const float value : {1e6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
     std::filesystem::remove_all(out_);
     auto writer = HfWriter::create(options.value(), table_);
     ASSERT_TRUE(writer.ok());
     const float values[] = {1.0f, value};
-    const Status status = writer->append(0, values, 2);
+    const int64_t first = writer->order().front();
+    const Status status = writer->append(first, values, 2);
     EXPECT_EQ(status.code(), Exit::kDiverged);
-    EXPECT_NE(status.message().find("model.embed_tokens.weight"), std::string::npos);
+    EXPECT_NE(status.message().find(table_.tensors[first].name), std::string::npos);
     EXPECT_NE(status.message().find("element 1"), std::string::npos) << status.message();
   }
   EXPECT_FALSE(std::filesystem::exists(out_ + "/config.json"));

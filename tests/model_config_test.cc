@@ -92,11 +92,17 @@ TEST(ModelConfig, MoeLayersAreChosenAsInTransformers) {
 }
 
 TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
-  expect_refused({{"model_type", "mixtral"}}, "\"model_type\" is \"mixtral\"");
+  expect_refused({{"model_type", "deepseek_v3"}}, "mixtral, olmoe, qwen2_moe, qwen3_moe");
+  expect_refused({{"model_type", 3}}, "\"model_type\" is 3");
+  expect_refused({{"model_type", "llama"}}, "pagoda upcycle");
   expect_refused({{"model_type", nullptr}}, "\"model_type\" is missing");
   expect_refused({{"hidden_act", "gelu"}}, "\"hidden_act\"");
   expect_refused({{"attention_bias", true}}, "\"attention_bias\"");
-  expect_refused({{"use_sliding_window", true}}, "\"use_sliding_window\"");
+  expect_refused({{"mlp_bias", true}}, "\"mlp_bias\"");
+  expect_refused({{"model_type", "olmoe"}, {"clip_qkv", 8.0}}, "\"clip_qkv\"");
+  expect_refused({{"model_type", "olmoe"}}, "\"head_dim\"");
+  expect_refused({{"model_type", "mixtral"}, {"router_jitter_noise", 0.01}}, "noise\"");
+  expect_refused({{"model_type", "qwen2_moe"}}, "\"shared_expert_intermediate_size\"");
   expect_refused({{"attention_dropout", 0.1}}, "\"attention_dropout\"");
   expect_refused({{"quantization_config", {{"bits", 4}}}}, "\"quantization_config\"");
   expect_refused({{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\"");
@@ -104,6 +110,57 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
   expect_refused({{"rope_parameters", {{"rope_type", "linear"}}}}, "\"rope_parameters\"");
   expect_refused({{"rope_parameters", {{"rope_theta", 7.0}}}}, "differ");
   expect_refused({{"num_local_experts", 4}}, "differ");
+}
+
+TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
+  const Json silent = {{"rope_theta", nullptr},   {"rms_norm_eps", nullptr},
+                       {"head_dim", nullptr},     {"router_aux_loss_coef", nullptr},
+                       {"norm_topk_prob", nullptr}, {"intermediate_size", 20},
+                       {"shared_expert_intermediate_size", 28}};
+  const auto of = [&](const char* family) {
+    Json patch = silent;
+    patch["model_type"] = family;
+    auto result = parse_with(patch);
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    return result.take();
+  };
+  const ModelConfig mixtral = of("mixtral"), olmoe = of("olmoe"), qwen2 = of("qwen2_moe");
+  EXPECT_EQ(mixtral.rope_theta, 1e6);
+  EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
+  EXPECT_TRUE(mixtral.norm_topk_prob);
+  EXPECT_EQ(mixtral.moe_intermediate_size, 20);
+  EXPECT_EQ(mixtral.num_moe_layers(), 2) << "mlp_only_layers is not Mixtral's";
+  EXPECT_EQ(olmoe.rope_theta, 1e4);
+  EXPECT_EQ(olmoe.rms_norm_eps, 1e-5);
+  EXPECT_EQ(olmoe.router_aux_loss_coef, 0.01);
+  EXPECT_FALSE(olmoe.norm_topk_prob);
+  EXPECT_EQ(olmoe.moe_intermediate_size, 20);
+  EXPECT_EQ(qwen2.rms_norm_eps, 1e-6);
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_EQ(qwen2.moe_intermediate_size, 12);
+  EXPECT_EQ(qwen2.shared_intermediate_size, 28);
+  EXPECT_EQ(qwen2.num_moe_layers(), 1);
+  EXPECT_EQ(mixtral.shared_intermediate_size + olmoe.shared_intermediate_size, 0);
+}
+
+// A family's own rule decides whether a window is in force; a window in force bounds documents.
+TEST(ModelConfig, WindowsBoundDocuments) {
+  const auto window = [](const Json& patch) {
+    auto result = parse_with(patch);
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    return result->sliding_window;
+  };
+  EXPECT_EQ(window({{"model_type", "mixtral"}, {"sliding_window", 64}}), 64);
+  EXPECT_EQ(window({{"model_type", "mixtral"}}), 0);
+  EXPECT_EQ(window({{"sliding_window", 64}}), 0);
+  EXPECT_EQ(window({{"sliding_window", 64}, {"use_sliding_window", true}}), 64);
+  EXPECT_EQ(window({{"use_sliding_window", true}}), 4096);
+  auto result = parse_with({{"model_type", "mixtral"}, {"sliding_window", 64}});
+  EXPECT_TRUE(result->check_document_len(64).ok());
+  const Status refused = result->check_document_len(65);
+  EXPECT_EQ(refused.code(), Exit::kBadData);
+  EXPECT_NE(refused.message().find("\"sliding_window\" is 64"), std::string::npos);
+  EXPECT_NE(refused.message().find("data.sequence_len"), std::string::npos);
 }
 
 TEST(ModelConfig, RefusesSizesThatCannotBe) {

@@ -331,6 +331,47 @@ TEST(Swiglu, ThreadsAndAliasingDoNotMatter) {
   }
 }
 
+// ---- gate of a shared expert ----
+
+double sigmoid_reference(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+// Errors: exp within 3e-7 (vector.h), of which sigmoid passes on at most all, an addition and a
+// division; products of numbers that each carry a rounding.
+TEST(Sigmoid, MatchesDouble) {
+  for (int64_t n : {1, 15, 16, 17, 300}) {
+    TestTensor x(DType::kF32, n, 1), y(DType::kF32, n), dy(DType::kF32, n);
+    x.randomise(16, 4.0);
+    x.set(0, -100);  // below the range of exp: its answer is the largest float, so this one is 0
+    dy.randomise(17);
+    ops().sigmoid(x.floats(), n, y.floats(), test_stream());
+    test_stream().synchronize();
+    Doubles want = x.doubles();
+    for (double& v : want) v = sigmoid_reference(v);
+    expect_close("sigmoid", y.doubles(), want,
+                 [&](size_t i) { return 5e-7 * want[i] + 1e-37; });
+    for (DType dt : kDTypes) {
+      TestTensor dx(dt, n);
+      ops().sigmoid_backward(dt, y.floats(), dy.floats(), n, dx.data(), test_stream());
+      test_stream().synchronize();
+      const Doubles weight = dy.doubles();
+      const Doubles slope = finite_differences(x.doubles(), [&](const Doubles& input) {
+        double sum = 0.0;
+        for (size_t i = 0; i < input.size(); ++i) sum += weight[i] * sigmoid_reference(input[i]);
+        return sum;
+      });
+      // 1 - y loses what y's own error is relative to it; central differences are off by 1e-10.
+      expect_close(strf("sigmoid_backward %s", dtype_name(dt)), dx.doubles(), slope, [&](size_t i) {
+        return 1.01 * rounding_of(dt) * std::abs(slope[i]) + 2e-6 * std::abs(weight[i]) + 1e-9;
+      });
+      TestTensor in_place(DType::kF32, n, 1);
+      for (int64_t i = 0; i < n; ++i) in_place.set(i, x.get(i));
+      ops().sigmoid(in_place.floats(), n, in_place.floats(), test_stream());
+      test_stream().synchronize();
+      EXPECT_TRUE(in_place.bits() == y.bits());
+    }
+  }
+}
+
 // ---- rows and embedding ----
 
 TEST(Rows, GatherScatterAdd) {
@@ -383,6 +424,20 @@ TEST(Rows, AddRoundsOnce) {
       test_stream().synchronize();
       EXPECT_EQ(a.bits() == out.bits(), true) << "in place differs";
     }
+  }
+}
+
+TEST(Rows, ScaleRoundsOnce) {
+  constexpr int64_t kRows = 700, kDim = 33;
+  TestTensor x(DType::kF32, kRows * kDim), scale(DType::kF32, kRows);
+  x.randomise(14);
+  scale.randomise(15);
+  const Doubles before = x.doubles();
+  ops().scale_rows(scale.floats(), kRows, kDim, x.floats(), test_stream());
+  test_stream().synchronize();
+  for (int64_t i = 0; i < kRows * kDim; ++i) {
+    const float want = static_cast<float>(before[i]) * static_cast<float>(scale.get(i / kDim));
+    ASSERT_EQ(x.get(i), want) << i;
   }
 }
 

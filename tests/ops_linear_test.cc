@@ -116,6 +116,68 @@ TEST(Linear, MatchesDoubleLoopsWhenDeep) {
   }
 }
 
+void check_biased(DType dt, const Size& s) {
+  TestTensor x(dt, s.n * s.in), w(dt, s.out * s.in), bias(dt, s.out), y(dt, s.n * s.out);
+  x.randomise(1);
+  w.randomise(2);
+  bias.randomise(8);
+  cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), s.n, s.in, s.out, y.data(),
+                          test_stream());
+  test_stream().synchronize();
+  auto want = product(s.n, s.out, s.in, [&](auto i, auto p) { return x.get(i * s.in + p); },
+                      [&](auto p, auto j) { return w.get(j * s.in + p); });
+  for (int64_t i = 0; i < s.n * s.out; ++i) {
+    want.value[i] += bias.get(i % s.out);
+    want.magnitude[i] += std::abs(bias.get(i % s.out));
+  }
+  expect_product("linear_biased " + name(dt, dt, s), y, want, s.in + 1);
+}
+
+void check_bias_backward(DType dt, int64_t n, int64_t dim) {
+  TestTensor dy(dt, n * dim), dbias(DType::kF32, dim);
+  dy.randomise(9);
+  dbias.randomise(10);  // the gradient is added to what is there
+  Doubles want = dbias.doubles(), magnitude(want);
+  for (double& v : magnitude) v = std::abs(v);
+  for (int64_t i = 0; i < n * dim; ++i) {
+    want[i % dim] += dy.get(i);
+    magnitude[i % dim] += std::abs(dy.get(i));
+  }
+  cpu_ops().bias_backward(dt, dy.data(), n, dim, dbias.floats(), test_stream());
+  test_stream().synchronize();
+  expect_close(strf("bias_backward %s, n %lld", dtype_name(dt), (long long)n), dbias.doubles(),
+               want,
+               [&](size_t i) { return sum_tolerance(magnitude[i], n, want[i], DType::kF32); });
+}
+
+TEST(Linear, BiasMatchesDoubleLoops) {
+  for (DType dt : kDTypes) {
+    for (const Size& size : kSizes) {
+      check_biased(dt, size);
+      check_bias_backward(dt, size.n, size.out);
+    }
+    check_biased(dt, {70, 2 * kGemmDepth + 3, 30});
+    check_bias_backward(dt, 700, 33);
+  }
+}
+
+TEST(Linear, BiasIsTheSameForEveryThreadCount) {
+  for (DType dt : kDTypes) {
+    expect_same_bits([&](Stream& s) {
+      TestTensor x(dt, 600 * 40), w(dt, 300 * 40), bias(dt, 300), y(dt, 600 * 300);
+      TestTensor dbias(DType::kF32, 300);
+      x.randomise(1);
+      w.randomise(2);
+      bias.randomise(3);
+      dbias.fill(0);
+      cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), 600, 40, 300, y.data(), s);
+      cpu_ops().bias_backward(dt, y.data(), 600, 300, dbias.floats(), s);
+      s.synchronize();
+      return y.bits() + dbias.bits();
+    });
+  }
+}
+
 TEST(Linear, NoRowsIsNothing) {
   TestTensor w(DType::kF32, 12), dw(DType::kF32, 12);
   dw.randomise(8);

@@ -36,6 +36,7 @@ struct RouteRun {
   TestTensor logits, probs, weights;
   std::vector<int32_t> experts, counts;
   std::vector<double> prob_sums;
+  std::vector<uint8_t> padding;  // empty: none
   std::string bits() const {
     return probs.bits() + weights.bits() +
            std::string(reinterpret_cast<const char*>(experts.data()), experts.size() * 4) +
@@ -45,9 +46,9 @@ struct RouteRun {
 };
 
 void route(const RouteCase& c, bool replay, RouteRun& r, Stream& s) {
-  ops().route(r.logits.floats(), c.tokens, c.num_experts, c.k, c.renormalise, replay,
-              r.probs.floats(), r.experts.data(), r.weights.floats(), r.counts.data(),
-              r.prob_sums.data(), s);
+  ops().route(r.logits.floats(), r.padding.empty() ? nullptr : r.padding.data(), c.tokens,
+              c.num_experts, c.k, c.renormalise, replay, r.probs.floats(), r.experts.data(),
+              r.weights.floats(), r.counts.data(), r.prob_sums.data(), s);
   s.synchronize();
 }
 
@@ -124,7 +125,7 @@ TEST(Route, ThreadsAndAliasingDoNotMatter) {
     const std::string apart = r.bits();
     RouteRun in_place(c);
     in_place.logits.randomise(53);
-    ops().route(in_place.logits.floats(), c.tokens, c.num_experts, c.k, true, false,
+    ops().route(in_place.logits.floats(), nullptr, c.tokens, c.num_experts, c.k, true, false,
                 in_place.logits.floats(), in_place.experts.data(), in_place.weights.floats(),
                 in_place.counts.data(), in_place.prob_sums.data(), s);
     s.synchronize();
@@ -174,6 +175,59 @@ TEST(Route, GradientMatchesFiniteDifferences) {
       });
     }
   }
+}
+
+// Some tokens are padding: the others must come out as if those were not there.
+TEST(Route, PaddingIsNotThere) {
+  const RouteCase c{200, 9, 3, true};
+  RouteRun r(c), apart({150, 9, 3, true});
+  r.logits.randomise(58);
+  std::vector<int32_t> place(c.tokens, -1);  // of each token without the padding
+  int32_t kept = 0;
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    r.padding.push_back(t % 4 == 1);
+    if (r.padding.back()) continue;
+    for (int64_t e = 0; e < 9; ++e) apart.logits.set(kept * 9 + e, r.logits.get(t * 9 + e));
+    place[t] = kept++;
+  }
+  for (const bool replay : {false, true}) {
+    if (replay) r.padding.clear();  // the choices tell
+    route(c, replay, r, test_stream());
+    route({150, 9, 3, true}, replay, apart, test_stream());
+    EXPECT_EQ(r.counts, apart.counts);
+    EXPECT_EQ(r.prob_sums, apart.prob_sums) << "the same terms in the same order";
+    for (int64_t i = 0; i < c.tokens * 3; ++i) {
+      const int32_t mine = place[i / 3];
+      EXPECT_EQ(r.experts[i], mine < 0 ? -1 : apart.experts[mine * 3 + i % 3]);
+      EXPECT_EQ(r.weights.get(i), mine < 0 ? 0.0 : apart.weights.get(mine * 3 + i % 3));
+    }
+  }
+  std::vector<int64_t> first(10, 0);
+  for (int64_t e = 0; e < 9; ++e) first[e + 1] = first[e] + r.counts[e];
+  std::vector<int32_t> rows(600, -7), choices(600, -7), rows_apart(450), choices_apart(450);
+  ops().index_rows(r.experts.data(), 200, 3, 9, first.data(), rows.data(), choices.data(),
+                   test_stream());
+  ops().index_rows(apart.experts.data(), 150, 3, 9, first.data(), rows_apart.data(),
+                   choices_apart.data(), test_stream());
+  TestTensor dweights(DType::kF32, 600), aux(DType::kF32, 9), dlogits(DType::kF32, 1800);
+  dweights.randomise(59);
+  aux.randomise(60);
+  dlogits.randomise(61);
+  ops().route_backward(DType::kF32, r.probs.floats(), r.experts.data(), r.weights.floats(),
+                       dweights.floats(), aux.floats(), 200, 9, 3, true, dlogits.data(),
+                       test_stream());
+  test_stream().synchronize();
+  for (int64_t i = 0; i < 600; ++i) {
+    EXPECT_EQ(i < 450 ? place[rows[i]] : rows[i], i < 450 ? rows_apart[i] : -7) << "row " << i;
+  }
+  int64_t zeros = 0;
+  for (int64_t i = 0; i < 1800; ++i) {
+    if (place[i / 9] < 0) {
+      EXPECT_EQ(dlogits.get(i), 0.0) << "token " << i / 9;
+    }
+    zeros += dlogits.get(i) == 0.0;
+  }
+  EXPECT_EQ(zeros, 450) << "only padding has no gradient";
 }
 
 TEST(Route, IndexRowsSortsChoicesByExpert) {

@@ -1,109 +1,20 @@
-// The model against Transformers (tests/golden/README.md): logits, losses, every gradient, fifty
-// steps of AdamW, and bf16's distance from fp32.
+// Every family, with experts in both layouts, against Transformers (tests/golden/README.md):
+// logits, losses, every gradient, fifty steps of AdamW, and bf16's distance from fp32.
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include "tests/testing/golden.h"
-#include "tests/testing/temp_dir.h"
-#include "train/step_runner.h"
-#include "train/weights.h"
+#include "tests/testing/session_model.h"
 
 namespace pagoda {
 namespace {
 
-constexpr double kWeightDecay = 0.1;
-
 std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
 
-// A model folder in a session with room for everything, on the CPU.
-class Model {
- public:
-  Model(const std::string& folder, DType dtype, int64_t microbatch_tokens)
-      : folder_(std::move(HfFolder::open(folder).value())),
-        storage_(std::move(open_storage(IoKind::kThreads, dir_.path()).value())) {
-    SessionOptions options;
-    options.size = {2, microbatch_tokens, dtype, true};
-    options.adam = {0.9, 0.95, 1e-8, kWeightDecay};
-    options.threads = 2;
-    options.device_bytes = options.host_bytes = 256 * kMiB;
-    options.directories = {dir_.file("store")};
-    options.page_slots = 1;
-    auto session = Session::create(folder_.config(), options, storage_.get());
-    CHECK(session.ok(), "%s", session.status().message().c_str());
-    session_ = session.take();
-    CHECK(load_weights(*weights_of_folder(folder_), *session_).ok());
-    ledger_ = std::make_unique<Ledger>(
-        false, 0, std::vector<int64_t>(session_->table().records.size(), 0));
-    runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(), 1.0);
-  }
-
-  StepRunner& runner() { return *runner_; }
-  Session& session() { return *session_; }
-  const TensorTable& table() { return session_->table(); }
-
-  // A page's bytes, wherever they are.
-  std::vector<std::byte> page(PageId id, int64_t bytes) {
-    Stream& s = session_->executor().host_stream();
-    const PageUse use{id, Place::host(), Access::kRead};
-    const Lease lease = session_->pager().acquire({&use, 1}, s, 0);
-    std::vector<std::byte> out(static_cast<size_t>(bytes));
-    s.copy(out.data(), lease.data(0), bytes);
-    s.synchronize();
-    return out;
-  }
-
-  // A tensor's values in one of its record's pages (gradient, or weights), as fp32.
-  std::vector<float> tensor(int64_t t, PageId id) {
-    const TensorSpec& spec = table().tensors[t];
-    const DType dtype = session_->options().size.dtype;
-    const int64_t elements = table().records[spec.record].num_elements;
-    const std::vector<std::byte> bytes = page(id, elements * dtype_bytes(dtype));
-    std::vector<float> values;
-    for (int64_t i = spec.offset; i < spec.offset + spec.num_elements(); ++i) {
-      values.push_back(dtype == DType::kF32
-                           ? reinterpret_cast<const float*>(bytes.data())[i]
-                           : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]));
-    }
-    return values;
-  }
-  std::vector<float> gradient(int64_t t) {
-    return tensor(t, session_->pages().gradient(table().tensors[t].record));
-  }
-
-  // Logits of one microbatch: runs the layers and applies the head here.
-  std::vector<float> logits(const StepBatch& batch, int64_t microbatch);
-
- private:
-  TempDir dir_;
-  HfFolder folder_;
-  std::unique_ptr<Storage> storage_;
-  std::unique_ptr<Session> session_;
-  std::unique_ptr<Ledger> ledger_;
-  std::unique_ptr<StepRunner> runner_;
-};
-
-std::vector<float> Model::logits(const StepBatch& batch, int64_t microbatch) {
-  const ModelConfig& c = session_->config();
-  const DType dt = session_->options().size.dtype;
-  const int64_t t = session_->options().size.microbatch_tokens, d = c.hidden_size;
-  std::vector<std::byte> x;
-  CHECK(runner_->evaluate_layers(batch).ok());
-  x = page(session_->pages().layer_input(c.num_layers, microbatch), t * d * dtype_bytes(dt));
-  const RecordSpec& head = table().records[table().head()];
-  const auto weights = page(session_->pages().weights(table().head()),
-                            head.num_elements * dtype_bytes(dt));
-  const auto embedding = page(session_->pages().weights(0), c.vocab_size * d * dtype_bytes(dt));
-  const void* output = c.tie_word_embeddings ? embedding.data()
-                                             : weights.data() + d * dtype_bytes(dt);
-  std::vector<std::byte> normed(x.size());
-  std::vector<float> rstd(static_cast<size_t>(t)), out(static_cast<size_t>(t * c.vocab_size));
-  Stream& s = session_->executor().host_stream();
-  cpu_ops().rmsnorm(dt, x.data(), weights.data(), static_cast<float>(c.rms_norm_eps), t, 1, d, d,
-                    normed.data(), rstd.data(), s);
-  cpu_ops().linear(dt, normed.data(), output, t, d, c.vocab_size, DType::kF32, out.data(), s);
-  s.synchronize();
-  return out;
+// What a model is expected to compute does not depend on how its files hold the experts.
+std::string expected_of(const std::string& name) {
+  const std::string suffix = "_fused";
+  return golden(name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name) +
+         "/expected.safetensors";
 }
 
 void append(std::vector<int32_t>& all, const std::vector<int32_t>& some) {
@@ -134,9 +45,10 @@ double total_loss(const StepResult& result, const ModelConfig& config) {
 class Fp32Parity : public testing::TestWithParam<const char*> {};
 
 TEST_P(Fp32Parity, LogitsLossesAndEveryGradient) {
-  const Golden expected(golden(GetParam()) + "/expected.safetensors");
+  const Golden expected(expected_of(GetParam()));
   const StepBatch batch = batch_of(expected);
-  Model model(golden(GetParam()), DType::kF32, static_cast<int64_t>(batch.tokens.size()) / 2);
+  SessionModel model(golden(GetParam()), DType::kF32,
+                     static_cast<int64_t>(batch.tokens.size()) / 2);
   for (int b = 0; b < 2; ++b) {
     const double off = relative_l2(model.logits(batch, b),
                                    expected.floats(strf("microbatch.%d.logits", b)));
@@ -164,28 +76,39 @@ TEST_P(Fp32Parity, LogitsLossesAndEveryGradient) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
-                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied"));
+                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
+                                         "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
+                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
 
-TEST(Fp32Parity, FiftyStepsOfAdamW) {
-  const Golden expected(golden("curve/expected.safetensors"));
+struct Curve {
+  const char* model;
+  const char* expected;
+  int64_t row;  // tokens
+};
+
+class CurveParity : public testing::TestWithParam<Curve> {};
+
+TEST_P(CurveParity, FiftyStepsOfAdamW) {
+  const Golden expected(golden(GetParam().expected));
   const auto ids = expected.ints("input_ids");
   const auto losses = expected.floats("cross_entropy"), norms = expected.floats("grad_norm");
   const auto rates = expected.floats("learning_rate");
-  constexpr int64_t kRow = 40, kTokens = 4 * kRow;
-  Model model(golden("qwen3_moe_tiny"), DType::kF32, 2 * kRow);
+  const int64_t row = GetParam().row, tokens = 4 * row;
+  SessionModel model(golden(GetParam().model), DType::kF32, 2 * row);
   double worst = 0;
   for (size_t step = 0; step < losses.size(); ++step) {
     StepBatch batch;
-    const int32_t* at = ids.data() + static_cast<int64_t>(step) * kTokens;
-    for (int64_t i = 0; i < kTokens; ++i) {
-      const bool last = i % kRow == kRow - 1;
+    const int32_t* at = ids.data() + static_cast<int64_t>(step) * tokens;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const bool last = i % row == row - 1;
       batch.tokens.push_back(at[i]);
       batch.targets.push_back(last ? -1 : at[i + 1]);
-      batch.positions.push_back(static_cast<int32_t>(i % kRow));
+      batch.positions.push_back(static_cast<int32_t>(i % row));
       batch.weights.push_back(last ? 0.0f : 1.0f);
       batch.total_weight += !last;
     }
-    batch.document_start.assign(2, {0, kRow, 2 * kRow});
+    batch.document_start.assign(
+        2, {0, static_cast<int32_t>(row), static_cast<int32_t>(2 * row)});
     auto result = model.runner().train(batch, rates[step]);
     ASSERT_TRUE(result.ok()) << result.status().message();
     worst = std::max(worst, std::abs(result->loss - losses[step]));
@@ -203,13 +126,23 @@ TEST(Fp32Parity, FiftyStepsOfAdamW) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(
+    Models, CurveParity,
+    testing::Values(Curve{"qwen3_moe_tiny", "curve/expected.safetensors", 40},
+                    Curve{"mixtral", "mixtral/curve.safetensors", 20},
+                    Curve{"olmoe", "olmoe/curve.safetensors", 20},
+                    Curve{"qwen2_moe_fused", "qwen2_moe/curve.safetensors", 20}),
+    [](const auto& info) { return std::string(info.param.model); });
+
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
 // reference's own bf16. Experts with fewer than 64 tokens are too noisy to compare.
-TEST(Bf16Parity, DistanceToFp32) {
-  const std::string folder = golden("qwen3_moe_bf16");
-  const Golden expected(folder + "/expected.safetensors");
+class Bf16Parity : public testing::TestWithParam<const char*> {};
+
+TEST_P(Bf16Parity, DistanceToFp32) {
+  const std::string folder = golden(GetParam());
+  const Golden expected(expected_of(GetParam()));
   const StepBatch batch = batch_of(expected);
-  Model model(folder, DType::kBF16, static_cast<int64_t>(batch.tokens.size()) / 2);
+  SessionModel model(folder, DType::kBF16, static_cast<int64_t>(batch.tokens.size()) / 2);
   const ModelConfig& c = model.session().config();
   const auto first = expected.ints("microbatch.0.experts"), second =
       expected.ints("microbatch.1.experts");
@@ -253,6 +186,9 @@ TEST(Bf16Parity, DistanceToFp32) {
               worst_name.c_str());
   EXPECT_GT(compared, 20);
 }
+
+INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
+                         testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe"));
 
 }  // namespace
 }  // namespace pagoda

@@ -1,5 +1,9 @@
 // What the built program refuses: exit code, one line that names the place and the remedy, and
 // nothing left behind that would stop a second try.
+#include <sys/stat.h>
+
+#include <array>
+
 #include "tests/testing/run_test.h"
 
 namespace pagoda {
@@ -60,7 +64,7 @@ TEST_F(RefusalTest, BudgetsNameTheSmallestThatWouldDo) {
 // Threads that the system does not start are an error like others, at whatever thread it happens.
 TEST_F(RefusalTest, TooManyThreads) {
   Flags bad = short_run();
-  bad["train.threads"] = "1000";
+  bad["train.threads"] = "300";
   bad["memory.disk"] = dir_.file("disk");
   for (const int64_t address_bytes : {2 * kGiB, 3 * kGiB}) {
     expect_refused(run(train(bad), {.address_bytes = address_bytes}), 71,
@@ -77,6 +81,16 @@ TEST_F(RefusalTest, BudgetsOfAllMemory) {
   all["memory.device"] = all["memory.host"] = "100%";
   const ProcessResult result = run(train(all));
   EXPECT_EQ(result.code, 0) << result.err;
+}
+
+// Budgets are a promise; what no machine has is refused, not granted until the system kills the
+// run.
+TEST_F(RefusalTest, MoreThanTheMachineHas) {
+  Flags bad = short_run();
+  bad["train.tokens_per_step"] = bad["train.micro_batch_tokens"] = strf("%d", 1 << 30);
+  bad["memory.device"] = bad["memory.host"] = "100000GiB";
+  expect_refused(run(train(bad)), 71, {"this machine", "lower"});
+  EXPECT_FALSE(fs::exists(dir_.file("run")));
 }
 
 TEST_F(RefusalTest, OutputFolderNotEmpty) {
@@ -119,7 +133,7 @@ TEST_F(RefusalTest, EvaluationsWithoutALoss) {
   put_file(dir_.file("empty.jsonl"), "{\"text\": \"\"}\n{\"text\": \"\"}\n");
   ProcessResult refused = run(words + Words{dir_.file("model"), "--data.eval_path",
                                             dir_.file("empty.jsonl")});
-  expect_refused(refused, 65, {"no token to predict"});
+  expect_refused(refused, 65, {"token to train"});
   EXPECT_EQ(refused.out, "");
   // Weights so large that products of them overflow.
   const std::string model = copied_model("huge");
@@ -176,6 +190,45 @@ TEST_F(RefusalTest, AMissingTensor) {
   expect_bad_model(model, 65, {"experts."});
 }
 
+TEST_F(RefusalTest, AFifoForWeights) {
+  const std::string model = copied_model("fifo");
+  const std::string file = model + "/model.safetensors";
+  fs::remove(file);
+  ASSERT_EQ(mkfifo(file.c_str(), 0600), 0);
+  expect_bad_model(model, 65, {file, "not a regular file"});
+}
+
+TEST_F(RefusalTest, ExpertsInTwoLayouts) {
+  const std::string model = copied_model("mixed");
+  const std::string file = model + "/model.safetensors";
+  std::string bytes = get_file(file);
+  // The same bytes under a fused name, and spaces where the longer name was.
+  const std::string name = "\"model.layers.2.mlp.experts.23.up_proj.weight\"";
+  const size_t at = bytes.find(name);
+  ASSERT_NE(at, std::string::npos);
+  std::string fused = "\"model.layers.2.mlp.experts.gate_up_proj\"";
+  bytes.replace(at, name.size(), fused + std::string(name.size() - fused.size(), ' '));
+  put_file(file, bytes);
+  expect_bad_model(model, 65, {model, "mixes two layouts of experts", "gate_up_proj"});
+}
+
+TEST_F(RefusalTest, ModelsOfAnotherKind) {
+  const std::string good = get_file(dir_.file("model") + "/config.json");
+  for (const auto& [key, value, part] :
+       {std::array{"model_type", "\"llama\"", "pagoda upcycle"},
+        {"model_type", "\"gpt_oss\"", "mixtral, olmoe, qwen2_moe, qwen3_moe"},
+        {"use_sliding_window", "true", "\"sliding_window\" is 16 tokens"}}) {
+    const std::string model = copied_model("other");
+    nlohmann::json config = nlohmann::json::parse(good);
+    config[key] = nlohmann::json::parse(value);
+    config["sliding_window"] = 16;
+    put_file(model + "/config.json", config.dump());
+    expect_bad_model(model, 65, {part});
+    fs::remove_all(dir_.file("run"));
+    fs::remove_all(model);
+  }
+}
+
 TEST_F(RefusalTest, HostileConfigs) {
   const std::string good = get_file(dir_.file("model") + "/config.json");
   const auto with = [&](const std::string& from, const std::string& to) {
@@ -220,15 +273,14 @@ TEST_F(RefusalTest, BadText) {
       {line + "{\"text\": 5}\n", "bad.jsonl:2"},
       {line + "{\"text\": \"cut", "bad.jsonl:2"},
       {line + "[]\n", "bad.jsonl:2"},
-      {"", "bad.jsonl"},
+      {"", "bad.jsonl: has no rows"},
   };
   for (const auto& [text, name] : cases) {
     SCOPED_TRACE(text);
     put_file(dir_.file("bad.jsonl"), text);
     Flags bad = short_run();
     bad["data.path"] = dir_.file("bad.jsonl");
-    // An empty file is no text at all; the message of that tells of tokens, not of a line.
-    expect_refused_then_works(bad, 65, text.empty() ? Words{"tokens"} : Words{name}, short_run());
+    expect_refused_then_works(bad, 65, Words{name}, short_run());
     fs::remove_all(dir_.file("run"));
   }
 }

@@ -91,7 +91,7 @@ TEST_F(ResumeTest, OtherSettingsAreNamed) {
 TEST_F(ResumeTest, OtherTextOrModel) {
   const std::string text = get_file(dir_.file("text.jsonl"));
   put_file(dir_.file("text.jsonl"), text + "{\"text\": \"one more\"}\n");
-  expect_refused(resume(flags_of(8)), 82, {"text has changed", "untouched"});
+  expect_refused(resume(flags_of(8)), 82, {"training data or the model's tokenizer", "untouched"});
   put_file(dir_.file("text.jsonl"), text);
   const std::string config = dir_.file("model") + "/config.json";
   const std::string before = get_file(config);
@@ -118,12 +118,14 @@ TEST_F(ResumeTest, NoCheckpoint) {
   expect_refused(resume(none), 66, {dir_.file("nowhere")});
 }
 
-// One flipped byte in the committed version of a page, for pages over the whole file.
+// One flipped byte in the committed version of a page, for pages over the whole file. Weights of
+// embedding and first layer, then states: these are read before they are written, while weights of
+// an expert that gets no tokens are made anew without a look at the old ones.
 TEST_F(ResumeTest, ADamagedPageIsNeverUsed) {
   const std::string path = page_file(), good = get_file(path);
   const size_t pages = get_file(checkpoint() + "/pages.bin").size() / 20;
   int found = 0;
-  for (uint32_t page = 0; page < 200; page += 7) {
+  for (uint32_t page = 0; page < 200; page += page < 2 ? 2 : page == 2 ? 5 : 14) {
     const int64_t offset = committed_offset(good, page);
     if (offset < 0) continue;
     ++found;

@@ -102,6 +102,22 @@ TEST_F(ProcessTest, MetricsTellOptionsAndCheckpoints) {
   EXPECT_EQ(checkpoints("run").size(), 5u) << "steps 0, 3, 6, 9 and 12";
 }
 
+// The master weights, whose rounding is what a bf16 export holds.
+TEST_F(ProcessTest, ExportsInAnotherDtype) {
+  ASSERT_EQ(run(train(flags("run"))).code, 0);
+  const std::string wide = dir_.file("wide"), narrow = dir_.file("narrow");
+  for (const auto& [dtype, out] : {std::pair{"fp32", wide}, {"bf16", narrow}}) {
+    const ProcessResult result =
+        run({"export", "--checkpoint", dir_.file("run"), "--dtype", dtype, "--out", out});
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  EXPECT_EQ(nlohmann::json::parse(get_file(wide + "/config.json"))["torch_dtype"], "float32");
+  EXPECT_GT(std::filesystem::file_size(wide + "/model.safetensors"),
+            std::filesystem::file_size(narrow + "/model.safetensors") * 3 / 2);
+  EXPECT_TRUE(get_file(narrow + "/model.safetensors") == exported("run"));
+  EXPECT_EQ(eval_loss({"--model.path", wide}), eval_loss({"--model.path", narrow}));
+}
+
 TEST_F(ProcessTest, AnUntrainedRunExportsTheModelByteForByte) {
   Flags stopped = flags("run");
   stopped["train.steps"] = "1000000";

@@ -209,6 +209,33 @@ TEST(RootPromise, Fp32AndSkippedExperts) {
   EXPECT_EQ(hash(true), hash(false));
 }
 
+// Shared experts, biases, a family without norms on queries and keys.
+TEST(RootPromise, AnotherFamily) {
+  constexpr const char* kConfig = R"({
+    "architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "vocab_size": 272,
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 48, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40,
+    "num_experts": 24, "num_experts_per_tok": 2, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "tie_word_embeddings": true, "router_aux_loss_coef": 0.01,
+    "initializer_range": 0.1, "max_position_embeddings": 256, "mlp_only_layers": [1],
+    "decoder_sparse_step": 1})";
+  const auto outcome = [&](bool minimum, int64_t devices, int64_t stop) {
+    TinyRun run(DType::kBF16, kConfig);
+    run.config().train.host_devices = devices;
+    if (minimum) run.use_minimum_budgets();
+    SimStorage storage(31);
+    Outcome result = run_to_end(run.config(), &storage, stop);
+    CHECK(result.status.ok(), "%s", result.status.message().c_str());
+    return result;
+  };
+  const std::string expected = outcome(false, 1, -1).sha256;
+  const Outcome paged = outcome(true, 1, -1);
+  EXPECT_EQ(paged.sha256, expected);
+  expect_paged(paged);
+  EXPECT_EQ(outcome(true, 1, 3).sha256, expected);
+  EXPECT_EQ(outcome(true, 2, -1).sha256, expected);
+}
+
 // Some experts must go without tokens in some step, or the lazy path is not tested.
 TEST(RootPromise, SomeExpertsAreUntouched) {
   TinyRun run;

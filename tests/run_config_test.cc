@@ -112,6 +112,8 @@ struct Wrong {
 TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
   for (const Wrong& wrong : {Wrong{"data.sequence_len", {"1000"}, "multiple of data.sequence_len"},
                              Wrong{"data.sequence_len", {"1"}, "from 2"},
+                             Wrong{"data.fields", {"promt=q"}, "did you mean \"prompt\"?"},
+                             Wrong{"data.chat_template", {"chatlm"}, "mean \"chatml\"?"},
                              Wrong{"train.steps", {"0"}, "from 1"},
                              Wrong{"train.tokens_per_step", {"5000"}, "use 4096 or 8192"},
                              Wrong{"train.tokens_per_step", {"100"}, "use 4096"},

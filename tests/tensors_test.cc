@@ -46,8 +46,66 @@ TEST(TensorTable, CountsTheParametersOfQwen3_30B_A3B) {
   EXPECT_EQ(expert.state_page_bytes(), 3 * 2048 * 768 * 12);
 }
 
+// Published sizes; the counts are Transformers' of the same configuration.
+TEST(TensorTable, CountsTheParametersOfOtherFamilies) {
+  const auto total = [](Json patch) {
+    Json json = tiny_config();
+    patch["head_dim"] = nullptr;
+    patch["mlp_only_layers"] = nullptr;
+    json.merge_patch(patch);
+    return TensorTable::make(config_of(json)).total_parameters();
+  };
+  const Json mixtral_8x7b = {
+      {"model_type", "mixtral"}, {"vocab_size", 32000}, {"hidden_size", 4096},
+      {"num_hidden_layers", 32}, {"num_attention_heads", 32}, {"num_key_value_heads", 8},
+      {"intermediate_size", 14336}, {"num_experts", nullptr}, {"num_local_experts", 8},
+      {"num_experts_per_tok", 2}};
+  EXPECT_EQ(total(mixtral_8x7b), 46702792704);
+  const Json olmoe_1b_7b = {
+      {"model_type", "olmoe"}, {"vocab_size", 50304}, {"hidden_size", 2048},
+      {"num_hidden_layers", 16}, {"num_attention_heads", 16}, {"num_key_value_heads", 16},
+      {"intermediate_size", 1024}, {"num_experts", 64}, {"num_experts_per_tok", 8}};
+  EXPECT_EQ(total(olmoe_1b_7b), 6919161856);
+  const Json qwen15_moe_a27b = {
+      {"model_type", "qwen2_moe"}, {"vocab_size", 151936}, {"hidden_size", 2048},
+      {"num_hidden_layers", 24}, {"num_attention_heads", 16}, {"num_key_value_heads", 16},
+      {"intermediate_size", 5632}, {"moe_intermediate_size", 1408},
+      {"shared_expert_intermediate_size", 5632}, {"num_experts", 60}, {"num_experts_per_tok", 4}};
+  EXPECT_EQ(total(qwen15_moe_a27b), 14315784192);
+}
+
+// Whatever a file holds of the table, it holds once.
+TEST(TensorTable, StoredTensorsCoverTheTable) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+    Json json = tiny_config();
+    json.merge_patch({{"model_type", family}, {"shared_expert_intermediate_size", 28}});
+    const TensorTable table = TensorTable::make(config_of(json));
+    for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
+      std::vector<int> times(table.tensors.size(), 0);
+      std::set<std::string> names;
+      for (const StoredTensor& stored : stored_tensors(table, layout)) {
+        EXPECT_TRUE(names.insert(stored.name).second) << stored.name;
+        int64_t elements = 1, of_parts = 0;
+        for (const int64_t dim : stored.shape) elements *= dim;
+        for (const int64_t part : stored.parts) {
+          of_parts += table.tensors[part].num_elements();
+          ++times[part];
+        }
+        EXPECT_EQ(elements, of_parts) << stored.name;
+      }
+      EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << family;
+      const bool fused = layout == ExpertLayout::kFused;
+      EXPECT_EQ(names.count("model.layers.1.mlp.experts.gate_up_proj"), fused);
+      EXPECT_EQ(names.count("model.layers.1.block_sparse_moe.experts.2.w3.weight"),
+                !fused && std::string(family) == "mixtral");
+    }
+  }
+}
+
 TEST(TensorTable, RecordsHoldTheirTensorsWithoutGaps) {
-  const ModelConfig config = config_of(tiny_config());
+  Json json = tiny_config();
+  json.merge_patch({{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", 28}});
+  const ModelConfig config = config_of(json);
   const TensorTable table = TensorTable::make(config);
   std::set<std::string> names;
   size_t next_tensor = 0;
@@ -81,11 +139,11 @@ TEST(TensorTable, DenseAndMoeLayersHaveTheirNames) {
   EXPECT_TRUE(names.count("lm_head.weight"));
   // q, k, v are one matrix to multiply, and so are gate and up.
   const int64_t layer = table.layer(1), expert = table.expert(1, 0);
-  EXPECT_EQ(table.offset(layer, "k_proj.weight") - table.offset(layer, "q_proj.weight"),
+  EXPECT_EQ(table.offset(layer, TensorRole::kKey) - table.offset(layer, TensorRole::kQuery),
             4 * 8 * 16);
-  EXPECT_EQ(table.offset(layer, "v_proj.weight") - table.offset(layer, "k_proj.weight"),
+  EXPECT_EQ(table.offset(layer, TensorRole::kValue) - table.offset(layer, TensorRole::kKey),
             2 * 8 * 16);
-  EXPECT_EQ(table.offset(expert, "up_proj.weight") - table.offset(expert, "gate_proj.weight"),
+  EXPECT_EQ(table.offset(expert, TensorRole::kUp) - table.offset(expert, TensorRole::kGate),
             12 * 16);
 }
 

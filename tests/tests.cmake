@@ -20,3 +20,7 @@ add_test(NAME check_tree
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py ${PROJECT_SOURCE_DIR})
 add_test(NAME check_tree_self_test
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py --self-test)
+
+# Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
+add_executable(tokenizer_probe ${PROJECT_SOURCE_DIR}/tools/bench/tokenizer_probe.cc)
+target_link_libraries(tokenizer_probe PRIVATE data)

@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from reference import qwen3_moe as ref
+from reference import moe as ref
 from reference.text_rows import TextRows
 
 

@@ -43,6 +43,9 @@ class NumpyModel:
         config = json.loads((folder / "config.json").read_text())
         self.config = config
         self.num_experts = config.get("num_experts", config.get("num_local_experts"))
+        self.mixtral = config["model_type"] == "mixtral"
+        self.block = "block_sparse_moe" if self.mixtral else "mlp"
+        self.renormalises = self.mixtral or config["norm_topk_prob"]
         self.theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
         self.w = {}
         for file in folder.glob("model*.safetensors"):
@@ -64,11 +67,15 @@ class NumpyModel:
 
     def attention(self, x, prefix, positions, starts):
         heads, kv = self.config["num_attention_heads"], self.config["num_key_value_heads"]
-        dim = self.config["head_dim"]
-        q, k, v = ((x @ self.w[f"{prefix}.{n}_proj.weight"].T).reshape(len(x), -1, dim)
-                   for n in "qkv")
-        q = self.rotate(self.norm(q, f"{prefix}.q_norm.weight"), positions)
-        k = self.rotate(self.norm(k, f"{prefix}.k_norm.weight"), positions)
+        dim = self.config.get("head_dim") or self.config["hidden_size"] // heads
+        q, k, v = (x @ self.w[f"{prefix}.{n}_proj.weight"].T
+                   + self.w.get(f"{prefix}.{n}_proj.bias", 0.0) for n in "qkv")
+        if self.config["model_type"] == "olmoe":  # over the full width
+            q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
+        q, k, v = (y.reshape(len(x), -1, dim) for y in (q, k, v))
+        if self.config["model_type"] == "qwen3_moe":
+            q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
+        q, k = self.rotate(q, positions), self.rotate(k, positions)
         out = np.zeros_like(q)
         for begin, end in zip(starts[:-1], starts[1:]):
             hidden = np.triu(np.full((end - begin, end - begin), -np.inf), 1)
@@ -78,27 +85,31 @@ class NumpyModel:
                 out[begin:end, h] = softmax(scores) @ v[begin:end, g]
         return out.reshape(len(x), -1) @ self.w[f"{prefix}.o_proj.weight"].T
 
-    def mlp(self, x, prefix):
-        gate = x @ self.w[f"{prefix}.gate_proj.weight"].T
-        up = x @ self.w[f"{prefix}.up_proj.weight"].T
-        return (gate / (1.0 + np.exp(-gate)) * up) @ self.w[f"{prefix}.down_proj.weight"].T
+    def mlp(self, x, prefix, names=("gate_proj", "up_proj", "down_proj")):
+        gate, up, down = (self.w[f"{prefix}.{name}.weight"].T for name in names)
+        gate = x @ gate
+        return (gate / (1.0 + np.exp(-gate)) * (x @ up)) @ down
 
     def moe(self, x, prefix, experts):
         probs = softmax(x @ self.w[f"{prefix}.gate.weight"].T)
         weight = np.take_along_axis(probs, experts, axis=1)
-        if self.config["norm_topk_prob"]:
+        if self.renormalises:
             weight = weight / weight.sum(axis=1, keepdims=True)
+        names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         out = np.zeros_like(x)
         for e in range(self.num_experts):
             token, place = np.nonzero(experts == e)
             if len(token):
-                out[token] += weight[token, place][:, None] * self.mlp(x[token],
-                                                                       f"{prefix}.experts.{e}")
+                out[token] += weight[token, place][:, None] * self.mlp(
+                    x[token], f"{prefix}.experts.{e}", names)
+        if f"{prefix}.shared_expert_gate.weight" in self.w:
+            gate = x @ self.w[f"{prefix}.shared_expert_gate.weight"].T
+            out += self.mlp(x, f"{prefix}.shared_expert") / (1.0 + np.exp(-gate))
         return out, probs
 
     def is_moe(self, layer):
-        return (layer not in self.config["mlp_only_layers"]
-                and (layer + 1) % self.config["decoder_sparse_step"] == 0)
+        return (layer not in self.config.get("mlp_only_layers", [])
+                and (layer + 1) % self.config.get("decoder_sparse_step", 1) == 0)
 
     def microbatch(self, tokens, positions, targets, starts, experts):
         """Logits, sum of cross-entropy, balance loss, probabilities per MoE layer."""
@@ -110,7 +121,7 @@ class NumpyModel:
                                    f"{prefix}.self_attn", positions, starts)
             y = self.norm(x, f"{prefix}.post_attention_layernorm.weight")
             if self.is_moe(layer):
-                y, probs = self.moe(y, f"{prefix}.mlp", experts[len(all_probs)])
+                y, probs = self.moe(y, f"{prefix}.{self.block}", experts[len(all_probs)])
                 all_probs.append(probs)
             else:
                 y = self.mlp(y, f"{prefix}.mlp")
@@ -238,12 +249,52 @@ class Bf16Test(GoldenFolder, unittest.TestCase):
     FOLDER = "qwen3_moe_bf16"
 
 
+class MixtralTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "mixtral"
+
+
+class OlmoeTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "olmoe"
+
+
+class Qwen2MoeTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "qwen2_moe"
+
+
+class FusedTest(unittest.TestCase):
+    def test_fused_files_hold_the_same_values(self):
+        for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe"):
+            plain = read_safetensors(GOLDEN / folder / "model.safetensors")
+            fused = read_safetensors(GOLDEN / f"{folder}_fused" / "model.safetensors")
+            names = ("w1", "w3", "w2") if folder == "mixtral" else ("gate_proj", "up_proj",
+                                                                    "down_proj")
+            for name, stacked in fused.items():
+                base, _, last = name.replace(
+                    ".mlp.", ".block_sparse_moe." if folder == "mixtral" else ".mlp."
+                ).rpartition(".")
+                wanted = {"gate_up_proj": names[:2], "down_proj": names[2:]}.get(last)
+                if wanted is None:
+                    np.testing.assert_array_equal(plain[f"{base}.{last}"], stacked)
+                    continue
+                for e, matrix in enumerate(stacked):
+                    parts = [plain[f"{base}.{e}.{part}.weight"] for part in wanted]
+                    np.testing.assert_array_equal(np.concatenate(parts), matrix)
+
+
 class CurveTest(unittest.TestCase):
-    def test_first_steps(self):
-        """Steps 1 and 2 see the initial weights: the learning rate of the first is 0."""
-        expected = read_safetensors(GOLDEN / "curve" / "expected.safetensors")
+    """Steps 1 and 2 see the initial weights: the learning rate of the first is 0."""
+
+    def test_tiny(self):
+        self.check("qwen3_moe_tiny", "curve/expected.safetensors")
+
+    def test_families(self):
+        for folder in ("mixtral", "olmoe", "qwen2_moe"):
+            self.check(folder, f"{folder}/curve.safetensors")
+
+    def check(self, folder, path):
+        expected = read_safetensors(GOLDEN / path)
         self.assertEqual(0.0, expected["learning_rate"][0])
-        model = NumpyModel(GOLDEN / "qwen3_moe_tiny")
+        model = NumpyModel(GOLDEN / folder)
         for step in range(2):
             total, count = 0.0, 0
             for i, rows in enumerate(expected["input_ids"][step]):

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
-                          get_constant_schedule_with_warmup)
+from transformers import (AutoModelForCausalLM, LlamaConfig, MixtralConfig, OlmoeConfig,
+                          Qwen2MoeConfig, Qwen3MoeConfig, get_constant_schedule_with_warmup)
 
-from reference import qwen3_moe as ref
+from reference import moe as ref
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
 MIN_ROUTING_GAP = 1e-5
 
-COMMON = dict(attention_bias=False, max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
+COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
 
 TINY = Qwen3MoeConfig(
     vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
@@ -47,8 +47,34 @@ BF16 = Qwen3MoeConfig(
     initializer_range=0.15, tie_word_embeddings=False,
     rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
 
+# One of each other family, small: every family has the same layers of its own kind.
+FAMILY = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+              initializer_range=0.2, pad_token_id=None, **COMMON)
+
+# Old Mixtral configs have a window as long as the model's context.
+MIXTRAL = MixtralConfig(
+    num_key_value_heads=2, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
+    router_aux_loss_coef=0.02, sliding_window=256,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **FAMILY)
+
+OLMOE = OlmoeConfig(
+    num_key_value_heads=2, intermediate_size=24, num_experts=4, num_experts_per_tok=2,
+    router_aux_loss_coef=0.01, norm_topk_prob=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **FAMILY)
+
+QWEN2 = Qwen2MoeConfig(
+    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=4,
+    shared_expert_intermediate_size=28, num_experts_per_tok=2, router_aux_loss_coef=0.01,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=True,
+    **FAMILY)
+
+LLAMA = LlamaConfig(
+    num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
+
 # Document lengths: one list a row, one list of rows a microbatch.
 SHORT_ROWS = [[[13, 27], [1, 24, 15]], [[40], [7, 31, 2]]]
+MIDDLE_ROWS = [[[64], [30, 1, 33]], [[9, 55], [31, 33]]]
 LONG_ROWS = [[[128], [50, 1, 77]], [[9, 119], [64, 64]]]
 
 CURVE_STEPS, CURVE_WARMUP = 50, 5
@@ -58,13 +84,13 @@ CURVE_FINAL = ["model.norm.weight", "model.layers.0.self_attn.q_norm.weight",
 
 
 def make_model(config, seed):
-    """Random weights; norms too, so that swapped norms show."""
-    model = Qwen3MoeForCausalLM._from_config(config, attn_implementation="eager")
+    """Random weights; norms and biases too, so that swapped ones show."""
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator)
-            if parameter.dim() == 1:
+            if name.endswith("norm.weight"):
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
                 parameter.copy_(config.initializer_range * noise)
@@ -121,7 +147,8 @@ def run_step(model, batches, experts=None):
 def gradients(model):
     named = [(n, p.grad if p.grad is not None else torch.zeros_like(p))
              for n, p in model.named_parameters()]
-    return {name: tensor.clone() for name, tensor in ref.hub_tensors(named)}
+    return {name: tensor.clone()
+            for name, tensor in ref.hub_tensors(named, model.config.model_type)}
 
 
 def as_i32(tensor):
@@ -157,7 +184,8 @@ def check_folder(folder, model):
         if file.name != "expected.safetensors":
             with safe_open(file, "pt") as f:
                 names |= set(f.keys())
-    wanted = {name for name, _ in ref.hub_tensors(model.named_parameters())}
+    wanted = {name for name, _ in ref.hub_tensors(model.named_parameters(),
+                                                  model.config.model_type)}
     assert names == wanted, names ^ wanted
 
 
@@ -205,11 +233,11 @@ def distance(got, want):
     return torch.tensor([float((got - want).norm() / want.norm())], dtype=torch.float32)
 
 
-def make_bf16(folder, config, seed):
+def make_bf16(folder, config, seed, rows=LONG_ROWS):
     """The fp32 step of bf16-representable weights, and how far Transformers' bf16 is from it."""
     make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed + 1)
-    batches = [make_batch(rows, config.vocab_size, generator) for rows in LONG_ROWS]
+    batches = [make_batch(r, config.vocab_size, generator) for r in rows]
     exact = load(folder, torch.float32)
     check_folder(folder, exact)
     natural = run_step(exact, batches)
@@ -230,12 +258,13 @@ def make_bf16(folder, config, seed):
     print(f"{folder.name}: loss {float(tensors['loss']):.6f}, routing gap {gap:.2e}, "
           f"tokens per expert {tensors['tokens_per_expert'].tolist()}, bf16 distance of gradients "
           f"median {np.median(distances):.2e} largest {max(distances):.2e}")
+    return exact
 
 
-def curve_tokens(vocab, generator):
-    """(steps, 2 microbatches, 2 rows, 40): four times in five a fixed token follows a token."""
+def curve_tokens(vocab, length, generator):
+    """(steps, 2 microbatches, 2 rows, length): four times in five a fixed token follows a token."""
     follows = torch.randperm(vocab, generator=generator)
-    tokens = torch.randint(0, vocab, (CURVE_STEPS, 2, 2, 40), generator=generator)
+    tokens = torch.randint(0, vocab, (CURVE_STEPS, 2, 2, length), generator=generator)
     keep = torch.rand(tokens.shape, generator=generator) < 0.8
     for t in range(1, tokens.shape[-1]):
         tokens[..., t] = torch.where(keep[..., t], follows[tokens[..., t - 1]], tokens[..., t])
@@ -273,19 +302,44 @@ def train_curve(model, tokens):
     return record
 
 
-def make_curve(folder, model):
-    """Fifty steps of AdamW on model A."""
-    folder.mkdir(parents=True)
-    tokens = curve_tokens(model.config.vocab_size, torch.Generator().manual_seed(77))
+def make_curve(path, model, length, final_names):
+    """Fifty steps of AdamW on a model, rows of `length` tokens."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tokens = curve_tokens(model.config.vocab_size, length, torch.Generator().manual_seed(77))
     record = train_curve(model, tokens)
     tensors = {"input_ids": as_i32(tokens)}
     tensors |= {name: torch.tensor(values, dtype=torch.float32) for name, values in record.items()}
-    final = dict(ref.hub_tensors(model.named_parameters()))
-    tensors |= {f"final.{name}": final[name].detach().contiguous() for name in CURVE_FINAL}
-    save_file(tensors, folder / "expected.safetensors")
+    final = dict(ref.hub_tensors(model.named_parameters(), model.config.model_type))
+    tensors |= {f"final.{name}": final[name].detach().contiguous() for name in final_names}
+    save_file(tensors, path)
     losses = record["cross_entropy"]
-    print(f"{folder.name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
+    print(f"{path.parent.name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, "
           f"grad norm {min(record['grad_norm']):.3f} to {max(record['grad_norm']):.3f}")
+
+
+def make_fused(folder):
+    """The model of `folder` with its experts stacked, as Transformers 5 has them in memory."""
+    fused = folder.with_name(folder.name + "_fused")
+    load(folder, torch.bfloat16).save_pretrained(fused, save_original_format=False)
+    with safe_open(fused / "model.safetensors", "pt") as f:
+        assert sum(name.endswith("mlp.experts.gate_up_proj") for name in f.keys()) == 2
+
+
+def make_family(folder, config, seed, final_names):
+    """One step in fp32 and bf16, the same model with fused experts, and a curve."""
+    model = make_bf16(folder, config, seed, MIDDLE_ROWS)
+    make_fused(folder)
+    make_curve(folder / "curve.safetensors", model, 20, final_names)
+
+
+def make_dense(folder, config, seed):
+    """A dense model to upcycle: its logits of one text."""
+    make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
+    generator = torch.Generator().manual_seed(seed + 1)
+    batch = make_batch([[40]], config.vocab_size, generator)
+    out = load(folder, torch.float32)(input_ids=batch.tokens, use_cache=False)
+    save_file({"input_ids": as_i32(batch.tokens), "logits": out.logits.detach().contiguous()},
+              folder / "expected.safetensors")
 
 
 def main():
@@ -295,12 +349,22 @@ def main():
     out = parser.parse_args().out
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    for name in ("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16", "curve"):
-        shutil.rmtree(out / name, ignore_errors=True)
+    for folder in out.glob("*/"):
+        if folder.is_dir():
+            shutil.rmtree(folder)
     tiny = make_fp32(out / "qwen3_moe_tiny", TINY, seed=1)
     make_fp32(out / "qwen3_moe_tied", TIED, seed=5, shard_size="64KB", old_spelling=True)
     make_bf16(out / "qwen3_moe_bf16", BF16, seed=9)
-    make_curve(out / "curve", tiny)
+    make_fused(out / "qwen3_moe_bf16")
+    make_curve(out / "curve" / "expected.safetensors", tiny, 40, CURVE_FINAL)
+    make_family(out / "mixtral", MIXTRAL, 21,
+                 ["model.layers.1.block_sparse_moe.experts.2.w3.weight"])
+    make_family(out / "olmoe", OLMOE, 23, ["model.layers.0.self_attn.k_norm.weight"])
+    make_family(out / "qwen2_moe", QWEN2, 35,
+                ["model.layers.0.self_attn.k_proj.bias",
+                 "model.layers.1.mlp.shared_expert_gate.weight",
+                 "model.layers.1.mlp.shared_expert.down_proj.weight"])
+    make_dense(out / "llama", LLAMA, 27)
 
 
 if __name__ == "__main__":

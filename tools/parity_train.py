@@ -24,7 +24,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
-from reference import qwen3_moe as ref
+from reference import moe as ref
 from reference.text_rows import TextRows
 
 
@@ -120,16 +120,19 @@ class Trainer:
         """Returns (mean cross-entropy, balance loss, gradient norm, learning rate)."""
         batches = self.microbatches(step)
         targets = sum(b.num_targets() for b in batches)
+        tokens = sum(b.num_tokens() for b in batches)
         coef = self.model.config.router_aux_loss_coef
         total, total_aux = 0.0, 0.0
         for batch in batches:
             out = ref.forward(self.model, batch)
             ce = ref.cross_entropy_sum(out.logits, batch.targets)
-            aux = ref.balance_loss(self.model, [x.float() for x in out.router_logits])
-            (ce / targets + coef / len(batches) * aux).backward()
+            aux = ref.balance_loss(self.model, [x.float() for x in out.router_logits],
+                                   batch.padding)
+            share = batch.num_tokens() / tokens
+            (ce / targets + coef * share * aux).backward()
             self.take_gradients()
             total += float(ce.detach())
-            total_aux += float(aux.detach()) / len(batches)
+            total_aux += float(aux.detach()) * share
         norm, rate = self.update()
         return total / targets, total_aux, norm, rate
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from reference import random_permutation as rp
+from reference.packing import pack
 from reference.text_rows import END_OF_TEXT, NO_TARGET, TextRows
 
 
@@ -42,6 +43,26 @@ class RandomPermutationTest(unittest.TestCase):
             self.assertEqual(list(range(n)), sorted(image))
 
 
+class PackingTest(unittest.TestCase):
+    def test_rows_that_the_program_makes_too(self):
+        """The same numbers are in tests/packing_test.cc."""
+        rows = pack([5, 19, 3, 8, 1, 12, 2, 2, 7, 16, 3, 4, 40, 6], 16)
+        text = "".join("".join(f"{d}.{n} " for d, n in row) + "| " for row in rows)
+        self.assertEqual("0.0 2.0 4.0 6.0 7.0 10.0 | 1.0 | 1.1 8.0 13.0 | 3.0 12.2 | 5.0 11.0 | "
+                         "9.0 | 12.0 | 12.1 | ", text)
+
+    def test_every_piece_once(self):
+        lengths = [int(x) for x in np.random.default_rng(3).integers(0, 90, 400)]
+        rows = pack(lengths, 32)
+        used = [0] * len(lengths)
+        for row in rows:
+            tokens = [min(32, lengths[d] - 32 * n) for d, n in row]
+            self.assertLessEqual(sum(tokens), 32)
+            for (document, _), count in zip(row, tokens):
+                used[document] += count
+        self.assertEqual(lengths, used)
+
+
 class TextRowsTest(unittest.TestCase):
     DOCUMENTS = ["abcdefg", "h", "", "ijklmnopqrst", "\u00e9"]
 
@@ -54,33 +75,37 @@ class TextRowsTest(unittest.TestCase):
         self.directory.cleanup()
 
     def plain(self, length):
-        """One token at a time: (token, target, position, document) per place."""
-        stream = []
-        for number, document in enumerate(self.DOCUMENTS):
-            tokens = list(document.encode()) + [END_OF_TEXT]
-            stream += [(t, n, number) for t, n in zip(tokens, tokens[1:] + [NO_TARGET])]
+        """(token, target, position, piece) per place of each row, without padding."""
+        texts = [list(d.encode()) + [END_OF_TEXT] for d in self.DOCUMENTS]
         rows = []
-        for begin in range(0, len(stream) - length + 1, length):
-            row, position = [], 0
-            for i, (token, target, number) in enumerate(stream[begin:begin + length]):
-                new = i == 0 or number != stream[begin + i - 1][2]
-                position = 0 if new else position + 1
-                row.append((token, target, position, number))
+        for pieces in pack([0 if len(t) == 1 else len(t) - (len(t) % length == 1) for t in texts],
+                           length):
+            row = []
+            for document, number in pieces:
+                tokens = texts[document]
+                for i in range(number * length, min((number + 1) * length, len(tokens))):
+                    target = tokens[i + 1] if i + 1 < len(tokens) else NO_TARGET
+                    row.append((tokens[i], target, i - number * length, (document, number)))
             rows.append(row)
         return rows
 
     def test_rows(self):
-        for length in (1, 3, 5, 8, 27):
+        for length in (2, 3, 5, 8, 27, 40):
             text, want = TextRows([self.path], length), self.plain(length)
             self.assertEqual(len(want), text.num_rows)
             rows = text.take(0, text.num_rows)
             for r, row in enumerate(want):
-                self.assertEqual([x[0] for x in row], rows.tokens[r].tolist())
-                self.assertEqual([x[1] for x in row], rows.targets[r].tolist())
-                self.assertEqual([x[2] for x in row], rows.positions[r].tolist())
-                same = np.equal.outer(rows.documents[r], rows.documents[r])
-                numbers = np.array([x[3] for x in row])
-                np.testing.assert_array_equal(np.equal.outer(numbers, numbers), same)
+                used = len(row)
+                self.assertEqual([x[0] for x in row], rows.tokens[r, :used].tolist())
+                self.assertEqual([x[1] for x in row], rows.targets[r, :used].tolist())
+                self.assertEqual([x[2] for x in row], rows.positions[r, :used].tolist())
+                self.assertEqual([0] * used + [1] * (length - used), rows.padding[r].tolist())
+                self.assertTrue((rows.targets[r, used:] == NO_TARGET).all())
+                numbers = [x[3] for x in row] + [None] * (length - used)
+                for i in range(length):
+                    for j in range(length):
+                        self.assertEqual(numbers[i] == numbers[j],
+                                         rows.documents[r, i] == rows.documents[r, j])
 
     def test_shuffled(self):
         text = TextRows([self.path], 3, seed=5)

@@ -1,6 +1,10 @@
 #include "kernels/cpu/cpu_ops.h"
 
+#include "kernels/cpu/gemm.h"
+
 namespace pagoda {
+
+std::string cpu_ops_build() { return gemm_build(); }
 
 Ops& cpu_ops() {
   static CpuOps ops;

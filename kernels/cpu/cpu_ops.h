@@ -22,10 +22,14 @@ class CpuOps final : public Ops {
                         void* dx, float* dweight, Stream& s) override;
   void linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
               DType y_dt, void* y, Stream& s) override;
+  void linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                     int64_t in, int64_t out, void* y, Stream& s) override;
   void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                              int64_t out, DType dx_dt, void* dx, Stream& s) override;
   void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
                               int64_t out, float* dw, Stream& s) override;
+  void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
+                     Stream& s) override;
   void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
             int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) override;
   void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
@@ -39,9 +43,9 @@ class CpuOps final : public Ops {
   void swiglu_backward(DType dt, const void* gate_up, const void* dact, const float* row_scale,
                        int64_t n, int64_t f, void* dgate_up, void* scaled_act, float* dscale,
                        Stream& s) override;
-  void route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
-             bool replay, float* probs, int32_t* experts, float* weights, int32_t* counts,
-             double* prob_sums, Stream& s) override;
+  void route(const float* logits, const uint8_t* padding, int64_t tokens, int64_t num_experts,
+             int64_t k, bool renormalise, bool replay, float* probs, int32_t* experts,
+             float* weights, int32_t* counts, double* prob_sums, Stream& s) override;
   void route_backward(DType dt, const float* probs, const int32_t* experts, const float* weights,
                       const float* dweights, const float* aux_grad, int64_t tokens,
                       int64_t num_experts, int64_t k, bool renormalise, void* dlogits,
@@ -52,6 +56,10 @@ class CpuOps final : public Ops {
                    Stream& s) override;
   void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale, int64_t n,
                         int64_t dim, float* y, Stream& s) override;
+  void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) override;
+  void sigmoid(const float* logits, int64_t n, float* out, Stream& s) override;
+  void sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n, void* dlogits,
+                        Stream& s) override;
   void add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
            Stream& s) override;
   void fill_zero(void* x, int64_t bytes, Stream& s) override;

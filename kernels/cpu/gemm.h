@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "base/dtype.h"
 
@@ -36,7 +37,7 @@ void gemm_pack(DType dt, const void* b, int64_t ldb, bool transposed, int64_t k,
 void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, const void* packed,
                    float* c, bool accumulate);
 
-// Which library and kernel multiply bf16: for `doctor` and benchmarks.
-const char* gemm_name();
+// Library, its version and the processor features it uses: what sums' bits depend on.
+std::string gemm_build();
 
 }  // namespace pagoda

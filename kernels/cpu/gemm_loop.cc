@@ -90,6 +90,6 @@ void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, con
   multiply_rows(m, n, k, left, static_cast<const float*>(packed), c, accumulate);
 }
 
-const char* gemm_name() { return "built-in loop"; }
+std::string gemm_build() { return "built-in loop"; }
 
 }  // namespace pagoda

@@ -187,11 +187,11 @@ void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, con
   });
 }
 
-const char* gemm_name() {
+std::string gemm_build() {
+  const dnnl_version_t& v = *dnnl_version();
   const DType type = multiplied_type(DType::kBF16);
-  if (type == DType::kF32) return "oneDNN, fp32 multiplies";
-  const Kernel& kernel = worker().kernel(type, kGemmRows, 16, 32, false);
-  return kernel.is_brgemm ? "oneDNN, bf16 brgemm" : "oneDNN, bf16 gemm";
+  return strf("oneDNN %d.%d.%d, bf16 multiplied as %s, isa %#x", v.major, v.minor, v.patch,
+              dtype_name(type), static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
 }
 
 }  // namespace pagoda

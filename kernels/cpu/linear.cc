@@ -6,7 +6,7 @@
 namespace pagoda {
 namespace {
 
-// C (m, n) of c_dt = A (m, k) op(B), everything dense but B's row stride.
+// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride.
 struct Product {
   DType dt;
   const void* a;
@@ -16,6 +16,7 @@ struct Product {
   int64_t m, n, k;
   DType c_dt;
   void* c;
+  const void* bias = nullptr;  // (n) of dt, or none
 };
 
 // Tall where there are columns enough for every thread, since each tile packs its columns anew.
@@ -62,9 +63,11 @@ void multiply_tile(DType dt, const LeftRows& left, int64_t row, int64_t rows, in
   }
 }
 
-void store_tile(const Product& p, const float* sums, int64_t row, int64_t rows, int64_t col,
-                int64_t n) {
+void store_tile(const Product& p, float* sums, int64_t row, int64_t rows, int64_t col, int64_t n) {
+  const float* bias = nullptr;
+  if (p.bias != nullptr) bias = read_row(p.dt, at(p.dt, p.bias, col), n, Scratch::kRowA);
   for (int64_t r = 0; r < rows; ++r) {
+    if (bias != nullptr) add_row(sums + r * n, bias, n, sums + r * n);
     write_row(p.c_dt, sums + r * n, n, at(p.c_dt, p.c, (row + r) * p.n + col));
   }
 }
@@ -214,6 +217,13 @@ void CpuOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t i
                     DType y_dt, void* y, Stream& s) {
   s.enqueue([=, pool = &s.pool()] {
     multiply({dt, x, w, in, true, n, out, in, y_dt, y}, *pool);
+  });
+}
+
+void CpuOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                           int64_t in, int64_t out, void* y, Stream& s) {
+  s.enqueue([=, pool = &s.pool()] {
+    multiply({dt, x, w, in, true, n, out, in, dt, y, bias}, *pool);
   });
 }
 

@@ -59,7 +59,10 @@ void probability_gradient(const RouteBackward& b, int64_t t, float* dprobs) {
   const int32_t* experts = b.experts + t * b.k;
   const float* weights = b.weights + t * b.k;
   const float* dweights = b.dweights + t * b.k;
-  for (int64_t e = 0; e < b.num_experts; ++e) dprobs[e] = b.aux_grad ? b.aux_grad[e] : 0.0f;
+  const bool padding = experts[0] < 0;
+  const bool balanced = b.aux_grad && !padding;
+  for (int64_t e = 0; e < b.num_experts; ++e) dprobs[e] = balanced ? b.aux_grad[e] : 0.0f;
+  if (padding) return;
   float sum = 1.0f, mean = 0.0f;
   if (b.renormalise) {
     sum = chosen_sum(probs, experts, b.k);
@@ -76,9 +79,10 @@ PAGODA_TARGET_CLONES void softmax_gradient(const float* probs, const float* dpro
 
 }  // namespace
 
-void CpuOps::route(const float* logits, int64_t tokens, int64_t num_experts, int64_t k,
-                   bool renormalise, bool replay, float* probs, int32_t* experts, float* weights,
-                   int32_t* counts, double* prob_sums, Stream& s) {
+void CpuOps::route(const float* logits, const uint8_t* padding, int64_t tokens,
+                   int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
+                   int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
+                   Stream& s) {
   CHECK(tokens >= 0 && k > 0 && k <= num_experts);
   s.enqueue([=, pool = &s.pool()] {
     std::vector<BlockTotals> totals(static_cast<size_t>(div_ceil(tokens, kRowBlock)));
@@ -90,6 +94,11 @@ void CpuOps::route(const float* logits, int64_t tokens, int64_t num_experts, int
         float* p = probs + t * num_experts;
         int32_t* chosen = experts + t * k;
         softmax(logits + t * num_experts, num_experts, p);
+        if (replay ? chosen[0] < 0 : padding && padding[t] != 0) {
+          std::fill_n(chosen, k, -1);
+          std::fill_n(weights + t * k, k, 0.0f);
+          continue;
+        }
         if (!replay) choose(p, num_experts, k, chosen);
         weigh(p, chosen, k, renormalise, weights + t * k);
         for (int64_t j = 0; j < k; ++j) ++block.counts[static_cast<size_t>(chosen[j])];
@@ -131,10 +140,11 @@ void CpuOps::route_backward(DType dt, const float* probs, const int32_t* experts
 void CpuOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
                         const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) {
   CHECK(tokens >= 0 && k > 0 && num_experts > 0 && first[0] == 0);
-  CHECK(first[num_experts] == tokens * k, "%lld rows for %lld choices",
+  CHECK(first[num_experts] <= tokens * k, "%lld rows for %lld choices",
         static_cast<long long>(first[num_experts]), static_cast<long long>(tokens * k));
   s.enqueue([=, next = std::vector<int64_t>(first, first + num_experts)]() mutable {
     for (int64_t choice = 0; choice < tokens * k; ++choice) {
+      if (experts[choice] < 0) continue;
       const int64_t place = next[static_cast<size_t>(experts[choice])]++;
       rows[place] = static_cast<int32_t>(choice / k);
       choices[place] = static_cast<int32_t>(choice);

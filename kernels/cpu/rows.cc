@@ -31,6 +31,15 @@ void CpuOps::scatter_add_rows(DType dt, const void* x, const int32_t* rows, cons
   });
 }
 
+void CpuOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) {
+  CHECK(n >= 0 && dim > 0);
+  s.enqueue([=, pool = &s.pool()] {
+    for_blocks(*pool, n, rows_per_block(dim), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) scale_row(x + i * dim, dim, scale[i], x + i * dim);
+    });
+  });
+}
+
 void CpuOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
                  Stream& s) {
   CHECK(n >= 0);

@@ -22,7 +22,7 @@ constexpr int64_t kRowBuffersBytes = 1 * kMiB;  // small tiles and pieces of row
 // What every thread has: a packed panel, its widened copy, sums of a tile, oneDNN's own scratch.
 int64_t worker_bytes(const KernelSizes& sizes) {
   const int64_t panel = kGemmDepth * kGemmCols * kFloat;
-  return 4 * panel + kRowBuffersBytes + 5 * sizes.hidden_size * kFloat;
+  return 4 * panel + kRowBuffersBytes + 5 * sizes.row_dim * kFloat;
 }
 
 // What the stream's thread has besides, shared by the workers of a loop.
@@ -31,7 +31,7 @@ int64_t shared_bytes(const KernelSizes& sizes) {
                        align_up(sizes.head_dim, 64) * dtype_bytes(sizes.dtype);
   const int64_t packed_heads = std::max(kPackedBudgetBytes, head);
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
-  const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.hidden_size * kFloat;
+  const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.row_dim * kFloat;
   // Gradients of keys and values in fp32 are at most twice their packed operands.
   const int64_t sums = std::max({kSlabSumsBytes, 2 * packed_heads, norm_sums});
   const int64_t row_sums = sizes.heads * sizes.tokens * kFloat;

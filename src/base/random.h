@@ -10,7 +10,9 @@ namespace pagoda {
 
 // The purposes random numbers are drawn for; a purpose is part of the key so that streams never
 // overlap. Append only: the values are part of what a seed means.
-enum class RandomPurpose : uint32_t { kInit = 1, kShuffle = 2, kFaults = 3, kTest = 4 };
+enum class RandomPurpose : uint32_t {
+  kInit = 1, kShuffle = 2, kFaults = 3, kTest = 4, kUpcycle = 5
+};
 
 // 128 random bits for counter (a, b) under (seed, purpose).
 std::array<uint32_t, 4> philox(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b);

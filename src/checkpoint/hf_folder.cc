@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "base/log.h"
 #include "model/json.h"
@@ -23,7 +24,7 @@ Status bad(const std::string& path, const std::string& why) {
   return Status(Exit::kBadData, printable(path) + ": " + why);
 }
 
-// True also for a link, so that a refused link is reported rather than overlooked.
+// True also for a link that leads nowhere, so that it is reported rather than overlooked.
 bool entry_exists(const std::string& path) {
   struct stat st;
   return lstat(path.c_str(), &st) == 0;
@@ -40,7 +41,7 @@ bool is_base_name(const std::string& name) {
 using WeightMap = std::map<std::string, std::string>;
 
 Result<WeightMap> parse_weight_map(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, kMaxIndexBytes));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxIndexBytes));
   ASSIGN_OR_RETURN(const Json root,
                    parse_json(text, path, {.max_bytes = kMaxIndexBytes, .max_values = 2000000}));
   const auto map = root.find("weight_map");
@@ -65,14 +66,15 @@ Status several(const std::string& path, size_t count, const std::string& name,
 
 }  // namespace
 
-Result<HfFolder> HfFolder::open(const std::string& directory) {
+Result<HfFolder> HfFolder::open(const std::string& directory, ModelKind kind) {
   HfFolder folder;
   folder.directory_ = directory;
   const std::string path = directory + "/config.json";
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, kMaxConfigBytes));
-  ASSIGN_OR_RETURN(folder.config_, ModelConfig::parse(text, path));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(folder.config_, ModelConfig::parse(text, path, kind));
   folder.table_ = TensorTable::make(folder.config_);
   RETURN_IF_ERROR(folder.open_shards());
+  RETURN_IF_ERROR(folder.choose_layout());
   RETURN_IF_ERROR(folder.match_table());
   return folder;
 }
@@ -124,12 +126,37 @@ Status HfFolder::open_index(const std::string& index_path) {
   return Status();
 }
 
+// Fused if the files hold a tensor that only fused files have. What belongs to neither layout is
+// left to match_table.
+Status HfFolder::choose_layout() {
+  std::unordered_set<std::string> names[2];
+  for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
+    for (StoredTensor& stored : stored_tensors(table_, layout)) {
+      names[static_cast<int>(layout)].insert(std::move(stored.name));
+    }
+  }
+  const std::string* found[2] = {nullptr, nullptr};  // a tensor of one layout alone
+  for (const SafetensorsFile& shard : shards_) {
+    for (const SafetensorsEntry& entry : shard.entries()) {
+      const bool of[2] = {names[0].contains(entry.name), names[1].contains(entry.name)};
+      if (of[0] != of[1]) found[of[1]] = &entry.name;
+    }
+  }
+  if (found[0] != nullptr && found[1] != nullptr) {
+    return bad(directory_, "mixes two layouts of experts: \"" + printable(*found[0]) + "\" and \"" +
+                               printable(*found[1]) + "\"; convert it to one of them");
+  }
+  if (found[1] != nullptr) layout_ = ExpertLayout::kFused;
+  return Status();
+}
+
 Status HfFolder::match_table() {
+  const std::vector<StoredTensor> stored = stored_tensors(table_, layout_);
   std::unordered_map<std::string, size_t> wanted;
-  for (size_t t = 0; t < table_.tensors.size(); ++t) wanted.emplace(table_.tensors[t].name, t);
+  for (size_t i = 0; i < stored.size(); ++i) wanted.emplace(stored[i].name, i);
   places_.resize(table_.tensors.size());
   dtypes_.resize(table_.tensors.size());
-  std::vector<bool> found(table_.tensors.size(), false);
+  std::vector<bool> found(stored.size(), false);
   const SafetensorsEntry* unused = nullptr;
   size_t num_unused = 0, unused_shard = 0;
   for (size_t s = 0; s < shards_.size(); ++s) {
@@ -140,81 +167,93 @@ Status HfFolder::match_table() {
         if (num_unused++ == 0) unused = &entry, unused_shard = s;
         continue;
       }
-      RETURN_IF_ERROR(match_tensor(at->second, shards_[s], entry));
-      places_[at->second] = {s, e};
+      RETURN_IF_ERROR(match_tensor(stored[at->second], shards_[s], entry));
+      place_parts(stored[at->second], {s, e, 0});
       found[at->second] = true;
     }
   }
   const auto missing = std::find(found.begin(), found.end(), false);
   if (missing != found.end()) {
-    const auto t = static_cast<size_t>(missing - found.begin());
     return several(directory_, std::count(found.begin(), found.end(), false),
-                   table_.tensors[t].name, "is missing, but config.json asks for it");
+                   stored[static_cast<size_t>(missing - found.begin())].name,
+                   "is missing, but config.json asks for it");
   }
   if (unused == nullptr) return Status();
   return several(shards_[unused_shard].path(), num_unused, unused->name,
                  "is not part of the model that config.json describes");
 }
 
-Status HfFolder::match_tensor(size_t tensor, const SafetensorsFile& file,
+// Checks shape and dtype, and notes the dtype of every part.
+Status HfFolder::match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
                               const SafetensorsEntry& entry) {
-  const TensorSpec& spec = table_.tensors[tensor];
-  if (entry.shape != spec.shape) {
-    return several(file.path(), 1, spec.name,
+  if (entry.shape != stored.shape) {
+    return several(file.path(), 1, stored.name,
                    strf("has shape %s, but config.json makes it %s",
-                        shape_text(entry.shape).c_str(), shape_text(spec.shape).c_str()));
+                        shape_text(entry.shape).c_str(), shape_text(stored.shape).c_str()));
   }
   const auto dtype = stored_dtype_of(entry.dtype);
   if (!dtype) {
-    return several(file.path(), 1, spec.name,
+    return several(file.path(), 1, stored.name,
                    strf("is %s; only F32, BF16 and F16 are read", printable(entry.dtype).c_str()));
   }
-  dtypes_[tensor] = *dtype;
+  for (const int64_t part : stored.parts) dtypes_[static_cast<size_t>(part)] = *dtype;
   return Status();
 }
 
-// Calls sink(first element, values, count) for consecutive pieces of the tensor as fp32.
+void HfFolder::place_parts(const StoredTensor& stored, Place place) {
+  for (const int64_t part : stored.parts) {
+    places_[static_cast<size_t>(part)] = place;
+    place.first += table_.tensors[static_cast<size_t>(part)].num_elements();
+  }
+}
+
 template <typename Sink>
-Status HfFolder::read_pieces(int64_t tensor, const Sink& sink) const {
+Status HfFolder::read_pieces(int64_t tensor, int64_t first, int64_t count, const Sink& sink) const {
   const auto t = static_cast<size_t>(tensor);
+  CHECK(first >= 0 && count >= 0 && first + count <= table_.tensors[t].num_elements());
   const SafetensorsFile& file = shards_[places_[t].shard];
   const SafetensorsEntry& entry = file.entries()[places_[t].entry];
-  const int64_t total = table_.tensors[t].num_elements();
   const int64_t element_bytes = stored_bytes(dtypes_[t]);
-  const int64_t piece = std::min(total, kPieceElements);
-  const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(piece * element_bytes));
-  const auto values = std::make_unique<float[]>(static_cast<size_t>(piece));
-  for (int64_t first = 0; first < total; first += piece) {
-    const int64_t count = std::min(piece, total - first);
-    RETURN_IF_ERROR(file.read(entry, first * element_bytes, raw.get(), count * element_bytes));
-    stored_to_float(dtypes_[t], raw.get(), count, values.get());
-    const int64_t non_finite = first_non_finite(values.get(), count);
+  const int64_t most = std::min(count, kPieceElements);
+  const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(most * element_bytes));
+  const auto values = std::make_unique<float[]>(static_cast<size_t>(most));
+  for (const int64_t end = first + count; first < end; first += most) {
+    const int64_t piece = std::min(most, end - first);
+    RETURN_IF_ERROR(file.read(entry, (places_[t].first + first) * element_bytes, raw.get(),
+                              piece * element_bytes));
+    stored_to_float(dtypes_[t], raw.get(), piece, values.get());
+    const int64_t non_finite = first_non_finite(values.get(), piece);
     if (non_finite >= 0) {
       return several(file.path(), 1, entry.name,
                      strf("holds a NaN or an infinity at element %lld; the model is damaged or "
                           "diverged, use another one",
-                          (long long)(first + non_finite)));
+                          (long long)(places_[t].first + first + non_finite)));
     }
-    sink(first, values.get(), count);
+    sink(first, values.get(), piece);
   }
   return Status();
 }
 
-Status HfFolder::read_tensor(int64_t tensor, float* out) const {
-  return read_pieces(tensor, [out](int64_t first, const float* values, int64_t count) {
-    std::copy(values, values + count, out + first);
+Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float* out) const {
+  return read_pieces(tensor, first, count, [&](int64_t at, const float* values, int64_t n) {
+    std::copy(values, values + n, out + (at - first));
   });
+}
+
+Status HfFolder::read_tensor(int64_t tensor, float* out) const {
+  return read_values(tensor, 0, table_.tensors[static_cast<size_t>(tensor)].num_elements(), out);
 }
 
 Status HfFolder::read_record_weights(int64_t record, DType dtype, void* out) const {
   const RecordSpec& spec = table_.records[static_cast<size_t>(record)];
   char* to = static_cast<char*>(out);
   for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
-    const int64_t offset = table_.tensors[static_cast<size_t>(t)].offset;
-    RETURN_IF_ERROR(read_pieces(t, [&](int64_t first, const float* values, int64_t count) {
-      float_to_stored(stored_dtype_of(dtype), values, count,
-                      to + (offset + first) * dtype_bytes(dtype));
-    }));
+    const TensorSpec& tensor = table_.tensors[static_cast<size_t>(t)];
+    RETURN_IF_ERROR(read_pieces(
+        t, 0, tensor.num_elements(), [&](int64_t first, const float* values, int64_t count) {
+          float_to_stored(stored_dtype_of(dtype), values, count,
+                          to + (tensor.offset + first) * dtype_bytes(dtype));
+        }));
   }
   return Status();
 }

@@ -3,7 +3,11 @@
 //   model.safetensors, or model.safetensors.index.json and the shards it names
 // Opening checks everything but the values: each tensor of the table is present once, with its
 // shape and as F32, BF16 or F16, and the folder holds no other tensor. So no expert can be left
-// random and no weight be dropped in silence. Values are checked when they are read.
+// random and no weight be dropped in silence. Values are checked when they are read. Experts may
+// have tensors of their own or fused ones, but not both.
+//
+// The folder is the user's, and its files may be links (those of the hub's cache are); what an
+// index names must be a plain name in the folder. Only regular files are opened.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +24,20 @@ namespace pagoda {
 class HfFolder {
  public:
   // Errors name file and tensor: kNoInput for an absent file, kBadData for the rest.
-  static Result<HfFolder> open(const std::string& directory);
+  static Result<HfFolder> open(const std::string& directory, ModelKind kind = ModelKind::kMoe);
 
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
   const TensorTable& table() const { return table_; }
   // Of each tensor, in table order.
   const std::vector<StoredDType>& dtypes() const { return dtypes_; }
+  ExpertLayout layout() const { return layout_; }
 
   // Values of a tensor as fp32 (the master weights), num_elements of them. A NaN or an infinity is
   // kBadData with the tensor's name and the element.
   Status read_tensor(int64_t tensor, float* out) const;
+  // `count` of them from element `first` on.
+  Status read_values(int64_t tensor, int64_t first, int64_t count, float* out) const;
   // A record's tensors behind each other as `dtype`, num_elements of them: exactly what
   // bf16_round_weight makes of the fp32 values. Same errors.
   Status read_record_weights(int64_t record, DType dtype, void* out) const;
@@ -38,15 +45,20 @@ class HfFolder {
  private:
   struct Place {
     size_t shard = 0;
-    size_t entry = 0;  // index into the shard's entries()
+    size_t entry = 0;   // index into the shard's entries()
+    int64_t first = 0;  // element of the entry that the tensor begins at
   };
   HfFolder() = default;
   Status open_shards();
   Status open_index(const std::string& index_path);
+  Status choose_layout();
   Status match_table();
-  Status match_tensor(size_t tensor, const SafetensorsFile& file, const SafetensorsEntry& entry);
+  Status match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
+                      const SafetensorsEntry& entry);
+  void place_parts(const StoredTensor& stored, Place place);
+  // Calls sink(first element, values, count) for consecutive pieces of [first, first + count).
   template <typename Sink>
-  Status read_pieces(int64_t tensor, const Sink& sink) const;
+  Status read_pieces(int64_t tensor, int64_t first, int64_t count, const Sink& sink) const;
 
   std::string directory_;
   ModelConfig config_;
@@ -54,6 +66,7 @@ class HfFolder {
   std::vector<SafetensorsFile> shards_;
   std::vector<Place> places_;  // in table order
   std::vector<StoredDType> dtypes_;
+  ExpertLayout layout_ = ExpertLayout::kPerExpert;
 };
 
 }  // namespace pagoda

@@ -30,7 +30,7 @@ Status copy_if_present(const std::string& from, const std::string& to, const std
     return Status();
   }
   ASSIGN_OR_RETURN(const std::string content,
-                   read_text_file(path, Links::kRefuse, kMaxCompanionBytes));
+                   read_text_file(path, Links::kFollow, kMaxCompanionBytes));
   return write_text_file(to + "/" + name, content);
 }
 
@@ -63,6 +63,7 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
   Options options;
   options.directory = directory;
   options.config_json = source.config().json;
+  options.layout = source.layout();
   options.dtypes = source.dtypes();
   options.companions_directory = source.directory();
   if (!dtype) return options;
@@ -84,18 +85,36 @@ Result<HfWriter> HfWriter::create(Options options, const TensorTable& table) {
   return writer;
 }
 
+int64_t HfWriter::bytes_of(const StoredTensor& stored) const {
+  int64_t bytes = 0;
+  for (const int64_t part : stored.parts) {
+    CHECK(options_.dtypes[part] == options_.dtypes[stored.parts[0]]);
+    bytes += table_->tensors[part].num_elements() * stored_bytes(options_.dtypes[part]);
+  }
+  return bytes;
+}
+
 void HfWriter::plan_shards() {
   int64_t shard_bytes = 0;
   shards_.push_back({});
-  for (int64_t t = 0; t < static_cast<int64_t>(table_->tensors.size()); ++t) {
-    const int64_t bytes = table_->tensors[t].num_elements() * stored_bytes(options_.dtypes[t]);
+  for (StoredTensor& stored : stored_tensors(*table_, options_.layout)) {
+    const int64_t bytes = bytes_of(stored);
     if (shard_bytes > 0 && shard_bytes + bytes > options_.shard_bytes) {
-      shards_.push_back({t, t});
+      shards_.push_back({});
       shard_bytes = 0;
     }
-    shards_.back().end = t + 1;
+    shards_.back().tensors.push_back(std::move(stored));
     shard_bytes += bytes;
     total_bytes_ += bytes;
+  }
+  for (Shard& shard : shards_) {
+    std::stable_partition(shard.tensors.begin(), shard.tensors.end(), [&](const auto& stored) {
+      return bytes_of(stored) % kIoAlign == 0;
+    });
+    for (const StoredTensor& stored : shard.tensors) {
+      order_.insert(order_.end(), stored.parts.begin(), stored.parts.end());
+    }
+    shard.end = order_.size();
   }
 }
 
@@ -106,8 +125,8 @@ std::string HfWriter::shard_name(size_t shard) const {
 
 Status HfWriter::begin_shard() {
   std::vector<SafetensorsWriter::Tensor> tensors;
-  for (int64_t t = shards_[shard_].first; t < shards_[shard_].end; ++t) {
-    tensors.push_back({table_->tensors[t].name, options_.dtypes[t], table_->tensors[t].shape});
+  for (const StoredTensor& stored : shards_[shard_].tensors) {
+    tensors.push_back({stored.name, options_.dtypes[stored.parts[0]], stored.shape});
   }
   ASSIGN_OR_RETURN(
       file_, SafetensorsWriter::create(options_.directory + "/" + shard_name(shard_), tensors));
@@ -115,7 +134,8 @@ Status HfWriter::begin_shard() {
 }
 
 Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
-  CHECK(tensor == next_tensor_ && file_.has_value(), "tensor %lld out of order", (long long)tensor);
+  CHECK(file_.has_value() && tensor == order_[next_], "tensor %lld out of order",
+        (long long)tensor);
   const TensorSpec& spec = table_->tensors[tensor];
   const StoredDType dtype = options_.dtypes[tensor];
   CHECK(count <= spec.num_elements() - next_element_);
@@ -141,9 +161,9 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
 }
 
 Status HfWriter::end_tensor() {
-  ++next_tensor_;
+  ++next_;
   next_element_ = 0;
-  if (next_tensor_ < shards_[shard_].end) return Status();
+  if (next_ < shards_[shard_].end) return Status();
   RETURN_IF_ERROR(file_->finish());
   file_.reset();
   return ++shard_ < shards_.size() ? begin_shard() : Status();
@@ -152,9 +172,7 @@ Status HfWriter::end_tensor() {
 Status HfWriter::write_index() const {
   Json map = Json::object();
   for (size_t s = 0; s < shards_.size(); ++s) {
-    for (int64_t t = shards_[s].first; t < shards_[s].end; ++t) {
-      map[table_->tensors[t].name] = shard_name(s);
-    }
+    for (const StoredTensor& stored : shards_[s].tensors) map[stored.name] = shard_name(s);
   }
   const Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
   return write_text_file(options_.directory + "/model.safetensors.index.json",
@@ -169,8 +187,8 @@ Status HfWriter::copy_companions() const {
 }
 
 Status HfWriter::finish() {
-  CHECK(next_tensor_ == static_cast<int64_t>(table_->tensors.size()), "tensor %s was not written",
-        table_->tensors[next_tensor_].name.c_str());
+  CHECK(next_ == order_.size(), "tensor %s was not written",
+        table_->tensors[order_[next_]].name.c_str());
   if (shards_.size() > 1) RETURN_IF_ERROR(write_index());
   RETURN_IF_ERROR(copy_companions());
   return write_text_file(options_.directory + "/config.json", options_.config_json);

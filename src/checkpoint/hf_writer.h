@@ -1,5 +1,9 @@
-// Writes a Hugging Face model folder that Transformers loads: weights as they come, in table order,
-// in shards of at most 5 GB, then the index, the config and the files of the tokenizer.
+// Writes a Hugging Face model folder that Transformers loads: weights in shards of at most 5 GB,
+// then the index, the config and the files of the tokenizer.
+//
+// Tensors are dealt to shards in table order. Within a shard those of whole 4 KiB come first, so
+// that, the header being padded too, each of them begins on a 4 KiB border and direct I/O can read
+// it where it lies; the format allows no gaps behind the others.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +20,14 @@ class HfWriter {
   struct Options {
     std::string directory;            // created (0700), or empty
     std::string config_json;          // written as it is
-    std::vector<StoredDType> dtypes;  // of each tensor, in table order
+    ExpertLayout layout = ExpertLayout::kPerExpert;
+    std::vector<StoredDType> dtypes;  // of each tensor, in table order; one for parts of one tensor
     // Where generation_config.json and the tokenizer's files are copied from, if present; "": none.
     std::string companions_directory;
     int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
   };
-  // For exporting a model that came from `source`: companions from there; without `dtype` every
+  // For exporting a model that came from `source`: companions and layout from there; without
+  // `dtype` every
   // tensor as stored there and config.json byte for byte, else all tensors as `dtype`, and the
   // config's dtype set to it if that changes any tensor.
   static Result<Options> options_for(const std::string& directory, const HfFolder& source,
@@ -31,19 +37,22 @@ class HfWriter {
   // that is not finished has no config.json, so nothing takes it for a model.
   static Result<HfWriter> create(Options options, const TensorTable& table);
 
-  // The next `count` values of `tensor`, which may come in pieces. REQUIRES: table order, without
+  // Every tensor of the table, in the order in which they must come.
+  const std::vector<int64_t>& order() const { return order_; }
+  // The next `count` values of `tensor`, which may come in pieces. REQUIRES: that order, without
   // gaps. A NaN or an infinity, or a value too large for F16, is kDiverged and names the tensor.
   Status append(int64_t tensor, const float* values, int64_t count);
   // REQUIRES: every tensor was written.
   Status finish();
 
  private:
-  // Tensors [first, end) of the table.
   struct Shard {
-    int64_t first = 0, end = 0;
+    std::vector<StoredTensor> tensors;
+    size_t end = 0;  // in order_
   };
   HfWriter(Options options, const TensorTable& table)
       : options_(std::move(options)), table_(&table) {}
+  int64_t bytes_of(const StoredTensor& stored) const;
   void plan_shards();
   std::string shard_name(size_t shard) const;
   Status begin_shard();
@@ -54,9 +63,10 @@ class HfWriter {
   Options options_;
   const TensorTable* table_;
   std::vector<Shard> shards_;
+  std::vector<int64_t> order_;
   int64_t total_bytes_ = 0;
   size_t shard_ = 0;          // being written
-  int64_t next_tensor_ = 0;   // being written
+  size_t next_ = 0;           // in order_, being written
   int64_t next_element_ = 0;  // of it
   std::optional<SafetensorsWriter> file_;
 };

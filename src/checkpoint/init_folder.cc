@@ -16,20 +16,25 @@ namespace {
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kPieceElements = int64_t{1} << 16;
 
+float initial_value(const ModelConfig& config, TensorInit init, uint64_t seed, int64_t tensor,
+                    int64_t element) {
+  if (init == TensorInit::kOnes) return 1.0f;
+  if (init == TensorInit::kZeros) return 0.0f;
+  return static_cast<float>(config.initializer_range) *
+         random_normal(seed, RandomPurpose::kInit, static_cast<uint64_t>(tensor),
+                       static_cast<uint64_t>(element));
+}
+
 Status write_random_weights(const ModelConfig& config, const TensorTable& table, uint64_t seed,
                             HfWriter& writer) {
   std::vector<float> values(kPieceElements);
-  for (int64_t t = 0; t < static_cast<int64_t>(table.tensors.size()); ++t) {
+  for (const int64_t t : writer.order()) {
     const TensorSpec& tensor = table.tensors[t];
     const int64_t total = tensor.num_elements();
     for (int64_t first = 0; first < total; first += kPieceElements) {
       const int64_t count = std::min(kPieceElements, total - first);
       for (int64_t i = 0; i < count; ++i) {
-        values[i] = tensor.init == TensorInit::kOnes
-                        ? 1.0f
-                        : static_cast<float>(config.initializer_range) *
-                              random_normal(seed, RandomPurpose::kInit, static_cast<uint64_t>(t),
-                                            static_cast<uint64_t>(first + i));
+        values[i] = initial_value(config, tensor.init, seed, t, first + i);
       }
       RETURN_IF_ERROR(writer.append(t, values.data(), count));
     }
@@ -50,7 +55,7 @@ Status write_tokenizer(const InitOptions& options) {
 Status check_tokenizer(const InitOptions& options, const ModelConfig& config) {
   if (!options.tokenizer_directory.empty()) {
     const std::string path = options.tokenizer_directory + "/tokenizer.json";
-    return InputFile::open(path, Links::kRefuse).status();
+    return InputFile::open(path, Links::kFollow).status();
   }
   if (config.vocab_size >= kByteVocabSize) return Status();
   return Status(Exit::kBadData,

@@ -18,8 +18,9 @@ struct InitOptions {
 };
 
 // Weights: matrices normal(0, initializer_range), element e of tensor t drawn as
-// random_normal(seed, kInit, t, e); norms 1. Same seed and config, same bytes. The config's dtype
-// is set to that of the weights. The byte tokenizer needs a vocab_size of at least 257 (kBadData).
+// random_normal(seed, kInit, t, e); norms 1, biases 0. Same seed and config, same bytes. The
+// config's dtype is set to that of the weights. The byte tokenizer needs a vocab_size of at least
+// 257 (kBadData).
 Status init_folder(const InitOptions& options);
 
 }  // namespace pagoda

@@ -35,7 +35,7 @@ struct RunCheckpoint {
   std::string run_folder;        // where it was committed, absolute
   std::string model_path;        // where the run's first weights and tokenizer came from
   std::string data_fingerprint;
-  std::string build;             // version and libraries
+  std::string build;             // version and libraries, with the processor features they use
   // What the page file was made for, to open it again. Absolute, or in the run's folder, which may
   // move between a commit and a load.
   std::vector<std::string> directories;

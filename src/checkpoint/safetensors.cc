@@ -183,7 +183,7 @@ std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-  ASSIGN_OR_RETURN(InputFile input, InputFile::open(path, Links::kRefuse));
+  ASSIGN_OR_RETURN(InputFile input, InputFile::open(path, Links::kFollow));
   SafetensorsFile file(std::move(input));
   ASSIGN_OR_RETURN(const std::string header, read_header(file.file_));
   const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header.size());

@@ -15,8 +15,8 @@ bool is_one_of(const Option& option, std::initializer_list<const char*> keys) {
 
 // What a loss depends on: of the run that is evaluated, unless told otherwise.
 bool taken_from_run(const Option& option) {
-  return is_one_of(option, {"data.eval_path", "data.sequence_len", "train.dtype",
-                            "train.micro_batch_tokens", "train.eval_batches"});
+  if (option.section == "data") return option.key != "data.path";
+  return is_one_of(option, {"train.dtype", "train.micro_batch_tokens", "train.eval_batches"});
 }
 
 // The options an evaluation reads; a run file may hold the others too.

@@ -1,6 +1,7 @@
-// pagoda export --checkpoint RUN [--step N] --out DIR
+// pagoda export --checkpoint RUN [--step N] [--dtype fp32|bf16] --out DIR
 #include <CLI/CLI.hpp>
 
+#include "base/log.h"
 #include "cli/commands.h"
 #include "train/commands.h"
 
@@ -23,6 +24,9 @@ class ExportCommand : public Command {
                 .add_option("--step", flags_.step, "checkpoint of this step (default: the newest)")
                 ->type_name("INT");
     app()
+        .add_option("--dtype", dtype_, "of the weights: fp32 or bf16 (default: the model's own)")
+        ->type_name("TYPE");
+    app()
         .add_option("--out", flags_.output_dir, "folder to write; new or empty")
         ->type_name("DIR")
         ->required();
@@ -32,12 +36,19 @@ class ExportCommand : public Command {
     if (step_->count() > 0 && flags_.step < 0) {
       return Status(Exit::kUsage, "--step: must not be negative; leave it out for the newest");
     }
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      if (dtype_ == dtype_name(dtype)) flags_.dtype = dtype;
+    }
+    if (!dtype_.empty() && !flags_.dtype) {
+      return Status(Exit::kUsage, "--dtype: \"" + printable(dtype_) + "\" must be fp32 or bf16");
+    }
     return run_export(flags_);
   }
 
  private:
   ExportFlags flags_;
   CLI::Option* step_ = nullptr;
+  std::string dtype_;
 };
 
 }  // namespace

@@ -1,8 +1,12 @@
-// Rows of tokens to train and evaluate on. All documents, each followed by end-of-text, form one
-// stream; row r is its tokens [r S, r S + S) with S = sequence_len, and the incomplete rest is
-// dropped. The target of a token is the token that follows it in its document, also across the end
-// of a row; the last token of a document has none. A document that goes on in the next row is a new
-// one there for attention and positions.
+// Rows of tokens to train and evaluate on: documents packed into rows of sequence_len tokens
+// (data/packing.h). A text that is longer than a row is cut into pieces; any other document, whose
+// masked tokens mean that its parts need each other, is treated as TooLong says. Documents and
+// pieces in which nothing would be trained are left out, so every row has something to train.
+//
+// In a row each piece is a document of its own: positions from 0, attention inside it only. The
+// target of a token is the next one of its document if that one's loss weight is above 0; it may
+// lie behind the end of a piece, never in another document. What is left of a row is padding: a
+// document of its own without targets, which experts do not see.
 //
 // The order of rows is endless: sequence position p is row random_permutation(seed, epoch, n, p %
 // n) of n rows, with epoch = p / n. So the state of a dataset is one number, and nothing is stored.
@@ -12,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "data/packing.h"
 #include "data/token_file.h"
 
 namespace pagoda {
@@ -22,10 +27,14 @@ struct Microbatch {
   std::vector<int32_t> targets;         // (T), -1: none
   std::vector<int32_t> positions;       // (T), from 0 in each document of each row
   std::vector<int32_t> document_start;  // (documents + 1), first 0, last T
-  std::vector<float> weights;           // (T), 1 where there is a target, else 0
+  std::vector<float> weights;           // (T), above 0 where there is a target, else 0
+  std::vector<uint8_t> padding;         // (T), 1: padding
 };
 
 enum class RowOrder : uint8_t { kShuffled, kInOrder };
+
+// What becomes of a document with masked tokens that is longer than a row.
+enum class TooLong : uint8_t { kTruncate, kDrop, kError };
 
 // Reads rows as they are asked for; const, and any number of threads may ask.
 class Dataset {
@@ -34,27 +43,42 @@ class Dataset {
     int64_t sequence_len = 0;
     uint64_t seed = 0;
     RowOrder order = RowOrder::kShuffled;  // kInOrder: row p % n, for evaluation
+    TooLong too_long = TooLong::kTruncate;
   };
-  // kBadData when the text is shorter than one row, naming how many tokens it has.
+  // Documents by what became of them; those not counted here are packed whole.
+  struct Counts {
+    int64_t cut = 0;        // texts longer than a row
+    int64_t truncated = 0;  // to sequence_len tokens
+    int64_t dropped = 0;    // longer than a row
+    int64_t untrained = 0;  // left out: no trained token, or none before it would be truncated
+  };
+  // kBadData when nothing is left to train, or a document is too long under TooLong::kError.
   static Result<Dataset> create(TokenFile file, const Options& options);
 
-  int64_t num_rows() const { return num_rows_; }  // of one epoch
+  int64_t num_rows() const { return packing_.num_rows(); }  // of one epoch
   int64_t sequence_len() const { return options_.sequence_len; }
   const TokenFile& file() const { return file_; }
+  const Packing& packing() const { return packing_; }
+  const Counts& counts() const { return counts_; }
+  double padding_share() const;  // of all rows' tokens, 0..1
 
+  // The row at a sequence position.
+  int64_t row_at(uint64_t position) const;
   // Rows at sequence positions [first_row, first_row + rows).
   Result<Microbatch> microbatch(uint64_t first_row, int64_t rows) const;
 
  private:
-  Dataset(TokenFile file, const Options& options)
-      : file_(std::move(file)),
-        options_(options),
-        num_rows_(file_.num_tokens() / options.sequence_len) {}
-  int64_t row_at(uint64_t position) const;
+  Dataset(TokenFile file, const Options& options, Packing packing, const Counts& counts)
+      : file_(std::move(file)), options_(options), packing_(std::move(packing)), counts_(counts) {}
+  Status append_piece(const Piece& piece, Microbatch& batch) const;
 
   TokenFile file_;
   Options options_;
-  int64_t num_rows_;
+  Packing packing_;
+  Counts counts_;
 };
+
+// One line for people: "1000 examples, 350000 tokens in 350 rows of 1024 (2.3 % padding); ...".
+std::string dataset_text(const Dataset& dataset);
 
 }  // namespace pagoda

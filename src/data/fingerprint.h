@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
+
+#include "base/status.h"
 
 namespace pagoda {
 
@@ -16,11 +19,18 @@ class Fingerprint {
   Fingerprint& operator=(const Fingerprint&) = delete;
 
   void add(const void* data, int64_t bytes);
+  void add(const std::string& text);
   std::string hex() const;  // 32 hex digits, of all bytes so far
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
+
+std::string fingerprint_of(const std::string& text);
+
+// 32 hex digits that depend on the number and order of the files, on what their names end in (the
+// kind: ".jsonl", ".txt.gz") and on their bytes, not on where they are. Reads them once.
+Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths);
 
 }  // namespace pagoda

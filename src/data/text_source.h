@@ -1,33 +1,25 @@
-// Documents from text files, streamed:
-//   NAME.txt    one document: the file's bytes as they are
-//   NAME.jsonl  one document a line: the "text" of {"text": ...}; blank lines are skipped
-// JSONL must be valid UTF-8 and valid JSON, lines at most 64 MB; the error names file and line (and
-// for UTF-8 the column, counted in bytes from 1).
+// The bytes of a data file, whatever its name says it is:
+//   NAME.txt    plain text, one document
+//   NAME.jsonl  a JSON object a line
+//   NAME.json   a JSON array of objects
+// each also packed, as NAME.txt.gz or NAME.txt.zst.
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "data/decompress.h"
 
 namespace pagoda {
 
-// Receives documents in order, in pieces: text(...) any number of times, then end_document(). The
-// first error ends the reading.
-class DocumentSink {
- public:
-  virtual ~DocumentSink() = default;
-  virtual Status text(std::string_view piece) = 0;
-  virtual Status end_document() = 0;
-};
+enum class TextFormat : uint8_t { kPlain, kJsonLines, kJsonArray };
 
-// A file whose name ends in neither .txt nor .jsonl is kBadData. Memory: one line, or a block.
-Status read_documents(const std::string& path, DocumentSink& sink);
+// From the name alone; another name is kBadData.
+Result<TextFormat> text_format(const std::string& path);
 
-// 32 hex digits that depend on the number and order of the files, their kinds and their bytes
-// (XXH3-128), not on their paths. Reads them once.
-Result<std::string> text_fingerprint(const std::vector<std::string>& paths);
+// Hands the unpacked bytes over in blocks of at most a MiB.
+Status read_blocks(const std::string& path, const BlockVisitor& visit);
 
 }  // namespace pagoda

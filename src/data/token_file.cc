@@ -7,28 +7,31 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "data/fingerprint.h"
-#include "data/text_source.h"
+#include "data/token_writer.h"
 
 namespace pagoda {
 
-static_assert(std::endian::native == std::endian::little, "tokens are written as they lie");
+static_assert(std::endian::native == std::endian::little, "words are written as they lie");
 
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 constexpr int64_t kHexBytes = 32;
-constexpr int64_t kBlockTokens = int64_t{1} << 18;
+constexpr int64_t kEntryBytes = sizeof(TokenIndexEntry);
 
 struct Header {
   char magic[8] = {'P', 'G', 'D', 'T', 'O', 'K', 'E', 'N'};
   int64_t format = kFormat;
   int64_t num_tokens = 0;
   int64_t num_documents = 0;
-  char fingerprint[kHexBytes] = {};
-  char tokens_hash[kHexBytes] = {};
+  int64_t num_words = 0;
+  char data_hash[kHexBytes] = {};
+  char tokenizer_hash[kHexBytes] = {};
+  char options_hash[kHexBytes] = {};
+  char content_hash[kHexBytes] = {};
   char header_hash[kHexBytes] = {};
 };
-static_assert(sizeof(Header) == 128);
+static_assert(sizeof(Header) == 200);
 constexpr int64_t kHeaderBytes = sizeof(Header);
 
 std::string hash_of(const Header& header) {
@@ -38,132 +41,152 @@ std::string hash_of(const Header& header) {
 }
 
 void put_hex(const std::string& hex, char* out) { std::memcpy(out, hex.data(), kHexBytes); }
+std::string get_hex(const char* hex) { return std::string(hex, kHexBytes); }
 
-// Turns documents into marked tokens behind the header of a token file.
-class TokenWriter : public DocumentSink {
- public:
-  TokenWriter(OutputFile& file, const Tokenizer& tokenizer) : file_(file), tokenizer_(tokenizer) {}
-
-  Status text(std::string_view piece) override {
-    // A long line is taken a part at a time: as tokens it is four times as large.
-    while (!piece.empty()) {
-      const std::string_view part = piece.substr(0, kBlockTokens);
-      const size_t begin = tokens_.size();
-      tokenizer_.encode(part, &tokens_);
-      mark(begin);
-      if (static_cast<int64_t>(tokens_.size()) >= kBlockTokens) RETURN_IF_ERROR(flush());
-      piece.remove_prefix(part.size());
-    }
-    return Status();
-  }
-  Status end_document() override {
-    tokens_.push_back(tokenizer_.end_of_text());
-    mark(tokens_.size() - 1);
-    at_start_ = true;
-    ++header_.num_documents;
-    return static_cast<int64_t>(tokens_.size()) >= kBlockTokens ? flush() : Status();
-  }
-  // Writes what is left, then the header.
-  Status finish(const std::string& fingerprint) {
-    RETURN_IF_ERROR(flush());
-    put_hex(fingerprint, header_.fingerprint);
-    put_hex(hash_.hex(), header_.tokens_hash);
-    put_hex(hash_of(header_), header_.header_hash);
-    RETURN_IF_ERROR(file_.write_at(0, &header_, kHeaderBytes));
-    return file_.commit();
-  }
-
- private:
-  void mark(size_t begin) {
-    if (!at_start_ || begin == tokens_.size()) return;
-    tokens_[begin] |= kDocumentMark;
-    at_start_ = false;
-  }
-  Status flush() {
-    const int64_t bytes = static_cast<int64_t>(tokens_.size()) * 4;
-    header_.num_tokens += static_cast<int64_t>(tokens_.size());
-    hash_.add(tokens_.data(), bytes);
-    const Status status = file_.append(tokens_.data(), bytes);
-    tokens_.clear();
-    return status;
-  }
-
-  OutputFile& file_;
-  const Tokenizer& tokenizer_;
-  Header header_;
-  Fingerprint hash_;
-  std::vector<uint32_t> tokens_;
-  bool at_start_ = true;  // of a document
-};
-
-Status tokenize(const std::string& path, const std::vector<std::string>& text_paths,
-                const Tokenizer& tokenizer, const std::string& fingerprint) {
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
-  const Header empty;
-  RETURN_IF_ERROR(file.append(&empty, kHeaderBytes));
-  TokenWriter writer(file, tokenizer);
-  for (const std::string& text : text_paths) RETURN_IF_ERROR(read_documents(text, writer));
-  return writer.finish(fingerprint);
+Status unusable(const std::string& path, const char* why) {
+  return Status(Exit::kIoError, strf("%s: the token cache cannot be used: %s; it is made again "
+                                     "from the data", printable(path).c_str(), why));
 }
 
-Status damaged(const std::string& path, const char* why) {
-  return Status(Exit::kIoError, strf("%s: the token file is damaged: %s; remove it, it is made "
-                                     "again from the text",
-                                     printable(path).c_str(), why));
+// Bytes of a file with this header, or -1 when its numbers cannot be.
+int64_t file_bytes(const Header& header) {
+  constexpr int64_t kMost = int64_t{1} << 60;
+  const int64_t words = checked_mul(header.num_words, 4);
+  const int64_t index = checked_mul(header.num_documents, kEntryBytes);
+  const bool good = words >= 0 && words < kMost && index >= 0 && index < kMost;
+  return good ? kHeaderBytes + words + index : -1;
 }
 
 }  // namespace
+
+int64_t TokenFile::index_offset() const { return kHeaderBytes + num_words_ * 4; }
+
+std::string TokenFile::fingerprint() const {
+  return fingerprint_of(strf("%lld ", (long long)kFormat) + key_.data + key_.tokenizer +
+                        key_.options);
+}
+
+Status TokenFile::create(const std::string& path, const TokenKey& key,
+                         const std::function<Status(ExampleSink&)>& read) {
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
+  Header header;
+  RETURN_IF_ERROR(file.append(&header, kHeaderBytes));
+  TokenWriter writer(file);
+  RETURN_IF_ERROR(read(writer));
+  RETURN_IF_ERROR(writer.finish());
+  header.num_tokens = writer.num_tokens();
+  header.num_documents = writer.num_documents();
+  header.num_words = writer.num_words();
+  put_hex(key.data, header.data_hash);
+  put_hex(key.tokenizer, header.tokenizer_hash);
+  put_hex(key.options, header.options_hash);
+  put_hex(writer.content_hash(), header.content_hash);
+  put_hex(hash_of(header), header.header_hash);
+  RETURN_IF_ERROR(file.write_at(0, &header, kHeaderBytes));
+  return file.commit();
+}
 
 Result<TokenFile> TokenFile::open(const std::string& path) {
   ASSIGN_OR_RETURN(InputFile input, InputFile::open(path, Links::kRefuse));
   TokenFile file(std::move(input));
   Header header;
-  if (file.file_.bytes() < kHeaderBytes) return damaged(path, "no header");
+  if (file.file_.bytes() < kHeaderBytes) return unusable(path, "it has no header");
   RETURN_IF_ERROR(file.file_.read(0, &header, kHeaderBytes));
-  const Header model;
-  if (std::memcmp(header.magic, model.magic, sizeof(header.magic)) != 0 ||
-      header.format != kFormat || hash_of(header) != std::string(header.header_hash, kHexBytes)) {
-    return damaged(path, "wrong header");
+  if (std::memcmp(header.magic, Header().magic, sizeof(header.magic)) != 0 ||
+      header.format != kFormat) {
+    return unusable(path, "it is of another format");
   }
-  const int64_t bytes = checked_mul(header.num_tokens, 4);
-  if (bytes < 0 || bytes != file.file_.bytes() - kHeaderBytes) return damaged(path, "wrong size");
+  if (hash_of(header) != get_hex(header.header_hash)) {
+    return unusable(path, "its header is damaged");
+  }
+  if (file_bytes(header) != file.file_.bytes()) return unusable(path, "its size is wrong");
   file.num_tokens_ = header.num_tokens;
   file.num_documents_ = header.num_documents;
-  file.fingerprint_ = std::string(header.fingerprint, kHexBytes);
-  file.tokens_hash_ = std::string(header.tokens_hash, kHexBytes);
-  RETURN_IF_ERROR(file.check_tokens());
+  file.num_words_ = header.num_words;
+  file.key_ = {get_hex(header.data_hash), get_hex(header.tokenizer_hash),
+               get_hex(header.options_hash)};
+  file.content_hash_ = get_hex(header.content_hash);
+  RETURN_IF_ERROR(file.check_content());
   return file;
 }
 
-Status TokenFile::check_tokens() const {
-  std::vector<uint32_t> block(static_cast<size_t>(std::min(num_tokens_, kBlockTokens)));
+Status TokenFile::check_content() const {
+  std::string block(static_cast<size_t>(kMiB), '\0');
   Fingerprint hash;
-  for (int64_t first = 0; first < num_tokens_; first += kBlockTokens) {
-    const int64_t count = std::min(kBlockTokens, num_tokens_ - first);
-    RETURN_IF_ERROR(read(first, count, block.data()));
-    hash.add(block.data(), count * 4);
+  for (int64_t at = kHeaderBytes; at < file_.bytes(); at += kMiB) {
+    const int64_t bytes = std::min(kMiB, file_.bytes() - at);
+    RETURN_IF_ERROR(file_.read(at, block.data(), bytes));
+    hash.add(block.data(), bytes);
   }
-  return hash.hex() == tokens_hash_ ? Status() : damaged(file_.path(), "wrong checksum");
+  return hash.hex() == content_hash_ ? Status() : unusable(file_.path(), "its checksum is wrong");
 }
 
-Result<TokenFile> TokenFile::open_or_create(const std::string& path,
-                                            const std::vector<std::string>& text_paths,
-                                            const Tokenizer& tokenizer) {
-  ASSIGN_OR_RETURN(const std::string texts, text_fingerprint(text_paths));
-  const std::string made_of = texts + tokenizer.identity();
-  Fingerprint fingerprint;
-  fingerprint.add(made_of.data(), static_cast<int64_t>(made_of.size()));
-  if (auto present = open(path); present.ok() && present->fingerprint() == fingerprint.hex()) {
+Result<TokenFile> TokenFile::open_or_create(const std::string& path, const TokenKey& key,
+                                            const std::function<Status(ExampleSink&)>& read) {
+  if (auto present = open(path); !present.ok()) {
+    if (present.status().code() != Exit::kNoInput) log_warn(present.status().message());
+  } else if (present->key_ == key) {
     present->reused_ = true;
     return present;
+  } else {
+    const TokenKey& other = present->key_;
+    const char* what = other.data != key.data             ? "other data"
+                       : other.tokenizer != key.tokenizer ? "another tokenizer"
+                                                          : "another template or other options";
+    log_info(strf("%s: the token cache was made with %s; it is made again",
+                  printable(path).c_str(), what));
   }
-  RETURN_IF_ERROR(tokenize(path, text_paths, tokenizer, fingerprint.hex()));
+  RETURN_IF_ERROR(create(path, key, read));
   return open(path);
 }
 
-Status TokenFile::read(int64_t first, int64_t count, uint32_t* out) const {
-  CHECK(first >= 0 && count >= 0 && first + count <= num_tokens_);
-  return file_.read(kHeaderBytes + first * 4, out, count * 4);
+Result<TokenFile> TokenFile::open_or_create(const std::string& path,
+                                            const std::vector<std::string>& data_paths,
+                                            const Tokenizer& tokenizer,
+                                            const ExampleOptions& options) {
+  ASSIGN_OR_RETURN(const std::string data, fingerprint_of_files(data_paths));
+  return open_or_create(
+      path, {data, fingerprint_of(tokenizer.identity()), fingerprint_of(options.cache_key())},
+      [&](ExampleSink& sink) { return read_examples(data_paths, tokenizer, options, sink); });
+}
+
+Status TokenFile::documents(int64_t first, int64_t count, TokenDocument* out) const {
+  CHECK(first >= 0 && count >= 0 && first + count <= num_documents_);
+  // One entry more says where the last document ends.
+  const bool more = first + count < num_documents_;
+  std::vector<TokenIndexEntry> entries(static_cast<size_t>(count) + 1);
+  entries.back().first_word = static_cast<uint64_t>(num_words_);
+  RETURN_IF_ERROR(file_.read(index_offset() + first * kEntryBytes, entries.data(),
+                             (count + more) * kEntryBytes));
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
+    const TokenIndexEntry& entry = entries[i];
+    const auto words = static_cast<int64_t>(entries[i + 1].first_word - entry.first_word);
+    out[i] = {static_cast<int64_t>(entry.first_word), words - 2 * int64_t{entry.num_runs},
+              entry.num_runs, entry.first_trained};
+  }
+  return Status();
+}
+
+Status TokenFile::tokens(const TokenDocument& document, int64_t first, int64_t count,
+                         uint32_t* out) const {
+  CHECK(first >= 0 && count >= 0 && first + count <= document.num_tokens);
+  return file_.read(kHeaderBytes + (document.first_word + first) * 4, out, count * 4);
+}
+
+Status TokenFile::weights(const TokenDocument& document, int64_t count, float* out) const {
+  CHECK(count >= 0 && count <= document.num_tokens);
+  std::fill_n(out, count, 1.0f);
+  // Each run has at least one token.
+  std::vector<WeightRun> runs(static_cast<size_t>(std::min(document.num_runs, count)));
+  RETURN_IF_ERROR(file_.read(kHeaderBytes + (document.first_word + document.num_tokens) * 4,
+                             runs.data(), static_cast<int64_t>(runs.size() * sizeof(WeightRun))));
+  int64_t at = 0;
+  for (const WeightRun& run : runs) {
+    const int64_t tokens = std::min<int64_t>(run.count, count - at);
+    std::fill_n(out + at, tokens, run.weight);
+    at += tokens;
+  }
+  return Status();
 }
 
 }  // namespace pagoda

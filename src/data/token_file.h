@@ -1,57 +1,92 @@
-// The token file: all input, tokenised once, in the run's output directory.
+// The token cache: all input as tokens and loss weights, made once, in the run's output directory.
 //
 //   offset  bytes  content (little endian)
 //        0      8  "PGDTOKEN"
-//        8      8  format, 1
+//        8      8  format, 2
 //       16      8  number of tokens
 //       24      8  number of documents
-//       32     32  fingerprint of the input: texts and tokenizer, hex
-//       64     32  XXH3-128 of the tokens' bytes, hex
-//       96     32  XXH3-128 of bytes 0 to 95, hex
-//      128     4n  tokens, u32; bit 31 is set on the first token of each document
+//       32      8  words before the index
+//       40     32  XXH3-128 of the data's files, hex (fingerprint_of_files)
+//       72     32  XXH3-128 of the tokenizer's identity, hex
+//      104     32  XXH3-128 of the options' cache key, template included, hex
+//      136     32  XXH3-128 of everything behind the header, hex
+//      168     32  XXH3-128 of bytes 0 to 167, hex
+//      200     4w  words, u32: of each document its tokens, then its runs of weights
+//            16 n  index: of each document u64 first word, u32 runs, u32 first trained token
 //
-// Every document ends with the end-of-text token. The mark says where a document begins without a
-// second table, so any range of tokens can be used on its own and memory does not grow with the
-// number of documents.
+// A run is two words: how many tokens, and the loss weight (fp32) of predicting each of them. A
+// document without runs has weight 1 everywhere: a text. The weight of a document's first token,
+// which nothing predicts, is taken to be that of the second. "First trained" is the first token
+// behind the first with a weight above 0; kNoneTrained: none. Rows are not stored: they follow from
+// the index and the sequence length (data/packing.h), so another length needs no new cache.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
+#include "data/example.h"
 
 namespace pagoda {
 
-inline constexpr uint32_t kDocumentMark = uint32_t{1} << 31;
+inline constexpr uint32_t kNoneTrained = ~uint32_t{0};
+
+// One document in a TokenFile.
+struct TokenDocument {
+  int64_t first_word = 0;
+  int64_t num_tokens = 0;
+  int64_t num_runs = 0;
+  uint32_t first_trained = kNoneTrained;
+  bool is_text() const { return num_runs == 0; }
+};
+
+// What a cache depends on, as hashes of 32 hex digits: equal keys, equal content.
+struct TokenKey {
+  std::string data, tokenizer, options;
+  bool operator==(const TokenKey&) const = default;
+};
 
 // Reads are const and may run on any number of threads.
 class TokenFile {
  public:
-  // Uses the file at `path` when it is whole and was made of the same texts and tokenizer, else
-  // tokenises `text_paths` into it, streaming (it appears there complete or not at all). Errors in
-  // the texts as in data/text_source.h.
+  // Uses the file at `path` when it is whole and has this key; else says in one line why not, and
+  // makes it again of what `read` hands over, streaming (it appears there complete or not at all).
+  // Errors are those of `read`. Memory: some blocks, and 16 bytes a document while it is made.
+  static Result<TokenFile> open_or_create(const std::string& path, const TokenKey& key,
+                                          const std::function<Status(ExampleSink&)>& read);
+  // The same for the examples of files, by read_examples.
   static Result<TokenFile> open_or_create(const std::string& path,
-                                          const std::vector<std::string>& text_paths,
-                                          const Tokenizer& tokenizer);
+                                          const std::vector<std::string>& data_paths,
+                                          const Tokenizer& tokenizer,
+                                          const ExampleOptions& options);
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_documents() const { return num_documents_; }
-  // Of texts and tokenizer, 32 hex digits; a resumed run compares it.
-  const std::string& fingerprint() const { return fingerprint_; }
-  bool reused() const { return reused_; }  // by open_or_create, for the log and tests
-  // Tokens [first, first + count) with their marks.
-  Status read(int64_t first, int64_t count, uint32_t* out) const;
+  // Of data, tokenizer and options, 32 hex digits; a resumed run compares it.
+  std::string fingerprint() const;
+  bool reused() const { return reused_; }  // by open_or_create, for tests
+
+  // Documents [first, first + count).
+  Status documents(int64_t first, int64_t count, TokenDocument* out) const;
+  // Tokens [first, first + count) of a document.
+  Status tokens(const TokenDocument& document, int64_t first, int64_t count, uint32_t* out) const;
+  // Weights of the first `count` tokens of a document.
+  Status weights(const TokenDocument& document, int64_t count, float* out) const;
 
  private:
   explicit TokenFile(InputFile file) : file_(std::move(file)) {}
   static Result<TokenFile> open(const std::string& path);
-  Status check_tokens() const;
+  static Status create(const std::string& path, const TokenKey& key,
+                       const std::function<Status(ExampleSink&)>& read);
+  Status check_content() const;
+  int64_t index_offset() const;
 
   InputFile file_;
-  int64_t num_tokens_ = 0, num_documents_ = 0;
-  std::string fingerprint_, tokens_hash_;
+  int64_t num_tokens_ = 0, num_documents_ = 0, num_words_ = 0;
+  TokenKey key_;
+  std::string content_hash_;
   bool reused_ = false;
 };
 

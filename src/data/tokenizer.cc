@@ -1,134 +1,294 @@
 #include "data/tokenizer.h"
 
+#include <atomic>
+#include <mutex>
+#include <utility>
+
 #include "base/file.h"
 #include "base/log.h"
-#include "model/json.h"
+#include "base/utf8.h"
+#include "data/end_token.h"
+#include "data/fingerprint.h"
+#include "data/tokenizer_json.h"
 
 namespace pagoda {
 
 namespace {
 
-constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 27;
-constexpr const char* kEndOfText = "<|endoftext|>";
+constexpr int64_t kMaxTokenizerBytes = int64_t{1} << 26;
+constexpr JsonLimits kTokenizerLimits = {.max_bytes = kMaxTokenizerBytes,
+                                         .max_values = int64_t{1} << 22};
+// Part of identity(): raise it when a change here changes ids.
+constexpr const char* kEngine = "bpe 1";
 
-// The printable character, as UTF-8, that byte-level vocabularies (Radford et al. 2019, GPT-2 code)
-// use for a byte: itself where Latin-1 prints it, else the next code point from 256 on.
-std::string byte_character(int byte) {
-  const auto prints = [](int b) {
-    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
-  };
-  int code = byte;
-  if (!prints(byte)) {
-    code = 256;
-    for (int b = 0; b < byte; ++b) code += !prints(b);
-  }
-  if (code < 128) return std::string(1, static_cast<char>(code));
-  return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
-}
+// What one call of encode needs, kept for the next.
+struct Memory {
+  MatchMemory match;
+  BpeMemory bpe;
+  std::vector<TextPart> parts, normalized_parts;
+  std::vector<TokenRange> words;
+  std::vector<WordToken> tokens;
+};
 
-Json byte_vocabulary() {
-  Json vocabulary = Json::object();
-  for (int byte = 0; byte < 256; ++byte) vocabulary[byte_character(byte)] = byte;
-  return vocabulary;
-}
-
-// A member of an object by path, or null.
-const Json& at(const Json& root, std::initializer_list<const char*> path) {
-  static const Json kNull;
-  const Json* value = &root;
-  for (const char* key : path) {
-    const auto found = value->find(key);
-    if (found == value->end()) return kNull;
-    value = &*found;
+// Where a call's results go.
+struct Output {
+  std::vector<uint32_t>* ids;
+  std::vector<TokenRange>* ranges;  // nullptr: not wanted
+  void add(uint32_t id, TokenRange range) {
+    ids->push_back(id);
+    if (ranges != nullptr) ranges->push_back(range);
   }
-  return *value;
-}
-
-bool is_byte_level(const Json& part) { return at(part, {"type"}) == "ByteLevel"; }
-
-// Why `root` is not the byte tokenizer, or "".
-std::string difference(const Json& root) {
-  const Json& type = at(root, {"model", "type"});
-  if (type != "BPE") return "its model is " + type.dump(-1, ' ', true);
-  const Json& vocabulary = at(root, {"model", "vocab"});
-  const Json& merges = at(root, {"model", "merges"});
-  if (vocabulary.size() != 256 || !merges.empty()) {
-    return strf("its model is BPE with %zu tokens and %zu merges", vocabulary.size(),
-                merges.size());
-  }
-  if (vocabulary != byte_vocabulary()) return "its 256 ids are not the bytes in order";
-  const Json& pre = at(root, {"pre_tokenizer"});
-  if (!at(root, {"normalizer"}).is_null()) return "it has a normalizer";
-  if (!is_byte_level(pre) || at(pre, {"add_prefix_space"}) != false) {
-    return "its pre-tokenizer is not plain ByteLevel";
-  }
-  const Json& post = at(root, {"post_processor"});
-  if (!post.is_null() && !is_byte_level(post)) return "it has a post-processor";
-  const Json& added = at(root, {"added_tokens"});
-  if (!added.is_array() || added.size() != 1 || at(added[0], {"id"}) != 256 ||
-      at(added[0], {"content"}) != kEndOfText) {
-    return "its added tokens are not just <|endoftext|> = 256";
-  }
-  return "";
-}
+};
 
 }  // namespace
 
-std::string byte_tokenizer_json() {
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", false}};
-  const Json end_of_text = {{"id", 256},       {"content", kEndOfText}, {"single_word", false},
-                            {"lstrip", false}, {"rstrip", false},       {"normalized", false},
-                            {"special", true}};
-  const Json root = {{"version", "1.0"},
-                     {"truncation", nullptr},
-                     {"padding", nullptr},
-                     {"added_tokens", Json::array({end_of_text})},
-                     {"normalizer", nullptr},
-                     {"pre_tokenizer", byte_level},
-                     {"post_processor", nullptr},
-                     {"decoder", byte_level},
-                     {"model",
-                      {{"type", "BPE"},
-                       {"dropout", nullptr},
-                       {"unk_token", nullptr},
-                       {"continuing_subword_prefix", nullptr},
-                       {"end_of_word_suffix", nullptr},
-                       {"fuse_unk", false},
-                       {"byte_fallback", false},
-                       {"ignore_merges", false},
-                       {"vocab", byte_vocabulary()},
-                       {"merges", Json::array()}}}};
-  return root.dump(2) + "\n";
+class Tokenizer::Engine {
+ public:
+  static Result<std::shared_ptr<const Engine>> open(const std::string& directory);
+
+  int64_t vocab_size() const { return vocab_size_; }
+  uint32_t end_of_text() const { return end_of_text_; }
+  std::optional<uint32_t> begin_of_text() const { return begin_of_text_; }
+  const std::string& identity() const { return identity_; }
+  void encode(std::string_view text, Output out) const;
+  std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
+  std::optional<uint32_t> find(std::string_view token) const;
+
+ private:
+  Engine(TokenizerSpec spec, Bpe bpe);
+  Status check_added_tokens(const std::string& where);
+  Status check_template(const std::vector<uint32_t>& before_text, const std::string& where);
+  void make_finders();
+  const AddedToken* added(uint32_t id) const;
+  void encode_text(std::string_view part, uint32_t begin, Memory* memory, Output* out) const;
+  void encode_words(const AlignedText& text, Memory* memory, Output* out) const;
+  void warn_of_pattern() const;
+  std::unique_ptr<Memory> take_memory() const;
+
+  std::vector<AddedToken> added_tokens_;
+  std::unordered_map<std::string_view, const AddedToken*> added_by_content_;
+  std::unordered_map<uint32_t, const AddedToken*> added_by_id_;
+  AddedTokenFinder raw_finder_, normalized_finder_;
+  Normalizer normalizer_;
+  PreTokenizer pre_tokenizer_;
+  Bpe bpe_;
+  Decoder decoder_;
+  int64_t vocab_size_ = 0;
+  uint32_t end_of_text_ = 0;
+  std::optional<uint32_t> begin_of_text_;
+  std::string identity_;
+  mutable std::atomic<bool> warned_ = false;
+  mutable std::mutex memory_mutex_;  // guards idle_memory_
+  mutable std::vector<std::unique_ptr<Memory>> idle_memory_;
+};
+
+Tokenizer::Engine::Engine(TokenizerSpec spec, Bpe bpe)
+    : added_tokens_(std::move(spec.added_tokens)),
+      normalizer_(std::move(spec.normalizer)),
+      pre_tokenizer_(std::move(spec.prefix), std::move(spec.splits), spec.byte_level),
+      bpe_(std::move(bpe)),
+      decoder_(std::move(spec.decoder)) {}
+
+Result<std::shared_ptr<const Tokenizer::Engine>> Tokenizer::Engine::open(
+    const std::string& directory) {
+  const std::string path = directory + "/tokenizer.json", where = printable(path);
+  ASSIGN_OR_RETURN(const std::string text,
+                   read_text_file(path, Links::kRefuse, kMaxTokenizerBytes));
+  ASSIGN_OR_RETURN(Json root, parse_json(text, path, kTokenizerLimits));
+  ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_json(root, where));
+  root = nullptr;  // as large again as what comes of it
+  ASSIGN_OR_RETURN(Bpe bpe, Bpe::create(std::move(spec.model), spec.byte_level, where + ": model"));
+  const std::vector<uint32_t> before_text = spec.before_text;
+  std::shared_ptr<Engine> engine(new Engine(std::move(spec), std::move(bpe)));
+  RETURN_IF_ERROR(engine->check_added_tokens(where));
+  engine->make_finders();
+  RETURN_IF_ERROR(engine->check_template(before_text, where));
+  const auto find = [&](const std::string& token) { return engine->find(token); };
+  ASSIGN_OR_RETURN(engine->end_of_text_,
+                   end_token(directory, engine->added_tokens_, engine->vocab_size_, find));
+  Fingerprint fingerprint;
+  fingerprint.add(text.data(), static_cast<int64_t>(text.size()));
+  engine->identity_ =
+      strf("%s, %s, end of text %u", kEngine, fingerprint.hex().c_str(), engine->end_of_text_);
+  return std::shared_ptr<const Engine>(std::move(engine));
 }
 
-std::string byte_tokenizer_config_json() {
-  const Json config = {{"tokenizer_class", "PreTrainedTokenizerFast"},
-                       {"eos_token", kEndOfText},
-                       {"clean_up_tokenization_spaces", false}};
-  return config.dump(2) + "\n";
+// Hugging Face tokenizers gives an added token the id of the model's token that is spelt like it,
+// else the next free one, whatever the file says. Where the two disagree nobody knows which was
+// trained.
+Status Tokenizer::Engine::check_added_tokens(const std::string& where) {
+  const Vocabulary& vocabulary = bpe_.vocabulary();
+  int64_t next = vocabulary.size();
+  vocab_size_ = vocabulary.end_id();
+  for (size_t i = 0; i < added_tokens_.size(); ++i) {
+    const AddedToken& token = added_tokens_[i];
+    const auto bad = [&](const std::string& why) {
+      return Status(Exit::kBadData, strf("%s: added_tokens[%zu] (\"%s\"): %s", where.c_str(), i,
+                                         printable(token.content).c_str(), why.c_str()));
+    };
+    const auto known = vocabulary.find(token.content);
+    const int64_t expected = known ? int64_t{*known} : next;
+    if (!added_by_content_.try_emplace(token.content, &token).second) return bad("comes twice");
+    if (!added_by_id_.try_emplace(token.id, &token).second) {
+      return bad(strf("id %u is that of another added token", token.id));
+    }
+    if (token.id != expected) {
+      return bad(strf("has id %u, where Hugging Face tokenizers would give %lld", token.id,
+                      (long long)expected));
+    }
+    if (!known || token.id >= next) next = int64_t{token.id} + 1;
+    vocab_size_ = std::max(vocab_size_, int64_t{token.id} + 1);
+  }
+  return Status();
+}
+
+Status Tokenizer::Engine::check_template(const std::vector<uint32_t>& before_text,
+                                         const std::string& where) {
+  if (before_text.empty()) return Status();
+  begin_of_text_ = before_text[0];
+  if (before_text.size() == 1 && before_text[0] < vocab_size_) return Status();
+  return Status(
+      Exit::kBadData,
+      strf("%s: post_processor: puts %zu tokens before a text, the first %u; pagoda knows "
+           "one at most, from the vocabulary",
+           where.c_str(), before_text.size(), before_text[0]));
+}
+
+void Tokenizer::Engine::make_finders() {
+  MatchMemory memory;
+  for (AddedToken& token : added_tokens_) {
+    AlignedText text(token.content, 0, false);
+    if (token.normalized) normalizer_.apply(&text, &memory);
+    token.spelling = text.text();
+  }
+  raw_finder_ = AddedTokenFinder(added_tokens_, false);
+  normalized_finder_ = AddedTokenFinder(added_tokens_, true);
+}
+
+const AddedToken* Tokenizer::Engine::added(uint32_t id) const {
+  const auto found = added_by_id_.find(id);
+  return found == added_by_id_.end() ? nullptr : found->second;
+}
+
+std::optional<uint32_t> Tokenizer::Engine::find(std::string_view token) const {
+  const auto found = added_by_content_.find(token);
+  if (found != added_by_content_.end()) return found->second->id;
+  return bpe_.vocabulary().find(token);
+}
+
+std::unique_ptr<Memory> Tokenizer::Engine::take_memory() const {
+  const std::lock_guard lock(memory_mutex_);
+  if (idle_memory_.empty()) return std::make_unique<Memory>();
+  std::unique_ptr<Memory> memory = std::move(idle_memory_.back());
+  idle_memory_.pop_back();
+  return memory;
+}
+
+void Tokenizer::Engine::warn_of_pattern() const {
+  if (warned_.exchange(true)) return;
+  log_warn("the tokenizer's pattern needs too many steps on a text; from there on that text is cut "
+           "only by what follows the pattern, which may not be how the model was trained");
+}
+
+void Tokenizer::Engine::encode(std::string_view text, Output out) const {
+  CHECK(text.size() < (uint64_t{1} << 32), "%zu bytes", text.size());
+  std::unique_ptr<Memory> memory = take_memory();
+  for (size_t at = 0; at < text.size();) {
+    const size_t bad = std::min(first_invalid_utf8(text.substr(at)), text.size() - at);
+    const std::string_view whole = text.substr(at, bad);
+    memory->parts.clear();
+    raw_finder_.split(whole, &memory->parts);
+    for (const TextPart& part : memory->parts) {
+      const auto [begin, end] = part.range;
+      const auto from = static_cast<uint32_t>(at) + begin, to = static_cast<uint32_t>(at) + end;
+      if (part.token != nullptr) {
+        out.add(part.token->id, {from, to});
+      } else {
+        encode_text(text.substr(from, to - from), from, memory.get(), &out);
+      }
+    }
+    at += bad;
+    if (at == text.size()) break;
+    const size_t before = out.ids->size();
+    bpe_.encode_byte(static_cast<uint8_t>(text[at]), out.ids);
+    const auto place = static_cast<uint32_t>(at++);
+    if (out.ranges != nullptr && out.ids->size() > before)
+      out.ranges->push_back({place, place + 1});
+  }
+  const std::lock_guard lock(memory_mutex_);
+  idle_memory_.push_back(std::move(memory));
+}
+
+void Tokenizer::Engine::encode_text(std::string_view part, uint32_t begin, Memory* memory,
+                                    Output* out) const {
+  AlignedText text(part, begin, out->ranges != nullptr);
+  if (!normalizer_.apply(&text, &memory->match)) warn_of_pattern();
+  memory->normalized_parts.clear();
+  normalized_finder_.split(text.text(), &memory->normalized_parts);
+  for (const TextPart& piece : memory->normalized_parts) {
+    const auto [from, to] = piece.range;
+    if (piece.token != nullptr) {
+      out->add(piece.token->id, out->ranges != nullptr ? text.origin(from, to) : TokenRange{});
+    } else if (from == 0 && to == text.text().size() && !pre_tokenizer_.changes_text()) {
+      encode_words(text, memory, out);
+    } else {
+      AlignedText words = text.slice(from, to);
+      pre_tokenizer_.change(&words, &memory->match);
+      encode_words(words, memory, out);
+    }
+  }
+}
+
+void Tokenizer::Engine::encode_words(const AlignedText& text, Memory* memory, Output* out) const {
+  if (!pre_tokenizer_.split(text.text(), &memory->match, &memory->words)) warn_of_pattern();
+  for (const auto [begin, end] : memory->words) {
+    memory->tokens.clear();
+    bpe_.encode(text.text().substr(begin, end - begin), &memory->bpe, &memory->tokens);
+    for (const WordToken& token : memory->tokens) {
+      out->ids->push_back(token.id);
+      if (out->ranges == nullptr) continue;
+      out->ranges->push_back(text.origin(begin + token.begin, begin + token.end));
+    }
+  }
+}
+
+std::string Tokenizer::Engine::decode(std::span<const uint32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const uint32_t id : ids) {
+    if (const AddedToken* token = added(id)) {
+      // Hugging Face tokenizers knows a special token by its content and no longer when the
+      // normalizer changes it.
+      const bool is_special = token->special && token->spelling == token->content;
+      if (!skip_special || !is_special) tokens.push_back(token->spelling);
+    } else if (const std::string* spelling = bpe_.vocabulary().spelling(id)) {
+      tokens.push_back(*spelling);
+    }
+  }
+  return decoder_.decode(std::move(tokens));
 }
 
 Result<Tokenizer> Tokenizer::open(const std::string& directory) {
-  const std::string path = directory + "/tokenizer.json";
-  ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(path, Links::kRefuse, kMaxTokenizerBytes));
-  ASSIGN_OR_RETURN(
-      const Json root,
-      parse_json(text, path, {.max_bytes = kMaxTokenizerBytes, .max_values = 20000000}));
-  const std::string why = difference(root);
-  if (why.empty()) return Tokenizer();
-  return Status(Exit::kBadData,
-                strf("%s: only the byte tokenizer is implemented, and %s; train a model that "
-                     "`pagoda init` made without --tokenizer",
-                     printable(path).c_str(), printable(why).c_str()));
+  ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, Engine::open(directory));
+  return Tokenizer(std::move(engine));
 }
 
-void Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids) const {
-  ids->reserve(ids->size() + text.size());
-  for (const char c : text) ids->push_back(static_cast<unsigned char>(c));
+int64_t Tokenizer::vocab_size() const { return engine_->vocab_size(); }
+uint32_t Tokenizer::end_of_text() const { return engine_->end_of_text(); }
+std::optional<uint32_t> Tokenizer::begin_of_text() const { return engine_->begin_of_text(); }
+std::string Tokenizer::identity() const { return engine_->identity(); }
+
+void Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids,
+                       std::vector<TokenRange>* ranges) const {
+  engine_->encode(text, {ids, ranges});
+}
+
+std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
+  return engine_->decode(ids, skip_special);
+}
+
+std::optional<uint32_t> Tokenizer::find(std::string_view token) const {
+  return engine_->find(token);
 }
 
 }  // namespace pagoda

@@ -1,12 +1,18 @@
-// Text to token ids. Here: the byte tokenizer, whose ids 0..255 are the bytes and 256 ends a text.
+// Text to token ids and back: the byte pair encodings of Hugging Face folders, byte-level (GPT-2,
+// Qwen, OLMoE, SmolLM) and SentencePiece-style with byte fallback (Mixtral).
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "data/aligned_text.h"
 
 namespace pagoda {
 
@@ -18,21 +24,41 @@ std::string byte_tokenizer_json();
 // The tokenizer_config.json that goes with it.
 std::string byte_tokenizer_config_json();
 
-// Immutable; encode may run on any number of threads.
+// Immutable; cheap to copy. Everything may run on any number of threads.
 class Tokenizer {
  public:
-  // Reads DIRECTORY/tokenizer.json. Any tokenizer but the byte tokenizer is kBadData and says what
-  // was found instead.
+  // Reads DIRECTORY/tokenizer.json (data/tokenizer_json.h). The token that ends a text is
+  // "eos_token" of tokenizer_config.json, else "eos_token_id" of generation_config.json or
+  // config.json (the first of a list), else the only special token. kNoInput when tokenizer.json is
+  // missing, else kBadData with one line that names the file and the place in it.
   static Result<Tokenizer> open(const std::string& directory);
 
-  int64_t vocab_size() const { return kByteVocabSize; }  // ids are below it
-  uint32_t end_of_text() const { return 256; }
+  int64_t vocab_size() const;    // 1 + the largest id
+  uint32_t end_of_text() const;
+  // What the post-processor (TemplateProcessing) puts before a text; encode does not.
+  std::optional<uint32_t> begin_of_text() const;
   // Names the tokenizer in a fingerprint: equal names, equal ids for every text.
-  std::string identity() const { return "byte tokenizer, end of text 256"; }
+  std::string identity() const;
 
-  // Appends the ids of `text`, without an end of text. Text is data: "<|endoftext|>" spelt out in
-  // it is 13 bytes here, and not the token that Hugging Face's tokenizers makes of it.
-  void encode(std::string_view text, std::vector<uint32_t>* ids) const;
+  // Appends the ids of `text`, as Hugging Face tokenizers without add_special_tokens: added tokens
+  // spelt in the text become their ids. `ranges`, if wanted, gets for each id the bytes of the text
+  // it came from, in whole characters and with the spaces that belong to it (trim_offsets is not
+  // followed); tokens of one character share its range. Bytes that are not UTF-8 become the tokens
+  // of those bytes. REQUIRES: text shorter than 4 GiB.
+  void encode(std::string_view text, std::vector<uint32_t>* ids,
+              std::vector<TokenRange>* ranges = nullptr) const;
+
+  // The text of `ids`; with skip_special, without special added tokens. Ids that no token has are
+  // passed over, bytes that are not UTF-8 become U+FFFD.
+  std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
+
+  // The id of a token as tokenizer.json spells it ("<|im_end|>", "\u0120the").
+  std::optional<uint32_t> find(std::string_view token) const;
+
+ private:
+  class Engine;
+  explicit Tokenizer(std::shared_ptr<const Engine> engine) : engine_(std::move(engine)) {}
+  std::shared_ptr<const Engine> engine_;
 };
 
 }  // namespace pagoda

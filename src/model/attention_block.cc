@@ -7,6 +7,35 @@ AttentionShape Blocks::attention_shape() const {
           (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim};
 }
 
+// One norm for every head, or one over all heads together.
+void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
+                                   const AttentionSpace& a, Stream& s) const {
+  if (c_.family->qk_norm == QkNorm::kNone) return;
+  const bool full = c_.family->qk_norm == QkNorm::kFullWidth;
+  const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
+  const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
+  const float eps = static_cast<float>(c_.rms_norm_eps);
+  ops_.rmsnorm(dt_, a.qkv, at(weights, o.q_norm), eps, t, full ? 1 : c_.num_heads,
+               full ? k_at : c_.head_dim, stride, a.rotated, a.q_rstd, s);
+  ops_.rmsnorm(dt_, at(a.qkv, k_at), at(weights, o.k_norm), eps, t, full ? 1 : c_.num_kv_heads,
+               full ? kv_dim : c_.head_dim, stride, at(a.rotated, k_at), a.k_rstd, s);
+}
+
+void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
+                                            const StepSpace& w, Stream& s) const {
+  if (c_.family->qk_norm == QkNorm::kNone) return;
+  const bool full = c_.family->qk_norm == QkNorm::kFullWidth;
+  const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
+  const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
+  const AttentionSpace& a = w.attention;
+  ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t,
+                        full ? 1 : c_.num_heads, full ? k_at : c_.head_dim, stride, a.dqkv,
+                        w.layer_grad + o.q_norm, s);
+  ops_.rmsnorm_backward(dt_, at(a.qkv, k_at), at(weights, o.k_norm), a.k_rstd, at(a.dqkv, k_at), t,
+                        full ? 1 : c_.num_kv_heads, full ? kv_dim : c_.head_dim, stride,
+                        at(a.dqkv, k_at), w.layer_grad + o.k_norm, s);
+}
+
 // Everything up to the attention's output, which the backward needs again.
 void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
                              Documents documents, const StepSpace& w, Stream& s) const {
@@ -18,11 +47,13 @@ void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, cons
   const AttentionSpace& a = w.attention;
   const int32_t* positions = w.positions + b * t;
   ops_.rmsnorm(dt_, x, at(weights, o.norm1), eps, t, 1, d, d, a.normed, a.rstd, s);
-  ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, shape.qkv_stride, dt_, a.qkv, s);
-  ops_.rmsnorm(dt_, a.qkv, at(weights, o.q_norm), eps, t, c_.num_heads, c_.head_dim,
-               shape.qkv_stride, a.rotated, a.q_rstd, s);
-  ops_.rmsnorm(dt_, at(a.qkv, k_at), at(weights, o.k_norm), eps, t, c_.num_kv_heads, c_.head_dim,
-               shape.qkv_stride, at(a.rotated, k_at), a.k_rstd, s);
+  if (c_.qkv_bias) {
+    ops_.linear_biased(dt_, a.normed, at(weights, o.qkv), at(weights, o.qkv_bias), t, d,
+                       shape.qkv_stride, a.qkv, s);
+  } else {
+    ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, shape.qkv_stride, dt_, a.qkv, s);
+  }
+  norm_queries_and_keys(o, weights, a, s);
   // q and k heads are neighbours, so one call rotates both.
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             shape.qkv_stride, false, a.rotated, s);
@@ -59,11 +90,8 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
   ops_.rope(dt_, w.positions + b * t, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             shape.qkv_stride, true, a.dqkv, s);
-  ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t, c_.num_heads,
-                        c_.head_dim, shape.qkv_stride, a.dqkv, grad + o.q_norm, s);
-  ops_.rmsnorm_backward(dt_, at(a.qkv, k_at), at(weights, o.k_norm), a.k_rstd, at(a.dqkv, k_at), t,
-                        c_.num_kv_heads, c_.head_dim, shape.qkv_stride, at(a.dqkv, k_at),
-                        grad + o.k_norm, s);
+  norm_queries_and_keys_backward(o, weights, w, s);
+  if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
   ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, grad + o.qkv, s);
   ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, shape.qkv_stride, dt_,
                              a.projected, s);

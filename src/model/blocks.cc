@@ -9,18 +9,17 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const StepSi
   for (int64_t l = 0; l < c_.num_layers; ++l) {
     const int64_t r = table.layer(l);
     LayerOffsets o;
-    o.norm1 = table.offset(r, "input_layernorm.weight");
-    o.qkv = table.offset(r, "self_attn.q_proj.weight");
-    o.q_norm = table.offset(r, "self_attn.q_norm.weight");
-    o.k_norm = table.offset(r, "self_attn.k_norm.weight");
-    o.o = table.offset(r, "self_attn.o_proj.weight");
-    o.norm2 = table.offset(r, "post_attention_layernorm.weight");
-    if (c_.is_moe_layer(l)) {
-      o.router = table.offset(r, "mlp.gate.weight");
-    } else {
-      o.gate_up = table.offset(r, "mlp.gate_proj.weight");
-      o.down = table.offset(r, "mlp.down_proj.weight");
-    }
+    o.norm1 = table.offset(r, TensorRole::kInputNorm);
+    o.qkv = table.offset(r, TensorRole::kQuery);
+    o.qkv_bias = table.offset(r, TensorRole::kQueryBias);
+    o.q_norm = table.offset(r, TensorRole::kQueryNorm);
+    o.k_norm = table.offset(r, TensorRole::kKeyNorm);
+    o.o = table.offset(r, TensorRole::kOutput);
+    o.norm2 = table.offset(r, TensorRole::kPostAttentionNorm);
+    o.router = table.offset(r, TensorRole::kRouter);
+    o.shared_gate = table.offset(r, TensorRole::kSharedGate);
+    o.gate_up = table.offset(r, TensorRole::kGate);
+    o.down = table.offset(r, TensorRole::kDown);
     offsets_.push_back(o);
     record_elements_.push_back(table.records[r].num_elements);
   }
@@ -40,6 +39,13 @@ void Blocks::embed_backward(int64_t b, const StepSpace& w, Stream& s) const {
   ops_.embedding_backward(dt_, w.tokens + b * t, at(w.dresidual, b * t * d), t, d, table, s);
 }
 
+void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
+                       const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens;
+  ops_.linear(dt_, rows, at(weights, o.gate_up), t, c_.hidden_size, 2 * f, dt_, w.mlp.gate_up, s);
+  ops_.swiglu(dt_, w.mlp.gate_up, t, f, w.mlp.act, s);
+}
+
 void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle,
                        void* next, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
@@ -47,8 +53,7 @@ void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void
   void* normed = at(w.normed, b * t * d);
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                normed, w.rstd + b * t, s);
-  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
-  ops_.swiglu(dt_, w.mlp.gate_up, t, f, w.mlp.act, s);
+  mlp_inner(o, weights, normed, f, w, s);
   ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, dt_, normed, s);
   ops_.add(dt_, middle, dt_, normed, t * d, next, s);
 }

@@ -16,11 +16,11 @@
 
 namespace pagoda {
 
-// Where each tensor of a dense layer record lies, in elements.
+// Where each tensor of a dense layer record lies, in elements; -1: it has none.
 struct LayerOffsets {
-  int64_t norm1 = 0, qkv = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
-  int64_t router = -1;               // MoE layers
-  int64_t gate_up = -1, down = -1;   // dense layers
+  int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
+  int64_t router = -1, shared_gate = -1;
+  int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
 class Blocks {
@@ -43,12 +43,16 @@ class Blocks {
   void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
                           Documents documents, const StepSpace& w, Stream& s) const;
 
-  // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept.
+  // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept, or with
+  // `replay` where they come from.
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
-             const StepSpace& w, Stream& s) const;
-  // The same from kept choices, and clears the gradients that the experts will add to.
-  void route_replay(int64_t layer, int64_t b, const void* weights, const void* middle,
-                    const int32_t* choices, const StepSpace& w, Stream& s) const;
+             bool replay, const StepSpace& w, Stream& s) const;
+  // What experts will add to: the shared expert's output, or zero.
+  void begin_sum(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+                 Stream& s) const;
+  // Likewise of the gradient with respect to the normed rows, and clears the other gradients.
+  void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+                          Stream& s) const;
   // dresidual rows of b: gradient of the layer's output in, of `middle` out.
   void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
                       const StepSpace& w, Stream& s) const;
@@ -87,6 +91,13 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
+  // The MLP's first half: rows (T, d) -> w.mlp.gate_up (T, 2f), w.mlp.act (T, f)
+  void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
+                 const StepSpace& w, Stream& s) const;
+  void norm_queries_and_keys(const LayerOffsets& o, const void* weights, const AttentionSpace& a,
+                             Stream& s) const;
+  void norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
+                                      const StepSpace& w, Stream& s) const;
   void attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
                        Documents documents, const StepSpace& w, Stream& s) const;
 

@@ -21,6 +21,14 @@ int64_t ModelConfig::num_moe_layers() const {
   return count;
 }
 
+Status ModelConfig::check_document_len(int64_t tokens) const {
+  if (sliding_window == 0 || tokens <= sliding_window) return Status();
+  return Status(Exit::kBadData,
+                strf("the model's \"sliding_window\" is %lld tokens; attention over a longer text "
+                     "is not implemented, lower data.sequence_len from %lld to that",
+                     (long long)sliding_window, (long long)tokens));
+}
+
 namespace {
 
 constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
@@ -114,22 +122,44 @@ void parse_sizes(Fields& f, ModelConfig& c) {
     f.refuse(strf("\"head_dim\" is %lld; rotary embedding needs an even number of at least 2",
                   (long long)c.head_dim));
   }
+  c.intermediate_size = f.integer("intermediate_size", 1, kMaxSize);
   c.max_position_embeddings = f.integer_or("max_position_embeddings", 32768, 1, int64_t{1} << 31);
 }
 
+// Says what the caller wants, if it is not that.
+void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
+  const Json* type = f.find("model_type");
+  if (type == nullptr) return f.refuse("\"model_type\" is missing");
+  c.family = type->is_string() ? find_family(type->get<std::string>()) : nullptr;
+  const bool dense = kind == ModelKind::kDense;
+  if (c.family != nullptr && c.family->dense == dense) return;
+  const std::string shown = "\"model_type\" is " + Fields::shown(*type);
+  if (c.family == nullptr) {
+    return f.refuse(shown + "; the families implemented are " + family_names(dense));
+  }
+  f.refuse(dense ? shown + ", which has experts already; give a dense model: " + family_names(true)
+                 : shown + ", a dense model; make one with experts of it: pagoda upcycle");
+}
+
 void parse_experts(Fields& f, ModelConfig& c) {
-  c.intermediate_size = f.integer("intermediate_size", 1, kMaxSize);
-  c.moe_intermediate_size = f.integer("moe_intermediate_size", 1, kMaxSize);
-  // Transformers 5 saves the number under its internal name.
-  const bool renamed = f.find("num_experts") == nullptr && f.find("num_local_experts") != nullptr;
-  c.num_experts = f.integer(renamed ? "num_local_experts" : "num_experts", 1, 4096);
+  // Transformers saves the number under either name, whatever the family.
+  const bool local = f.find("num_experts") == nullptr && f.find("num_local_experts") != nullptr;
+  c.num_experts = f.integer(local ? "num_local_experts" : "num_experts", 1, 4096);
   if (f.integer_or("num_local_experts", c.num_experts, 1, 4096) != c.num_experts) {
     f.refuse("\"num_experts\" and \"num_local_experts\" differ");
   }
   c.experts_per_token = f.integer("num_experts_per_tok", 1, c.num_experts);
-  c.norm_topk_prob = f.flag_or("norm_topk_prob", false);
+  c.moe_intermediate_size = f.integer(c.family->expert_ffn, 1, kMaxSize);
+  if (c.family->shared_expert) {
+    c.shared_intermediate_size = f.integer("shared_expert_intermediate_size", 1, kMaxSize);
+  }
+  c.norm_topk_prob = c.family->always_renormalises || f.flag_or("norm_topk_prob", false);
+  c.router_aux_loss_coef =
+      f.real_or("router_aux_loss_coef", c.family->router_aux_loss_coef, 0.0, 1e6);
+}
+
+void parse_dense_layers(Fields& f, ModelConfig& c) {
   c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, 1024);
-  c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", 0.001, 0.0, 1e6);
   const Json* layers = f.find("mlp_only_layers");
   if (layers == nullptr) return;
   if (!layers->is_array()) return f.refuse("\"mlp_only_layers\" must be a list of layer numbers");
@@ -146,7 +176,7 @@ void parse_experts(Fields& f, ModelConfig& c) {
 // Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside.
 void parse_rope(Fields& f, ModelConfig& c) {
   constexpr double kMaxTheta = 1e12;
-  c.rope_theta = f.real_or("rope_theta", 10000.0, 1.0, kMaxTheta);
+  c.rope_theta = f.real_or("rope_theta", c.family->rope_theta, 1.0, kMaxTheta);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* rope = f.find(key);
     if (rope == nullptr) continue;
@@ -184,21 +214,40 @@ void parse_end_of_text(Fields& f, ModelConfig& c) {
   c.eos_token_id = id;
 }
 
-void refuse_unimplemented(Fields& f) {
-  f.only("hidden_act", "silu");
-  f.only("attention_bias", false);
-  f.only("use_sliding_window", false);
-  f.only("attention_dropout", 0.0);
-  if (f.find("quantization_config") != nullptr) {
-    f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
+void parse_window(Fields& f, ModelConfig& c) {
+  constexpr int64_t kQwenWindow = 4096;  // Transformers' default
+  const bool has_switch = c.family->window_switch;
+  const bool in_force = !has_switch || f.flag_or("use_sliding_window", false);
+  if (in_force && (has_switch || f.find("sliding_window") != nullptr)) {
+    c.sliding_window = f.integer_or("sliding_window", kQwenWindow, 1, int64_t{1} << 31);
   }
   const Json* types = f.find("layer_types");
   if (types == nullptr) return;
   for (const Json& type : *types) {
-    if (type != "full_attention") {
-      return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
-                           Fields::shown(type).c_str()));
-    }
+    if (type == "full_attention" || (type == "sliding_attention" && in_force)) continue;
+    return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
+                         Fields::shown(type).c_str()));
+  }
+}
+
+void parse_attention(Fields& f, ModelConfig& c) {
+  c.qkv_bias = c.family->qkv_bias && f.flag_or("qkv_bias", true);
+  // OLMoE's norm weights are as wide as the hidden size whatever head_dim says.
+  if (c.family->qk_norm == QkNorm::kFullWidth && c.num_heads * c.head_dim != c.hidden_size) {
+    f.refuse("\"head_dim\" is not \"hidden_size\" / \"num_attention_heads\"");
+  }
+  parse_window(f, c);
+}
+
+void refuse_unimplemented(Fields& f) {
+  f.only("hidden_act", "silu");
+  f.only("attention_bias", false);
+  f.only("mlp_bias", false);
+  f.only("attention_dropout", 0.0);
+  f.only("clip_qkv", nullptr);
+  f.only("router_jitter_noise", 0.0);  // Transformers would disturb the experts' input in training
+  if (f.find("quantization_config") != nullptr) {
+    f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
   }
 }
 
@@ -207,41 +256,49 @@ void refuse_unimplemented(Fields& f) {
 void check_totals(Fields& f, const ModelConfig& c) {
   if (!f.status().ok()) return;
   const __int128 d = c.hidden_size;
-  const __int128 attention = d * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads);
+  const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads);
   const __int128 dense = 3 * d * c.intermediate_size;
-  const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size});
-  const __int128 norms = 2 * d + 2 * c.head_dim;
+  const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size}) +
+                           d * (1 + 3 * __int128{c.shared_intermediate_size});
+  const __int128 norms = 4 * d + 2 * c.head_dim;
   const int64_t moe = c.num_moe_layers();
   const __int128 total = 2 * d * c.vocab_size + c.num_layers * (attention + norms) +
                          (c.num_layers - moe) * dense + moe * experts;
   constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;
   if (total > kMaxParameters)
     f.refuse("the model has more parameters than can be counted in bytes");
-  if (moe * c.num_experts * 3 + c.num_layers * 12 > kMaxTensors) {
+  if (moe * c.num_experts * 3 + c.num_layers * 16 > kMaxTensors) {
     f.refuse(strf("the model has more than %lld tensors", (long long)kMaxTensors));
   }
 }
 
+void parse_fields(Fields& f, ModelConfig& c) {
+  parse_sizes(f, c);
+  if (!c.family->dense) parse_experts(f, c);
+  if (c.family->dense_layers) parse_dense_layers(f, c);
+  parse_attention(f, c);
+  parse_rope(f, c);
+  parse_end_of_text(f, c);
+  c.rms_norm_eps = f.real_or("rms_norm_eps", c.family->rms_norm_eps, 1e-30, 1.0);
+  c.tie_word_embeddings = f.flag_or("tie_word_embeddings", false);
+  c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);
+  check_totals(f, c);
+}
+
 }  // namespace
 
-Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::string& where) {
+Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::string& where,
+                                       ModelKind kind) {
   ASSIGN_OR_RETURN(const Json root, parse_json(json, where, {.max_bytes = kMaxConfigBytes}));
   if (!root.is_object()) {
     return Status(Exit::kBadData, printable(where) + ": must be a JSON object");
   }
   Fields f(root, where);
-  if (f.find("model_type") == nullptr) f.refuse("\"model_type\" is missing");
-  f.only("model_type", "qwen3_moe");
-  refuse_unimplemented(f);
   ModelConfig c;
-  parse_sizes(f, c);
-  parse_experts(f, c);
-  parse_rope(f, c);
-  parse_end_of_text(f, c);
-  c.rms_norm_eps = f.real_or("rms_norm_eps", 1e-6, 1e-30, 1.0);
-  c.tie_word_embeddings = f.flag_or("tie_word_embeddings", false);
-  c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);
-  check_totals(f, c);
+  parse_family(f, c, kind);
+  RETURN_IF_ERROR(f.status());
+  refuse_unimplemented(f);
+  parse_fields(f, c);
   RETURN_IF_ERROR(f.status());
   c.json = json;
   return c;

@@ -1,4 +1,4 @@
-// The architecture, as a Hugging Face config.json states it. Family here: Qwen3-MoE.
+// The architecture, as a Hugging Face config.json states it.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/family.h"
 
 namespace pagoda {
 
+// Models with experts are trained; dense ones are made into them (checkpoint/upcycle.h).
+enum class ModelKind : uint8_t { kMoe, kDense };
+
 struct ModelConfig {
+  const FamilySpec* family = nullptr;
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;        // d
   int64_t num_layers = 0;
@@ -18,9 +23,11 @@ struct ModelConfig {
   int64_t head_dim = 0;           // not hidden_size / num_heads
   int64_t intermediate_size = 0;  // ffn of dense layers
   int64_t moe_intermediate_size = 0;  // ffn of one expert
+  int64_t shared_intermediate_size = 0;  // ffn of the expert that every token visits; 0: none
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;  // top-k
   bool norm_topk_prob = false;
+  bool qkv_bias = false;
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
   double rms_norm_eps = 1e-6;
@@ -29,6 +36,7 @@ struct ModelConfig {
   double router_aux_loss_coef = 0.001;
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
+  int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
   int64_t eos_token_id = -1;      // -1: none
 
   // The text it was parsed from; export writes it back.
@@ -39,11 +47,15 @@ struct ModelConfig {
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
 
+  // A window is not implemented, so no document may be longer: kBadData naming the window.
+  Status check_document_len(int64_t tokens) const;
+
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of RELIABILITY.md S-3). Refuses families and features it does not implement by name: another
-  // model_type, rope_scaling, sliding windows in use, attention biases, another activation.
-  // `where` names the file in errors (kBadData).
-  static Result<ModelConfig> parse(const std::string& json, const std::string& where);
+  // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
+  // activation. `where` names the file in errors (kBadData).
+  static Result<ModelConfig> parse(const std::string& json, const std::string& where,
+                                   ModelKind kind = ModelKind::kMoe);
 };
 
 }  // namespace pagoda

@@ -3,36 +3,64 @@
 namespace pagoda {
 
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
-                   int32_t* choices, const StepSpace& w, Stream& s) const {
+                   int32_t* choices, bool replay, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
+  const int64_t choices_bytes = t * k * static_cast<int64_t>(sizeof(int32_t));
   const LayerOffsets& o = offsets_[layer];
+  int32_t* experts = w.experts + b * t * k;
+  float* probs = w.probs + b * t * e;
   void* normed = at(w.normed, b * t * d);
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                normed, w.rstd + b * t, s);
-  float* probs = w.probs + b * t * e;
   ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
-  ops_.route(probs, t, e, k, c_.norm_topk_prob, false, probs, w.experts + b * t * k,
+  if (replay) s.copy(experts, choices, choices_bytes);
+  const uint8_t* padding = replay ? nullptr : w.padding + b * t;
+  ops_.route(probs, padding, t, e, k, c_.norm_topk_prob, replay, probs, experts,
              w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
-  s.copy(choices, w.experts + b * t * k, t * k * static_cast<int64_t>(sizeof(int32_t)));
-  ops_.fill_zero(w.sum + b * t * d, t * d * 4, s);
+  if (!replay) s.copy(choices, experts, choices_bytes);
 }
 
-void Blocks::route_replay(int64_t layer, int64_t b, const void* weights, const void* middle,
-                          const int32_t* choices, const StepSpace& w, Stream& s) const {
-  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  const int64_t e = c_.num_experts, k = c_.experts_per_token;
+void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+                       Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
+  float* sum = w.sum + b * t * d;
+  if (f == 0) return ops_.fill_zero(sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
-  void* normed = at(w.normed, b * t * d);
-  ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
-               normed, w.rstd + b * t, s);
-  float* probs = w.probs + b * t * e;
-  ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
-  s.copy(w.experts + b * t * k, choices, t * k * static_cast<int64_t>(sizeof(int32_t)));
-  ops_.route(probs, t, e, k, c_.norm_topk_prob, true, probs, w.experts + b * t * k,
-             w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
-  ops_.fill_zero(w.sum + b * t * d, t * d * 4, s);
-  ops_.fill_zero(w.dweights + b * t * k, t * k * 4, s);
+  const void* normed = at(w.normed, b * t * d);
+  ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
+  ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
+  mlp_inner(o, weights, normed, f, w, s);
+  ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, DType::kF32, sum, s);
+  ops_.scale_rows(w.mlp.gate, t, d, sum, s);
+}
+
+// The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
+// its gradient too.
+void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+                                Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
+  float *grad = w.layer_grad, *sum = w.sum + b * t * d;
+  ops_.fill_zero(w.dweights + b * t * c_.experts_per_token, t * c_.experts_per_token * 4, s);
+  if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
+  if (f == 0) return ops_.fill_zero(sum, t * d * 4, s);
+  const LayerOffsets& o = offsets_[layer];
+  const void *normed = at(w.normed, b * t * d), *dout = at(w.dresidual, b * t * d);
+  ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
+  ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
+  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
+  ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
+  ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, w.mlp.gate, t, f, w.mlp.gate_up, w.mlp.act,
+                       w.mlp.dgate, s);
+  ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, grad + o.down, s);
+  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, grad + o.gate_up, s);
+  ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
+  ops_.linear_backward_weight(dt_, w.mlp.dlogits, normed, t, d, 1, grad + o.shared_gate, s);
+  ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32,
+                             sum, s);
+  ops_.linear_backward_input(dt_, w.mlp.dlogits, at(weights, o.shared_gate), t, d, 1, dt_,
+                             w.dnormed, s);
+  ops_.add(DType::kF32, sum, dt_, w.dnormed, t * d, sum, s);
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
@@ -41,7 +69,6 @@ void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
   float* grad = w.layer_grad;
-  if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
   ops_.route_backward(dt_, w.probs + b * t * e, w.experts + b * t * k, w.weights + b * t * k,
                       w.dweights + b * t * k, w.aux_grad + b * e, t, e, k, c_.norm_topk_prob,
                       w.dlogits, s);

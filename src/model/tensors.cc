@@ -35,21 +35,38 @@ class TableBuilder {
     table_.records.push_back(record);
     return static_cast<int64_t>(table_.records.size()) - 1;
   }
-  void matrix(const std::string& name, int64_t rows, int64_t columns) {
-    add(name, {rows, columns}, true, TensorInit::kNormal);
+  void matrix(TensorRole role, const std::string& name, int64_t rows, int64_t columns) {
+    add(role, name, {rows, columns}, true, TensorInit::kNormal);
   }
-  void norm(const std::string& name, int64_t dim) { add(name, {dim}, false, TensorInit::kOnes); }
-  void mlp(const std::string& prefix, int64_t dim, int64_t ffn) {
-    matrix(prefix + "gate_proj.weight", ffn, dim);
-    matrix(prefix + "up_proj.weight", ffn, dim);
-    matrix(prefix + "down_proj.weight", dim, ffn);
+  void norm(TensorRole role, const std::string& name, int64_t dim) {
+    add(role, name, {dim}, false, TensorInit::kOnes);
   }
+  void bias(TensorRole role, const std::string& name, int64_t dim) {
+    add(role, name, {dim}, false, TensorInit::kZeros);
+  }
+  void mlp(const std::string& gate, const std::string& up, const std::string& down, int64_t dim,
+           int64_t ffn) {
+    matrix(TensorRole::kGate, gate, ffn, dim);
+    matrix(TensorRole::kUp, up, ffn, dim);
+    matrix(TensorRole::kDown, down, dim, ffn);
+  }
+  void plain_mlp(const std::string& prefix, int64_t dim, int64_t ffn) {
+    mlp(prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight", dim,
+        ffn);
+  }
+  void attention(const ModelConfig& c, const std::string& prefix);
 
  private:
-  void add(const std::string& name, std::vector<int64_t> shape, bool decay, TensorInit init) {
+  void add(TensorRole role, const std::string& name, std::vector<int64_t> shape, bool decay,
+           TensorInit init) {
     RecordSpec& record = table_.records.back();
-    TensorSpec tensor{name, std::move(shape), static_cast<int64_t>(table_.records.size()) - 1,
-                      record.num_elements, decay, init};
+    TensorSpec tensor{name,
+                      role,
+                      std::move(shape),
+                      static_cast<int64_t>(table_.records.size()) - 1,
+                      record.num_elements,
+                      decay,
+                      init};
     record.num_elements += tensor.num_elements();
     ++record.num_tensors;
     table_.tensors.push_back(std::move(tensor));
@@ -57,48 +74,77 @@ class TableBuilder {
   TensorTable& table_;
 };
 
+void TableBuilder::attention(const ModelConfig& c, const std::string& prefix) {
+  const int64_t q_dim = c.num_heads * c.head_dim, kv_dim = c.num_kv_heads * c.head_dim;
+  matrix(TensorRole::kQuery, prefix + "q_proj.weight", q_dim, c.hidden_size);
+  matrix(TensorRole::kKey, prefix + "k_proj.weight", kv_dim, c.hidden_size);
+  matrix(TensorRole::kValue, prefix + "v_proj.weight", kv_dim, c.hidden_size);
+  if (c.qkv_bias) {
+    bias(TensorRole::kQueryBias, prefix + "q_proj.bias", q_dim);
+    bias(TensorRole::kKeyBias, prefix + "k_proj.bias", kv_dim);
+    bias(TensorRole::kValueBias, prefix + "v_proj.bias", kv_dim);
+  }
+  if (c.family->qk_norm != QkNorm::kNone) {
+    const bool full = c.family->qk_norm == QkNorm::kFullWidth;
+    norm(TensorRole::kQueryNorm, prefix + "q_norm.weight", full ? q_dim : c.head_dim);
+    norm(TensorRole::kKeyNorm, prefix + "k_norm.weight", full ? kv_dim : c.head_dim);
+  }
+  matrix(TensorRole::kOutput, prefix + "o_proj.weight", c.hidden_size, q_dim);
+}
+
+std::string layer_prefix(int64_t layer) { return strf("model.layers.%lld.", (long long)layer); }
+
 }  // namespace
 
 TensorTable TensorTable::make(const ModelConfig& c) {
   TensorTable table;
   TableBuilder build(table);
+  const FamilySpec& family = *c.family;
   build.begin_record(RecordKind::kEmbedding);
-  build.matrix("model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+  build.matrix(TensorRole::kEmbedding, "model.embed_tokens.weight", c.vocab_size, c.hidden_size);
   for (int64_t l = 0; l < c.num_layers; ++l) {
-    const std::string prefix = strf("model.layers.%lld.", (long long)l);
+    const std::string prefix = layer_prefix(l);
     table.layer_record_.push_back(build.begin_record(RecordKind::kLayer, l));
-    build.norm(prefix + "input_layernorm.weight", c.hidden_size);
-    build.matrix(prefix + "self_attn.q_proj.weight", c.num_heads * c.head_dim, c.hidden_size);
-    build.matrix(prefix + "self_attn.k_proj.weight", c.num_kv_heads * c.head_dim, c.hidden_size);
-    build.matrix(prefix + "self_attn.v_proj.weight", c.num_kv_heads * c.head_dim, c.hidden_size);
-    build.norm(prefix + "self_attn.q_norm.weight", c.head_dim);
-    build.norm(prefix + "self_attn.k_norm.weight", c.head_dim);
-    build.matrix(prefix + "self_attn.o_proj.weight", c.hidden_size, c.num_heads * c.head_dim);
-    build.norm(prefix + "post_attention_layernorm.weight", c.hidden_size);
+    build.norm(TensorRole::kInputNorm, prefix + "input_layernorm.weight", c.hidden_size);
+    build.attention(c, prefix + "self_attn.");
+    build.norm(TensorRole::kPostAttentionNorm, prefix + "post_attention_layernorm.weight",
+               c.hidden_size);
     if (!c.is_moe_layer(l)) {
-      build.mlp(prefix + "mlp.", c.hidden_size, c.intermediate_size);
+      build.plain_mlp(prefix + "mlp.", c.hidden_size, c.intermediate_size);
       continue;
     }
-    build.matrix(prefix + "mlp.gate.weight", c.num_experts, c.hidden_size);
+    build.matrix(TensorRole::kRouter, prefix + family.router, c.num_experts, c.hidden_size);
+    if (c.shared_intermediate_size > 0) {
+      build.matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1,
+                   c.hidden_size);
+      build.plain_mlp(prefix + "mlp.shared_expert.", c.hidden_size, c.shared_intermediate_size);
+    }
     for (int64_t e = 0; e < c.num_experts; ++e) {
       build.begin_record(RecordKind::kExpert, l, e);
-      build.mlp(prefix + strf("mlp.experts.%lld.", (long long)e), c.hidden_size,
+      const std::string expert = prefix + strf("%s.%lld.", family.experts, (long long)e);
+      build.mlp(expert + family.gate, expert + family.up, expert + family.down, c.hidden_size,
                 c.moe_intermediate_size);
     }
   }
   build.begin_record(RecordKind::kHead);
-  build.norm("model.norm.weight", c.hidden_size);
-  if (!c.tie_word_embeddings) build.matrix("lm_head.weight", c.vocab_size, c.hidden_size);
+  build.norm(TensorRole::kFinalNorm, "model.norm.weight", c.hidden_size);
+  if (!c.tie_word_embeddings) {
+    build.matrix(TensorRole::kHead, "lm_head.weight", c.vocab_size, c.hidden_size);
+  }
   return table;
 }
 
-int64_t TensorTable::offset(int64_t record, const std::string& suffix) const {
+int64_t TensorTable::find(int64_t record, TensorRole role) const {
   const RecordSpec& r = records[record];
   for (int64_t t = r.first_tensor; t < r.first_tensor + r.num_tensors; ++t) {
-    if (tensors[t].name.ends_with(suffix)) return tensors[t].offset;
+    if (tensors[t].role == role) return t;
   }
-  CHECK(false, "no tensor %s in %s", suffix.c_str(), r.name().c_str());
   return -1;
+}
+
+int64_t TensorTable::offset(int64_t record, TensorRole role) const {
+  const int64_t t = find(record, role);
+  return t < 0 ? -1 : tensors[t].offset;
 }
 
 int64_t TensorTable::total_parameters() const {
@@ -114,6 +160,49 @@ int64_t TensorTable::active_parameters(const ModelConfig& config) const {
     total -= (config.num_experts - config.experts_per_token) * records[expert(l, 0)].num_elements;
   }
   return total;
+}
+
+namespace {
+
+// The two fused tensors of a MoE layer, from its first expert's record on.
+void add_fused(const TensorTable& table, int64_t first_record, std::vector<StoredTensor>& stored) {
+  StoredTensor gate_up, down;
+  int64_t experts = 0;
+  const int64_t layer = table.records[first_record].layer;
+  for (auto r = static_cast<size_t>(first_record); r < table.records.size(); ++r, ++experts) {
+    if (table.records[r].kind != RecordKind::kExpert || table.records[r].layer != layer) break;
+    const auto record = static_cast<int64_t>(r);
+    gate_up.parts.push_back(table.find(record, TensorRole::kGate));
+    gate_up.parts.push_back(table.find(record, TensorRole::kUp));
+    down.parts.push_back(table.find(record, TensorRole::kDown));
+  }
+  const std::vector<int64_t>& shape = table.tensors[gate_up.parts[0]].shape;  // (ffn, d)
+  gate_up.name = layer_prefix(layer) + kFusedGateUp;
+  gate_up.shape = {experts, 2 * shape[0], shape[1]};
+  down.name = layer_prefix(layer) + kFusedDown;
+  down.shape = {experts, shape[1], shape[0]};
+  stored.push_back(std::move(gate_up));
+  stored.push_back(std::move(down));
+}
+
+}  // namespace
+
+std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout layout) {
+  const bool fused = layout == ExpertLayout::kFused;
+  std::vector<StoredTensor> stored;
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    const TensorSpec& tensor = table.tensors[t];
+    const RecordSpec& record = table.records[tensor.record];
+    if (!fused || record.kind != RecordKind::kExpert) {
+      stored.push_back({tensor.name, tensor.shape, {static_cast<int64_t>(t)}});
+      if (fused && tensor.role == TensorRole::kRouter) {
+        stored.back().name = layer_prefix(record.layer) + kFusedRouter;
+      }
+    } else if (record.expert == 0 && tensor.role == TensorRole::kGate) {
+      add_fused(table, tensor.record, stored);
+    }
+  }
+  return stored;
 }
 
 }  // namespace pagoda

@@ -6,7 +6,8 @@
 //   weights   num_elements of the compute dtype       (what devices multiply with)
 //   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
 //   gradient  num_elements of the compute dtype
-// q, k, v projections are neighbours, and so are gate and up: each group is one matrix to multiply.
+// q, k, v projections are neighbours, and so are their biases, and so are gate and up: each group
+// is one matrix, or vector, to compute with.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,18 @@
 
 namespace pagoda {
 
-enum class TensorInit : uint8_t { kNormal, kOnes };
+enum class TensorInit : uint8_t { kNormal, kOnes, kZeros };
+
+// What a tensor is for, whatever its family calls it. A layer's kGate, kUp and kDown are those of
+// its dense MLP or of its shared expert; an expert's are its own.
+enum class TensorRole : uint8_t {
+  kEmbedding, kInputNorm, kQuery, kKey, kValue, kQueryBias, kKeyBias, kValueBias, kQueryNorm,
+  kKeyNorm, kOutput, kPostAttentionNorm, kRouter, kSharedGate, kGate, kUp, kDown, kFinalNorm, kHead
+};
 
 struct TensorSpec {
-  std::string name;            // Hugging Face name
+  std::string name;            // on the hub, one tensor an expert
+  TensorRole role = TensorRole::kEmbedding;
   std::vector<int64_t> shape;
   int64_t record = 0;          // index into TensorTable::records
   int64_t offset = 0;          // elements from the start of the record
@@ -58,9 +67,10 @@ struct TensorTable {
   int64_t layer(int64_t layer) const { return layer_record_[layer]; }
   // REQUIRES: a MoE layer.
   int64_t expert(int64_t layer, int64_t expert) const { return layer_record_[layer] + 1 + expert; }
-  // Offset in elements of a tensor inside its record, by the last part of its name
-  // ("self_attn.q_proj.weight"). REQUIRES: present.
-  int64_t offset(int64_t record, const std::string& suffix) const;
+  // The tensor of this role in a record, or -1.
+  int64_t find(int64_t record, TensorRole role) const;
+  // Its offset in elements inside the record, or -1.
+  int64_t offset(int64_t record, TensorRole role) const;
 
   int64_t total_parameters() const;
   // Total minus the experts a token does not visit.
@@ -69,5 +79,19 @@ struct TensorTable {
  private:
   std::vector<int64_t> layer_record_;
 };
+
+// How a folder's files hold the experts: tensors of their own, or stacked into two a layer.
+enum class ExpertLayout : uint8_t { kPerExpert, kFused };
+
+// A tensor of a file: `parts`, tensors of the table, behind each other. Only fused experts have
+// more than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::vector<int64_t> parts;
+};
+
+// Every tensor of a folder in this layout, in table order.
+std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout layout);
 
 }  // namespace pagoda

@@ -13,7 +13,8 @@ AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepS
   a.normed = carver.take_bytes(t * c.hidden_size * mat);
   a.rstd = carver.take<float>(t);
   a.qkv = carver.take_bytes(t * qkv_dim * mat);
-  a.rotated = carver.take_bytes(t * qkv_dim * mat);
+  // Only a norm's backward needs what was there before it.
+  a.rotated = c.family->qk_norm == QkNorm::kNone ? a.qkv : carver.take_bytes(t * qkv_dim * mat);
   a.q_rstd = carver.take<float>(t * c.num_heads);
   a.k_rstd = carver.take<float>(t * c.num_kv_heads);
   a.out = carver.take_bytes(t * q_dim * mat);
@@ -27,11 +28,18 @@ AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepS
 
 MlpSpace carve_mlp(Carver& carver, const ModelConfig& c, const StepSize& size) {
   MlpSpace m;
-  if (c.num_moe_layers() == c.num_layers) return m;
-  const int64_t bytes = size.microbatch_tokens * c.intermediate_size * dtype_bytes(size.dtype);
+  const int64_t dense = c.num_moe_layers() < c.num_layers ? c.intermediate_size : 0;
+  const int64_t mat = dtype_bytes(size.dtype), t = size.microbatch_tokens;
+  const int64_t bytes = t * std::max(dense, c.shared_intermediate_size) * mat;
+  if (bytes == 0) return m;
   m.gate_up = carver.take_bytes(2 * bytes);
   m.act = carver.take_bytes(bytes);
   if (size.training) m.dact = carver.take_bytes(bytes);
+  if (c.shared_intermediate_size == 0) return m;
+  m.gate = carver.take<float>(t);
+  if (!size.training) return m;
+  m.dgate = carver.take<float>(t);
+  m.dlogits = carver.take_bytes(t * mat);
   return m;
 }
 
@@ -62,6 +70,7 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   targets = carver.take<int32_t>(n);
   positions = carver.take<int32_t>(n);
   loss_weights = carver.take<float>(n);
+  padding = carver.take<uint8_t>(n);
   loss_sums = carver.take<double>(m);
   normed = carver.take_bytes(n * d * mat);
   rstd = carver.take<float>(n);

@@ -43,7 +43,7 @@ struct AttentionSpace {
   void* normed = nullptr;     // (T, d) mat, input norm
   float* rstd = nullptr;      // (T)
   void* qkv = nullptr;        // (T, (heads + 2 kv_heads) head_dim) mat, as projected
-  void* rotated = nullptr;    // the same shape: q and k normed and rotated
+  void* rotated = nullptr;    // q and k normed and rotated, in qkv's shape; without norms, qkv
   float* q_rstd = nullptr;    // (T, heads)
   float* k_rstd = nullptr;    // (T, kv_heads)
   void* out = nullptr;        // (T, heads head_dim) mat
@@ -53,10 +53,15 @@ struct AttentionSpace {
   void* dqkv = nullptr;       // like qkv, training
 };
 
+// Of a dense layer, or of a shared expert: f is the larger of their widths.
 struct MlpSpace {
-  void* gate_up = nullptr;  // (T, 2 intermediate) mat
-  void* act = nullptr;      // (T, intermediate) mat
-  void* dact = nullptr;     // (T, intermediate) mat, training
+  void* gate_up = nullptr;  // (T, 2 f) mat
+  void* act = nullptr;      // (T, f) mat
+  void* dact = nullptr;     // (T, f) mat, training
+  // Of a shared expert's gate.
+  float* gate = nullptr;    // (T)
+  float* dgate = nullptr;   // (T), training
+  void* dlogits = nullptr;  // (T) mat, training
 };
 
 struct HeadSpace {
@@ -74,6 +79,7 @@ struct StepSpace {
   int32_t* targets = nullptr;    // (N), -1: none
   int32_t* positions = nullptr;  // (N)
   float* loss_weights = nullptr;  // (N)
+  uint8_t* padding = nullptr;     // (N), 1: padding, which no expert sees
 
   // Inside one layer, for all tokens of the step.
   void* normed = nullptr;        // (N, d) mat, input of router and experts

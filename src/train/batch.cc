@@ -19,6 +19,7 @@ Result<StepBatch> make_batch(const Dataset& dataset, uint64_t first_row, int64_t
     append(batch.targets, part.targets);
     append(batch.positions, part.positions);
     append(batch.weights, part.weights);
+    append(batch.padding, part.padding);
     batch.document_start.push_back(part.document_start);
     for (float weight : part.weights) batch.total_weight += weight;
   }
@@ -33,12 +34,14 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
     RETURN_IF_ERROR(stop_status("evaluating"));
     ASSIGN_OR_RETURN(StepBatch batch,
                      make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows));
-    // What lies beyond the counted rows only fills the pass.
+    // What lies beyond the counted rows only fills the pass: it is made padding.
     const auto beyond = std::min<size_t>(
         batch.weights.size(), static_cast<size_t>((counted - row) * dataset.sequence_len()));
     for (size_t i = beyond; i < batch.weights.size(); ++i) {
       batch.total_weight -= batch.weights[i];
       batch.weights[i] = 0;
+      batch.targets[i] = -1;
+      batch.padding[i] = 1;
     }
     ASSIGN_OR_RETURN(const LossSum sum, runner.evaluate(batch));
     total.loss += sum.loss;

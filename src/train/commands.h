@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
@@ -40,13 +41,32 @@ struct InitFlags {
 };
 Status run_init(const InitFlags& flags);
 
+struct UpcycleFlags {
+  std::string dense_path;  // a Hugging Face folder without experts
+  int64_t experts = 0;
+  int64_t top_k = 0;
+  double noise = 0;
+  int64_t seed = 0;
+  std::string output_dir;  // new or empty
+};
+Status run_upcycle(const UpcycleFlags& flags);
+
 struct ExportFlags {
   std::string checkpoint;  // a run's folder
   std::string model_path;  // the folder it started from, if that has moved; empty: as recorded
   int64_t step = -1;       // -1: its newest valid checkpoint
+  std::optional<DType> dtype;  // none: as in the model's folder
   std::string output_dir;  // new or empty
 };
 Status run_export(const ExportFlags& flags);
+
+struct InspectFlags {
+  int64_t rows = 3;  // examples to show
+  bool json = false;
+};
+// What config.data.path (not empty) and eval_path become for the model's tokenizer and template;
+// validate_data() holds. One JSON object on stdout, or a report with trained tokens marked.
+Status run_data_inspect(const RunConfig& config, const InspectFlags& flags);
 
 struct CkptFlags {
   std::string run;  // a run's folder

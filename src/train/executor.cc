@@ -1,5 +1,6 @@
 #include "train/executor.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "optim/clip.h"
@@ -15,6 +16,11 @@ void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
 }
 
 }  // namespace
+
+int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
+  if (padding.empty()) return end - begin;
+  return std::count(padding.begin() + begin, padding.begin() + end, uint8_t{0});
+}
 
 int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& table,
                                   const StepSize& size, int device) {
@@ -65,10 +71,16 @@ void Executor::begin_step(const StepBatch& batch) {
   Stream& s = *compute_[0];
   const int64_t n = setup_.size.tokens();
   CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
+  CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
   s.copy(step_.tokens, batch.tokens.data(), n * 4);
   s.copy(step_.targets, batch.targets.data(), n * 4);
   s.copy(step_.positions, batch.positions.data(), n * 4);
   s.copy(step_.loss_weights, batch.weights.data(), n * 4);
+  if (batch.padding.empty()) {
+    cpu_ops().fill_zero(step_.padding, n, s);
+  } else {
+    s.copy(step_.padding, batch.padding.data(), n);
+  }
 }
 
 void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert) {
@@ -132,7 +144,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
                           task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, step_, s);
     case TaskKind::kRouteReplay:
-      return blocks_.route_replay(l, b, page(0), page(1), choices(1), step_, s);
+      blocks_.route(l, b, page(0), page(1), choices(1), true, step_, s);
+      return blocks_.begin_sum_backward(l, b, page(0), step_, s);
     case TaskKind::kDispatchBackward: return blocks_.dispatch(first, n, page(0), true, step_, s);
     case TaskKind::kExpertBackward:
       return blocks_.expert_backward(page(0), page(1), n, task.first, page(2), expert, s);
@@ -151,10 +164,10 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
 
 void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
-  if (!imposed_) return blocks_.route(l, b, lease.data(0), lease.data(1), choices, step_, s);
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
-  s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  blocks_.route_replay(l, b, lease.data(0), lease.data(1), choices, step_, s);
+  if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
+  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, step_, s);
+  blocks_.begin_sum(l, b, lease.data(0), step_, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {

@@ -32,8 +32,12 @@ struct AdamSettings {
 struct StepBatch {
   std::vector<int32_t> tokens, targets, positions;  // (N)
   std::vector<float> weights;                       // (N)
+  std::vector<uint8_t> padding;                     // (N), 1: padding; empty: nothing is
   std::vector<std::vector<int32_t>> document_start;  // per microbatch, from 0 to T
   double total_weight = 0;                           // sum of weights
+
+  // Tokens of rows [begin, end) that are not padding.
+  int64_t unpadded_tokens(int64_t begin, int64_t end) const;
 };
 
 class Executor {

@@ -14,7 +14,7 @@ struct StepReport {
   double aux_loss = 0;
   double grad_norm = 0;  // before clipping; NaN: not known in this clipping mode, left out
   double learning_rate = 0;
-  int64_t tokens = 0;      // of this step
+  int64_t tokens = 0;      // of this step, without padding
   double step_s = 0;       // seconds this step took
   double hit_rate = 0;     // page requests that found a copy on their device, 0..1
   double stall_share = 0;  // part of step_s in which compute waited for pages, 0..1

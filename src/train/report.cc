@@ -1,6 +1,7 @@
 #include "train/report.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/machine.h"
 #include "kernels/working_memory.h"
@@ -46,8 +47,10 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
   KernelSizes sizes;
   sizes.dtype = size.dtype;
   sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
-                              config.moe_intermediate_size, config.intermediate_size});
-  sizes.hidden_size = config.hidden_size;
+                              config.moe_intermediate_size, config.intermediate_size,
+                              config.shared_intermediate_size});
+  const int64_t qkv_dim = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  sizes.row_dim = std::max(config.hidden_size, qkv_dim);
   sizes.head_dim = config.head_dim;
   sizes.heads = config.num_heads;
   sizes.tokens = size.tokens();
@@ -57,7 +60,7 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
 
 // A step's input, twice while it is put together in vectors that double; two layers' tasks.
 int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
-  constexpr int64_t kTokenBytes = 16, kTasksPerBlock = 6;
+  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6;
   const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
                          config.num_experts + 4 * size.microbatches;
   return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes;
@@ -70,6 +73,15 @@ int64_t record_bytes(const TensorTable& table, const StepSize& size) {
   return size.training ? 0 : largest * 4;
 }
 
+int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  int64_t bytes = 0;
+  for (int d = 0; d < options.devices; ++d) {
+    bytes += Executor::workspace_bytes(config, table, options.size, d);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int session_threads(const SessionOptions& options) {
@@ -77,6 +89,23 @@ int session_threads(const SessionOptions& options) {
   const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
   const int of_optimizer = workers + 1;
   return options.devices * of_device + of_optimizer + PageFile::kStreams;
+}
+
+Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
+                            const MemoryPlan& memory) {
+  const int64_t budgets = std::accumulate(memory.device_slot_bytes.begin(),
+                                          memory.device_slot_bytes.end(),
+                                          workspace_bytes(config, options)) +
+                          memory.host_slot_bytes;
+  const int64_t overhead = fixed_overhead_bytes(config, options);
+  const int64_t usable = machine_memory().usable_bytes();
+  if (budgets + overhead <= usable) return Status();
+  return Status(Exit::kHostMemory,
+                strf("memory.device and memory.host take %s and the program up to %s more, but "
+                     "this machine or its cgroup has %s; lower the budgets, train.threads or "
+                     "train.micro_batch_tokens",
+                     format_bytes(budgets).c_str(), format_bytes_up(overhead).c_str(),
+                     format_bytes(usable).c_str()));
 }
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
@@ -98,11 +127,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   for (const PageTable::Page& page : pages.pages) {
     specs.push_back({page.bytes, page.record, page.durable});
   }
-  int64_t workspace = 0, slots = 0;
-  for (int d = 0; d < options.devices; ++d) {
-    workspace += Executor::workspace_bytes(config, table, options.size, d);
-    slots += memory.device_slot_bytes[d];
-  }
+  const int64_t workspace = workspace_bytes(config, options);
+  const int64_t slots = std::accumulate(memory.device_slot_bytes.begin(),
+                                        memory.device_slot_bytes.end(), int64_t{0});
   std::vector<std::string> lines;
   lines.push_back(strf("model: %.1f M parameters, %.1f M active per token, %lld layers, "
                        "%lld experts, top %lld",

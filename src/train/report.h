@@ -16,6 +16,11 @@ int session_threads(const SessionOptions& options);
 // thread. The promise of peak memory is budgets + this.
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
 
+// kHostMemory when what the plan takes and fixed_overhead_bytes() together are more than this
+// machine, or its cgroup, has: the system would kill the run in the middle.
+Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
+                            const MemoryPlan& memory);
+
 // Lines for the log. `disk_bytes` is what the page file takes.
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
                                      const MemoryPlan& memory);

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "checkpoint/init_folder.h"
+#include "checkpoint/upcycle.h"
 #include "train/batch.h"
 #include "train/commands.h"
 #include "train/report.h"
@@ -89,14 +90,17 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
     folder = std::make_unique<HfFolder>(std::move(opened));
     ASSIGN_OR_RETURN(source, weights_of_checkpoint(checkpoint, storage.get()));
   }
+  RETURN_IF_ERROR(folder->config().check_document_len(config.data.sequence_len));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(folder->directory()));
+  ASSIGN_OR_RETURN(const ExampleOptions examples, config.example_options(folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
-                                             {config.data.eval_path}, tokenizer));
+                                             {config.data.eval_path}, tokenizer, examples));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
   order.order = RowOrder::kInOrder;
+  order.too_long = config.data.too_long;
   ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
   ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *source, dataset, storage.get(),
                                                          scratch.path()));
@@ -130,6 +134,19 @@ Status run_init(const InitFlags& flags) {
   return Status();
 }
 
+Status run_upcycle(const UpcycleFlags& flags) {
+  UpcycleOptions options;
+  options.dense_directory = flags.dense_path;
+  options.num_experts = flags.experts;
+  options.experts_per_token = flags.top_k;
+  options.noise = flags.noise;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  options.out_directory = flags.output_dir;
+  RETURN_IF_ERROR(upcycle_folder(options));
+  log_info(strf("wrote %s", flags.output_dir.c_str()));
+  return Status();
+}
+
 Status run_export(const ExportFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
   ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
@@ -137,7 +154,7 @@ Status run_export(const ExportFlags& flags) {
   ASSIGN_OR_RETURN(const HfFolder original, open_initial_folder(checkpoint, flags.model_path));
   ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source,
                    weights_of_checkpoint(checkpoint, storage.get()));
-  RETURN_IF_ERROR(export_weights(*source, original, flags.output_dir));
+  RETURN_IF_ERROR(export_weights(*source, original, flags.output_dir, flags.dtype));
   log_info(strf("wrote step %lld of %s to %s", (long long)checkpoint.step,
                 flags.checkpoint.c_str(), flags.output_dir.c_str()));
   return Status();

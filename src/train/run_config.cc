@@ -24,9 +24,22 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.section("model", "Model");
   t.add("path", c.model.path, kRunOnly, "Hugging Face folder to start from");
   t.section("data", "Data");
-  t.add("path", c.data.path, kRunOnly, "training text, .txt or .jsonl; repeat for several files");
+  t.add("path", c.data.path, kRunOnly,
+        "training data: .txt, .jsonl, .json, also .gz and .zst; repeat for several files");
   t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: train does not evaluate");
-  t.add("sequence_len", c.data.sequence_len, kResults, "length of one sequence", "tokens");
+  t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
+        "tokens");
+  t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
+        "example longer than a row that has masked tokens; a text is cut into pieces");
+  t.add("kind", c.data.kind,
+        {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
+        kResults, "what the rows of .jsonl and .json are; auto: as the file's first row");
+  t.add("fields", c.data.fields, kResults,
+        "other names of rows' fields, as prompt=query,completion=reply");
+  t.add("chat_template", c.data.chat_template, kResults,
+        "auto: the model's; none: prompts are joined plainly; or a preset, see the README");
+  t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
+        "what of a conversation is trained: answers, the last answer, or everything");
 }
 
 void declare_train(RunConfig& c, OptionTable& t) {
@@ -100,7 +113,6 @@ Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   const RunConfig::Train& t = c.train;
-  RETURN_IF_ERROR(check_range("data.sequence_len", c.data.sequence_len, 2, 1 << 24));
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 1, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.tokens_per_step", t.tokens_per_step, 1, kMaxTokens));
@@ -116,6 +128,15 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   return check_range("train.host_devices", t.host_devices, 1, 64);
+}
+
+Status check_data(const RunConfig::Data& d) {
+  RETURN_IF_ERROR(check_range("data.sequence_len", d.sequence_len, 2, 1 << 24));
+  const auto fields = RowFields::parse(d.fields);
+  if (!fields.ok()) {
+    return refuse("data.fields", toml_string(d.fields), fields.status().message());
+  }
+  return check_template_choice(d.chat_template);
 }
 
 Status check_optim(const RunConfig::Optim& o, int64_t steps) {
@@ -172,10 +193,13 @@ void RunConfig::declare(OptionTable& table) {
 }
 
 Status RunConfig::validate() const {
+  RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
   return check_memory(memory);
 }
+
+Status RunConfig::validate_data() const { return check_data(data); }
 
 Status RunConfig::validate_for_training() const {
   if (model.path.empty()) return missing("model.path", "a Hugging Face folder");
@@ -262,6 +286,15 @@ std::vector<std::string> RunConfig::disk_directories() const {
 
 int RunConfig::compute_threads() const {
   return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
+}
+
+Result<ExampleOptions> RunConfig::example_options(const std::string& model_path) const {
+  ExampleOptions options;
+  options.kind = data.kind;
+  options.train_on = data.train_on;
+  ASSIGN_OR_RETURN(options.fields, RowFields::parse(data.fields));
+  ASSIGN_OR_RETURN(options.chat, find_chat_template(model_path, data.chat_template));
+  return options;
 }
 
 int64_t RunConfig::device_bytes() const {

@@ -12,6 +12,8 @@
 #include "base/memory_size.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "data/dataset.h"
+#include "data/example.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
 
@@ -30,6 +32,11 @@ struct RunConfig {
     std::vector<std::string> path;
     std::string eval_path;
     int64_t sequence_len = 1024;
+    TooLong too_long = TooLong::kTruncate;
+    RowKind kind = RowKind::kAuto;
+    std::string fields;
+    std::string chat_template = "auto";
+    TrainOn train_on = TrainOn::kAssistant;
   } data;
 
   struct Train {
@@ -73,6 +80,8 @@ struct RunConfig {
   // What must hold of values and between them, whatever they are used for: kUsage naming key, value
   // and remedy.
   Status validate() const;
+  // The part of it that [data] alone decides.
+  Status validate_data() const;
   // validate(), and the keys training cannot do without.
   Status validate_for_training() const;
 
@@ -98,6 +107,8 @@ struct RunConfig {
   int compute_threads() const;                        // train.threads, or the usable cores
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
+  // How rows become examples for the model in this folder. Errors as find_chat_template.
+  Result<ExampleOptions> example_options(const std::string& model_path) const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

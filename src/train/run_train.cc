@@ -53,6 +53,7 @@ class TrainRun {
   Progress progress_;
   Pager::Counters counters_before_;
   int64_t stalled_us_before_ = 0;
+  int64_t first_row_ = 0;  // of the newest step
   int64_t failed_saves_ = 0;
   EvalHistory evals_;
   std::optional<double> last_loss_;  // of a step of this process
@@ -78,6 +79,7 @@ Status TrainRun::run(bool resumed) {
 }
 
 Status TrainRun::one_step() {
+  first_row_ = trainer_->rows_consumed();
   counters_before_ = trainer_->session().pager().counters();
   stalled_us_before_ = trainer_->session().executor().stalled_us();
   const auto start = std::chrono::steady_clock::now();
@@ -108,7 +110,7 @@ void TrainRun::report(const StepResult& result, double step_s) {
   r.aux_loss = result.aux_loss;
   r.grad_norm = result.grad_norm;
   r.learning_rate = result.learning_rate;
-  r.tokens = config_.train.tokens_per_step;
+  r.tokens = result.tokens;
   r.step_s = step_s;
   r.hit_rate = static_cast<double>(now.hits - before.hits) /
                static_cast<double>(std::max<int64_t>(1, now.uses - before.uses));
@@ -122,6 +124,9 @@ void TrainRun::report(const StepResult& result, double step_s) {
                    {"learning_rate", r.learning_rate},
                    {"skipped", result.skipped},
                    {"tokens", r.tokens},
+                   {"loss_weight", result.total_weight},
+                   {"first_row", first_row_},
+                   {"rows", trainer_->rows_consumed() - first_row_},
                    {"step_s", step_s},
                    {"tokens_per_s", static_cast<double>(r.tokens) / step_s},
                    {"hit_rate", r.hit_rate},
@@ -238,6 +243,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   const SessionOptions options = session_options(config);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
+  RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
   if (config.data.sequence_len > folder.config().max_position_embeddings) {
     log_warn(strf("data.sequence_len = %lld is more than the %lld positions of the model's "
                   "max_position_embeddings: it has not learnt those beyond",
@@ -252,6 +258,8 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   log_info("io: " + storage->describe());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
                    Trainer::start(config, flags.resume, storage.get()));
+  log_info("data: " + dataset_text(trainer->data()));
+  if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
   if (flags.resume) {
     log_info(strf("resuming from step %lld", (long long)trainer->steps_done()));
   }

@@ -69,6 +69,7 @@ Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
   forward.tokens_per_expert.resize(shape.num_layers);
   forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
   std::vector<double> prob_means(forward.fractions.size(), 0.0);
+  count_tokens(forward, batch);
   session_.executor().begin_step(batch);
   TaskList tasks;
   pay_due(0, shape.layer_record[0] + records_of_layer(0), tasks);
@@ -114,17 +115,29 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
   return forward.status();
 }
 
+void StepRunner::count_tokens(Forward& forward, const StepBatch& batch) const {
+  const int64_t microbatches = session_.shape().microbatches;
+  const int64_t t = session_.shape().microbatch_tokens;
+  const auto all = static_cast<double>(std::max<int64_t>(
+      1, batch.unpadded_tokens(0, microbatches * t)));
+  for (int64_t b = 0; b < microbatches; ++b) {
+    const auto tokens = static_cast<double>(batch.unpadded_tokens(b * t, (b + 1) * t));
+    forward.shares.push_back(tokens / all);
+    forward.rows.push_back(
+        std::max(1.0, tokens * static_cast<double>(session_.config().num_moe_layers())));
+  }
+}
+
 // What the layer's routing chose: resolves the plan, and adds to the balance loss's means.
 void StepRunner::add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer) {
   const RunShape& shape = session_.shape();
   std::vector<int32_t> counts;
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
-  const double rows = static_cast<double>(session_.config().num_moe_layers()) *
-                      static_cast<double>(shape.microbatch_tokens);
   std::vector<int64_t>& tokens = forward.tokens_per_expert[layer];
   tokens.assign(shape.num_experts, 0);
   for (size_t i = 0; i < counts.size(); ++i) {
+    const double rows = forward.rows[i / shape.num_experts];
     tokens[i % shape.num_experts] += counts[i];
     forward.fractions[i] += counts[i] / rows;
     prob_means[i] += prob_sums[i] / rows;
@@ -134,26 +147,25 @@ void StepRunner::add_routing(Forward& forward, std::vector<double>& prob_means, 
 }
 
 // Balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e] P[e], f and P means over
-// the tokens of all MoE layers, per microbatch; microbatches weigh by their share of the tokens,
-// which is the same for all.
+// the tokens of all MoE layers without padding, per microbatch; microbatches weigh by their share
+// of the step's tokens.
 void StepRunner::finish_aux(Forward& forward, const std::vector<double>& prob_means) {
   const RunShape& shape = session_.shape();
   for (size_t i = 0; i < prob_means.size(); ++i) {
     forward.aux_loss += static_cast<double>(shape.num_experts) * forward.fractions[i] *
-                        prob_means[i] / static_cast<double>(shape.microbatches);
+                        prob_means[i] * forward.shares[i / shape.num_experts];
   }
 }
 
 std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   const RunShape& shape = session_.shape();
-  const double rows = static_cast<double>(session_.config().num_moe_layers()) *
-                      static_cast<double>(shape.microbatch_tokens);
   const double scale = session_.config().router_aux_loss_coef *
-                       static_cast<double>(shape.num_experts) /
-                       (rows * static_cast<double>(shape.microbatches));
+                       static_cast<double>(shape.num_experts);
   std::vector<float> gradient;
-  for (double fraction : forward.fractions) {
-    gradient.push_back(static_cast<float>(scale * fraction));
+  for (size_t i = 0; i < forward.fractions.size(); ++i) {
+    const size_t b = i / shape.num_experts;
+    gradient.push_back(static_cast<float>(scale * forward.shares[b] / forward.rows[b] *
+                                          forward.fractions[i]));
   }
   return gradient;
 }
@@ -212,6 +224,7 @@ Status StepRunner::check_finite() const {
 }
 
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
+  CHECK(batch.total_weight > 0, "a step without anything to train");
   touched_.clear();
   const auto forward = this->forward(plan_, batch, learning_rate);
   const Status status = forward.ok() ? backward(forward.value()) : forward.status();
@@ -220,7 +233,10 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
     return status;
   }
   RETURN_IF_ERROR(check_finite());
-  return finish(forward.value(), learning_rate);
+  StepResult result = finish(forward.value(), learning_rate);
+  result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
+  result.total_weight = batch.total_weight;
+  return result;
 }
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {

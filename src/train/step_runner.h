@@ -17,9 +17,11 @@ namespace pagoda {
 
 struct StepResult {
   double loss = 0;       // cross-entropy, mean over the step's loss weight
-  double aux_loss = 0;   // balance loss before its coefficient, mean over microbatches
+  double aux_loss = 0;   // balance loss before its coefficient, mean over the tokens' microbatches
   double grad_norm = 0;  // of all gradients, before clipping
   double learning_rate = 0;
+  int64_t tokens = 0;       // of the step, without padding
+  double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
 };
@@ -36,7 +38,8 @@ class StepRunner {
 
   // kDiverged after a non-finite gradient in eager mode, or once an update has made a weight that
   // is not finite; any transfer's error. No work uses `batch` when train() or evaluate() returns,
-  // with an error or without.
+  // with an error or without. REQUIRES: batch.total_weight > 0 (every row of a Dataset has
+  // something to train); single microbatches may have no weight.
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
   // Forward only. REQUIRES: settle() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
@@ -51,11 +54,14 @@ class StepRunner {
   struct Forward {
     double loss = 0;
     double aux_loss = 0;
+    std::vector<double> shares;     // (M) of the step's tokens; padding is none
+    std::vector<double> rows;       // (M) tokens times MoE layers, at least 1
     std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers
     std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
   };
   Result<Forward> forward(const StepPlan& plan, const StepBatch& batch, double learning_rate);
   Result<Forward> forward_layers(const StepPlan& plan, const StepBatch& batch);
+  void count_tokens(Forward& forward, const StepBatch& batch) const;
   Status backward(const Forward& forward);
   void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
   void finish_aux(Forward& forward, const std::vector<double>& prob_means);

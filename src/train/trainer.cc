@@ -15,10 +15,14 @@ namespace {
 constexpr int64_t kMostSkipped = 8;
 
 Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,
-                          const Tokenizer& tokenizer, const Dataset::Options& options) {
-  ASSIGN_OR_RETURN(TokenFile tokens, TokenFile::open_or_create(token_path, texts, tokenizer));
+                          const Tokenizer& tokenizer, const ExampleOptions& examples,
+                          const Dataset::Options& options) {
+  ASSIGN_OR_RETURN(TokenFile tokens,
+                   TokenFile::open_or_create(token_path, texts, tokenizer, examples));
   return Dataset::create(std::move(tokens), options);
 }
+
+std::string build_text() { return strf("pagoda %s, %s", PAGODA_VERSION, cpu_ops_build().c_str()); }
 
 // Runs that share a directory of memory.disk each have a page file of their own there, also when
 // their folders change names.
@@ -68,6 +72,11 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
+    if (checkpoint.build != build_text()) {
+      log_warn(strf("the checkpoint was saved by \"%s\", this is \"%s\": the run goes on, but not "
+                    "with the bits it would have had", checkpoint.build.c_str(),
+                    build_text().c_str()));
+    }
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
     const Status started = trainer->start_fresh();
@@ -81,6 +90,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
 Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
   folder_ = std::make_unique<HfFolder>(std::move(folder));
+  RETURN_IF_ERROR(folder_->config().check_document_len(config_.data.sequence_len));
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(config_.model.path));
   if (tokenizer.vocab_size() > folder_->config().vocab_size) {
     return Status(Exit::kBadData,
@@ -88,17 +98,19 @@ Status Trainer::open_inputs() {
                        "tokenizer.json", config_.model.path.c_str(),
                        (long long)tokenizer.vocab_size(), (long long)folder_->config().vocab_size));
   }
+  ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
   Dataset::Options options;
   options.sequence_len = config_.data.sequence_len;
   options.seed = static_cast<uint64_t>(config_.train.seed);
+  options.too_long = config_.data.too_long;
   const std::string& out = config_.train.output_dir;
   ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, tokenizer,
-                                           options));
+                                           examples, options));
   data_ = std::make_unique<Dataset>(std::move(data));
   if (config_.data.eval_path.empty()) return Status();
   options.order = RowOrder::kInOrder;
   ASSIGN_OR_RETURN(Dataset eval, open_text(out + "/eval_tokens.bin", {config_.data.eval_path},
-                                           tokenizer, options));
+                                           tokenizer, examples, options));
   eval_data_ = std::make_unique<Dataset>(std::move(eval));
   return Status();
 }
@@ -111,7 +123,7 @@ Status Trainer::start_fresh() {
   checkpoint_.model_json = folder_->config().json;
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.data_fingerprint = data_->file().fingerprint();
-  checkpoint_.build = PAGODA_VERSION;
+  checkpoint_.build = build_text();
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -170,6 +182,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
+  checkpoint_.build = build_text();
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();
@@ -194,8 +207,8 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                     "train.output_dir");
   }
   if (checkpoint.data_fingerprint != data_->file().fingerprint()) {
-    return mismatch("the training text has changed since it was saved",
-                    "restore the text, or start in a new train.output_dir");
+    return mismatch("the training data or the model's tokenizer have changed since it was saved",
+                    "restore them, or start in a new train.output_dir");
   }
   if (checkpoint.model_json != folder_->config().json) {
     return mismatch("model.path has another config.json than it was started from",

@@ -38,9 +38,13 @@ class Trainer {
   Status save();
 
   int64_t steps_done() const { return checkpoint_.step; }
+  // Sequence position (data/dataset.h) of the next step's first row.
+  int64_t rows_consumed() const { return checkpoint_.rows_consumed; }
   int64_t saved_step() const { return saved_step_; }  // -1: none
   double learning_rate() const;                       // of the next step
   const RunConfig& config() const { return config_; }
+  const Dataset& data() const { return *data_; }
+  const Dataset* eval_data() const { return eval_data_.get(); }  // nullptr: none
   Session& session() { return *session_; }
 
  private:

@@ -138,21 +138,21 @@ Status load_weights(WeightSource& source, Session& session) {
   return session.pager().status();
 }
 
-Status export_weights(WeightSource& source, const HfFolder& original,
-                      const std::string& directory) {
-  ASSIGN_OR_RETURN(HfWriter::Options options,
-                   HfWriter::options_for(directory, original, std::nullopt));
+Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
+                      std::optional<DType> dtype) {
+  ASSIGN_OR_RETURN(HfWriter::Options options, HfWriter::options_for(directory, original, dtype));
   const TensorTable& table = original.table();
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(std::move(options), table));
   std::vector<float> values;
-  for (size_t r = 0; r < table.records.size(); ++r) {
-    const RecordSpec& spec = table.records[r];
-    values.resize(static_cast<size_t>(spec.num_elements));
-    RETURN_IF_ERROR(source.read_record(static_cast<int64_t>(r), values.data()));
-    for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
-      const TensorSpec& tensor = table.tensors[t];
-      RETURN_IF_ERROR(writer.append(t, values.data() + tensor.offset, tensor.num_elements()));
+  int64_t held = -1;  // the record in `values`
+  for (const int64_t t : writer.order()) {
+    const TensorSpec& tensor = table.tensors[t];
+    if (tensor.record != held) {
+      held = tensor.record;
+      values.resize(static_cast<size_t>(table.records[held].num_elements));
+      RETURN_IF_ERROR(source.read_record(held, values.data()));
     }
+    RETURN_IF_ERROR(writer.append(t, values.data() + tensor.offset, tensor.num_elements()));
   }
   return writer.finish();
 }

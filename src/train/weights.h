@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checkpoint/hf_folder.h"
@@ -34,7 +35,9 @@ Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& che
 // Gives every record of a fresh session its content: weights, master weights, zero moments.
 Status load_weights(WeightSource& source, Session& session);
 
-// Writes `source` as a Hugging Face folder like `original` (its layout, dtypes and tokenizer).
-Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory);
+// Writes `source` as a Hugging Face folder like `original` (its layout, tokenizer, and unless told
+// otherwise its dtypes).
+Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
+                      std::optional<DType> dtype = std::nullopt);
 
 }  // namespace pagoda

@@ -1,9 +1,11 @@
-"""Text cut into rows as src/data cuts it: byte tokens, end of text after each document.
+"""Text packed into rows as src/data packs it: byte tokens, end of text after each document.
 
-The stream of all documents, each followed by END_OF_TEXT, is cut into rows of sequence_len tokens;
-the last incomplete row is dropped. The target of a token is the next one of the stream, none (-1)
-after a document's end. Inside a row positions restart and attention stops at document borders, and
-each row starts a document of its own.
+Documents are packed by reference.packing; one that is longer than a row is cut into pieces, and a
+document or last piece of a single token is left out, since it has nothing to predict. The target of
+a token is the next one of its document, also across the end of a piece; the last token of a
+document has none (-1). Inside a row each piece is a document of its own: positions restart and
+attention stops at its borders. What is left of a row is padding: a document of its own without
+targets, which the balance loss does not count.
 """
 
 import json
@@ -12,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reference.packing import pack
 from reference.random_permutation import random_permutation
 
 END_OF_TEXT = 256
@@ -26,6 +29,7 @@ class Rows:
     targets: np.ndarray    # NO_TARGET where there is none
     positions: np.ndarray  # restart at 0 with each document
     documents: np.ndarray  # tokens of a row attend to each other when these are equal
+    padding: np.ndarray    # 1: padding
 
 
 def read_documents(path):
@@ -41,18 +45,15 @@ class TextRows:
     """Rows of the given files, by number or in the shuffled order of training."""
 
     def __init__(self, paths, sequence_len, seed=0):
-        pieces = []
-        for path in paths:
-            for document in read_documents(path):
-                pieces.append(np.frombuffer(document, dtype=np.uint8).astype(np.int64))
-                pieces.append(np.array([END_OF_TEXT], dtype=np.int64))
-        self._stream = np.concatenate(pieces)
+        self._documents = [np.append(np.frombuffer(text, dtype=np.uint8), END_OF_TEXT)
+                           .astype(np.int64) for path in paths for text in read_documents(path)]
+        lengths = [len(d) for d in self._documents]
+        self._rows = pack([n - (n % sequence_len == 1 or n == 1) for n in lengths], sequence_len)
         self._sequence_len = sequence_len
         self._seed = seed
-        self.num_rows = len(self._stream) // sequence_len
+        self.num_rows = len(self._rows)
         if self.num_rows == 0:
-            raise SystemExit(f"{paths}: {len(self._stream)} tokens do not fill one row of "
-                             f"{sequence_len}; give more text or a smaller sequence_len")
+            raise SystemExit(f"{paths}: no text with anything to predict")
 
     def row(self, index):
         return self._cut([index])
@@ -72,15 +73,15 @@ class TextRows:
         return Rows(*(np.stack(column) for column in zip(*rows)))
 
     def _one(self, index):
-        begin = index * self._sequence_len
-        end = begin + self._sequence_len
-        tokens = self._stream[begin:end]
-        targets = np.full_like(tokens, NO_TARGET)
-        following = self._stream[begin + 1:end + 1]
-        targets[:len(following)] = following
-        is_last = tokens == END_OF_TEXT
-        targets[is_last] = NO_TARGET
-        documents = np.concatenate([[0], np.cumsum(is_last)[:-1]])
-        place = np.arange(len(tokens))
-        starts = place * np.concatenate([[True], is_last[:-1]])
-        return tokens, targets, place - np.maximum.accumulate(starts), documents
+        pieces = [self._piece(*piece, place) for place, piece in enumerate(self._rows[index])]
+        left = self._sequence_len - sum(len(piece[0]) for piece in pieces)
+        zeros, place = np.zeros(left, dtype=np.int64), np.arange(left)
+        pieces.append((zeros, zeros + NO_TARGET, place, zeros + len(pieces), zeros + 1))
+        return [np.concatenate(column) for column in zip(*pieces)]
+
+    def _piece(self, document, number, place):
+        tokens, begin = self._documents[document], number * self._sequence_len
+        end = min(begin + self._sequence_len, len(tokens))
+        targets = np.append(tokens, NO_TARGET)[begin + 1:end + 1]
+        zeros = np.zeros(end - begin, dtype=np.int64)
+        return tokens[begin:end], targets, np.arange(end - begin), zeros + place, zeros

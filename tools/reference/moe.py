@@ -1,11 +1,11 @@
-"""Qwen3-MoE in Transformers with document borders, the step's loss, and the hub's tensor names."""
+"""Models with experts in Transformers: document borders, loss of a step, names on the hub."""
 
 import contextlib
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from transformers.models.qwen3_moe import modeling_qwen3_moe as hf
+from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 NO_TARGET = -1
 
@@ -18,14 +18,20 @@ class Microbatch:
     targets: torch.Tensor    # NO_TARGET where there is none
     positions: torch.Tensor
     documents: torch.Tensor  # equal number: may attend to each other (inside a row)
+    padding: torch.Tensor = None  # 1: padding; None: nothing is
 
     @staticmethod
     def from_rows(rows):
         return Microbatch(*(torch.from_numpy(x) for x in
-                            (rows.tokens, rows.targets, rows.positions, rows.documents)))
+                            (rows.tokens, rows.targets, rows.positions, rows.documents,
+                             rows.padding)))
 
     def num_targets(self):
         return int((self.targets != NO_TARGET).sum())
+
+    def num_tokens(self):
+        """Without padding."""
+        return self.tokens.numel() - (0 if self.padding is None else int(self.padding.sum()))
 
 
 @dataclass
@@ -65,11 +71,12 @@ def cross_entropy_sum(logits, targets):
                            ignore_index=NO_TARGET)
 
 
-def balance_loss(model, router_logits):
-    """Transformers' own, over all tokens of the microbatch and all MoE layers."""
+def balance_loss(model, router_logits, padding=None):
+    """Transformers' own, over all tokens of the microbatch but padding, and all MoE layers."""
     config = model.config
-    return hf.load_balancing_loss_func(tuple(router_logits), config.num_experts,
-                                       config.num_experts_per_tok)
+    mask = None if padding is None else 1 - padding
+    return load_balancing_loss_func(tuple(router_logits), config.num_experts,
+                                    config.num_experts_per_tok, mask)
 
 
 def balance_loss_imposed(model, router_logits, experts):
@@ -97,15 +104,16 @@ def top_experts(model, router_logits):
 def imposed_routing(model, experts):
     """While open, MoE layer i sends its tokens to experts[i] (tokens, top_k); the weights are still
     its own probabilities, computed as Transformers' router computes them."""
-    routers = [m for m in model.modules() if isinstance(m, hf.Qwen3MoeTopKRouter)]
+    routers = [m for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
     assert len(routers) == len(experts)
 
     def route(router, chosen, hidden):
         logits = F.linear(hidden.reshape(-1, router.hidden_dim), router.weight)
         value = torch.softmax(logits, dtype=torch.float, dim=-1).gather(-1, chosen)
-        if router.norm_topk_prob:
+        if getattr(router, "norm_topk_prob", True):  # Mixtral's has no choice, and stays in fp32
             value = value / value.sum(dim=-1, keepdim=True)
-        return logits, value.to(logits.dtype), chosen
+        mixtral = not hasattr(router, "norm_topk_prob")
+        return logits, value if mixtral else value.to(logits.dtype), chosen
 
     for router, chosen in zip(routers, experts):
         router.forward = lambda hidden, r=router, c=chosen: route(r, c, hidden)
@@ -116,19 +124,26 @@ def imposed_routing(model, experts):
             del router.forward
 
 
-def hub_tensors(named):
+# Mixtral's names on the hub for those of the model in memory.
+MIXTRAL_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+
+
+def hub_tensors(named, model_type):
     """(name, tensor) pairs with the fused expert tensors cut into the hub's per-expert ones:
     gate_up_proj (experts, 2 ffn, hidden) is [gate; up]."""
+    mixtral = model_type == "mixtral"
     for name, tensor in named:
-        if name.endswith(".experts.gate_up_proj"):
-            base = name.removesuffix("gate_up_proj")
-            ffn = tensor.shape[1] // 2
-            for e in range(tensor.shape[0]):
-                yield f"{base}{e}.gate_proj.weight", tensor[e, :ffn]
-                yield f"{base}{e}.up_proj.weight", tensor[e, ffn:]
-        elif name.endswith(".experts.down_proj"):
-            base = name.removesuffix("down_proj")
-            for e in range(tensor.shape[0]):
-                yield f"{base}{e}.down_proj.weight", tensor[e]
+        if mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        base, _, last = name.rpartition(".")
+        if last == "gate_up_proj":
+            parts = dict(zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1)))
+        elif last == "down_proj":
+            parts = {"down_proj": tensor}
         else:
             yield name, tensor
+            continue
+        for e in range(tensor.shape[0]):
+            for part, stacked in parts.items():
+                spelling = MIXTRAL_NAMES[part] if mixtral else part
+                yield f"{base}.{e}.{spelling}.weight", stacked[e]

@@ -1,0 +1,67 @@
+// Chat presets: the templates of known model families written natively, so that it is known which
+// bytes of a rendered conversation came from where. Each renders what the family's Jinja template
+// renders (checked against Transformers by tests/golden/chat), for conversations without tools.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/row.h"
+
+namespace pagoda {
+
+// Byte ranges of one turn in the rendered text, begin <= trained_begin <= trained_end <= end. The
+// turns cover the text but for begin-of-text and a default system prompt at its beginning.
+// [trained_begin, trained_end) is what a model that was asked for this turn has to write: all that
+// follows the generation prompt, up to and with the token that ends the turn, but not a line break
+// behind that token.
+struct RenderedTurn {
+  size_t begin, trained_begin, trained_end, end;
+};
+
+struct RenderedChat {
+  std::string text;
+  std::vector<RenderedTurn> turns;  // as many as the conversation has
+};
+
+// The texts of the tokenizer's special tokens; empty where it has none.
+struct SpecialTexts {
+  std::string begin_of_text, end_of_text;
+};
+
+class ChatPreset {
+ public:
+  // The parts a turn is made of; "{role}" and "{eos}" are replaced.
+  struct TurnFormat {
+    const char* before;  // the header
+    const char* lead;    // written by the model ahead of the content
+    const char* end;     // the token that ends the turn
+    const char* after;
+  };
+  enum class SystemPlace : uint8_t { kTurn, kInFirstUser, kNowhere };
+  enum class ToolPlace : uint8_t { kTurn, kToolResponse, kNowhere };
+
+  const char* name;
+  const char* models;  // whose template it is, for help
+  const char* default_system;  // what a conversation without system turn gets; nullptr: none
+  bool begin_of_text;
+  TurnFormat assistant, other;
+  bool after_last_assistant;  // whether `after` also stands behind an assistant turn at the end
+  SystemPlace system;         // kTurn: anywhere; kInFirstUser: first, then roles must alternate
+  bool alternates;            // user, assistant, user, ...; begins with user
+  ToolPlace tools;
+  bool any_role;   // developer and function turns are written with their role's name
+  bool thinking;   // Qwen3: thoughts are dropped from answers before the last question
+
+  // kBadData, without a place: a role the template has no place for, or roles out of order.
+  Result<RenderedChat> render(const std::vector<Turn>& turns, const SpecialTexts& special) const;
+  bool needs_end_of_text() const;
+};
+
+const std::vector<ChatPreset>& chat_presets();
+const ChatPreset* find_chat_preset(const std::string& name);  // nullptr: none
+std::string chat_preset_names();                              // "chatml, qwen2, ..."
+
+}  // namespace pagoda

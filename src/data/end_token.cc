@@ -1,0 +1,57 @@
+#include "data/end_token.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+namespace {
+
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
+
+// One field of a JSON file; null when the file or the field is missing.
+Result<Json> field_of_file(const std::string& path, const char* key) {
+  auto text = read_text_file(path, Links::kRefuse, kMaxConfigBytes);
+  if (!text.ok() && text.status().code() == Exit::kNoInput) return Json();
+  if (!text.ok()) return text.status();
+  ASSIGN_OR_RETURN(Json root, parse_json(*text, path));
+  if (!root.is_object()) return Status(Exit::kBadData, printable(path) + ": must be a JSON object");
+  return root.contains(key) ? std::move(root[key]) : Json();
+}
+
+}  // namespace
+
+Result<uint32_t> end_token(const std::string& directory, const std::vector<AddedToken>& added,
+                           int64_t vocab_size,
+                           const std::function<std::optional<uint32_t>(const std::string&)>& find) {
+  const auto bad = [&](const std::string& path, const char* key, const Json& value) {
+    return Status(Exit::kBadData,
+                  strf("%s: \"%s\" is %s, which is no token of tokenizer.json",
+                       printable(path).c_str(), key, printable(value.dump(-1, ' ', true)).c_str()));
+  };
+  const std::string config = directory + "/tokenizer_config.json";
+  ASSIGN_OR_RETURN(Json token, field_of_file(config, "eos_token"));
+  if (token.is_object() && token.contains("content")) token = Json(token["content"]);
+  if (!token.is_null()) {
+    const auto id = token.is_string() ? find(token.get<std::string>()) : std::nullopt;
+    return id ? Result<uint32_t>(*id) : bad(config, "eos_token", token);
+  }
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    ASSIGN_OR_RETURN(Json id, field_of_file(directory + name, "eos_token_id"));
+    if (id.is_array() && !id.empty()) id = Json(id[0]);
+    if (id.is_null()) continue;
+    const bool known = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(vocab_size);
+    return known ? Result<uint32_t>(id.get<uint32_t>()) : bad(directory + name, "eos_token_id", id);
+  }
+  const AddedToken* only = nullptr;
+  int num_special = 0;
+  for (const AddedToken& candidate : added) {
+    if (candidate.special) only = &candidate, ++num_special;
+  }
+  if (num_special == 1) return only->id;
+  return Status(Exit::kBadData,
+                printable(config) + ": no file says which token ends a text; add \"eos_token\"");
+}
+
+}  // namespace pagoda

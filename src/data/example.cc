@@ -1,0 +1,201 @@
+#include "data/example.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+
+#include "base/log.h"
+#include "data/json_rows.h"
+#include "data/text_pieces.h"
+#include "data/text_source.h"
+
+namespace pagoda {
+
+namespace {
+
+// Changes with anything that makes other examples of the same rows.
+constexpr int kRulesVersion = 1;
+// Its tokens, ranges and weights take up to sixteen bytes a byte.
+constexpr size_t kMaxConversationBytes = 16000000;
+
+// Makes examples of one file.
+class FileReader {
+ public:
+  FileReader(const std::string& path, const Tokenizer& tokenizer, const ExampleOptions& options,
+             ExampleSink& sink)
+      : path_(path), tokenizer_(tokenizer), options_(options), sink_(sink), kind_(options.kind) {}
+
+  Status read() {
+    ASSIGN_OR_RETURN(const TextFormat format, text_format(path_));
+    if (format == TextFormat::kPlain) {
+      kind_ = RowKind::kText;
+      sink_.file(path_, kind_);
+      const std::unique_ptr<TextPieces> pieces = begin_document();
+      RETURN_IF_ERROR(
+          read_blocks(path_, [&](std::string_view block) { return pieces->add(block); }));
+      return pieces->finish();
+    }
+    RETURN_IF_ERROR(read_json_rows(path_, [&](const RowPlace& place, const Json& json) {
+      return row(place, json);
+    }));
+    return check_masks();
+  }
+
+ private:
+  Status row(const RowPlace& place, const Json& json) {
+    RETURN_IF_ERROR(check_kind(place, json));
+    auto parsed = parse_row(json, kind_, options_.fields);
+    if (!parsed.ok()) return place.bad(parsed.status().message());
+    if (num_rows_++ == 0) sink_.file(path_, kind_);
+    if (kind_ != RowKind::kText) return conversation(place, *parsed);
+    const std::unique_ptr<TextPieces> pieces = begin_document();
+    RETURN_IF_ERROR(pieces->add(parsed->text));
+    return pieces->finish();
+  }
+
+  Status check_kind(const RowPlace& place, const Json& json) {
+    if (options_.kind != RowKind::kAuto) return Status();  // parse_row says what is missing
+    const RowKind kind = json.is_object() ? kind_of(json, options_.fields) : RowKind::kAuto;
+    if (kind == kind_ && kind != RowKind::kAuto) return Status();
+    if (kind == RowKind::kAuto) return place.bad(no_kind(json));
+    if (num_rows_ > 0) {
+      return place.bad(strf("a row of kind %s in a file whose first row is of kind %s",
+                            name_of(kind), name_of(kind_)));
+    }
+    kind_ = kind;
+    return Status();
+  }
+
+  static std::string no_kind(const Json& json) {
+    if (!json.is_object()) return "the row is not an object";
+    std::string names;
+    for (const auto& [name, value] : json.items()) names += (names.empty() ? "" : ", ") + name;
+    return "no kind of row has these fields: " + printable(names) +
+           "; known are text, messages, conversations, prompt and completion, instruction and "
+           "output, question and answer; --data.fields maps other names";
+  }
+
+  // Makes examples of the document given to it.
+  std::unique_ptr<TextPieces> begin_document() {
+    document_begins_ = true;
+    return std::make_unique<TextPieces>(path_, [this](std::string_view piece, bool last) {
+      return document_piece(piece, last);
+    });
+  }
+
+  Status document_piece(std::string_view piece, bool last) {
+    Example example;
+    const std::optional<uint32_t> begin = tokenizer_.begin_of_text();
+    if (document_begins_ && begin.has_value()) example.tokens.push_back(*begin);
+    document_begins_ = false;
+    tokenizer_.encode(piece, &example.tokens);
+    if (last) example.tokens.push_back(tokenizer_.end_of_text());
+    example.weights.assign(example.tokens.size(), 1.0f);
+    example.continues = !last;
+    return sink_.example(std::move(example));
+  }
+
+  Status conversation(const RowPlace& place, const Row& row) {
+    const auto trained = [](const Turn& turn) {
+      return (turn.role == Role::kAssistant && !turn.given) || turn.train.value_or(false);
+    };
+    if (std::none_of(row.turns.begin(), row.turns.end(), trained)) {
+      return place.bad("the conversation has no assistant message, so there is nothing to train");
+    }
+    const ChatTemplate& chat = options_.chat;
+    const bool plain = chat.preset == nullptr && !chat.unknown && row.separator != nullptr;
+    if (chat.preset == nullptr && !plain) {
+      return place.bad("needs a chat template, and " + chat.missing, template_hint().c_str());
+    }
+    auto rendered = plain ? join(row) : chat.preset->render(row.turns, chat.special);
+    if (!rendered.ok()) return place.bad(rendered.status().message());
+    if (rendered->text.size() > kMaxConversationBytes) {
+      return place.bad(strf("the conversation is longer than %zu bytes", kMaxConversationBytes));
+    }
+    return emit(row, *rendered, plain);
+  }
+
+  // The contents behind each other; end-of-text follows as a token.
+  static Result<RenderedChat> join(const Row& row) {
+    RenderedChat chat;
+    for (const Turn& turn : row.turns) {
+      if (!chat.turns.empty()) chat.text += row.separator;
+      if (!chat.turns.empty()) chat.turns.back().end = chat.text.size();
+      const size_t begin = chat.text.size();
+      chat.text += turn.content;
+      chat.turns.push_back({begin, begin, chat.text.size(), chat.text.size()});
+    }
+    return chat;
+  }
+
+  Status emit(const Row& row, const RenderedChat& chat, bool plain) {
+    Example example;
+    std::vector<TokenRange> ranges;
+    tokenizer_.encode(chat.text, &example.tokens, &ranges);
+    const std::vector<TrainedSpan> spans = trained_spans(row.turns, chat, options_.train_on);
+    example.weights = token_weights(ranges, spans);
+    if (plain) {
+      if (const std::optional<uint32_t> begin = tokenizer_.begin_of_text(); begin.has_value()) {
+        example.tokens.insert(example.tokens.begin(), *begin);
+        example.weights.insert(example.weights.begin(), 0.0f);
+      }
+      // The end of an answer counts as much as the answer.
+      const Turn& answer = row.turns.back();
+      example.tokens.push_back(tokenizer_.end_of_text());
+      example.weights.push_back(answer.train.value_or(true) ? answer.weight : 0.0f);
+    }
+    const auto masked = std::count(example.weights.begin() + 1, example.weights.end(), 0.0f);
+    num_masked_ += masked;
+    num_trained_ += static_cast<int64_t>(example.weights.size()) - 1 - masked;
+    return sink_.example(std::move(example));
+  }
+
+  // Masks that leave nothing, or nothing out, are a mistake in the data or in the options.
+  Status check_masks() const {
+    const auto refuse = [&](const std::string& why) {
+      return Status(Exit::kBadData, printable(path_) + ": " + why + "; nothing was trained");
+    };
+    if (num_rows_ == 0) return refuse("has no rows");
+    if (kind_ == RowKind::kText) return Status();
+    if (num_trained_ == 0) {
+      return refuse(strf("no token of its %lld rows is trained: every answer is marked \"train\": "
+                         "false or has weight 0",
+                         (long long)num_rows_));
+    }
+    if (num_masked_ > 0 || options_.train_on == TrainOn::kAll) return Status();
+    return refuse(strf("every token of its %lld rows is trained, though they are of kind %s: the "
+                       "prompts are empty; write them as {\"text\": ...}, or say --data.train_on "
+                       "all if that is meant",
+                       (long long)num_rows_, name_of(kind_)));
+  }
+
+  const std::string& path_;
+  const Tokenizer& tokenizer_;
+  const ExampleOptions& options_;
+  ExampleSink& sink_;
+  RowKind kind_;
+  bool document_begins_ = true;
+  int64_t num_rows_ = 0;
+  int64_t num_trained_ = 0, num_masked_ = 0;  // tokens of conversations that something predicts
+};
+
+}  // namespace
+
+std::string ExampleOptions::cache_key() const {
+  std::string key = strf("rules %d; kind %s; train on %s; template %s; begin \"%s\"; end \"%s\"",
+                         kRulesVersion, name_of(kind), name_of(train_on),
+                         chat.preset != nullptr ? chat.preset->name : "none",
+                         chat.special.begin_of_text.c_str(), chat.special.end_of_text.c_str());
+  for (size_t i = 0; i < kRowFields; ++i) key += "; " + fields[static_cast<RowField>(i)];
+  return key;
+}
+
+Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                     const ExampleOptions& options, ExampleSink& sink) {
+  for (const std::string& path : paths) {
+    RETURN_IF_ERROR(FileReader(path, tokenizer, options, sink).read());
+  }
+  return Status();
+}
+
+}  // namespace pagoda

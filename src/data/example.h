@@ -1,0 +1,62 @@
+// Examples: what training data becomes. Every document and every conversation is a list of tokens,
+// each with the weight that the loss of predicting it has. Rows, templates and masks are behind
+// this; packing and the token cache are in front of it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/chat_template.h"
+#include "data/loss_mask.h"
+#include "data/row.h"
+#include "data/tokenizer.h"
+
+namespace pagoda {
+
+struct Example {
+  std::vector<uint32_t> tokens;  // (n), n > 0
+  // (n), loss weight of predicting tokens[i]; 0: masked. Nothing predicts the first token of a
+  // document, so weights[0] counts only where the example before has `continues`.
+  std::vector<float> weights;
+  bool continues = false;  // the next example goes on with the same document
+};
+
+// All that changes tokens or weights, besides the data and the tokenizer.
+struct ExampleOptions {
+  RowKind kind = RowKind::kAuto;
+  RowFields fields;
+  TrainOn train_on = TrainOn::kAssistant;
+  ChatTemplate chat;  // of the checkpoint, or forced
+
+  // Equal keys, equal examples for the same data and tokenizer.
+  std::string cache_key() const;
+};
+
+// Receives the examples in the order of files and rows. The first error ends the reading.
+class ExampleSink {
+ public:
+  virtual ~ExampleSink() = default;
+  // The examples from here on come from `path`, whose rows are of this kind.
+  virtual void file(const std::string& /*path*/, RowKind /*kind*/) {}
+  virtual Status example(Example&& example) = 0;
+};
+
+// Reads all files (names and kinds: data/text_source.h).
+//   text                   pieces of about a MiB, all but the last with `continues`; the first
+//                          begins with begin-of-text where the tokenizer has one, the last ends
+//                          with end-of-text; every weight is 1
+//   conversation           rendered as data/chat_preset.h says and encoded as one text; a token has
+//                          the weight of the trained span it overlaps
+//   prompt and answer      a conversation of user and assistant where there is a chat template;
+//                          else the two behind each other and end-of-text, the prompt masked
+// kBadData naming file and line (or row, in an array): not UTF-8, not JSON, a row of another kind
+// than the file's first, a conversation the template cannot render or none where one is needed, no
+// assistant turn (and none marked "train": true). Also a file without rows, one none of whose
+// tokens is trained, and one of conversations all of whose tokens are (unless TrainOn::kAll asks
+// for that): its masks would do nothing. Memory: a row and what becomes of it.
+Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
+                     const ExampleOptions& options, ExampleSink& sink);
+
+}  // namespace pagoda

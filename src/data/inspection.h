@@ -1,0 +1,91 @@
+// What training data becomes, for a person to look at: which tokens are trained, how long examples
+// are, what will be cut, what is there twice.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/example.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+// Counts examples and keeps the first few; memory is some twenty bytes an example. A document in
+// pieces is one example.
+class Inspection : public ExampleSink {
+ public:
+  struct File {
+    std::string path;
+    RowKind kind = RowKind::kAuto;
+    int64_t examples = 0, tokens = 0;
+    int64_t trained_tokens = 0;  // with a weight above 0 and something that predicts them
+    int64_t untrained = 0;       // examples without such a token
+    int64_t longer = 0;          // examples of more than sequence_len tokens
+    int64_t longest = 0;         // tokens
+  };
+  struct Shown {
+    size_t file = 0;
+    int64_t number = 0;     // of the example in its file, from 1
+    Example example;        // its first tokens
+    int64_t tokens = 0;     // all of them
+  };
+  struct Bucket {
+    int64_t from = 0, to = 0;  // tokens, both inclusive; powers of two
+    int64_t examples = 0;
+  };
+  struct Duplicates {
+    int64_t examples = 0;         // with the tokens of an earlier one
+    std::string first, original;  // "b.jsonl example 3" and the earlier one; empty: none
+  };
+
+  Inspection(int64_t sequence_len, int64_t examples_to_show)
+      : sequence_len_(sequence_len), to_show_(examples_to_show) {}
+
+  void file(const std::string& path, RowKind kind) override;
+  Status example(Example&& example) override;
+
+  int64_t sequence_len() const { return sequence_len_; }
+  const std::vector<File>& files() const { return files_; }
+  const std::vector<Shown>& shown() const { return shown_; }
+  File total() const;
+  // The least length that `percent` of the examples do not exceed (nearest rank). REQUIRES: some.
+  int64_t percentile(int percent) const;
+  std::vector<Bucket> histogram() const;  // without the empty ones at its ends
+  Duplicates duplicates() const;
+
+ private:
+  struct Key {
+    uint64_t hash;
+    int64_t tokens;
+    uint32_t file;
+    uint32_t number;
+    auto operator<=>(const Key&) const = default;
+  };
+  void keep(const Example& example);
+  void count(const Example& example);
+  void end_example();
+
+  const int64_t sequence_len_, to_show_;
+  std::vector<File> files_;
+  std::vector<Shown> shown_;
+  std::vector<Key> keys_;
+  // Of the example that is not at its end.
+  uint64_t hash_ = 0;
+  int64_t tokens_ = 0, trained_ = 0;
+};
+
+// An example's text. Trained tokens are green and masked ones dim, or trained ones in ⟦brackets⟧;
+// a weight other than 1 stands behind. Control characters and what is no UTF-8 are escaped.
+std::string marked_text(const Example& example, const Tokenizer& tokenizer, bool colour);
+
+// The whole report. `about` is a line on the template.
+std::string inspection_text(const Inspection& inspection, const Tokenizer& tokenizer,
+                            const std::string& about, bool colour);
+Json inspection_json(const Inspection& inspection, const Tokenizer& tokenizer,
+                     const ExampleOptions& options);
+
+// "chat template: qwen2.5; its end token <|im_end|> is token 151645".
+std::string template_line(const ExampleOptions& options, const Tokenizer& tokenizer);
+
+}  // namespace pagoda

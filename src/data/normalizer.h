@@ -1,0 +1,33 @@
+// The normalizer of a tokenizer.json: what changes a text before it is cut into words.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/pattern.h"
+
+namespace pagoda {
+
+struct NormalizerStep {
+  enum class Kind : uint8_t { kNfc, kPrepend, kReplace };
+  Kind kind;
+  std::string content = {};                    // kPrepend, kReplace: what is put there
+  std::optional<Pattern> pattern = std::nullopt;  // kReplace: what it replaces
+};
+
+// Immutable; any number of threads.
+class Normalizer {
+ public:
+  Normalizer() = default;
+  explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
+
+  // The steps in order. False when a pattern gave up (data/pattern.h).
+  bool apply(AlignedText* text, MatchMemory* memory) const;
+
+ private:
+  std::vector<NormalizerStep> steps_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,60 @@
+// The pre-tokenizer of a tokenizer.json: what cuts a text into the words that BPE works on.
+// The meaning of each step is that of Hugging Face tokenizers (tokenizers/src/pre_tokenizers).
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/pattern.h"
+
+namespace pagoda {
+
+// What happens to the matches of a split: they become words, go, join the run of matches they are
+// in, or the text before or behind them.
+enum class SplitBehavior : uint8_t {
+  kIsolated,
+  kRemoved,
+  kContiguous,
+  kMergedWithPrevious,
+  kMergedWithNext,
+};
+
+struct SplitStep {
+  Pattern pattern;
+  SplitBehavior behavior = SplitBehavior::kIsolated;
+  bool invert = false;  // what lies between the matches is the match
+};
+
+// What a pre-tokenizer puts before a text: ByteLevel's add_prefix_space, Metaspace's ▁.
+struct PrefixStep {
+  enum class When : uint8_t { kNever, kAtStart, kAlways };
+  When when = When::kNever;  // kAtStart: only where the original begins
+  std::string content = {};  // not put before a text that begins with it
+  bool for_spaces = false;   // it also takes the place of each space
+};
+
+// Immutable; any number of threads.
+class PreTokenizer {
+ public:
+  // byte_level: the words' bytes are spelt in the byte alphabet (data/byte_alphabet.h).
+  PreTokenizer(PrefixStep prefix, std::vector<SplitStep> splits, bool byte_level);
+  PreTokenizer() : PreTokenizer({}, {}, false) {}
+
+  bool byte_level() const { return byte_level_; }
+  bool changes_text() const {
+    return prefix_.when != PrefixStep::When::kNever || prefix_.for_spaces;
+  }
+  // The prefix step. REQUIRES: the text is not empty.
+  void change(AlignedText* text, MatchMemory* memory) const;
+  // Sets `words` to those of `text`, none of them empty. False when a pattern gave up: then what it
+  // had not cut is one word.
+  bool split(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* words) const;
+
+ private:
+  PrefixStep prefix_;
+  std::vector<SplitStep> splits_;
+  bool byte_level_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,81 @@
+// Rows of training data in the spellings people have them, and what they mean.
+//   text           {"text": T}
+//   messages       {"messages": [{"role": R, "content": T}, ...]}; `name` and `id` are ignored
+//   conversations  {"conversations": [{"from": R, "value": T}, ...]} (ShareGPT)
+//   instruction    {"instruction": T, "input": T, "output": T} (Alpaca; "input" may be missing)
+//   prompt         {"prompt": P, "completion": P}; P is a text, or a list of messages
+//   question       {"question": T, "answer": T}
+// The last three may have a "system" text. Other fields are ignored, but not tool calls, which no
+// preset renders.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+enum class RowKind : uint8_t {
+  kAuto,  // in options: what the file's first row is
+  kText,
+  kMessages,
+  kConversations,
+  kInstruction,
+  kPrompt,
+  kQuestion,
+};
+const char* name_of(RowKind kind);
+
+// What a row's fields are called in the data.
+enum class RowField : uint8_t {
+  kText, kMessages, kRole, kContent, kConversations, kFrom, kValue, kTrain, kWeight,
+  kInstruction, kInput, kOutput, kPrompt, kCompletion, kQuestion, kAnswer, kSystem,
+};
+inline constexpr size_t kRowFields = 17;
+
+class RowFields {
+ public:
+  RowFields();  // each by its own name
+  // "prompt=q,completion=a": our name, then the data's. kUsage names the unknown or repeated one.
+  static Result<RowFields> parse(const std::string& mapping);
+  const std::string& operator[](RowField field) const { return names_[static_cast<size_t>(field)]; }
+
+ private:
+  std::array<std::string, kRowFields> names_;
+};
+
+enum class Role : uint8_t { kSystem, kDeveloper, kUser, kAssistant, kTool, kFunction };
+const char* name_of(Role role);
+
+struct Turn {
+  Role role = Role::kUser;
+  std::string content;
+  bool given = false;  // part of a "prompt": context, whoever speaks
+  std::optional<bool> train;  // "train" of the message; without it train_on decides
+  float weight = 1.0f;        // "weight" of the message: how much it counts where it is trained
+};
+
+struct Row {
+  RowKind kind = RowKind::kText;
+  std::string text;         // kText
+  std::vector<Turn> turns;  // the others
+  // What the turns' contents are joined with where there is no chat template; nullptr: the row
+  // cannot do without one.
+  const char* separator = nullptr;
+};
+
+// The kind of a row by the fields it has, the first in the order messages, conversations, prompt,
+// instruction, question, text; kAuto: none.
+RowKind kind_of(const Json& row, const RowFields& fields);
+
+// Reads a row as a `kind` (not kAuto). The error, kBadData, says what is wrong without the place:
+// no such field, an unknown role, no turns, "train" that is not a boolean, a "weight" outside
+// [0, 1000].
+Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields);
+
+}  // namespace pagoda

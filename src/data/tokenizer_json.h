@@ -1,0 +1,38 @@
+// tokenizer.json, the format of Hugging Face tokenizers, read strictly: a component, a field or a
+// value that is not known is refused by its name, because it would change ids. Known are
+//   normalizer      NFC, Prepend, Replace, Sequence
+//   pre_tokenizer   Split, Digits, ByteLevel (last), Metaspace (first), Sequence
+//   model           BPE, without dropout, continuing_subword_prefix and end_of_word_suffix
+//   post_processor  TemplateProcessing, ByteLevel, Sequence
+//   decoder         ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence
+// "truncation" and "padding" are passed over: they say how an earlier run batched its texts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "data/added_tokens.h"
+#include "data/bpe.h"
+#include "data/decoder.h"
+#include "data/normalizer.h"
+#include "data/pre_tokenizer.h"
+#include "model/json.h"
+
+namespace pagoda {
+
+struct TokenizerSpec {
+  std::vector<AddedToken> added_tokens;
+  std::vector<NormalizerStep> normalizer;
+  PrefixStep prefix;              // pre_tokenizer
+  std::vector<SplitStep> splits;  // pre_tokenizer
+  bool byte_level = false;        // pre_tokenizer
+  BpeSpec model;
+  std::vector<uint32_t> before_text;  // post_processor: ids put before a text
+  std::vector<DecoderStep> decoder;
+};
+
+// kBadData with a message begun by `where`, the file's path.
+Result<TokenizerSpec> read_tokenizer_json(const Json& root, const std::string& where);
+
+}  // namespace pagoda

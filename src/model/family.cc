@@ -1,0 +1,53 @@
+#include "model/family.h"
+
+namespace pagoda {
+namespace {
+
+constexpr FamilySpec kFamilies[] = {
+    {.model_type = "mixtral",
+     .always_renormalises = true,
+     .expert_ffn = "intermediate_size",
+     .rms_norm_eps = 1e-5,
+     .rope_theta = 1e6,
+     .router = "block_sparse_moe.gate.weight",
+     .experts = "block_sparse_moe.experts",
+     .gate = "w1.weight",
+     .up = "w3.weight",
+     .down = "w2.weight"},
+    {.model_type = "olmoe",
+     .qk_norm = QkNorm::kFullWidth,
+     .expert_ffn = "intermediate_size",
+     .rms_norm_eps = 1e-5,
+     .router_aux_loss_coef = 0.01},
+    {.model_type = "qwen2_moe",
+     .qkv_bias = true,
+     .shared_expert = true,
+     .dense_layers = true,
+     .window_switch = true},
+    {.model_type = "qwen3_moe",
+     .qk_norm = QkNorm::kPerHead,
+     .dense_layers = true,
+     .window_switch = true},
+    {.model_type = "llama", .dense = true},
+    {.model_type = "mistral", .dense = true},
+};
+
+}  // namespace
+
+const FamilySpec* find_family(const std::string& model_type) {
+  for (const FamilySpec& family : kFamilies) {
+    if (model_type == family.model_type) return &family;
+  }
+  return nullptr;
+}
+
+std::string family_names(bool dense) {
+  std::string names;
+  for (const FamilySpec& family : kFamilies) {
+    if (family.dense != dense) continue;
+    names += (names.empty() ? "" : ", ") + std::string(family.model_type);
+  }
+  return names;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,48 @@
+// The families of models: what sets one apart from another, a row each. Config parsing, the tensor
+// table and folders read these rows; nothing else asks which family a model is of.
+//
+// Names, defaults and rules are those of Transformers 5.23 (models/FAMILY/, conversion_mapping.py).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace pagoda {
+
+// Root mean square norm on queries and keys: none, one of head_dim values that every head shares,
+// or one over all heads together.
+enum class QkNorm : uint8_t { kNone, kPerHead, kFullWidth };
+
+struct FamilySpec {
+  const char* model_type = "";     // of config.json
+  bool dense = false;              // no experts: only what `pagoda upcycle` starts from
+  QkNorm qk_norm = QkNorm::kNone;
+  bool qkv_bias = false;           // "qkv_bias" is read, default true; else nothing has a bias
+  bool shared_expert = false;      // every MoE layer has one, behind a sigmoid gate
+  bool dense_layers = false;       // "mlp_only_layers" and "decoder_sparse_step" are read
+  bool window_switch = false;      // "sliding_window" counts only with "use_sliding_window"
+  bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
+  const char* expert_ffn = "moe_intermediate_size";  // key of the width of one expert
+  // When config.json does not say.
+  double rms_norm_eps = 1e-6, rope_theta = 1e4, router_aux_loss_coef = 0.001;
+
+  // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
+  const char* router = "mlp.gate.weight";
+  const char* experts = "mlp.experts";
+  const char* gate = "gate_proj.weight";
+  const char* up = "up_proj.weight";
+  const char* down = "down_proj.weight";
+};
+
+// Fused files name them alike in every family: expert tensors stacked along a first dimension.
+inline constexpr const char* kFusedRouter = "mlp.gate.weight";           // (E, d)
+inline constexpr const char* kFusedGateUp = "mlp.experts.gate_up_proj";  // (E, 2 ffn, d)
+inline constexpr const char* kFusedDown = "mlp.experts.down_proj";       // (E, d, ffn)
+
+// nullptr when there is no such family.
+const FamilySpec* find_family(const std::string& model_type);
+
+// "mixtral, olmoe, ...", those with experts or those without.
+std::string family_names(bool dense);
+
+}  // namespace pagoda

@@ -1,0 +1,278 @@
+// Tokenizer files that are wrong or hostile: one line, the documented code, little time and memory.
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <functional>
+
+#include "base/log.h"
+#include "data/tokenizer.h"
+#include "model/json.h"
+#include "tests/testing/files.h"
+#include "tests/testing/temp_dir.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kMostSeconds = 1;  // Release; a refusal takes milliseconds
+
+class TokenizerRefusalTest : public testing::Test {
+ protected:
+  TokenizerRefusalTest() : good_(Json::parse(byte_tokenizer_json())) {
+    put_file(dir_.file("tokenizer_config.json"), byte_tokenizer_config_json());
+  }
+
+  Status open_text(const std::string& text) {
+    put_file(dir_.file("tokenizer.json"), text);
+    return Tokenizer::open(dir_.path()).status();
+  }
+  Status open(const Json& json) { return open_text(json.dump()); }
+
+  void expect_refused(const Status& status, const std::string& words,
+                      Exit code = Exit::kBadData) {
+    EXPECT_EQ(status.code(), code) << status.message();
+    EXPECT_NE(status.message().find(words), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos) << status.message();
+    EXPECT_LT(status.message().size(), 1500u);
+  }
+  // `change` spoils the good file; the message must say `words`.
+  void spoilt(const std::string& words, const std::function<void(Json&)>& change) {
+    Json json = good_;
+    change(json);
+    SCOPED_TRACE(words);
+    expect_refused(open(json), words);
+  }
+
+  const Json good_;
+  TempDir dir_;
+};
+
+TEST_F(TokenizerRefusalTest, TheUnspoiltIsRead) { EXPECT_TRUE(open(good_).ok()); }
+
+TEST_F(TokenizerRefusalTest, UnknownComponentsByName) {
+  spoilt("WordPiece", [](Json& j) { j["model"]["type"] = "WordPiece"; });
+  spoilt("Lowercase", [](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; });
+  spoilt("normalizer.normalizers[1]: the component \"Nmt\"", [](Json& j) {
+    j["normalizer"] = {{"type", "Sequence"},
+                       {"normalizers", {{{"type", "NFC"}}, {{"type", "Nmt"}}}}};
+  });
+  spoilt("BertPreTokenizer", [](Json& j) { j["pre_tokenizer"] = {{"type", "BertPreTokenizer"}}; });
+  spoilt("RobertaProcessing", [](Json& j) {
+    j["post_processor"] = {{"type", "RobertaProcessing"}};
+  });
+  spoilt("WordPiece", [](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; });
+  spoilt("must be an object", [](Json& j) { j = Json::array(); });
+  spoilt("model: must be an object", [](Json& j) { j.erase("model"); });
+  spoilt("must be an object", [](Json& j) { j["decoder"] = 3; });
+}
+
+TEST_F(TokenizerRefusalTest, UnknownFieldsAndValuesByName) {
+  spoilt("\"encoder\"", [](Json& j) { j["encoder"] = nullptr; });
+  spoilt("\"lower\"", [](Json& j) { j["pre_tokenizer"]["lower"] = false; });
+  spoilt("\"dropout\"", [](Json& j) { j["model"]["dropout"] = 0.1; });
+  spoilt("end_of_word_suffix", [](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; });
+  spoilt("\"add_prefix_space\"", [](Json& j) { j["pre_tokenizer"]["add_prefix_space"] = "no"; });
+  spoilt("MergedWithAll", [](Json& j) {
+    j["pre_tokenizer"] = {{"type", "Split"}, {"pattern", {{"String", "a"}}},
+                          {"behavior", "MergedWithAll"}, {"invert", false}};
+  });
+  spoilt("behind ByteLevel", [](Json& j) {
+    j["pre_tokenizer"] = {{"type", "Sequence"},
+                          {"pretokenizers", {j["pre_tokenizer"], {{"type", "Digits"}}}}};
+  });
+  spoilt("first pre-tokenizer", [](Json& j) {
+    Json last = j["pre_tokenizer"];
+    last["add_prefix_space"] = true;
+    j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {{{"type", "Digits"}}, last}}};
+  });
+  spoilt("byte_fallback", [](Json& j) { j["model"]["byte_fallback"] = true; });
+  spoilt("one at most", [](Json& j) {
+    const Json token = {{"SpecialToken", {{"id", "<|endoftext|>"}, {"type_id", 0}}}};
+    const Json ids = {{"id", "<|endoftext|>"}, {"ids", {256}}, {"tokens", {"<|endoftext|>"}}};
+    j["post_processor"] = {{"type", "TemplateProcessing"},
+                           {"single", {token, token, {{"Sequence", {{"id", "A"}}}}}},
+                           {"pair", Json::array()},
+                           {"special_tokens", {{"<|endoftext|>", ids}}}};
+  });
+}
+
+TEST_F(TokenizerRefusalTest, IdsThatCannotBe) {
+  spoilt("whole number below", [](Json& j) { j["model"]["vocab"]["A"] = 2147483647; });
+  spoilt("whole number below", [](Json& j) { j["model"]["vocab"]["A"] = 18446744073709551615u; });
+  spoilt("whole number below", [](Json& j) { j["model"]["vocab"]["A"] = -1; });
+  spoilt("whole number below", [](Json& j) { j["model"]["vocab"]["A"] = 65.5; });
+  spoilt("id 66 comes twice", [](Json& j) { j["model"]["vocab"]["A"] = 66; });
+  spoilt("\"id\" must be a whole number", [](Json& j) {
+    j["added_tokens"][0]["id"] = 18446744073709551615u;
+  });
+  spoilt("would give 256", [](Json& j) { j["added_tokens"][0]["id"] = 300; });
+  spoilt("would give 256", [](Json& j) { j["added_tokens"][0]["id"] = 65; });
+  spoilt("comes twice", [](Json& j) { j["added_tokens"].push_back(j["added_tokens"][0]); });
+  spoilt("another added token", [](Json& j) {
+    j["added_tokens"].push_back(j["added_tokens"][0]);
+    j["added_tokens"][1]["content"] = "<b>";
+  });
+  spoilt("longer than 512",
+         [](Json& j) { j["added_tokens"][0]["content"] = std::string(513, 'x'); });
+  spoilt("is empty", [](Json& j) { j["added_tokens"][0]["content"] = ""; });
+}
+
+TEST_F(TokenizerRefusalTest, MergesThatCannotBe) {
+  spoilt("merge 0 (\"a\" with \"b\"): \"ab\" is not in",
+         [](Json& j) { j["model"]["merges"] = {"a b"}; });
+  spoilt("\"zz\" is not in", [](Json& j) { 
+    j["model"]["merges"] = Json::array({Json::array({"zz", "b"})});
+  });
+  for (const Json& merge :
+       {Json("a"), Json("a b c"), Json::array({"a"}), Json(3), Json::array({1, 2})}) {
+    spoilt("merge 0 is not a pair", [&](Json& j) { j["model"]["merges"] = Json::array({merge}); });
+  }
+  spoilt("\"merges\" must be a list", [](Json& j) { j["model"]["merges"] = "a b"; });
+  spoilt("unk_token \"<unk>\"", [](Json& j) { j["model"]["unk_token"] = "<unk>"; });
+}
+
+TEST_F(TokenizerRefusalTest, MissingByteTokens) {
+  spoilt("byte 0x41 has no token \"A\"", [](Json& j) {
+    j["model"]["vocab"].erase("A");
+    j["model"]["vocab"]["AA"] = 65;
+  });
+  spoilt("byte 0x00 has no token \"<0x00>\"", [](Json& j) {
+    j["pre_tokenizer"] = nullptr;
+    j["model"]["byte_fallback"] = true;
+  });
+}
+
+TEST_F(TokenizerRefusalTest, HostileJson) {
+  expect_refused(open_text(std::string(500000, '[')), "nested deeper than 64");
+  std::string nested;
+  for (int i = 0; i < 500000; ++i) nested += "{\"normalizer\":";
+  expect_refused(open_text(nested), "nested deeper than 64");
+  // Sequences in Sequences, closed, to the depth that the reader lets through and beyond.
+  for (const int depth : {20, 40, 1000}) {
+    std::string inside = "{\"type\":\"Lowercase\"}";
+    for (int i = 0; i < depth; ++i) {
+      inside = "{\"type\":\"Sequence\",\"normalizers\":[" + inside + "]}";
+    }
+    expect_refused(open_text("{\"normalizer\":" + inside + "}"),
+                   depth == 20 ? "Lowercase" : "nested deeper than 64");
+  }
+  expect_refused(open_text(""), "tokenizer.json");
+  expect_refused(open_text("{\"model\":{\"model\":1,\"model\":2}}"), "duplicate key");
+  expect_refused(open_text("{\"\x1b[31m\\u001b\\n\": 1}"), "tokenizer.json");
+}
+
+TEST_F(TokenizerRefusalTest, AHugeIdTakesNoMemory) {
+  struct rusage before, after;
+  getrusage(RUSAGE_SELF, &before);
+  Json json = good_;
+  json["model"]["vocab"]["A"] = 2147483647;
+  EXPECT_FALSE(open(json).ok());
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 * 1024) << "kB";
+}
+
+TEST_F(TokenizerRefusalTest, OnlyRegularFiles) {
+  namespace fs = std::filesystem;
+  expect_refused(Tokenizer::open(dir_.file("absent")).status(), "cannot open", Exit::kNoInput);
+  put_file(dir_.file("real.json"), good_.dump());
+  fs::create_symlink(dir_.file("real.json"), dir_.file("tokenizer.json"));
+  expect_refused(Tokenizer::open(dir_.path()).status(), "symbolic link");
+  fs::remove(dir_.file("tokenizer.json"));
+  ASSERT_EQ(mkfifo(dir_.file("tokenizer.json").c_str(), 0600), 0);
+  expect_refused(Tokenizer::open(dir_.path()).status(), "not a regular file");
+  fs::remove(dir_.file("tokenizer.json"));
+  fs::create_directory(dir_.file("tokenizer.json"));
+  expect_refused(Tokenizer::open(dir_.path()).status(), "not a regular file");
+  fs::remove(dir_.file("tokenizer.json"));
+  put_file(dir_.file("tokenizer.json"), "");
+  ASSERT_EQ(truncate(dir_.file("tokenizer.json").c_str(), (int64_t{1} << 26) + 1), 0);
+  expect_refused(Tokenizer::open(dir_.path()).status(), "more than the limit");
+}
+
+class RegexRefusalTest : public TokenizerRefusalTest {
+ protected:
+  Status open_pattern(const std::string& pattern) {
+    Json json = good_;
+    json["pre_tokenizer"] = {
+        {"type", "Sequence"},
+        {"pretokenizers",
+         {{{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"},
+           {"invert", false}},
+          good_["pre_tokenizer"]}}};
+    return open(json);
+  }
+};
+
+TEST_F(RegexRefusalTest, WhatTheTwoEnginesReadDifferently) {
+  for (const char* pattern : {"\\h",     "\\R",
+                              "\\X",     "\\b",
+                              "\\Kx",    "\\1",
+                              "\\Qa",    "[a&&b]",
+                              "[[a]]",   "[[:alpha:]]",
+                              "[\\w]",   "[a-\\d]",
+                              "[\\s-a]", "a{,3}",
+                              "a{2}+",   "(?i)a",
+                              "(?m:a)",  "(?P<n>a)",
+                              "(?<n>a)", "(?R)",
+                              "(*UTF)a", "(*LIMIT_MATCH=1)a",
+                              "(?#c)a",  "(?(1)a)",
+                              "\\C",     "\\v",
+                              "(?i:ss)", "\\x1",
+                              "\\p{",    "\\pL"}) {
+    expect_refused(open_pattern(pattern), "is not known to pagoda");
+  }
+  for (const char* pattern :
+       {"(", "a)", "*", "[b-a]", "a{9999999}", "\\p{Nonsense}", "(?<=a*)b",
+        "((((((((((((((((((((((((((((((((((((((((a))))))))))))))))))))))))))))))))"
+        "))))))))"}) {
+    expect_refused(open_pattern(pattern), "cannot be used");
+  }
+  expect_refused(open_pattern(""), "empty");
+  expect_refused(open_pattern(std::string(20000, 'a')), "longer than");
+  expect_refused(open_pattern("[a"), "is not known");
+}
+
+TEST_F(RegexRefusalTest, PatternsThatTakeForever) {
+  for (const char* pattern :
+       {"(a+)+$", "(a|a)*b", "(.*)*x", "(?:\\s+)+1", "(\\p{L}+)*!", "(a*)*(a*)*(a*)*b"}) {
+    SCOPED_TRACE(pattern);
+    const auto begin = std::chrono::steady_clock::now();
+    expect_refused(open_pattern(pattern), "exponential");
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    EXPECT_LT(seconds.count(), kMostSeconds);
+  }
+}
+
+// A pattern that is bad only for what the probes do not hold: the text is cut less, not for hours.
+TEST_F(RegexRefusalTest, PatternsThatTakeForeverOnSomeTexts) {
+  ASSERT_TRUE(open_pattern("(q+)+z").ok());
+  const auto opened = Tokenizer::open(dir_.path());
+  const std::string text = "qqz" + std::string(100000, 'q') + "!z";
+  const auto begin = std::chrono::steady_clock::now();
+  std::vector<uint32_t> ids;
+  opened.value().encode(text, &ids);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(seconds.count(), kMostSeconds);
+  EXPECT_EQ(ids.size(), text.size());
+}
+
+TEST_F(TokenizerRefusalTest, TheEndTokenMustBeOne) {
+  const auto with_config = [&](const char* name, const std::string& text) {
+    put_file(dir_.file(name), text);
+    return open(good_);
+  };
+  const char* config = "tokenizer_config.json";
+  expect_refused(with_config(config, R"({"eos_token": "</s>"})"), "\"eos_token\" is \"</s>\"");
+  expect_refused(with_config(config, R"({"eos_token": 2})"), "\"eos_token\" is 2");
+  expect_refused(with_config(config, R"({"eos_token": {"content": {}}})"), "\"eos_token\"");
+  expect_refused(with_config(config, "[]"), "must be a JSON object");
+  ASSERT_TRUE(with_config(config, "{}").ok()) << "the only special token";
+  expect_refused(with_config("config.json", R"({"eos_token_id": 257})"), "config.json");
+  expect_refused(with_config("generation_config.json", R"({"eos_token_id": [-1]})"), "generation");
+}
+
+}  // namespace
+}  // namespace pagoda
