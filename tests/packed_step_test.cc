@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "tests/testing/session_model.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/token_cache.h"
 
@@ -13,6 +14,9 @@ namespace pagoda {
 namespace {
 
 constexpr uint64_t kSeed = 31;
+constexpr int32_t kVocab = 96;  // of the smallest of the models
+
+std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_DIR) + "/" + name; }
 
 // Few enough experts that each has several blocks of rows.
 std::string few_experts() {
@@ -26,100 +30,58 @@ struct Sizes {
   int64_t tokens() const { return microbatches * microbatch_tokens; }
 };
 
-// A model in a session with room for everything.
+// A Qwen3-MoE with 24 or with few experts, and a Qwen2-MoE: shared expert, biases, tied embeddings.
+enum class Kind { kManyExperts, kFewExperts, kSharedExpert };
+
 class Model {
  public:
-  Model(DType dtype, const std::string& config, Sizes sizes)
-      : run_(dtype, config.c_str()),
-        folder_(std::move(HfFolder::open(run_.config().model.path).value())),
-        storage_(std::move(open_storage(IoKind::kThreads, run_.dir().path()).value())) {
-    SessionOptions options = session_options(run_.config());
-    options.size.microbatches = sizes.microbatches;
-    options.size.microbatch_tokens = sizes.microbatch_tokens;
-    auto session = Session::create(folder_.config(), options, storage_.get());
-    CHECK(session.ok(), "%s", session.status().message().c_str());
-    session_ = session.take();
-    CHECK(load_weights(*weights_of_folder(folder_), *session_).ok());
-    ledger_ = std::make_unique<Ledger>(
-        false, 0, std::vector<int64_t>(session_->table().records.size(), 0));
-    runner_ = std::make_unique<StepRunner>(session_.get(), ledger_.get(), 1.0);
-  }
+  Model(DType dtype, Kind kind, Sizes sizes)
+      : run_(dtype, kind == Kind::kManyExperts ? kTinyConfig : few_experts().c_str()),
+        sizes_(sizes),
+        model_(kind == Kind::kSharedExpert ? golden("qwen2_moe") : run_.config().model.path, dtype,
+               sizes.microbatch_tokens, sizes.microbatches) {}
 
-  StepRunner& runner() { return *runner_; }
-  const TensorTable& table() const { return session_->table(); }
-  const ModelConfig& config() const { return session_->config(); }
-
-  std::vector<std::byte> page(PageId id, int64_t bytes) {
-    Stream& s = session_->executor().host_stream();
-    const PageUse use{id, Place::host(), Access::kRead};
-    const Lease lease = session_->pager().acquire({&use, 1}, s, 0);
-    std::vector<std::byte> out(static_cast<size_t>(bytes));
-    s.copy(out.data(), lease.data(0), bytes);
-    s.synchronize();
-    return out;
-  }
+  StepRunner& runner() { return model_.runner(); }
 
   // The loss of each token's target, by itself; of token 0 as target where there is none. (N)
   std::vector<double> token_losses(const StepBatch& batch);
 
-  // All gradients of a step as fp32, record behind record; a record without one is left out.
+  // All gradients of a step as fp32, tensor behind tensor; those of unused experts are left out.
   std::vector<float> gradients(const StepResult& result);
 
  private:
   TinyRun run_;
-  HfFolder folder_;
-  std::unique_ptr<Storage> storage_;
-  std::unique_ptr<Session> session_;
-  std::unique_ptr<Ledger> ledger_;
-  std::unique_ptr<StepRunner> runner_;
+  Sizes sizes_;
+  SessionModel model_;
 };
 
 std::vector<double> Model::token_losses(const StepBatch& batch) {
-  const DType dt = session_->options().size.dtype;
-  const int64_t t = session_->shape().microbatch_tokens, d = config().hidden_size;
-  const int64_t v = config().vocab_size, bytes = dtype_bytes(dt);
-  CHECK(runner_->evaluate_layers(batch).ok());
-  const auto head = page(session_->pages().weights(table().head()), (d + v * d) * bytes);
-  Stream& s = session_->executor().host_stream();
-  std::vector<double> losses;
-  for (int64_t b = 0; b < session_->shape().microbatches; ++b) {
-    const auto x = page(session_->pages().layer_input(config().num_layers, b), t * d * bytes);
-    std::vector<std::byte> normed(x.size());
-    std::vector<float> rstd(static_cast<size_t>(t)), logits(static_cast<size_t>(t * v));
-    cpu_ops().rmsnorm(dt, x.data(), head.data(), static_cast<float>(config().rms_norm_eps), t, 1, d,
-                      d, normed.data(), rstd.data(), s);
-    cpu_ops().linear(dt, normed.data(), head.data() + d * bytes, t, d, v, DType::kF32,
-                     logits.data(), s);
-    std::vector<double> sums(static_cast<size_t>(t), 0.0);
-    const float one = 1.0f;
-    std::vector<int32_t> targets(batch.targets.begin() + b * t,
-                                 batch.targets.begin() + (b + 1) * t);
+  const int64_t t = sizes_.microbatch_tokens, v = model_.session().config().vocab_size;
+  Stream& s = model_.session().executor().host_stream();
+  std::vector<double> losses(static_cast<size_t>(sizes_.tokens()), 0.0);
+  for (int64_t b = 0; b < sizes_.microbatches; ++b) {
+    const std::vector<float> logits = model_.logits(batch, b);
     for (int64_t i = 0; i < t; ++i) {
-      targets[i] = std::max(targets[i], 0);
-      cpu_ops().cross_entropy(dt, logits.data() + i * v, &targets[i], &one, 1, v, 1.0f, nullptr,
-                              &sums[i], s);
+      const int32_t target = std::max(batch.targets[b * t + i], 0);
+      const float one = 1.0f;
+      cpu_ops().cross_entropy(DType::kF32, logits.data() + i * v, &target, &one, 1, v, 1.0f,
+                              nullptr, &losses[b * t + i], s);
+      s.synchronize();
     }
-    s.synchronize();
-    losses.insert(losses.end(), sums.begin(), sums.end());
   }
   return losses;
 }
 
 std::vector<float> Model::gradients(const StepResult& result) {
-  const DType dt = session_->options().size.dtype;
+  const TensorTable& table = model_.table();
   std::vector<float> values;
-  for (size_t r = 0; r < table().records.size(); ++r) {
-    const RecordSpec& record = table().records[r];
+  for (size_t i = 0; i < table.tensors.size(); ++i) {
+    const RecordSpec& record = table.records[table.tensors[i].record];
     const bool used = record.expert < 0 ||
                       result.tokens_per_expert[record.layer][record.expert] > 0;
     if (!used) continue;
-    const auto bytes = page(session_->pages().gradient(static_cast<int64_t>(r)),
-                            record.num_elements * dtype_bytes(dt));
-    for (int64_t i = 0; i < record.num_elements; ++i) {
-      const auto* wide = reinterpret_cast<const float*>(bytes.data());
-      const auto* narrow = reinterpret_cast<const bf16*>(bytes.data());
-      values.push_back(dt == DType::kF32 ? wide[i] : to_float(narrow[i]));
-    }
+    const std::vector<float> gradient = model_.gradient(static_cast<int64_t>(i));
+    values.insert(values.end(), gradient.begin(), gradient.end());
   }
   return values;
 }
@@ -190,7 +152,7 @@ std::vector<int32_t> document(uint64_t number, int64_t length) {
   std::vector<int32_t> tokens;
   for (int64_t i = 0; i < length; ++i) {
     tokens.push_back(static_cast<int32_t>(
-        random_below(kSeed, number << 20 | static_cast<uint64_t>(i), 272)));
+        random_below(kSeed, number << 20 | static_cast<uint64_t>(i), kVocab)));
   }
   return tokens;
 }
@@ -207,15 +169,16 @@ StepBatch random_batch(Sizes sizes, std::vector<Placed>* placed) {
   return packer.take();
 }
 
-using Case = std::tuple<DType, bool>;  // and whether there are few experts
-class PackedStep : public testing::TestWithParam<Case> {
+class PackedStep : public testing::TestWithParam<std::tuple<DType, Kind>> {
  protected:
-  std::string config() const { return std::get<1>(GetParam()) ? few_experts() : kTinyConfig; }
+  Model model(Sizes sizes) const {
+    return Model(std::get<0>(GetParam()), std::get<1>(GetParam()), sizes);
+  }
 };
 
 TEST_P(PackedStep, ADocumentChangesNoOtherDocumentsLoss) {
   const Sizes sizes;
-  Model model(std::get<0>(GetParam()), config(), sizes);
+  Model model = this->model(sizes);
   std::vector<Placed> placed;
   const StepBatch batch = random_batch(sizes, &placed);
   const std::vector<double> before = model.token_losses(batch);
@@ -228,7 +191,7 @@ TEST_P(PackedStep, ADocumentChangesNoOtherDocumentsLoss) {
     const Placed& changed = placed[d];
     for (size_t i = 0; i < changed.length; ++i) {
       int32_t& token = other.tokens[changed.begin + i];
-      token = (token + 1 + static_cast<int32_t>(random_below(kSeed, 900000 + i, 270))) % 272;
+      token = (token + 1 + static_cast<int32_t>(random_below(kSeed, 900000 + i, 90))) % kVocab;
     }
     const std::vector<double> after = model.token_losses(other);
     size_t own = 0;
@@ -252,7 +215,7 @@ TEST_P(PackedStep, ADocumentChangesNoOtherDocumentsLoss) {
 // A document's loss is the same alone and in any company, wherever it lies.
 TEST_P(PackedStep, CompanyAndPlaceDoNotMatter) {
   const Sizes sizes;
-  Model model(std::get<0>(GetParam()), config(), sizes);
+  Model model = this->model(sizes);
   std::vector<int32_t> mine = document(1, 137);
   Packer alone(sizes);
   ASSERT_TRUE(alone.add(mine));
@@ -288,8 +251,8 @@ TEST_P(PackedStep, PaddingIsSeenByNothing) {
   const Sizes sizes;
   std::vector<float> want;
   StepResult first;
-  for (const int32_t token : {0, 17, 271}) {
-    Model model(std::get<0>(GetParam()), config(), sizes);
+  for (const int32_t token : {0, 17, 95}) {
+    Model model = this->model(sizes);
     Packer packer(sizes);
     for (uint64_t d = 0; d < 5; ++d) ASSERT_TRUE(packer.add(document(d, 60)));
     packer.pad_microbatch(token);
@@ -320,7 +283,8 @@ TEST_P(PackedStep, PaddingIsSeenByNothing) {
 
 INSTANTIATE_TEST_SUITE_P(All, PackedStep,
                          testing::Combine(testing::Values(DType::kF32, DType::kBF16),
-                                          testing::Bool()));
+                                          testing::Values(Kind::kManyExperts, Kind::kFewExperts,
+                                                          Kind::kSharedExpert)));
 
 // With padding a step is what it is without: two microbatches of unequal numbers of documents, all
 // of one length, against each of them alone. Loss, balance loss and gradients then are means that
@@ -334,7 +298,7 @@ TEST(PackedStepMeans, PaddingChangesNoMean) {
     return result.take();
   };
   const Sizes padded;
-  Model model(DType::kF32, few_experts(), padded);
+  Model model(DType::kF32, Kind::kFewExperts, padded);
   Packer both(padded);
   for (uint64_t d = 0; d < kMany; ++d) ASSERT_TRUE(both.add(document(d, kLength)));
   both.pad_microbatch(1);
@@ -347,7 +311,7 @@ TEST(PackedStepMeans, PaddingChangesNoMean) {
   double loss = 0, aux = 0;
   for (const auto& [first, count] : {std::pair{uint64_t{0}, kMany}, {uint64_t{100}, kFew}}) {
     const Sizes exact{1, static_cast<int64_t>(count) * kLength};
-    Model apart(DType::kF32, few_experts(), exact);
+    Model apart(DType::kF32, Kind::kFewExperts, exact);
     Packer packer(exact);
     for (uint64_t d = 0; d < count; ++d) ASSERT_TRUE(packer.add(document(first + d, kLength)));
     const StepResult result = run(apart, packer);
@@ -374,7 +338,7 @@ TEST(PackedStepMeans, PaddingChangesNoMean) {
 TEST(PackedStepMeans, AMicrobatchWithoutWeightOrTokens) {
   const Sizes sizes{2, 128};
   const auto step = [&](bool all_padding, uint64_t masked_document) {
-    Model model(DType::kF32, kTinyConfig, sizes);
+    Model model(DType::kF32, Kind::kManyExperts, sizes);
     Packer packer(sizes);
     EXPECT_TRUE(packer.add(document(1, 100)));
     packer.pad_microbatch(0);
@@ -398,7 +362,7 @@ TEST(PackedStepMeans, AMicrobatchWithoutWeightOrTokens) {
   EXPECT_NE(one.aux_loss, other.aux_loss) << "masked tokens are routed and balanced";
   EXPECT_TRUE(std::isfinite(none.aux_loss) && none.aux_loss > 0);
   // Forward only, nothing at all has weight.
-  Model model(DType::kF32, kTinyConfig, sizes);
+  Model model(DType::kF32, Kind::kManyExperts, sizes);
   Packer empty(sizes);
   for (int b = 0; b < 2; ++b) empty.pad_microbatch(0);
   const auto sum = model.runner().evaluate(empty.take());
