@@ -66,6 +66,7 @@ class ExampleTest : public testing::Test {
       root["added_tokens"].push_back(added);
     }
     put_file(dir_.file("tokenizer.json"), root.dump());
+    put_file(dir_.file("tokenizer_config.json"), byte_tokenizer_config_json());
     return Tokenizer::open(dir_.path()).value();
   }
   std::string put(const std::string& name, const std::string& content) {

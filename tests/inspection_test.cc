@@ -103,7 +103,7 @@ TEST_F(InspectionTest, ADocumentInPiecesIsOneExample) {
 
 TEST_F(InspectionTest, MarkedTextIsSafeForATerminal) {
   const Example example = example_of("a\x1b[31m\n\xFF\xE4\xBD\xA0z!?", {0, 0, 0, 0, 0, 0, 0, 1});
-  EXPECT_EQ(marked_text(example, tokenizer_, false), "a\\x1b[31m\n⟦\\xff你z!?⟧");
+  EXPECT_EQ(marked_text(example, tokenizer_, false), "a\\x1b[31m\n⟦\uFFFD你z!?⟧");
   EXPECT_EQ(marked_text(example_of("abc", {0, 0.5f, 1}), tokenizer_, false), "a⟦b⟧*0.5⟦c⟧");
   EXPECT_EQ(marked_text(example_of("ab", {0, 1}), tokenizer_, true),
             "\033[2ma\033[0m\033[32mb\033[0m");

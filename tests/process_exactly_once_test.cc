@@ -26,8 +26,9 @@ class ExactlyOnceTest : public InterruptedRunTest {
   // The data as the run in `run_dir` packed it; its own token cache must do.
   Dataset dataset(const std::string& run_dir) {
     const Tokenizer tokenizer = Tokenizer::open(dir_.file("model")).value();
+    const ExampleOptions options = RunConfig().example_options(dir_.file("model")).value();
     auto file = TokenFile::open_or_create(dir_.file(run_dir) + "/tokens.bin",
-                                          {dir_.file("text.jsonl")}, tokenizer, ExampleOptions());
+                                          {dir_.file("text.jsonl")}, tokenizer, options);
     CHECK(file.ok() && file->reused());
     return std::move(Dataset::create(file.take(), {32, 3}).value());
   }

@@ -189,12 +189,12 @@ TEST_F(Safetensors, RefusesBombsQuickly) {
   EXPECT_LT(seconds.count(), 5.0);
 }
 
-TEST_F(Safetensors, RefusesWhatIsNotARegularFile) {
+TEST_F(Safetensors, RefusesWhatIsNoRegularFile) {
   put_file(dir_.file("real"), file_of("{}", ""));
   std::filesystem::create_symlink("real", dir_.file("link"));
   ASSERT_EQ(mkfifo((dir_.file("fifo")).c_str(), 0600), 0);
   EXPECT_TRUE(SafetensorsFile::open(dir_.file("real")).ok());
-  EXPECT_EQ(SafetensorsFile::open(dir_.file("link")).status().code(), Exit::kBadData);
+  EXPECT_TRUE(SafetensorsFile::open(dir_.file("link")).ok()) << "the hub's cache is made of links";
   EXPECT_EQ(SafetensorsFile::open(dir_.file("fifo")).status().code(), Exit::kBadData);
   EXPECT_EQ(SafetensorsFile::open(dir_.path()).status().code(), Exit::kBadData);
   EXPECT_EQ(SafetensorsFile::open("/dev/zero").status().code(), Exit::kBadData);
