@@ -23,6 +23,16 @@ TEST(Utf8, KnowsEveryScalarValue) {
       s = {static_cast<char>(0xF0 | code >> 18), static_cast<char>(0x80 | (code >> 12 & 63)),
            static_cast<char>(0x80 | (code >> 6 & 63)), static_cast<char>(0x80 | (code & 63))};
     }
+    if (code < 0x110000 && !(code >= 0xD800 && code < 0xE000)) {
+      std::string written;
+      append_utf8(code, &written);
+      ASSERT_EQ(written, s) << code;
+      const std::string framed = "a" + s + "b";
+      const CodePoint ahead = code_point_at(framed, 1);
+      const CodePoint behind = code_point_before(framed, 1 + s.size());
+      ASSERT_TRUE(ahead.value == code && ahead.bytes == s.size()) << code;
+      ASSERT_TRUE(behind.value == code && behind.bytes == s.size()) << code;
+    }
     const bool scalar = code < 0x110000 && !(code >= 0xD800 && code < 0xE000);
     ASSERT_EQ(first_invalid_utf8(s), scalar ? std::string::npos : 0u) << "code point " << code;
     ASSERT_EQ(first_invalid_utf8("ab" + s + "c"), scalar ? std::string::npos : 2u) << code;
@@ -32,6 +42,19 @@ TEST(Utf8, KnowsEveryScalarValue) {
                                "\xFE", "\xF5\x80\x80\x80"}) {
     EXPECT_EQ(first_invalid_utf8(overlong), 0u);
   }
+}
+
+// The example of the Unicode Standard, section 3.9, table 3-11, and truncated sequences.
+TEST(Utf8, ReplacesMaximalSubparts) {
+  const std::string mark = "\xEF\xBF\xBD";
+  EXPECT_EQ(replace_invalid_utf8("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41"),
+            mark + mark + mark + mark + "A");
+  EXPECT_EQ(replace_invalid_utf8("\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41"),
+            mark + mark + mark + mark + mark + mark + mark + mark + "A");
+  EXPECT_EQ(replace_invalid_utf8("\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41"),
+            mark + mark + mark + mark + mark + mark + mark + mark + "A");
+  EXPECT_EQ(replace_invalid_utf8("a\xF0\x9F\x98"), "a" + mark);
+  EXPECT_EQ(replace_invalid_utf8("\u4e2d\U0001f600"), "\u4e2d\U0001f600");
 }
 
 }  // namespace

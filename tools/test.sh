@@ -13,6 +13,7 @@ cd "$(dirname "$0")/.."
 asan_tests=(
   options_test run_config_test run_file_test metrics_test cli_test
   model_config_test tensors_test safetensors_test hf_folder_test init_test upcycle_test
+  utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test packing_test dataset_test packed_step_test exactly_once_test
   chat_test example_test inspection_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
@@ -22,7 +23,7 @@ asan_tests=(
 )
 tsan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
-  pager_test checkpoint_test
+  pager_test checkpoint_test tokenizer_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
   root_promise_test trainer_fault_test packed_step_test exactly_once_test
 )

@@ -55,7 +55,7 @@ void AlignedText::replace(const std::vector<TokenRange>& matches, std::string_vi
     keep(done, match.begin);
     text += content;
     if (tracked_) {
-      const TokenRange from = match.end > 0 ? origin_[match.end - 1] : TokenRange{};
+      const TokenRange from = match.end > 0 ? origin_[match.end - 1] : TokenRange{begin_, begin_};
       origin.insert(origin.end(), content.size(), from);
     }
     done = match.end;

@@ -27,7 +27,8 @@ SCRIPTS = {
 }
 MARKS = [chr(c) for c in [*range(0x300, 0x370), *range(0x483, 0x488), *range(0x591, 0x5BE),
                           *range(0x64B, 0x660), 0x93C, 0x94D, 0x9BC, 0xE38, 0xE39, 0xF71, 0xF72,
-                          0xC3C, 0xEBA, 0x11A34, 0x3099, 0x309A, *range(0x20D0, 0x20F1), 0xFE0E, 0xFE0F, 0x1D165]]
+                          0xC3C, 0xEBA, 0x11A34, 0x3099, 0x309A,
+                          *range(0x20D0, 0x20F1), 0xFE0E, 0xFE0F, 0x1D165]]
 SPACES = [" ", "  ", "   ", "\t", "\n", "\r\n", "\r", "\n\n", " \n", "\n ", "\t\t", "\v", "\f",
           "\u00a0", "\u0085", "\u1680", "\u180e", "\u2003", "\u200a", "\u200b", "\u2028", "\u2029",
           "\u202f", "\u205f", "\u3000", "\ufeff", "\x1c", "\x1f"]
@@ -51,7 +52,8 @@ CODE = ["def f(x):\n    return x**2  # \u00b5\n",
         "for (int i = 0; i < n; ++i) {\n\tsum += a[i];\n}\n",
         "SELECT * FROM t WHERE a='it''s';", "<div class=\"x\">&nbsp;</div>",
         "{\"a\": [1, 2.5e-3]}",
-        "x\\n\\t\\u00e9", "https://example.org/a_b?c=%20#d", "a@b.org", "$E=mc^2$", "#!/bin/sh\nexit 0",
+        "x\\n\\t\\u00e9", "https://example.org/a_b?c=%20#d", "a@b.org", "$E=mc^2$",
+        "#!/bin/sh\nexit 0",
         "\\begin{equation}", "__init__", "camelCaseAndPascalCase", "0xDEADBEEF", "1,234,567.89",
         "-----", "=====", "/* ** */", "...", "?!?!", "\u2026\u2014\u201c\u201d"]
 PROSE = ["The quick brown fox jumps over the lazy dog.", "I'm sure they'd've said it's John's.",
@@ -61,7 +63,8 @@ PROSE = ["The quick brown fox jumps over the lazy dog.", "I'm sure they'd've sai
 
 
 def assigned(low, high):
-    return [chr(c) for c in range(low, high + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
+    points = map(chr, range(low, high + 1))
+    return [c for c in points if unicodedata.category(c) not in ("Cn", "Cs")]
 
 
 ALPHABETS = [assigned(*ends) for ends in SCRIPTS.values()]
