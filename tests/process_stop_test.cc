@@ -132,8 +132,9 @@ TEST_F(StopTest, EvaluationsStopToo) {
       start({"eval", "--model.path", dir_.file("model"), "--data.eval_path", dir_.file("long.txt"),
              "--data.sequence_len", "32", "--train.micro_batch_tokens", "64",
              "--train.eval_batches", "1000000", "--memory.disk", dir_.file("scratch")});
-  // Its folder is made when the signals are handled.
-  while (std::filesystem::is_empty(dir_.file("scratch")) && !process->has_ended()) {
+  // The model is loaded into its page file when the text is read.
+  const std::string own = dir_.file("scratch") + strf("/pagoda-eval-%d/pages.0", process->id());
+  while (!std::filesystem::exists(own) && !process->has_ended()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -66,11 +66,10 @@ CheckpointDirectory Trainer::checkpoints() const {
 Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool resume,
                                                 Storage* storage) {
   std::unique_ptr<Trainer> trainer(new Trainer(config, storage));
-  if (!resume) RETURN_IF_ERROR(trainer->announce());
-  RETURN_IF_ERROR(trainer->open_inputs());
   if (resume) {
     RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
+    RETURN_IF_ERROR(trainer->open_inputs());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     if (checkpoint.build != build_text()) {
       log_warn(strf("the checkpoint was saved by \"%s\", this is \"%s\": the run goes on, but not "
@@ -79,6 +78,8 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     }
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
+    RETURN_IF_ERROR(trainer->announce());
+    RETURN_IF_ERROR(trainer->open_inputs());
     const Status started = trainer->start_fresh();
     if (!started.ok()) trainer->remove_store();
     RETURN_IF_ERROR(started);
