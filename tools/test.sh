@@ -25,7 +25,7 @@ tsan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
-  root_promise_test trainer_fault_test packed_step_test exactly_once_test
+  root_promise_test trainer_fault_test exactly_once_test
 )
 
 jobs=$(nproc)
