@@ -229,14 +229,16 @@ class Program {
       const int64_t bytes = m_.specs[use.page].bytes;
       const uint64_t expected = version_[use.page];
       if (use.access != Access::kRead) version_[use.page] = clock_;
-      stream.enqueue([this, use, bytes, expected, next = clock_, data = lease.data(i)] {
+      // The work may run after this program is gone; the machine waits for it.
+      stream.enqueue([pager = m_.pager.get(), &findings = findings_, use, bytes, expected,
+                      next = clock_, data = lease.data(i)] {
         const int64_t at = use.access == Access::kCreate
                                ? -1
                                : first_difference(data, bytes, use.page, expected);
         // After a failed transfer contents are not what they should be, and nobody believes them.
-        if (at >= 0 && m_.pager->status().ok()) {
-          findings_.add(strf("page %u, version %llu: byte %lld of %lld is not of it", use.page,
-                             (unsigned long long)expected, (long long)at, (long long)bytes));
+        if (at >= 0 && pager->status().ok()) {
+          findings.add(strf("page %u, version %llu: byte %lld of %lld is not of it", use.page,
+                           (unsigned long long)expected, (long long)at, (long long)bytes));
         }
         if (use.access != Access::kRead) fill_version(data, bytes, use.page, next);
       });
