@@ -1,4 +1,4 @@
-// pagoda generate [run.toml] (--model.path DIR | --checkpoint RUN) --prompt TEXT [--prompt TEXT ...]
+// pagoda generate [run.toml] (--model.path DIR | --checkpoint RUN) --prompt TEXT [...]
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
