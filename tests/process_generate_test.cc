@@ -137,9 +137,9 @@ TEST_F(GenerateTest, ASignalEndsItCleanly) {
   const auto process = start(words);
   ASSERT_TRUE(process->wait_for_err("memory beyond the budgets")) << process->err();
   process->send(SIGINT);
-  expect_refused(process->wait(), 75, {"stopped by signal 2"});
+  expect_refused(process->wait(), 130, {"stopped by signal 2"});
   for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
-    EXPECT_EQ(entry.path().filename().string().find("pagoda-generate"), std::string::npos);
+    EXPECT_EQ(entry.path().filename().string().find("pagoda-scratch"), std::string::npos);
   }
 }
 

@@ -4,9 +4,10 @@
     python tools/check_generation.py FOLDER [--reference FOLDER] [--pagoda PROGRAM] [--flags "..."]
 
 --reference is what Transformers loads, FOLDER unless named: for an upcycled model the dense one it
-was made of. --flags go to pagoda ("--memory.device 100MiB"). Where the two choose different tokens the
-reference's margin between them is printed; a margin within rounding (--tolerance, of the largest
-logit) counts as agreement up to there. Prints a JSON object; exit 1 when a prompt disagrees.
+was made of. --flags go to pagoda ("--memory.device 100MiB"). Where the two choose different tokens
+the reference's margin between them is printed; a margin within rounding (--tolerance, of the
+largest logit) counts as agreement up to there. Prints a JSON object; exit 1 when a prompt
+disagrees.
 """
 
 import argparse
@@ -41,13 +42,14 @@ def parse_arguments():
     parser.add_argument("--pagoda", default="build/release/pagoda", help="the program")
     parser.add_argument("--new-tokens", type=int, default=48)
     parser.add_argument("--tolerance", type=float, default=1e-5)
-    parser.add_argument("--flags", default="", help="more flags of pagoda generate, in quotes")
+    parser.add_argument("--flags", default="", help="more flags of pagoda generate, quoted")
     return parser.parse_args()
 
 
 def run_pagoda(args):
     words = [args.pagoda, "generate", "--model.path", str(args.folder), "--train.dtype", "fp32",
-             "--max_new_tokens", str(args.new_tokens), "--json", "--quiet", *shlex.split(args.flags)]
+             "--max_new_tokens", str(args.new_tokens), "--json", "--quiet"]
+    words += shlex.split(args.flags)
     for prompt in PROMPTS:
         words += ["--prompt", prompt]
     return json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)

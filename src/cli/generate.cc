@@ -9,13 +9,15 @@
 namespace pagoda {
 namespace {
 
+// What a continuation depends on: of the run that generates, unless told otherwise.
+bool taken_from_run(const Option& option) {
+  return option.key == "data.chat_template" || option.key == "train.dtype";
+}
+
 // The options generation reads; a run file may hold the others too.
 bool read_by_generate(const Option& option) {
-  for (const char* key : {"model.path", "data.chat_template", "train.dtype", "train.threads",
-                          "train.host_devices"}) {
-    if (option.key == key) return true;
-  }
-  return option.section == "memory";
+  return taken_from_run(option) || option.section == "memory" || option.key == "model.path" ||
+         option.key == "train.threads" || option.key == "train.host_devices";
 }
 
 class GenerateCommand : public Command {
@@ -26,7 +28,9 @@ class GenerateCommand : public Command {
         .add_option("run_file", run_file_, "run file (TOML); flags win over it")
         ->type_name("RUN.toml");
     app()
-        .add_option("--checkpoint", flags_.checkpoint, "folder of a run: its newest checkpoint")
+        .add_option("--checkpoint", flags_.checkpoint,
+                    "folder of a run: its newest checkpoint; the run's dtype and chat template are "
+                    "used where no flag or run file gives others")
         ->type_name("RUN");
     app()
         .add_option("--prompt", flags_.prompts,
@@ -44,6 +48,9 @@ class GenerateCommand : public Command {
 
   Status run() override {
     if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    if (!flags_.checkpoint.empty()) {
+      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, taken_from_run));
+    }
     if (config_.model.path.empty() && flags_.checkpoint.empty()) {
       return Status(Exit::kUsage, "generate: no model; name --model.path or --checkpoint");
     }

@@ -35,7 +35,7 @@ Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_token
 // One continuation a prompt. `on_token(prompt, token)`, if there is one, is called as they come. A
 // prompt's continuation does not depend on the others, except that sampling draws for its place
 // among them. REQUIRES: the runner's cache is at least cache_for(prompts, max_new_tokens); no
-// prompt is empty. kStopped at the first signal, kDiverged when logits are not numbers.
+// prompt is empty. As stop_status at the first signal, kDiverged when logits are not numbers.
 Result<std::vector<Continuation>> generate(
     PassRunner& runner, const std::vector<TokenIds>& prompts, const GenerationSettings& settings,
     const std::function<void(size_t, uint32_t)>& on_token = nullptr);

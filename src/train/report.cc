@@ -81,10 +81,11 @@ int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
 }
 
 std::string cache_line(const ModelConfig& config, const StepSize& size) {
-  return strf("  %-12s %11s for %lld prompts with up to %lld tokens, in the workspace%s", "cache",
+  return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
               format_bytes(config.num_layers * size.cache.layer_elements(config) *
                            dtype_bytes(size.dtype)).c_str(),
-              (long long)size.cache.sequences, (long long)size.cache.positions,
+              (long long)size.cache.sequences, size.cache.sequences == 1 ? "" : "s",
+              (long long)size.cache.positions,
               size.training ? "; steps use it too" : "");
 }
 
