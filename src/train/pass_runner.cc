@@ -26,7 +26,7 @@ std::vector<int64_t> PassRunner::read_routing() {
   return {counts.begin(), counts.begin() + session_.shape().num_experts};
 }
 
-Status PassRunner::run_layers() {
+Status PassRunner::run_tasks(bool with_logits) {
   Executor& executor = session_.executor();
   TaskList tasks;
   plan_.embed(tasks);
@@ -43,14 +43,14 @@ Status PassRunner::run_layers() {
     forecast_.note(l, tokens_per_expert);
     plan_.forward_experts(l, tokens_per_expert, tasks);
   }
-  plan_.head(tasks);
+  if (with_logits) plan_.head(tasks);
   executor.run(tasks, nullptr, kGeneration);
   return Status();
 }
 
 Status PassRunner::run(const GenerationPass& pass) {
   session_.executor().begin_pass(pass);
-  const Status status = run_layers();
+  const Status status = run_tasks(!pass.wanted.empty());
   session_.executor().synchronize();  // queued work reads the pass
   RETURN_IF_ERROR(status);
   return session_.pager().status();

@@ -30,7 +30,7 @@ class PassRunner {
   const CacheSize& cache() const { return session_.options().size.cache; }
 
  private:
-  Status run_layers();
+  Status run_tasks(bool with_logits);
   std::vector<int64_t> read_routing();
 
   Session& session_;
