@@ -100,6 +100,18 @@ class Ops {
                                   const void* k, const void* v, const void* out, const float* lse,
                                   const void* dout, void* dq, void* dk, void* dv, Stream& s) = 0;
 
+  // Attention of new tokens over those before them, for generation. The cache has a row of keys and
+  // values for every position of every sequence: (sequences, capacity, 2 kv_heads head_dim), first
+  // the keys. Stores k and v of each new token t at position[t] of sequence[t]; then
+  //   out[t] = softmax(q[t] k^T / sqrt(head_dim)) v    over positions 0..position[t] of sequence[t]
+  // with probabilities in fp32. A token's result does not depend on which others are new with it.
+  // REQUIRES: position < capacity; the positions before are stored, by earlier calls or this one.
+  // sequence, position (T), q, k, v as for attention, out (T, heads head_dim)
+  virtual void cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
+                                const int32_t* sequence, const int32_t* position, const void* q,
+                                const void* k, const void* v, void* cache, void* out,
+                                Stream& s) = 0;
+
   // out = silu(gate) * up, product in fp32.   gate_up (n, 2f) = [gate | up], out (n, f)
   virtual void swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out,
                       Stream& s) = 0;

@@ -139,14 +139,14 @@ TEST_F(StopTest, EvaluationsStopToo) {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   // Another one beside it takes away what a killed one left, and nothing of the living.
-  std::filesystem::create_directory(dir_.file("scratch/pagoda-eval-1"));
-  put_file(dir_.file("scratch/pagoda-eval-1/pages.0"), "left by a killed one");
+  std::filesystem::create_directory(dir_.file("scratch/pagoda-scratch-1"));
+  put_file(dir_.file("scratch/pagoda-scratch-1/pages.0"), "left by a killed one");
   const ProcessResult other =
       run({"eval", "--model.path", dir_.file("model"), "--data.eval_path", dir_.file("text.jsonl"),
            "--data.sequence_len", "32", "--train.micro_batch_tokens", "64", "--memory.disk",
            dir_.file("scratch")});
   EXPECT_EQ(other.code, 0) << other.err;
-  EXPECT_FALSE(std::filesystem::exists(dir_.file("scratch/pagoda-eval-1")));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("scratch/pagoda-scratch-1")));
   EXPECT_FALSE(std::filesystem::is_empty(dir_.file("scratch")));
   process->send(SIGINT);
   expect_refused(process->wait(), 128 + SIGINT, {"stopped by signal 2 while evaluating"});

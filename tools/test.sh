@@ -18,13 +18,15 @@ asan_tests=(
   chat_test example_test inspection_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   residency_test pager_test plan_test ledger_test checkpoint_test
-  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
+  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
+  ops_cached_attention_test adam_test sampling_test text_stream_test generation_test
   root_promise_test trainer_fault_test
 )
 tsan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
-  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test adam_test
+  ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
+  ops_cached_attention_test adam_test generation_test
   root_promise_test trainer_fault_test exactly_once_test
 )
 

@@ -39,6 +39,9 @@ class CpuOps final : public Ops {
                           int64_t documents, const void* q, const void* k, const void* v,
                           const void* out, const float* lse, const void* dout, void* dq, void* dk,
                           void* dv, Stream& s) override;
+  void cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
+                        const int32_t* sequence, const int32_t* position, const void* q,
+                        const void* k, const void* v, void* cache, void* out, Stream& s) override;
   void swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out, Stream& s) override;
   void swiglu_backward(DType dt, const void* gate_up, const void* dact, const float* row_scale,
                        int64_t n, int64_t f, void* dgate_up, void* scaled_act, float* dscale,

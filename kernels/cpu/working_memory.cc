@@ -19,10 +19,11 @@ constexpr int64_t kSlabLeftBytes = kSlabCols * kRowBlock * kFloat;
 constexpr int64_t kPackedKinds = 4;
 constexpr int64_t kRowBuffersBytes = 1 * kMiB;  // small tiles and pieces of rows
 
-// What every thread has: a packed panel, its widened copy, sums of a tile, oneDNN's own scratch.
+// What every thread has: a packed panel, its widened copy, sums of a tile, oneDNN's own scratch;
+// the scores of a token over its cached keys.
 int64_t worker_bytes(const KernelSizes& sizes) {
   const int64_t panel = kGemmDepth * kGemmCols * kFloat;
-  return 4 * panel + kRowBuffersBytes + 5 * sizes.row_dim * kFloat;
+  return 4 * panel + kRowBuffersBytes + (5 * sizes.row_dim + sizes.cached_scores) * kFloat;
 }
 
 // What the stream's thread has besides, shared by the workers of a loop.

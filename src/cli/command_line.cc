@@ -43,6 +43,7 @@ void declare(CommandLine& line) {
   line.commands.push_back(add_init_command(root));
   line.commands.push_back(add_upcycle_command(root));
   line.commands.push_back(add_eval_command(root));
+  line.commands.push_back(add_generate_command(root));
   line.commands.push_back(add_export_command(root));
   for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));
   line.commands.push_back(add_data_command(root));

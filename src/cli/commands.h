@@ -36,6 +36,7 @@ CommandPtr add_train_command(CLI::App& root);
 CommandPtr add_init_command(CLI::App& root);
 CommandPtr add_upcycle_command(CLI::App& root);
 CommandPtr add_eval_command(CLI::App& root);
+CommandPtr add_generate_command(CLI::App& root);
 CommandPtr add_export_command(CLI::App& root);
 CommandPtr add_data_command(CLI::App& root);  // inspect
 CommandPtr add_doctor_command(CLI::App& root);

@@ -44,7 +44,9 @@ class EvalCommand : public Command {
 
   Status run() override {
     if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
-    if (!flags_.checkpoint.empty()) RETURN_IF_ERROR(take_settings_of_run());
+    if (!flags_.checkpoint.empty()) {
+      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, taken_from_run));
+    }
     if (config_.model.path.empty() && flags_.checkpoint.empty()) {
       return Status(Exit::kUsage, "eval: nothing to evaluate; name --model.path or --checkpoint");
     }
@@ -56,22 +58,6 @@ class EvalCommand : public Command {
   }
 
  private:
-  // Gives the options that neither a flag nor the run file has set the values of the run.
-  Status take_settings_of_run() {
-    ASSIGN_OR_RETURN(const std::string settings, checkpoint_settings(flags_.checkpoint));
-    const auto items = parse_run_file(settings, "the checkpoint's configuration", table_);
-    if (!items.ok()) {
-      return Status(Exit::kMismatch, "a build with other options made this checkpoint: " +
-                                         items.status().message());
-    }
-    for (const RunFileItem& item : items.value()) {
-      const Option& option = *table_.find(item.key);
-      if (!taken_from_run(option) || app().count("--" + item.key) > 0) continue;
-      RETURN_IF_ERROR(option.assign(item.texts));
-    }
-    return Status();
-  }
-
   std::string run_file_;
   EvalFlags flags_;
   RunConfig config_;

@@ -11,6 +11,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/number_text.h"
+#include "train/commands.h"
 
 namespace pagoda {
 namespace {
@@ -227,6 +228,22 @@ Status load_run_file(CLI::App& app, const OptionTable& table, const std::string&
     app.parse_from_stream(in);
   } catch (const CLI::ParseError& parse_error) {
     return Status(Exit::kUsage, parse_error.what());
+  }
+  return Status();
+}
+
+Status load_run_settings(const CLI::App& app, const OptionTable& table, const std::string& run,
+                         const std::function<bool(const Option&)>& taken) {
+  ASSIGN_OR_RETURN(const std::string settings, checkpoint_settings(run));
+  const auto items = parse_run_file(settings, "the checkpoint's configuration", table);
+  if (!items.ok()) {
+    return Status(Exit::kMismatch, "a build with other options made this checkpoint: " +
+                                       items.status().message());
+  }
+  for (const RunFileItem& item : items.value()) {
+    const Option& option = *table.find(item.key);
+    if (!taken(option) || app.count("--" + item.key) > 0) continue;
+    RETURN_IF_ERROR(option.assign(item.texts));
   }
   return Status();
 }

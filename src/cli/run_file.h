@@ -48,4 +48,10 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
 // argv. kNoInput when the file cannot be read, else as parse_run_file.
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path);
 
+// Likewise from the newest checkpoint of a run, but only those for which `taken` is true; call
+// after load_run_file. kMismatch when another build made the checkpoint, else as
+// checkpoint_settings.
+Status load_run_settings(const CLI::App& app, const OptionTable& table, const std::string& run,
+                         const std::function<bool(const Option&)>& taken);
+
 }  // namespace pagoda

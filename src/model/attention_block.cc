@@ -36,12 +36,11 @@ void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* w
                         at(a.dqkv, k_at), w.layer_grad + o.k_norm, s);
 }
 
-// Everything up to the attention's output, which the backward needs again.
-void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
-                             Documents documents, const StepSpace& w, Stream& s) const {
+// Queries and keys into a.rotated, values into a.qkv.
+void Blocks::project_attention(int64_t layer, int64_t b, const void* weights, const void* x,
+                               const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const AttentionShape shape = attention_shape();
-  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const LayerOffsets& o = offsets_[layer];
   const float eps = static_cast<float>(c_.rms_norm_eps);
   const AttentionSpace& a = w.attention;
@@ -57,6 +56,15 @@ void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, cons
   // q and k heads are neighbours, so one call rotates both.
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             shape.qkv_stride, false, a.rotated, s);
+}
+
+// Everything up to the attention's output, which the backward needs again.
+void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
+                             Documents documents, const StepSpace& w, Stream& s) const {
+  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const AttentionShape shape = attention_shape();
+  const AttentionSpace& a = w.attention;
+  project_attention(layer, b, weights, x, w, s);
   ops_.attention(dt_, shape, documents.start.data(),
                  static_cast<int64_t>(documents.start.size()) - 1, a.rotated, at(a.rotated, k_at),
                  at(a.qkv, v_at), a.out, a.lse, s);
@@ -64,8 +72,26 @@ void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, cons
 
 void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void* x,
                        Documents documents, void* middle, const StepSpace& w, Stream& s) const {
-  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   attention_inner(layer, b, weights, x, documents, w, s);
+  add_attention(layer, weights, x, middle, w, s);
+}
+
+void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
+                              const StepSpace& w, Stream& s) const {
+  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const AttentionSpace& a = w.attention;
+  project_attention(layer, 0, weights, x, w, s);
+  ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
+                        w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
+                        at(w.cache.keys_and_values, layer * size_.cache.layer_elements(c_)), a.out,
+                        s);
+  add_attention(layer, weights, x, middle, w, s);
+}
+
+// middle = x + what attention found
+void Blocks::add_attention(int64_t layer, const void* weights, const void* x, void* middle,
+                           const StepSpace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   ops_.linear(dt_, w.attention.out, at(weights, offsets_[layer].o), t, c_.num_heads * c_.head_dim,
               d, dt_, w.attention.projected, s);
   ops_.add(dt_, x, dt_, w.attention.projected, t * d, middle, s);

@@ -108,4 +108,15 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
                         at(w.dresidual, b * t * d), w.table_grad, s);
 }
 
+void Blocks::logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
+                    const StepSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size;
+  const void* table = tied_embedding ? tied_embedding : at(weights, d);
+  void* rows = w.attention.projected;
+  ops_.gather_rows(dt_, x, w.cache.wanted, n, d, rows, s);
+  ops_.rmsnorm(dt_, rows, weights, static_cast<float>(c_.rms_norm_eps), n, 1, d, d, w.head.normed,
+               w.head.rstd, s);
+  ops_.linear(dt_, w.head.normed, table, n, d, c_.vocab_size, DType::kF32, w.head.logits, s);
+}
+
 }  // namespace pagoda

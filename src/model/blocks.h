@@ -27,6 +27,9 @@ class Blocks {
  public:
   Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops);
 
+  // Rows of a microbatch from here on, at most those the spaces were made for.
+  void set_microbatch_tokens(int64_t tokens) { size_.microbatch_tokens = tokens; }
+
   // Rows [first, first + T) of the step are microbatch b: first = b * T.
   // document_start is relative to the microbatch, in host memory.
   struct Documents {
@@ -42,6 +45,10 @@ class Blocks {
   // dresidual rows of b: gradient of `middle` in, of x out.
   void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
                           Documents documents, const StepSpace& w, Stream& s) const;
+
+  // Likewise for a pass of generation, microbatch 0, whose tokens attend to the cache and join it.
+  void cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
+                        const StepSpace& w, Stream& s) const;
 
   // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept, or with
   // `replay` where they come from.
@@ -81,6 +88,10 @@ class Blocks {
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
             double total_weight, const StepSpace& w, Stream& s) const;
 
+  // Logits of the first n wanted rows of x (w.cache.wanted) into w.head.logits (n, V).
+  void logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
+              const StepSpace& w, Stream& s) const;
+
   const LayerOffsets& offsets(int64_t layer) const { return offsets_[layer]; }
 
  private:
@@ -98,8 +109,12 @@ class Blocks {
                              Stream& s) const;
   void norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
                                       const StepSpace& w, Stream& s) const;
+  void project_attention(int64_t layer, int64_t b, const void* weights, const void* x,
+                         const StepSpace& w, Stream& s) const;
   void attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
                        Documents documents, const StepSpace& w, Stream& s) const;
+  void add_attention(int64_t layer, const void* weights, const void* x, void* middle,
+                     const StepSpace& w, Stream& s) const;
 
   ModelConfig c_;
   StepSize size_;

@@ -1,7 +1,5 @@
 #include "model/workspace.h"
 
-#include <algorithm>
-
 namespace pagoda {
 namespace {
 
@@ -59,11 +57,21 @@ HeadSpace carve_head(Carver& carver, const ModelConfig& c, const StepSize& size)
   return h;
 }
 
+CacheSpace carve_cache(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  CacheSpace k;
+  if (size.cache.sequences == 0) return k;
+  k.sequence = carver.take<int32_t>(size.pass_tokens());
+  k.wanted = carver.take<int32_t>(size.pass_tokens());
+  k.keys_and_values = carver.take_bytes(c.num_layers * size.cache.layer_elements(c) *
+                                        dtype_bytes(size.dtype));
+  return k;
+}
+
 }  // namespace
 
 void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
                       const StepSize& size) {
-  const int64_t n = size.tokens(), t = size.microbatch_tokens, m = size.microbatches;
+  const int64_t n = size.tokens(), m = size.microbatches;
   const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
   const int64_t k = c.experts_per_token, e = c.num_experts;
   tokens = carver.take<int32_t>(n);
@@ -86,7 +94,18 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   attention = carve_attention(carver, c, size);
   mlp = carve_mlp(carver, c, size);
   head = carve_head(carver, c, size);
+  Carver during_training = carver;
+  cache = carve_cache(carver, c, size);
   if (!size.training) return;
+  carve_training(during_training, c, table, size);
+  carver.used = std::max(carver.used, during_training.used);
+}
+
+void StepSpace::carve_training(Carver& carver, const ModelConfig& c, const TensorTable& table,
+                               const StepSize& size) {
+  const int64_t n = size.tokens(), t = size.microbatch_tokens, m = size.microbatches;
+  const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
+  const int64_t k = c.experts_per_token, e = c.num_experts;
   dweights = carver.take<float>(n * k);
   dresidual = carver.take_bytes(n * d * mat);
   dnormed = carver.take_bytes(t * d * mat);

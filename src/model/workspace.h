@@ -5,6 +5,7 @@
 // experts, f ffn, R = kRowBlock, V vocabulary. "mat" elements are of the compute dtype.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/bytes.h"
@@ -30,12 +31,25 @@ struct Carver {
   }
 };
 
+// What generation keeps of the tokens before the newest.
+struct CacheSize {
+  int64_t sequences = 0;  // that are generated together; 0: no generation
+  int64_t positions = 0;  // of each
+
+  int64_t layer_elements(const ModelConfig& c) const {
+    return sequences * positions * 2 * c.num_kv_heads * c.head_dim;
+  }
+};
+
 struct StepSize {
   int64_t microbatches = 0;
   int64_t microbatch_tokens = 0;
   DType dtype = DType::kF32;
   bool training = true;
+  CacheSize cache;
   int64_t tokens() const { return microbatches * microbatch_tokens; }
+  // New tokens of a pass of generation, at most; their logits fit in HeadSpace too.
+  int64_t pass_tokens() const { return std::min(kRowBlock, microbatch_tokens); }
 };
 
 // One microbatch at a time.
@@ -72,6 +86,14 @@ struct HeadSpace {
   void* dnormed = nullptr;   // (T, d) mat, training
 };
 
+// P new tokens of a pass of generation. A training session has it in the bytes that only a training
+// step uses, and generates between steps.
+struct CacheSpace {
+  int32_t* sequence = nullptr;     // (P) of each new token
+  int32_t* wanted = nullptr;       // (P) the tokens whose logits are wanted
+  void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
+};
+
 // On device 0.
 struct StepSpace {
   // The step's input.
@@ -106,9 +128,14 @@ struct StepSpace {
   AttentionSpace attention;
   MlpSpace mlp;
   HeadSpace head;
+  CacheSpace cache;
 
   void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
              const StepSize& size);
+
+ private:
+  void carve_training(Carver& carver, const ModelConfig& config, const TensorTable& table,
+                      const StepSize& size);
 };
 
 // On every device that computes experts.

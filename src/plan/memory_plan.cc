@@ -196,11 +196,10 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
   if (budget.device_bytes < plan.min_device_bytes) {
     return Status(Exit::kDeviceMemory,
                   strf("memory.device is %s but a step needs at least %s (%s of it workspace); "
-                       "raise memory.device, or lower train.tokens_per_step or "
-                       "train.micro_batch_tokens",
+                       "raise memory.device, or lower %s",
                        format_bytes(budget.device_bytes).c_str(),
                        format_bytes_up(plan.min_device_bytes).c_str(),
-                       format_bytes(fixed_most).c_str()));
+                       format_bytes(fixed_most).c_str(), budget.lower));
   }
   if (budget.host_bytes < plan.min_host_bytes) {
     return Status(Exit::kHostMemory,

@@ -22,6 +22,8 @@ struct MemoryBudget {
   int64_t device_bytes = 0;          // of each device
   int64_t host_bytes = 0;
   std::vector<int64_t> fixed_bytes;  // workspace on each device
+  // Settings that take less device memory when they are lower, for the refusal.
+  const char* lower = "train.tokens_per_step or train.micro_batch_tokens";
 };
 
 struct MemoryPlan {

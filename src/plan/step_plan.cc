@@ -58,8 +58,9 @@ void StepPlan::embed(TaskList& tasks) const {
 void StepPlan::forward_layer(int64_t layer, TaskList& tasks) const {
   const PageId weights = pages_.weights(shape_.layer_record[layer]);
   const bool forward_only = !options_.training;
+  const TaskKind kind = options_.generating ? TaskKind::kCachedAttention : TaskKind::kAttention;
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
-    Task attention = task(TaskKind::kAttention, Phase::kForward, layer, b);
+    Task attention = task(kind, Phase::kForward, layer, b);
     attention.use(weights, kDevice0, Access::kRead);
     attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead, forward_only);
     attention.use(pages_.middle(layer, b), kDevice0, Access::kCreate);
@@ -132,8 +133,10 @@ void StepPlan::forward_experts(int64_t layer, std::span<const int64_t> tokens_pe
 }
 
 void StepPlan::head(TaskList& tasks) const {
+  TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
+  if (options_.generating) kind = TaskKind::kLogits;
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
-    Task t = task(options_.training ? TaskKind::kHead : TaskKind::kLoss, Phase::kForward, -1, b);
+    Task t = task(kind, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
     t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
     if (shape_.tied_embeddings) {

@@ -15,6 +15,7 @@ enum class TaskKind : uint8_t {
   kPrefetch,           // no work: its pages are brought up ahead of use
   kEmbed,              // tokens -> layer_input(0)
   kAttention,          // layer_input -> middle
+  kCachedAttention,    // likewise, over the cached keys of the tokens before
   kRoute,              // middle -> normed rows, chosen experts
   kIndex,              // chosen experts of the whole step -> rows of each expert
   kDispatch,           // rows of one expert's block -> inbound
@@ -24,6 +25,7 @@ enum class TaskKind : uint8_t {
   kDenseMlp,           // middle -> next layer_input, for layers without experts
   kHead,               // loss and its gradient
   kLoss,               // the loss alone
+  kLogits,             // of the last tokens, to choose the next by
   kRouteReplay,        // backward: as kRoute with the choices of the forward
   kDispatchBackward,
   kExpertBackward,

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
+#include "model/sampling.h"
 #include "train/run_config.h"
 
 namespace pagoda {
@@ -32,6 +34,18 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags);
 
 // The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.
 Result<std::string> checkpoint_settings(const std::string& run);
+
+struct GenerateFlags {
+  std::string checkpoint;  // as EvalFlags
+  std::vector<std::string> prompts;
+  bool chat = false;  // a prompt is a user's turn in config.data.chat_template
+  int64_t max_new_tokens = 128;
+  SamplingSettings sampling;
+  bool json = false;
+};
+// Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
+// prompts' at the end; or one JSON object with texts, tokens and what was moved.
+Status run_generate(const RunConfig& config, const GenerateFlags& flags);
 
 struct InitFlags {
   std::string config_path;     // a Hugging Face config.json

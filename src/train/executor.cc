@@ -72,6 +72,8 @@ void Executor::begin_step(const StepBatch& batch) {
   const int64_t n = setup_.size.tokens();
   CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
   CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
+  tokens_ = n;
+  blocks_.set_microbatch_tokens(setup_.size.microbatch_tokens);
   s.copy(step_.tokens, batch.tokens.data(), n * 4);
   s.copy(step_.targets, batch.targets.data(), n * 4);
   s.copy(step_.positions, batch.positions.data(), n * 4);
@@ -81,6 +83,21 @@ void Executor::begin_step(const StepBatch& batch) {
   } else {
     s.copy(step_.padding, batch.padding.data(), n);
   }
+}
+
+void Executor::begin_pass(const GenerationPass& pass) {
+  CHECK(setup_.size.cache.sequences > 0, "no room for a cache");
+  const auto n = static_cast<int64_t>(pass.tokens.size());
+  CHECK(n > 0 && n <= setup_.size.pass_tokens());
+  tokens_ = n;
+  wanted_ = static_cast<int64_t>(pass.wanted.size());
+  blocks_.set_microbatch_tokens(n);
+  Stream& s = *compute_[0];
+  s.copy(step_.tokens, pass.tokens.data(), n * 4);
+  s.copy(step_.positions, pass.positions.data(), n * 4);
+  s.copy(step_.cache.sequence, pass.sequences.data(), n * 4);
+  cpu_ops().fill_zero(step_.padding, n, s);
+  s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
 void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert) {
@@ -127,12 +144,14 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
     case TaskKind::kAttention:
       return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step_, s);
+    case TaskKind::kCachedAttention:
+      return blocks_.cached_attention(l, page(0), page(1), page(2), step_, s);
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), s);
     case TaskKind::kIndex:
-      return cpu_ops().index_rows(step_.experts, setup_.size.tokens(),
-                                  setup_.config.experts_per_token, setup_.config.num_experts,
-                                  first_row_[l].data(), step_.rows, step_.choices, s);
+      return cpu_ops().index_rows(step_.experts, tokens_, setup_.config.experts_per_token,
+                                  setup_.config.num_experts, first_row_[l].data(), step_.rows,
+                                  step_.choices, s);
     case TaskKind::kDispatch: return blocks_.dispatch(first, n, page(0), false, step_, s);
     case TaskKind::kExpert: return blocks_.expert(page(0), page(1), n, page(2), expert, s);
     case TaskKind::kCombine: return blocks_.combine(first, n, page(0), false, step_, s);
@@ -143,6 +162,9 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kLoss:
       return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
                           task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, step_, s);
+    case TaskKind::kLogits:
+      return blocks_.logits(wanted_, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1), step_,
+                            s);
     case TaskKind::kRouteReplay:
       blocks_.route(l, b, page(0), page(1), choices(1), true, step_, s);
       return blocks_.begin_sum_backward(l, b, page(0), step_, s);
@@ -246,6 +268,14 @@ std::vector<double> Executor::loss_sums() {
   s.copy(sums.data(), step_.loss_sums, static_cast<int64_t>(sums.size() * sizeof(double)));
   s.synchronize();
   return sums;
+}
+
+void Executor::read_logits(int64_t i, std::vector<float>& logits) {
+  const int64_t v = setup_.config.vocab_size;
+  logits.resize(static_cast<size_t>(v));
+  Stream& s = *compute_[0];
+  s.copy(logits.data(), step_.head.logits + i * v, v * 4);
+  s.synchronize();
 }
 
 double Executor::square_sum(int64_t record) const {

@@ -40,6 +40,12 @@ struct StepBatch {
   int64_t unpadded_tokens(int64_t begin, int64_t end) const;
 };
 
+// One pass of generation: the next tokens of some sequences, those of a sequence in order.
+struct GenerationPass {
+  std::vector<int32_t> tokens, positions, sequences;  // (n), n <= StepSize::pass_tokens()
+  std::vector<int32_t> wanted;                        // the tokens whose logits are wanted
+};
+
 class Executor {
  public:
   struct Setup {
@@ -64,6 +70,8 @@ class Executor {
 
   // Copies the step's input to device 0. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
+  // Likewise the input of a pass of generation, whose tasks follow.
+  void begin_pass(const GenerationPass& pass);
   // Tokens per expert of a layer, needed by its kIndex task. (num_experts)
   void set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert);
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
@@ -83,6 +91,8 @@ class Executor {
   // After synchronize(): the loss sum of each microbatch, and each record's squared gradient norm.
   std::vector<double> loss_sums();
   double square_sum(int64_t record) const;
+  // Waits for device 0: the logits of a pass's i-th wanted token. (V)
+  void read_logits(int64_t i, std::vector<float>& logits);
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
   // True once an update made a weight that is not finite: nothing may be saved any more.
@@ -114,6 +124,8 @@ class Executor {
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<Span>> spans_;  // [record]
   const StepBatch* batch_ = nullptr;
+  int64_t tokens_ = 0;  // of the step or pass in hand
+  int64_t wanted_ = 0;  // of the pass in hand
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};

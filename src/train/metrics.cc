@@ -24,6 +24,8 @@ const char* type_name(MetricsType type) {
       return "step";
     case MetricsType::kEval:
       return "eval";
+    case MetricsType::kSample:
+      return "sample";
     case MetricsType::kCheckpoint:
       return "checkpoint";
     case MetricsType::kWarn:
@@ -99,9 +101,10 @@ void MetricsFile::keep_until(int64_t step) {
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (step_of(object) > step) break;
     bytes_ += static_cast<int64_t>(line.size()) + 1;
-    if (step_of(object) < 0 || object.value("type", Json()) != type_name(MetricsType::kEval)) {
-      continue;
-    }
+    if (step_of(object) < 0) continue;
+    const Json type = object.value("type", Json());
+    if (type == type_name(MetricsType::kSample)) last_sample_step_ = step_of(object);
+    if (type != type_name(MetricsType::kEval)) continue;
     const Json loss = object.value("loss", Json());
     evals_.add(step_of(object), loss.is_number() ? loss.get<double>() : NAN);
   }

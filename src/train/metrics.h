@@ -15,7 +15,7 @@
 
 namespace pagoda {
 
-enum class MetricsType : uint8_t { kRun, kStep, kEval, kCheckpoint, kWarn };
+enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kWarn };
 
 // An object, already written as JSON.
 struct MetricsObject {
@@ -48,6 +48,7 @@ class MetricsFile {
   //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
   // What the lines that open() kept tell.
   const EvalHistory& evals() const { return evals_; }
+  int64_t last_sample_step() const { return last_sample_step_; }  // -1: none
 
   // A failed write warns once and loses that line only; it never stops a run.
   void write(MetricsType type, const MetricsFields& fields);
@@ -59,6 +60,7 @@ class MetricsFile {
   int file_;
   int64_t bytes_ = 0;  // length of the whole lines in the file
   EvalHistory evals_;
+  int64_t last_sample_step_ = -1;
   std::string path_;
   bool warned_ = false;
 };

@@ -55,6 +55,7 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
   sizes.heads = config.num_heads;
   sizes.tokens = size.tokens();
   sizes.document_len = size.microbatch_tokens;
+  sizes.cached_scores = size.cache.positions * (config.num_heads / config.num_kv_heads);
   return sizes;
 }
 
@@ -71,6 +72,31 @@ int64_t record_bytes(const TensorTable& table, const StepSize& size) {
   int64_t largest = 0;
   for (const RecordSpec& record : table.records) largest = std::max(largest, record.num_elements);
   return size.training ? 0 : largest * 4;
+}
+
+// Logits of one token, and what sampling sorts of them.
+int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
+  constexpr int64_t kCandidateBytes = 3 * 16, kLogitBytes = 4;
+  return size.cache.sequences > 0 ? config.vocab_size * (kCandidateBytes + kLogitBytes) : 0;
+}
+
+std::string cache_line(const ModelConfig& config, const StepSize& size) {
+  return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
+              format_bytes(config.num_layers * size.cache.layer_elements(config) *
+                           dtype_bytes(size.dtype)).c_str(),
+              (long long)size.cache.sequences, size.cache.sequences == 1 ? "" : "s",
+              (long long)size.cache.positions,
+              size.training ? "; steps use it too" : "");
+}
+
+const char* residence_line(const SessionOptions& options, const MemoryPlan& memory) {
+  if (!options.size.training) {
+    return memory.state_on_device ? "everything fits on the device: nothing pages"
+                                  : "experts page";
+  }
+  return memory.state_on_device
+             ? "everything fits on the device: nothing pages, the optimizer runs there"
+             : "the optimizer runs on the host, expert by expert";
 }
 
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
@@ -115,7 +141,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
          options.devices *
              kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
-         step_bytes(config, options.size) + record_bytes(table, options.size);
+         step_bytes(config, options.size) + record_bytes(table, options.size) +
+         sampling_bytes(config, options.size);
 }
 
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
@@ -159,9 +186,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
-  lines.push_back(memory.state_on_device
-                      ? "everything fits on the device: nothing pages, the optimizer runs there"
-                      : "the optimizer runs on the host, expert by expert");
+  if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
+  lines.push_back(residence_line(options, memory));
   lines.push_back(strf("memory beyond the budgets: at most %s",
                        format_bytes_up(fixed_overhead_bytes(config, options)).c_str()));
   return lines;

@@ -7,6 +7,7 @@
 #include "checkpoint/upcycle.h"
 #include "train/batch.h"
 #include "train/commands.h"
+#include "train/model_input.h"
 #include "train/report.h"
 #include "train/scratch_folder.h"
 #include "train/stop_signal.h"
@@ -15,33 +16,9 @@
 namespace pagoda {
 namespace {
 
-std::string checkpoints_of(const std::string& run) { return run + "/checkpoints"; }
-
 // Storage for reading a run's checkpoints; small files and one page at a time.
 Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
   return open_storage(IoKind::kThreads, run);
-}
-
-Status require_run(const std::string& run, Storage* storage) {
-  if (storage->exists(run)) return Status();
-  return Status(Exit::kNoInput, strf("%s: no such folder; name the train.output_dir of a run",
-                                     printable(run).c_str()));
-}
-
-Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
-  RETURN_IF_ERROR(require_run(run, storage));
-  const CheckpointDirectory directory(storage, checkpoints_of(run));
-  return step < 0 ? directory.newest() : directory.load(step);
-}
-
-// The folder a run started from, where it was then or, if not empty, at `now`.
-Result<HfFolder> open_initial_folder(const RunCheckpoint& checkpoint, const std::string& now) {
-  const std::string& path = now.empty() ? checkpoint.model_path : now;
-  ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(path));
-  if (folder.config().json == checkpoint.model_json) return folder;
-  return Status(Exit::kMismatch,
-                strf("%s has another config.json than the run started from; name the folder it "
-                     "started from", path.c_str()));
 }
 
 // A forward-only session over a source of weights, in a store of its own that is removed after.
@@ -77,22 +54,12 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
   ScratchFolder scratch(disk, storage.get());
-  std::unique_ptr<HfFolder> folder;
-  std::unique_ptr<WeightSource> source;
-  if (flags.checkpoint.empty()) {
-    ASSIGN_OR_RETURN(HfFolder opened, HfFolder::open(config.model.path));
-    folder = std::make_unique<HfFolder>(std::move(opened));
-    source = weights_of_folder(*folder);
-  } else {
-    ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
-                     find_checkpoint(flags.checkpoint, -1, storage.get()));
-    ASSIGN_OR_RETURN(HfFolder opened, open_initial_folder(checkpoint, config.model.path));
-    folder = std::make_unique<HfFolder>(std::move(opened));
-    ASSIGN_OR_RETURN(source, weights_of_checkpoint(checkpoint, storage.get()));
-  }
-  RETURN_IF_ERROR(folder->config().check_document_len(config.data.sequence_len));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(folder->directory()));
-  ASSIGN_OR_RETURN(const ExampleOptions examples, config.example_options(folder->directory()));
+  ASSIGN_OR_RETURN(const ModelInput model,
+                   open_model(config.model.path, flags.checkpoint, storage.get()));
+  RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(*model.folder));
+  ASSIGN_OR_RETURN(const ExampleOptions examples,
+                   config.example_options(model.folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
@@ -102,8 +69,8 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   order.order = RowOrder::kInOrder;
   order.too_long = config.data.too_long;
   ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
-  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *source, dataset, storage.get(),
-                                                         scratch.path()));
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *model.weights, dataset,
+                                                         storage.get(), scratch.path()));
   const double loss = total.loss / total.weight;
   if (!std::isfinite(loss)) {
     return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "
@@ -163,7 +130,7 @@ Status run_export(const ExportFlags& flags) {
 Status run_ckpt_list(const CkptFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
   RETURN_IF_ERROR(require_run(flags.run, storage.get()));
-  const CheckpointDirectory directory(storage.get(), checkpoints_of(flags.run));
+  const CheckpointDirectory directory(storage.get(), flags.run + "/checkpoints");
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
   if (steps.empty()) {
     return Status(Exit::kNoCheckpoint, strf("no checkpoint in %s", directory.path().c_str()));

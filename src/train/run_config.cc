@@ -63,6 +63,16 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
 }
 
+void declare_sample(RunConfig& c, OptionTable& t) {
+  t.section("sample", "Samples: what the model makes of prompts before, during and after");
+  t.add("prompts", c.sample.prompts, kRunOnly, "texts to continue, always by the likeliest token");
+  t.add("max_new_tokens", c.sample.max_new_tokens, kRunOnly, "length of a continuation, at most",
+        "tokens");
+  t.add("steps", c.sample.steps, kRunOnly, "distance of samples; 0: only before and after",
+        "steps");
+  t.add("chat", c.sample.chat, kRunOnly, "a prompt is a user's turn in data.chat_template");
+}
+
 void declare_optim(RunConfig& c, OptionTable& t) {
   t.section("optim", "Optimizer (AdamW)");
   t.add("learning_rate", c.optim.learning_rate, kResults, "learning rate at its peak");
@@ -160,6 +170,15 @@ Status check_optim(const RunConfig::Optim& o, int64_t steps) {
                 strf("must not exceed train.steps = %lld", (long long)steps));
 }
 
+Status check_sample(const RunConfig::Sample& s) {
+  RETURN_IF_ERROR(check_range("sample.max_new_tokens", s.max_new_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(check_range("sample.steps", s.steps, 0, int64_t{1} << 40));
+  for (const std::string& prompt : s.prompts) {
+    if (prompt.empty()) return refuse("sample.prompts", "\"\"", "there is nothing to continue");
+  }
+  return Status();
+}
+
 Status check_budget(const char* key, const MemorySize& size) {
   if (size.resolve(INT64_MAX, 1) > 0) return Status();
   return refuse(key, toml_string(size.text()), "must be above 0, for example \"2GiB\" or \"30%\"");
@@ -188,6 +207,7 @@ Status missing(const char* key, const char* what) {
 void RunConfig::declare(OptionTable& table) {
   declare_inputs(*this, table);
   declare_train(*this, table);
+  declare_sample(*this, table);
   declare_optim(*this, table);
   declare_memory(*this, table);
 }
@@ -195,6 +215,7 @@ void RunConfig::declare(OptionTable& table) {
 Status RunConfig::validate() const {
   RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
+  RETURN_IF_ERROR(check_sample(sample));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
   return check_memory(memory);
 }

@@ -54,6 +54,13 @@ struct RunConfig {
     int64_t host_devices = 1;
   } train;
 
+  struct Sample {
+    std::vector<std::string> prompts;
+    int64_t max_new_tokens = 64;
+    int64_t steps = 0;
+    bool chat = false;
+  } sample;
+
   struct Optim {
     double learning_rate = 1e-5;
     double weight_decay = 0.01;

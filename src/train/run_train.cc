@@ -17,6 +17,7 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kMostFailedSaves = 3;
+constexpr size_t kMostSampleChars = 2000;  // of a sample that are printed; all are in the metrics
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -38,9 +39,11 @@ class TrainRun {
  private:
   Status one_step();
   bool due(int64_t every) const;
+  bool samples_due() const;
   Status between_steps();
   Status stop(int signal);
   Status evaluate();
+  Status sample();
   Status save();
   Status commit();
   void warn(const std::string& text);
@@ -70,6 +73,8 @@ Status TrainRun::run(bool resumed) {
   // A signal may have come between a step and its evaluation.
   const bool evaluated = evals_.last_step == trainer_->steps_done();
   if (due(config_.train.eval_steps) && !evaluated) RETURN_IF_ERROR(evaluate());
+  const bool sampled = metrics_->last_sample_step() == trainer_->steps_done();
+  if (samples_due() && !sampled) RETURN_IF_ERROR(sample());
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
   while (trainer_->steps_done() < config_.train.steps) {
     RETURN_IF_ERROR(one_step());
@@ -165,9 +170,16 @@ bool TrainRun::due(int64_t every) const {
   return every > 0 && (step == config_.train.steps || step % every == 0);
 }
 
+// Before the first step, after the last, and in between.
+bool TrainRun::samples_due() const {
+  const int64_t step = trainer_->steps_done();
+  return step == 0 || step == config_.train.steps || due(config_.sample.steps);
+}
+
 Status TrainRun::between_steps() {
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
   if (due(config_.train.eval_steps)) RETURN_IF_ERROR(evaluate());
+  if (samples_due()) RETURN_IF_ERROR(sample());
   if (const int signal = stop_requested(); signal != 0) return stop(signal);
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
   return Status();
@@ -196,6 +208,36 @@ Status TrainRun::commit() {
   const double save_s = seconds_since(start);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
   metrics_->write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
+  return Status();
+}
+
+// Weights that give no token are looked at again by the next step and the next save; samples are
+// only to be read.
+Status TrainRun::sample() {
+  if (!trainer_->can_sample() || stop_requested() != 0) return Status();
+  const int64_t step = trainer_->steps_done();
+  progress_.activity("sampling");
+  const auto start = std::chrono::steady_clock::now();
+  auto sampled = trainer_->sample();
+  if (!sampled.ok()) {
+    if (sampled.status().code() == exit_of_signal(stop_requested())) return Status();
+    if (sampled.status().code() != Exit::kDiverged) return sampled.status();
+    warn(strf("no samples at step %lld: %s", (long long)step,
+              sampled.status().message().c_str()));
+    return Status();
+  }
+  const double sample_s = seconds_since(start);
+  for (const Sample& s : sampled.value()) {
+    log_info(strf("sample at step %lld: \"%s\" -> \"%s\"%s", (long long)step,
+                  printable(s.prompt).c_str(), printable(s.text, kMostSampleChars).c_str(),
+                  s.ended ? "" : " ..."));
+    metrics_->write(MetricsType::kSample, {{"step", step},
+                                           {"prompt", s.prompt},
+                                           {"text", s.text},
+                                           {"tokens", s.tokens},
+                                           {"ended", s.ended},
+                                           {"sample_s", sample_s}});
+  }
   return Status();
 }
 
@@ -240,7 +282,8 @@ Status TrainRun::finish() {
 Status run_train(const RunConfig& config, const TrainFlags& flags) {
   install_stop_signals();
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
-  const SessionOptions options = session_options(config);
+  ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
+  const SessionOptions options = session_options(config, prompts);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));

@@ -9,7 +9,7 @@
 namespace pagoda {
 namespace {
 
-constexpr char kPrefix[] = "pagoda-eval-";
+constexpr char kPrefix[] = "pagoda-scratch-";
 
 // Holds the folder, or nothing if another process does (or the file system has no locks).
 Descriptor locked(const std::string& path) {

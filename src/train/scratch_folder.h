@@ -1,4 +1,4 @@
-// A folder for what an evaluation needs on disk: tokens and pages.
+// A folder for what an evaluation or a generation needs on disk: tokens and pages.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace pagoda {
 
-// PARENT/pagoda-eval-PID, removed with its files at the end of the object. Those that killed
-// evaluations left in PARENT are removed by the next one: who lives holds a lock on its folder.
+// PARENT/pagoda-scratch-PID, removed with its files at the end of the object. Those that killed
+// processes left in PARENT are removed by the next one: who lives holds a lock on its folder.
 class ScratchFolder {
  public:
   // `storage` is not owned.

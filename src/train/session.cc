@@ -48,7 +48,7 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, con
 
 MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options) {
-  MemoryBudget budget{options.device_bytes, options.host_bytes, {}};
+  MemoryBudget budget{options.device_bytes, options.host_bytes, {}, options.lower};
   for (int d = 0; d < options.devices; ++d) {
     budget.fixed_bytes.push_back(Executor::workspace_bytes(config, table, options.size, d));
   }

@@ -17,7 +17,7 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
              .state_on_device = session->memory().state_on_device,
              .eager_adam = eager_}),
       forward_plan_(session->shape(), session->pages(), {.training = false}),
-      last_tokens_per_expert_(session->config().num_layers) {}
+      forecast_(*session) {}
 
 int64_t StepRunner::records_of_layer(int64_t layer) const {
   return 1 + (session_.config().is_moe_layer(layer) ? session_.config().num_experts : 0);
@@ -44,24 +44,6 @@ void StepRunner::pay_due(int64_t first_record, int64_t last_record, TaskList& ta
   }
 }
 
-// The experts that were used in the last step, as many as leave room for those that turn out to be.
-void StepRunner::prefetch_layer(const StepPlan& plan, int64_t layer, TaskList& tasks) {
-  const std::vector<int64_t>& last = last_tokens_per_expert_[layer];
-  if (last.empty()) return;
-  std::vector<int64_t> records;
-  std::vector<int64_t> room(session_.shape().devices);
-  for (int d = 0; d < session_.shape().devices; ++d) {
-    const PageId any = session_.pages().weights(session_.shape().expert(layer, 0));
-    room[d] = session_.memory().classes[session_.pages().pages[any].slot_class].device_slots[d] / 2;
-  }
-  for (size_t e = 0; e < last.size(); ++e) {
-    const int64_t record = session_.shape().expert(layer, static_cast<int64_t>(e));
-    if (last[e] == 0 || room[session_.shape().records[record].device]-- <= 0) continue;
-    records.push_back(record);
-  }
-  plan.prefetch(records, tasks);
-}
-
 Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
                                                         const StepBatch& batch) {
   const RunShape& shape = session_.shape();
@@ -78,7 +60,7 @@ Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
     // Optimizer work runs a layer ahead of the computation.
     const int64_t next = shape.layer_record[l] + records_of_layer(l);
     pay_due(next, l + 1 < shape.num_layers ? next + records_of_layer(l + 1) : next + 1, tasks);
-    if (shape.is_moe[l]) prefetch_layer(plan, l, tasks);
+    if (shape.is_moe[l]) forecast_.prefetch(plan, l, tasks);
     plan.forward_layer(l, tasks);
     run(tasks);
     tasks.clear();
@@ -143,7 +125,7 @@ void StepRunner::add_routing(Forward& forward, std::vector<double>& prob_means, 
     prob_means[i] += prob_sums[i] / rows;
   }
   session_.executor().set_routing(layer, tokens);
-  last_tokens_per_expert_[layer] = tokens;
+  forecast_.note(layer, tokens);
 }
 
 // Balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e] P[e], f and P means over

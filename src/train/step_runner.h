@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "train/expert_forecast.h"
 #include "train/ledger.h"
 #include "train/session.h"
 
@@ -71,7 +72,6 @@ class StepRunner {
 
   void pay(int64_t record, TaskList& tasks);
   void pay_due(int64_t first_record, int64_t last_record, TaskList& tasks);
-  void prefetch_layer(const StepPlan& plan, int64_t layer, TaskList& tasks);
   void run(const TaskList& tasks);
   int64_t records_of_layer(int64_t layer) const;
 
@@ -81,7 +81,7 @@ class StepRunner {
   bool eager_;
   StepPlan plan_;          // training
   StepPlan forward_plan_;  // evaluation
-  std::vector<std::vector<int64_t>> last_tokens_per_expert_;  // [layer], for prefetching
+  ExpertForecast forecast_;
   std::vector<int64_t> touched_;  // records with a gradient this step
 };
 

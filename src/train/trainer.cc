@@ -5,8 +5,11 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "data/text_stream.h"
 #include "optim/schedule.h"
 #include "train/batch.h"
+#include "train/model_input.h"
+#include "train/prompts.h"
 
 namespace pagoda {
 namespace {
@@ -38,8 +41,9 @@ bool is_inside(const std::string& directory, const std::string& output_dir) {
 
 }  // namespace
 
-SessionOptions session_options(const RunConfig& config) {
+SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts) {
   SessionOptions options;
+  options.size.cache = cache_for(prompts, config.sample.max_new_tokens);
   options.size.microbatches = config.micro_batches();
   options.size.microbatch_tokens = config.train.micro_batch_tokens;
   options.size.dtype = config.train.dtype;
@@ -57,6 +61,19 @@ SessionOptions session_options(const RunConfig& config) {
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
   return options;
+}
+
+Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFolder& folder) {
+  if (config.sample.prompts.empty()) return std::vector<TokenIds>();
+  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(folder));
+  ASSIGN_OR_RETURN(const ChatTemplate chat,
+                   find_chat_template(folder.directory(), config.data.chat_template));
+  ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,
+                   encode_prompts(config.sample.prompts, tokenizer,
+                                  config.sample.chat ? &chat : nullptr));
+  RETURN_IF_ERROR(check_lengths(prompts, config.sample.max_new_tokens, folder.config(),
+                                "sample.max_new_tokens"));
+  return prompts;
 }
 
 CheckpointDirectory Trainer::checkpoints() const {
@@ -92,32 +109,27 @@ Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
   folder_ = std::make_unique<HfFolder>(std::move(folder));
   RETURN_IF_ERROR(folder_->config().check_document_len(config_.data.sequence_len));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, Tokenizer::open(config_.model.path));
-  if (tokenizer.vocab_size() > folder_->config().vocab_size) {
-    return Status(Exit::kBadData,
-                  strf("%s: the tokenizer has %lld ids, the model %lld; use the model's own "
-                       "tokenizer.json", config_.model.path.c_str(),
-                       (long long)tokenizer.vocab_size(), (long long)folder_->config().vocab_size));
-  }
+  ASSIGN_OR_RETURN(tokenizer_, open_tokenizer(*folder_));
+  ASSIGN_OR_RETURN(prompts_, sample_prompts(config_, *folder_));
   ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
   Dataset::Options options;
   options.sequence_len = config_.data.sequence_len;
   options.seed = static_cast<uint64_t>(config_.train.seed);
   options.too_long = config_.data.too_long;
   const std::string& out = config_.train.output_dir;
-  ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, tokenizer,
+  ASSIGN_OR_RETURN(Dataset data, open_text(out + "/tokens.bin", config_.data.path, *tokenizer_,
                                            examples, options));
   data_ = std::make_unique<Dataset>(std::move(data));
   if (config_.data.eval_path.empty()) return Status();
   options.order = RowOrder::kInOrder;
   ASSIGN_OR_RETURN(Dataset eval, open_text(out + "/eval_tokens.bin", {config_.data.eval_path},
-                                           tokenizer, examples, options));
+                                           *tokenizer_, examples, options));
   eval_data_ = std::make_unique<Dataset>(std::move(eval));
   return Status();
 }
 
 Status Trainer::start_fresh() {
-  SessionOptions options = session_options(config_);
+  SessionOptions options = session_options(config_, prompts_);
   options.file_name = checkpoint_.file_name;
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
   checkpoint_.resolved_config = config_.to_toml();
@@ -175,7 +187,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   } else if (!is_inside(checkpoint.directories.front(), config_.train.output_dir)) {
     config_.memory.disk = checkpoint.directories;
   }
-  SessionOptions options = session_options(config_);
+  SessionOptions options = session_options(config_, prompts_);
   options.directories = checkpoint.directories;
   options.file_name = checkpoint.file_name;
   options.page_slots = static_cast<int>(checkpoint.page_slots);
@@ -224,7 +236,7 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                         checkpoint.directories.front(),
                     "resume that, or export it and start anew");
   }
-  const SessionOptions options = session_options(config_);
+  const SessionOptions options = session_options(config_, prompts_);
   if (checkpoint.devices != options.devices) {
     return mismatch("saved with another train.host_devices", "use the same number");
   }
@@ -268,6 +280,24 @@ Result<double> Trainer::evaluate() {
   const double loss = total.loss / total.weight;
   weights_are_spoilt_ = !std::isfinite(loss);
   return loss;
+}
+
+Result<std::vector<Sample>> Trainer::sample() {
+  RETURN_IF_ERROR(runner_->settle());
+  PassRunner runner(session_.get());
+  GenerationSettings settings;
+  settings.max_new_tokens = config_.sample.max_new_tokens;
+  settings.stop_tokens = stop_tokens(*tokenizer_, folder_->config());
+  ASSIGN_OR_RETURN(const std::vector<Continuation> continuations,
+                   generate(runner, prompts_, settings));
+  std::vector<Sample> samples;
+  for (size_t i = 0; i < prompts_.size(); ++i) {
+    const TokenIds& tokens = continuations[i].tokens;
+    samples.push_back({config_.sample.prompts[i],
+                       continuation_text(*tokenizer_, prompts_[i], tokens),
+                       static_cast<int64_t>(tokens.size()), continuations[i].ended});
+  }
+  return samples;
 }
 
 // A skipped step may mean that the one before it spoilt the weights, and only a good step shows

@@ -7,18 +7,30 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "checkpoint/run_checkpoint.h"
 #include "data/dataset.h"
+#include "train/generation.h"
 #include "train/run_config.h"
 #include "train/step_runner.h"
 #include "train/weights.h"
 
 namespace pagoda {
 
-// The session a configuration asks for, before it is known to fit.
-SessionOptions session_options(const RunConfig& config);
+// The session a configuration asks for, before it is known to fit. `prompts`: of the samples.
+SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts = {});
+
+// sample.prompts as tokens. Errors as encode_prompts and check_lengths.
+Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFolder& folder);
+
+// A prompt and what the model makes of it.
+struct Sample {
+  std::string prompt, text;
+  int64_t tokens = 0;  // of the text
+  bool ended = false;  // by the end of text; else by sample.max_new_tokens
+};
 
 class Trainer {
  public:
@@ -33,6 +45,9 @@ class Trainer {
   // Mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
   bool can_evaluate() const { return eval_data_ != nullptr; }
+  // The prompts of `sample`, continued by the likeliest tokens. Changes no bit of the run.
+  Result<std::vector<Sample>> sample();
+  bool can_sample() const { return !prompts_.empty(); }
   // A durable checkpoint of this step boundary, if there is none yet. kDiverged, and nothing is
   // saved, after a skipped step: the weights may be spoilt, those of the last checkpoint are not.
   Status save();
@@ -63,6 +78,8 @@ class Trainer {
   Storage* storage_;
   std::unique_ptr<HfFolder> folder_;
   std::unique_ptr<Dataset> data_, eval_data_;
+  std::optional<Tokenizer> tokenizer_;
+  std::vector<TokenIds> prompts_;
   RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;

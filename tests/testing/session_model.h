@@ -15,11 +15,11 @@ namespace pagoda {
 class SessionModel {
  public:
   SessionModel(const std::string& folder, DType dtype, int64_t microbatch_tokens,
-               int64_t microbatches = 2)
+               int64_t microbatches = 2, CacheSize cache = {})
       : folder_(std::move(HfFolder::open(folder).value())),
         storage_(std::move(open_storage(IoKind::kThreads, dir_.path()).value())) {
     SessionOptions options;
-    options.size = {microbatches, microbatch_tokens, dtype, true};
+    options.size = {microbatches, microbatch_tokens, dtype, true, cache};
     options.adam = {0.9, 0.95, 1e-8, 0.1};
     options.threads = 2;
     options.device_bytes = options.host_bytes = 256 * kMiB;

@@ -71,7 +71,9 @@ class TinyRun {
   // Budgets the plan names as the smallest that would do.
   void use_minimum_budgets() {
     HfFolder folder = std::move(HfFolder::open(config_.model.path).value());
-    const auto plan = Session::plan(folder.config(), session_options(config_));
+    const auto prompts = sample_prompts(config_, folder);
+    CHECK(prompts.ok(), "%s", prompts.status().message().c_str());
+    const auto plan = Session::plan(folder.config(), session_options(config_, prompts.value()));
     CHECK(plan.ok(), "%s", plan.status().message().c_str());
     config_.memory.device = MemorySize::of_bytes(plan.value().min_device_bytes);
     config_.memory.host = MemorySize::of_bytes(plan.value().min_host_bytes);

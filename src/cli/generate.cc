@@ -1,0 +1,111 @@
+// pagoda generate [run.toml] (--model.path DIR | --checkpoint RUN) --prompt TEXT [...]
+#include <CLI/CLI.hpp>
+
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/run_file.h"
+#include "train/commands.h"
+
+namespace pagoda {
+namespace {
+
+// What a continuation depends on: of the run that generates, unless told otherwise.
+bool taken_from_run(const Option& option) {
+  return option.key == "data.chat_template" || option.key == "train.dtype";
+}
+
+// The options generation reads; a run file may hold the others too.
+bool read_by_generate(const Option& option) {
+  return taken_from_run(option) || option.section == "memory" || option.key == "model.path" ||
+         option.key == "train.threads" || option.key == "train.host_devices";
+}
+
+class GenerateCommand : public Command {
+ public:
+  explicit GenerateCommand(CLI::App& root)
+      : Command(root.add_subcommand("generate", "Continue prompts with a model or a run")) {
+    app()
+        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
+        ->type_name("RUN.toml");
+    app()
+        .add_option("--checkpoint", flags_.checkpoint,
+                    "folder of a run: its newest checkpoint; the run's dtype and chat template are "
+                    "used where no flag or run file gives others")
+        ->type_name("RUN");
+    app()
+        .add_option("--prompt", flags_.prompts,
+                    "text to continue; repeat for several, which advance together")
+        ->expected(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+        ->type_name("TEXT");
+    app().add_flag("--chat", flags_.chat, "a prompt is a user's turn in data.chat_template");
+    declare_sampling();
+    app().add_flag("--json", flags_.json, "print one JSON object");
+    app().add_flag("-q,--quiet", quiet_, "print the text, warnings and errors only");
+    config_.declare(table_);
+    add_option_flags(app(), table_, read_by_generate);
+  }
+
+  Status run() override {
+    if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    if (!flags_.checkpoint.empty()) {
+      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, taken_from_run));
+    }
+    if (config_.model.path.empty() && flags_.checkpoint.empty()) {
+      return Status(Exit::kUsage, "generate: no model; name --model.path or --checkpoint");
+    }
+    if (flags_.prompts.empty()) {
+      return Status(Exit::kUsage, "generate: nothing to continue; name --prompt TEXT");
+    }
+    RETURN_IF_ERROR(check_flags());
+    RETURN_IF_ERROR(config_.validate());
+    set_log_quiet(quiet_);
+    return run_generate(config_, flags_);
+  }
+
+ private:
+  void declare_sampling() {
+    app()
+        .add_option("--max_new_tokens", flags_.max_new_tokens,
+                    "length of a continuation, at most [tokens] (default 128)")
+        ->type_name("INT");
+    app()
+        .add_option("--temperature", flags_.sampling.temperature,
+                    "of the draw; 0: always the likeliest token (default 0)")
+        ->type_name("FLOAT");
+    app()
+        .add_option("--top_p", flags_.sampling.top_p,
+                    "draw from the likeliest tokens that have this probability together "
+                    "(default 1)")
+        ->type_name("FLOAT");
+    app().add_option("--seed", seed_, "seed of the draws (default 0)")->type_name("INT");
+  }
+
+  Status check_flags() {
+    if (flags_.max_new_tokens < 1 || flags_.max_new_tokens > 1 << 24) {
+      return Status(Exit::kUsage, "--max_new_tokens: must be from 1 to 16777216");
+    }
+    if (!(flags_.sampling.temperature >= 0 && flags_.sampling.temperature <= 1000)) {
+      return Status(Exit::kUsage, "--temperature: must be from 0 to 1000");
+    }
+    if (!(flags_.sampling.top_p > 0 && flags_.sampling.top_p <= 1)) {
+      return Status(Exit::kUsage, "--top_p: must be above 0 and at most 1");
+    }
+    if (seed_ < 0) return Status(Exit::kUsage, "--seed: must not be negative");
+    flags_.sampling.seed = static_cast<uint64_t>(seed_);
+    return Status();
+  }
+
+  std::string run_file_;
+  GenerateFlags flags_;
+  int64_t seed_ = 0;
+  bool quiet_ = false;
+  RunConfig config_;
+  OptionTable table_;
+};
+
+}  // namespace
+
+CommandPtr add_generate_command(CLI::App& root) { return std::make_unique<GenerateCommand>(root); }
+
+}  // namespace pagoda

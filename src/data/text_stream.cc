@@ -1,0 +1,48 @@
+#include "data/text_stream.h"
+
+#include <string_view>
+#include <utility>
+
+namespace pagoda {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
+
+}  // namespace
+
+TextStream::TextStream(Tokenizer tokenizer, std::vector<uint32_t> before)
+    : tokenizer_(std::move(tokenizer)), tokens_(std::move(before)) {
+  text_ = tokenizer_.decode(tokens_, true);
+  given_ = text_.size();
+}
+
+std::string TextStream::take(size_t end) {
+  if (end <= given_) return "";
+  const std::string text = text_.substr(given_, end - given_);
+  given_ = end;
+  return text;
+}
+
+// Replacement characters at the end may be the beginning of a character.
+std::string TextStream::add(uint32_t token) {
+  tokens_.push_back(token);
+  text_ = tokenizer_.decode(tokens_, true);
+  size_t end = text_.size();
+  while (std::string_view(text_).substr(0, end).ends_with(kReplacement)) {
+    end -= kReplacement.size();
+  }
+  return take(end);
+}
+
+std::string TextStream::finish() { return take(text_.size()); }
+
+std::string continuation_text(const Tokenizer& tokenizer, const std::vector<uint32_t>& prompt,
+                              const std::vector<uint32_t>& continuation) {
+  std::vector<uint32_t> all = prompt;
+  all.insert(all.end(), continuation.begin(), continuation.end());
+  const size_t begin = tokenizer.decode(prompt, true).size();
+  const std::string text = tokenizer.decode(all, true);
+  return begin < text.size() ? text.substr(begin) : "";
+}
+
+}  // namespace pagoda

@@ -1,0 +1,37 @@
+// Text of tokens as they come. A character whose bytes are spread over tokens appears when it is
+// whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/tokenizer.h"
+
+namespace pagoda {
+
+class TextStream {
+ public:
+  // What follows `before` (a prompt), whose own text is not repeated; it decides whether a first
+  // word keeps its space. Special tokens have no text.
+  TextStream(Tokenizer tokenizer, std::vector<uint32_t> before);
+
+  // The text that is certain now and was not before.
+  std::string add(uint32_t token);
+  // What was held back; U+FFFD stands for bytes that became no character.
+  std::string finish();
+
+ private:
+  std::string take(size_t end);
+
+  Tokenizer tokenizer_;
+  std::vector<uint32_t> tokens_;
+  std::string text_;   // of tokens_
+  size_t given_ = 0;   // bytes of text_ that were returned or are the prompt's
+};
+
+// The text that continues `prompt`.
+std::string continuation_text(const Tokenizer& tokenizer, const std::vector<uint32_t>& prompt,
+                              const std::vector<uint32_t>& continuation);
+
+}  // namespace pagoda

@@ -1,0 +1,47 @@
+#include "train/prompts.h"
+
+namespace pagoda {
+namespace {
+
+// The turn of a user, and of an assistant up to what it has to write.
+Result<std::string> chat_text(const std::string& question, const ChatTemplate& chat) {
+  if (chat.preset == nullptr) {
+    return Status(Exit::kBadData, chat.missing + "; " + template_hint());
+  }
+  std::vector<Turn> turns(2);
+  turns[0].content = question;
+  turns[1].role = Role::kAssistant;
+  ASSIGN_OR_RETURN(const RenderedChat rendered, chat.preset->render(turns, chat.special));
+  return rendered.text.substr(0, rendered.turns[1].trained_begin);
+}
+
+}  // namespace
+
+Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& texts,
+                                             const Tokenizer& tokenizer,
+                                             const ChatTemplate* chat) {
+  std::vector<TokenIds> prompts;
+  for (const std::string& text : texts) {
+    TokenIds ids;
+    if (chat != nullptr) {
+      ASSIGN_OR_RETURN(const std::string rendered, chat_text(text, *chat));
+      tokenizer.encode(rendered, &ids);
+    } else {
+      if (tokenizer.begin_of_text()) ids.push_back(*tokenizer.begin_of_text());
+      tokenizer.encode(text, &ids);
+    }
+    if (text.empty() || ids.empty()) {
+      return Status(Exit::kUsage, "a prompt is empty; there is nothing to continue");
+    }
+    prompts.push_back(std::move(ids));
+  }
+  return prompts;
+}
+
+TokenIds stop_tokens(const Tokenizer& tokenizer, const ModelConfig& config) {
+  TokenIds tokens{tokenizer.end_of_text()};
+  if (config.eos_token_id >= 0) tokens.push_back(static_cast<uint32_t>(config.eos_token_id));
+  return tokens;
+}
+
+}  // namespace pagoda

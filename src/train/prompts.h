@@ -1,0 +1,22 @@
+// Prompts as tokens.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/chat_template.h"
+#include "data/tokenizer.h"
+#include "train/generation.h"
+
+namespace pagoda {
+
+// Each text as the beginning of a document, behind begin-of-text where the tokenizer has one; or
+// with `chat` as a user's turn in its template, up to where the answer begins. kUsage when one is
+// empty, kBadData when there is no chat template or it has no place for a user's turn.
+Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& texts,
+                                             const Tokenizer& tokenizer, const ChatTemplate* chat);
+
+// What ends a continuation: the tokenizer's end-of-text and config.json's, which may differ.
+TokenIds stop_tokens(const Tokenizer& tokenizer, const ModelConfig& config);
+
+}  // namespace pagoda
