@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Loads an exported folder in Transformers and measures its loss on a text, as `pagoda eval` does.
+"""Loads an exported folder in Transformers and measures its loss on data, as `pagoda eval` does.
 
     python tools/check_export.py FOLDER EVAL_TEXT [--sequence-len N] [--rows N] [--expect-loss X]
 
-The rows are the text's first, unshuffled. Prints a JSON object with the mean cross-entropy in fp32
+The rows are the data's first, unshuffled. Prints a JSON object with the mean cross-entropy in fp32
 and in the folder's own dtype. Exit 1 when a loss is further than --tolerance from --expect-loss.
 """
 
@@ -17,13 +17,14 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from reference import moe as ref
-from reference.text_rows import TextRows
+from reference.documents import documents_for
+from reference.packed_rows import PackedRows
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="exported folder, or a run that holds export/")
-    parser.add_argument("eval_text", nargs="+", type=Path, help=".txt or .jsonl, byte tokens")
+    parser.add_argument("eval_text", nargs="+", type=Path, help=".txt or .jsonl, text or chat")
     parser.add_argument("--sequence-len", type=int, default=1024, help="tokens a row")
     parser.add_argument("--rows", type=int, default=0, help="rows to read (0: all)")
     parser.add_argument("--batch-rows", type=int, default=4, help="rows at a time")
@@ -73,7 +74,7 @@ def main():
     if args.threads:
         torch.set_num_threads(args.threads)
     folder = find_folder(args.folder)
-    text = TextRows(args.eval_text, args.sequence_len)
+    text = PackedRows(documents_for(folder, args.eval_text), args.sequence_len)
     num_rows = min(args.rows or text.num_rows, text.num_rows)
 
     report = dict(folder=str(folder), rows=num_rows, sequence_len=args.sequence_len)

@@ -2,9 +2,10 @@
 # Installs what building and testing pagoda needs from Debian packages. Does nothing, and needs no
 # rights, when everything is there. As a normal user it goes through sudo.
 #
-#   tools/install-deps.sh            compiler, libraries, test library, a book to train on
-#   tools/install-deps.sh --python   also .venv with the developers' Python tools (golden files and
-#                                    parity checks; pagoda itself never runs Python)
+#   tools/install-deps.sh               compiler, libraries, test library, a book to train on
+#   tools/install-deps.sh --quickstart  also .venv with what brings the quickstart's model and data
+#   tools/install-deps.sh --python      also .venv with all developers' tools (golden files, parity
+#                                       checks); pagoda itself never runs Python
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,16 +19,17 @@ packages=(
   bible-kjv bible-kjv-text
 )
 
-want_python=0
+requirements=
 for argument in "$@"; do
   case "$argument" in
-    --python) want_python=1 ;;
+    --quickstart) requirements=tools/requirements-quickstart.txt ;;
+    --python) requirements=tools/requirements.txt ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "$0"
+      sed -n '2,9s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *)
-      echo "install-deps: unknown argument \"$argument\" (--python is the only one)" >&2
+      echo "install-deps: unknown argument \"$argument\" (--quickstart, --python)" >&2
       exit 2
       ;;
   esac
@@ -63,8 +65,8 @@ else
     apt-get install -q -y --no-install-recommends "${missing[@]}"
 fi
 
-if [ "$want_python" -eq 1 ]; then
+if [ -n "$requirements" ]; then
   if [ ! -x .venv/bin/python ]; then python3 -m venv .venv; fi
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r tools/requirements.txt
-  echo "install-deps: .venv has the Python tools of tools/requirements.txt"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+  echo "install-deps: .venv has the Python tools of $requirements"
 fi

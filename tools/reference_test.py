@@ -13,7 +13,8 @@ import numpy as np
 
 from reference import random_permutation as rp
 from reference.packing import pack
-from reference.text_rows import END_OF_TEXT, NO_TARGET, TextRows
+from reference.documents import END_OF_BYTES, read_documents
+from reference.packed_rows import NO_TARGET, PackedRows
 
 
 class RandomPermutationTest(unittest.TestCase):
@@ -63,7 +64,7 @@ class PackingTest(unittest.TestCase):
         self.assertEqual(lengths, used)
 
 
-class TextRowsTest(unittest.TestCase):
+class PackedRowsTest(unittest.TestCase):
     DOCUMENTS = ["abcdefg", "h", "", "ijklmnopqrst", "\u00e9"]
 
     def setUp(self):
@@ -76,7 +77,7 @@ class TextRowsTest(unittest.TestCase):
 
     def plain(self, length):
         """(token, target, position, piece) per place of each row, without padding."""
-        texts = [list(d.encode()) + [END_OF_TEXT] for d in self.DOCUMENTS]
+        texts = [list(d.encode()) + [END_OF_BYTES] for d in self.DOCUMENTS]
         rows = []
         for pieces in pack([0 if len(t) == 1 else len(t) - (len(t) % length == 1) for t in texts],
                            length):
@@ -91,7 +92,7 @@ class TextRowsTest(unittest.TestCase):
 
     def test_rows(self):
         for length in (2, 3, 5, 8, 27, 40):
-            text, want = TextRows([self.path], length), self.plain(length)
+            text, want = PackedRows(read_documents([self.path]), length), self.plain(length)
             self.assertEqual(len(want), text.num_rows)
             rows = text.take(0, text.num_rows)
             for r, row in enumerate(want):
@@ -108,7 +109,7 @@ class TextRowsTest(unittest.TestCase):
                                          rows.documents[r, i] == rows.documents[r, j])
 
     def test_shuffled(self):
-        text = TextRows([self.path], 3, seed=5)
+        text = PackedRows(read_documents([self.path]), 3, seed=5)
         n = text.num_rows
         plain = text.take(0, n).tokens
         for epoch in range(2):

