@@ -157,9 +157,11 @@ Status run(CommandLine& line, int argc, const char* const* argv) {
 
 // A result that did not arrive is no success.
 Status flush_results() {
-  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return Status();
+  const bool flushed = std::fflush(stdout) == 0;
+  if (flushed && std::ferror(stdout) == 0) return Status();
   return Status(Exit::kIoError, strf("standard output: cannot write: %s; the results are "
-                                     "incomplete", std::strerror(errno)));
+                                     "incomplete",
+                                     flushed ? "an earlier line was lost" : std::strerror(errno)));
 }
 
 }  // namespace
