@@ -22,6 +22,9 @@ class Document:
     targets: np.ndarray  # of the token before; the token itself where it is trained, else NO_TARGET
     is_text: bool
 
+    def truncated(self, count):
+        return Document(self.tokens[:count], self.targets[:count], self.is_text)
+
 
 def text_document(text, tokenizer=None):
     if tokenizer is None:

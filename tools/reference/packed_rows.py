@@ -33,8 +33,9 @@ class PackedRows:
     """Rows of documents (reference.documents), by number or in the shuffled order of training."""
 
     def __init__(self, documents, sequence_len, seed=0):
-        self._documents = documents
-        self._rows = pack([_packed_tokens(d, sequence_len) for d in documents], sequence_len)
+        self._documents = [d if d.is_text else d.truncated(sequence_len) for d in documents]
+        self._rows = pack([_packed_tokens(d, sequence_len) for d in self._documents],
+                          sequence_len)
         self._sequence_len = sequence_len
         self._seed = seed
         self.num_rows = len(self._rows)
@@ -76,7 +77,6 @@ class PackedRows:
 def _packed_tokens(document, sequence_len):
     """How many tokens of a document are packed; 0: it is left out."""
     count = len(document.tokens)
-    if document.is_text:
-        return 0 if count == 1 else count - (count > sequence_len and count % sequence_len == 1)
-    count = min(count, sequence_len)
-    return count if (document.targets[1:count] != NO_TARGET).any() else 0
+    if not (document.targets[1:] != NO_TARGET).any():
+        return 0
+    return count - (count > sequence_len and count % sequence_len == 1)
