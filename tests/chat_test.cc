@@ -272,8 +272,8 @@ TEST_F(ChatTemplateTest, HostileFiles) {
   put_file(dir_.file("tokenizer_config.json"), std::string(500000, '['));
   expect_refused("auto", Exit::kBadData, "nested deeper");
   std::filesystem::remove(dir_.file("tokenizer_config.json"));
-  std::filesystem::create_symlink("/etc/hostname", dir_.file("tokenizer_config.json"));
-  expect_refused("auto", Exit::kBadData, "symbolic link");
+  std::filesystem::create_symlink("/dev/zero", dir_.file("tokenizer_config.json"));
+  expect_refused("auto", Exit::kBadData, "not a regular file");
   std::filesystem::remove(dir_.file("tokenizer_config.json"));
   put_file(dir_.file("chat_template.jinja"), std::string((1 << 20) + 1, 'x'));
   expect_refused("auto", Exit::kBadData, "more than the limit");

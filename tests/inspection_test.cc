@@ -43,7 +43,7 @@ Example example_of(const std::string& text, std::vector<float> weights, bool con
 TEST_F(InspectionTest, CountsMatchASecondCount) {
   const uint64_t seed = 23;
   const int64_t limit = 40;
-  Inspection inspection(limit, 2);
+  Inspection inspection(limit, TooLong::kTruncate, 2);
   std::vector<int64_t> lengths;
   std::map<std::string, int> texts;
   int64_t trained = 0, untrained = 0;
@@ -58,7 +58,9 @@ TEST_F(InspectionTest, CountsMatchASecondCount) {
       return w > 0;
     });
     trained += here;
-    untrained += here == 0;
+    const auto row = std::min<int64_t>(limit, static_cast<int64_t>(weights.size()));
+    untrained += std::count_if(weights.begin() + 1, weights.begin() + row,
+                               [](float w) { return w > 0; }) == 0;
     lengths.push_back(static_cast<int64_t>(text.size()));
     ++texts[text];
     ASSERT_TRUE(inspection.example(example_of(text, weights)).ok());
@@ -88,7 +90,7 @@ TEST_F(InspectionTest, CountsMatchASecondCount) {
 }
 
 TEST_F(InspectionTest, ADocumentInPiecesIsOneExample) {
-  Inspection inspection(4, 1);
+  Inspection inspection(4, TooLong::kTruncate, 1);
   inspection.file("t", RowKind::kText);
   ASSERT_TRUE(inspection.example(example_of("abc", {}, true)).ok());
   ASSERT_TRUE(inspection.example(example_of("de", {}, false)).ok());
@@ -99,6 +101,51 @@ TEST_F(InspectionTest, ADocumentInPiecesIsOneExample) {
   EXPECT_EQ(inspection.total().longer, 1);
   ASSERT_EQ(inspection.shown().size(), 1u);
   EXPECT_EQ(marked_text(inspection.shown()[0].example, tokenizer_, false), "⟦abcde⟧");
+}
+
+// What the report says about long examples is what Dataset does with the same rows.
+TEST_F(InspectionTest, LongExamplesAreSaidToBecomeWhatTheyBecome) {
+  const std::string rows = dir_.file("rows.jsonl");
+  const auto row = [](size_t asked, size_t answered, const char* more = "") {
+    return strf(R"({"messages":[{"role":"user","content":"%s"},)"
+                R"({"role":"assistant","content":"%s"%s}]})" "\n",
+                std::string(asked, 'q').c_str(), std::string(answered, 'a').c_str(), more);
+  };
+  // Fits; long; long, with an answer behind the end of a row; never trained.
+  put_file(rows, row(4, 4) + row(4, 200) + row(5, 300) + row(200, 4) +
+                     row(4, 4, R"(,"weight":0)"));
+  const std::pair<const char*, TooLong> choices[] = {
+      {"truncate", TooLong::kTruncate}, {"drop", TooLong::kDrop}, {"error", TooLong::kError}};
+  const char* const lines[] = {"3 longer than data.sequence_len = 100: 2 truncated, 1 left out\n",
+                               "3 longer than data.sequence_len = 100: 2 dropped, 1 left out\n",
+                               "3 longer than data.sequence_len = 100: 3 refused when training "
+                               "starts\n"};
+  for (size_t i = 0; i < 3; ++i) {
+    SCOPED_TRACE(choices[i].first);
+    const ProcessResult shown =
+        inspect({"--data.path", rows, "--data.chat_template", "chatml", "--data.sequence_len",
+                 "100", "--data.too_long", choices[i].first});
+    EXPECT_EQ(shown.code, 0) << shown.err;
+    EXPECT_NE(shown.out.find(lines[i]), std::string::npos) << shown.out;
+    ExampleOptions options;
+    options.chat.preset = find_chat_preset("chatml");
+    auto file = TokenFile::open_or_create(dir_.file("cache"), {rows}, tokenizer_, options);
+    ASSERT_TRUE(file.ok()) << file.status().message();
+    const auto dataset = Dataset::create(
+        file.take(), {.sequence_len = 100, .seed = 1, .too_long = choices[i].second});
+    EXPECT_EQ(dataset.ok(), choices[i].second != TooLong::kError);
+    if (!dataset.ok()) continue;
+    const Dataset::Counts& counts = dataset.value().counts();
+    EXPECT_EQ(counts.truncated, choices[i].second == TooLong::kTruncate ? 2 : 0);
+    EXPECT_EQ(counts.dropped, choices[i].second == TooLong::kDrop ? 2 : 0);
+    EXPECT_EQ(counts.untrained, 2);
+    EXPECT_NE(shown.out.find("left out, as no token that is kept is trained: 2 examples"),
+              std::string::npos) << shown.out;
+  }
+  // Where everything is trained a conversation is cut like a text.
+  const ProcessResult all = inspect({"--data.path", rows, "--data.chat_template", "chatml",
+                                     "--data.sequence_len", "100", "--data.train_on", "all"});
+  EXPECT_NE(all.out.find("= 100: 3 cut into several rows\n"), std::string::npos) << all.out;
 }
 
 TEST_F(InspectionTest, MarkedTextIsSafeForATerminal) {

@@ -63,8 +63,8 @@ Result<InputFile> InputFile::open(const std::string& path, Links links) {
   const int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | (links == Links::kRefuse ? O_NOFOLLOW : 0);
   const int fd = ::open(path.c_str(), flags);
   if (fd < 0 && errno == ELOOP && links == Links::kRefuse) {
-    return Status(Exit::kBadData, strf("%s: is a symbolic link, which is refused inside a model "
-                                       "folder; copy the file itself there",
+    return Status(Exit::kBadData, strf("%s: is a symbolic link, which is refused here; copy the "
+                                       "file itself there",
                                        printable(path).c_str()));
   }
   if (fd < 0) {

@@ -9,8 +9,9 @@
 
 namespace pagoda {
 
-// Whether the last component of a path may be a symbolic link. Names that come out of a model
-// folder may not (they could lead anywhere); paths the user typed may.
+// Whether the last component of a path may be a symbolic link. The files of a model folder may (the
+// hub's cache is links; names that an index gives must be plain ones) and paths the user typed;
+// what pagoda itself writes and reads back may not.
 enum class Links : uint8_t { kRefuse, kFollow };
 
 // An open regular file, read only. Owns the descriptor; movable. Reads are const and may run on any

@@ -58,7 +58,7 @@ Result<Json> object_in(const std::string& directory, const char* name) {
     return Json(Json::object());
   }
   const JsonLimits limits;
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kRefuse, limits.max_bytes));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, limits.max_bytes));
   ASSIGN_OR_RETURN(Json root, parse_json(text, path, limits));
   if (!root.is_object()) return bad(path, "is not a JSON object");
   return root;
@@ -111,7 +111,7 @@ Result<Folder> read_folder(const std::string& directory) {
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::symlink_status(jinja, error))) {
     ASSIGN_OR_RETURN(folder.template_text,
-                     read_text_file(jinja, Links::kRefuse, kMaxTemplateBytes));
+                     read_text_file(jinja, Links::kFollow, kMaxTemplateBytes));
     return folder;
   }
   ASSIGN_OR_RETURN(folder.template_text, template_in(config, directory + "/tokenizer_config.json"));

@@ -63,7 +63,8 @@ Tokens from_fallback_bytes(const Tokens& tokens) {
 
 std::string replaced(const std::string& token, const DecoderStep& step, MatchMemory* memory) {
   std::vector<TokenRange> matches;
-  step.pattern->find_all(token, memory, &matches);
+  // Decoded text is shown, not trained on: what a pattern gives up on stays as it is.
+  if (!step.pattern->find_all(token, memory, &matches).ok()) return token;
   AlignedText text(token, 0, false);
   text.replace(matches, step.content);
   return std::string(text.text());

@@ -1,5 +1,7 @@
 #include "data/end_token.h"
 
+#include <filesystem>
+
 #include "base/file.h"
 #include "base/log.h"
 #include "model/json.h"
@@ -12,10 +14,11 @@ constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
 
 // One field of a JSON file; null when the file or the field is missing.
 Result<Json> field_of_file(const std::string& path, const char* key) {
-  auto text = read_text_file(path, Links::kRefuse, kMaxConfigBytes);
-  if (!text.ok() && text.status().code() == Exit::kNoInput) return Json();
-  if (!text.ok()) return text.status();
-  ASSIGN_OR_RETURN(Json root, parse_json(*text, path));
+  // A link that leads nowhere is no missing file.
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return Json();
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(Json root, parse_json(text, path));
   if (!root.is_object()) return Status(Exit::kBadData, printable(path) + ": must be a JSON object");
   return root.contains(key) ? std::move(root[key]) : Json();
 }

@@ -17,6 +17,7 @@ namespace {
 constexpr int kRulesVersion = 1;
 // Its tokens, ranges and weights take up to sixteen bytes a byte.
 constexpr size_t kMaxConversationBytes = 16000000;
+constexpr const char* kTextRemedy = "cut that text or leave it out, or use another tokenizer.json";
 
 // Makes examples of one file.
 class FileReader {
@@ -88,7 +89,10 @@ class FileReader {
     const std::optional<uint32_t> begin = tokenizer_.begin_of_text();
     if (document_begins_ && begin.has_value()) example.tokens.push_back(*begin);
     document_begins_ = false;
-    tokenizer_.encode(piece, &example.tokens);
+    if (const Status status = tokenizer_.encode(piece, &example.tokens); !status.ok()) {
+      return Status(status.code(), printable(path_) + ": " + status.message() +
+                                       "; nothing was trained, " + kTextRemedy);
+    }
     if (last) example.tokens.push_back(tokenizer_.end_of_text());
     example.weights.assign(example.tokens.size(), 1.0f);
     example.continues = !last;
@@ -112,7 +116,7 @@ class FileReader {
     if (rendered->text.size() > kMaxConversationBytes) {
       return place.bad(strf("the conversation is longer than %zu bytes", kMaxConversationBytes));
     }
-    return emit(row, *rendered, plain);
+    return emit(place, row, *rendered, plain);
   }
 
   // The contents behind each other; end-of-text follows as a token.
@@ -128,10 +132,11 @@ class FileReader {
     return chat;
   }
 
-  Status emit(const Row& row, const RenderedChat& chat, bool plain) {
+  Status emit(const RowPlace& place, const Row& row, const RenderedChat& chat, bool plain) {
     Example example;
     std::vector<TokenRange> ranges;
-    tokenizer_.encode(chat.text, &example.tokens, &ranges);
+    const Status encoded = tokenizer_.encode(chat.text, &example.tokens, &ranges);
+    if (!encoded.ok()) return place.bad(encoded.message(), kTextRemedy);
     const std::vector<TrainedSpan> spans = trained_spans(row.turns, chat, options_.train_on);
     example.weights = token_weights(ranges, spans);
     if (plain) {

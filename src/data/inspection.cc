@@ -52,7 +52,14 @@ void Inspection::keep(const Example& example) {
 void Inspection::count(const Example& example) {
   hash_ = XXH3_64bits_withSeed(example.tokens.data(), example.tokens.size() * 4, hash_);
   const auto first = example.weights.begin() + (tokens_ == 0 ? 1 : 0);
-  trained_ += std::count_if(first, example.weights.end(), [](float w) { return w > 0; });
+  const auto is_trained = [](float weight) { return weight > 0; };
+  trained_ += std::count_if(first, example.weights.end(), is_trained);
+  is_text_ = is_text_ && std::all_of(first, example.weights.end(),
+                                     [](float weight) { return weight == 1.0f; });
+  const auto left = std::clamp<int64_t>(sequence_len_ - tokens_, 0, example.weights.end() -
+                                        example.weights.begin());
+  const auto end = std::max(first, example.weights.begin() + left);
+  trained_in_row_ += std::count_if(first, end, is_trained);
   tokens_ += static_cast<int64_t>(example.tokens.size());
 }
 
@@ -61,13 +68,19 @@ void Inspection::end_example() {
   ++file.examples;
   file.tokens += tokens_;
   file.trained_tokens += trained_;
-  file.untrained += trained_ == 0;
-  file.longer += tokens_ > sequence_len_;
+  const bool longer = tokens_ > sequence_len_;
+  const bool refused = longer && !is_text_ && too_long_ == TooLong::kError;
+  const bool untrained = !refused && (is_text_ ? trained_ : trained_in_row_) == 0;
+  file.untrained += untrained;
+  file.longer += longer;
+  file.cut += longer && is_text_;
+  file.too_long += longer && !is_text_ && !untrained;
   file.longest = std::max(file.longest, tokens_);
   keys_.push_back({hash_, tokens_, static_cast<uint32_t>(files_.size() - 1),
                    static_cast<uint32_t>(file.examples)});
   hash_ = 0;
-  tokens_ = trained_ = 0;
+  tokens_ = trained_ = trained_in_row_ = 0;
+  is_text_ = true;
 }
 
 Inspection::File Inspection::total() const {
@@ -78,6 +91,8 @@ Inspection::File Inspection::total() const {
     total.trained_tokens += file.trained_tokens;
     total.untrained += file.untrained;
     total.longer += file.longer;
+    total.cut += file.cut;
+    total.too_long += file.too_long;
     total.longest = std::max(total.longest, file.longest);
   }
   return total;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "data/dataset.h"
 #include "data/example.h"
 #include "model/json.h"
 
@@ -20,8 +21,11 @@ class Inspection : public ExampleSink {
     RowKind kind = RowKind::kAuto;
     int64_t examples = 0, tokens = 0;
     int64_t trained_tokens = 0;  // with a weight above 0 and something that predicts them
-    int64_t untrained = 0;       // examples without such a token
+    // What training makes of examples, as data/dataset.h says.
+    int64_t untrained = 0;       // left out: without such a token in what is kept
     int64_t longer = 0;          // examples of more than sequence_len tokens
+    int64_t cut = 0;             // of those: texts, cut into several rows
+    int64_t too_long = 0;        // of those: the others that are not left out
     int64_t longest = 0;         // tokens
   };
   struct Shown {
@@ -39,13 +43,14 @@ class Inspection : public ExampleSink {
     std::string first, original;  // "b.jsonl example 3" and the earlier one; empty: none
   };
 
-  Inspection(int64_t sequence_len, int64_t examples_to_show)
-      : sequence_len_(sequence_len), to_show_(examples_to_show) {}
+  Inspection(int64_t sequence_len, TooLong too_long, int64_t examples_to_show)
+      : sequence_len_(sequence_len), too_long_(too_long), to_show_(examples_to_show) {}
 
   void file(const std::string& path, RowKind kind) override;
   Status example(Example&& example) override;
 
   int64_t sequence_len() const { return sequence_len_; }
+  TooLong too_long() const { return too_long_; }
   const std::vector<File>& files() const { return files_; }
   const std::vector<Shown>& shown() const { return shown_; }
   File total() const;
@@ -66,13 +71,17 @@ class Inspection : public ExampleSink {
   void count(const Example& example);
   void end_example();
 
-  const int64_t sequence_len_, to_show_;
+  const int64_t sequence_len_;
+  const TooLong too_long_;
+  const int64_t to_show_;
   std::vector<File> files_;
   std::vector<Shown> shown_;
   std::vector<Key> keys_;
   // Of the example that is not at its end.
   uint64_t hash_ = 0;
   int64_t tokens_ = 0, trained_ = 0;
+  int64_t trained_in_row_ = 0;  // of those among its first sequence_len
+  bool is_text_ = true;         // every weight is 1
 };
 
 // An example's text. Trained tokens are green and masked ones dim, or trained ones in ⟦brackets⟧;
@@ -86,6 +95,7 @@ Json inspection_json(const Inspection& inspection, const Tokenizer& tokenizer,
                      const ExampleOptions& options);
 
 // "chat template: qwen2.5; its end token <|im_end|> is token 151645".
-std::string template_line(const ExampleOptions& options, const Tokenizer& tokenizer);
+// kBadData when the tokenizer gives up on the end token.
+Result<std::string> template_line(const ExampleOptions& options, const Tokenizer& tokenizer);
 
 }  // namespace pagoda

@@ -63,17 +63,42 @@ std::string lengths_text(const Inspection& inspection) {
   return text;
 }
 
+// What becomes of a conversation longer than a row.
+const char* fate(TooLong too_long) {
+  switch (too_long) {
+    case TooLong::kTruncate:
+      return "truncated";
+    case TooLong::kDrop:
+      return "dropped";
+    case TooLong::kError:
+      return "refused when training starts";
+  }
+  CHECK(false);
+  return "";
+}
+
 std::string problems_text(const Inspection& inspection) {
   std::string text;
   for (const Inspection::File& file : inspection.files()) {
     if (file.longer == 0) continue;
     text += strf("%s: %lld longer than data.sequence_len = %lld", printable(file.path).c_str(),
                  (long long)file.longer, (long long)inspection.sequence_len());
-    text += file.kind == RowKind::kText ? ": cut into several rows\n" : ": truncated\n";
+    const int64_t left_out = file.longer - file.cut - file.too_long;
+    const std::pair<int64_t, const char*> fates[] = {{file.cut, "cut into several rows"},
+                                                     {file.too_long, fate(inspection.too_long())},
+                                                     {left_out, "left out"}};
+    const char* before = ": ";
+    for (const auto& [count, what] : fates) {
+      if (count == 0) continue;
+      text += before + strf("%lld %s", (long long)count, what);
+      before = ", ";
+    }
+    text += "\n";
   }
   const Inspection::File total = inspection.total();
   if (total.untrained > 0) {
-    text += strf("examples without a trained token: %lld\n", (long long)total.untrained);
+    text += strf("left out, as no token that is kept is trained: %lld examples\n",
+                 (long long)total.untrained);
   }
   const Inspection::Duplicates duplicates = inspection.duplicates();
   text += strf("duplicates: %lld", (long long)duplicates.examples);
@@ -112,13 +137,13 @@ std::string marked_text(const Example& example, const Tokenizer& tokenizer, bool
   return text;
 }
 
-std::string template_line(const ExampleOptions& options, const Tokenizer& tokenizer) {
+Result<std::string> template_line(const ExampleOptions& options, const Tokenizer& tokenizer) {
   const ChatPreset* preset = options.chat.preset;
-  if (preset == nullptr) return "chat template: none, " + options.chat.missing;
+  if (preset == nullptr) return std::string("chat template: none, ") + options.chat.missing;
   const std::string end = preset->needs_end_of_text() ? options.chat.special.end_of_text
                                                       : preset->assistant.end;
   std::vector<uint32_t> ids;
-  tokenizer.encode(end, &ids);
+  RETURN_IF_ERROR(tokenizer.encode(end, &ids));
   const std::string line = strf("chat template: %s (%s); its end token %s is ", preset->name,
                                 preset->models, printable(end).c_str());
   if (ids.size() == 1) return line + strf("token %u", ids[0]);
@@ -152,6 +177,7 @@ namespace {
 Json file_json(const Inspection::File& file) {
   return {{"examples", file.examples},   {"tokens", file.tokens},
           {"longer", file.longer},       {"trained_tokens", file.trained_tokens},
+          {"cut", file.cut},             {"too_long", file.too_long},
           {"untrained", file.untrained}, {"longest", file.longest}};
 }
 

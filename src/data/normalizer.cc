@@ -6,29 +6,28 @@ namespace pagoda {
 
 namespace {
 
-bool apply_step(const NormalizerStep& step, AlignedText* text, MatchMemory* memory) {
+Status apply_step(const NormalizerStep& step, AlignedText* text, MatchMemory* memory) {
   switch (step.kind) {
     case NormalizerStep::Kind::kNfc:
       if (!surely_nfc(text->text())) text->transform(nfc(text->text()));
-      return true;
+      return Status();
     case NormalizerStep::Kind::kPrepend:
       if (!text->empty()) text->prepend(step.content);
-      return true;
+      return Status();
     case NormalizerStep::Kind::kReplace:
       std::vector<TokenRange> matches;
-      const bool whole = step.pattern->find_all(text->text(), memory, &matches);
+      RETURN_IF_ERROR(step.pattern->find_all(text->text(), memory, &matches));
       text->replace(matches, step.content);
-      return whole;
+      return Status();
   }
-  return true;
+  return Status();
 }
 
 }  // namespace
 
-bool Normalizer::apply(AlignedText* text, MatchMemory* memory) const {
-  bool whole = true;
-  for (const NormalizerStep& step : steps_) whole = apply_step(step, text, memory) && whole;
-  return whole;
+Status Normalizer::apply(AlignedText* text, MatchMemory* memory) const {
+  for (const NormalizerStep& step : steps_) RETURN_IF_ERROR(apply_step(step, text, memory));
+  return Status();
 }
 
 }  // namespace pagoda

@@ -23,8 +23,8 @@ class Normalizer {
   Normalizer() = default;
   explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-  // The steps in order. False when a pattern gave up (data/pattern.h).
-  bool apply(AlignedText* text, MatchMemory* memory) const;
+  // The steps in order. kBadData when a pattern gives up (data/pattern.h).
+  Status apply(AlignedText* text, MatchMemory* memory) const;
 
  private:
   std::vector<NormalizerStep> steps_;

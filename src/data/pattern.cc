@@ -3,7 +3,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#include <cstring>
+#include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "base/log.h"
@@ -17,9 +18,33 @@ namespace {
 constexpr size_t kMaxPatternBytes = size_t{1} << 14;
 constexpr uint32_t kMaxGroupDepth = 32;
 constexpr size_t kMaxJitStackBytes = size_t{1} << 24;
-// Steps of one search. What a tokenizer needs on a megabyte of one letter is a few; what an
+// Steps at one place of a text: what a tokenizer needs is the length of a run of blanks; what an
 // exponential pattern needs on forty letters is more than this.
-constexpr uint32_t kMaxSteps = 5000000;
+constexpr size_t kMaxSteps = 5000000, kMaxStepsPerByte = 2;
+// But a step may run over the whole text. What needs more than a few on a long one is searched for
+// again by code that looks at the clock as it goes.
+constexpr size_t kMaxHurriedBytes = size_t{1} << 25, kMinSteps = 64;
+// And many places may be slow one by one: the clock is also read after each block of places without
+// a match, and every so many matches.
+constexpr size_t kBlockBytes = 64;
+constexpr uint32_t kSearchesPerReading = 64;
+constexpr double kMaxSeconds = 5, kMaxSecondsPerByte = 1e-6;
+
+// Processor time of this thread: a machine that sleeps or is busy makes no text too slow.
+double thread_seconds() {
+  timespec now = {};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now) == 0);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+Status gives_up(std::string_view text, size_t at) {
+  size_t bytes = std::min<size_t>(text.size() - at, 40);
+  while (at + bytes < text.size() && is_utf8_continuation(text[at + bytes])) --bytes;
+  return Status(Exit::kBadData,
+                strf("the tokenizer's pattern takes too long on a text of %zu bytes, from byte %zu "
+                     "on (\"%s\")",
+                     text.size(), at + 1, printable(std::string(text.substr(at, bytes))).c_str()));
+}
 
 struct FreePcre2 {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
@@ -37,11 +62,18 @@ struct MatchMemory::State {
   State() {
     CHECK(stack != nullptr && context != nullptr && data != nullptr);
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-    pcre2_set_match_limit(context.get(), kMaxSteps);
+    pcre2_set_callout(context.get(), stop_when_late, this);
+  }
+  static int stop_when_late(pcre2_callout_block*, void* state) {
+    auto* self = static_cast<State*>(state);
+    const bool due = ++self->callouts % kSearchesPerReading == 0;
+    return due && thread_seconds() > self->end_s ? PCRE2_ERROR_MATCHLIMIT : 0;
   }
   Pcre2<pcre2_jit_stack> stack{pcre2_jit_stack_create(1 << 15, kMaxJitStackBytes, nullptr)};
   Pcre2<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
   Pcre2<pcre2_match_data> data{pcre2_match_data_create(1, nullptr)};  // the whole match only
+  double end_s = 0;  // of the clock
+  uint32_t callouts = 0;
 };
 
 MatchMemory::MatchMemory() = default;
@@ -50,14 +82,18 @@ MatchMemory::MatchMemory(MatchMemory&&) noexcept = default;
 MatchMemory& MatchMemory::operator=(MatchMemory&&) noexcept = default;
 
 struct Pattern::Code {
+  // Calls back before each item of the pattern, and has none of PCRE2's shortcuts, which hide what
+  // a pattern does where they fail.
+  static constexpr uint32_t kCareful = PCRE2_AUTO_CALLOUT | PCRE2_NO_START_OPTIMIZE;
+
   // "" or why not.
   std::string compile(const std::string& pattern, uint32_t extra_options) {
     const Pcre2<pcre2_compile_context> context(pcre2_compile_context_create(nullptr));
     CHECK(context != nullptr);
     pcre2_set_parens_nest_limit(context.get(), kMaxGroupDepth);
     pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-    const uint32_t options =
-        PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE | extra_options;
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NO_AUTO_CAPTURE |
+                             PCRE2_USE_OFFSET_LIMIT | extra_options;
     int error = 0;
     size_t offset = 0;
     compiled.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
@@ -70,6 +106,13 @@ struct Pattern::Code {
     // Where memory may not be made executable PCRE2 interprets: slower, the same matches.
     (void)pcre2_jit_compile(compiled.get(), PCRE2_JIT_COMPLETE);
     return "";
+  }
+  // The result of pcre2_match.
+  int match(std::string_view text, size_t from, size_t most_steps,
+            const MatchMemory::State& state) const {
+    pcre2_set_match_limit(state.context.get(), static_cast<uint32_t>(most_steps));
+    return pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
+                       PCRE2_NO_UTF_CHECK, state.data.get(), state.context.get());
   }
   Pcre2<pcre2_code> compiled;
 };
@@ -89,17 +132,16 @@ Result<Pattern> Pattern::regex(const std::string& pattern, const std::string& wh
   if (pattern.empty()) return refused("is empty");
   if (pattern.size() > kMaxPatternBytes) return refused("is longer than 16384 bytes");
   ASSIGN_OR_RETURN(const std::string translated, pcre2_pattern(pattern, where));
-  // The probes run without PCRE2's shortcuts, which hide what a pattern does where they fail.
-  for (const uint32_t extra : {PCRE2_NO_START_OPTIMIZE, 0u}) {
-    const auto code = std::make_shared<Code>();
-    const std::string error = code->compile(translated, extra);
+  const auto code = std::make_shared<Code>(), careful = std::make_shared<Code>();
+  for (const auto& [one, extra] : {std::pair(code, 0u), std::pair(careful, Code::kCareful)}) {
+    const std::string error = one->compile(translated, extra);
     if (!error.empty()) return refused("cannot be used: " + error);
-    Pattern result;
-    result.code_ = code;
-    if (extra == 0) return result;
-    if (!result.survives_probes()) return refused("takes exponential time on some texts");
   }
-  check_failed("unreachable", __FILE__, __LINE__);
+  Pattern result;
+  result.code_ = result.careful_ = careful;
+  if (!result.survives_probes()) return refused("takes exponential time on some texts");
+  result.code_ = code;
+  return result;
 }
 
 // Long runs of one kind of character, ended by another: what makes bad patterns backtrack.
@@ -111,46 +153,69 @@ bool Pattern::survives_probes() const {
     std::string run;
     while (run.size() < 200) run += unit;
     for (const char* end : units) {
-      if (!find_all(run + end, &memory, &ignored)) return false;
+      if (!find_all(run + end, &memory, &ignored).ok()) return false;
     }
   }
   return true;
 }
 
-bool Pattern::find_literal(std::string_view text, std::vector<TokenRange>* matches) const {
-  for (size_t at = text.find(literal_); at != std::string_view::npos;
-       at = text.find(literal_, at + literal_.size())) {
-    matches->push_back(
-        {static_cast<uint32_t>(at), static_cast<uint32_t>(at + literal_.size())});
+void find_literal(std::string_view text, std::string_view literal,
+                  std::vector<TokenRange>* matches) {
+  for (size_t at = text.find(literal); at != std::string_view::npos;
+       at = text.find(literal, at + literal.size())) {
+    matches->push_back({static_cast<uint32_t>(at), static_cast<uint32_t>(at + literal.size())});
   }
+}
+
+Result<bool> Pattern::find_next(std::string_view text, size_t from, size_t last,
+                                const MatchMemory& memory, TokenRange* match) const {
+  const MatchMemory::State& state = *memory.state_;
+  pcre2_set_offset_limit(state.context.get(), last);
+  const size_t most_steps = kMaxSteps + kMaxStepsPerByte * text.size();
+  const size_t hurried_steps =
+      std::clamp(kMaxHurriedBytes / std::max<size_t>(text.size(), 1), kMinSteps, most_steps);
+  int rc = code_->match(text, from, hurried_steps, state);
+  if (rc == PCRE2_ERROR_MATCHLIMIT) rc = careful_->match(text, from, most_steps, state);
+  if (rc == PCRE2_ERROR_NOMATCH) return false;
+  if (rc < 0) return gives_up(text, from);
+  const size_t* found = pcre2_get_ovector_pointer(state.data.get());
+  *match = {static_cast<uint32_t>(found[0]), static_cast<uint32_t>(found[1])};
   return true;
 }
 
-bool Pattern::find_all(std::string_view text, MatchMemory* memory,
-                       std::vector<TokenRange>* matches) const {
+Status Pattern::find_all(std::string_view text, MatchMemory* memory,
+                         std::vector<TokenRange>* matches) const {
   matches->clear();
-  if (code_ == nullptr) return find_literal(text, matches);
+  if (code_ == nullptr) {
+    find_literal(text, literal_, matches);
+    return Status();
+  }
   if (memory->state_ == nullptr) memory->state_ = std::make_unique<MatchMemory::State>();
-  const MatchMemory::State& state = *memory->state_;
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  const size_t* found = pcre2_get_ovector_pointer(state.data.get());
+  memory->state_->end_s = thread_seconds() + kMaxSeconds +
+                          kMaxSecondsPerByte * static_cast<double>(text.size());
+  uint32_t searches = 0;
   size_t from = 0, last_end = std::string_view::npos;
   while (from <= text.size()) {
-    const int rc = pcre2_match(code_->compiled.get(), subject, text.size(), from,
-                               PCRE2_NO_UTF_CHECK, state.data.get(),
-                               state.context.get());
-    if (rc == PCRE2_ERROR_NOMATCH) return true;
-    if (rc < 0) return false;
-    const size_t begin = found[0], end = found[1];
-    if (begin == end && end == last_end) {
+    size_t last = std::min(from + kBlockBytes, text.size());
+    while (last < text.size() && is_utf8_continuation(text[last])) --last;
+    TokenRange match;
+    ASSIGN_OR_RETURN(const bool found, find_next(text, from, last, *memory, &match));
+    const bool due = !found || ++searches % kSearchesPerReading == 0;
+    if (due && last < text.size() && thread_seconds() > memory->state_->end_s) {
+      return gives_up(text, from);
+    }
+    if (!found) {
+      if (last == text.size()) break;
+      from = last + code_point_at(text, last).bytes;
+    } else if (match.begin == match.end && match.end == last_end) {
       // No empty match right behind a match: go on one character further.
       from += from < text.size() ? code_point_at(text, from).bytes : 1;
-      continue;
+    } else {
+      from = last_end = match.end;
+      matches->push_back(match);
     }
-    from = last_end = end;
-    matches->push_back({static_cast<uint32_t>(begin), static_cast<uint32_t>(end)});
   }
-  return true;
+  return Status();
 }
 
 }  // namespace pagoda

@@ -28,6 +28,10 @@ class MatchMemory {
   std::unique_ptr<State> state_;
 };
 
+// Appends where `literal`, which is not empty, stands in `text`.
+void find_literal(std::string_view text, std::string_view literal,
+                  std::vector<TokenRange>* matches);
+
 // Immutable; cheap to copy.
 class Pattern {
  public:
@@ -37,16 +41,21 @@ class Pattern {
   // (data/regex_syntax.h), too large, or one that takes exponential time on short probes.
   static Result<Pattern> regex(const std::string& pattern, const std::string& where);
 
-  // Sets `matches` to those in `text`. False when the expression needed too many steps on this
-  // text: then `matches` holds those before that place. REQUIRES: well-formed UTF-8.
-  bool find_all(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* matches) const;
+  // Sets `matches` to those in `text`. kBadData when the expression takes too long on this text:
+  // too many steps at one place, or more processor time than 5 s and 1 s a megabyte. The
+  // message quotes the place; callers add whose text it is and what to do. REQUIRES: well-formed UTF-8.
+  Status find_all(std::string_view text, MatchMemory* memory,
+                  std::vector<TokenRange>* matches) const;
 
  private:
   struct Code;
-  bool find_literal(std::string_view text, std::vector<TokenRange>* matches) const;
+  // Sets `match` to the first one that begins in [from, last]; false: none does.
+  Result<bool> find_next(std::string_view text, size_t from, size_t last,
+                         const MatchMemory& memory, TokenRange* match) const;
   bool survives_probes() const;
   std::string literal_;
   std::shared_ptr<const Code> code_;  // null: literal
+  std::shared_ptr<const Code> careful_;  // the same matches, slower, and stops when it is late
 };
 
 }  // namespace pagoda

@@ -66,10 +66,10 @@ std::vector<TokenRange> words_of(std::vector<Part> parts, SplitBehavior behavior
 }
 
 // Cuts [word.begin, word.end) of `text`.
-bool cut(const SplitStep& step, std::string_view text, const TokenRange& word, MatchMemory* memory,
-         std::vector<TokenRange>* matches, std::vector<TokenRange>* out) {
+Status cut(const SplitStep& step, std::string_view text, const TokenRange& word,
+           MatchMemory* memory, std::vector<TokenRange>* matches, std::vector<TokenRange>* out) {
   const std::string_view part = text.substr(word.begin, word.end - word.begin);
-  const bool whole = step.pattern.find_all(part, memory, matches);
+  RETURN_IF_ERROR(step.pattern.find_all(part, memory, matches));
   const auto bytes = static_cast<uint32_t>(part.size());
   const auto add = [&](uint32_t begin, uint32_t end) {
     if (begin < end) out->push_back({word.begin + begin, word.begin + end});
@@ -82,12 +82,12 @@ bool cut(const SplitStep& step, std::string_view text, const TokenRange& word, M
       done = match.end;
     }
     add(done, bytes);
-    return whole;
+    return Status();
   }
   for (const TokenRange& range : words_of(parts_of(*matches, bytes, step.invert), step.behavior)) {
     add(range.begin, range.end);
   }
-  return whole;
+  return Status();
 }
 
 }  // namespace
@@ -95,11 +95,10 @@ bool cut(const SplitStep& step, std::string_view text, const TokenRange& word, M
 PreTokenizer::PreTokenizer(PrefixStep prefix, std::vector<SplitStep> splits, bool byte_level)
     : prefix_(std::move(prefix)), splits_(std::move(splits)), byte_level_(byte_level) {}
 
-void PreTokenizer::change(AlignedText* text, MatchMemory* memory) const {
+void PreTokenizer::change(AlignedText* text) const {
   if (prefix_.for_spaces) {
-    static const Pattern kOneSpace = Pattern::literal(" ");
     std::vector<TokenRange> spaces;
-    kOneSpace.find_all(text->text(), memory, &spaces);
+    find_literal(text->text(), " ", &spaces);
     text->replace(spaces, prefix_.content);
   }
   const bool wanted = prefix_.when == PrefixStep::When::kAlways ||
@@ -107,21 +106,20 @@ void PreTokenizer::change(AlignedText* text, MatchMemory* memory) const {
   if (wanted && !text->text().starts_with(prefix_.content)) text->prepend(prefix_.content);
 }
 
-bool PreTokenizer::split(std::string_view text, MatchMemory* memory,
-                         std::vector<TokenRange>* words) const {
+Status PreTokenizer::split(std::string_view text, MatchMemory* memory,
+                           std::vector<TokenRange>* words) const {
   words->clear();
-  if (text.empty()) return true;
+  if (text.empty()) return Status();
   words->push_back({0, static_cast<uint32_t>(text.size())});
   std::vector<TokenRange> matches, next;
-  bool whole = true;
   for (const SplitStep& step : splits_) {
     next.clear();
     for (const TokenRange& word : *words) {
-      whole = cut(step, text, word, memory, &matches, &next) && whole;
+      RETURN_IF_ERROR(cut(step, text, word, memory, &matches, &next));
     }
     words->swap(next);
   }
-  return whole;
+  return Status();
 }
 
 }  // namespace pagoda

@@ -46,10 +46,10 @@ class PreTokenizer {
     return prefix_.when != PrefixStep::When::kNever || prefix_.for_spaces;
   }
   // The prefix step. REQUIRES: the text is not empty.
-  void change(AlignedText* text, MatchMemory* memory) const;
-  // Sets `words` to those of `text`, none of them empty. False when a pattern gave up: then what it
-  // had not cut is one word.
-  bool split(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* words) const;
+  void change(AlignedText* text) const;
+  // Sets `words` to those of `text`, none of them empty. kBadData when a pattern gives up
+  // (data/pattern.h).
+  Status split(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* words) const;
 
  private:
   PrefixStep prefix_;

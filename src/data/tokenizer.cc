@@ -1,6 +1,5 @@
 #include "data/tokenizer.h"
 
-#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -50,7 +49,7 @@ class Tokenizer::Engine {
   uint32_t end_of_text() const { return end_of_text_; }
   std::optional<uint32_t> begin_of_text() const { return begin_of_text_; }
   const std::string& identity() const { return identity_; }
-  void encode(std::string_view text, Output out) const;
+  Status encode(std::string_view text, Output out) const;
   std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
   std::optional<uint32_t> find(std::string_view token) const;
 
@@ -58,11 +57,12 @@ class Tokenizer::Engine {
   Engine(TokenizerSpec spec, Bpe bpe);
   Status check_added_tokens(const std::string& where);
   Status check_template(const std::vector<uint32_t>& before_text, const std::string& where);
-  void make_finders();
+  Status make_finders();
   const AddedToken* added(uint32_t id) const;
-  void encode_text(std::string_view part, uint32_t begin, Memory* memory, Output* out) const;
-  void encode_words(const AlignedText& text, Memory* memory, Output* out) const;
-  void warn_of_pattern() const;
+  Status encode_well_formed(std::string_view text, uint32_t begin, Memory* memory,
+                            Output* out) const;
+  Status encode_text(std::string_view part, uint32_t begin, Memory* memory, Output* out) const;
+  Status encode_words(const AlignedText& text, Memory* memory, Output* out) const;
   std::unique_ptr<Memory> take_memory() const;
 
   std::vector<AddedToken> added_tokens_;
@@ -77,7 +77,6 @@ class Tokenizer::Engine {
   uint32_t end_of_text_ = 0;
   std::optional<uint32_t> begin_of_text_;
   std::string identity_;
-  mutable std::atomic<bool> warned_ = false;
   mutable std::mutex memory_mutex_;  // guards idle_memory_
   mutable std::vector<std::unique_ptr<Memory>> idle_memory_;
 };
@@ -93,7 +92,7 @@ Result<std::shared_ptr<const Tokenizer::Engine>> Tokenizer::Engine::open(
     const std::string& directory) {
   const std::string path = directory + "/tokenizer.json", where = printable(path);
   ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(path, Links::kRefuse, kMaxTokenizerBytes));
+                   read_text_file(path, Links::kFollow, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(Json root, parse_json(text, path, kTokenizerLimits));
   ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_json(root, where));
   root = nullptr;  // as large again as what comes of it
@@ -101,7 +100,9 @@ Result<std::shared_ptr<const Tokenizer::Engine>> Tokenizer::Engine::open(
   const std::vector<uint32_t> before_text = spec.before_text;
   std::shared_ptr<Engine> engine(new Engine(std::move(spec), std::move(bpe)));
   RETURN_IF_ERROR(engine->check_added_tokens(where));
-  engine->make_finders();
+  if (const Status status = engine->make_finders(); !status.ok()) {
+    return Status(status.code(), where + ": added_tokens: " + status.message());
+  }
   RETURN_IF_ERROR(engine->check_template(before_text, where));
   const auto find = [&](const std::string& token) { return engine->find(token); };
   ASSIGN_OR_RETURN(engine->end_of_text_,
@@ -154,15 +155,16 @@ Status Tokenizer::Engine::check_template(const std::vector<uint32_t>& before_tex
            where.c_str(), before_text.size(), before_text[0]));
 }
 
-void Tokenizer::Engine::make_finders() {
+Status Tokenizer::Engine::make_finders() {
   MatchMemory memory;
   for (AddedToken& token : added_tokens_) {
     AlignedText text(token.content, 0, false);
-    if (token.normalized) normalizer_.apply(&text, &memory);
+    if (token.normalized) RETURN_IF_ERROR(normalizer_.apply(&text, &memory));
     token.spelling = text.text();
   }
   raw_finder_ = AddedTokenFinder(added_tokens_, false);
   normalized_finder_ = AddedTokenFinder(added_tokens_, true);
+  return Status();
 }
 
 const AddedToken* Tokenizer::Engine::added(uint32_t id) const {
@@ -184,30 +186,14 @@ std::unique_ptr<Memory> Tokenizer::Engine::take_memory() const {
   return memory;
 }
 
-void Tokenizer::Engine::warn_of_pattern() const {
-  if (warned_.exchange(true)) return;
-  log_warn("the tokenizer's pattern needs too many steps on a text; from there on that text is cut "
-           "only by what follows the pattern, which may not be how the model was trained");
-}
-
-void Tokenizer::Engine::encode(std::string_view text, Output out) const {
+Status Tokenizer::Engine::encode(std::string_view text, Output out) const {
   CHECK(text.size() < (uint64_t{1} << 32), "%zu bytes", text.size());
   std::unique_ptr<Memory> memory = take_memory();
   for (size_t at = 0; at < text.size();) {
-    const size_t bad = std::min(first_invalid_utf8(text.substr(at)), text.size() - at);
-    const std::string_view whole = text.substr(at, bad);
-    memory->parts.clear();
-    raw_finder_.split(whole, &memory->parts);
-    for (const TextPart& part : memory->parts) {
-      const auto [begin, end] = part.range;
-      const auto from = static_cast<uint32_t>(at) + begin, to = static_cast<uint32_t>(at) + end;
-      if (part.token != nullptr) {
-        out.add(part.token->id, {from, to});
-      } else {
-        encode_text(text.substr(from, to - from), from, memory.get(), &out);
-      }
-    }
-    at += bad;
+    const size_t good = std::min(first_invalid_utf8(text.substr(at)), text.size() - at);
+    RETURN_IF_ERROR(encode_well_formed(text.substr(at, good), static_cast<uint32_t>(at),
+                                       memory.get(), &out));
+    at += good;
     if (at == text.size()) break;
     const size_t before = out.ids->size();
     bpe_.encode_byte(static_cast<uint8_t>(text[at]), out.ids);
@@ -217,12 +203,29 @@ void Tokenizer::Engine::encode(std::string_view text, Output out) const {
   }
   const std::lock_guard lock(memory_mutex_);
   idle_memory_.push_back(std::move(memory));
+  return Status();
 }
 
-void Tokenizer::Engine::encode_text(std::string_view part, uint32_t begin, Memory* memory,
-                                    Output* out) const {
+// `begin`: where `text` begins in the text that ranges count in.
+Status Tokenizer::Engine::encode_well_formed(std::string_view text, uint32_t begin, Memory* memory,
+                                             Output* out) const {
+  memory->parts.clear();
+  raw_finder_.split(text, &memory->parts);
+  for (const TextPart& part : memory->parts) {
+    const auto [from, to] = part.range;
+    if (part.token != nullptr) {
+      out->add(part.token->id, {begin + from, begin + to});
+    } else {
+      RETURN_IF_ERROR(encode_text(text.substr(from, to - from), begin + from, memory, out));
+    }
+  }
+  return Status();
+}
+
+Status Tokenizer::Engine::encode_text(std::string_view part, uint32_t begin, Memory* memory,
+                                      Output* out) const {
   AlignedText text(part, begin, out->ranges != nullptr);
-  if (!normalizer_.apply(&text, &memory->match)) warn_of_pattern();
+  RETURN_IF_ERROR(normalizer_.apply(&text, &memory->match));
   memory->normalized_parts.clear();
   normalized_finder_.split(text.text(), &memory->normalized_parts);
   for (const TextPart& piece : memory->normalized_parts) {
@@ -230,17 +233,19 @@ void Tokenizer::Engine::encode_text(std::string_view part, uint32_t begin, Memor
     if (piece.token != nullptr) {
       out->add(piece.token->id, out->ranges != nullptr ? text.origin(from, to) : TokenRange{});
     } else if (from == 0 && to == text.text().size() && !pre_tokenizer_.changes_text()) {
-      encode_words(text, memory, out);
+      RETURN_IF_ERROR(encode_words(text, memory, out));
     } else {
       AlignedText words = text.slice(from, to);
-      pre_tokenizer_.change(&words, &memory->match);
-      encode_words(words, memory, out);
+      pre_tokenizer_.change(&words);
+      RETURN_IF_ERROR(encode_words(words, memory, out));
     }
   }
+  return Status();
 }
 
-void Tokenizer::Engine::encode_words(const AlignedText& text, Memory* memory, Output* out) const {
-  if (!pre_tokenizer_.split(text.text(), &memory->match, &memory->words)) warn_of_pattern();
+Status Tokenizer::Engine::encode_words(const AlignedText& text, Memory* memory,
+                                       Output* out) const {
+  RETURN_IF_ERROR(pre_tokenizer_.split(text.text(), &memory->match, &memory->words));
   for (const auto [begin, end] : memory->words) {
     memory->tokens.clear();
     bpe_.encode(text.text().substr(begin, end - begin), &memory->bpe, &memory->tokens);
@@ -250,6 +255,7 @@ void Tokenizer::Engine::encode_words(const AlignedText& text, Memory* memory, Ou
       out->ranges->push_back(text.origin(begin + token.begin, begin + token.end));
     }
   }
+  return Status();
 }
 
 std::string Tokenizer::Engine::decode(std::span<const uint32_t> ids, bool skip_special) const {
@@ -278,9 +284,9 @@ uint32_t Tokenizer::end_of_text() const { return engine_->end_of_text(); }
 std::optional<uint32_t> Tokenizer::begin_of_text() const { return engine_->begin_of_text(); }
 std::string Tokenizer::identity() const { return engine_->identity(); }
 
-void Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids,
-                       std::vector<TokenRange>* ranges) const {
-  engine_->encode(text, {ids, ranges});
+Status Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids,
+                         std::vector<TokenRange>* ranges) const {
+  return engine_->encode(text, {ids, ranges});
 }
 
 std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {

@@ -29,8 +29,9 @@ class Tokenizer {
  public:
   // Reads DIRECTORY/tokenizer.json (data/tokenizer_json.h). The token that ends a text is
   // "eos_token" of tokenizer_config.json, else "eos_token_id" of generation_config.json or
-  // config.json (the first of a list), else the only special token. kNoInput when tokenizer.json is
-  // missing, else kBadData with one line that names the file and the place in it.
+  // config.json (the first of a list), else the only special token. Files may be links, as in the
+  // hub's cache. kNoInput when tokenizer.json is missing or a file's link leads nowhere, else
+  // kBadData with one line that names the file and the place in it.
   static Result<Tokenizer> open(const std::string& directory);
 
   int64_t vocab_size() const;    // 1 + the largest id
@@ -44,9 +45,11 @@ class Tokenizer {
   // spelt in the text become their ids. `ranges`, if wanted, gets for each id the bytes of the text
   // it came from, in whole characters and with the spaces that belong to it (trim_offsets is not
   // followed); tokens of one character share its range. Bytes that are not UTF-8 become the tokens
-  // of those bytes. REQUIRES: text shorter than 4 GiB.
-  void encode(std::string_view text, std::vector<uint32_t>* ids,
-              std::vector<TokenRange>* ranges = nullptr) const;
+  // of those bytes. kBadData when a pattern of tokenizer.json gives up on the text (data/pattern.h:
+  // callers add whose text it is and what to do); what was appended then is of no use. REQUIRES:
+  // text shorter than 4 GiB.
+  Status encode(std::string_view text, std::vector<uint32_t>* ids,
+                std::vector<TokenRange>* ranges = nullptr) const;
 
   // The text of `ids`; with skip_special, without special added tokens. Ids that no token has are
   // passed over, bytes that are not UTF-8 become U+FFFD.

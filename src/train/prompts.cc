@@ -15,6 +15,14 @@ Result<std::string> chat_text(const std::string& question, const ChatTemplate& c
   return rendered.text.substr(0, rendered.turns[1].trained_begin);
 }
 
+Status encode(const std::string& text, const Tokenizer& tokenizer, TokenIds* ids) {
+  const Status status = tokenizer.encode(text, ids);
+  if (status.ok()) return status;
+  return Status(status.code(), "a prompt: " + status.message() +
+                                   "; nothing was generated: shorten it, or use another "
+                                   "tokenizer.json");
+}
+
 }  // namespace
 
 Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& texts,
@@ -25,10 +33,10 @@ Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& tex
     TokenIds ids;
     if (chat != nullptr) {
       ASSIGN_OR_RETURN(const std::string rendered, chat_text(text, *chat));
-      tokenizer.encode(rendered, &ids);
+      RETURN_IF_ERROR(encode(rendered, tokenizer, &ids));
     } else {
       if (tokenizer.begin_of_text()) ids.push_back(*tokenizer.begin_of_text());
-      tokenizer.encode(text, &ids);
+      RETURN_IF_ERROR(encode(text, tokenizer, &ids));
     }
     if (text.empty() || ids.empty()) {
       return Status(Exit::kUsage, "a prompt is empty; there is nothing to continue");

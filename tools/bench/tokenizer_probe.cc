@@ -1,10 +1,9 @@
 // What the scripts ask pagoda's tokenizer: tools/make_tokenizer_vectors.py --check and
 // tools/bench/tokenizer_bench.py. Not installed.
 //
-//   tokenizer_probe encode DIR         a JSON string a line on stdin; a JSON object a line on
-//   stdout tokenizer_probe time DIR TEXTS     TEXTS: a JSON list of texts; for each line on stdin
-//   encodes
-//                                      them all and prints seconds and the number of ids
+//   tokenizer_probe encode DIR       a JSON string a line on stdin; a JSON object a line on stdout
+//   tokenizer_probe time DIR TEXTS   TEXTS: a JSON list of texts; for each line on stdin encodes
+//                                    them all and prints seconds and the number of ids
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -27,7 +26,9 @@ int encode(const Tokenizer& tokenizer) {
     const std::string text = Json::parse(line).get<std::string>();
     std::vector<uint32_t> ids;
     std::vector<TokenRange> ranges;
-    tokenizer.encode(text, &ids, &ranges);
+    if (const Status status = tokenizer.encode(text, &ids, &ranges); !status.ok()) {
+      return fail(status);
+    }
     std::vector<uint32_t> flat;
     for (const TokenRange& range : ranges) flat.insert(flat.end(), {range.begin, range.end});
     const Json result = {{"ids", ids},
@@ -49,7 +50,7 @@ int time(const Tokenizer& tokenizer, const std::string& path) {
     size_t total = 0;
     for (const std::string& each : texts) {
       ids.clear();
-      tokenizer.encode(each, &ids);
+      if (const Status status = tokenizer.encode(each, &ids); !status.ok()) return fail(status);
       total += ids.size();
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
