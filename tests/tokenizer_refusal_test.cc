@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <functional>
 
@@ -298,11 +299,10 @@ TEST_F(RegexRefusalTest, PatternsThatTakeQuadraticTime) {
     const std::string five_thousand(5000, 'q');
     EXPECT_TRUE(opened.value().encode(five_thousand + "1", &ids).ok());
     EXPECT_EQ(ids.size(), 5001u);
-    const auto begin = std::chrono::steady_clock::now();
     const std::string million(1 << 20, 'q');
+    const std::clock_t begin = std::clock();  // of the processor, as data/pattern.h has it
     expect_refused(opened.value().encode(million + "1", &ids), "takes too long");
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    EXPECT_LT(seconds.count(), 15 * kMostSeconds);
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 6 * kMostSeconds);
   }
 }
 

@@ -179,7 +179,8 @@ TEST_F(TokenizerTest, LongWordsTakeNoQuadraticTime) {
 TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {
   for (const char* name : {"gpt2", "smollm2", "qwen2", "mixtral"}) {
     const Tokenizer tokenizer = golden(name);
-    for (const char* unit : {"A", "7", " ", "\n", "!", "aB", "'s", "a ", " \n", "\u4e2d", "\u0301"}) {
+    for (const char* unit :
+         {"A", "7", " ", "\n", "!", "aB", "'s", "a ", " \n", "\u4e2d", "\u0301"}) {
       std::string text;
       while (text.size() < 1 << 18) text += unit;
       EXPECT_GT(encode(tokenizer, text).size(), 0u) << name << ", " << unit;

@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <utility>
 
@@ -28,7 +29,7 @@ constexpr size_t kMaxHurriedBytes = size_t{1} << 25, kMinSteps = 64;
 // a match, and every so many matches.
 constexpr size_t kBlockBytes = 64;
 constexpr uint32_t kSearchesPerReading = 64;
-constexpr double kMaxSeconds = 5, kMaxSecondsPerByte = 1e-6;
+constexpr double kMaxSeconds = 2, kMaxSecondsPerByte = 1e-6;
 
 // Processor time of this thread: a machine that sleeps or is busy makes no text too slow.
 double thread_seconds() {
@@ -64,6 +65,19 @@ struct MatchMemory::State {
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     pcre2_set_callout(context.get(), stop_when_late, this);
   }
+  // Of a text of so many bytes.
+  void begin(size_t bytes) {
+    const size_t most = kMaxSteps + kMaxStepsPerByte * bytes;
+    const size_t hurried = kMaxHurriedBytes / std::max<size_t>(bytes, 1);
+    most_steps = static_cast<uint32_t>(most);
+    hurried_steps = static_cast<uint32_t>(std::clamp(hurried, kMinSteps, most));
+    pcre2_set_match_limit(context.get(), hurried_steps);
+    // Reading the clock would be most of the work for the words that a text was cut into before,
+    // and their steps are few.
+    end_s = HUGE_VAL;
+    if (bytes <= kBlockBytes) return;
+    end_s = thread_seconds() + kMaxSeconds + kMaxSecondsPerByte * static_cast<double>(bytes);
+  }
   static int stop_when_late(pcre2_callout_block*, void* state) {
     auto* self = static_cast<State*>(state);
     const bool due = ++self->callouts % kSearchesPerReading == 0;
@@ -72,6 +86,7 @@ struct MatchMemory::State {
   Pcre2<pcre2_jit_stack> stack{pcre2_jit_stack_create(1 << 15, kMaxJitStackBytes, nullptr)};
   Pcre2<pcre2_match_context> context{pcre2_match_context_create(nullptr)};
   Pcre2<pcre2_match_data> data{pcre2_match_data_create(1, nullptr)};  // the whole match only
+  uint32_t most_steps = 0, hurried_steps = 0;
   double end_s = 0;  // of the clock
   uint32_t callouts = 0;
 };
@@ -108,9 +123,7 @@ struct Pattern::Code {
     return "";
   }
   // The result of pcre2_match.
-  int match(std::string_view text, size_t from, size_t most_steps,
-            const MatchMemory::State& state) const {
-    pcre2_set_match_limit(state.context.get(), static_cast<uint32_t>(most_steps));
+  int match(std::string_view text, size_t from, const MatchMemory::State& state) const {
     return pcre2_match(compiled.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                        PCRE2_NO_UTF_CHECK, state.data.get(), state.context.get());
   }
@@ -167,20 +180,18 @@ void find_literal(std::string_view text, std::string_view literal,
   }
 }
 
-Result<bool> Pattern::find_next(std::string_view text, size_t from, size_t last,
-                                const MatchMemory& memory, TokenRange* match) const {
+// Searches [from, last] of places for a match's begin; the result of pcre2_match. What takes too
+// many steps in a hurry is searched for carefully.
+int Pattern::find_next(std::string_view text, size_t from, size_t last,
+                       const MatchMemory& memory) const {
   const MatchMemory::State& state = *memory.state_;
   pcre2_set_offset_limit(state.context.get(), last);
-  const size_t most_steps = kMaxSteps + kMaxStepsPerByte * text.size();
-  const size_t hurried_steps =
-      std::clamp(kMaxHurriedBytes / std::max<size_t>(text.size(), 1), kMinSteps, most_steps);
-  int rc = code_->match(text, from, hurried_steps, state);
-  if (rc == PCRE2_ERROR_MATCHLIMIT) rc = careful_->match(text, from, most_steps, state);
-  if (rc == PCRE2_ERROR_NOMATCH) return false;
-  if (rc < 0) return gives_up(text, from);
-  const size_t* found = pcre2_get_ovector_pointer(state.data.get());
-  *match = {static_cast<uint32_t>(found[0]), static_cast<uint32_t>(found[1])};
-  return true;
+  const int rc = code_->match(text, from, state);
+  if (rc != PCRE2_ERROR_MATCHLIMIT) return rc;
+  pcre2_set_match_limit(state.context.get(), state.most_steps);
+  const int careful_rc = careful_->match(text, from, state);
+  pcre2_set_match_limit(state.context.get(), state.hurried_steps);
+  return careful_rc;
 }
 
 Status Pattern::find_all(std::string_view text, MatchMemory* memory,
@@ -191,28 +202,28 @@ Status Pattern::find_all(std::string_view text, MatchMemory* memory,
     return Status();
   }
   if (memory->state_ == nullptr) memory->state_ = std::make_unique<MatchMemory::State>();
-  memory->state_->end_s = thread_seconds() + kMaxSeconds +
-                          kMaxSecondsPerByte * static_cast<double>(text.size());
+  MatchMemory::State& state = *memory->state_;
+  state.begin(text.size());
+  const size_t* match = pcre2_get_ovector_pointer(state.data.get());
   uint32_t searches = 0;
   size_t from = 0, last_end = std::string_view::npos;
   while (from <= text.size()) {
     size_t last = std::min(from + kBlockBytes, text.size());
     while (last < text.size() && is_utf8_continuation(text[last])) --last;
-    TokenRange match;
-    ASSIGN_OR_RETURN(const bool found, find_next(text, from, last, *memory, &match));
+    const int rc = find_next(text, from, last, *memory);
+    const bool found = rc >= 0;
+    if (!found && rc != PCRE2_ERROR_NOMATCH) return gives_up(text, from);
     const bool due = !found || ++searches % kSearchesPerReading == 0;
-    if (due && last < text.size() && thread_seconds() > memory->state_->end_s) {
-      return gives_up(text, from);
-    }
+    if (due && last < text.size() && thread_seconds() > state.end_s) return gives_up(text, from);
     if (!found) {
       if (last == text.size()) break;
       from = last + code_point_at(text, last).bytes;
-    } else if (match.begin == match.end && match.end == last_end) {
+    } else if (match[0] == match[1] && match[1] == last_end) {
       // No empty match right behind a match: go on one character further.
       from += from < text.size() ? code_point_at(text, from).bytes : 1;
     } else {
-      from = last_end = match.end;
-      matches->push_back(match);
+      from = last_end = match[1];
+      matches->push_back({static_cast<uint32_t>(match[0]), static_cast<uint32_t>(match[1])});
     }
   }
   return Status();

@@ -42,16 +42,14 @@ class Pattern {
   static Result<Pattern> regex(const std::string& pattern, const std::string& where);
 
   // Sets `matches` to those in `text`. kBadData when the expression takes too long on this text:
-  // too many steps at one place, or more processor time than 5 s and 1 s a megabyte. The
-  // message quotes the place; callers add whose text it is and what to do. REQUIRES: well-formed UTF-8.
+  // too many steps at one place, or more processor time than 2 s and 1 s a megabyte. The message
+  // quotes the place; callers add whose text it is and what to do. REQUIRES: well-formed UTF-8.
   Status find_all(std::string_view text, MatchMemory* memory,
                   std::vector<TokenRange>* matches) const;
 
  private:
   struct Code;
-  // Sets `match` to the first one that begins in [from, last]; false: none does.
-  Result<bool> find_next(std::string_view text, size_t from, size_t last,
-                         const MatchMemory& memory, TokenRange* match) const;
+  int find_next(std::string_view text, size_t from, size_t last, const MatchMemory& memory) const;
   bool survives_probes() const;
   std::string literal_;
   std::shared_ptr<const Code> code_;  // null: literal
