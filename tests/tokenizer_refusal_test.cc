@@ -10,10 +10,12 @@
 #include <functional>
 
 #include "base/log.h"
+#include "data/example.h"
 #include "data/tokenizer.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "train/prompts.h"
 
 namespace pagoda {
 namespace {
@@ -286,6 +288,32 @@ TEST_F(RegexRefusalTest, PatternsThatTakeForeverOnSomeTexts) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   EXPECT_LT(seconds.count(), kMostSeconds);
   EXPECT_TRUE(opened.value().encode("qqz and more", &ids).ok()) << "and goes on with others";
+}
+
+// Through the data: the line is named, and nothing of it becomes an example.
+TEST_F(RegexRefusalTest, TheLineOfALongTextIsNamed) {
+  struct Counter : ExampleSink {
+    Status example(Example&&) override {
+      ++count;
+      return Status();
+    }
+    int count = 0;
+  };
+  ASSERT_TRUE(open_pattern("(q+)+z").ok());
+  const auto opened = Tokenizer::open(dir_.path());
+  const std::string bad(100000, 'q');
+  put_file(dir_.file("rows.jsonl"), R"({"question":"a","answer":"b"})" "\n"
+                                    R"({"question":"c","answer":")" + bad + "\"}\n");
+  Counter counter;
+  const Status row = read_examples({dir_.file("rows.jsonl")}, opened.value(), {}, counter);
+  expect_refused(row, "rows.jsonl:2: the tokenizer's pattern takes too long");
+  expect_refused(row, "nothing was trained, cut that text or leave it out");
+  EXPECT_EQ(counter.count, 1);
+  put_file(dir_.file("text.txt"), bad);
+  const Status text = read_examples({dir_.file("text.txt")}, opened.value(), {}, counter);
+  expect_refused(text, "text.txt: the tokenizer's pattern takes too long");
+  expect_refused(encode_prompts({bad}, opened.value(), nullptr).status(),
+                 "a prompt: the tokenizer's pattern takes too long");
 }
 
 // Quadratic, with few steps that run over the whole text: at many places, and at one. Short texts

@@ -15,7 +15,7 @@ asan_tests=(
   model_config_test tensors_test safetensors_test hf_folder_test init_test upcycle_test
   utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test packing_test dataset_test packed_step_test exactly_once_test
-  chat_test example_test inspection_test mask_test
+  chat_test example_test inspection_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   residency_test pager_test plan_test ledger_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
