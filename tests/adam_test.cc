@@ -1,12 +1,13 @@
 // AdamW against a double-precision reference and against the fp32 operations of PyTorch one by one;
 // clipping and schedules.
-#include "optim/adam.h"
-
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <limits>
 
+#include "optim/adam.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
 #include "tests/testing/op_testing.h"

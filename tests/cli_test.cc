@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cpu/row_math.h"
 #include "tests/testing/op_testing.h"

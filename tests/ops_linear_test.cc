@@ -2,6 +2,9 @@
 // nothing but the row, a call's on nothing but shapes and values.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cpu/gemm.h"
 #include "tests/testing/op_testing.h"
 

@@ -1,10 +1,12 @@
 // The two-slot protocol survives every crash and every failing call, and a program that breaks one
 // of its rules is caught by the same test.
+#include <algorithm>
 #include <sstream>
 
 #include "base/bytes.h"
 #include "base/random.h"
 #include "offload/page_file.h"
+#include "offload/storage_sim.h"
 #include "tests/testing/page_store.h"
 
 namespace pagoda {

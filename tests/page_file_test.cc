@@ -1,12 +1,12 @@
 // Page files: round trips on every storage, and the detection of every kind of damage. Crashes are
 // in page_file_crash_test.cc.
-#include "offload/page_file.h"
-
 #include <cstring>
 #include <set>
 
 #include "base/bytes.h"
+#include "offload/page_file.h"
 #include "offload/page_layout.h"
+#include "offload/storage_sim.h"
 #include "tests/testing/page_store.h"
 
 namespace pagoda {

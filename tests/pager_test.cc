@@ -2,11 +2,10 @@
 // streams, random budgets, random completion order: the work behind a lease must find, in every
 // byte, the newest version of its page, and what it writes must be what later work finds, on disk
 // too.
-#include "offload/pager.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -14,6 +13,8 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "offload/pager.h"
+#include "offload/storage_sim.h"
 #include "tests/testing/storages.h"
 #include "tests/testing/watchdog.h"
 

@@ -1,7 +1,12 @@
 // The built program when the disk is full or files may not grow: refused before training where it
 // can be known, survived where it cannot.
+#include <signal.h>
 #include <sys/mount.h>
 
+#include <filesystem>
+
+#include "base/bytes.h"
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

@@ -1,8 +1,19 @@
 // The built program over three epochs with ten random interruptions (kill -9 and SIGTERM): what its
 // metrics say it used is each example exactly once an epoch, and its weights are those of a run
 // that nobody interrupted.
+#include <signal.h>
+
+#include <chrono>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "base/bytes.h"
+#include "base/check.h"
 #include "tests/testing/data_use.h"
+#include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"
+#include "train/run_config.h"
 
 namespace pagoda {
 namespace {

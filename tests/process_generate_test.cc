@@ -1,4 +1,11 @@
 // `pagoda generate` and the samples of `pagoda train`, as the built program.
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

@@ -1,6 +1,14 @@
 // The built program killed with SIGKILL at random instants. Whatever moment it was, the run resumes
 // (or starts over, before its first checkpoint) and ends with the bytes and losses of an unbroken
 // one.
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
 #include "tests/testing/interrupted_run_test.h"
 
 namespace pagoda {

@@ -1,6 +1,12 @@
 // Peak memory of the built program: at most both budgets and the overhead it prints before it
 // starts, on a model whose weights and optimizer state are more than five times both budgets
 // together.
+#include <filesystem>
+#include <regex>
+
+#include "base/bytes.h"
+#include "base/memory_size.h"
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

@@ -3,8 +3,14 @@
 #include <sys/stat.h>
 
 #include <array>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
+#include "base/bytes.h"
+#include "base/check.h"
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
+#include "train/run_config.h"
 
 namespace pagoda {
 namespace {

@@ -2,8 +2,11 @@
 // checkpoint, damage on disk, divergence. It stops with one line, never with wrong numbers, and
 // what was saved stays.
 #include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "offload/page_layout.h"
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

@@ -1,5 +1,14 @@
 // The built program stopped by signals, in every phase. A run that was stopped and resumed ends
 // with the bytes and losses of one that was not.
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <random>
+#include <thread>
+
+#include "base/check.h"
+#include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"
 
 namespace pagoda {
@@ -133,7 +142,7 @@ TEST_F(StopTest, EvaluationsStopToo) {
              "--data.sequence_len", "32", "--train.micro_batch_tokens", "64",
              "--train.eval_batches", "1000000", "--memory.disk", dir_.file("scratch")});
   // The model is loaded into its page file when the text is read.
-  const std::string own = dir_.file("scratch") + strf("/pagoda-eval-%d/pages.0", process->id());
+  const std::string own = dir_.file("scratch") + strf("/pagoda-scratch-%d/pages.0", process->id());
   while (!std::filesystem::exists(own) && !process->has_ended()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -1,4 +1,12 @@
 // The built program from init to export, and runs that share a place.
+#include <signal.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/check.h"
+#include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
 namespace pagoda {

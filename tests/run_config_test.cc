@@ -75,9 +75,10 @@ TEST(RunConfig, ResolvedTomlReadsBackEqual) {
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
   const std::vector<std::string> harmless = {
       "model.path",         "data.path",
-      "data.eval_path",     "train.output_dir", "train.save_steps", "train.eval_steps",
-      "train.eval_batches", "train.log_steps",  "train.threads",    "train.host_devices",
-      "memory.device",      "memory.host",      "memory.disk",      "memory.io"};
+      "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
+      "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
+      "memory.device",      "memory.host",           "memory.disk",      "memory.io",
+      "sample.prompts",     "sample.max_new_tokens", "sample.steps",     "sample.chat"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;

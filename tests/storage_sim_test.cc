@@ -1,12 +1,14 @@
 // The simulated storage: faults at every call, completion order, and what a power loss may take.
 // Its transfers follow the same rule for short and failed attempts as the real ones
 // (offload/chunk.h).
+
 #include <algorithm>
 #include <cstring>
 #include <latch>
 #include <set>
 
 #include "base/bytes.h"
+#include "offload/storage_sim.h"
 #include "tests/testing/storages.h"
 
 namespace pagoda {

@@ -10,17 +10,23 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <latch>
 #include <set>
+#include <thread>
 
 #include "base/bytes.h"
 #include "base/random.h"
 #include "offload/checksum.h"
+#include "offload/chunk.h"
 #include "tests/testing/storages.h"
+#include "tests/testing/temp_dir.h"
 
 namespace pagoda {
 namespace {

@@ -1,15 +1,22 @@
 find_package(GTest REQUIRED)    # apt: libgtest-dev
 find_package(OpenSSL REQUIRED)  # apt: libssl-dev
-include(GoogleTest)
+
+# Nothing of a test is worth -O3: what they test has it. In Release the last -O counts.
+set(test_optimisation $<$<CONFIG:Release>:-O1>)
+
+# What tests share, compiled once.
+pagoda_layer(testing DIR tests/testing DEPENDS cli GTest::gtest OpenSSL::Crypto)
+target_compile_definitions(testing PUBLIC
+  PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
+target_compile_options(testing PRIVATE ${test_optimisation})
 
 # Every tests/NAME_test.cc is one ctest program, linked with all floors.
 file(GLOB test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE cli GTest::gtest_main OpenSSL::Crypto)
-  target_compile_definitions(${name} PRIVATE
-    PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
+  target_link_libraries(${name} PRIVATE testing GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${test_optimisation})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)

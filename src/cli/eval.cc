@@ -14,14 +14,14 @@ bool is_one_of(const Option& option, std::initializer_list<const char*> keys) {
 }
 
 // What a loss depends on: of the run that is evaluated, unless told otherwise.
-bool taken_from_run(const Option& option) {
+bool eval_takes_from_run(const Option& option) {
   if (option.section == "data") return option.key != "data.path";
   return is_one_of(option, {"train.dtype", "train.micro_batch_tokens", "train.eval_batches"});
 }
 
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
-  return taken_from_run(option) || option.section == "memory" ||
+  return eval_takes_from_run(option) || option.section == "memory" ||
          is_one_of(option, {"model.path", "train.threads", "train.host_devices"});
 }
 
@@ -45,7 +45,7 @@ class EvalCommand : public Command {
   Status run() override {
     if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
     if (!flags_.checkpoint.empty()) {
-      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, taken_from_run));
+      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, eval_takes_from_run));
     }
     if (config_.model.path.empty() && flags_.checkpoint.empty()) {
       return Status(Exit::kUsage, "eval: nothing to evaluate; name --model.path or --checkpoint");

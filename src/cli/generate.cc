@@ -10,14 +10,15 @@ namespace pagoda {
 namespace {
 
 // What a continuation depends on: of the run that generates, unless told otherwise.
-bool taken_from_run(const Option& option) {
+bool generate_takes_from_run(const Option& option) {
   return option.key == "data.chat_template" || option.key == "train.dtype";
 }
 
 // The options generation reads; a run file may hold the others too.
 bool read_by_generate(const Option& option) {
-  return taken_from_run(option) || option.section == "memory" || option.key == "model.path" ||
-         option.key == "train.threads" || option.key == "train.host_devices";
+  return generate_takes_from_run(option) || option.section == "memory" ||
+         option.key == "model.path" || option.key == "train.threads" ||
+         option.key == "train.host_devices";
 }
 
 class GenerateCommand : public Command {
@@ -49,7 +50,7 @@ class GenerateCommand : public Command {
   Status run() override {
     if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
     if (!flags_.checkpoint.empty()) {
-      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, taken_from_run));
+      RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, generate_takes_from_run));
     }
     if (config_.model.path.empty() && flags_.checkpoint.empty()) {
       return Status(Exit::kUsage, "generate: no model; name --model.path or --checkpoint");

@@ -1,24 +1,11 @@
-// Whole files in and out, for tests.
+// Whole files in and out, for tests. What cannot be read or written ends the test program.
 #pragma once
 
-#include <fstream>
-#include <iterator>
 #include <string>
-
-#include "base/check.h"
 
 namespace pagoda {
 
-inline void put_file(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  CHECK(file.good(), "cannot write %s", path.c_str());
-}
-
-inline std::string get_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  CHECK(file.good(), "cannot read %s", path.c_str());
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
+void put_file(const std::string& path, const std::string& content);
+std::string get_file(const std::string& path);
 
 }  // namespace pagoda

@@ -3,14 +3,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <memory>
 #include <string>
 
-#include "base/random.h"
 #include "device/device.h"
 #include "offload/storage_posix.h"
-#include "offload/storage_sim.h"
 #include "tests/testing/temp_dir.h"
 
 namespace pagoda::testing {
@@ -18,23 +15,9 @@ namespace pagoda::testing {
 // A storage and a directory to use it in. `kind` is "uring", "threads" or "sim". The first is
 // absent (null) where the system refuses io_uring; tests then skip, saying so.
 struct StorageUnderTest {
-  explicit StorageUnderTest(const std::string& kind) : kind(kind) {
-    if (kind == "sim") {
-      storage = std::make_unique<SimStorage>(/*seed=*/1);
-      EXPECT_TRUE(storage->make_directory("/sim").ok());
-    } else {
-      storage = another();
-    }
-  }
+  explicit StorageUnderTest(const std::string& kind);
   // A second storage on the same files, as another process would have; not for sim.
-  std::unique_ptr<Storage> another() const {
-    PosixOptions options;
-    options.lock_wait_ms = 120;
-    options.access = probe_direct_io(temporary.path());
-    if (kind == "threads") return make_thread_storage(options, 3);
-    auto uring = make_uring_storage(options);
-    return uring.ok() ? uring.take() : nullptr;
-  }
+  std::unique_ptr<Storage> another() const;
   std::string directory() const { return kind == "sim" ? "/sim" : temporary.path(); }
 
   std::string kind;
@@ -43,50 +26,15 @@ struct StorageUnderTest {
 };
 
 // Different bytes for every stamp and place; `bytes` is a multiple of 16.
-inline void fill(std::byte* data, int64_t bytes, uint64_t stamp) {
-  for (int64_t i = 0; i < bytes; i += 16) {
-    const auto block =
-        philox(/*seed=*/20260801, RandomPurpose::kTest, stamp, static_cast<uint64_t>(i));
-    std::memcpy(data + i, block.data(), 16);
-  }
-}
+void fill(std::byte* data, int64_t bytes, uint64_t stamp);
 
 // "" or the first byte that differs.
-inline std::string difference(const std::byte* found, const std::byte* expected, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; ++i) {
-    if (found[i] != expected[i]) {
-      return strf("byte %lld is %02x, expected %02x", (long long)i, (int)found[i],
-                  (int)expected[i]);
-    }
-  }
-  return "";
-}
+std::string difference(const std::byte* found, const std::byte* expected, int64_t bytes);
 
-inline HostMemory host_memory(int64_t bytes) {
-  auto memory = HostMemory::allocate(bytes);
-  EXPECT_TRUE(memory.ok());
-  return memory.take();
-}
+HostMemory host_memory(int64_t bytes);
 
-inline Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t offset,
-                       std::byte* data, int64_t bytes) {
-  Event done = Event::make();
-  IoRequest request;
-  request.op = op;
-  request.file = file;
-  request.offset = offset;
-  request.data = data;
-  request.bytes = bytes;
-  Status status;
-  // Its own handle of the event: the waiter may be gone before signal() returns.
-  request.done = [&status, done](IoRequest& finished) mutable {
-    status = finished.status;
-    done.signal();
-  };
-  storage->submit(&request);
-  done.wait();
-  return status;
-}
+Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
+                int64_t bytes);
 
 }  // namespace pagoda::testing
 

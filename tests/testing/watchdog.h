@@ -3,8 +3,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -13,26 +11,13 @@ namespace pagoda {
 
 class Watchdog {
  public:
-  Watchdog(std::string what, std::chrono::seconds limit)
-      : what_(std::move(what)), limit_(limit), thread_([this] { watch(); }) {}
-  ~Watchdog() {
-    {
-      std::lock_guard lock(mutex_);
-      done_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
-  }
+  Watchdog(std::string what, std::chrono::seconds limit);
+  ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
  private:
-  void watch() {
-    std::unique_lock lock(mutex_);
-    if (changed_.wait_for(lock, limit_, [this] { return done_; })) return;
-    std::fprintf(stderr, "HANGS for %lld s: %s\n", (long long)limit_.count(), what_.c_str());
-    std::abort();
-  }
+  void watch();
 
   const std::string what_;
   const std::chrono::seconds limit_;
