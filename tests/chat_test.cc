@@ -5,11 +5,11 @@
 #include <filesystem>
 
 #include "data/chat_template.h"
-#include "data/fingerprint.h"
 #include "data/loss_mask.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 namespace {

@@ -6,10 +6,10 @@
 #include "base/random.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/init_folder.h"
-#include "data/tokenizer.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 namespace {

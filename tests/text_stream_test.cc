@@ -2,9 +2,9 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
-#include "data/text_stream.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "tokenizer/text_stream.h"
 
 namespace pagoda {
 namespace {

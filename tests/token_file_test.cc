@@ -7,10 +7,10 @@
 #include <cstring>
 #include <filesystem>
 
-#include "data/fingerprint.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/token_cache.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 namespace {

@@ -11,10 +11,10 @@
 
 #include "base/log.h"
 #include "data/example.h"
-#include "data/tokenizer.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "tokenizer/tokenizer.h"
 #include "train/prompts.h"
 
 namespace pagoda {
@@ -328,7 +328,7 @@ TEST_F(RegexRefusalTest, PatternsThatTakeQuadraticTime) {
     EXPECT_TRUE(opened.value().encode(five_thousand + "1", &ids).ok());
     EXPECT_EQ(ids.size(), 5001u);
     const std::string million(1 << 20, 'q');
-    const std::clock_t begin = std::clock();  // of the processor, as data/pattern.h has it
+    const std::clock_t begin = std::clock();  // of the processor, as tokenizer/pattern.h has it
     expect_refused(opened.value().encode(million + "1", &ids), "takes too long");
     EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 6 * kMostSeconds);
   }

@@ -5,11 +5,11 @@
 #include <sstream>
 
 #include "base/log.h"
-#include "data/tokenizer.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/zstd_file.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 namespace {

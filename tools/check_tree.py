@@ -41,12 +41,14 @@ FLOORS = {
     "optim": ("optim/", {"base", "device"}),
     "parallel": ("src/parallel/", {"base", "device"}),
     "model": ("src/model/", {"base", "device", "kernels", "offload"}),
-    "data": ("src/data/", {"base", "model/json.h"}),
-    "checkpoint": ("src/checkpoint/", {"base", "device", "model", "offload", "data"}),
+    "tokenizer": ("src/tokenizer/", {"base", "model/json.h"}),
+    "data": ("src/data/", {"base", "model/json.h", "tokenizer"}),
+    "checkpoint": ("src/checkpoint/", {"base", "device", "model", "offload", "data", "tokenizer"}),
     "plan": ("src/plan/", {"base", "offload/residency.h", "offload/place.h"}),
     "train": ("src/train/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
-                             "data", "checkpoint", "plan"}),
-    "cli": ("src/cli/", {"base", "offload", "data", "checkpoint", "plan", "model", "train"}),
+                             "tokenizer", "data", "checkpoint", "plan"}),
+    "cli": ("src/cli/", {"base", "offload", "tokenizer", "data", "checkpoint", "plan", "model",
+                         "train"}),
 }
 
 # A header's name, and the paths (or beginnings of paths) that may include it.

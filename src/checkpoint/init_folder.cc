@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "checkpoint/hf_writer.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 

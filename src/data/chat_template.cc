@@ -6,8 +6,8 @@
 #include "base/edit_distance.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "data/fingerprint.h"
 #include "model/json.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 

@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "data/json_rows.h"
-#include "data/text_pieces.h"
 #include "data/text_source.h"
+#include "tokenizer/text_pieces.h"
 
 namespace pagoda {
 

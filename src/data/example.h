@@ -11,7 +11,7 @@
 #include "data/chat_template.h"
 #include "data/loss_mask.h"
 #include "data/row.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 

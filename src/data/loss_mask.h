@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "data/chat_preset.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 

@@ -6,8 +6,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "data/fingerprint.h"
 #include "data/token_writer.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 

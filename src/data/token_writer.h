@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "data/example.h"
-#include "data/fingerprint.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 

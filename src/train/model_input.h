@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "train/weights.h"
 
 namespace pagoda {

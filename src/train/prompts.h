@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "data/chat_template.h"
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 #include "train/generation.h"
 
 namespace pagoda {

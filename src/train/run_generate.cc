@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "base/log.h"
-#include "data/text_stream.h"
+#include "tokenizer/text_stream.h"
 #include "train/commands.h"
 #include "train/model_input.h"
 #include "train/prompts.h"

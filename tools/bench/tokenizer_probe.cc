@@ -10,8 +10,8 @@
 #include <string>
 
 #include "base/file.h"
-#include "data/tokenizer.h"
 #include "model/json.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/nfc.h"
+#include "tokenizer/nfc.h"
 
 #include <utf8proc.h>
 

@@ -1,4 +1,4 @@
-#include "data/json_fields.h"
+#include "tokenizer/json_fields.h"
 
 #include <utility>
 

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "data/merge_table.h"
-#include "data/vocabulary.h"
-#include "data/word_cache.h"
+#include "tokenizer/merge_table.h"
+#include "tokenizer/vocabulary.h"
+#include "tokenizer/word_cache.h"
 
 namespace pagoda {
 

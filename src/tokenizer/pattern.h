@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "data/aligned_text.h"
+#include "tokenizer/aligned_text.h"
 
 namespace pagoda {
 
@@ -38,7 +38,7 @@ class Pattern {
   // REQUIRES: not empty.
   static Pattern literal(std::string text);
   // kBadData, its message begun by `where`: not a regular expression that pagoda knows
-  // (data/regex_syntax.h), too large, or one that takes exponential time on short probes.
+  // (tokenizer/regex_syntax.h), too large, or one that takes exponential time on short probes.
   static Result<Pattern> regex(const std::string& pattern, const std::string& where);
 
   // Sets `matches` to those in `text`. kBadData when the expression takes too long on this text:

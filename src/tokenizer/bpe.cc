@@ -1,11 +1,11 @@
-#include "data/bpe.h"
+#include "tokenizer/bpe.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "data/byte_alphabet.h"
+#include "tokenizer/byte_alphabet.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "data/fingerprint.h"
+#include "tokenizer/fingerprint.h"
 
 #include <xxhash.h>
 

@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "base/status.h"
-#include "data/added_tokens.h"
-#include "data/bpe.h"
-#include "data/decoder.h"
-#include "data/normalizer.h"
-#include "data/pre_tokenizer.h"
 #include "model/json.h"
+#include "tokenizer/added_tokens.h"
+#include "tokenizer/bpe.h"
+#include "tokenizer/decoder.h"
+#include "tokenizer/normalizer.h"
+#include "tokenizer/pre_tokenizer.h"
 
 namespace pagoda {
 

@@ -1,7 +1,7 @@
 // The tokenizer that `pagoda init` writes: 256 bytes and an end of text.
-#include "data/byte_alphabet.h"
-#include "data/tokenizer.h"
 #include "model/json.h"
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "data/text_stream.h"
+#include "tokenizer/text_stream.h"
 
 #include <string_view>
 #include <utility>

@@ -1,7 +1,7 @@
-#include "data/decoder.h"
+#include "tokenizer/decoder.h"
 
 #include "base/utf8.h"
-#include "data/byte_alphabet.h"
+#include "tokenizer/byte_alphabet.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "data/end_token.h"
+#include "tokenizer/end_token.h"
 
 #include <filesystem>
 

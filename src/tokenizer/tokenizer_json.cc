@@ -1,7 +1,7 @@
-#include "data/tokenizer_json.h"
+#include "tokenizer/tokenizer_json.h"
 
 #include "base/log.h"
-#include "data/json_fields.h"
+#include "tokenizer/json_fields.h"
 
 namespace pagoda {
 

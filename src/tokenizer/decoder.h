@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/pattern.h"
+#include "tokenizer/pattern.h"
 
 namespace pagoda {
 

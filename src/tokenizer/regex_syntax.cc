@@ -1,4 +1,4 @@
-#include "data/regex_syntax.h"
+#include "tokenizer/regex_syntax.h"
 
 #include <cctype>
 #include <cstring>

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/aligned_text.h"
+#include "tokenizer/aligned_text.h"
 
 namespace pagoda {
 

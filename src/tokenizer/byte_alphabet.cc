@@ -1,4 +1,4 @@
-#include "data/byte_alphabet.h"
+#include "tokenizer/byte_alphabet.h"
 
 #include <array>
 

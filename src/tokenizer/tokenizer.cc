@@ -1,4 +1,4 @@
-#include "data/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <mutex>
 #include <utility>
@@ -6,9 +6,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "data/end_token.h"
-#include "data/fingerprint.h"
-#include "data/tokenizer_json.h"
+#include "tokenizer/end_token.h"
+#include "tokenizer/fingerprint.h"
+#include "tokenizer/tokenizer_json.h"
 
 namespace pagoda {
 

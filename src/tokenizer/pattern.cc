@@ -1,4 +1,4 @@
-#include "data/pattern.h"
+#include "tokenizer/pattern.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "data/regex_syntax.h"
+#include "tokenizer/regex_syntax.h"
 
 namespace pagoda {
 

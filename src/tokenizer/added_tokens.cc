@@ -1,4 +1,4 @@
-#include "data/added_tokens.h"
+#include "tokenizer/added_tokens.h"
 
 #include <utf8proc.h>
 

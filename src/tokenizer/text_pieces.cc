@@ -1,4 +1,4 @@
-#include "data/text_pieces.h"
+#include "tokenizer/text_pieces.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "data/aligned_text.h"
+#include "tokenizer/aligned_text.h"
 
 #include <algorithm>
 #include <utility>

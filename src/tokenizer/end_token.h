@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "data/added_tokens.h"
+#include "tokenizer/added_tokens.h"
 
 namespace pagoda {
 

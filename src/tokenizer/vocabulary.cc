@@ -1,4 +1,4 @@
-#include "data/vocabulary.h"
+#include "tokenizer/vocabulary.h"
 
 #include <algorithm>
 

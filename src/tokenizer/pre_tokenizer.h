@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/pattern.h"
+#include "tokenizer/pattern.h"
 
 namespace pagoda {
 
@@ -37,7 +37,7 @@ struct PrefixStep {
 // Immutable; any number of threads.
 class PreTokenizer {
  public:
-  // byte_level: the words' bytes are spelt in the byte alphabet (data/byte_alphabet.h).
+  // byte_level: the words' bytes are spelt in the byte alphabet (tokenizer/byte_alphabet.h).
   PreTokenizer(PrefixStep prefix, std::vector<SplitStep> splits, bool byte_level);
   PreTokenizer() : PreTokenizer({}, {}, false) {}
 
@@ -48,7 +48,7 @@ class PreTokenizer {
   // The prefix step. REQUIRES: the text is not empty.
   void change(AlignedText* text) const;
   // Sets `words` to those of `text`, none of them empty. kBadData when a pattern gives up
-  // (data/pattern.h).
+  // (tokenizer/pattern.h).
   Status split(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* words) const;
 
  private:

@@ -1,6 +1,6 @@
-#include "data/normalizer.h"
+#include "tokenizer/normalizer.h"
 
-#include "data/nfc.h"
+#include "tokenizer/nfc.h"
 
 namespace pagoda {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "data/aligned_text.h"
+#include "tokenizer/aligned_text.h"
 
 namespace pagoda {
 
@@ -27,7 +27,7 @@ std::string byte_tokenizer_config_json();
 // Immutable; cheap to copy. Everything may run on any number of threads.
 class Tokenizer {
  public:
-  // Reads DIRECTORY/tokenizer.json (data/tokenizer_json.h). The token that ends a text is
+  // Reads DIRECTORY/tokenizer.json (tokenizer/tokenizer_json.h). The token that ends a text is
   // "eos_token" of tokenizer_config.json, else "eos_token_id" of generation_config.json or
   // config.json (the first of a list), else the only special token. Files may be links, as in the
   // hub's cache. kNoInput when tokenizer.json is missing or a file's link leads nowhere, else
@@ -45,9 +45,9 @@ class Tokenizer {
   // spelt in the text become their ids. `ranges`, if wanted, gets for each id the bytes of the text
   // it came from, in whole characters and with the spaces that belong to it (trim_offsets is not
   // followed); tokens of one character share its range. Bytes that are not UTF-8 become the tokens
-  // of those bytes. kBadData when a pattern of tokenizer.json gives up on the text (data/pattern.h:
-  // callers add whose text it is and what to do); what was appended then is of no use. REQUIRES:
-  // text shorter than 4 GiB.
+  // of those bytes. kBadData when a pattern of tokenizer.json gives up on the text
+  // (tokenizer/pattern.h: callers add whose text it is and what to do); what was appended then is
+  // of no use. REQUIRES: text shorter than 4 GiB.
   Status encode(std::string_view text, std::vector<uint32_t>* ids,
                 std::vector<TokenRange>* ranges = nullptr) const;
 

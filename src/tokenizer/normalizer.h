@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/pattern.h"
+#include "tokenizer/pattern.h"
 
 namespace pagoda {
 
@@ -23,7 +23,7 @@ class Normalizer {
   Normalizer() = default;
   explicit Normalizer(std::vector<NormalizerStep> steps) : steps_(std::move(steps)) {}
 
-  // The steps in order. kBadData when a pattern gives up (data/pattern.h).
+  // The steps in order. kBadData when a pattern gives up (tokenizer/pattern.h).
   Status apply(AlignedText* text, MatchMemory* memory) const;
 
  private:
