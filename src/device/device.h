@@ -84,6 +84,7 @@ class Stream {
   // the same stream.
   virtual void enqueue(std::function<void()> work) = 0;
   // Copies `bytes` from `source` to `target`, in order; both stay valid until then.
+  // With 0 bytes nothing is read or written, and both may be null.
   virtual void copy(void* target, const void* source, int64_t bytes) = 0;
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }

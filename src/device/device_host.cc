@@ -56,6 +56,7 @@ class HostStream final : public Stream {
   }
 
   void copy(void* target, const void* source, int64_t bytes) override {
+    if (bytes == 0) return;
     enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
   }
 
