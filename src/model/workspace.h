@@ -48,8 +48,9 @@ struct StepSize {
   bool training = true;
   CacheSize cache;
   int64_t tokens() const { return microbatches * microbatch_tokens; }
-  // New tokens of a pass of generation, at most; their logits fit in HeadSpace too.
-  int64_t pass_tokens() const { return std::min(kRowBlock, microbatch_tokens); }
+  // New tokens of a pass of generation, at most, and those of them whose logits fit in HeadSpace.
+  int64_t pass_tokens() const { return microbatch_tokens; }
+  int64_t wanted_tokens() const { return std::min(kRowBlock, microbatch_tokens); }
 };
 
 // One microbatch at a time.
