@@ -1,8 +1,6 @@
 // Text as it comes: whole characters, and together what the tokens decode to.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include "base/utf8.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
@@ -77,7 +75,6 @@ TEST_P(StreamsOf, WhatTheTokensDecodeTo) {
     for (size_t j = i; j < i + kTogether; ++j) {
       ASSERT_TRUE(tokenizer.encode(strings[j].get<std::string>(), &tokens).ok());
     }
-    tokens.resize(std::min(tokens.size(), size_t{400}));
     const auto half = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 2);
     const std::vector<uint32_t> prompt(tokens.begin(), half), more(half, tokens.end());
     TextStream stream(tokenizer, prompt);

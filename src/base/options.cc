@@ -73,7 +73,8 @@ Status read_texts(const Option& option, const std::vector<std::string>& texts, b
   for (const std::string& text : texts) {
     if (first_invalid_utf8(text) != std::string_view::npos) {
       return Status(Exit::kUsage,
-                    option.key + ": \"" + printable(text) + "\" is not valid UTF-8");
+                    option.key + ": \"" + printable(replace_invalid_utf8(text)) +
+                        "\" is not valid UTF-8");
     }
     if (text.find('\0') != std::string::npos) return wrong(option, text);
   }

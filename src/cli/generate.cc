@@ -95,7 +95,8 @@ class GenerateCommand : public Command {
   Status check_flags() {
     for (const std::string& prompt : flags_.prompts) {
       if (first_invalid_utf8(prompt) == std::string_view::npos) continue;
-      return Status(Exit::kUsage, "--prompt: \"" + printable(prompt) + "\" is not valid UTF-8");
+      return Status(Exit::kUsage, "--prompt: \"" + printable(replace_invalid_utf8(prompt)) +
+                                      "\" is not valid UTF-8");
     }
     if (flags_.max_new_tokens < 1 || flags_.max_new_tokens > 1 << 24) {
       return Status(Exit::kUsage, "--max_new_tokens: must be from 1 to 16777216");

@@ -1,5 +1,6 @@
 // Text of tokens as they come. A character whose bytes are spread over tokens appears when it is
-// whole.
+// whole. Byte fallback takes all characters of a run of bytes back when one after them is spoilt;
+// here they stay.
 #pragma once
 
 #include <cstdint>
