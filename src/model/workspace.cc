@@ -42,7 +42,7 @@ MlpSpace carve_mlp(Carver& carver, const ModelConfig& c, const StepSize& size) {
 }
 
 HeadSpace carve_head(Carver& carver, const ModelConfig& c, const StepSize& size) {
-  const int64_t rows = std::min(kRowBlock, size.microbatch_tokens);
+  const int64_t rows = size.logits_rows();
   const int64_t matrix = size.microbatch_tokens * c.hidden_size * dtype_bytes(size.dtype);
   HeadSpace h;
   h.normed = carver.take_bytes(matrix);
