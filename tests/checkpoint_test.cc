@@ -29,6 +29,7 @@ RunCheckpoint sample(int64_t step) {
   c.model_json = "{\"hidden_size\": 32}";
   c.run_folder = "/runs/one";
   c.model_path = "/models/tiny";
+  c.tokenizer = "bpe 1, cafe, end of text 2";
   c.data_fingerprint = "feedface";
   c.build = "1.2.3";
   c.directories = {"/disks/a", "/disks/b"};
@@ -52,7 +53,8 @@ std::string text_of(const RunCheckpoint& c) {
   const json all = {{"step", c.step}, {"updates", c.updates}, {"rows", c.rows_consumed},
                     {"store", c.store_id}, {"hash", c.config_hash}, {"toml", c.resolved_config},
                     {"json", c.model_json}, {"model", c.model_path},
-                    {"folder", c.run_folder}, {"data", c.data_fingerprint},
+                    {"folder", c.run_folder}, {"tokenizer", c.tokenizer},
+                    {"data", c.data_fingerprint},
                     {"build", c.build}, {"directories", c.directories}, {"file", c.file_name},
                     {"slots", c.page_slots}, {"microbatches", c.microbatches},
                     {"tokens", c.microbatch_tokens}, {"devices", c.devices}, {"dtype", c.dtype},
@@ -173,7 +175,7 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
     EXPECT_FALSE(directory.load(7).ok()) << "no " << key;
   }
   json newer = manifest;
-  newer["format"] = 2;
+  newer["format"] = 3;
   set_text(sim, path, sealed(newer));
   EXPECT_EQ(directory.load(7).status().code(), Exit::kMismatch);
   for (const char* text : {"", "\n", "null", "[1,2]", "\"\""}) {

@@ -90,7 +90,9 @@ TEST_F(CliTest, WrongCommandLines) {
     return more;
   };
   expect_refused({"upcycle", "--from", "d", "--out", "x"}, 2, "--experts");
-  expect_refused(with({"0", "--top-k", "1"}), 2, "--experts: must be at least 1");
+  expect_refused(with({"0", "--top-k", "1"}), 2, "--experts: must be from 1 to 4096");
+  expect_refused(with({"5000", "--top-k", "2"}), 2, "--experts: must be from 1 to 4096");
+  expect_refused(with({"5000", "--top-k", "4999"}), 2, "--experts: must be from 1 to 4096");
   expect_refused(with({"4", "--top-k", "5"}), 2, "--top-k: must be at least 1 and at most");
   expect_refused(with({"4", "--top-k", "2", "--noise", "-1"}), 2, "--noise");
   expect_refused(with({"4", "--top-k", "2", "--noise", "nan"}), 2, "--noise");
@@ -116,7 +118,16 @@ TEST_F(CliTest, WrongTrainFlags) {
   expect_refused({"train", "--data.path", "--model.path", "m"}, 2, "a value is missing");
   expect_refused({"train", "--train.output_dir", "-q"}, 2,
                  "--train.output_dir: a value is missing before -q");
+  expect_refused({"train", "--train.output_dir", "--train.steps=5"}, 2, "before --train.steps=5");
   expect_refused({"export", "--checkpoint", "r", "--out", "--step"}, 2, "before --step");
+  // Texts are no flags.
+  for (const char* text : {"- a list", "--", "-x", "2+2=", "--so=", "--- title ---"}) {
+    expect_refused({"train", std::string("--sample.prompts=") + text}, 2, "model.path is missing");
+    if (std::string(text) == "--so=") continue;  // as a word of its own it is one
+    expect_refused({"train", "--sample.prompts", text}, 2, "model.path is missing");
+  }
+  expect_refused({"train", "--sample.prompts", "caf\xe9"}, 2,
+                 "sample.prompts: \"caf\uFFFD\" is not valid UTF-8");
   expect_refused({"train", "--optim.weight_decay", "-.5"}, 2, "model.path is missing");
   expect_refused({"train", "--data.path=", "--model.path", "m"}, 2, "a value is missing");
   expect_refused({"train", dir_.file("none.toml")}, 66, "No such file");
@@ -150,8 +161,9 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   }
   const Outcome train = run({"train", "--help"});
   EXPECT_EQ(train.code, 0);
-  for (const char* word : {"--train.steps INT", "(steps; default 1000)", "--optim.learning_rate",
-                           "(default 1e-05)", "Optimizer (AdamW):", "constant|linear|cosine"}) {
+  for (const char* word :
+       {"--train.steps INT", "(steps; default 1000)", "--optim.learning_rate", "(default 1e-05)",
+        "Optimizer (AdamW):", "--chat-template", "constant|linear|cosine"}) {
     EXPECT_NE(train.out.find(word), std::string::npos) << word;
   }
   const Outcome eval = run({"eval", "--help"});

@@ -4,10 +4,13 @@
 #include <algorithm>
 
 #include "base/random.h"
+#include "model/json.h"
 #include "offload/storage_sim.h"
+#include "tests/testing/files.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/session_model.h"
 #include "tests/testing/tiny_run.h"
+#include "train/prompts.h"
 
 namespace pagoda {
 namespace {
@@ -171,6 +174,7 @@ TEST(Generation, BudgetsDoNotChangeABit) {
   EXPECT_EQ(tokens_of(roomy.generate(some_prompts(), kNewTokens)),
             tokens_of(paged.generate(some_prompts(), kNewTokens)));
   const Pager::Counters& counters = paged.session().pager().counters();
+  EXPECT_EQ(roomy.session().pager().counters().write_backs, 0) << "written though nothing pages";
   EXPECT_GT(counters.fetches, loaded) << "no disk read";
   EXPECT_GT(counters.uses, counters.hits) << "no eviction";
 }
@@ -190,6 +194,24 @@ TEST(Generation, CompanyDoesNotChangeABit) {
   const auto whole = run_pass(model.runner(), pass_of(prompts[1], 0, 30, 0));
   run_pass(model.runner(), pass_of(prompts[1], 0, 13, 1));
   EXPECT_EQ(run_pass(model.runner(), pass_of(prompts[1], 13, 30, 1)), whole);
+}
+
+// More tokens than a row block, and more prompts than logits have rows.
+TEST(Generation, WidePassesDoNotChangeABit) {
+  const TinyRun run;
+  SimStorage storage(99), other(100);
+  const std::vector<TokenIds> two = {random_tokens(150, 87, 257), random_tokens(170, 88, 257)};
+  GenerationModel wide(run, &storage, {2, 200}, 320, false);
+  GenerationModel narrow(run, &other, {2, 200}, 64, true);
+  EXPECT_EQ(tokens_of(wide.generate(two, kNewTokens)), tokens_of(narrow.generate(two, kNewTokens)))
+      << "seeds 87 and 88";
+  std::vector<TokenIds> many;
+  for (uint32_t i = 0; i < kRowBlock + 4; ++i) many.push_back({i % 257});
+  GenerationModel crowd(run, &storage, {kRowBlock + 4, 4}, kRowBlock + 4, false);
+  const auto together = tokens_of(crowd.generate(many, 2));
+  for (const size_t i : {size_t{0}, size_t{255}, size_t{256}, size_t{259}}) {
+    EXPECT_EQ(tokens_of(narrow.generate({many[i]}, 2))[0], together[i]) << "prompt " << i;
+  }
 }
 
 TEST(Generation, SeveralDevicesDoNotChangeABit) {
@@ -259,6 +281,42 @@ TEST(Generation, StopsAtAStopToken) {
     EXPECT_EQ(stopped[i].ended, at != all.end()) << i;
     EXPECT_EQ(all.size(), static_cast<size_t>(kNewTokens));
     EXPECT_FALSE(free[i].ended);
+  }
+}
+
+// Every file that names an end is heard, and the end of an answer in a chat.
+TEST(Generation, StopTokensComeFromEveryFile) {
+  const TinyRun run;
+  const std::string model = run.dir().file("model");
+  Json tokenizer = Json::parse(byte_tokenizer_json());
+  Json end = tokenizer["added_tokens"][0];
+  end["id"] = 257;
+  end["content"] = "<|im_end|>";
+  tokenizer["added_tokens"].push_back(end);
+  put_file(model + "/tokenizer.json", tokenizer.dump());
+  Json config = Json::parse(kTinyConfig);
+  const auto stops = [&](const Json& in_config, const Json& in_generation, const char* chat) {
+    config["eos_token_id"] = in_config;
+    put_file(model + "/config.json", config.dump());
+    put_file(model + "/generation_config.json", Json{{"eos_token_id", in_generation}}.dump());
+    const HfFolder folder = std::move(HfFolder::open(model).value());
+    const ChatTemplate found = std::move(find_chat_template(model, chat).value());
+    auto tokens = stop_tokens(Tokenizer::open(model).value(), folder, &found);
+    if (tokens.ok()) std::sort(tokens->begin(), tokens->end());
+    return tokens;
+  };
+  EXPECT_EQ(stops(nullptr, nullptr, "none").value(), (TokenIds{256}));
+  EXPECT_EQ(stops(3, Json{5, 7}, "none").value(), (TokenIds{3, 5, 7, 256}));
+  EXPECT_EQ(stops(Json{3, 271}, nullptr, "chatml").value(), (TokenIds{3, 256, 257, 271}));
+  EXPECT_EQ(stops(nullptr, nullptr, "tulu").value(), (TokenIds{256, 256}));
+  // 272 ids; the last of these would be 1 in 32 bits.
+  for (const Json& bad : {Json(272), Json{3, 272}, Json(-1), Json("3"), Json(4294967297)}) {
+    for (const bool in_config : {true, false}) {
+      const auto refused = stops(in_config ? bad : Json(), in_config ? Json() : bad, "none");
+      ASSERT_FALSE(refused.ok()) << bad;
+      EXPECT_EQ(refused.status().code(), Exit::kBadData) << bad;
+      EXPECT_NE(refused.status().message().find("\"eos_token_id\" is"), std::string::npos);
+    }
   }
 }
 

@@ -47,7 +47,6 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_EQ(c.router_aux_loss_coef, 0.01);
   EXPECT_EQ(c.initializer_range, 0.02);
   EXPECT_EQ(c.max_position_embeddings, 128);
-  EXPECT_EQ(c.eos_token_id, 256);
   EXPECT_EQ(c.json, tiny_config().dump());
 }
 
@@ -68,14 +67,12 @@ TEST(ModelConfig, DefaultsAreThoseOfTransformers) {
                             {"mlp_only_layers", nullptr},
                             {"head_dim", nullptr},
                             {"norm_topk_prob", nullptr},
-                            {"eos_token_id", nullptr},
                             {"router_aux_loss_coef", nullptr}});
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->rope_theta, 10000.0);
   EXPECT_EQ(result->head_dim, 4);
   EXPECT_EQ(result->router_aux_loss_coef, 0.001);
   EXPECT_FALSE(result->norm_topk_prob);
-  EXPECT_EQ(result->eos_token_id, -1);
   EXPECT_EQ(result->num_moe_layers(), 2);
 }
 
@@ -184,7 +181,6 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
   expect_refused({{"mlp_only_layers", {2}}}, "\"mlp_only_layers\"");
   expect_refused({{"rms_norm_eps", "small"}}, "\"rms_norm_eps\"");
   expect_refused({{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\"");
-  expect_refused({{"eos_token_id", -2}}, "\"eos_token_id\"");
   expect_refused({{"hidden_size", 1 << 24},
                   {"moe_intermediate_size", 1 << 24},
                   {"num_experts", 4096},

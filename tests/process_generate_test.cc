@@ -69,8 +69,8 @@ TEST_F(GenerateTest, TheSmallestBudgetsGenerateTheSame) {
   expect_refused(no_host, 71, {"memory.host is 1024 B"});
   host = named_budget(no_host);
   const auto paged = json_of(budgets());
-  // With room for everything each page is read once.
-  EXPECT_GT(paged["fetch_bytes"], 2 * roomy["fetch_bytes"].get<int64_t>()) << "nothing was paged";
+  EXPECT_EQ(roomy["fetch_bytes"], 0) << "there is room for everything";
+  EXPECT_GT(paged["fetch_bytes"], 0) << "nothing was paged";
   EXPECT_EQ(paged["generated"], roomy["generated"]);
 }
 
@@ -113,10 +113,22 @@ TEST_F(GenerateTest, DrawsWithASeed) {
 TEST_F(GenerateTest, ChatNeedsATemplate) {
   expect_refused(run(of_model({"--chat", "--prompt", "hello"})), 65,
                  {"no chat template", "data.chat_template"});
-  const auto chat = json_of(of_model({"--chat", "--prompt", "hello", "--data.chat_template",
+  const auto chat = json_of(of_model({"--chat", "--prompt", "hello", "--chat-template",
                                       "chatml"}));
   const std::string rendered = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n";
   EXPECT_EQ(chat["generated"][0]["prompt_tokens"].size(), rendered.size()) << "a byte a token";
+}
+
+TEST_F(GenerateTest, PromptsArriveAsTheyAre) {
+  max_new_tokens_ = 1;
+  const Words texts = {"[INST] x [/INST]", "[a,b]", "{}", "- What is 2+2?", "2+2=", "a,b", "\"q\""};
+  Words words;
+  for (const std::string& text : texts) words = words + Words{"--prompt", text};
+  const auto json = json_of(of_model(words + Words{"--prompt=2+2="}));
+  ASSERT_EQ(json["generated"].size(), texts.size() + 1);
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(json["generated"][i]["prompt"], texts[i]);
+  EXPECT_EQ(json["generated"].back()["prompt"], "2+2=");
+  expect_refused(run(of_model({"--prompt", "caf\xe9"})), 2, {"--prompt", "UTF-8"});
 }
 
 TEST_F(GenerateTest, RefusesWhatItCannotDo) {

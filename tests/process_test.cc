@@ -258,6 +258,17 @@ TEST_F(ProcessTest, AnotherModelIsNotExportedInto) {
   put_file(config, text + "\n");
   expect_refused(run({"export", "--checkpoint", dir_.file("run"), "--out", dir_.file("out")}), 82,
                  {dir_.file("model"), "config.json"});
+  put_file(config, text);
+  // The weights know the tokens of another tokenizer.json by other numbers.
+  const std::string tokenizer = dir_.file("model") + "/tokenizer.json";
+  put_file(tokenizer, get_file(tokenizer) + "\n");
+  const Words of_run = {"--checkpoint", dir_.file("run")};
+  const Words export_words = Words{"export"} + of_run + Words{"--out", dir_.file("out")};
+  for (const Words& words : {export_words, Words{"generate", "--prompt", "a"} + of_run,
+                             Words{"eval", "--data.eval_path", dir_.file("text.jsonl")} + of_run}) {
+    expect_refused(run(words), 82, {dir_.file("model"), "another tokenizer"});
+  }
+  expect_refused(run(export_words + Words{"--step", "1"}), 66, {"no step 1; there is: 12"});
 }
 
 // A started run has no children and no sockets: it runs nothing and talks to nobody.

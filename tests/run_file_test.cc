@@ -179,11 +179,15 @@ TEST(RunFile, MissingFileAndFolder) {
 TEST(RunFile, EveryOptionIsAFlag) {
   Reading r;
   for (const Option& option : r.table.options()) {
-    EXPECT_NE(r.app.get_option_no_throw("--" + option.key), nullptr) << option.key;
+    const CLI::Option* flag = r.app.get_option_no_throw("--" + option.key);
+    ASSERT_NE(flag, nullptr) << option.key;
+    if (option.alias.empty()) continue;
+    EXPECT_EQ(r.app.get_option_no_throw("--" + option.alias), flag) << option.alias;
   }
   const std::string help = r.app.help();
   for (const Option& option : r.table.options()) {
-    EXPECT_NE(help.find("--" + option.key + " "), std::string::npos) << option.key;
+    const std::string alias = option.alias.empty() ? "" : ",--" + option.alias;
+    EXPECT_NE(help.find("--" + option.key + alias + " "), std::string::npos) << option.key;
     if (!option.default_text.empty()) {
       EXPECT_NE(help.find("default " + option.default_text), std::string::npos) << option.key;
     }

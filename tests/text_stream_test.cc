@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/zstd_file.h"
 #include "tokenizer/text_stream.h"
 
 namespace pagoda {
@@ -55,6 +57,46 @@ TEST(TextStream, SpecialTokensHaveNoText) {
   TextStream stream(byte_tokenizer(), bytes_of("a"));
   EXPECT_EQ(stream.add(256), "");
   EXPECT_EQ(stream.add('b'), "b");
+}
+
+class StreamsOf : public testing::TestWithParam<const char*> {};
+
+// Real tokenizers: spaces that a text does not begin with, characters of several tokens.
+TEST_P(StreamsOf, WhatTheTokensDecodeTo) {
+  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/tokenizers/";
+  const TempDir dir;
+  put_file(dir.file("tokenizer.json"), get_zstd_file(golden + GetParam() + ".json.zst"));
+  put_file(dir.file("tokenizer_config.json"), get_file(golden + GetParam() + ".config.json"));
+  const Tokenizer tokenizer = std::move(Tokenizer::open(dir.path()).value());
+  const Json strings = Json::parse(get_zstd_file(golden + "strings.json.zst"));
+  constexpr size_t kTogether = 5;
+  for (size_t i = 0; i + kTogether <= strings.size(); i += kTogether) {
+    std::vector<uint32_t> tokens;
+    for (size_t j = i; j < i + kTogether; ++j) {
+      ASSERT_TRUE(tokenizer.encode(strings[j].get<std::string>(), &tokens).ok());
+    }
+    const auto half = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 2);
+    const std::vector<uint32_t> prompt(tokens.begin(), half), more(half, tokens.end());
+    TextStream stream(tokenizer, prompt);
+    std::string all;
+    for (const uint32_t token : more) all += stream.add(token);
+    ASSERT_EQ(all + stream.finish(), continuation_text(tokenizer, prompt, more))
+        << GetParam() << ", strings " << i << " to " << i + kTogether - 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, StreamsOf,
+                         testing::Values("smollm2", "qwen2", "gpt2", "mixtral"));
+
+// A token costs as much behind many as behind few; else this takes minutes.
+TEST(TextStream, ALongTextTakesNoLongerAToken) {
+  TextStream stream(byte_tokenizer(), bytes_of("a"));
+  const std::string text = "na\u00efve \u2603 end. ";
+  size_t bytes = 0;
+  for (int i = 0; i < 10000; ++i) {
+    for (const uint32_t token : bytes_of(text)) bytes += stream.add(token).size();
+  }
+  EXPECT_EQ(bytes, 10000 * text.size());
 }
 
 TEST(TextStream, TogetherItIsTheContinuation) {

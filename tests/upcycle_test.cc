@@ -90,8 +90,8 @@ TEST_F(Upcycling, ConfigDtypesAndCompanionsComeFromTheDenseModel) {
   EXPECT_EQ(c.rope_theta, 50000.0);
   EXPECT_EQ(c.rms_norm_eps, 1e-5);
   EXPECT_TRUE(c.tie_word_embeddings);
-  EXPECT_EQ(c.eos_token_id, 1);
   const Json config = Json::parse(c.json);
+  EXPECT_EQ(config["eos_token_id"], 1);
   EXPECT_EQ(config["bos_token_id"], 7);
   EXPECT_EQ(config["dtype"], "bfloat16");
   for (const StoredDType dtype : folder.dtypes()) EXPECT_EQ(dtype, StoredDType::kBF16);

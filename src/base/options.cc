@@ -72,7 +72,9 @@ Status read_texts(const Option& option, const std::vector<std::string>& texts, b
   }
   for (const std::string& text : texts) {
     if (first_invalid_utf8(text) != std::string_view::npos) {
-      return Status(Exit::kUsage, option.key + ": the value is not valid UTF-8; rename the path");
+      return Status(Exit::kUsage,
+                    option.key + ": \"" + printable(replace_invalid_utf8(text)) +
+                        "\" is not valid UTF-8");
     }
     if (text.find('\0') != std::string::npos) return wrong(option, text);
   }

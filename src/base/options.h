@@ -41,6 +41,7 @@ using OptionTarget = std::variant<std::string*, std::vector<std::string>*, int64
 
 struct Option {
   std::string key;      // "train.steps"
+  std::string alias;    // another name of its flag, without section; or empty
   std::string section;  // "train"
   std::string help;     // one line without a full stop
   std::string unit;     // "tokens", or empty
@@ -76,6 +77,8 @@ class OptionTable {
                                         const char* help, const char* unit = "") {
     add_option(name, OptionTarget(&member), affects, help, unit);
   }
+  // Gives the option that was added last a second flag "--ALIAS".
+  void alias(const char* alias) { options_.back().alias = alias; }
   // names[i] is the text of the enum value i.
   template <typename E>
   requires(std::is_enum_v<E>) void add(const char* name, E& member,

@@ -26,10 +26,9 @@ class HfWriter {
     std::string companions_directory;
     int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
   };
-  // For exporting a model that came from `source`: companions and layout from there; without
-  // `dtype` every
-  // tensor as stored there and config.json byte for byte, else all tensors as `dtype`, and the
-  // config's dtype set to it if that changes any tensor.
+  // For exporting a model that came from `source`: companions and layout from there. Without
+  // `dtype` every tensor is stored as there and config.json is written byte for byte; else all
+  // tensors are `dtype`, and the config's dtype is set to it if that changes any tensor.
   static Result<Options> options_for(const std::string& directory, const HfFolder& source,
                                      std::optional<DType> dtype);
 

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 constexpr int64_t kVersionBytes = 20;
 constexpr int64_t kManifestLimit = int64_t{1} << 30;
 
@@ -90,6 +90,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"model_json", c.model_json},
       {"run_folder", absolute_path(run)},
       {"model_path", c.model_path},
+      {"tokenizer", c.tokenizer},
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
       {"directories", directories},
@@ -139,7 +140,7 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "rows_consumed", c.rows_consumed) && read(m, "store_id", c.store_id) &&
          read(m, "config_hash", c.config_hash) && read(m, "resolved_config", c.resolved_config) &&
          read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
-         read(m, "run_folder", c.run_folder) &&
+         read(m, "run_folder", c.run_folder) && read(m, "tokenizer", c.tokenizer) &&
          read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
          read(m, "file_name", c.file_name) && read(m, "page_slots", c.page_slots) &&
          read(m, "microbatches", c.microbatches) &&
@@ -293,7 +294,8 @@ Result<RunCheckpoint> CheckpointDirectory::newest() const {
     log_warn(checkpoint.status().message());
   }
   return Status(Exit::kNoCheckpoint,
-                strf("no valid checkpoint in %s; start again without --resume in a new output_dir",
+                strf("no valid checkpoint in %s; it takes a new run, in a new train.output_dir and "
+                     "with train.save_steps above 0",
                      path_.c_str()));
 }
 

@@ -34,6 +34,7 @@ struct RunCheckpoint {
   std::string model_json;        // config.json
   std::string run_folder;        // where it was committed, absolute
   std::string model_path;        // where the run's first weights and tokenizer came from
+  std::string tokenizer;         // Tokenizer::identity()
   std::string data_fingerprint;
   std::string build;             // version and libraries, with the processor features they use
   // What the page file was made for, to open it again. Absolute, or in the run's folder, which may

@@ -110,26 +110,44 @@ Status refuse_extras(CLI::App& root) {
 Status refuse_empty_values(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
-    if (!word.starts_with("--") || !word.ends_with("=")) continue;
+    if (!word.starts_with("--") || word.find('=') != word.size() - 1) continue;
     return Status(Exit::kUsage, printable(word) + ": a value is missing behind the =");
   }
   return Status();
 }
 
-// CLI11 also takes the next flag for a value. Only a negative number begins with '-'.
+// "-q", "--train.steps" or "--train.steps=5", and not every text that begins with '-'.
+bool is_flag(const CLI::App& app, const std::string& word) {
+  const bool valued = word.starts_with("--") && word.find('=') != std::string::npos;
+  const std::string name = valued ? word.substr(0, word.find('=')) : word;
+  return name.starts_with("-") && app.get_option_no_throw(name) != nullptr;
+}
+
+// CLI11 also takes the next flag for a value.
 Status refuse_flags_as_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& value : option->results()) {
-      const bool flag = value.size() > 1 && value[0] == '-' &&
-                        value.find_first_of("0123456789.", 1) != 1;
-      if (flag) {
-        return Status(Exit::kUsage, option->get_name() + ": a value is missing before " +
-                                        printable(value) + " (a name that begins so: ./" +
-                                        printable(value) + ")");
-      }
+      if (!is_flag(app, value)) continue;
+      return Status(Exit::kUsage, option->get_name() + ": a value is missing before " +
+                                      printable(value) + " (a name that begins so: ./" +
+                                      printable(value) + ")");
     }
   }
   return Status();
+}
+
+// Only some commands have budgets that could be lower; options that a command does not read are
+// not in its help.
+Status run_command(Command& command) {
+  try {
+    return command.run();
+  } catch (const std::bad_alloc&) {
+    const CLI::Option* budget = command.app().get_option_no_throw("--memory.device");
+    const bool has_budgets = budget != nullptr && !budget->get_group().empty();
+    return Status(Exit::kHostMemory, has_budgets
+                                         ? "out of memory; lower memory.device or memory.host"
+                                         : "out of memory; free some of this machine's");
+  }
 }
 
 Status run(CommandLine& line, int argc, const char* const* argv) {
@@ -150,7 +168,7 @@ Status run(CommandLine& line, int argc, const char* const* argv) {
   RETURN_IF_ERROR(refuse_flags_as_values(chosen_app(line.root)));
   RETURN_IF_ERROR(refuse_extras(line.root));
   for (const CommandPtr& command : line.commands) {
-    if (&command->app() == &chosen_app(line.root)) return command->run();
+    if (&command->app() == &chosen_app(line.root)) return run_command(*command);
   }
   return Status(Exit::kInternal, "a command without a body");
 }
@@ -172,7 +190,7 @@ int run_command_line(int argc, const char* const* argv) {
     CommandLine line;
     status = run(line, argc, argv);
   } catch (const std::bad_alloc&) {
-    status = Status(Exit::kHostMemory, "out of memory; lower memory.device or memory.host");
+    status = Status(Exit::kHostMemory, "out of memory; free some of this machine's");
   } catch (const std::system_error& error) {
     status = threads_refused(error);
   } catch (const std::exception& error) {

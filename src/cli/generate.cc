@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/run_file.h"
 #include "train/commands.h"
@@ -33,12 +34,7 @@ class GenerateCommand : public Command {
                     "folder of a run: its newest checkpoint; the run's dtype and chat template are "
                     "used where no flag or run file gives others")
         ->type_name("RUN");
-    app()
-        .add_option("--prompt", flags_.prompts,
-                    "text to continue; repeat for several, which advance together")
-        ->expected(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-        ->type_name("TEXT");
+    declare_prompts();
     app().add_flag("--chat", flags_.chat, "a prompt is a user's turn in data.chat_template");
     declare_sampling();
     app().add_flag("--json", flags_.json, "print one JSON object");
@@ -65,6 +61,20 @@ class GenerateCommand : public Command {
   }
 
  private:
+  // Through a callback: what is written into a vector, CLI11 takes apart at brackets and commas.
+  void declare_prompts() {
+    const auto assign = [this](const CLI::results_t& texts) {
+      flags_.prompts = texts;
+      return true;
+    };
+    app()
+        .add_option("--prompt", assign,
+                    "text to continue; repeat for several, which advance together")
+        ->expected(1, CLI::detail::expected_max_vector_size)
+        ->allow_extra_args(false)
+        ->type_name("TEXT");
+  }
+
   void declare_sampling() {
     app()
         .add_option("--max_new_tokens", flags_.max_new_tokens,
@@ -83,6 +93,11 @@ class GenerateCommand : public Command {
   }
 
   Status check_flags() {
+    for (const std::string& prompt : flags_.prompts) {
+      if (first_invalid_utf8(prompt) == std::string_view::npos) continue;
+      return Status(Exit::kUsage, "--prompt: \"" + printable(replace_invalid_utf8(prompt)) +
+                                      "\" is not valid UTF-8");
+    }
     if (flags_.max_new_tokens < 1 || flags_.max_new_tokens > 1 << 24) {
       return Status(Exit::kUsage, "--max_new_tokens: must be from 1 to 16777216");
     }

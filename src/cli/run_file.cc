@@ -203,7 +203,8 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
         if (!status.ok()) throw CLI::ValidationError(status.message());
         return true;
       };
-      CLI::Option* flag = app.add_option("--" + option.key, assign, describe(option));
+      const std::string alias = option.alias.empty() ? "" : ",--" + option.alias;
+      CLI::Option* flag = app.add_option("--" + option.key + alias, assign, describe(option));
       flag->type_name(value_name(option))->group(shown(option) ? section.title : "");
       if (!option.is_list()) continue;
       // One value for each occurrence: a greedy list would swallow the run file behind it.

@@ -39,8 +39,9 @@ class RunFileReader : public CLI::Config {
   std::string path_;
 };
 
-// Makes every option of `table` a flag "--section.key" of `app`, grouped by section in the help
-// with unit and default. Options for which `shown` is false work but stay out of the help.
+// Makes every option of `table` a flag "--section.key" of `app`, and its alias another, grouped by
+// section in the help with unit and default. Options for which `shown` is false work but stay out
+// of the help.
 void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 

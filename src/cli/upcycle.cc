@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "model/model_config.h"
 #include "train/commands.h"
 
 namespace pagoda {
@@ -35,7 +36,10 @@ class UpcycleCommand : public Command {
   }
 
   Status run() override {
-    if (flags_.experts < 1) return Status(Exit::kUsage, "--experts: must be at least 1");
+    if (flags_.experts < 1 || flags_.experts > kMaxExperts) {
+      return Status(Exit::kUsage,
+                    strf("--experts: must be from 1 to %lld", (long long)kMaxExperts));
+    }
     if (flags_.top_k < 1 || flags_.top_k > flags_.experts) {
       return Status(Exit::kUsage, "--top-k: must be at least 1 and at most --experts");
     }

@@ -173,6 +173,10 @@ bool ChatPreset::needs_end_of_text() const {
   return std::string(assistant.end).find("{eos}") != std::string::npos;
 }
 
+std::string ChatPreset::end_of_answer(const SpecialTexts& special) const {
+  return filled(assistant.end, name_of(Role::kAssistant), special);
+}
+
 const std::vector<ChatPreset>& chat_presets() {
   static const std::vector<ChatPreset> presets = {
       chat_ml("chatml", "ChatML without a default system prompt", nullptr),

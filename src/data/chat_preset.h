@@ -58,6 +58,8 @@ class ChatPreset {
   // kBadData, without a place: a role the template has no place for, or roles out of order.
   Result<RenderedChat> render(const std::vector<Turn>& turns, const SpecialTexts& special) const;
   bool needs_end_of_text() const;
+  // The text that ends an answer; with most tokenizers it is one token.
+  std::string end_of_answer(const SpecialTexts& special) const;
 };
 
 const std::vector<ChatPreset>& chat_presets();

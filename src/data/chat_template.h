@@ -31,7 +31,7 @@ Result<ChatTemplate> find_chat_template(const std::string& model_directory,
 // The preset verified against this template text, or nullptr.
 const ChatPreset* preset_of_template(const std::string& text);
 
-// "name one with --data.chat_template (...)", behind ChatTemplate::missing.
+// What to do about ChatTemplate::missing: the option, and the presets it takes.
 std::string template_hint();
 
 // kUsage unless `choice` may be given to find_chat_template.

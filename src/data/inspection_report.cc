@@ -140,8 +140,7 @@ std::string marked_text(const Example& example, const Tokenizer& tokenizer, bool
 Result<std::string> template_line(const ExampleOptions& options, const Tokenizer& tokenizer) {
   const ChatPreset* preset = options.chat.preset;
   if (preset == nullptr) return std::string("chat template: none, ") + options.chat.missing;
-  const std::string end = preset->needs_end_of_text() ? options.chat.special.end_of_text
-                                                      : preset->assistant.end;
+  const std::string end = preset->end_of_answer(options.chat.special);
   std::vector<uint32_t> ids;
   RETURN_IF_ERROR(tokenizer.encode(end, &ids));
   const std::string line = strf("chat template: %s (%s); its end token %s is ", preset->name,

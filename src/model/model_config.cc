@@ -144,8 +144,8 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
 void parse_experts(Fields& f, ModelConfig& c) {
   // Transformers saves the number under either name, whatever the family.
   const bool local = f.find("num_experts") == nullptr && f.find("num_local_experts") != nullptr;
-  c.num_experts = f.integer(local ? "num_local_experts" : "num_experts", 1, 4096);
-  if (f.integer_or("num_local_experts", c.num_experts, 1, 4096) != c.num_experts) {
+  c.num_experts = f.integer(local ? "num_local_experts" : "num_experts", 1, kMaxExperts);
+  if (f.integer_or("num_local_experts", c.num_experts, 1, kMaxExperts) != c.num_experts) {
     f.refuse("\"num_experts\" and \"num_local_experts\" differ");
   }
   c.experts_per_token = f.integer("num_experts_per_tok", 1, c.num_experts);
@@ -200,18 +200,6 @@ void parse_rope(Fields& f, ModelConfig& c) {
     }
     c.rope_theta = theta;
   }
-}
-
-void parse_end_of_text(Fields& f, ModelConfig& c) {
-  const Json* eos = f.find("eos_token_id");
-  if (eos == nullptr) return;
-  if (eos->is_array() && !eos->empty()) eos = &eos->front();  // several: the first ends a document
-  const int64_t id = eos->is_number_integer() ? eos->get<int64_t>() : -1;
-  // Ids beyond the vocabulary occur in shrunk test models; nothing embeds them here.
-  if (id < 0)
-    return f.refuse(
-        strf("\"eos_token_id\" is %s; it must be a token id", Fields::shown(*eos).c_str()));
-  c.eos_token_id = id;
 }
 
 void parse_window(Fields& f, ModelConfig& c) {
@@ -278,7 +266,6 @@ void parse_fields(Fields& f, ModelConfig& c) {
   if (c.family->dense_layers) parse_dense_layers(f, c);
   parse_attention(f, c);
   parse_rope(f, c);
-  parse_end_of_text(f, c);
   c.rms_norm_eps = f.real_or("rms_norm_eps", c.family->rms_norm_eps, 1e-30, 1.0);
   c.tie_word_embeddings = f.flag_or("tie_word_embeddings", false);
   c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);

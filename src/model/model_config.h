@@ -10,6 +10,8 @@
 
 namespace pagoda {
 
+inline constexpr int64_t kMaxExperts = 4096;  // of a layer
+
 // Models with experts are trained; dense ones are made into them (checkpoint/upcycle.h).
 enum class ModelKind : uint8_t { kMoe, kDense };
 
@@ -37,7 +39,6 @@ struct ModelConfig {
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
   int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
-  int64_t eos_token_id = -1;      // -1: none
 
   // The text it was parsed from; export writes it back.
   std::string json;

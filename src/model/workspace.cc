@@ -42,7 +42,7 @@ MlpSpace carve_mlp(Carver& carver, const ModelConfig& c, const StepSize& size) {
 }
 
 HeadSpace carve_head(Carver& carver, const ModelConfig& c, const StepSize& size) {
-  const int64_t rows = std::min(kRowBlock, size.microbatch_tokens);
+  const int64_t rows = size.logits_rows();
   const int64_t matrix = size.microbatch_tokens * c.hidden_size * dtype_bytes(size.dtype);
   HeadSpace h;
   h.normed = carver.take_bytes(matrix);
@@ -61,7 +61,7 @@ CacheSpace carve_cache(Carver& carver, const ModelConfig& c, const StepSize& siz
   CacheSpace k;
   if (size.cache.sequences == 0) return k;
   k.sequence = carver.take<int32_t>(size.pass_tokens());
-  k.wanted = carver.take<int32_t>(size.pass_tokens());
+  k.wanted = carver.take<int32_t>(size.wanted_tokens());
   k.keys_and_values = carver.take_bytes(c.num_layers * size.cache.layer_elements(c) *
                                         dtype_bytes(size.dtype));
   return k;

@@ -48,8 +48,16 @@ struct StepSize {
   bool training = true;
   CacheSize cache;
   int64_t tokens() const { return microbatches * microbatch_tokens; }
-  // New tokens of a pass of generation, at most; their logits fit in HeadSpace too.
-  int64_t pass_tokens() const { return std::min(kRowBlock, microbatch_tokens); }
+  // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
+  int64_t pass_tokens() const { return microbatch_tokens; }
+  int64_t wanted_tokens() const {
+    return std::min({kRowBlock, microbatch_tokens, cache.sequences});
+  }
+  // Rows of logits at a time.
+  int64_t logits_rows() const {
+    const bool only_generates = !training && cache.sequences > 0;
+    return only_generates ? wanted_tokens() : std::min(kRowBlock, microbatch_tokens);
+  }
 };
 
 // One microbatch at a time.
@@ -81,16 +89,16 @@ struct MlpSpace {
 struct HeadSpace {
   void* normed = nullptr;    // (T, d) mat
   float* rstd = nullptr;     // (T)
-  float* logits = nullptr;   // (R, V)
-  void* dlogits = nullptr;   // (R, V) mat, training; the logits themselves in fp32
+  float* logits = nullptr;   // (logits_rows, V)
+  void* dlogits = nullptr;   // (logits_rows, V) mat, training; the logits themselves in fp32
   void* dnormed = nullptr;   // (T, d) mat, training
 };
 
-// P new tokens of a pass of generation. A training session has it in the bytes that only a training
-// step uses, and generates between steps.
+// P new tokens of a pass of generation, W of them wanted. A training session has it in the bytes
+// that only a training step uses, and generates between steps.
 struct CacheSpace {
   int32_t* sequence = nullptr;     // (P) of each new token
-  int32_t* wanted = nullptr;       // (P) the tokens whose logits are wanted
+  int32_t* wanted = nullptr;       // (W) the tokens whose logits are wanted
   void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
 };
 

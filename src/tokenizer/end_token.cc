@@ -23,30 +23,40 @@ Result<Json> field_of_file(const std::string& path, const char* key) {
   return root.contains(key) ? std::move(root[key]) : Json();
 }
 
+Status no_token(const std::string& path, const char* key, const Json& value) {
+  return Status(Exit::kBadData,
+                strf("%s: \"%s\" is %s, which is no token", printable(path).c_str(), key,
+                     printable(value.dump(-1, ' ', true)).c_str()));
+}
+
 }  // namespace
+
+Result<std::vector<uint32_t>> end_token_ids(const std::string& directory, int64_t vocab_size) {
+  std::vector<uint32_t> ids;
+  for (const char* name : {"/generation_config.json", "/config.json"}) {
+    ASSIGN_OR_RETURN(const Json field, field_of_file(directory + name, "eos_token_id"));
+    if (field.is_null()) continue;
+    for (const Json& id : field.is_array() ? field : Json::array({field})) {
+      const bool known = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(vocab_size);
+      if (!known) return no_token(directory + name, "eos_token_id", field);
+      ids.push_back(id.get<uint32_t>());
+    }
+  }
+  return ids;
+}
 
 Result<uint32_t> end_token(const std::string& directory, const std::vector<AddedToken>& added,
                            int64_t vocab_size,
                            const std::function<std::optional<uint32_t>(const std::string&)>& find) {
-  const auto bad = [&](const std::string& path, const char* key, const Json& value) {
-    return Status(Exit::kBadData,
-                  strf("%s: \"%s\" is %s, which is no token of tokenizer.json",
-                       printable(path).c_str(), key, printable(value.dump(-1, ' ', true)).c_str()));
-  };
   const std::string config = directory + "/tokenizer_config.json";
   ASSIGN_OR_RETURN(Json token, field_of_file(config, "eos_token"));
   if (token.is_object() && token.contains("content")) token = Json(token["content"]);
   if (!token.is_null()) {
     const auto id = token.is_string() ? find(token.get<std::string>()) : std::nullopt;
-    return id ? Result<uint32_t>(*id) : bad(config, "eos_token", token);
+    return id ? Result<uint32_t>(*id) : no_token(config, "eos_token", token);
   }
-  for (const char* name : {"/generation_config.json", "/config.json"}) {
-    ASSIGN_OR_RETURN(Json id, field_of_file(directory + name, "eos_token_id"));
-    if (id.is_array() && !id.empty()) id = Json(id[0]);
-    if (id.is_null()) continue;
-    const bool known = id.is_number_unsigned() && id.get<uint64_t>() < uint64_t(vocab_size);
-    return known ? Result<uint32_t>(id.get<uint32_t>()) : bad(directory + name, "eos_token_id", id);
-  }
+  ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, end_token_ids(directory, vocab_size));
+  if (!ids.empty()) return ids.front();
   const AddedToken* only = nullptr;
   int num_special = 0;
   for (const AddedToken& candidate : added) {

@@ -14,6 +14,7 @@ TextStream::TextStream(Tokenizer tokenizer, std::vector<uint32_t> before)
     : tokenizer_(std::move(tokenizer)), tokens_(std::move(before)) {
   text_ = tokenizer_.decode(tokens_, true);
   given_ = text_.size();
+  if (whole_end() == text_.size()) settled_ = tokens_.size();
 }
 
 std::string TextStream::take(size_t end) {
@@ -24,14 +25,34 @@ std::string TextStream::take(size_t end) {
 }
 
 // Replacement characters at the end may be the beginning of a character.
-std::string TextStream::add(uint32_t token) {
-  tokens_.push_back(token);
-  text_ = tokenizer_.decode(tokens_, true);
+size_t TextStream::whole_end() const {
   size_t end = text_.size();
   while (std::string_view(text_).substr(0, end).ends_with(kReplacement)) {
     end -= kReplacement.size();
   }
-  return take(end);
+  return end;
+}
+
+std::string TextStream::add(uint32_t token) {
+  tokens_.push_back(token);
+  text_ = tokenizer_.decode(tokens_, true);
+  std::string piece = take(whole_end());
+  if (!piece.empty() && given_ == text_.size()) forget();
+  return piece;
+}
+
+// Keeps the tokens since the text was settled the last time. Tokens without a text of their own (a
+// special one; a space that a text does not begin with) would not keep the next from being taken
+// for a text's first, which loses its space.
+void TextStream::forget() {
+  const std::vector<uint32_t> newest(tokens_.begin() + static_cast<ptrdiff_t>(settled_),
+                                     tokens_.end());
+  std::string text = tokenizer_.decode(newest, true);
+  if (text.empty()) return;
+  tokens_ = newest;
+  text_ = std::move(text);
+  given_ = text_.size();
+  settled_ = tokens_.size();
 }
 
 std::string TextStream::finish() { return take(text_.size()); }

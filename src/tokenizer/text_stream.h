@@ -1,5 +1,6 @@
 // Text of tokens as they come. A character whose bytes are spread over tokens appears when it is
-// whole.
+// whole. Byte fallback takes all characters of a run of bytes back when one after them is spoilt;
+// here they stay.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +24,14 @@ class TextStream {
 
  private:
   std::string take(size_t end);
+  size_t whole_end() const;
+  void forget();
 
   Tokenizer tokenizer_;
+  // The newest tokens, as many as decide what text the next ones have: the first settled_ of them,
+  // whose text was returned, and those since.
   std::vector<uint32_t> tokens_;
+  size_t settled_ = 0;
   std::string text_;   // of tokens_
   size_t given_ = 0;   // bytes of text_ that were returned or are the prompt's
 };

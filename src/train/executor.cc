@@ -91,6 +91,7 @@ void Executor::begin_pass(const GenerationPass& pass) {
   CHECK(n > 0 && n <= setup_.size.pass_tokens());
   tokens_ = n;
   wanted_ = static_cast<int64_t>(pass.wanted.size());
+  CHECK(wanted_ <= setup_.size.wanted_tokens());
   blocks_.set_microbatch_tokens(n);
   Stream& s = *compute_[0];
   s.copy(step_.tokens, pass.tokens.data(), n * 4);

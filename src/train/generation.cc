@@ -16,10 +16,12 @@ struct Sequence {
 
 // As many waiting tokens as a pass has room for, sequence by sequence. Appends to `last` the
 // sequences whose newest token is in it.
-GenerationPass next_pass(std::vector<Sequence>& sequences, int64_t room,
+GenerationPass next_pass(std::vector<Sequence>& sequences, const StepSize& size,
                          std::vector<size_t>& last) {
   GenerationPass pass;
-  for (size_t i = 0; i < sequences.size() && room > 0; ++i) {
+  int64_t room = size.pass_tokens();
+  const auto most_wanted = static_cast<size_t>(size.wanted_tokens());
+  for (size_t i = 0; i < sequences.size() && room > 0 && last.size() < most_wanted; ++i) {
     Sequence& s = sequences[i];
     if (s.done) continue;
     for (; s.cached < s.size() && room > 0; ++s.cached, --room) {
@@ -77,7 +79,7 @@ Result<std::vector<Continuation>> generate(
   std::vector<float> logits;
   for (;;) {
     std::vector<size_t> last;
-    const GenerationPass pass = next_pass(sequences, runner.pass_tokens(), last);
+    const GenerationPass pass = next_pass(sequences, runner.size(), last);
     if (pass.tokens.empty()) return continuations;
     RETURN_IF_ERROR(stop_status("generating"));
     RETURN_IF_ERROR(runner.run(pass));

@@ -1,8 +1,21 @@
 #include "train/model_input.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 
 namespace pagoda {
+namespace {
+
+Result<ModelInput> open_folder(const std::string& path) {
+  ASSIGN_OR_RETURN(HfFolder opened, HfFolder::open(path));
+  auto folder = std::make_unique<HfFolder>(std::move(opened));
+  ASSIGN_OR_RETURN(Tokenizer tokenizer, open_tokenizer(*folder));
+  auto weights = weights_of_folder(*folder);
+  return ModelInput{std::move(folder), std::move(tokenizer), std::move(weights)};
+}
+
+}  // namespace
 
 Status require_run(const std::string& run, Storage* storage) {
   if (storage->exists(run)) return Status();
@@ -13,16 +26,14 @@ Status require_run(const std::string& run, Storage* storage) {
 Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
   RETURN_IF_ERROR(require_run(run, storage));
   const CheckpointDirectory directory(storage, run + "/checkpoints");
-  return step < 0 ? directory.newest() : directory.load(step);
-}
-
-Result<HfFolder> open_initial_folder(const RunCheckpoint& checkpoint, const std::string& now) {
-  const std::string& path = now.empty() ? checkpoint.model_path : now;
-  ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(path));
-  if (folder.config().json == checkpoint.model_json) return folder;
-  return Status(Exit::kMismatch,
-                strf("%s has another config.json than the run started from; name the folder it "
-                     "started from", path.c_str()));
+  if (step < 0) return directory.newest();
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
+  if (std::find(steps.begin(), steps.end(), step) != steps.end()) return directory.load(step);
+  std::string there;
+  for (const int64_t s : steps) there += (there.empty() ? "" : ", ") + std::to_string(s);
+  return Status(Exit::kNoInput,
+                strf("%s has no step %lld; there is: %s", printable(directory.path()).c_str(),
+                     (long long)step, there.empty() ? "none" : there.c_str()));
 }
 
 Result<Tokenizer> open_tokenizer(const HfFolder& folder) {
@@ -34,19 +45,22 @@ Result<Tokenizer> open_tokenizer(const HfFolder& folder) {
                      (long long)tokenizer.vocab_size(), (long long)folder.config().vocab_size));
 }
 
-Result<ModelInput> open_model(const std::string& model_path, const std::string& run,
+Result<ModelInput> open_model(const std::string& model_path, const std::string& run, int64_t step,
                               Storage* storage) {
-  ModelInput input;
-  if (run.empty()) {
-    ASSIGN_OR_RETURN(HfFolder opened, HfFolder::open(model_path));
-    input.folder = std::make_unique<HfFolder>(std::move(opened));
-    input.weights = weights_of_folder(*input.folder);
-    return input;
+  if (run.empty()) return open_folder(model_path);
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, step, storage));
+  ASSIGN_OR_RETURN(ModelInput input,
+                   open_folder(model_path.empty() ? checkpoint.model_path : model_path));
+  const bool same_config = input.folder->config().json == checkpoint.model_json;
+  if (!same_config || input.tokenizer.identity() != checkpoint.tokenizer) {
+    return Status(Exit::kMismatch,
+                  strf("%s has another %s than the run started from; name the folder it started "
+                       "from, or restore it",
+                       printable(input.folder->directory()).c_str(),
+                       same_config ? "tokenizer" : "config.json"));
   }
-  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage));
-  ASSIGN_OR_RETURN(HfFolder opened, open_initial_folder(checkpoint, model_path));
-  input.folder = std::make_unique<HfFolder>(std::move(opened));
   ASSIGN_OR_RETURN(input.weights, weights_of_checkpoint(checkpoint, storage));
+  input.step = checkpoint.step;
   return input;
 }
 

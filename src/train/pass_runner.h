@@ -26,8 +26,7 @@ class PassRunner {
   // Of the newest pass's i-th wanted token. (V)
   void read_logits(int64_t i, std::vector<float>& logits);
 
-  int64_t pass_tokens() const { return session_.options().size.pass_tokens(); }
-  const CacheSize& cache() const { return session_.options().size.cache; }
+  const StepSize& size() const { return session_.options().size; }
 
  private:
   Status run_tasks(bool with_logits);

@@ -24,11 +24,6 @@ int terminal_columns() {
   return size.ws_col;
 }
 
-bool wants_colour() {
-  const char* no_colour = std::getenv("NO_COLOR");
-  return log_is_terminal() && (no_colour == nullptr || no_colour[0] == '\0');
-}
-
 std::string bar(int64_t step, int64_t steps) {
   const int64_t whole = steps > 0 ? std::clamp<int64_t>(step * kBarCells / steps, 0, kBarCells) : 0;
   const auto done = static_cast<size_t>(whole);
@@ -44,6 +39,11 @@ std::string share_text(const char* name, double share) {
 }
 
 }  // namespace
+
+bool wants_colour(bool terminal) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  return terminal && (no_colour == nullptr || no_colour[0] == '\0');
+}
 
 std::string duration_text(double seconds) {
   constexpr double kLongest = 100.0 * 365 * 86400;
@@ -80,7 +80,8 @@ std::string bar_line(const StepReport& r, double eta_s, int columns) {
   return line.substr(0, static_cast<size_t>(std::max(columns, 0)));
 }
 
-Progress::Progress(int64_t log_steps) : log_steps_(log_steps), colour_(wants_colour()) {
+Progress::Progress(int64_t log_steps)
+    : log_steps_(log_steps), colour_(wants_colour(log_is_terminal())) {
   CHECK(log_steps > 0);
 }
 

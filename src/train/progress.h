@@ -26,14 +26,17 @@ std::string step_line(const StepReport& report, double eta_s);
 // "[#####.....] 120/3000 loss 1.8734 1.9k tok/s eta 3h12m", never longer than `columns`.
 std::string bar_line(const StepReport& report, double eta_s, int columns);
 
+// Whether what goes to a terminal (or not) is coloured: not when the environment says NO_COLOR
+// (no-color.org).
+bool wants_colour(bool terminal);
+
 std::string duration_text(double seconds);  // "42s", "3m05s", "3h12m", "2d04h"
 std::string count_text(double count);       // "950", "1.9k", "12M"
 
 // One thread uses it.
 class Progress {
  public:
-  // Quietness and whether there is a terminal are base/log's business. Colour is used on a terminal
-  // unless the environment says NO_COLOR (no-color.org).
+  // Quietness and whether there is a terminal are base/log's business.
   explicit Progress(int64_t log_steps);
   ~Progress();  // removes the status line
   Progress(const Progress&) = delete;

@@ -1,5 +1,7 @@
 #include "train/prompts.h"
 
+#include "tokenizer/end_token.h"
+
 namespace pagoda {
 namespace {
 
@@ -46,9 +48,14 @@ Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& tex
   return prompts;
 }
 
-TokenIds stop_tokens(const Tokenizer& tokenizer, const ModelConfig& config) {
-  TokenIds tokens{tokenizer.end_of_text()};
-  if (config.eos_token_id >= 0) tokens.push_back(static_cast<uint32_t>(config.eos_token_id));
+Result<TokenIds> stop_tokens(const Tokenizer& tokenizer, const HfFolder& folder,
+                             const ChatTemplate* chat) {
+  ASSIGN_OR_RETURN(TokenIds tokens, end_token_ids(folder.directory(), folder.config().vocab_size));
+  tokens.push_back(tokenizer.end_of_text());
+  if (chat == nullptr || chat->preset == nullptr) return tokens;
+  TokenIds end;
+  RETURN_IF_ERROR(tokenizer.encode(chat->preset->end_of_answer(chat->special), &end));
+  if (end.size() == 1) tokens.push_back(end.front());
   return tokens;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/hf_folder.h"
 #include "data/chat_template.h"
 #include "tokenizer/tokenizer.h"
 #include "train/generation.h"
@@ -16,7 +17,10 @@ namespace pagoda {
 Result<std::vector<TokenIds>> encode_prompts(const std::vector<std::string>& texts,
                                              const Tokenizer& tokenizer, const ChatTemplate* chat);
 
-// What ends a continuation: the tokenizer's end-of-text and config.json's, which may differ.
-TokenIds stop_tokens(const Tokenizer& tokenizer, const ModelConfig& config);
+// What ends a continuation: the tokenizer's end-of-text, every eos_token_id of the folder's
+// config.json and generation_config.json, and with `chat` what ends its answers, if that is one
+// token. kBadData when an id is none of the model's.
+Result<TokenIds> stop_tokens(const Tokenizer& tokenizer, const HfFolder& folder,
+                             const ChatTemplate* chat);
 
 }  // namespace pagoda

@@ -50,20 +50,19 @@ Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
 
 Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   install_stop_signals();
-  const std::string disk = config.memory.disk.empty() ? "." : config.memory.disk.front();
+  const std::string disk = config.scratch_parent();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
   ScratchFolder scratch(disk, storage.get());
   ASSIGN_OR_RETURN(const ModelInput model,
-                   open_model(config.model.path, flags.checkpoint, storage.get()));
+                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
   RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(*model.folder));
   ASSIGN_OR_RETURN(const ExampleOptions examples,
                    config.example_options(model.folder->directory()));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(TokenFile tokens,
                    TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
-                                             {config.data.eval_path}, tokenizer, examples));
+                                             {config.data.eval_path}, model.tokenizer, examples));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
   order.order = RowOrder::kInOrder;
@@ -116,13 +115,10 @@ Status run_upcycle(const UpcycleFlags& flags) {
 
 Status run_export(const ExportFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
-  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint,
-                   find_checkpoint(flags.checkpoint, flags.step, storage.get()));
-  ASSIGN_OR_RETURN(const HfFolder original, open_initial_folder(checkpoint, flags.model_path));
-  ASSIGN_OR_RETURN(std::unique_ptr<WeightSource> source,
-                   weights_of_checkpoint(checkpoint, storage.get()));
-  RETURN_IF_ERROR(export_weights(*source, original, flags.output_dir, flags.dtype));
-  log_info(strf("wrote step %lld of %s to %s", (long long)checkpoint.step,
+  ASSIGN_OR_RETURN(const ModelInput model, open_model(flags.model_path, flags.checkpoint,
+                                                      flags.step, storage.get()));
+  RETURN_IF_ERROR(export_weights(*model.weights, *model.folder, flags.output_dir, flags.dtype));
+  log_info(strf("wrote step %lld of %s to %s", (long long)model.step,
                 flags.checkpoint.c_str(), flags.output_dir.c_str()));
   return Status();
 }

@@ -38,6 +38,7 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
         "other names of rows' fields, as prompt=query,completion=reply");
   t.add("chat_template", c.data.chat_template, kResults,
         "auto: the model's; none: prompts are joined plainly; or a preset, see the README");
+  t.alias("chat-template");
   t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
         "what of a conversation is trained: answers, the last answer, or everything");
 }
@@ -95,8 +96,8 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.add("device", c.memory.device, kRunOnly, "budget of the device, here RAM too; auto: 30%");
   t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
   t.add("disk", c.memory.disk, kRunOnly,
-        "folder for the rest; repeat for several; none: OUTPUT_DIR/store, for eval the working "
-        "directory");
+        "folder for the rest; repeat for several; none: OUTPUT_DIR/store; eval and generate put "
+        "scratch as large as the weights into the first; none: the working directory");
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
 }
 
@@ -303,6 +304,10 @@ std::vector<std::string> RunConfig::disk_directories() const {
     directories.push_back(absolute_path(directory));
   }
   return directories;
+}
+
+std::string RunConfig::scratch_parent() const {
+  return memory.disk.empty() ? "." : memory.disk.front();
 }
 
 int RunConfig::compute_threads() const {

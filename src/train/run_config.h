@@ -111,6 +111,7 @@ struct RunConfig {
 
   // Derived values, so that each default rule has one place.
   std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
+  std::string scratch_parent() const;  // of runs without output: memory.disk's first, or "."
   int compute_threads() const;                        // train.threads, or the usable cores
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine

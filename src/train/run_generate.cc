@@ -18,9 +18,27 @@
 namespace pagoda {
 namespace {
 
+// A pass reads all experts that its tokens want, so long prompts go through in as few passes as
+// leave half of memory.device to experts, and all experts there that would be: what is generated
+// then wants them token by token.
+void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptions& options) {
+  const auto narrow = Session::plan(architecture, options);
+  SessionOptions wider = options;
+  int64_t& tokens = wider.size.microbatch_tokens;
+  while (narrow.ok() && tokens < waiting) {
+    tokens = std::min(2 * tokens, waiting);
+    const auto wide = Session::plan(architecture, wider);
+    const bool pages = !wide.ok() || !wide.value().state_on_device;
+    if (pages && narrow.value().state_on_device) return;
+    if (!wide.ok() || wide.value().min_device_bytes > options.device_bytes / 2) return;
+    options.size.microbatch_tokens = tokens;
+  }
+}
+
 // A session that only generates, no larger than these prompts need.
-SessionOptions generation_options(const RunConfig& config, const std::vector<TokenIds>& prompts,
-                                  int64_t max_new_tokens, const std::string& directory) {
+SessionOptions generation_options(const RunConfig& config, const ModelConfig& architecture,
+                                  const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
+                                  const std::string& directory) {
   SessionOptions options = session_options(config);
   int64_t waiting = 0;
   for (const TokenIds& prompt : prompts) waiting += static_cast<int64_t>(prompt.size());
@@ -31,6 +49,7 @@ SessionOptions generation_options(const RunConfig& config, const std::vector<Tok
   options.page_slots = 1;
   options.directories = {directory};
   options.lower = "--max_new_tokens or the number of prompts";
+  widen_passes(architecture, waiting, options);
   return options;
 }
 
@@ -104,16 +123,22 @@ Status answer(Session& session, const GenerationSettings& settings, bool stream,
   return Status();
 }
 
+// What is to be continued; `settings` gets what was asked for and what ends a continuation.
 Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const GenerateFlags& flags,
-                                           const HfFolder& folder, const Tokenizer& tokenizer) {
-  std::optional<ChatTemplate> chat;
+                                           const ModelInput& model, GenerationSettings& settings) {
+  const HfFolder& folder = *model.folder;
+  std::optional<ChatTemplate> found;
   if (flags.chat) {
-    ASSIGN_OR_RETURN(chat, find_chat_template(folder.directory(), config.data.chat_template));
+    ASSIGN_OR_RETURN(found, find_chat_template(folder.directory(), config.data.chat_template));
   }
+  const ChatTemplate* chat = found ? &*found : nullptr;
   ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,
-                   encode_prompts(flags.prompts, tokenizer, chat ? &*chat : nullptr));
+                   encode_prompts(flags.prompts, model.tokenizer, chat));
   RETURN_IF_ERROR(check_lengths(prompts, flags.max_new_tokens, folder.config(),
                                 "--max_new_tokens"));
+  settings.max_new_tokens = flags.max_new_tokens;
+  settings.sampling = flags.sampling;
+  ASSIGN_OR_RETURN(settings.stop_tokens, stop_tokens(model.tokenizer, folder, chat));
   return prompts;
 }
 
@@ -121,29 +146,25 @@ Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const Genera
 
 Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   install_stop_signals();
-  const std::string disk = config.memory.disk.empty() ? "." : config.memory.disk.front();
+  const std::string disk = config.scratch_parent();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
   ScratchFolder scratch(disk, storage.get());
   ASSIGN_OR_RETURN(const ModelInput model,
-                   open_model(config.model.path, flags.checkpoint, storage.get()));
-  ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(*model.folder));
+                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
+  GenerationSettings settings;
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts,
-                   read_prompts(config, flags, *model.folder, tokenizer));
+                   read_prompts(config, flags, model, settings));
   const ModelConfig& architecture = model.folder->config();
   const SessionOptions options =
-      generation_options(config, prompts, flags.max_new_tokens, scratch.path());
+      generation_options(config, architecture, prompts, flags.max_new_tokens, scratch.path());
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    Session::create(architecture, options, storage.get()));
-  GenerationSettings settings;
-  settings.max_new_tokens = flags.max_new_tokens;
-  settings.sampling = flags.sampling;
-  settings.stop_tokens = stop_tokens(tokenizer, architecture);
-  Answers answers{tokenizer, flags.prompts, prompts, {}, 0, {}};
+  Answers answers{model.tokenizer, flags.prompts, prompts, {}, 0, {}};
   const bool stream = prompts.size() == 1 && !flags.json;
   Status status = load_weights(*model.weights, *session);
   if (status.ok()) status = answer(*session, settings, stream, answers);

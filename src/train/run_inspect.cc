@@ -5,6 +5,7 @@
 
 #include "data/inspection.h"
 #include "train/commands.h"
+#include "train/progress.h"
 
 namespace pagoda {
 
@@ -22,7 +23,7 @@ Status run_data_inspect(const RunConfig& config, const InspectFlags& flags) {
       flags.json ? inspection_json(inspection, tokenizer, options)
                            .dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
                  : inspection_text(inspection, tokenizer, about,
-                                   isatty(STDOUT_FILENO) == 1);
+                                   wants_colour(isatty(STDOUT_FILENO) == 1));
   std::fputs(text.c_str(), stdout);
   return status;
 }

@@ -112,6 +112,10 @@ Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(tokenizer_, open_tokenizer(*folder_));
   ASSIGN_OR_RETURN(prompts_, sample_prompts(config_, *folder_));
   ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
+  if (can_sample()) {
+    ASSIGN_OR_RETURN(stop_tokens_, stop_tokens(*tokenizer_, *folder_,
+                                               config_.sample.chat ? &examples.chat : nullptr));
+  }
   Dataset::Options options;
   options.sequence_len = config_.data.sequence_len;
   options.seed = static_cast<uint64_t>(config_.train.seed);
@@ -135,6 +139,7 @@ Status Trainer::start_fresh() {
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
   checkpoint_.model_path = absolute_path(config_.model.path);
+  checkpoint_.tokenizer = tokenizer_->identity();
   checkpoint_.data_fingerprint = data_->file().fingerprint();
   checkpoint_.build = build_text();
   checkpoint_.page_slots = options.page_slots;
@@ -287,7 +292,7 @@ Result<std::vector<Sample>> Trainer::sample() {
   PassRunner runner(session_.get());
   GenerationSettings settings;
   settings.max_new_tokens = config_.sample.max_new_tokens;
-  settings.stop_tokens = stop_tokens(*tokenizer_, folder_->config());
+  settings.stop_tokens = stop_tokens_;
   ASSIGN_OR_RETURN(const std::vector<Continuation> continuations,
                    generate(runner, prompts_, settings));
   std::vector<Sample> samples;

@@ -80,6 +80,7 @@ class Trainer {
   std::unique_ptr<Dataset> data_, eval_data_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<TokenIds> prompts_;
+  TokenIds stop_tokens_;  // of samples
   RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;

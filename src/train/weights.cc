@@ -116,6 +116,8 @@ Status load_weights(WeightSource& source, Session& session) {
   Stream& stream = session.executor().host_stream();
   Status outcome;  // written on the stream, read after it is synchronised
   std::vector<float> scratch;
+  // Weights that only are read and all have a place on their device go there, never to disk.
+  const bool stays = !training && session.memory().state_on_device;
   for (size_t r = 0; r < session.table().records.size(); ++r) {
     const auto record = static_cast<int64_t>(r);
     // The stream still refers to what is on this stack.
@@ -123,7 +125,7 @@ Status load_weights(WeightSource& source, Session& session) {
     std::vector<PageUse> uses = {
         {session.pages().weights(record), Place::host(), Access::kCreate}};
     if (training) uses.push_back({session.pages().state(record), Place::host(), Access::kCreate});
-    const Lease lease = session.pager().acquire(uses, stream, 1);
+    Lease lease = session.pager().acquire(uses, stream, 1);
     std::byte* weights = lease.data(0);
     auto* state = training ? reinterpret_cast<float*>(lease.data(1)) : nullptr;
     const int64_t n = session.table().records[r].num_elements;
@@ -131,6 +133,10 @@ Status load_weights(WeightSource& source, Session& session) {
       if (!outcome.ok()) return;
       outcome = fill_record(source, record, n, dtype, training, weights, state, scratch);
     });
+    lease.release();
+    if (!stays) continue;
+    uses[0] = {uses[0].page, Place::on_device(session.shape().records[r].device), Access::kRead};
+    session.pager().acquire(uses, stream, 1);
   }
   stream.synchronize();
   RETURN_IF_ERROR(outcome);
