@@ -94,9 +94,9 @@ TEST_F(TokenizerTest, BytesThatAreNotText) {
   // <0xFF> of a SentencePiece vocabulary is 3 + 255.
   const Tokenizer mixtral = golden("mixtral");
   EXPECT_EQ(encode(mixtral, "\xFF"), Ids({258}));
-  for (const char* text : {"a\xFF", "\x80\x80", "\xC3\xA9\xC3"}) {
-    for (const char* name : {"smollm2", "qwen2"}) {
-      const Tokenizer tokenizer = golden(name);
+  for (const char* name : {"smollm2", "qwen2"}) {
+    const Tokenizer tokenizer = golden(name);
+    for (const char* text : {"a\xFF", "\x80\x80", "\xC3\xA9\xC3"}) {
       EXPECT_EQ(tokenizer.decode(encode(tokenizer, text), false).substr(0, 1).empty(), false);
     }
   }
@@ -175,6 +175,13 @@ TEST_F(TokenizerTest, LongWordsTakeNoQuadraticTime) {
   }
 }
 
+// Long enough to reach a pattern's limits; under ThreadSanitizer this asks nothing of threads.
+#if defined(__SANITIZE_THREAD__)
+constexpr size_t kLongRun = 1 << 12;
+#else
+constexpr size_t kLongRun = 1 << 18;
+#endif
+
 // Nor do the patterns of real tokenizers give up on long runs of one kind of character.
 TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {
   for (const char* name : {"gpt2", "smollm2", "qwen2", "mixtral"}) {
@@ -182,7 +189,7 @@ TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {
     for (const char* unit :
          {"A", "7", " ", "\n", "!", "aB", "'s", "a ", " \n", "\u4e2d", "\u0301"}) {
       std::string text;
-      while (text.size() < 1 << 18) text += unit;
+      while (text.size() < kLongRun) text += unit;
       EXPECT_GT(encode(tokenizer, text).size(), 0u) << name << ", " << unit;
     }
   }
