@@ -19,7 +19,8 @@ enum class TextFormat : uint8_t { kPlain, kJsonLines, kJsonArray };
 // From the name alone; another name is kBadData.
 Result<TextFormat> text_format(const std::string& path);
 
-// Hands the unpacked bytes over in blocks of at most a MiB.
+// Hands the unpacked bytes over in blocks of at most a MiB, without a byte order mark that begins
+// them.
 Status read_blocks(const std::string& path, const BlockVisitor& visit);
 
 }  // namespace pagoda
