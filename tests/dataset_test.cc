@@ -99,11 +99,14 @@ TEST_F(DatasetTest, ALongTextIsCutAndLosesNoTarget) {
 TEST_F(DatasetTest, PlainTextIsOneDocumentOfAnyCharacters) {
   std::string bytes;
   for (int i = 0; i < 128; ++i) bytes += static_cast<char>(i);
-  const Dataset data = dataset({text("a.txt", bytes), text("b.txt", "")}, 130, RowOrder::kInOrder);
+  const std::string rows = R"({"text":""})" "\n" R"({"text":"x"})";
+  const Dataset data =
+      dataset({text("a.txt", bytes), text("b.jsonl", rows)}, 130, RowOrder::kInOrder);
+  EXPECT_EQ(data.counts().untrained, 1) << "the empty document has nothing to train";
   const Microbatch batch = data.microbatch(0, 1).value();
   for (int i = 0; i < 128; ++i) EXPECT_EQ(batch.tokens[i], i);
   EXPECT_EQ(batch.tokens[128], 256);
-  EXPECT_EQ(batch.padding[129], 1) << "the empty document has nothing to train";
+  EXPECT_EQ(batch.padding[129], 1);
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 129, 130}));
 }
 

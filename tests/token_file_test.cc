@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/text_source.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/token_cache.h"
@@ -209,7 +210,7 @@ TEST_F(TokenFileTest, FilesCountByOrderKindAndBytes) {
   EXPECT_EQ(fingerprint_of_files({a, dir_.file("v1.2-moved.jsonl")}).value(), ab);
   put_file(a, "same bytez");
   EXPECT_NE(fingerprint_of_files({a, dir_.file("v1.2-moved.jsonl")}).value(), ab);
-  EXPECT_EQ(fingerprint_of_files({dir_.file("absent")}).status().code(), Exit::kNoInput);
+  EXPECT_EQ(fingerprint_of_files({dir_.file("absent.txt")}).status().code(), Exit::kNoInput);
 }
 
 }  // namespace

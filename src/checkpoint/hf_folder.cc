@@ -69,7 +69,8 @@ Result<HfFolder> HfFolder::open(const std::string& directory, ModelKind kind) {
   HfFolder folder;
   folder.directory_ = directory;
   const std::string path = directory + "/config.json";
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const std::string text,
+                   read_text_file(path, Links::kFollow, JsonLimits().max_bytes));
   ASSIGN_OR_RETURN(folder.config_, ModelConfig::parse(text, path, kind));
   folder.table_ = TensorTable::make(folder.config_);
   RETURN_IF_ERROR(folder.open_shards());

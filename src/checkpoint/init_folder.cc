@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "checkpoint/hf_writer.h"
+#include "model/json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {
@@ -66,7 +67,7 @@ Status check_tokenizer(const InitOptions& options, const ModelConfig& config) {
 
 Status init_folder(const InitOptions& options) {
   ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(options.config_path, Links::kFollow, kMaxConfigBytes));
+                   read_text_file(options.config_path, Links::kFollow, JsonLimits().max_bytes));
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::parse(text, options.config_path));
   RETURN_IF_ERROR(check_tokenizer(options, config));
   const TensorTable table = TensorTable::make(config);

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "tokenizer/fingerprint.h"
 
 namespace pagoda {
 
@@ -102,6 +103,22 @@ Status read_blocks(const std::string& path, const BlockVisitor& visit) {
       read_packed(file, [&](std::string_view packed) { return stream->add(packed, text); }));
   RETURN_IF_ERROR(stream->finish());
   return skipper.finish();
+}
+
+Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths) {
+  Fingerprint all;
+  for (const std::string& path : paths) {
+    ASSIGN_OR_RETURN(const NamedKind kind, kind_of(path));
+    ASSIGN_OR_RETURN(const InputFile file, InputFile::open(path, Links::kFollow));
+    Fingerprint one;
+    RETURN_IF_ERROR(read_packed(file, [&](std::string_view block) {
+      one.add(block.data(), static_cast<int64_t>(block.size()));
+      return Status();
+    }));
+    all.add(strf("%d %d %lld %s\n", static_cast<int>(kind.format),
+                 static_cast<int>(kind.compression), (long long)file.bytes(), one.hex().c_str()));
+  }
+  return all.hex();
 }
 
 }  // namespace pagoda

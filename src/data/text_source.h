@@ -23,4 +23,8 @@ Result<TextFormat> text_format(const std::string& path);
 // them.
 Status read_blocks(const std::string& path, const BlockVisitor& visit);
 
+// 32 hex digits that depend on the number and order of the files, on what their names say they are
+// and on their bytes, not on where they are. Reads them once.
+Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths);
+
 }  // namespace pagoda

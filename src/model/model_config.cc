@@ -278,7 +278,7 @@ void parse_fields(Fields& f, ModelConfig& c) {
 
 Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::string& where,
                                        ModelKind kind) {
-  ASSIGN_OR_RETURN(const Json root, parse_json(json, where, {.max_bytes = kMaxConfigBytes}));
+  ASSIGN_OR_RETURN(const Json root, parse_json(json, where));
   if (!root.is_object()) {
     return Status(Exit::kBadData, printable(where) + ": must be a JSON object");
   }

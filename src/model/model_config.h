@@ -12,9 +12,6 @@ namespace pagoda {
 
 inline constexpr int64_t kMaxExperts = 4096;  // of a layer
 
-// A config.json is no longer than this; the largest have some kilobytes.
-inline constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
-
 // Models with experts are trained; dense ones are made into them (checkpoint/upcycle.h).
 enum class ModelKind : uint8_t { kMoe, kDense };
 
