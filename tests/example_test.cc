@@ -301,7 +301,7 @@ TEST_F(ExampleTest, AByteOrderMarkIsPassedOver) {
   EXPECT_EQ(read({put("t.txt", "\xEF\xBB\xBE")}, {}).examples[0].tokens.size(), 4u);
   expect_refused("c.txt", "\xEF\xBB", "c.txt:1:1: invalid UTF-8");
   expect_refused("m.jsonl", row + "\n" + mark + row, "m.jsonl:2: byte 0: invalid JSON");
-  expect_refused("m.txt", mark, "m.txt: no token of its 1 rows is trained");
+  expect_refused("m.txt", mark, "m.txt: every text in it is empty");
 }
 
 // Each byte of small packed files cut off or changed: refused, or (where a flipped bit means
@@ -463,9 +463,9 @@ TEST_F(ExampleTest, MasksThatDoNothingAreRefused) {
                  with_preset("chatml"));
   EXPECT_EQ(read({put("m.jsonl", masked + "\n" + good)}, with_preset("chatml")).examples.size(),
             2u);
-  expect_refused("e.txt", "", "e.txt: no token of its 1 rows is trained: every text is empty");
+  expect_refused("e.txt", "", "e.txt: every text in it is empty");
   expect_refused("e.jsonl", "{\"text\":\"\"}\n{\"text\":\"\"}",
-                 "e.jsonl: no token of its 2 rows is trained: every text is empty");
+                 "e.jsonl: every text in it is empty");
   EXPECT_EQ(read({put("e.jsonl", "{\"text\":\"\"}\n{\"text\":\"a\"}")}, {}).examples.size(), 2u);
   const std::string bare = R"({"prompt":"","completion":"b"})";
   expect_refused("p.jsonl", bare, "p.jsonl: every token of its 1 rows is trained");

@@ -169,9 +169,10 @@ class FileReader {
     if (num_rows_ == 0) return refuse("has no rows");
     const bool text = kind_ == RowKind::kText;
     if (num_trained_ == 0) {
-      return refuse(strf("no token of its %lld rows is trained: ", (long long)num_rows_) +
-                    (text ? "every text is empty; leave the file out"
-                          : "every answer is marked \"train\": false or has weight 0"));
+      if (text) return refuse("every text in it is empty, leave the file out");
+      return refuse(strf("no token of its %lld rows is trained: every answer is marked \"train\": "
+                         "false or has weight 0",
+                         (long long)num_rows_));
     }
     if (text || num_masked_ > 0 || options_.train_on == TrainOn::kAll) return Status();
     return refuse(strf("every token of its %lld rows is trained, though they are of kind %s: the "
