@@ -99,11 +99,14 @@ TEST_F(DatasetTest, ALongTextIsCutAndLosesNoTarget) {
 TEST_F(DatasetTest, PlainTextIsOneDocumentOfAnyCharacters) {
   std::string bytes;
   for (int i = 0; i < 128; ++i) bytes += static_cast<char>(i);
-  const Dataset data = dataset({text("a.txt", bytes), text("b.txt", "")}, 130, RowOrder::kInOrder);
+  const std::string rows = R"({"text":""})" "\n" R"({"text":"x"})";
+  const Dataset data =
+      dataset({text("a.txt", bytes), text("b.jsonl", rows)}, 130, RowOrder::kInOrder);
+  EXPECT_EQ(data.counts().untrained, 1) << "the empty document has nothing to train";
   const Microbatch batch = data.microbatch(0, 1).value();
   for (int i = 0; i < 128; ++i) EXPECT_EQ(batch.tokens[i], i);
   EXPECT_EQ(batch.tokens[128], 256);
-  EXPECT_EQ(batch.padding[129], 1) << "the empty document has nothing to train";
+  EXPECT_EQ(batch.padding[129], 1);
   EXPECT_EQ(batch.document_start, (std::vector<int32_t>{0, 129, 130}));
 }
 
@@ -155,7 +158,8 @@ TEST_F(MaskedDatasetTest, TooLongIsTruncatedDroppedOrAnError) {
   EXPECT_NE(line.find("1 longer than a row, truncated; 2 without"), std::string::npos) << line;
   options.too_long = TooLong::kDrop;
   const Dataset dropped = std::move(dataset(examples, options).value());
-  EXPECT_EQ(dropped.counts().dropped, 1);
+  EXPECT_EQ(dropped.counts().dropped, 2) << "also one trained only behind the border";
+  EXPECT_EQ(dropped.counts().untrained, 1);
   EXPECT_EQ(dropped.packing().num_tokens(), 3 + 5);
   options.too_long = TooLong::kError;
   const Status refused = dataset(examples, options).status();
@@ -164,6 +168,20 @@ TEST_F(MaskedDatasetTest, TooLongIsTruncatedDroppedOrAnError) {
       << refused.message();
   options.sequence_len = 9;
   EXPECT_TRUE(dataset(examples, options).ok());
+}
+
+// A conversation all of whose tokens are trained is no text: its parts need each other.
+TEST_F(MaskedDatasetTest, AConversationTrainedWhollyIsNotCut) {
+  const std::vector<Example> examples = {chat(10, 12, 0, 12), chat(30, 4, 0, 4)};
+  Dataset::Options options{5, 0, RowOrder::kInOrder, TooLong::kError};
+  EXPECT_EQ(dataset(examples, options).status().code(), Exit::kBadData);
+  options.too_long = TooLong::kDrop;
+  EXPECT_EQ(dataset(examples, options)->packing().num_tokens(), 4);
+  options.too_long = TooLong::kTruncate;
+  const Dataset cut = std::move(dataset(examples, options).value());
+  EXPECT_EQ(cut.counts().truncated, 1);
+  EXPECT_EQ(cut.counts().cut, 0);
+  EXPECT_EQ(cut.packing().num_tokens(), 5 + 4);
 }
 
 TEST_F(MaskedDatasetTest, NothingToTrainIsRefused) {
@@ -178,6 +196,7 @@ Example random_document(uint64_t seed, uint32_t number, int64_t longest) {
   const int64_t count = 1 + random_below(seed, index, longest);
   const bool is_text = random_below(seed, index + 1, 2) == 0;
   Example example;
+  example.is_text = is_text;
   for (int64_t i = 0; i < count; ++i) {
     example.tokens.push_back(number << 12 | static_cast<uint32_t>(i));
     const auto masked = static_cast<float>(random_below(seed, index + 2 + i / 5, 3));
@@ -215,12 +234,8 @@ TEST_F(MaskedDatasetTest, EveryTrainedTokenOnceAndOnlyItsOwnDocument) {
     }
     std::map<int32_t, float> want;
     for (const Example& example : examples) {
-      bool is_text = true;
-      for (size_t i = 1; i < example.weights.size(); ++i) {
-        is_text = is_text && example.weights[i] == 1.0f;
-      }
       for (size_t i = 1; i < example.tokens.size(); ++i) {
-        const bool kept = is_text || static_cast<int64_t>(i) < length;
+        const bool kept = example.is_text || static_cast<int64_t>(i) < length;
         if (!kept || example.weights[i] == 0) continue;
         want.emplace(static_cast<int32_t>(example.tokens[i]), example.weights[i]);
       }
@@ -286,10 +301,7 @@ TEST_F(DatasetTest, ALittleTextMakesAPaddedRowAndNoTextIsRefused) {
   const Dataset data = dataset({text("a.txt", "abc")}, 16, RowOrder::kShuffled);
   EXPECT_EQ(data.num_rows(), 1);
   EXPECT_DOUBLE_EQ(data.padding_share(), 0.75);
-  auto file = tokens({text("a.txt", "")});
-  const auto result = Dataset::create(file.take(), {5});
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.status().code(), Exit::kBadData);
+  EXPECT_EQ(tokens({text("a.txt", "abc"), text("b.txt", "")}).status().code(), Exit::kBadData);
 }
 
 // Another sequence length packs anew but tokenises nothing.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 
 #include "base/random.h"
 #include "model/json.h"
@@ -153,6 +154,53 @@ TEST_F(ExampleTest, RowKindsThroughATemplate) {
   EXPECT_EQ(one(R"({"text":"a [INST]"})", mistral), "[a [INST]$]");
 }
 
+TEST_F(ExampleTest, SystemAndHistoryOfARow) {
+  const ExampleOptions mistral = with_preset("mistral");
+  const std::string expected = "<s> [INST] s\n\na [/INST][ b</s>]";
+  const std::string rows[] = {
+      R"({"system":"s","messages":[{"role":"user","content":"a"},)"
+      R"({"role":"assistant","content":"b"}]})",
+      R"({"conversations":[{"from":"human","value":"a"},{"from":"gpt","value":"b"}],"system":"s",)"
+      R"("tools":"[]"})",
+      R"({"prompt":[{"role":"user","content":"a"}],"completion":"b","system":"s","tools":[]})",
+      R"({"question":"a","answer":"b","system":"s","history":[],"tools":""})"};
+  for (const std::string& row : rows) EXPECT_EQ(one(row, mistral), expected) << row;
+  EXPECT_EQ(one(R"({"question":"a","answer":"b","system":""})", with_preset("smollm2")),
+            one(R"({"question":"a","answer":"b"})", with_preset("smollm2"))) << "\"\" is none";
+  const std::string told = R"({"instruction":"c","output":"d","system":"s","history":[["a","b"]]})";
+  EXPECT_EQ(one(told, mistral), "<s> [INST] s\n\na [/INST][ b</s>] [INST] c [/INST][ d</s>]");
+  expect_refused("h.jsonl", told, "h.jsonl:1: needs a chat template");
+  ExampleOptions mapped = mistral;
+  mapped.fields = RowFields::parse("system=who,history=past").value();
+  EXPECT_EQ(one(R"({"question":"c","answer":"d","who":"s","past":[["a","b"]]})", mapped),
+            one(told, mistral));
+  const auto refuse = [&](const std::string& fields, const std::string& part) {
+    expect_refused("s.jsonl", R"({"question":"a","answer":"b",)" + fields + "}",
+                   "s.jsonl:1: " + part, mistral);
+  };
+  refuse(R"("system":1)", "\"system\" is not a text");
+  refuse(R"("history":"x")", "\"history\" is not a list");
+  refuse(R"("history":[["a","b"],["c"]])", "\"history\" 2: is not a pair of texts");
+  refuse(R"("tools":[{"name":"f"}])", "has \"tools\", which no chat preset renders");
+  expect_refused("s.jsonl",
+                 R"({"system":"s","messages":[{"role":"system","content":"t"},)"
+                 R"({"role":"user","content":"a"},{"role":"assistant","content":"b"}]})",
+                 "s.jsonl:1: has \"system\" and a system message; keep one", mistral);
+}
+
+TEST_F(ExampleTest, ContentMayBeTextParts) {
+  const auto row = [](const std::string& parts) {
+    return R"({"messages":[{"role":"user","content":)" + parts +
+           R"(},{"role":"assistant","content":[{"type":"text","text":"b"}]}]})";
+  };
+  EXPECT_EQ(one(row(R"([{"type":"text","text":"a"},{"type":"text","text":"c"}])"),
+                with_preset("mistral")), "<s> [INST] ac [/INST][ b</s>]");
+  expect_refused("p.jsonl", row(R"([{"type":"text","text":"a"},{"type":"image_url"}])"),
+                 "message 1: \"content\" part 2 is of type \"image_url\"", with_preset("mistral"));
+  expect_refused("p.jsonl", row(R"([{"type":"text"}])"),
+                 "message 1: \"content\" part 1 has no \"text\"", with_preset("mistral"));
+}
+
 TEST_F(ExampleTest, APromptsAnswersAreContext) {
   const std::string row =
       R"({"prompt":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
@@ -231,10 +279,29 @@ TEST_F(ExampleTest, FormatsAndPackings) {
   EXPECT_EQ(collector.files[0], "1.jsonl text");
   EXPECT_EQ(collector.files.size(), 8u);
   const Collector plain = read({put("a.txt", "x\ny"), put("b.txt.gz", gzip("x\ny")),
-                                put("c.txt.zst", zstd("x\ny")), put("d.txt", "")}, {});
-  ASSERT_EQ(plain.examples.size(), 4u);
-  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(shown(plain.examples[i]), "[x\ny$]");
-  EXPECT_EQ(shown(plain.examples[3]), "[$]");
+                                put("c.txt.zst", zstd("x\ny"))}, {});
+  ASSERT_EQ(plain.examples.size(), 3u);
+  for (const Example& example : plain.examples) {
+    EXPECT_EQ(shown(example), "[x\ny$]");
+    EXPECT_TRUE(example.is_text);
+  }
+}
+
+// At the beginning of a file only: elsewhere it is a character, or no JSON.
+TEST_F(ExampleTest, AByteOrderMarkIsPassedOver) {
+  const std::string mark = "\xEF\xBB\xBF", row = R"({"text":"a"})";
+  const Collector collector =
+      read({put("1.txt", mark + "a"), put("2.jsonl", mark + row),
+            put("3.json", mark + "[" + row + "]"),
+            put("4.txt.gz", gzip(mark.substr(0, 1)) + gzip(mark.substr(1) + "a"))},
+           {});
+  ASSERT_EQ(collector.examples.size(), 4u);
+  for (const Example& example : collector.examples) EXPECT_EQ(shown(example), "[a$]");
+  EXPECT_EQ(read({put("m.txt", mark + mark)}, {}).examples[0].tokens.size(), 4u);
+  EXPECT_EQ(read({put("t.txt", "\xEF\xBB\xBE")}, {}).examples[0].tokens.size(), 4u);
+  expect_refused("c.txt", "\xEF\xBB", "c.txt:1:1: invalid UTF-8");
+  expect_refused("m.jsonl", row + "\n" + mark + row, "m.jsonl:2: byte 0: invalid JSON");
+  expect_refused("m.txt", mark, "m.txt: every text in it is empty");
 }
 
 // Each byte of small packed files cut off or changed: refused, or (where a flipped bit means
@@ -320,6 +387,8 @@ TEST_F(ExampleTest, BadRowsAreNamed) {
   refuse(messages(user + R"(,{"role":"assistant","content":null})"),
          "message 2: has no \"content\"");
   refuse(messages(user + R"(,{"role":"assistant","content":["b"]})"),
+         "message 2: \"content\" part 1 has no \"type\"");
+  refuse(messages(user + R"(,{"role":"assistant","content":1})"),
          "message 2: \"content\" is not a text");
   refuse(messages(R"({"content":"a"},)" + bot), "message 1: has no \"role\"");
   refuse(messages(user + R"(,{"role":"assistant","content":null,"tool_calls":[{}]})"),
@@ -394,11 +463,32 @@ TEST_F(ExampleTest, MasksThatDoNothingAreRefused) {
                  with_preset("chatml"));
   EXPECT_EQ(read({put("m.jsonl", masked + "\n" + good)}, with_preset("chatml")).examples.size(),
             2u);
+  expect_refused("e.txt", "", "e.txt: every text in it is empty");
+  expect_refused("e.jsonl", "{\"text\":\"\"}\n{\"text\":\"\"}",
+                 "e.jsonl: every text in it is empty");
+  EXPECT_EQ(read({put("e.jsonl", "{\"text\":\"\"}\n{\"text\":\"a\"}")}, {}).examples.size(), 2u);
   const std::string bare = R"({"prompt":"","completion":"b"})";
   expect_refused("p.jsonl", bare, "p.jsonl: every token of its 1 rows is trained");
   ExampleOptions all;
   all.train_on = TrainOn::kAll;
   EXPECT_EQ(one(bare, all), "[b$]");
+}
+
+// Quadratic work would take minutes.
+TEST_F(ExampleTest, ManyTurns) {
+  const size_t count = 200000;
+  std::vector<Turn> turns(count);
+  RenderedChat chat;
+  for (size_t i = 0; i < count; ++i) {
+    turns[i].role = i % 2 == 0 ? Role::kUser : Role::kAssistant;
+    chat.turns.push_back({2 * i, 2 * i + 1, 2 * i + 2, 2 * i + 2});
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<TrainedSpan> spans = trained_spans(turns, chat, TrainOn::kLast);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_LT(seconds.count(), 2.0);
+  ASSERT_EQ(spans.size(), 1u);
+  EXPECT_EQ(spans[0].begin, 2 * count - 1);
 }
 
 TEST_F(ExampleTest, CacheKeyTellsWhatChangesExamples) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <map>
 
 #include "base/random.h"
+#include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
@@ -251,6 +253,30 @@ TEST_F(Folder, NamesWhatIsMissingUnusedOrMisshapen) {
   expect_refused({"model.norm.weight", "(1, 16)"});
   with([](Model&) {});
   EXPECT_TRUE(HfFolder::open(in_).ok());
+}
+
+// What Transformers ignores, and nothing else.
+TEST_F(Folder, TensorsThatChangeNothingArePassedOver) {
+  Json config = config_;
+  config["tie_word_embeddings"] = true;
+  put_file(in_ + "/config.json", config.dump(2));
+  const Model good = random_model(table_of(config), {StoredDType::kBF16});
+  Model model = good;
+  model["model.layers.0.self_attn.rotary_emb.inv_freq"] = random_tensor(StoredDType::kF32, {4}, 99);
+  model["lm_head.weight"] = good.at("model.embed_tokens.weight");
+  write_safetensors(in_ + "/model.safetensors", model);
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  ASSERT_TRUE(export_weights(*weights_of_folder(folder.value()), folder.value(), out_).ok());
+  expect_holds(out_, good);
+  Model other = model;
+  other["lm_head.weight"].bytes.back() ^= 1;
+  write_safetensors(in_ + "/model.safetensors", other);
+  expect_refused({"\"lm_head.weight\" is not part of the model"});
+  other = model;
+  other["lm_head.weight"] = random_tensor(StoredDType::kF32, other["lm_head.weight"].shape, 98);
+  write_safetensors(in_ + "/model.safetensors", other);
+  expect_refused({"\"lm_head.weight\" is not part of the model"});
 }
 
 TEST_F(Folder, NamesAWrongDtype) {
@@ -537,7 +563,6 @@ TEST_F(Folder, WriterRefusesUsedFoldersAndNonFiniteValues) {
   options->directory = out_;
   options->dtypes.assign(table_.tensors.size(), StoredDType::kF16);
   for (const float value : {1e6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    std::filesystem::remove_all(out_);
     auto writer = HfWriter::create(options.value(), table_);
     ASSERT_TRUE(writer.ok());
     const float values[] = {1.0f, value};
@@ -546,9 +571,43 @@ TEST_F(Folder, WriterRefusesUsedFoldersAndNonFiniteValues) {
     EXPECT_EQ(status.code(), Exit::kDiverged);
     EXPECT_NE(status.message().find(table_.tensors[first].name), std::string::npos);
     EXPECT_NE(status.message().find("element 1"), std::string::npos) << status.message();
+    EXPECT_EQ(std::filesystem::status(out_).permissions(), std::filesystem::perms::owner_all);
   }
-  EXPECT_FALSE(std::filesystem::exists(out_ + "/config.json"));
-  EXPECT_EQ(std::filesystem::status(out_).permissions(), std::filesystem::perms::owner_all);
+  EXPECT_FALSE(std::filesystem::exists(out_)) << "the next could not have been created";
+}
+
+// Only what the writer made: not a folder that was there, nor what others put into it.
+TEST_F(Folder, WhatIsNotFinishedIsRemoved) {
+  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok());
+  const auto stopped = [&](const std::string& directory) {
+    request_stop(SIGTERM);
+    const Status status =
+        export_weights(*weights_of_folder(folder.value()), folder.value(), directory);
+    request_stop(0);
+    EXPECT_EQ(status.code(), exit_of_signal(SIGTERM)) << status.message();
+  };
+  stopped(dir_.file("a/b/out"));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("a")));
+  std::filesystem::create_directory(out_);
+  stopped(out_);
+  EXPECT_TRUE(std::filesystem::is_empty(out_));
+  {
+    auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+    options->shard_bytes = 1;
+    auto writer = HfWriter::create(options.value(), table_);
+    ASSERT_TRUE(writer.ok());
+    const int64_t first = writer->order().front();
+    std::vector<float> values(static_cast<size_t>(table_.tensors[first].num_elements()));
+    ASSERT_TRUE(writer->append(first, values.data(), static_cast<int64_t>(values.size())).ok());
+    put_file(out_ + "/mine", "x");
+    EXPECT_GT(std::distance(std::filesystem::directory_iterator(out_), {}), 2);
+  }
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(out_), {}), 1);
+  EXPECT_EQ(get_file(out_ + "/mine"), "x");
+  std::filesystem::remove(out_ + "/mine");
+  EXPECT_TRUE(export_weights(*weights_of_folder(folder.value()), folder.value(), out_).ok());
 }
 
 }  // namespace

@@ -124,6 +124,18 @@ TEST_F(Init, CopiesAGivenTokenizer) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("out/tokenizer_config.json")));
 }
 
+TEST_F(Init, ADiskWithoutRoomIsSaidBeforeAnythingIsWritten) {
+  Json huge = tiny_config();
+  huge.update({{"vocab_size", 1 << 22}, {"hidden_size", 1 << 24}});
+  put_file(options_.config_path, huge.dump());
+  options_.out_directory = dir_.file("new/out");
+  const Status refused = init_folder(options_);
+  EXPECT_EQ(refused.code(), Exit::kCannotCreate) << refused.message();
+  EXPECT_NE(refused.message().find("out: needs 2"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find(" free; nothing was written"), std::string::npos);
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("new")));
+}
+
 TEST_F(Init, RefusesBadInput) {
   Json small = tiny_config();
   small["vocab_size"] = 256;

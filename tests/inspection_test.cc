@@ -33,6 +33,7 @@ class InspectionTest : public testing::Test {
 
 Example example_of(const std::string& text, std::vector<float> weights, bool continues = false) {
   Example example;
+  example.is_text = weights.empty();
   for (const char c : text) example.tokens.push_back(static_cast<unsigned char>(c));
   example.weights = std::move(weights);
   example.weights.resize(example.tokens.size(), 1.0f);
@@ -117,7 +118,7 @@ TEST_F(InspectionTest, LongExamplesAreSaidToBecomeWhatTheyBecome) {
   const std::pair<const char*, TooLong> choices[] = {
       {"truncate", TooLong::kTruncate}, {"drop", TooLong::kDrop}, {"error", TooLong::kError}};
   const char* const lines[] = {"3 longer than data.sequence_len = 100: 2 truncated, 1 left out\n",
-                               "3 longer than data.sequence_len = 100: 2 dropped, 1 left out\n",
+                               "3 longer than data.sequence_len = 100: 3 dropped\n",
                                "3 longer than data.sequence_len = 100: 3 refused when training "
                                "starts\n"};
   for (size_t i = 0; i < 3; ++i) {
@@ -137,15 +138,16 @@ TEST_F(InspectionTest, LongExamplesAreSaidToBecomeWhatTheyBecome) {
     if (!dataset.ok()) continue;
     const Dataset::Counts& counts = dataset.value().counts();
     EXPECT_EQ(counts.truncated, choices[i].second == TooLong::kTruncate ? 2 : 0);
-    EXPECT_EQ(counts.dropped, choices[i].second == TooLong::kDrop ? 2 : 0);
-    EXPECT_EQ(counts.untrained, 2);
-    EXPECT_NE(shown.out.find("left out, as no token that is kept is trained: 2 examples"),
-              std::string::npos) << shown.out;
+    EXPECT_EQ(counts.dropped, choices[i].second == TooLong::kDrop ? 3 : 0);
+    EXPECT_EQ(counts.untrained, choices[i].second == TooLong::kDrop ? 1 : 2);
+    const std::string left_out = strf("no token that is kept is trained: %lld examples",
+                                      (long long)counts.untrained);
+    EXPECT_NE(shown.out.find(left_out), std::string::npos) << shown.out;
   }
-  // Where everything is trained a conversation is cut like a text.
+  // A conversation is no text where everything is trained.
   const ProcessResult all = inspect({"--data.path", rows, "--data.chat_template", "chatml",
                                      "--data.sequence_len", "100", "--data.train_on", "all"});
-  EXPECT_NE(all.out.find("= 100: 3 cut into several rows\n"), std::string::npos) << all.out;
+  EXPECT_NE(all.out.find("= 100: 3 truncated\n"), std::string::npos) << all.out;
 }
 
 TEST_F(InspectionTest, MarkedTextIsSafeForATerminal) {

@@ -140,6 +140,36 @@ TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
   EXPECT_EQ(mixtral.shared_intermediate_size + olmoe.shared_intermediate_size, 0);
 }
 
+// The numbers are those of Transformers 5.23, for a config.json without the keys; null is another
+// matter there.
+TEST(ModelConfig, KeysThatAreMissing) {
+  struct Expected {
+    const char* family;
+    int64_t num_kv_heads, window, positions;
+  };
+  for (const Expected& want : {Expected{"mixtral", 8, 0, 131072}, {"olmoe", 32, 0, 4096},
+                               {"qwen2_moe", 16, 4096, 32768}, {"qwen3_moe", 4, 4096, 32768},
+                               {"llama", 32, 0, 2048}, {"mistral", 8, 4096, 131072}}) {
+    Json config = tiny_config();
+    config.update({{"model_type", want.family}, {"num_attention_heads", 32}, {"hidden_size", 256},
+                   {"use_sliding_window", true}, {"shared_expert_intermediate_size", 28}});
+    for (const char* key : {"num_key_value_heads", "sliding_window", "max_position_embeddings"}) {
+      config.erase(key);
+    }
+    const ModelKind kind = find_family(want.family)->dense ? ModelKind::kDense : ModelKind::kMoe;
+    const auto missing = ModelConfig::parse(config.dump(), "config", kind);
+    ASSERT_TRUE(missing.ok()) << missing.status().message();
+    EXPECT_EQ(missing.value().num_kv_heads, want.num_kv_heads) << want.family;
+    EXPECT_EQ(missing.value().sliding_window, want.window) << want.family;
+    EXPECT_EQ(missing.value().max_position_embeddings, want.positions) << want.family;
+    config["num_key_value_heads"] = config["sliding_window"] = nullptr;
+    const auto null = ModelConfig::parse(config.dump(), "config", kind);
+    ASSERT_TRUE(null.ok()) << null.status().message();
+    EXPECT_EQ(null.value().num_kv_heads, 32) << want.family;
+    EXPECT_EQ(null.value().sliding_window, 0) << want.family;
+  }
+}
+
 // A family's own rule decides whether a window is in force; a window in force bounds documents.
 TEST(ModelConfig, WindowsBoundDocuments) {
   const auto window = [](const Json& patch) {

@@ -139,7 +139,7 @@ TEST_F(RefusalTest, EvaluationsWithoutALoss) {
   put_file(dir_.file("empty.jsonl"), "{\"text\": \"\"}\n{\"text\": \"\"}\n");
   ProcessResult refused = run(words + Words{dir_.file("model"), "--data.eval_path",
                                             dir_.file("empty.jsonl")});
-  expect_refused(refused, 65, {"token to train"});
+  expect_refused(refused, 65, {"every text in it is empty"});
   EXPECT_EQ(refused.out, "");
   // Weights so large that products of them overflow.
   const std::string model = copied_model("huge");

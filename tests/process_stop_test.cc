@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"
+#include "tests/testing/tiny_config.h"
 
 namespace pagoda {
 namespace {
@@ -160,6 +161,25 @@ TEST_F(StopTest, EvaluationsStopToo) {
   process->send(SIGINT);
   expect_refused(process->wait(), 128 + SIGINT, {"stopped by signal 2 while evaluating"});
   EXPECT_TRUE(std::filesystem::is_empty(dir_.file("scratch")));
+}
+
+// A folder that is being written is taken away, so that the same command can be given again.
+TEST_F(StopTest, WritingAModelStopsToo) {
+  Json config = tiny_config();
+  config["vocab_size"] = 1 << 20;
+  config["hidden_size"] = 256;
+  put_file(dir_.file("large.json"), config.dump());
+  for (const int signal : {SIGINT, SIGTERM}) {
+    const auto process = start({"init", "--config", dir_.file("large.json"), "--out",
+                                dir_.file("made/large")});
+    while (!std::filesystem::exists(dir_.file("made/large/model.safetensors.tmp")) &&
+           !process->has_ended()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    process->send(signal);
+    expect_refused(process->wait(), 128 + signal, {strf("stopped by signal %d while", signal)});
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("made")));
+  }
 }
 
 }  // namespace

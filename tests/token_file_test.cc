@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/text_source.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/token_cache.h"
@@ -35,6 +36,7 @@ Example random_example(uint64_t seed, uint64_t index) {
   Example example;
   const int64_t count = 1 + random_below(seed, index, 50);
   const int64_t kind = random_below(seed, index + 1, 3);  // a text, spans, or any weights
+  example.is_text = kind == 0;
   for (int64_t i = 0; i < count; ++i) {
     const uint64_t at = index + 2 + static_cast<uint64_t>(i);
     example.tokens.push_back(static_cast<uint32_t>(random_below(seed, 2 * at, 1 << 30)));
@@ -52,7 +54,8 @@ TEST_F(TokenFileTest, GivesBackWhatWentIn) {
   for (uint64_t i = 0; i < 3000; ++i) {
     Example example = random_example(seed, i * 1000);
     example.continues = i < 2999 && random_below(seed, i * 1000 + 999, 5) == 0;
-    if (!open) whole.emplace_back();
+    if (!open) whole.emplace_back().is_text = true;
+    whole.back().is_text = whole.back().is_text && example.is_text;
     whole.back().tokens.insert(whole.back().tokens.end(), example.tokens.begin(),
                                example.tokens.end());
     whole.back().weights.insert(whole.back().weights.end(), example.weights.begin(),
@@ -79,17 +82,15 @@ TEST_F(TokenFileTest, GivesBackWhatWentIn) {
     ASSERT_TRUE(file.weights(one, count, weights.data()).ok());
     ASSERT_TRUE(file.weights(one, count / 2, part.data()).ok());
     uint32_t first_trained = kNoneTrained;
-    bool is_text = true;
     for (size_t i = 1; i < weights.size(); ++i) {
       ASSERT_EQ(weights[i], want.weights[i]) << "document " << d << " token " << i;
       ASSERT_TRUE(i >= part.size() || part[i] == want.weights[i]);
       if (want.weights[i] > 0 && first_trained == kNoneTrained) first_trained = uint32_t(i);
-      is_text = is_text && want.weights[i] == 1.0f;
     }
     ASSERT_EQ(one.first_trained, first_trained) << "document " << d;
-    ASSERT_EQ(one.is_text(), is_text) << "document " << d;
+    ASSERT_EQ(one.is_text(), want.is_text) << "document " << d;
     tokens += count;
-    texts += is_text;
+    texts += want.is_text;
   }
   EXPECT_EQ(file.num_tokens(), tokens);
   EXPECT_GT(texts, 100);
@@ -209,7 +210,7 @@ TEST_F(TokenFileTest, FilesCountByOrderKindAndBytes) {
   EXPECT_EQ(fingerprint_of_files({a, dir_.file("v1.2-moved.jsonl")}).value(), ab);
   put_file(a, "same bytez");
   EXPECT_NE(fingerprint_of_files({a, dir_.file("v1.2-moved.jsonl")}).value(), ab);
-  EXPECT_EQ(fingerprint_of_files({dir_.file("absent")}).status().code(), Exit::kNoInput);
+  EXPECT_EQ(fingerprint_of_files({dir_.file("absent.txt")}).status().code(), Exit::kNoInput);
 }
 
 }  // namespace

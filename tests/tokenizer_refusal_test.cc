@@ -72,6 +72,40 @@ TEST_F(TokenizerRefusalTest, UnknownComponentsByName) {
   spoilt("must be an object", [](Json& j) { j["decoder"] = 3; });
 }
 
+// Steps that multiply each other would fill any memory with a file of a kilobyte.
+TEST_F(TokenizerRefusalTest, StepsThatMultiply) {
+  const auto step = [](size_t bytes) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", "a"}}},
+                {"content", std::string(bytes, 'a')}};
+  };
+  spoilt("normalizer: \"content\" is longer than 64 bytes",
+         [&](Json& j) { j["normalizer"] = step(1000000); });
+  spoilt("decoder: \"content\" is longer than 64 bytes", [&](Json& j) { j["decoder"] = step(65); });
+  spoilt("normalizer: \"prepend\" is longer than 64 bytes", [](Json& j) {
+    j["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(65, 'a')}};
+  });
+  for (const char* place : {"normalizer", "decoder"}) {
+    spoilt(strf("%s: has more than 32 steps", place), [&](Json& j) {
+      j[place] = {{"type", "Sequence"}, {strf("%ss", place), std::vector<Json>(33, step(1))}};
+    });
+  }
+  Json json = good_;
+  json["added_tokens"][0]["normalized"] = false;
+  for (const char* place : {"normalizer", "decoder"}) {
+    json[place] = {{"type", "Sequence"}, {strf("%ss", place), std::vector<Json>(12, step(16))}};
+  }
+  ASSERT_TRUE(open(json).ok());
+  const Tokenizer tokenizer = std::move(Tokenizer::open(dir_.path()).value());
+  std::vector<uint32_t> ids;
+  expect_refused(tokenizer.encode("banana", &ids), "makes a text many times longer");
+  // The same for many short texts of one call.
+  std::string many;
+  for (int i = 0; i < 100000; ++i) many += "a<|endoftext|>";
+  expect_refused(tokenizer.encode(many, &ids), "makes a text many times longer");
+  EXPECT_TRUE(tokenizer.encode("bbb", &ids).ok()) << "and goes on with others";
+  EXPECT_LE(tokenizer.decode(std::vector<uint32_t>(3, 'a'), false).size(), 66000u);
+}
+
 TEST_F(TokenizerRefusalTest, UnknownFieldsAndValuesByName) {
   spoilt("\"encoder\"", [](Json& j) { j["encoder"] = nullptr; });
   spoilt("\"lower\"", [](Json& j) { j["pre_tokenizer"]["lower"] = false; });

@@ -222,19 +222,32 @@ std::string nearest_directory(const std::string& path) {
   return at.empty() ? "." : at.string();
 }
 
-Status create_empty_directory(const std::string& path) {
+namespace {
+
+// Each new name is made durable: what is saved inside must not vanish with its folder. False leaves
+// the reason in errno.
+Result<bool> make_directory(const std::string& path, std::vector<std::string>* created) {
+  if (mkdir(path.c_str(), 0700) != 0) return false;
+  if (created != nullptr) created->push_back(path);
+  RETURN_IF_ERROR(sync_directory_of(path));
+  return true;
+}
+
+}  // namespace
+
+Status create_empty_directory(const std::string& path, std::vector<std::string>* created) {
   namespace fs = std::filesystem;
   std::error_code error;
-  // Each new name is made durable: what is saved inside must not vanish with its folder.
   std::vector<std::string> parents;
   for (fs::path at = fs::path(path).parent_path(); !at.empty() && !fs::exists(at, error);
        at = at.parent_path()) {
     parents.push_back(at.string());
   }
   for (size_t i = parents.size(); i-- > 0;) {
-    if (mkdir(parents[i].c_str(), 0700) == 0) RETURN_IF_ERROR(sync_directory_of(parents[i]));
+    RETURN_IF_ERROR(make_directory(parents[i], created).status());
   }
-  if (mkdir(path.c_str(), 0700) == 0) return sync_directory_of(path);
+  ASSIGN_OR_RETURN(const bool made, make_directory(path, created));
+  if (made) return Status();
   if (errno != EEXIST) {
     return Status(Exit::kCannotCreate, strf("%s: cannot create the directory: %s",
                                             printable(path).c_str(), reason().c_str()));

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -80,7 +81,7 @@ std::string absolute_path(const std::string& path);
 std::string nearest_directory(const std::string& path);
 
 // Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
-// kCannotCreate.
-Status create_empty_directory(const std::string& path);
+// kCannotCreate. `created`, if wanted, gets those it created, parents first, also when it fails.
+Status create_empty_directory(const std::string& path, std::vector<std::string>* created = nullptr);
 
 }  // namespace pagoda

@@ -15,7 +15,6 @@ namespace pagoda {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxIndexBytes = 100000000;
 constexpr size_t kMaxShards = 10000;
 constexpr int64_t kPieceElements = int64_t{1} << 18;
@@ -70,7 +69,8 @@ Result<HfFolder> HfFolder::open(const std::string& directory, ModelKind kind) {
   HfFolder folder;
   folder.directory_ = directory;
   const std::string path = directory + "/config.json";
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const std::string text,
+                   read_text_file(path, Links::kFollow, JsonLimits().max_bytes));
   ASSIGN_OR_RETURN(folder.config_, ModelConfig::parse(text, path, kind));
   folder.table_ = TensorTable::make(folder.config_);
   RETURN_IF_ERROR(folder.open_shards());
@@ -157,14 +157,13 @@ Status HfFolder::match_table() {
   places_.resize(table_.tensors.size());
   dtypes_.resize(table_.tensors.size());
   std::vector<bool> found(stored.size(), false);
-  const SafetensorsEntry* unused = nullptr;
-  size_t num_unused = 0, unused_shard = 0;
+  std::vector<Other> others;
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (size_t e = 0; e < shards_[s].entries().size(); ++e) {
       const SafetensorsEntry& entry = shards_[s].entries()[e];
       const auto at = wanted.find(entry.name);
       if (at == wanted.end()) {
-        if (num_unused++ == 0) unused = &entry, unused_shard = s;
+        others.push_back({s, &entry});
         continue;
       }
       RETURN_IF_ERROR(match_tensor(stored[at->second], shards_[s], entry));
@@ -178,9 +177,39 @@ Status HfFolder::match_table() {
                    stored[static_cast<size_t>(missing - found.begin())].name,
                    "is missing, but config.json asks for it");
   }
-  if (unused == nullptr) return Status();
-  return several(shards_[unused_shard].path(), num_unused, unused->name,
+  return check_others(others);
+}
+
+Status HfFolder::check_others(const std::vector<Other>& others) const {
+  const Other* first = nullptr;
+  size_t count = 0;
+  for (const Other& other : others) {
+    ASSIGN_OR_RETURN(const bool redundant, is_redundant(shards_[other.shard], *other.entry));
+    if (!redundant && count++ == 0) first = &other;
+  }
+  if (first == nullptr) return Status();
+  return several(shards_[first->shard].path(), count, first->entry->name,
                  "is not part of the model that config.json describes");
+}
+
+Result<bool> HfFolder::is_redundant(const SafetensorsFile& file,
+                                    const SafetensorsEntry& entry) const {
+  if (entry.name.ends_with(".rotary_emb.inv_freq")) return true;
+  if (!config_.tie_word_embeddings || entry.name != "lm_head.weight") return false;
+  const auto embedding = table_.records[static_cast<size_t>(table_.embedding())].first_tensor;
+  const Place& place = places_[static_cast<size_t>(embedding)];
+  const SafetensorsEntry& other = shards_[place.shard].entries()[place.entry];
+  if (entry.shape != other.shape || entry.dtype != other.dtype) return false;
+  std::string mine, others;
+  for (int64_t at = 0; at < entry.bytes; at += kPieceElements) {
+    const int64_t bytes = std::min(kPieceElements, entry.bytes - at);
+    mine.resize(static_cast<size_t>(bytes));
+    others.resize(static_cast<size_t>(bytes));
+    RETURN_IF_ERROR(file.read(entry, at, mine.data(), bytes));
+    RETURN_IF_ERROR(shards_[place.shard].read(other, at, others.data(), bytes));
+    if (mine != others) return false;
+  }
+  return true;
 }
 
 // Checks shape and dtype, and notes the dtype of every part.

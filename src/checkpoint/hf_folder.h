@@ -2,9 +2,11 @@
 //   config.json
 //   model.safetensors, or model.safetensors.index.json and the shards it names
 // Opening checks everything but the values: each tensor of the table is present once, with its
-// shape and as F32, BF16 or F16, and the folder holds no other tensor. So no expert can be left
-// random and no weight be dropped in silence. Values are checked when they are read. Experts may
-// have tensors of their own or fused ones, but not both.
+// shape and as F32, BF16 or F16, and the folder holds no other tensor but what Transformers
+// ignores: the constants of rotary embeddings (*.rotary_emb.inv_freq), and where word embeddings
+// are tied an lm_head.weight that is the embedding byte for byte. So no expert can be left random
+// and no weight be dropped in silence. Values are checked when they are read. Experts may have
+// tensors of their own or fused ones, but not both.
 //
 // The folder is the user's, and its files may be links (those of the hub's cache are); what an
 // index names must be a plain name in the folder. Only regular files are opened.
@@ -48,11 +50,19 @@ class HfFolder {
     size_t entry = 0;   // index into the shard's entries()
     int64_t first = 0;  // element of the entry that the tensor begins at
   };
+  // A tensor that is not in the table.
+  struct Other {
+    size_t shard;
+    const SafetensorsEntry* entry;
+  };
   HfFolder() = default;
   Status open_shards();
   Status open_index(const std::string& index_path);
   Status choose_layout();
   Status match_table();
+  Status check_others(const std::vector<Other>& others) const;
+  // Whether a tensor that is not in the table changes nothing.
+  Result<bool> is_redundant(const SafetensorsFile& file, const SafetensorsEntry& entry) const;
   Status match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
                       const SafetensorsEntry& entry);
   void place_parts(const StoredTensor& stored, Place place);

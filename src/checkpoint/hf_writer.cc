@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "model/json.h"
 
 namespace pagoda {
@@ -22,7 +23,7 @@ constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "merges.txt",
                                            "chat_template.jinja"};
 
-Status copy_if_present(const std::string& from, const std::string& to, const std::string& name) {
+Status copy_if_present(const std::string& from, NewFolder& to, const std::string& name) {
   const std::string path = from + "/" + name;
   std::error_code error;
   if (std::filesystem::symlink_status(path, error).type() ==
@@ -31,12 +32,12 @@ Status copy_if_present(const std::string& from, const std::string& to, const std
   }
   ASSIGN_OR_RETURN(const std::string content,
                    read_text_file(path, Links::kFollow, kMaxCompanionBytes));
-  return write_text_file(to + "/" + name, content);
+  return write_text_file(to.file(name), content);
 }
 
 }  // namespace
 
-Status copy_tokenizer_files(const std::string& from, const std::string& to) {
+Status copy_tokenizer_files(const std::string& from, NewFolder& to) {
   for (const char* name : kTokenizerFiles) RETURN_IF_ERROR(copy_if_present(from, to, name));
   return Status();
 }
@@ -78,9 +79,11 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
 
 Result<HfWriter> HfWriter::create(Options options, const TensorTable& table) {
   CHECK(options.dtypes.size() == table.tensors.size() && options.shard_bytes > 0);
-  RETURN_IF_ERROR(create_empty_directory(options.directory));
   HfWriter writer(std::move(options), table);
   writer.plan_shards();
+  ASSIGN_OR_RETURN(NewFolder folder,
+                   NewFolder::create(writer.options_.directory, writer.needed_bytes()));
+  writer.folder_.emplace(std::move(folder));
   RETURN_IF_ERROR(writer.begin_shard());
   return writer;
 }
@@ -118,6 +121,16 @@ void HfWriter::plan_shards() {
   }
 }
 
+// Of the weights with their headers; what is copied besides is small.
+int64_t HfWriter::needed_bytes() const {
+  constexpr int64_t kEntryBytes = 192;
+  int64_t bytes = total_bytes_;
+  for (const Shard& shard : shards_) {
+    bytes += kIoAlign + kEntryBytes * static_cast<int64_t>(shard.tensors.size());
+  }
+  return bytes;
+}
+
 std::string HfWriter::shard_name(size_t shard) const {
   if (shards_.size() == 1) return "model.safetensors";
   return strf("model-%05zu-of-%05zu.safetensors", shard + 1, shards_.size());
@@ -128,8 +141,8 @@ Status HfWriter::begin_shard() {
   for (const StoredTensor& stored : shards_[shard_].tensors) {
     tensors.push_back({stored.name, options_.dtypes[stored.parts[0]], stored.shape});
   }
-  ASSIGN_OR_RETURN(
-      file_, SafetensorsWriter::create(options_.directory + "/" + shard_name(shard_), tensors));
+  ASSIGN_OR_RETURN(file_,
+                   SafetensorsWriter::create(folder_->file(shard_name(shard_)), tensors));
   return Status();
 }
 
@@ -143,6 +156,7 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
       static_cast<size_t>(std::min(count, kPieceElements) * stored_bytes(dtype)));
   std::vector<float> back(static_cast<size_t>(std::min(count, kPieceElements)));
   for (int64_t first = 0; first < count; first += kPieceElements) {
+    RETURN_IF_ERROR(stop_status("writing the model's folder"));
     const int64_t piece = std::min(kPieceElements, count - first);
     float_to_stored(dtype, values + first, piece, raw.data());
     // What was written is checked, not what came: rounding can overflow.
@@ -150,7 +164,7 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
     if (const int64_t bad = first_non_finite(back.data(), piece); bad >= 0) {
       return Status(Exit::kDiverged,
                     strf("%s: tensor \"%s\" has no finite value as %s at element %lld; the folder "
-                         "is incomplete, the run's checkpoints are as they were",
+                         "was removed, the run's checkpoints are as they were",
                          printable(options_.directory).c_str(), spec.name.c_str(),
                          safetensors_name(dtype), (long long)(next_element_ + first + bad)));
     }
@@ -169,21 +183,20 @@ Status HfWriter::end_tensor() {
   return ++shard_ < shards_.size() ? begin_shard() : Status();
 }
 
-Status HfWriter::write_index() const {
+Status HfWriter::write_index() {
   Json map = Json::object();
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (const StoredTensor& stored : shards_[s].tensors) map[stored.name] = shard_name(s);
   }
   const Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
-  return write_text_file(options_.directory + "/model.safetensors.index.json",
-                         index.dump(2) + "\n");
+  return write_text_file(folder_->file("model.safetensors.index.json"), index.dump(2) + "\n");
 }
 
-Status HfWriter::copy_companions() const {
+Status HfWriter::copy_companions() {
   const std::string& from = options_.companions_directory;
   if (from.empty()) return Status();
-  RETURN_IF_ERROR(copy_if_present(from, options_.directory, "generation_config.json"));
-  return copy_tokenizer_files(from, options_.directory);
+  RETURN_IF_ERROR(copy_if_present(from, *folder_, "generation_config.json"));
+  return copy_tokenizer_files(from, *folder_);
 }
 
 Status HfWriter::finish() {
@@ -191,7 +204,9 @@ Status HfWriter::finish() {
         table_->tensors[order_[next_]].name.c_str());
   if (shards_.size() > 1) RETURN_IF_ERROR(write_index());
   RETURN_IF_ERROR(copy_companions());
-  return write_text_file(options_.directory + "/config.json", options_.config_json);
+  RETURN_IF_ERROR(write_text_file(folder_->file("config.json"), options_.config_json));
+  folder_->keep();
+  return Status();
 }
 
 }  // namespace pagoda

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/new_folder.h"
 #include "checkpoint/hf_folder.h"
 
 namespace pagoda {
@@ -32,15 +33,19 @@ class HfWriter {
   static Result<Options> options_for(const std::string& directory, const HfFolder& source,
                                      std::optional<DType> dtype);
 
-  // kCannotCreate when the directory holds anything. The table must outlive the writer. A folder
-  // that is not finished has no config.json, so nothing takes it for a model.
+  // kCannotCreate when the directory holds anything, or its disk has no room for the weights. The
+  // table must outlive the writer. What is not finished is removed with the writer; where the
+  // process dies it has no config.json, so nothing takes it for a model.
   static Result<HfWriter> create(Options options, const TensorTable& table);
 
   // Every tensor of the table, in the order in which they must come.
   const std::vector<int64_t>& order() const { return order_; }
   // The next `count` values of `tensor`, which may come in pieces. REQUIRES: that order, without
-  // gaps. A NaN or an infinity, or a value too large for F16, is kDiverged and names the tensor.
+  // gaps. A NaN or an infinity, or a value too large for F16, is kDiverged and names the tensor; a
+  // stop that was asked for (base/stop_signal.h) is exit_of_signal().
   Status append(int64_t tensor, const float* values, int64_t count);
+  // For other files of the folder.
+  NewFolder& folder() { return *folder_; }
   // REQUIRES: every tensor was written.
   Status finish();
 
@@ -56,8 +61,9 @@ class HfWriter {
   std::string shard_name(size_t shard) const;
   Status begin_shard();
   Status end_tensor();
-  Status write_index() const;
-  Status copy_companions() const;
+  Status write_index();
+  Status copy_companions();
+  int64_t needed_bytes() const;
 
   Options options_;
   const TensorTable* table_;
@@ -67,6 +73,7 @@ class HfWriter {
   size_t shard_ = 0;          // being written
   size_t next_ = 0;           // in order_, being written
   int64_t next_element_ = 0;  // of it
+  std::optional<NewFolder> folder_;  // by the end of create()
   std::optional<SafetensorsWriter> file_;
 };
 
@@ -77,6 +84,6 @@ Result<std::string> config_with_dtype(const std::string& config_json, StoredDTyp
                                       const std::string& where);
 
 // Copies the tokenizer's files (tokenizer.json, vocab.json, ...) that `from` holds.
-Status copy_tokenizer_files(const std::string& from, const std::string& to);
+Status copy_tokenizer_files(const std::string& from, NewFolder& to);
 
 }  // namespace pagoda

@@ -7,13 +7,13 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "checkpoint/hf_writer.h"
+#include "model/json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kPieceElements = int64_t{1} << 16;
 
 float initial_value(const ModelConfig& config, TensorInit init, uint64_t seed, int64_t tensor,
@@ -42,14 +42,12 @@ Status write_random_weights(const ModelConfig& config, const TensorTable& table,
   return Status();
 }
 
-Status write_tokenizer(const InitOptions& options) {
+Status write_tokenizer(const InitOptions& options, NewFolder& folder) {
   if (!options.tokenizer_directory.empty()) {
-    return copy_tokenizer_files(options.tokenizer_directory, options.out_directory);
+    return copy_tokenizer_files(options.tokenizer_directory, folder);
   }
-  RETURN_IF_ERROR(
-      write_text_file(options.out_directory + "/tokenizer.json", byte_tokenizer_json()));
-  return write_text_file(options.out_directory + "/tokenizer_config.json",
-                         byte_tokenizer_config_json());
+  RETURN_IF_ERROR(write_text_file(folder.file("tokenizer.json"), byte_tokenizer_json()));
+  return write_text_file(folder.file("tokenizer_config.json"), byte_tokenizer_config_json());
 }
 
 Status check_tokenizer(const InitOptions& options, const ModelConfig& config) {
@@ -69,7 +67,7 @@ Status check_tokenizer(const InitOptions& options, const ModelConfig& config) {
 
 Status init_folder(const InitOptions& options) {
   ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(options.config_path, Links::kFollow, kMaxConfigBytes));
+                   read_text_file(options.config_path, Links::kFollow, JsonLimits().max_bytes));
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::parse(text, options.config_path));
   RETURN_IF_ERROR(check_tokenizer(options, config));
   const TensorTable table = TensorTable::make(config);
@@ -80,7 +78,7 @@ Status init_folder(const InitOptions& options) {
   ASSIGN_OR_RETURN(out.config_json, config_with_dtype(text, dtype, options.config_path));
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(out, table));
   RETURN_IF_ERROR(write_random_weights(config, table, options.seed, writer));
-  RETURN_IF_ERROR(write_tokenizer(options));
+  RETURN_IF_ERROR(write_tokenizer(options, writer.folder()));
   return writer.finish();
 }
 

@@ -25,7 +25,8 @@ struct UpcycleOptions {
 // Weights keep their dtypes; routers are normal(0, initializer_range) in the dtype of their layer's
 // MLP; tokenizer and generation files are copied. Element e of new tensor t is drawn as
 // random_normal(seed, kUpcycle, t, e): same input and seed, same bytes. Never holds more than a
-// piece of a tensor. REQUIRES: 1 <= experts_per_token <= num_experts, noise >= 0 and finite.
+// piece of a tensor. On an error nothing is left of the folder. REQUIRES: 1 <= experts_per_token <=
+// num_experts, noise >= 0 and finite.
 Status upcycle_folder(const UpcycleOptions& options);
 
 }  // namespace pagoda

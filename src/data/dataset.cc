@@ -25,23 +25,19 @@ int64_t packed_tokens(const TokenDocument& document, const Dataset::Options& opt
                       Dataset::Counts& counts) {
   const int64_t row_tokens = options.sequence_len;
   const bool fits = document.num_tokens <= row_tokens;
+  if (!fits && !document.is_text() && options.too_long == TooLong::kDrop) {
+    ++counts.dropped;
+    return 0;
+  }
   const int64_t most = fits || document.is_text() ? document.num_tokens : row_tokens;
   if (document.first_trained >= most) {
     ++counts.untrained;
     return 0;
   }
   if (fits) return most;
-  if (document.is_text()) {
-    ++counts.cut;
-    // A last piece of one token would have nothing to predict.
-    return most % row_tokens == 1 ? most - 1 : most;
-  }
-  if (options.too_long == TooLong::kDrop) {
-    ++counts.dropped;
-    return 0;
-  }
-  ++counts.truncated;
-  return row_tokens;
+  ++(document.is_text() ? counts.cut : counts.truncated);
+  // A text's last piece of one token would have nothing to predict.
+  return document.is_text() && most % row_tokens == 1 ? most - 1 : most;
 }
 
 Result<std::vector<int64_t>> packed_lengths(const TokenFile& file, const Dataset::Options& options,

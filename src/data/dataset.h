@@ -1,6 +1,6 @@
 // Rows of tokens to train and evaluate on: documents packed into rows of sequence_len tokens
 // (data/packing.h). A text that is longer than a row is cut into pieces; any other document, whose
-// masked tokens mean that its parts need each other, is treated as TooLong says. Documents and
+// parts need each other, is treated as TooLong says. Documents and
 // pieces in which nothing would be trained are left out, so every row has something to train.
 //
 // In a row each piece is a document of its own: positions from 0, attention inside it only. The
@@ -33,7 +33,7 @@ struct Microbatch {
 
 enum class RowOrder : uint8_t { kShuffled, kInOrder };
 
-// What becomes of a document with masked tokens that is longer than a row.
+// What becomes of a document that is longer than a row and no text.
 enum class TooLong : uint8_t { kTruncate, kDrop, kError };
 
 // Reads rows as they are asked for; const, and any number of threads may ask.

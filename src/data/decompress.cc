@@ -120,9 +120,10 @@ class Zstd final : public PackedStream {
 
 }  // namespace
 
-std::unique_ptr<Decompressor> Decompressor::create(Packing packing, const std::string& path) {
-  CHECK(packing != Packing::kNone);
-  if (packing == Packing::kGzip) return std::make_unique<Gzip>(path);
+std::unique_ptr<Decompressor> Decompressor::create(Compression compression,
+                                                   const std::string& path) {
+  CHECK(compression != Compression::kNone);
+  if (compression == Compression::kGzip) return std::make_unique<Gzip>(path);
   return std::make_unique<Zstd>(path);
 }
 

@@ -13,7 +13,7 @@
 
 namespace pagoda {
 
-enum class Packing : uint8_t { kNone, kGzip, kZstd };
+enum class Compression : uint8_t { kNone, kGzip, kZstd };
 
 // Receives bytes in order; its first error ends the reading.
 using BlockVisitor = std::function<Status(std::string_view)>;
@@ -28,8 +28,8 @@ class Decompressor {
   // Behind the last add(): kBadData when the stream is cut short.
   virtual Status finish() = 0;
 
-  // REQUIRES: packing is not kNone. `path` is for messages.
-  static std::unique_ptr<Decompressor> create(Packing packing, const std::string& path);
+  // REQUIRES: compression is not kNone. `path` is for messages.
+  static std::unique_ptr<Decompressor> create(Compression compression, const std::string& path);
 };
 
 }  // namespace pagoda

@@ -14,7 +14,7 @@ namespace pagoda {
 namespace {
 
 // Changes with anything that makes other examples of the same rows.
-constexpr int kRulesVersion = 1;
+constexpr int kRulesVersion = 2;
 // Its tokens, ranges and weights take up to sixteen bytes a byte.
 constexpr size_t kMaxConversationBytes = 16000000;
 constexpr const char* kTextRemedy = "cut that text or leave it out, or use another tokenizer.json";
@@ -30,11 +30,13 @@ class FileReader {
     ASSIGN_OR_RETURN(const TextFormat format, text_format(path_));
     if (format == TextFormat::kPlain) {
       kind_ = RowKind::kText;
+      num_rows_ = 1;
       sink_.file(path_, kind_);
       const std::unique_ptr<TextPieces> pieces = begin_document();
       RETURN_IF_ERROR(
           read_blocks(path_, [&](std::string_view block) { return pieces->add(block); }));
-      return pieces->finish();
+      RETURN_IF_ERROR(pieces->finish());
+      return check_masks();
     }
     RETURN_IF_ERROR(read_json_rows(path_, [&](const RowPlace& place, const Json& json) {
       return row(place, json);
@@ -88,6 +90,7 @@ class FileReader {
     Example example;
     const std::optional<uint32_t> begin = tokenizer_.begin_of_text();
     if (document_begins_ && begin.has_value()) example.tokens.push_back(*begin);
+    const int64_t unpredicted = document_begins_ ? 1 : 0;
     document_begins_ = false;
     if (const Status status = tokenizer_.encode(piece, &example.tokens); !status.ok()) {
       return Status(status.code(), printable(path_) + ": " + status.message() +
@@ -96,6 +99,9 @@ class FileReader {
     if (last) example.tokens.push_back(tokenizer_.end_of_text());
     example.weights.assign(example.tokens.size(), 1.0f);
     example.continues = !last;
+    example.is_text = true;
+    // Of an empty text only its end could be trained, which teaches nothing.
+    if (!piece.empty()) num_trained_ += static_cast<int64_t>(example.tokens.size()) - unpredicted;
     return sink_.example(std::move(example));
   }
 
@@ -161,13 +167,14 @@ class FileReader {
       return Status(Exit::kBadData, printable(path_) + ": " + why + "; nothing was trained");
     };
     if (num_rows_ == 0) return refuse("has no rows");
-    if (kind_ == RowKind::kText) return Status();
+    const bool text = kind_ == RowKind::kText;
     if (num_trained_ == 0) {
+      if (text) return refuse("every text in it is empty, leave the file out");
       return refuse(strf("no token of its %lld rows is trained: every answer is marked \"train\": "
                          "false or has weight 0",
                          (long long)num_rows_));
     }
-    if (num_masked_ > 0 || options_.train_on == TrainOn::kAll) return Status();
+    if (text || num_masked_ > 0 || options_.train_on == TrainOn::kAll) return Status();
     return refuse(strf("every token of its %lld rows is trained, though they are of kind %s: the "
                        "prompts are empty; write them as {\"text\": ...}, or say --data.train_on "
                        "all if that is meant",
@@ -181,7 +188,7 @@ class FileReader {
   RowKind kind_;
   bool document_begins_ = true;
   int64_t num_rows_ = 0;
-  int64_t num_trained_ = 0, num_masked_ = 0;  // tokens of conversations that something predicts
+  int64_t num_trained_ = 0, num_masked_ = 0;  // tokens that something predicts
 };
 
 }  // namespace

@@ -21,6 +21,8 @@ struct Example {
   // document, so weights[0] counts only where the example before has `continues`.
   std::vector<float> weights;
   bool continues = false;  // the next example goes on with the same document
+  // Of a text: every weight is 1, and its parts may be trained without each other.
+  bool is_text = false;
 };
 
 // All that changes tokens or weights, besides the data and the tokenizer.
@@ -54,8 +56,9 @@ class ExampleSink {
 // kBadData naming file and line (or row, in an array): not UTF-8, not JSON, a row of another kind
 // than the file's first, a conversation the template cannot render or none where one is needed, no
 // assistant turn (and none marked "train": true). Also a file without rows, one none of whose
-// tokens is trained, and one of conversations all of whose tokens are (unless TrainOn::kAll asks
-// for that): its masks would do nothing. Memory: a row and what becomes of it.
+// tokens is trained (texts: all are empty), and one of conversations all of whose tokens are
+// (unless TrainOn::kAll asks for that): its masks would do nothing. Memory: a row and what becomes
+// of it.
 Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                      const ExampleOptions& options, ExampleSink& sink);
 

@@ -54,8 +54,7 @@ void Inspection::count(const Example& example) {
   const auto first = example.weights.begin() + (tokens_ == 0 ? 1 : 0);
   const auto is_trained = [](float weight) { return weight > 0; };
   trained_ += std::count_if(first, example.weights.end(), is_trained);
-  is_text_ = is_text_ && std::all_of(first, example.weights.end(),
-                                     [](float weight) { return weight == 1.0f; });
+  is_text_ = example.is_text;
   const auto left = std::clamp<int64_t>(sequence_len_ - tokens_, 0, example.weights.end() -
                                         example.weights.begin());
   const auto end = std::max(first, example.weights.begin() + left);
@@ -69,8 +68,8 @@ void Inspection::end_example() {
   file.tokens += tokens_;
   file.trained_tokens += trained_;
   const bool longer = tokens_ > sequence_len_;
-  const bool refused = longer && !is_text_ && too_long_ == TooLong::kError;
-  const bool untrained = !refused && (is_text_ ? trained_ : trained_in_row_) == 0;
+  const bool kept = !longer || is_text_ || too_long_ == TooLong::kTruncate;
+  const bool untrained = kept && (is_text_ ? trained_ : trained_in_row_) == 0;
   file.untrained += untrained;
   file.longer += longer;
   file.cut += longer && is_text_;
@@ -80,7 +79,6 @@ void Inspection::end_example() {
                    static_cast<uint32_t>(file.examples)});
   hash_ = 0;
   tokens_ = trained_ = trained_in_row_ = 0;
-  is_text_ = true;
 }
 
 Inspection::File Inspection::total() const {

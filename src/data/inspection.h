@@ -81,7 +81,7 @@ class Inspection : public ExampleSink {
   uint64_t hash_ = 0;
   int64_t tokens_ = 0, trained_ = 0;
   int64_t trained_in_row_ = 0;  // of those among its first sequence_len
-  bool is_text_ = true;         // every weight is 1
+  bool is_text_ = false;
 };
 
 // An example's text. Trained tokens are green and masked ones dim, or trained ones in ⟦brackets⟧;

@@ -18,12 +18,12 @@ size_t last_answer(const std::vector<Turn>& turns) {
   return last;
 }
 
-bool trained_by_default(const std::vector<Turn>& turns, size_t i, TrainOn train_on) {
+bool trained_by_default(const Turn& turn, bool is_last_answer, TrainOn train_on) {
   switch (train_on) {
     case TrainOn::kAssistant:
-      return is_answer(turns[i]);
+      return is_answer(turn);
     case TrainOn::kLast:
-      return i == last_answer(turns);
+      return is_last_answer;
     case TrainOn::kAll:
       return true;
   }
@@ -39,12 +39,13 @@ std::vector<TrainedSpan> trained_spans(const std::vector<Turn>& turns, const Ren
                                        TrainOn train_on) {
   CHECK(turns.size() == chat.turns.size());
   const bool all = train_on == TrainOn::kAll;
+  const size_t last = last_answer(turns);
   std::vector<TrainedSpan> spans;
   size_t done = 0;
   for (size_t i = 0; i < turns.size(); ++i) {
     const RenderedTurn& place = chat.turns[i];
     if (all && place.begin > done) spans.push_back({done, place.begin, 1.0f});
-    const bool train = turns[i].train.value_or(trained_by_default(turns, i, train_on));
+    const bool train = turns[i].train.value_or(trained_by_default(turns[i], i == last, train_on));
     const size_t begin = all ? place.begin : place.trained_begin;
     const size_t end = all ? place.end : place.trained_end;
     if (train && begin < end) spans.push_back({begin, end, turns[i].weight});

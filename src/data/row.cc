@@ -18,7 +18,8 @@ constexpr const char* kKindNames[] = {"auto",        "text",   "messages", "conv
 constexpr const char* kFieldNames[] = {
     "text",   "messages",   "role",     "content",     "conversations", "from",
     "value",  "train",      "weight",   "instruction", "input",         "output",
-    "prompt", "completion", "question", "answer",      "system"};
+    "prompt", "completion", "question", "answer",      "system",        "history",
+    "tools"};
 static_assert(std::size(kFieldNames) == kRowFields);
 constexpr const char* kRoleNames[] = {"system", "developer", "user", "assistant", "tool",
                                       "function"};
@@ -50,6 +51,36 @@ Result<std::string> text_member(const Json& object, const std::string& name) {
   return value->get_ref<const std::string&>();
 }
 
+Result<std::string> part_text(const Json& part) {
+  ASSIGN_OR_RETURN(const std::string type, text_member(part, "type"));
+  if (type == "text") return text_member(part, "text");
+  return bad("is of type " + quoted(type) + "; only texts are read");
+}
+
+// A text, or a list of parts that are texts (as the chat API of OpenAI has them): one text.
+Result<std::string> content_member(const Json& message, const std::string& name) {
+  const Json* parts = member(message, name);
+  if (parts == nullptr || !parts->is_array()) return text_member(message, name);
+  std::string content;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const auto text = part_text((*parts)[i]);
+    if (!text.ok()) return bad(quoted(name) + strf(" part %zu ", i + 1) + text.status().message());
+    content += text.value();
+  }
+  return content;
+}
+
+// Data sets spell "none" in all these ways.
+bool says_nothing(const Json& value) { return value.empty() || value == "" || value == "[]"; }
+
+// A field that would change what the model sees.
+Status refuse_unrendered(const Json& object, const std::string& name) {
+  const Json* value = member(object, name);
+  if (value == nullptr || says_nothing(*value)) return Status();
+  return bad("has " + quoted(name) + ", which no chat preset renders; write it into the content as "
+             "the model should see it");
+}
+
 Result<Role> role_of(const std::string& spelling) {
   for (const auto& [name, role] : kRoleSpellings) {
     if (spelling == name) return role;
@@ -77,17 +108,13 @@ Status read_marks(const Json& message, const RowFields& fields, Turn* turn) {
 Result<Turn> read_turn(const Json& message, const RowFields& fields, RowField role_field,
                        RowField content_field) {
   if (!message.is_object()) return bad("is not an object");
-  for (const char* calls : {"tool_calls", "function_call", "reasoning_content"}) {
-    const Json* value = member(message, calls);
-    if (value == nullptr || value->empty()) continue;
-    return bad(std::string("has \"") + calls +
-               "\", which no chat preset renders; write it into the "
-               "content as the model should see it");
+  for (const char* name : {"tool_calls", "function_call", "reasoning_content"}) {
+    RETURN_IF_ERROR(refuse_unrendered(message, name));
   }
   Turn turn;
   ASSIGN_OR_RETURN(const std::string role, text_member(message, fields[role_field]));
   ASSIGN_OR_RETURN(turn.role, role_of(role));
-  ASSIGN_OR_RETURN(turn.content, text_member(message, fields[content_field]));
+  ASSIGN_OR_RETURN(turn.content, content_member(message, fields[content_field]));
   RETURN_IF_ERROR(read_marks(message, fields, &turn));
   return turn;
 }
@@ -103,19 +130,47 @@ Status read_turns(const Json& messages, const RowFields& fields, RowField role_f
   return Status();
 }
 
-Status add_turn(const Json& row, Role role, const std::string& name, Row* out) {
-  ASSIGN_OR_RETURN(std::string content, text_member(row, name));
+void add_turn(Role role, const std::string& content, Row* out) {
   Turn& turn = out->turns.emplace_back();
   turn.role = role;
-  turn.content = std::move(content);
+  turn.content = content;
+}
+
+Status add_turn(const Json& row, Role role, const std::string& name, Row* out) {
+  ASSIGN_OR_RETURN(const std::string content, text_member(row, name));
+  add_turn(role, content, out);
   return Status();
 }
 
-// A system text where there is one, a question and its answer.
+Status read_system(const Json& row, const RowFields& fields, Row* out) {
+  const Json* system = member(row, fields[RowField::kSystem]);
+  if (system == nullptr || *system == "") return Status();
+  return add_turn(row, Role::kSystem, fields[RowField::kSystem], out);
+}
+
+// Earlier questions and answers.
+Status read_history(const Json& row, const RowFields& fields, Row* out) {
+  const std::string& name = fields[RowField::kHistory];
+  const Json* history = member(row, name);
+  if (history == nullptr || says_nothing(*history)) return Status();
+  if (!history->is_array()) return bad(quoted(name) + " is not a list");
+  for (size_t i = 0; i < history->size(); ++i) {
+    const Json& pair = (*history)[i];
+    const bool texts =
+        pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
+    if (!texts) return bad(quoted(name) + strf(" %zu: is not a pair of texts", i + 1));
+    add_turn(Role::kUser, pair[0], out);
+    add_turn(Role::kAssistant, pair[1], out);
+  }
+  out->separator = nullptr;  // only a template says where an answer ends
+  return Status();
+}
+
+// What came before, a question and its answer.
 Status read_pair(const Json& row, const RowFields& fields, RowField question, RowField answer,
                  Row* out) {
-  const std::string& system = fields[RowField::kSystem];
-  if (member(row, system) != nullptr) RETURN_IF_ERROR(add_turn(row, Role::kSystem, system, out));
+  out->separator = "\n";
+  RETURN_IF_ERROR(read_history(row, fields, out));
   RETURN_IF_ERROR(add_turn(row, Role::kUser, fields[question], out));
   return add_turn(row, Role::kAssistant, fields[answer], out);
 }
@@ -138,8 +193,7 @@ Status read_half(const Json& row, const RowFields& fields, RowField field, Role 
 }
 
 Status read_prompt(const Json& row, const RowFields& fields, Row* out) {
-  const std::string& system = fields[RowField::kSystem];
-  if (member(row, system) != nullptr) RETURN_IF_ERROR(add_turn(row, Role::kSystem, system, out));
+  out->separator = "";
   RETURN_IF_ERROR(read_half(row, fields, RowField::kPrompt, Role::kUser, out));
   for (Turn& turn : out->turns) turn.given = true;
   return read_half(row, fields, RowField::kCompletion, Role::kAssistant, out);
@@ -164,13 +218,10 @@ Status read_kind(const Json& row, const RowFields& fields, Row* out) {
                         messages ? RowField::kContent : RowField::kValue, &out->turns);
     }
     case RowKind::kInstruction:
-      out->separator = "\n";
       return read_instruction(row, fields, out);
     case RowKind::kPrompt:
-      out->separator = "";
       return read_prompt(row, fields, out);
     case RowKind::kQuestion:
-      out->separator = "\n";
       return read_pair(row, fields, RowField::kQuestion, RowField::kAnswer, out);
   }
   CHECK(false, "a row of no kind");
@@ -225,8 +276,17 @@ RowKind kind_of(const Json& row, const RowFields& fields) {
 Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields) {
   Row out;
   out.kind = kind;
+  if (kind != RowKind::kText) {
+    RETURN_IF_ERROR(refuse_unrendered(row, fields[RowField::kTools]));
+    RETURN_IF_ERROR(read_system(row, fields, &out));
+  }
+  const size_t num_systems = out.turns.size();
   RETURN_IF_ERROR(read_kind(row, fields, &out));
-  if (kind != RowKind::kText && out.turns.empty()) return bad("has no messages");
+  if (kind != RowKind::kText && out.turns.size() == num_systems) return bad("has no messages");
+  const auto is_system = [](const Turn& turn) { return turn.role == Role::kSystem; };
+  if (num_systems > 0 && std::any_of(out.turns.begin() + 1, out.turns.end(), is_system)) {
+    return bad("has " + quoted(fields[RowField::kSystem]) + " and a system message; keep one");
+  }
   return out;
 }
 

@@ -1,12 +1,14 @@
 // Rows of training data in the spellings people have them, and what they mean.
 //   text           {"text": T}
-//   messages       {"messages": [{"role": R, "content": T}, ...]}; `name` and `id` are ignored
+//   messages       {"messages": [{"role": R, "content": T}, ...]}; `name` and `id` are ignored, and
+//                  a content may be a list of parts {"type": "text", "text": T}, read as one text
 //   conversations  {"conversations": [{"from": R, "value": T}, ...]} (ShareGPT)
 //   instruction    {"instruction": T, "input": T, "output": T} (Alpaca; "input" may be missing)
 //   prompt         {"prompt": P, "completion": P}; P is a text, or a list of messages
 //   question       {"question": T, "answer": T}
-// The last three may have a "system" text. Other fields are ignored, but not tool calls, which no
-// preset renders.
+// All but texts may have a "system" text (empty: none) in place of a system message; instruction
+// and question also the "history" before them, a list of [T, T], user and assistant. Other fields
+// are ignored, but not tools and tool calls, which no preset renders.
 #pragma once
 
 #include <array>
@@ -34,9 +36,10 @@ const char* name_of(RowKind kind);
 // What a row's fields are called in the data.
 enum class RowField : uint8_t {
   kText, kMessages, kRole, kContent, kConversations, kFrom, kValue, kTrain, kWeight,
-  kInstruction, kInput, kOutput, kPrompt, kCompletion, kQuestion, kAnswer, kSystem,
+  kInstruction, kInput, kOutput, kPrompt, kCompletion, kQuestion, kAnswer, kSystem, kHistory,
+  kTools,
 };
-inline constexpr size_t kRowFields = 17;
+inline constexpr size_t kRowFields = 19;
 
 class RowFields {
  public:
@@ -74,8 +77,8 @@ struct Row {
 RowKind kind_of(const Json& row, const RowFields& fields);
 
 // Reads a row as a `kind` (not kAuto). The error, kBadData, says what is wrong without the place:
-// no such field, an unknown role, no turns, "train" that is not a boolean, a "weight" outside
-// [0, 1000].
+// no such field, an unknown role, no turns, two systems, a part of a content that is no text,
+// tools, "train" that is not a boolean, a "weight" outside [0, 1000].
 Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields);
 
 }  // namespace pagoda

@@ -19,7 +19,12 @@ enum class TextFormat : uint8_t { kPlain, kJsonLines, kJsonArray };
 // From the name alone; another name is kBadData.
 Result<TextFormat> text_format(const std::string& path);
 
-// Hands the unpacked bytes over in blocks of at most a MiB.
+// Hands the unpacked bytes over in blocks of at most a MiB, without a byte order mark that begins
+// them.
 Status read_blocks(const std::string& path, const BlockVisitor& visit);
+
+// 32 hex digits that depend on the number and order of the files, on what their names say they are
+// and on their bytes, not on where they are. Reads them once.
+Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths);
 
 }  // namespace pagoda

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "data/text_source.h"
 #include "data/token_writer.h"
 #include "tokenizer/fingerprint.h"
 

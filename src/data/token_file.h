@@ -15,10 +15,11 @@
 //            16 n  index: of each document u64 first word, u32 runs, u32 first trained token
 //
 // A run is two words: how many tokens, and the loss weight (fp32) of predicting each of them. A
-// document without runs has weight 1 everywhere: a text. The weight of a document's first token,
-// which nothing predicts, is taken to be that of the second. "First trained" is the first token
-// behind the first with a weight above 0; kNoneTrained: none. Rows are not stored: they follow from
-// the index and the sequence length (data/packing.h), so another length needs no new cache.
+// document without runs is a text: weight 1 everywhere. Any other has one at least. The weight of a
+// document's first token, which nothing predicts, is taken to be that of the second. "First
+// trained" is the first token behind the first with a weight above 0; kNoneTrained: none. Rows are
+// not stored: they follow from the index and the sequence length (data/packing.h), so another
+// length needs no new cache.
 #pragma once
 
 #include <cstdint>

@@ -20,6 +20,7 @@ Status TokenWriter::example(Example&& example) {
     // Nothing predicts the first token: its weight is chosen so that it makes no run of its own.
     example.weights[0] = example.weights.size() > 1 ? example.weights[1] : 1.0f;
   }
+  is_text_ = is_text_ && example.is_text;
   add_weights(example.weights);
   words_.insert(words_.end(), example.tokens.begin(), example.tokens.end());
   document_tokens_ += static_cast<int64_t>(example.tokens.size());
@@ -28,7 +29,7 @@ Status TokenWriter::example(Example&& example) {
 }
 
 void TokenWriter::begin_document() {
-  is_open_ = true;
+  is_open_ = is_text_ = true;
   document_tokens_ = 0;
   runs_.clear();
   index_.push_back({static_cast<uint64_t>(num_words_) + words_.size(), 0, kNoneTrained});
@@ -52,9 +53,10 @@ void TokenWriter::add_weights(const std::vector<float>& weights) {
 void TokenWriter::end_document() {
   num_tokens_ += document_tokens_;
   is_open_ = false;
-  bool is_text = true;
-  for (const WeightRun& run : runs_) is_text = is_text && run.weight == 1.0f;
-  if (is_text) return;
+  if (is_text_) {
+    for (const WeightRun& run : runs_) CHECK(run.weight == 1.0f, "a text with masked tokens");
+    return;
+  }
   index_.back().num_runs = narrow<uint32_t>(runs_.size());
   for (const WeightRun& run : runs_) {
     uint32_t words[2];

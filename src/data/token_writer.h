@@ -31,7 +31,8 @@ class TokenWriter : public ExampleSink {
   // Appends to `file`, which is not owned.
   explicit TokenWriter(OutputFile& file) : file_(file) {}
 
-  // CHECKs what data/example.h promises: a weight a token, weights finite and not negative.
+  // CHECKs what data/example.h promises: a weight a token, weights finite and not negative, those
+  // of a text 1.
   Status example(Example&& example) override;
   // Writes what is left and the index. Last call.
   Status finish();
@@ -53,7 +54,7 @@ class TokenWriter : public ExampleSink {
   std::vector<uint32_t> words_;         // not written yet
   std::vector<WeightRun> runs_;         // of the document that is open
   std::vector<TokenIndexEntry> index_;  // the last entry's document may be open
-  bool is_open_ = false;
+  bool is_open_ = false, is_text_ = true;
   int64_t document_tokens_ = 0;  // of the document that is open
   int64_t num_tokens_ = 0, num_words_ = 0;
 };

@@ -22,9 +22,14 @@ struct FamilySpec {
   bool dense_layers = false;       // "mlp_only_layers" and "decoder_sparse_step" are read
   bool window_switch = false;      // "sliding_window" counts only with "use_sliding_window"
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
-  const char* expert_ffn = "moe_intermediate_size";  // key of the width of one expert
-  // When config.json does not say.
+  // When config.json does not say. A key that is null is not absent: no window, as many heads of
+  // keys as of queries.
+  int64_t num_kv_heads = 0;     // 0: as many as queries
+  int64_t sliding_window = 0;   // 0: none
+  int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6, rope_theta = 1e4, router_aux_loss_coef = 0.001;
+
+  const char* expert_ffn = "moe_intermediate_size";  // key of the width of one expert
 
   // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
   const char* router = "mlp.gate.weight";

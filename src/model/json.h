@@ -14,6 +14,7 @@ namespace pagoda {
 
 using Json = nlohmann::json;
 
+// The defaults are for the configuration files of a model folder.
 struct JsonLimits {
   int64_t max_bytes = int64_t{1} << 24;
   int max_depth = 64;                           // of nested objects and arrays

@@ -31,17 +31,17 @@ Status ModelConfig::check_document_len(int64_t tokens) const {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 constexpr int64_t kMaxTensors = 1000000;
 // No model comes near it, and products of any four such sizes that are formed stay checkable.
 constexpr int64_t kMaxSize = int64_t{1} << 24;
 
-// Reads fields of one JSON object and keeps the first complaint. null counts as absent, as in
-// Transformers.
+// Reads fields of one JSON object and keeps the first complaint. null counts as absent where
+// Transformers has no other meaning for it.
 class Fields {
  public:
   Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
+  bool is_absent(const char* key) const { return !object_.contains(key); }
   const Json* find(const char* key) const {
     const auto at = object_.find(key);
     return at == object_.end() || at->is_null() ? nullptr : &*at;
@@ -112,7 +112,9 @@ void parse_sizes(Fields& f, ModelConfig& c) {
   c.hidden_size = f.integer("hidden_size", 1, kMaxSize);
   c.num_layers = f.integer("num_hidden_layers", 1, 1024);
   c.num_heads = f.integer("num_attention_heads", 1, 65536);
-  c.num_kv_heads = f.integer_or("num_key_value_heads", c.num_heads, 1, 65536);
+  const bool as_queries = c.family->num_kv_heads == 0 || !f.is_absent("num_key_value_heads");
+  c.num_kv_heads = f.integer_or("num_key_value_heads",
+                                as_queries ? c.num_heads : c.family->num_kv_heads, 1, 65536);
   if (c.num_heads % c.num_kv_heads != 0) {
     f.refuse(strf("\"num_attention_heads\" %lld is not a multiple of \"num_key_value_heads\" %lld",
                   (long long)c.num_heads, (long long)c.num_kv_heads));
@@ -123,7 +125,8 @@ void parse_sizes(Fields& f, ModelConfig& c) {
                   (long long)c.head_dim));
   }
   c.intermediate_size = f.integer("intermediate_size", 1, kMaxSize);
-  c.max_position_embeddings = f.integer_or("max_position_embeddings", 32768, 1, int64_t{1} << 31);
+  c.max_position_embeddings = f.integer_or("max_position_embeddings",
+                                           c.family->max_position_embeddings, 1, int64_t{1} << 31);
 }
 
 // Says what the caller wants, if it is not that.
@@ -203,11 +206,10 @@ void parse_rope(Fields& f, ModelConfig& c) {
 }
 
 void parse_window(Fields& f, ModelConfig& c) {
-  constexpr int64_t kQwenWindow = 4096;  // Transformers' default
-  const bool has_switch = c.family->window_switch;
-  const bool in_force = !has_switch || f.flag_or("use_sliding_window", false);
-  if (in_force && (has_switch || f.find("sliding_window") != nullptr)) {
-    c.sliding_window = f.integer_or("sliding_window", kQwenWindow, 1, int64_t{1} << 31);
+  const bool in_force = !c.family->window_switch || f.flag_or("use_sliding_window", false);
+  if (in_force) {
+    const int64_t fallback = f.is_absent("sliding_window") ? c.family->sliding_window : 0;
+    c.sliding_window = f.integer_or("sliding_window", fallback, 1, int64_t{1} << 31);
   }
   const Json* types = f.find("layer_types");
   if (types == nullptr) return;
@@ -276,7 +278,7 @@ void parse_fields(Fields& f, ModelConfig& c) {
 
 Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::string& where,
                                        ModelKind kind) {
-  ASSIGN_OR_RETURN(const Json root, parse_json(json, where, {.max_bytes = kMaxConfigBytes}));
+  ASSIGN_OR_RETURN(const Json root, parse_json(json, where));
   if (!root.is_object()) {
     return Status(Exit::kBadData, printable(where) + ": must be a JSON object");
   }

@@ -41,6 +41,13 @@ void AlignedText::prepend(std::string_view content) {
   if (tracked_) origin_.insert(origin_.begin(), content.size(), TokenRange(origin_.front()));
 }
 
+size_t AlignedText::replaced_bytes(const std::vector<TokenRange>& matches,
+                                   std::string_view content) const {
+  size_t bytes = text_.size() + matches.size() * content.size();
+  for (const TokenRange& match : matches) bytes -= match.end - match.begin;
+  return bytes;
+}
+
 void AlignedText::replace(const std::vector<TokenRange>& matches, std::string_view content) {
   if (matches.empty()) return;
   begin_tracking();

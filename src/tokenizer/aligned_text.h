@@ -42,6 +42,8 @@ class AlignedText {
 
   // Puts `content` before the text; it comes from the first character. REQUIRES: not empty.
   void prepend(std::string_view content);
+  // Bytes of the text that replace() would make.
+  size_t replaced_bytes(const std::vector<TokenRange>& matches, std::string_view content) const;
   // Puts `content` in place of each match, from left to right; it comes from the match's last
   // character.
   void replace(const std::vector<TokenRange>& matches, std::string_view content);

@@ -2,6 +2,7 @@
 
 #include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
+#include "tokenizer/normalizer.h"
 
 namespace pagoda {
 
@@ -61,13 +62,26 @@ Tokens from_fallback_bytes(const Tokens& tokens) {
   return out;
 }
 
-std::string replaced(const std::string& token, const DecoderStep& step, MatchMemory* memory) {
+size_t bytes_of(const Tokens& tokens) {
+  size_t bytes = 0;
+  for (const std::string& token : tokens) bytes += token.size();
+  return bytes;
+}
+
+// Decoded text is shown, not trained on: what a pattern gives up on stays as it is, and so does
+// what would make the whole text longer than `most_bytes`.
+void replace(const DecoderStep& step, size_t most_bytes, MatchMemory* memory, Tokens* tokens) {
+  size_t bytes = bytes_of(*tokens);
   std::vector<TokenRange> matches;
-  // Decoded text is shown, not trained on: what a pattern gives up on stays as it is.
-  if (!step.pattern->find_all(token, memory, &matches).ok()) return token;
-  AlignedText text(token, 0, false);
-  text.replace(matches, step.content);
-  return std::string(text.text());
+  for (std::string& token : *tokens) {
+    if (!step.pattern->find_all(token, memory, &matches).ok()) continue;
+    AlignedText text(token, 0, false);
+    const size_t changed = bytes - token.size() + text.replaced_bytes(matches, step.content);
+    if (changed > most_bytes) continue;
+    text.replace(matches, step.content);
+    token = text.text();
+    bytes = changed;
+  }
 }
 
 std::string stripped(std::string_view token, const DecoderStep& step) {
@@ -93,7 +107,7 @@ std::string with_spaces(const std::string& token, const DecoderStep& step, bool 
   return text;
 }
 
-Tokens apply(const DecoderStep& step, Tokens tokens, MatchMemory* memory) {
+Tokens apply(const DecoderStep& step, Tokens tokens, size_t most_bytes, MatchMemory* memory) {
   switch (step.kind) {
     case DecoderStep::Kind::kByteLevel:
       return from_byte_alphabet(tokens);
@@ -102,7 +116,7 @@ Tokens apply(const DecoderStep& step, Tokens tokens, MatchMemory* memory) {
     case DecoderStep::Kind::kFuse:
       return {join(tokens, "")};
     case DecoderStep::Kind::kReplace:
-      for (std::string& token : tokens) token = replaced(token, step, memory);
+      replace(step, most_bytes, memory, &tokens);
       return tokens;
     case DecoderStep::Kind::kStrip:
       for (std::string& token : tokens) token = stripped(token, step);
@@ -119,7 +133,10 @@ Tokens apply(const DecoderStep& step, Tokens tokens, MatchMemory* memory) {
 std::string Decoder::decode(std::vector<std::string> tokens) const {
   if (steps_.empty()) return join(tokens, " ");
   MatchMemory memory;
-  for (const DecoderStep& step : steps_) tokens = apply(step, std::move(tokens), &memory);
+  const size_t most_bytes = most_changed_bytes(bytes_of(tokens));
+  for (const DecoderStep& step : steps_) {
+    tokens = apply(step, std::move(tokens), most_bytes, &memory);
+  }
   return join(tokens, "");
 }
 

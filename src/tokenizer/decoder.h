@@ -16,7 +16,8 @@ struct DecoderStep {
     kByteLevel,     // the byte alphabet; bytes that are not UTF-8 become U+FFFD
     kByteFallback,  // runs of <0xNN>; one U+FFFD for each byte of a run that is not UTF-8
     kFuse,          // all tokens into one
-    kReplace,       // `pattern` by `content` in each token
+    kReplace,       // `pattern` by `content` in each token (not if that made the text many times
+                    // longer)
     kStrip,         // up to `begin` and `end` times the character `content` at a token's ends
     kMetaspace,     // `content` to spaces, in the first token to `begin` spaces (0 or 1)
   };

@@ -10,14 +10,13 @@ namespace pagoda {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 24;
-
 // One field of a JSON file; null when the file or the field is missing.
 Result<Json> field_of_file(const std::string& path, const char* key) {
   // A link that leads nowhere is no missing file.
   std::error_code error;
   if (!std::filesystem::exists(std::filesystem::symlink_status(path, error))) return Json();
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMaxConfigBytes));
+  ASSIGN_OR_RETURN(const std::string text,
+                   read_text_file(path, Links::kFollow, JsonLimits().max_bytes));
   ASSIGN_OR_RETURN(Json root, parse_json(text, path));
   if (!root.is_object()) return Status(Exit::kBadData, printable(path) + ": must be a JSON object");
   return root.contains(key) ? std::move(root[key]) : Json();

@@ -5,9 +5,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
-
-#include "base/status.h"
 
 namespace pagoda {
 
@@ -28,9 +25,5 @@ class Fingerprint {
 };
 
 std::string fingerprint_of(const std::string& text);
-
-// 32 hex digits that depend on the number and order of the files, on what their names end in (the
-// kind: ".jsonl", ".txt.gz") and on their bytes, not on where they are. Reads them once.
-Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths);
 
 }  // namespace pagoda

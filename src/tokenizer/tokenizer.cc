@@ -27,6 +27,7 @@ struct Memory {
   std::vector<TextPart> parts, normalized_parts;
   std::vector<TokenRange> words;
   std::vector<WordToken> tokens;
+  size_t room_bytes = 0;  // how much longer the normalized text of this call may become
 };
 
 // Where a call's results go.
@@ -157,9 +158,12 @@ Status Tokenizer::Engine::check_template(const std::vector<uint32_t>& before_tex
 
 Status Tokenizer::Engine::make_finders() {
   MatchMemory memory;
+  size_t content_bytes = 0;
+  for (const AddedToken& token : added_tokens_) content_bytes += token.content.size();
+  size_t room_bytes = most_changed_bytes(content_bytes);
   for (AddedToken& token : added_tokens_) {
     AlignedText text(token.content, 0, false);
-    if (token.normalized) RETURN_IF_ERROR(normalizer_.apply(&text, &memory));
+    if (token.normalized) RETURN_IF_ERROR(normalizer_.apply(&text, &memory, &room_bytes));
     token.spelling = text.text();
   }
   raw_finder_ = AddedTokenFinder(added_tokens_, false);
@@ -189,6 +193,7 @@ std::unique_ptr<Memory> Tokenizer::Engine::take_memory() const {
 Status Tokenizer::Engine::encode(std::string_view text, Output out) const {
   CHECK(text.size() < (uint64_t{1} << 32), "%zu bytes", text.size());
   std::unique_ptr<Memory> memory = take_memory();
+  memory->room_bytes = most_changed_bytes(text.size());
   for (size_t at = 0; at < text.size();) {
     const size_t good = std::min(first_invalid_utf8(text.substr(at)), text.size() - at);
     RETURN_IF_ERROR(encode_well_formed(text.substr(at, good), static_cast<uint32_t>(at),
@@ -225,7 +230,7 @@ Status Tokenizer::Engine::encode_well_formed(std::string_view text, uint32_t beg
 Status Tokenizer::Engine::encode_text(std::string_view part, uint32_t begin, Memory* memory,
                                       Output* out) const {
   AlignedText text(part, begin, out->ranges != nullptr);
-  RETURN_IF_ERROR(normalizer_.apply(&text, &memory->match));
+  RETURN_IF_ERROR(normalizer_.apply(&text, &memory->match, &memory->room_bytes));
   memory->normalized_parts.clear();
   normalized_finder_.split(text.text(), &memory->normalized_parts);
   for (const TextPart& piece : memory->normalized_parts) {

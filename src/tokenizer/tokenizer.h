@@ -46,8 +46,9 @@ class Tokenizer {
   // it came from, in whole characters and with the spaces that belong to it (trim_offsets is not
   // followed); tokens of one character share its range. Bytes that are not UTF-8 become the tokens
   // of those bytes. kBadData when a pattern of tokenizer.json gives up on the text
-  // (tokenizer/pattern.h: callers add whose text it is and what to do); what was appended then is
-  // of no use. REQUIRES: text shorter than 4 GiB.
+  // (tokenizer/pattern.h) or its normalizer makes it many times longer (tokenizer/normalizer.h);
+  // callers add whose text it is and what to do, and what was appended is of no use. REQUIRES: text
+  // shorter than 4 GiB.
   Status encode(std::string_view text, std::vector<uint32_t>* ids,
                 std::vector<TokenRange>* ranges = nullptr) const;
 

@@ -19,13 +19,11 @@ class TokenizerReader {
     JsonFields fields(root, where_, &error_);
     fields.ignore({"version", "truncation", "padding"});
     added_tokens(fields.any("added_tokens"));
-    each("normalizer", "normalizers", fields.any("normalizer"), &TokenizerReader::normalizer);
-    each("pre_tokenizer", "pretokenizers", fields.any("pre_tokenizer"),
-         &TokenizerReader::pre_tokenizer);
+    component("normalizer", "normalizers", fields, &TokenizerReader::normalizer);
+    component("pre_tokenizer", "pretokenizers", fields, &TokenizerReader::pre_tokenizer);
     model(fields.any("model"));
-    each("post_processor", "processors", fields.any("post_processor"),
-         &TokenizerReader::post_processor);
-    each("decoder", "decoders", fields.any("decoder"), &TokenizerReader::decoder);
+    component("post_processor", "processors", fields, &TokenizerReader::post_processor);
+    component("decoder", "decoders", fields, &TokenizerReader::decoder);
     fields.refuse_others();
     if (!error_.ok()) return error_;
     return std::move(spec_);
@@ -33,6 +31,11 @@ class TokenizerReader {
 
  private:
   using Component = void (TokenizerReader::*)(const std::string& type, JsonFields& fields);
+
+  void component(const char* name, const char* list, JsonFields& fields, Component read) {
+    num_steps_ = 0;
+    each(name, list, fields.any(name), read);
+  }
 
   // Reads a component, or those of a Sequence, whose list is called `list`. null: there is none.
   void each(const std::string& place, const char* list, const Json& json, Component read) {
@@ -43,6 +46,7 @@ class TokenizerReader {
       const Json& parts = fields.any(list);
       if (!parts.is_array()) fields.fail(strf("\"%s\" must be a list", list));
       for (size_t i = 0; i < parts.size() && error_.ok(); ++i) {
+        if (++num_steps_ > kMaxSteps) fields.fail(strf("has more than %zu steps", kMaxSteps));
         each(strf("%s.%s[%zu]", place.c_str(), list, i), list, parts[i], read);
       }
     } else {
@@ -53,6 +57,15 @@ class TokenizerReader {
 
   void unknown(const std::string& type, JsonFields& fields) {
     fields.fail(strf("the component \"%s\" is not known to pagoda", printable(type).c_str()));
+  }
+
+  // What a step puts into a text.
+  std::string content(const char* key, JsonFields& fields) {
+    const std::string text = fields.text(key);
+    if (text.size() > kMaxContentBytes) {
+      fields.fail(strf("\"%s\" is longer than %zu bytes", key, kMaxContentBytes));
+    }
+    return text;
   }
 
   // {"String": TEXT} or {"Regex": PATTERN}
@@ -103,9 +116,9 @@ class TokenizerReader {
     if (type == "NFC") {
       spec_.normalizer.push_back({Kind::kNfc});
     } else if (type == "Prepend") {
-      spec_.normalizer.push_back({Kind::kPrepend, fields.text("prepend")});
+      spec_.normalizer.push_back({Kind::kPrepend, content("prepend", fields)});
     } else if (type == "Replace") {
-      spec_.normalizer.push_back({Kind::kReplace, fields.text("content"), pattern(fields)});
+      spec_.normalizer.push_back({Kind::kReplace, content("content", fields), pattern(fields)});
     } else {
       unknown(type, fields);
     }
@@ -151,7 +164,7 @@ class TokenizerReader {
   PrefixStep metaspace_prefix(JsonFields& fields) {
     using When = PrefixStep::When;
     fields.ignore({"str_rep"});
-    PrefixStep prefix{When::kAlways, fields.text("replacement"), true};
+    PrefixStep prefix{When::kAlways, content("replacement", fields), true};
     if (prefix.content.empty()) fields.fail("\"replacement\" is empty");
     const bool add = fields.boolean("add_prefix_space", true);
     if (fields.has("prepend_scheme")) {
@@ -279,9 +292,9 @@ class TokenizerReader {
     } else if (type == "Fuse") {
       spec_.decoder.push_back({Kind::kFuse});
     } else if (type == "Replace") {
-      spec_.decoder.push_back({Kind::kReplace, pattern(fields), fields.text("content")});
+      spec_.decoder.push_back({Kind::kReplace, pattern(fields), content("content", fields)});
     } else if (type == "Strip") {
-      DecoderStep step{Kind::kStrip, std::nullopt, fields.text("content")};
+      DecoderStep step{Kind::kStrip, std::nullopt, content("content", fields)};
       step.begin = static_cast<uint32_t>(fields.integer("start", 0, 1000));
       step.end = static_cast<uint32_t>(fields.integer("stop", 0, 1000));
       if (step.content.empty()) fields.fail("\"content\" is empty");
@@ -299,6 +312,7 @@ class TokenizerReader {
   const std::string where_;
   Status error_;
   TokenizerSpec spec_;
+  size_t num_steps_ = 0;  // of the component being read
 };
 
 }  // namespace

@@ -5,6 +5,8 @@
 //   model           BPE, without dropout, continuing_subword_prefix and end_of_word_suffix
 //   post_processor  TemplateProcessing, ByteLevel, Sequence
 //   decoder         ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence
+// Steps and what they put into a text are bounded, far above what tokenizers have: kMaxSteps of a
+// component, kMaxContentBytes each.
 // "truncation" and "padding" are passed over: they say how an earlier run batched its texts.
 #pragma once
 
@@ -20,6 +22,9 @@
 #include "tokenizer/pre_tokenizer.h"
 
 namespace pagoda {
+
+inline constexpr size_t kMaxSteps = 32;
+inline constexpr size_t kMaxContentBytes = 64;
 
 struct TokenizerSpec {
   std::vector<AddedToken> added_tokens;

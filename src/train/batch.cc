@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 
 namespace pagoda {
 

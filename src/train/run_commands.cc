@@ -10,7 +10,7 @@
 #include "train/model_input.h"
 #include "train/report.h"
 #include "train/scratch_folder.h"
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -90,6 +90,7 @@ Result<std::string> checkpoint_settings(const std::string& run) {
 }
 
 Status run_init(const InitFlags& flags) {
+  install_stop_signals();
   InitOptions options;
   options.config_path = flags.config_path;
   options.tokenizer_directory = flags.tokenizer_path;
@@ -101,6 +102,7 @@ Status run_init(const InitFlags& flags) {
 }
 
 Status run_upcycle(const UpcycleFlags& flags) {
+  install_stop_signals();
   UpcycleOptions options;
   options.dense_directory = flags.dense_path;
   options.num_experts = flags.experts;
@@ -114,6 +116,7 @@ Status run_upcycle(const UpcycleFlags& flags) {
 }
 
 Status run_export(const ExportFlags& flags) {
+  install_stop_signals();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
   ASSIGN_OR_RETURN(const ModelInput model, open_model(flags.model_path, flags.checkpoint,
                                                       flags.step, storage.get()));

@@ -30,7 +30,7 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
         "tokens");
   t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
-        "example longer than a row that has masked tokens; a text is cut into pieces");
+        "conversation longer than a row; a text is cut into pieces");
   t.add("kind", c.data.kind,
         {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
         kResults, "what the rows of .jsonl and .json are; auto: as the file's first row");

@@ -12,7 +12,7 @@
 #include "train/prompts.h"
 #include "train/report.h"
 #include "train/scratch_folder.h"
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 #include "train/trainer.h"
 
 namespace pagoda {

@@ -10,7 +10,7 @@
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/run_output.h"
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 #include "train/trainer.h"
 
 namespace pagoda {

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "checkpoint/hf_writer.h"
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 
 namespace pagoda {
 namespace {

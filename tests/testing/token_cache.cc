@@ -23,7 +23,7 @@ int64_t random_below(uint64_t seed, uint64_t index, int64_t most) {
 
 Example text_example(std::vector<uint32_t> tokens) {
   std::vector<float> weights(tokens.size(), 1.0f);
-  return {std::move(tokens), std::move(weights), false};
+  return {std::move(tokens), std::move(weights), false, true};
 }
 
 }  // namespace pagoda

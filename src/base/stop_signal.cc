@@ -1,4 +1,4 @@
-#include "train/stop_signal.h"
+#include "base/stop_signal.h"
 
 #include <signal.h>
 #include <unistd.h>

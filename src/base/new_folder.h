@@ -1,0 +1,34 @@
+// A folder of files that are of use only together.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+// Until keep(), its end takes away what it made: the files whose names it gave out, the folder and
+// the folders above it, where it created those. What others put there stays. Movable; one thread.
+class NewFolder {
+ public:
+  // Creates the folder (0700, with those above it) or takes an empty one; one that holds anything,
+  // or whose disk has less than `needed_bytes` free, is kCannotCreate.
+  static Result<NewFolder> create(const std::string& path, int64_t needed_bytes);
+  NewFolder(NewFolder&& other) noexcept;
+  NewFolder& operator=(NewFolder&& other) = delete;
+  ~NewFolder();
+
+  const std::string& path() const { return path_; }
+  // PATH/NAME, for a file to be written there.
+  std::string file(const std::string& name);
+  void keep();
+
+ private:
+  explicit NewFolder(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+  std::vector<std::string> created_;  // folders, then files, in the order to be made
+};
+
+}  // namespace pagoda
