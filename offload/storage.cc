@@ -2,9 +2,11 @@
 
 #include <filesystem>
 
+#include "device/device.h"
 #include "offload/storage_posix.h"
 
 namespace pagoda {
+
 Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& directory) {
   return choose_storage(kind, probe_direct_io(directory));
 }
@@ -19,6 +21,26 @@ Result<std::unique_ptr<Storage>> choose_storage(IoKind kind, const std::string& 
     options.refused = uring.status().message();
   }
   return make_thread_storage(options, kMostStorageThreads);
+}
+
+Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
+                    int64_t bytes) {
+  Event done = Event::make();
+  IoRequest request;
+  request.op = op;
+  request.file = file;
+  request.offset = offset;
+  request.data = data;
+  request.bytes = bytes;
+  Status status;
+  // Its own handle of the event: the waiter may be gone before signal() returns.
+  request.done = [&status, done](IoRequest& finished) mutable {
+    status = finished.status;
+    done.signal();
+  };
+  storage->submit(&request);
+  done.wait();
+  return status;
 }
 
 Status make_durable_directory(Storage* storage, const std::string& path) {

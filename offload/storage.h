@@ -72,6 +72,10 @@ class Storage {
   virtual std::string describe() const = 0;
 };
 
+// One transfer, waited for. `data` and `bytes` as IoRequest wants them.
+Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
+                    int64_t bytes);
+
 // make_directory() that power loss cannot undo: every parent that gains an entry is flushed.
 Status make_durable_directory(Storage* storage, const std::string& path);
 

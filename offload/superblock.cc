@@ -4,29 +4,6 @@
 #include "device/device.h"
 
 namespace pagoda {
-namespace {
-
-Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
-                    int64_t bytes) {
-  Event done = Event::make();
-  IoRequest request;
-  request.op = op;
-  request.file = file;
-  request.offset = offset;
-  request.data = data;
-  request.bytes = bytes;
-  Status status;
-  // Its own handle of the event: the waiter may be gone before signal() returns.
-  request.done = [&status, done](IoRequest& finished) mutable {
-    status = finished.status;
-    done.signal();
-  };
-  storage->submit(&request);
-  done.wait();
-  return status;
-}
-
-}  // namespace
 
 Status write_superblocks(Storage* storage, int file, const Superblock& superblock) {
   ASSIGN_OR_RETURN(const HostMemory block, HostMemory::allocate(kSuperblockBytes));

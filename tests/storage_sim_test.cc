@@ -17,7 +17,6 @@ namespace {
 using testing::difference;
 using testing::fill;
 using testing::host_memory;
-using testing::transfer;
 using Op = IoRequest::Op;
 
 struct SimRun {
@@ -41,7 +40,7 @@ SimRun sim_run(const std::optional<SimFault>& fault, uint64_t seed) {
   for (const Op op : {Op::kWrite, Op::kRead}) {
     for (int i = 0; i < kBlocks; ++i) {
       std::byte* data = (op == Op::kWrite ? source : target).data() + i * kBytes;
-      run.statuses.push_back(transfer(&storage, op, *file, i * kBytes, data, kBytes));
+      run.statuses.push_back(transfer_now(&storage, op, *file, i * kBytes, data, kBytes));
     }
   }
   run.difference = difference(target.data(), source.data(), source.bytes());
@@ -95,8 +94,8 @@ TEST(SimStorage, EveryNumberedCallCanFail) {
     RETURN_IF_ERROR(storage->make_directory("/d"));
     ASSIGN_OR_RETURN(const int file, storage->open("/d/a", kIoAlign, true));
     HostMemory memory = host_memory(kIoAlign);
-    RETURN_IF_ERROR(transfer(storage, Op::kWrite, file, 0, memory.data(), kIoAlign));
-    RETURN_IF_ERROR(transfer(storage, Op::kRead, file, 0, memory.data(), kIoAlign));
+    RETURN_IF_ERROR(transfer_now(storage, Op::kWrite, file, 0, memory.data(), kIoAlign));
+    RETURN_IF_ERROR(transfer_now(storage, Op::kRead, file, 0, memory.data(), kIoAlign));
     RETURN_IF_ERROR(storage->sync(file));
     RETURN_IF_ERROR(storage->write_file("/d/b", "x"));
     ASSIGN_OR_RETURN(const std::string text, storage->read_file("/d/b", 10));
@@ -188,22 +187,22 @@ TEST(SimStorage, CrashKeepsWhatWasFlushedAndNothingElseForSure) {
     ASSERT_TRUE(file.ok());
     HostMemory memory = host_memory(4 * kIoAlign);
     std::memset(memory.data(), 'o', 4 * kIoAlign);
-    ASSERT_OK(transfer(&storage, Op::kWrite, *file, 0, memory.data(), 4 * kIoAlign));
+    ASSERT_OK(transfer_now(&storage, Op::kWrite, *file, 0, memory.data(), 4 * kIoAlign));
     ASSERT_OK(storage.sync(*file));
     ASSERT_OK(storage.sync_directory("/"));
     std::memset(memory.data(), 'n', 4 * kIoAlign);
-    ASSERT_OK(transfer(&storage, Op::kWrite, *file, kIoAlign, memory.data(), 2 * kIoAlign));
+    ASSERT_OK(transfer_now(&storage, Op::kWrite, *file, kIoAlign, memory.data(), 2 * kIoAlign));
     storage.crash(seed);
-    EXPECT_EQ(transfer(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).code(),
+    EXPECT_EQ(transfer_now(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).code(),
               Exit::kIoError);
     EXPECT_FALSE(storage.write_file("/b", "x").ok());
     storage.restart();
     EXPECT_FALSE(storage.sync(*file).ok()) << "an old handle";
-    EXPECT_FALSE(transfer(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).ok());
+    EXPECT_FALSE(transfer_now(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).ok());
     storage.close(*file);  // a destructor of the program that died
     auto again = storage.open("/a", 4 * kIoAlign, false);
     ASSERT_TRUE(again.ok()) << again.status().message();
-    ASSERT_OK(transfer(&storage, Op::kRead, *again, 0, memory.data(), 4 * kIoAlign));
+    ASSERT_OK(transfer_now(&storage, Op::kRead, *again, 0, memory.data(), 4 * kIoAlign));
     std::string sectors;
     for (int i = 0; i < 4; ++i) sectors += static_cast<char>(memory.data()[i * kIoAlign]);
     for (int64_t i = 0; i < 4 * kIoAlign; ++i) {
@@ -245,11 +244,11 @@ TEST(SimStorage, ARestartWithoutACrashLosesNothing) {
   ASSERT_TRUE(file.ok());
   HostMemory memory = host_memory(kIoAlign);
   std::memset(memory.data(), 'x', kIoAlign);
-  ASSERT_OK(transfer(&storage, Op::kWrite, *file, 0, memory.data(), kIoAlign));
+  ASSERT_OK(transfer_now(&storage, Op::kWrite, *file, 0, memory.data(), kIoAlign));
   storage.restart();
   auto again = storage.open("/a", kIoAlign, false);
   ASSERT_TRUE(again.ok());
-  ASSERT_OK(transfer(&storage, Op::kRead, *again, 0, memory.data(), kIoAlign));
+  ASSERT_OK(transfer_now(&storage, Op::kRead, *again, 0, memory.data(), kIoAlign));
   EXPECT_EQ(static_cast<char>(memory.data()[kIoAlign - 1]), 'x');
 }
 

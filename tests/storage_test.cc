@@ -35,7 +35,6 @@ using testing::difference;
 using testing::fill;
 using testing::host_memory;
 using testing::StorageUnderTest;
-using testing::transfer;
 using Op = IoRequest::Op;
 
 class StorageTest : public ::testing::TestWithParam<const char*> {
@@ -63,8 +62,8 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   HostMemory source = host_memory(kBytes), target = host_memory(kBytes);
   fill(source.data(), kBytes, 1);
   int file = create("a", kBytes);
-  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, source.data(), kBytes));
-  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), kBytes));
+  ASSERT_OK(transfer_now(storage(), Op::kWrite, file, 0, source.data(), kBytes));
+  ASSERT_OK(transfer_now(storage(), Op::kRead, file, 0, target.data(), kBytes));
   EXPECT_EQ(difference(target.data(), source.data(), kBytes), "");
   ASSERT_OK(storage()->sync(file));
   storage()->close(file);
@@ -72,7 +71,7 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   auto again = storage()->open(path("a"), kBytes, false);
   ASSERT_TRUE(again.ok()) << again.status().message();
   std::memset(target.data(), 0, kBytes);
-  ASSERT_OK(transfer(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
+  ASSERT_OK(transfer_now(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
   EXPECT_EQ(difference(target.data(), source.data() + kIoAlign, kBytes - kIoAlign), "");
   storage()->close(*again);
 }
@@ -83,11 +82,11 @@ TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
   storage()->register_memory(registered.data(), kBytes);
   fill(registered.data(), kBytes, 2);
   const int file = create("a", kBytes);
-  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, registered.data(), kBytes));
-  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, plain.data(), kBytes));
+  ASSERT_OK(transfer_now(storage(), Op::kWrite, file, 0, registered.data(), kBytes));
+  ASSERT_OK(transfer_now(storage(), Op::kRead, file, 0, plain.data(), kBytes));
   EXPECT_EQ(difference(plain.data(), registered.data(), kBytes), "");
   std::memset(registered.data(), 0, kBytes);
-  ASSERT_OK(transfer(storage(), Op::kRead, file, 0, registered.data(), kBytes));
+  ASSERT_OK(transfer_now(storage(), Op::kRead, file, 0, registered.data(), kBytes));
   EXPECT_EQ(difference(registered.data(), plain.data(), kBytes), "");
   storage()->close(file);
 }
@@ -165,11 +164,11 @@ TEST_P(StorageTest, TheEndOfTheFileIsAnError) {
   HostMemory memory = host_memory(4 * kIoAlign);
   // Half of it exists: a short read first, then 0 bytes.
   const Status status =
-      transfer(storage(), Op::kRead, file, 14 * kIoAlign, memory.data(), 4 * kIoAlign);
+      transfer_now(storage(), Op::kRead, file, 14 * kIoAlign, memory.data(), 4 * kIoAlign);
   EXPECT_EQ(status.code(), Exit::kIoError);
   EXPECT_NE(status.message().find(path("a")), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("ends here"), std::string::npos) << status.message();
-  EXPECT_EQ(transfer(storage(), Op::kRead, file, 20 * kIoAlign, memory.data(), kIoAlign).code(),
+  EXPECT_EQ(transfer_now(storage(), Op::kRead, file, 20 * kIoAlign, memory.data(), kIoAlign).code(),
             Exit::kIoError);
   storage()->close(file);
 }
@@ -235,7 +234,7 @@ TEST_P(StorageDeathTest, UnalignedRequestsAreBugs) {
   const int file = create("a", 16 * kIoAlign);
   HostMemory memory = host_memory(4 * kIoAlign);
   const auto go = [&](int64_t offset, int64_t shift, int64_t bytes, Op op = Op::kRead) {
-    (void)transfer(storage(), op, file, offset, memory.data() + shift, bytes);
+    (void)transfer_now(storage(), op, file, offset, memory.data() + shift, bytes);
   };
   EXPECT_DEATH(go(512, 0, kIoAlign), "offset 512");
   EXPECT_DEATH(go(0, 512, kIoAlign), "unaligned buffer");
@@ -275,13 +274,14 @@ TEST_P(PosixStorageTest, ARealShortWriteIsContinuedAndItsErrorReported) {
   fill(source.data(), source.bytes(), 5);
   {
     const FileSizeLimit limit(kMiB + 3 * kIoAlign);
-    const Status status = transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
+    const Status status =
+        transfer_now(storage(), Op::kWrite, file, 0, source.data(), source.bytes());
     EXPECT_EQ(status.code(), Exit::kIoError);
     EXPECT_NE(status.message().find("File too large"), std::string::npos) << status.message();
-    ASSERT_OK(transfer(storage(), Op::kRead, file, 0, target.data(), target.bytes()));
+    ASSERT_OK(transfer_now(storage(), Op::kRead, file, 0, target.data(), target.bytes()));
     EXPECT_EQ(difference(target.data(), source.data(), kMiB + 3 * kIoAlign), "");
   }
-  ASSERT_OK(transfer(storage(), Op::kWrite, file, 0, source.data(), source.bytes()));
+  ASSERT_OK(transfer_now(storage(), Op::kWrite, file, 0, source.data(), source.bytes()));
   storage()->close(file);
 }
 
@@ -304,7 +304,7 @@ TEST_P(PosixStorageTest, AFileThatEndsInsideABlockIsAnError) {
   const int file = create("a", 16 * kIoAlign);
   ASSERT_EQ(::truncate(path("a").c_str(), 2 * kIoAlign + 100), 0);
   HostMemory memory = host_memory(4 * kIoAlign);
-  EXPECT_EQ(transfer(storage(), Op::kRead, file, 0, memory.data(), 4 * kIoAlign).code(),
+  EXPECT_EQ(transfer_now(storage(), Op::kRead, file, 0, memory.data(), 4 * kIoAlign).code(),
             Exit::kIoError);
   storage()->close(file);
 }
@@ -321,7 +321,7 @@ TEST_P(PosixStorageTest, RefusedRegistrationIsOnlyAWarning) {
     EXPECT_NE(log.find("not registered"), std::string::npos) << log;
   }
   const int file = create("a", 2 * kIoAlign);
-  EXPECT_TRUE(transfer(storage(), Op::kWrite, file, 0, memory.data(), 2 * kIoAlign).ok());
+  EXPECT_TRUE(transfer_now(storage(), Op::kWrite, file, 0, memory.data(), 2 * kIoAlign).ok());
   storage()->close(file);
   ::munmap(nothing, kMiB);
 }

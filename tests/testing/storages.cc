@@ -49,24 +49,4 @@ HostMemory host_memory(int64_t bytes) {
   return memory.take();
 }
 
-Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
-                int64_t bytes) {
-  Event done = Event::make();
-  IoRequest request;
-  request.op = op;
-  request.file = file;
-  request.offset = offset;
-  request.data = data;
-  request.bytes = bytes;
-  Status status;
-  // Its own handle of the event: the waiter may be gone before signal() returns.
-  request.done = [&status, done](IoRequest& finished) mutable {
-    status = finished.status;
-    done.signal();
-  };
-  storage->submit(&request);
-  done.wait();
-  return status;
-}
-
 }  // namespace pagoda::testing

@@ -33,9 +33,6 @@ std::string difference(const std::byte* found, const std::byte* expected, int64_
 
 HostMemory host_memory(int64_t bytes);
 
-Status transfer(Storage* storage, IoRequest::Op op, int file, int64_t offset, std::byte* data,
-                int64_t bytes);
-
 }  // namespace pagoda::testing
 
 #define ASSERT_OK(expr)                                           \
