@@ -1,214 +1,22 @@
+// Opening Hugging Face folders and reading their values.
 #include "checkpoint/hf_folder.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <cmath>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <map>
 
-#include "base/random.h"
-#include "base/stop_signal.h"
-#include "checkpoint/hf_writer.h"
 #include "tests/testing/files.h"
-#include "tests/testing/temp_dir.h"
-#include "tests/testing/tiny_config.h"
+#include "tests/testing/model_folder.h"
 #include "train/weights.h"
 
 namespace pagoda {
 namespace {
 
-constexpr uint64_t kSeed = 7;
-
-// A tensor as a test wants it on disk.
-struct Raw {
-  StoredDType dtype = StoredDType::kBF16;
-  std::vector<int64_t> shape;
-  std::string bytes;
-};
-using Model = std::map<std::string, Raw>;
-
-TensorTable table_of(const Json& config) {
-  auto parsed = ModelConfig::parse(config.dump(), "config");
-  CHECK(parsed.ok(), "%s", parsed.status().message().c_str());
-  return TensorTable::make(parsed.value());
-}
-
-// Random finite bit patterns of the dtype, not just rounded normals.
-Raw random_tensor(StoredDType dtype, std::vector<int64_t> shape, uint64_t key) {
-  Raw raw{dtype, shape, {}};
-  int64_t count = 1;
-  for (int64_t dim : shape) count *= dim;
-  for (int64_t i = 0; i < count; ++i) {
-    const uint32_t r = philox(kSeed, RandomPurpose::kTest, key, static_cast<uint64_t>(i))[0];
-    // Clearing a bit of the exponent keeps the value finite.
-    const uint32_t bits = dtype == StoredDType::kF32 ? r & ~0x40000000u : r & 0xffffu & ~0x4000u;
-    raw.bytes.append(reinterpret_cast<const char*>(&bits),
-                     static_cast<size_t>(stored_bytes(dtype)));
-  }
-  return raw;
-}
-
-Model random_model(const TensorTable& table, std::vector<StoredDType> dtypes) {
-  Model model;
-  for (size_t t = 0; t < table.tensors.size(); ++t) {
-    model[table.tensors[t].name] =
-        random_tensor(dtypes[t % dtypes.size()], table.tensors[t].shape, t);
-  }
-  return model;
-}
-
-void write_safetensors(const std::string& path, const Model& model) {
-  std::vector<SafetensorsWriter::Tensor> tensors;
-  for (const auto& [name, raw] : model) tensors.push_back({name, raw.dtype, raw.shape});
-  auto writer = SafetensorsWriter::create(path, tensors);
-  CHECK(writer.ok());
-  for (const auto& [name, raw] : model) {
-    CHECK(writer->append(raw.bytes.data(), static_cast<int64_t>(raw.bytes.size())).ok());
-  }
-  CHECK(writer->finish().ok());
-}
-
-class Folder : public testing::Test {
- protected:
-  Folder() {
-    std::filesystem::create_directory(in_);
-    put_file(in_ + "/config.json", config_.dump(2));
-  }
-  // Two shards and their index, tensors dealt out alternately.
-  void write_shards(const Model& model) {
-    const char* kNames[] = {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"};
-    Model halves[2];
-    index_ = {{"metadata", {{"total_size", 0}}}, {"weight_map", Json::object()}};
-    int n = 0;
-    for (const auto& [name, raw] : model) {
-      halves[n % 2][name] = raw;
-      index_["weight_map"][name] = kNames[n % 2];
-      ++n;
-    }
-    for (int i = 0; i < 2; ++i) write_safetensors(in_ + "/" + kNames[i], halves[i]);
-    put_index();
-  }
-  void put_index() { put_file(in_ + "/model.safetensors.index.json", index_.dump()); }
-  void expect_refused(const std::vector<std::string>& parts) {
-    const Status status = HfFolder::open(in_).status();
-    ASSERT_FALSE(status.ok()) << "accepted, expected: " << parts.front();
-    EXPECT_EQ(status.code(), Exit::kBadData) << status.message();
-    for (const std::string& part : parts) {
-      EXPECT_NE(status.message().find(part), std::string::npos) << status.message();
-    }
-  }
-  void export_folder(const HfFolder& source, const HfWriter::Options& options, size_t piece) {
-    auto writer = HfWriter::create(options, source.table());
-    ASSERT_TRUE(writer.ok()) << writer.status().message();
-    for (const int64_t t : writer->order()) {
-      std::vector<float> values(static_cast<size_t>(source.table().tensors[t].num_elements()));
-      ASSERT_TRUE(source.read_tensor(t, values.data()).ok());
-      for (size_t at = 0; at < values.size(); at += piece) {
-        const size_t count = std::min(piece, values.size() - at);
-        const Status status =
-            writer->append(t, values.data() + at, static_cast<int64_t>(count));
-        ASSERT_TRUE(status.ok()) << status.message();
-      }
-    }
-    const Status status = writer->finish();
-    ASSERT_TRUE(status.ok()) << status.message();
-  }
-  // Each tensor's bytes of a folder equal the model's.
-  void expect_holds(const std::string& directory, const Model& model) {
-    size_t found = 0;
-    for (const auto& file : std::filesystem::directory_iterator(directory)) {
-      if (file.path().extension() != ".safetensors") continue;
-      auto shard = SafetensorsFile::open(file.path());
-      ASSERT_TRUE(shard.ok()) << shard.status().message();
-      for (const SafetensorsEntry& entry : shard->entries()) {
-        const Raw& raw = model.at(entry.name);
-        std::string bytes(static_cast<size_t>(entry.bytes), '\0');
-        ASSERT_TRUE(shard->read(entry, 0, bytes.data(), entry.bytes).ok());
-        EXPECT_TRUE(bytes == raw.bytes) << entry.name << " differs";
-        EXPECT_EQ(entry.dtype, safetensors_name(raw.dtype));
-        EXPECT_EQ(entry.shape, raw.shape);
-        ++found;
-      }
-    }
-    EXPECT_EQ(found, model.size());
-  }
-
-  TempDir dir_;
-  const Json config_ = tiny_config();
-  const TensorTable table_ = table_of(config_);
-  const std::string in_ = dir_.file("in"), out_ = dir_.file("out");
-  Json index_;
-};
-
-const std::vector<StoredDType> kMixed = {StoredDType::kF32, StoredDType::kBF16, StoredDType::kF16};
-
-TEST_F(Folder, UntrainedExportIsByteExact) {
-  for (const auto& dtypes : {std::vector<StoredDType>{StoredDType::kBF16},
-                             std::vector<StoredDType>{StoredDType::kF32}, kMixed}) {
-    std::filesystem::remove_all(out_);
-    const Model model = random_model(table_, dtypes);
-    write_safetensors(in_ + "/model.safetensors", model);
-    auto folder = HfFolder::open(in_);
-    ASSERT_TRUE(folder.ok()) << folder.status().message();
-    auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
-    ASSERT_TRUE(options.ok());
-    export_folder(folder.value(), options.value(), 100);
-    expect_holds(out_, model);
-    EXPECT_EQ(get_file(out_ + "/config.json"), get_file(in_ + "/config.json"));
-  }
-}
-
-TEST_F(Folder, ShardsInAndOutAreByteExact) {
-  const Model model = random_model(table_, kMixed);
-  write_shards(model);
-  for (const char* name :
-       {"tokenizer.json", "vocab.json", "merges.txt", "generation_config.json"}) {
-    put_file(in_ + "/" + name, std::string("content of ") + name);
-  }
-  put_file(in_ + "/README.md", "not copied");
-  auto folder = HfFolder::open(in_);
-  ASSERT_TRUE(folder.ok()) << folder.status().message();
-  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
-  ASSERT_TRUE(options.ok());
-  options->shard_bytes = 4000;
-  export_folder(folder.value(), options.value(), 1 << 20);
-  expect_holds(out_, model);
-  EXPECT_EQ(get_file(out_ + "/merges.txt"), "content of merges.txt");
-  EXPECT_EQ(get_file(out_ + "/generation_config.json"), "content of generation_config.json");
-  EXPECT_FALSE(std::filesystem::exists(out_ + "/README.md"));
-  EXPECT_FALSE(std::filesystem::exists(out_ + "/model.safetensors"));
-  EXPECT_TRUE(std::filesystem::exists(out_ + "/model.safetensors.index.json"));
-  int64_t total = 0, files = 0;
-  for (const auto& [name, raw] : model) total += static_cast<int64_t>(raw.bytes.size());
-  const Json index = Json::parse(get_file(out_ + "/model.safetensors.index.json"));
-  EXPECT_EQ(index["metadata"]["total_size"], total);
-  for (const auto& file : std::filesystem::directory_iterator(out_)) {
-    EXPECT_NE(file.path().extension(), ".tmp");
-    files += file.path().extension() == ".safetensors";
-  }
-  EXPECT_GT(files, 3);
-  auto again = HfFolder::open(out_);
-  EXPECT_TRUE(again.ok()) << again.status().message();
-}
-
-TEST_F(Folder, ChangedDtypeIsSaidInTheConfig) {
-  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
-  auto folder = HfFolder::open(in_);
-  ASSERT_TRUE(folder.ok());
-  auto same = HfWriter::options_for(out_, folder.value(), DType::kBF16);
-  EXPECT_EQ(same->config_json, folder->config().json);
-  auto wider = HfWriter::options_for(out_, folder.value(), DType::kF32);
-  Json expected = config_;
-  expected["torch_dtype"] = "float32";
-  EXPECT_EQ(Json::parse(wider->config_json), expected);
-  auto five = config_with_dtype(R"({"z":1,"dtype":"bfloat16","a":2})", StoredDType::kF32, "f");
-  EXPECT_EQ(five.value(), "{\n  \"z\": 1,\n  \"dtype\": \"float32\",\n  \"a\": 2\n}\n");
-}
+using Folder = ModelFolderTest;
 
 TEST_F(Folder, RecordWeightsAreTheRoundedMaster) {
   write_safetensors(in_ + "/model.safetensors", random_model(table_, kMixed));
@@ -408,20 +216,6 @@ TEST_F(Folder, NothingButRegularFilesIsRead) {
   EXPECT_TRUE(HfFolder::open(in_).ok());
 }
 
-// Experts stacked into two tensors a layer, as table tensors behind each other.
-Model fused(const TensorTable& table, const Model& model) {
-  Model result;
-  for (const StoredTensor& stored : stored_tensors(table, ExpertLayout::kFused)) {
-    Raw& raw = result[stored.name];
-    raw.shape = stored.shape;
-    for (const int64_t part : stored.parts) {
-      raw.dtype = model.at(table.tensors[part].name).dtype;
-      raw.bytes += model.at(table.tensors[part].name).bytes;
-    }
-  }
-  return result;
-}
-
 TEST_F(Folder, FusedExpertsAreReadAndWrittenBackFused) {
   const Model model = random_model(table_, {StoredDType::kBF16}), stacked = fused(table_, model);
   EXPECT_EQ(stacked.at("model.layers.1.mlp.experts.gate_up_proj").shape,
@@ -480,134 +274,12 @@ TEST_F(Folder, NamesWhatIsWrongWithFusedExperts) {
       << status.message();
 }
 
-// Tensors of whole 4 KiB come first and begin on such borders.
-TEST_F(Folder, LargeTensorsBeginOnBorders) {
-  Json config = config_;
-  config["moe_intermediate_size"] = 128;  // experts of 16 x 128 bf16 values: 4 KiB
-  put_file(in_ + "/config.json", config.dump());
-  const TensorTable table = table_of(config);
-  const Model model = random_model(table, {StoredDType::kBF16});
-  write_safetensors(in_ + "/model.safetensors", model);
-  auto folder = HfFolder::open(in_);
-  ASSERT_TRUE(folder.ok()) << folder.status().message();
-  auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
-  export_folder(folder.value(), options.value(), 1 << 20);
-  expect_holds(out_, model);
-  auto file = SafetensorsFile::open(out_ + "/model.safetensors");
-  ASSERT_TRUE(file.ok());
-  int64_t aligned = 0;
-  for (const SafetensorsEntry& entry : file->entries()) {
-    if (entry.bytes % 4096 != 0) continue;
-    EXPECT_EQ(entry.offset % 4096, 0) << entry.name;
-    ++aligned;
-  }
-  EXPECT_EQ(aligned, 9);
-}
-
-// What Transformers wrote comes back with the same tensors and the same config.
-class RoundTrip : public Folder, public testing::WithParamInterface<const char*> {
- protected:
-  static Model model_of(const std::string& directory) {
-    Model model;
-    for (const auto& path : std::filesystem::directory_iterator(directory)) {
-      const std::string name = path.path().filename();
-      if (!name.starts_with("model") || !name.ends_with(".safetensors")) continue;
-      auto file = SafetensorsFile::open(path.path());
-      CHECK(file.ok(), "%s", file.status().message().c_str());
-      for (const SafetensorsEntry& entry : file->entries()) {
-        Raw& raw = model[entry.name];
-        raw = {*stored_dtype_of(entry.dtype), entry.shape,
-               std::string(static_cast<size_t>(entry.bytes), '\0')};
-        CHECK(file->read(entry, 0, raw.bytes.data(), entry.bytes).ok());
-      }
-    }
-    return model;
-  }
-};
-
-TEST_P(RoundTrip, IsByteExact) {
-  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/" + GetParam();
-  auto folder = HfFolder::open(golden);
-  ASSERT_TRUE(folder.ok()) << folder.status().message();
-  const bool fused = std::string(GetParam()).ends_with("_fused");
-  EXPECT_EQ(folder->layout(), fused ? ExpertLayout::kFused : ExpertLayout::kPerExpert);
-  const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_);
-  ASSERT_TRUE(written.ok()) << written.message();
-  expect_holds(out_, model_of(golden));
-  for (const char* name : {"config.json", "generation_config.json"}) {
-    EXPECT_EQ(get_file(out_ + "/" + name), get_file(golden + "/" + name));
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
-                         testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
-                                         "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
-                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
-
 TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
   EXPECT_EQ(HfFolder::open(dir_.file("absent")).status().code(), Exit::kNoInput);
   write_shards(random_model(table_, {StoredDType::kBF16}));
   write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
   expect_refused({"holds both"});
-}
-
-TEST_F(Folder, WriterRefusesUsedFoldersAndNonFiniteValues) {
-  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
-  auto folder = HfFolder::open(in_);
-  ASSERT_TRUE(folder.ok());
-  auto options = HfWriter::options_for(in_, folder.value(), std::nullopt);
-  const std::string before = get_file(in_ + "/model.safetensors");
-  EXPECT_EQ(HfWriter::create(options.value(), table_).status().code(), Exit::kCannotCreate);
-  EXPECT_EQ(get_file(in_ + "/model.safetensors"), before);
-  options->directory = out_;
-  options->dtypes.assign(table_.tensors.size(), StoredDType::kF16);
-  for (const float value : {1e6f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
-    auto writer = HfWriter::create(options.value(), table_);
-    ASSERT_TRUE(writer.ok());
-    const float values[] = {1.0f, value};
-    const int64_t first = writer->order().front();
-    const Status status = writer->append(first, values, 2);
-    EXPECT_EQ(status.code(), Exit::kDiverged);
-    EXPECT_NE(status.message().find(table_.tensors[first].name), std::string::npos);
-    EXPECT_NE(status.message().find("element 1"), std::string::npos) << status.message();
-    EXPECT_EQ(std::filesystem::status(out_).permissions(), std::filesystem::perms::owner_all);
-  }
-  EXPECT_FALSE(std::filesystem::exists(out_)) << "the next could not have been created";
-}
-
-// Only what the writer made: not a folder that was there, nor what others put into it.
-TEST_F(Folder, WhatIsNotFinishedIsRemoved) {
-  write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
-  auto folder = HfFolder::open(in_);
-  ASSERT_TRUE(folder.ok());
-  const auto stopped = [&](const std::string& directory) {
-    request_stop(SIGTERM);
-    const Status status =
-        export_weights(*weights_of_folder(folder.value()), folder.value(), directory);
-    request_stop(0);
-    EXPECT_EQ(status.code(), exit_of_signal(SIGTERM)) << status.message();
-  };
-  stopped(dir_.file("a/b/out"));
-  EXPECT_FALSE(std::filesystem::exists(dir_.file("a")));
-  std::filesystem::create_directory(out_);
-  stopped(out_);
-  EXPECT_TRUE(std::filesystem::is_empty(out_));
-  {
-    auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
-    options->shard_bytes = 1;
-    auto writer = HfWriter::create(options.value(), table_);
-    ASSERT_TRUE(writer.ok());
-    const int64_t first = writer->order().front();
-    std::vector<float> values(static_cast<size_t>(table_.tensors[first].num_elements()));
-    ASSERT_TRUE(writer->append(first, values.data(), static_cast<int64_t>(values.size())).ok());
-    put_file(out_ + "/mine", "x");
-    EXPECT_GT(std::distance(std::filesystem::directory_iterator(out_), {}), 2);
-  }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(out_), {}), 1);
-  EXPECT_EQ(get_file(out_ + "/mine"), "x");
-  std::filesystem::remove(out_ + "/mine");
-  EXPECT_TRUE(export_weights(*weights_of_folder(folder.value()), folder.value(), out_).ok());
 }
 
 }  // namespace
