@@ -63,7 +63,7 @@ def read_documents(paths, tokenizer=None):
     """Of .txt (one) and .jsonl files (one a line)."""
     documents = []
     for path in map(Path, paths):
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # line ends as they are
         if path.suffix != ".jsonl":
             documents.append(text_document(text, tokenizer))
             continue
