@@ -3,9 +3,8 @@
 // brgemm kernels multiply 16 rows at a time and add along k in order, so kernels made for 16, 32,
 // 48 and 64 rows give a row the same bits (ops_linear_test holds this). Not so for products of 16
 // columns or fewer, which it tiles otherwise: these, and all where oneDNN has no brgemm for the
-// processor, always compute 64 rows. Weights are packed into the order the 64-row
-// kernel asks for. Where it cannot multiply bf16, operands are widened: products of bf16 are exact
-// in fp32.
+// processor, always compute 64 rows. Weights are packed into the order the 64-row kernel asks for.
+// Where it cannot multiply bf16, operands are widened: products of bf16 are exact in fp32.
 #include <omp.h>
 
 #include <cstring>

@@ -136,6 +136,9 @@ Status refuse_flags_as_values(const CLI::App& app) {
   return Status();
 }
 
+constexpr const char* kOutOfMemory =
+    "out of memory; end other programs, or use a machine with more of it";
+
 // Only some commands have budgets that could be lower; options that a command does not read are
 // not in its help.
 Status run_command(Command& command) {
@@ -146,7 +149,7 @@ Status run_command(Command& command) {
     const bool has_budgets = budget != nullptr && !budget->get_group().empty();
     return Status(Exit::kHostMemory, has_budgets
                                          ? "out of memory; lower memory.device or memory.host"
-                                         : "out of memory; free some of this machine's");
+                                         : kOutOfMemory);
   }
 }
 
@@ -190,7 +193,7 @@ int run_command_line(int argc, const char* const* argv) {
     CommandLine line;
     status = run(line, argc, argv);
   } catch (const std::bad_alloc&) {
-    status = Status(Exit::kHostMemory, "out of memory; free some of this machine's");
+    status = Status(Exit::kHostMemory, kOutOfMemory);
   } catch (const std::system_error& error) {
     status = threads_refused(error);
   } catch (const std::exception& error) {

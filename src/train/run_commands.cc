@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "checkpoint/init_folder.h"
 #include "checkpoint/upcycle.h"
 #include "train/batch.h"
@@ -10,7 +11,6 @@
 #include "train/model_input.h"
 #include "train/report.h"
 #include "train/scratch_folder.h"
-#include "base/stop_signal.h"
 #include "train/trainer.h"
 
 namespace pagoda {

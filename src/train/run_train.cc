@@ -5,12 +5,12 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "train/commands.h"
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/run_output.h"
-#include "base/stop_signal.h"
 #include "train/trainer.h"
 
 namespace pagoda {

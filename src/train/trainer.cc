@@ -39,6 +39,15 @@ bool is_inside(const std::string& directory, const std::string& output_dir) {
   return directory.starts_with(output_dir + "/");
 }
 
+Result<std::vector<TokenIds>> encode_samples(const RunConfig& config, const ModelConfig& model,
+                                             const Tokenizer& tokenizer, const ChatTemplate& chat) {
+  const RunConfig::Sample& sample = config.sample;
+  ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,
+                   encode_prompts(sample.prompts, tokenizer, sample.chat ? &chat : nullptr));
+  RETURN_IF_ERROR(check_lengths(prompts, sample.max_new_tokens, model, "sample.max_new_tokens"));
+  return prompts;
+}
+
 }  // namespace
 
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts) {
@@ -68,12 +77,7 @@ Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFo
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(folder));
   ASSIGN_OR_RETURN(const ChatTemplate chat,
                    find_chat_template(folder.directory(), config.data.chat_template));
-  ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,
-                   encode_prompts(config.sample.prompts, tokenizer,
-                                  config.sample.chat ? &chat : nullptr));
-  RETURN_IF_ERROR(check_lengths(prompts, config.sample.max_new_tokens, folder.config(),
-                                "sample.max_new_tokens"));
-  return prompts;
+  return encode_samples(config, folder.config(), tokenizer, chat);
 }
 
 CheckpointDirectory Trainer::checkpoints() const {
@@ -110,8 +114,9 @@ Status Trainer::open_inputs() {
   folder_ = std::make_unique<HfFolder>(std::move(folder));
   RETURN_IF_ERROR(folder_->config().check_document_len(config_.data.sequence_len));
   ASSIGN_OR_RETURN(tokenizer_, open_tokenizer(*folder_));
-  ASSIGN_OR_RETURN(prompts_, sample_prompts(config_, *folder_));
   ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
+  ASSIGN_OR_RETURN(prompts_,
+                   encode_samples(config_, folder_->config(), *tokenizer_, examples.chat));
   if (can_sample()) {
     ASSIGN_OR_RETURN(stop_tokens_, stop_tokens(*tokenizer_, *folder_,
                                                config_.sample.chat ? &examples.chat : nullptr));

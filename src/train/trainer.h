@@ -22,7 +22,8 @@ namespace pagoda {
 // The session a configuration asks for, before it is known to fit. `prompts`: of the samples.
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts = {});
 
-// sample.prompts as tokens. Errors as encode_prompts and check_lengths.
+// sample.prompts as tokens, to plan with before there is a trainer. Errors as encode_prompts and
+// check_lengths.
 Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFolder& folder);
 
 // A prompt and what the model makes of it.

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "checkpoint/hf_writer.h"
 #include "base/stop_signal.h"
+#include "checkpoint/hf_writer.h"
 
 namespace pagoda {
 namespace {
