@@ -1,33 +1,49 @@
-// AdamW (Loshchilov & Hutter 2019) on spans, in the order of operations of torch.optim.AdamW
+// AdamW (Loshchilov & Hutter 2019) on one record, in the order of operations of torch.optim.AdamW
 // (single tensor, amsgrad off), so that curves can be compared step by step:
 //   p *= 1 - lr * weight_decay
 //   m  = m + (g - m) (1 - beta1)
 //   v  = v beta2 + ((1 - beta2) g) g
 //   p += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 // Element arithmetic is fp32 without fused multiply-adds; the scalars above are computed in double
-// and rounded once. Results are the same for any thread count and vector width.
+// and rounded once. The update uses the new moments as they are; formats of fewer bits round them
+// when they are stored. Results are the same for any thread count and vector width.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "optim/state_format.h"
 
 namespace pagoda {
 
 struct AdamStep {
   double lr = 0.0;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double weight_decay = 0.0;  // 0 for norms and biases
-  int64_t t = 1;              // this update's number, from 1
+  double weight_decay = 0.0;
+  int64_t t = 1;           // this update's number, from 1
+  uint32_t noise_key = 0;  // of stochastic rounding (moments.h): another for each record and t
 };
 
-// Updates n elements: master, m, v in place; weight (of weight_dtype; nullptr: not wanted) becomes
-// the new master, rounded by bf16_round_weight. The gradient is grad * grad_scale (clipping); grad
-// == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. False if a new
-// master is not finite, or not when rounded to bf16. REQUIRES: t >= 1; spans do not overlap.
-[[nodiscard]] bool adam_update(const AdamStep& step, DType grad_dtype, const void* grad,
-                               float grad_scale, int64_t n, float* master, float* m, float* v,
-                               DType weight_dtype, void* weight, ThreadPool& pool);
+// Elements [begin, end) of a record.
+struct AdamSpan {
+  int64_t begin = 0, end = 0;
+  bool decay = true;  // false for norms and biases
+};
+
+// A record: its spans, which cover it in order, and where it is stored.
+struct AdamRecord {
+  StateLayout layout;
+  std::span<const AdamSpan> spans;
+  void* weights = nullptr;  // of layout.weight_dtype
+  std::byte* state = nullptr;
+};
+
+// One update, in place. The gradient is grad * grad_scale (clipping); grad == nullptr is a gradient
+// of zeros and gives exactly its bits. Blocks until done. False if a new master is not finite, or
+// not when rounded to bf16. REQUIRES: t >= 1; fewer than 2^32 elements.
+[[nodiscard]] bool adam_update(const AdamStep& step, const AdamRecord& record, DType grad_dtype,
+                               const void* grad, float grad_scale, ThreadPool& pool);
 
 }  // namespace pagoda

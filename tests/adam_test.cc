@@ -17,18 +17,40 @@ namespace {
 
 constexpr int64_t kN = 70003;  // more than one parallel block, and a part of a piece
 
+constexpr std::pair<DType, StateFormat> kKinds[] = {
+    {DType::kF32, StateFormat::kFp32}, {DType::kBF16, StateFormat::kFp32},
+    {DType::kF32, StateFormat::kBf16}, {DType::kBF16, StateFormat::kBf16},
+    {DType::kF32, StateFormat::k8Bit}, {DType::kBF16, StateFormat::k8Bit}};
+
+// One record that decays, stored as training stores it.
 struct State {
-  explicit State(DType weight_dtype, int64_t n = kN)
-      : master(DType::kF32, n, 1), m(DType::kF32, n, 2), v(DType::kF32, n, 3),
-        weight(weight_dtype, n, 1) {
-    master.randomise(71);
-    m.fill(0);
-    v.fill(0);
-    weight.fill(0);
+  explicit State(DType weight_dtype, StateFormat format = StateFormat::kFp32, int64_t n = kN)
+      : layout(format, weight_dtype, n), weights(weight_dtype, n),
+        page(DType::kF32, div_ceil(layout.bytes, 4)), span{0, n, true} {
+    TestTensor masters(DType::kF32, n);
+    masters.randomise(71);
+    begin(masters);
   }
-  std::string bits() const { return master.bits() + m.bits() + v.bits() + weight.bits(); }
-  TestTensor master, m, v, weight;
+  void begin(const TestTensor& masters) {
+    begin_state(layout, masters.floats(), weights.data(), page.data());
+  }
+  std::byte* bytes() { return static_cast<std::byte*>(page.data()); }
+  AdamRecord record() { return {layout, {&span, 1}, weights.data(), bytes()}; }
+  std::vector<float> masters() {
+    std::vector<float> values(static_cast<size_t>(layout.num_elements));
+    read_masters(layout, weights.data(), bytes(), 0, layout.num_elements, values.data());
+    return values;
+  }
+  const float* m() { return reinterpret_cast<const float*>(bytes() + layout.m_at); }
+  const float* v() { return reinterpret_cast<const float*>(bytes() + layout.v_at); }
+  std::string bits() const { return weights.bits() + page.bits(); }
+
+  StateLayout layout;
+  TestTensor weights, page;
+  AdamSpan span;
 };
+
+Doubles doubles(const float* values, int64_t n) { return Doubles(values, values + n); }
 
 TestTensor gradient(DType dt, int64_t t) {
   TestTensor g(dt, kN, 1);
@@ -38,14 +60,14 @@ TestTensor gradient(DType dt, int64_t t) {
 
 AdamStep step_number(int64_t t) {
   return {.lr = 1e-2 * schedule_factor(ScheduleKind::kLinear, t, 2, 12),
-          .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .t = t};
+          .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .t = t,
+          .noise_key = static_cast<uint32_t>(t) * 77};
 }
 
 void update(const AdamStep& step, const TestTensor* g, float scale, State& state,
             ThreadPool& pool) {
-  EXPECT_TRUE(adam_update(step, g ? g->dtype() : DType::kF32, g ? g->data() : nullptr, scale,
-                          state.master.size(), state.master.floats(), state.m.floats(),
-                          state.v.floats(), state.weight.dtype(), state.weight.data(), pool));
+  EXPECT_TRUE(adam_update(step, state.record(), g ? g->dtype() : DType::kF32,
+                          g ? g->data() : nullptr, scale, pool));
 }
 
 // The operations of torch.optim.AdamW's single-tensor path, one fp32 rounding each.
@@ -66,7 +88,7 @@ TEST(Adam, IsPyTorchsOperationByOperation) {
   for (DType dt : kDTypes) {
     State state(dt);
     std::vector<float> p(kN), m(kN, 0.0f), v(kN, 0.0f);
-    for (int64_t i = 0; i < kN; ++i) p[i] = static_cast<float>(state.master.get(i));
+    p = state.masters();
     for (int64_t t = 1; t <= 10; ++t) {
       const TestTensor g = gradient(dt, t);
       const float clip = t % 2 ? 1.0f : 0.3f;
@@ -75,12 +97,13 @@ TEST(Adam, IsPyTorchsOperationByOperation) {
         torch_step(step_number(t), static_cast<float>(g.get(i)) * clip, p[i], m[i], v[i]);
       }
     }
+    const std::vector<float> masters = state.masters();
     for (int64_t i = 0; i < kN; ++i) {
-      ASSERT_EQ(state.master.floats()[i], p[i]) << "element " << i;
-      ASSERT_EQ(state.m.floats()[i], m[i]) << "element " << i;
-      ASSERT_EQ(state.v.floats()[i], v[i]) << "element " << i;
+      ASSERT_EQ(masters[i], p[i]) << "element " << i;
+      ASSERT_EQ(state.m()[i], m[i]) << "element " << i;
+      ASSERT_EQ(state.v()[i], v[i]) << "element " << i;
       const float want = dt == DType::kF32 ? p[i] : to_float(bf16_round_weight(p[i]));
-      ASSERT_EQ(state.weight.get(i), want) << "element " << i;
+      ASSERT_EQ(state.weights.get(i), want) << "element " << i;
     }
   }
 }
@@ -89,7 +112,7 @@ TEST(Adam, IsPyTorchsOperationByOperation) {
 TEST(Adam, MatchesDouble) {
   ThreadPool pool(2);
   State state(DType::kF32);
-  Doubles p = state.master.doubles(), m(kN), v(kN);
+  Doubles p = doubles(state.masters().data(), kN), m(kN), v(kN);
   for (int64_t t = 1; t <= 10; ++t) {
     const TestTensor g = gradient(DType::kF32, t);
     const AdamStep s = step_number(t);
@@ -103,65 +126,75 @@ TEST(Adam, MatchesDouble) {
     }
   }
   // Ten steps, each rounding p twice and moving it by at most ~lr with a handful of roundings.
-  expect_close("master", state.master.doubles(), p,
+  expect_close("master", doubles(state.masters().data(), kN), p,
                [&](size_t i) { return 10 * kEps32 * (2 * std::abs(p[i]) + 20 * 1e-2); });
-  expect_close("m", state.m.doubles(), m, [](size_t) { return 10 * 4 * kEps32 * 0.5; });
-  expect_close("v", state.v.doubles(), v,
+  expect_close("m", doubles(state.m(), kN), m, [](size_t) { return 10 * 4 * kEps32 * 0.5; });
+  expect_close("v", doubles(state.v(), kN), v,
                [&](size_t i) { return 10 * 4 * kEps32 * v[i] + 1e-30; });
 }
 
 TEST(Adam, NoGradientIsAGradientOfZeros) {
   ThreadPool pool(2);
-  for (DType dt : kDTypes) {
-    State replayed(dt), given(dt);
+  for (const auto& [dt, format] : kKinds) {
+    State replayed(dt, format), given(dt, format);
     TestTensor zero(dt, kN);
     zero.fill(0);
     for (State* state : {&replayed, &given}) {
       const TestTensor g = gradient(dt, 1);
       update(step_number(1), &g, 1.0f, *state, pool);
     }
-    const std::string before = given.master.bits();
+    const std::vector<float> before = given.masters();
     for (int64_t t = 2; t <= 5; ++t) {
       update(step_number(t), nullptr, 1.0f, replayed, pool);
       update(step_number(t), &zero, 0.37f, given, pool);
     }
     EXPECT_EQ(replayed.bits() == given.bits(), true) << dtype_name(dt);
-    EXPECT_EQ(given.master.bits() == before, false) << "moments still move the weights";
+    EXPECT_EQ(given.masters() == before, false) << "moments still move the weights";
   }
 }
 
-TEST(Adam, ThreadsAndSplitsDoNotMatter) {
-  for (DType dt : kDTypes) {
-    const TestTensor g = gradient(dt, 1);
+TEST(Adam, ThreadsDoNotMatter) {
+  for (const auto& [dt, format] : kKinds) {
     std::string want;
     for (int threads = 1; threads <= 4; ++threads) {
       ThreadPool pool(threads);
-      State state(dt);
-      update(step_number(1), &g, 0.5f, state, pool);
+      State state(dt, format);
+      for (int64_t t = 1; t <= 2; ++t) {
+        const TestTensor g = gradient(dt, t);
+        update(step_number(t), &g, 0.5f, state, pool);
+      }
       if (threads == 1) want = state.bits();
       EXPECT_EQ(state.bits() == want, true) << threads << " threads";
     }
-    ThreadPool pool(2);
-    State parts(dt);
-    for (int64_t begin = 0; begin < kN;) {
-      const int64_t n = std::min<int64_t>(kN - begin, 12345);
-      const auto at = [&](const TestTensor& t) {
-        return const_cast<std::byte*>(static_cast<const std::byte*>(t.data())) +
-               begin * dtype_bytes(t.dtype());
-      };
-      EXPECT_TRUE(adam_update(step_number(1), dt, at(g), 0.5f, n, parts.master.floats() + begin,
-                              parts.m.floats() + begin, parts.v.floats() + begin, dt,
-                              at(parts.weight), pool));
-      begin += n;
+  }
+}
+
+// A record whose middle does not decay: as three updates, of which the middle one has no decay.
+TEST(Adam, SpansDecayAsTheySay) {
+  ThreadPool pool(2);
+  const AdamSpan spans[] = {{0, 1000, true}, {1000, 3333, false}, {3333, kN, true}};
+  for (DType dt : kDTypes) {
+    State whole(dt), decayed(dt), kept(dt);
+    const TestTensor g = gradient(dt, 1);
+    const AdamStep step = step_number(1);
+    AdamStep no_decay = step;
+    no_decay.weight_decay = 0;
+    AdamRecord record = whole.record();
+    record.spans = spans;
+    EXPECT_TRUE(adam_update(step, record, dt, g.data(), 1.0f, pool));
+    update(step, &g, 1.0f, decayed, pool);
+    update(no_decay, &g, 1.0f, kept, pool);
+    for (int64_t i = 0; i < kN; ++i) {
+      const bool middle = i >= 1000 && i < 3333;
+      ASSERT_EQ(whole.masters()[i], (middle ? kept : decayed).masters()[i]) << "element " << i;
+      if (i == 4000) i = kN - 10;  // masters() unpacks all of them each time
     }
-    EXPECT_EQ(parts.bits() == want, true) << "in parts";
   }
 }
 
 TEST(Adam, NothingToDo) {
   ThreadPool pool(2);
-  EXPECT_TRUE(adam_update(step_number(1), DType::kF32, nullptr, 1.0f, 0, nullptr, nullptr, nullptr,
-                          DType::kBF16, nullptr, pool));
+  EXPECT_TRUE(adam_update(step_number(1), {}, DType::kF32, nullptr, 1.0f, pool));
 }
 
 // Wherever it is, and also the fp32 values that bf16 rounds to infinity.
@@ -173,14 +206,14 @@ TEST(Adam, SaysWhenAWeightIsNotFinite) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const int64_t at : {int64_t{0}, int64_t{1023}, int64_t{70000}, kN - 1}) {
     for (const float value : {largest_bf16, -rounds_down, rounds_up, -infinity, NAN}) {
-      State state(DType::kBF16);
-      std::fill_n(state.master.floats(), kN, 1.0f);
-      state.master.floats()[at] = value;
+      State state(DType::kF32);
+      TestTensor masters(DType::kF32, kN);
+      masters.fill(1);
+      masters.floats()[at] = value;
+      state.begin(masters);
       AdamStep step = step_number(1);
       step.lr = step.weight_decay = 0;
-      const bool finite = adam_update(step, DType::kF32, nullptr, 1.0f, kN, state.master.floats(),
-                                      state.m.floats(), state.v.floats(), DType::kBF16,
-                                      state.weight.data(), pool);
+      const bool finite = adam_update(step, state.record(), DType::kF32, nullptr, 1.0f, pool);
       EXPECT_EQ(finite, std::abs(value) < rounds_up) << value << " at " << at;
     }
   }

@@ -20,27 +20,28 @@ constexpr int64_t kRecords = 6;
 
 // One record's numbers, as the optimizer sees them.
 struct Numbers {
-  std::vector<float> master, m, v;
+  StateLayout layout{StateFormat::kFp32, DType::kBF16, kElements};
+  AdamSpan span{0, kElements, true};
   std::vector<bf16> weights;
+  std::vector<std::byte> state;
 
-  explicit Numbers(uint64_t seed) : m(kElements, 0), v(kElements, 0), weights(kElements) {
+  explicit Numbers(uint64_t seed)
+      : weights(kElements), state(static_cast<size_t>(layout.bytes)) {
+    std::vector<float> masters;
     for (int64_t i = 0; i < kElements; ++i) {
-      master.push_back(random_normal(seed, RandomPurpose::kTest, 1, static_cast<uint64_t>(i)));
+      masters.push_back(random_normal(seed, RandomPurpose::kTest, 1, static_cast<uint64_t>(i)));
     }
+    begin_state(layout, masters.data(), weights.data(), state.data());
   }
   void apply(const Ledger::Step& step, const std::vector<float>* gradient, ThreadPool& pool) {
     const AdamStep adam{.lr = step.learning_rate, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
                         .weight_decay = 0.1, .t = step.t};
-    EXPECT_TRUE(adam_update(adam, DType::kF32, gradient ? gradient->data() : nullptr,
-                            step.clip_factor, kElements, master.data(), m.data(), v.data(),
-                            DType::kBF16, weights.data(), pool));
+    EXPECT_TRUE(adam_update(adam, {layout, {&span, 1}, weights.data(), state.data()}, DType::kF32,
+                            gradient ? gradient->data() : nullptr, step.clip_factor, pool));
   }
   bool same_bits(const Numbers& other) const {
-    const auto same = [](const auto& a, const auto& b) {
-      return std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
-    };
-    return same(master, other.master) && same(m, other.m) && same(v, other.v) &&
-           same(weights, other.weights);
+    return state == other.state &&
+           std::memcmp(weights.data(), other.weights.data(), weights.size() * sizeof(bf16)) == 0;
   }
 };
 

@@ -35,6 +35,16 @@ inline bf16 bf16_round_weight(float v) {
   return {static_cast<uint16_t>((w + 0x8000u) >> 16)};
 }
 
+// What a finite master has beyond its rounded weight, in units of its own last place; and the two
+// together again, exactly.
+inline int16_t weight_remainder(float v) {
+  const uint32_t w = std::bit_cast<uint32_t>(v);
+  return static_cast<int16_t>(static_cast<uint16_t>(w));
+}
+inline float join_weight(bf16 weight, int16_t remainder) {
+  return std::bit_cast<float>((uint32_t{weight.bits} << 16) + static_cast<uint32_t>(remainder));
+}
+
 template <typename T>
 T from_float(float v);
 template <>

@@ -14,7 +14,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kFormat = 2;
+constexpr int kFormat = 3;
 constexpr int64_t kVersionBytes = 20;
 constexpr int64_t kManifestLimit = int64_t{1} << 30;
 
@@ -100,6 +100,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"microbatch_tokens", c.microbatch_tokens},
       {"devices", c.devices},
       {"dtype", c.dtype},
+      {"state_format", c.state_format},
       {"record_steps", c.record_steps},
       {"pages", c.pages.size()},
       {"pages_bytes", pages.size()},
@@ -145,8 +146,8 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "file_name", c.file_name) && read(m, "page_slots", c.page_slots) &&
          read(m, "microbatches", c.microbatches) &&
          read(m, "microbatch_tokens", c.microbatch_tokens) && read(m, "devices", c.devices) &&
-         read(m, "dtype", c.dtype) && read(m, "pages_xxh3", pages_hash) &&
-         read(m, "pages_bytes", bytes);
+         read(m, "dtype", c.dtype) && read(m, "state_format", c.state_format) &&
+         read(m, "pages_xxh3", pages_hash) && read(m, "pages_bytes", bytes);
 }
 
 // The step of a directory's name, or -1.

@@ -53,7 +53,6 @@ struct RecordSpec {
   int64_t weight_page_bytes(DType dtype) const {
     return align_up(num_elements * dtype_bytes(dtype), kIoAlign);
   }
-  int64_t state_page_bytes() const { return align_up(num_elements * 12, kIoAlign); }
 };
 
 struct TensorTable {

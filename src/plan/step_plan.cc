@@ -28,7 +28,7 @@ void StepPlan::adam(int64_t record, bool has_gradient, TaskList& tasks) const {
   t.device = static_cast<uint8_t>(shape.device);
   t.on_host = !options_.state_on_device;
   const Place place = t.on_host ? Place::host() : Place::on_device(shape.device);
-  t.use(pages_.weights(record), place, Access::kCreate);
+  t.use(pages_.weights(record), place, Access::kWrite);  // a part of the masters
   t.use(pages_.state(record), place, Access::kWrite);
   if (has_gradient) t.use(pages_.gradient(record), place, Access::kRead, true);
   tasks.push_back(t);

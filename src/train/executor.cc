@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/random.h"
 #include "optim/clip.h"
 
 namespace pagoda {
@@ -51,9 +52,9 @@ Executor::Executor(Setup setup)
 
 Executor::~Executor() { synchronize(); }
 
-std::vector<Executor::Span> Executor::spans_of(int64_t record) const {
+std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
   const RecordSpec& spec = setup_.table.records[record];
-  std::vector<Span> spans;
+  std::vector<AdamSpan> spans;
   for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
     const TensorSpec& tensor = setup_.table.tensors[t];
     const int64_t end = tensor.offset + tensor.num_elements();
@@ -204,16 +205,18 @@ void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s)
 }
 
 void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger) {
+  const DType dt = setup_.size.dtype;
   const bool with_gradient = task.num_uses > 2;
-  std::byte* weights = lease.data(0);
-  auto* state = reinterpret_cast<float*>(lease.data(1));
+  const int64_t n = setup_.table.records[task.record].num_elements;
+  const AdamRecord record{.layout = {setup_.adam.state, dt, n},
+                          .spans = spans_[task.record],
+                          .weights = lease.data(0),
+                          .state = lease.data(1)};
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
   const double* square_sum = experts_[task.device].square_sums + task.record;
-  const int64_t n = setup_.table.records[task.record].num_elements;
-  s.enqueue([this, &s, weights, state, gradient, square_sum, n, record = task.record,
+  s.enqueue([this, &s, dt, record, gradient, square_sum, number = task.record,
              steps = ledger.pay(task.record)] {
     const AdamSettings& settings = setup_.adam;
-    const DType dt = setup_.size.dtype;
     for (const Ledger::Step& step : steps) {
       float factor = step.clip_factor;
       if (step.has_gradient && !std::isfinite(*square_sum)) {
@@ -223,20 +226,18 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
       if (step.has_gradient && settings.clip_by_record) {
         factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
       }
-      for (const Span& span : spans_[record]) {
-        const AdamStep adam{.lr = step.learning_rate,
-                            .beta1 = settings.beta1,
-                            .beta2 = settings.beta2,
-                            .eps = settings.eps,
-                            .weight_decay = span.decay ? settings.weight_decay : 0.0,
-                            .t = step.t};
-        const int64_t at = span.begin * dtype_bytes(dt);
-        const bool finite =
-            adam_update(adam, dt, step.has_gradient ? gradient + at : nullptr, factor,
-                        span.end - span.begin, state + span.begin, state + n + span.begin,
-                        state + 2 * n + span.begin, dt, weights + at, s.pool());
-        if (!finite) weights_overflowed_ = true;
-      }
+      const AdamStep adam{
+          .lr = step.learning_rate,
+          .beta1 = settings.beta1,
+          .beta2 = settings.beta2,
+          .eps = settings.eps,
+          .weight_decay = settings.weight_decay,
+          .t = step.t,
+          .noise_key = philox(settings.seed, RandomPurpose::kMoments,
+                              static_cast<uint64_t>(number), static_cast<uint64_t>(step.t))[0]};
+      const bool finite =
+          adam_update(adam, record, dt, step.has_gradient ? gradient : nullptr, factor, s.pool());
+      if (!finite) weights_overflowed_ = true;
     }
   });
 }

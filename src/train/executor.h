@@ -26,6 +26,8 @@ struct AdamSettings {
   // Eager clipping: the factor follows from the record's own norm when its gradient is complete.
   bool clip_by_record = false;
   double clip_norm = 1.0;
+  StateFormat state = StateFormat::kFp32;
+  uint64_t seed = 0;  // of the moments' stochastic rounding
 };
 
 // One step's input. All arrays cover the whole step, microbatches behind each other.
@@ -111,18 +113,14 @@ class Executor {
   Stream& stream_of(const Task& task);
   Blocks::Documents documents(int64_t microbatch) const;
 
-  // Neighbouring tensors of a record with the same decay setting.
-  struct Span {
-    int64_t begin = 0, end = 0;
-    bool decay = true;
-  };
-  std::vector<Span> spans_of(int64_t record) const;
+  // Neighbouring tensors of a record with the same decay setting are one span.
+  std::vector<AdamSpan> spans_of(int64_t record) const;
 
   Setup setup_;
   Blocks blocks_;
   StepSpace step_;
   std::vector<ExpertSpace> experts_;  // [device]
-  std::vector<std::vector<Span>> spans_;  // [record]
+  std::vector<std::vector<AdamSpan>> spans_;  // [record]
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // of the step or pass in hand
   int64_t wanted_ = 0;  // of the pass in hand

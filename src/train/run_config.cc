@@ -54,7 +54,7 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "what attention and routing take at a time", "tokens");
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
-        "weights and activations (optimizer state is fp32)");
+        "weights and activations; masters are fp32");
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
   t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
   t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
@@ -89,6 +89,8 @@ void declare_optim(RunConfig& c, OptionTable& t) {
   t.add("clip_norm", c.optim.clip_norm, kResults, "largest norm that clipping lets through");
   t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
         "an expert without tokens: AdamW of a zero gradient, or nothing");
+  t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
+        "how moments are kept; with bf16 weights 12, 8 or 6 bytes a parameter in all");
 }
 
 void declare_memory(RunConfig& c, OptionTable& t) {

@@ -16,6 +16,7 @@
 #include "data/example.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
+#include "optim/state_format.h"
 
 namespace pagoda {
 
@@ -72,6 +73,7 @@ struct RunConfig {
     ClipKind clip = ClipKind::kGlobal;
     double clip_norm = 1.0;
     UntouchedKind untouched = UntouchedKind::kExact;
+    StateFormat state = StateFormat::kFp32;
   } optim;
 
   struct Memory {

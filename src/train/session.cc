@@ -21,7 +21,7 @@ PageFile::Options file_options(const SessionOptions& options) {
 }  // namespace
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
-                        int devices) {
+                        int devices, StateFormat state) {
   RunShape shape;
   shape.num_layers = config.num_layers;
   shape.num_experts = config.num_experts;
@@ -37,7 +37,8 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, con
   for (const RecordSpec& record : table.records) {
     // Experts go round the devices; everything else is device 0's.
     const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
-    shape.records.push_back({record.num_elements, record.layer, record.expert, device});
+    const int64_t state_bytes = StateLayout(state, size.dtype, record.num_elements).bytes;
+    shape.records.push_back({record.num_elements, state_bytes, record.layer, record.expert, device});
   }
   shape.microbatches = size.microbatches;
   shape.microbatch_tokens = size.microbatch_tokens;
@@ -57,7 +58,7 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options.size, options.devices);
+  const RunShape shape = make_run_shape(config, table, options.size, options.devices, options.adam.state);
   return plan_memory(shape, PageTable(shape), options.size.training,
                      budget(config, table, options), kPageHeaderBytes);
 }
@@ -67,7 +68,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Stora
       table_(TensorTable::make(config)),
       options_(options),
       storage_(storage),
-      shape_(make_run_shape(config_, table_, options.size, options.devices)),
+      shape_(make_run_shape(config_, table_, options.size, options.devices, options.adam.state)),
       pages_(shape_) {}
 
 Session::~Session() {

@@ -30,7 +30,7 @@ struct SessionOptions {
 };
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
-                        int devices);
+                        int devices, StateFormat state);
 
 class Session {
  public:

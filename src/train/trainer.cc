@@ -62,6 +62,8 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.adam.weight_decay = config.optim.weight_decay;
   options.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
   options.adam.clip_norm = config.optim.clip_norm;
+  options.adam.state = config.optim.state;
+  options.adam.seed = static_cast<uint64_t>(config.train.seed);
   options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
   options.device_bytes = config.device_bytes();
@@ -152,6 +154,7 @@ Status Trainer::start_fresh() {
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
   checkpoint_.devices = options.devices;
   checkpoint_.dtype = dtype_name(options.size.dtype);
+  checkpoint_.state_format = state_format_name(options.adam.state);
   ASSIGN_OR_RETURN(session_, Session::create(folder_->config(), options, storage_));
   checkpoint_.store_id = session_->file().store_id();
   checkpoint_.record_steps.assign(session_->table().records.size(), 0);

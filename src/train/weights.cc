@@ -1,7 +1,5 @@
 #include "train/weights.h"
 
-#include <cstring>
-
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
 
@@ -28,62 +26,78 @@ Result<ModelConfig> config_of(const RunCheckpoint& checkpoint) {
   return ModelConfig::parse(checkpoint.model_json, "the checkpoint's config.json");
 }
 
-RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config) {
+DType dtype_of(const RunCheckpoint& checkpoint) {
+  return checkpoint.dtype == dtype_name(DType::kF32) ? DType::kF32 : DType::kBF16;
+}
+
+Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
+  StateFormat format;
+  if (parse_state_format(checkpoint.state_format, &format)) return format;
+  return Status(Exit::kMismatch,
+                strf("the checkpoint's optimizer state is \"%s\", which this version does not know; "
+                     "use the version that wrote it",
+                     checkpoint.state_format.c_str()));
+}
+
+RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, StateFormat state) {
   StepSize size;
   size.microbatches = checkpoint.microbatches;
   size.microbatch_tokens = checkpoint.microbatch_tokens;
-  size.dtype = checkpoint.dtype == dtype_name(DType::kF32) ? DType::kF32 : DType::kBF16;
+  size.dtype = dtype_of(checkpoint);
   return make_run_shape(config, TensorTable::make(config), size,
-                        static_cast<int>(checkpoint.devices));
+                        static_cast<int>(checkpoint.devices), state);
 }
 
 class CheckpointWeights final : public WeightSource {
  public:
-  CheckpointWeights(ModelConfig config, const RunCheckpoint& checkpoint,
+  CheckpointWeights(ModelConfig config, const RunCheckpoint& checkpoint, StateFormat state,
                     std::unique_ptr<PageFile> file)
       : config_(std::move(config)),
-        pages_(shape_of(checkpoint, config_)),
+        pages_(shape_of(checkpoint, config_, state)),
         table_(TensorTable::make(config_)),
+        dtype_(dtype_of(checkpoint)),
+        state_(state),
         file_(std::move(file)) {}
   const ModelConfig& config() const override { return config_; }
 
   Status read_record(int64_t record, float* out) override {
-    const PageId page = pages_.state(record);
-    const int64_t bytes = kPageHeaderBytes + pages_.pages[page].bytes;
-    if (buffer_.bytes() < bytes) {
-      ASSIGN_OR_RETURN(buffer_, HostMemory::allocate(bytes));
-    }
-    file_->read(page, buffer_.data(), Event()).wait();
-    RETURN_IF_ERROR(file_->status());
-    std::memcpy(out, buffer_.data() + kPageHeaderBytes,
-                static_cast<size_t>(table_.records[record].num_elements) * sizeof(float));
+    const StateLayout layout(state_, dtype_, table_.records[record].num_elements);
+    RETURN_IF_ERROR(read_page(pages_.weights(record), weights_page_));
+    RETURN_IF_ERROR(read_page(pages_.state(record), state_page_));
+    read_masters(layout, weights_page_.data() + kPageHeaderBytes,
+                 state_page_.data() + kPageHeaderBytes, 0, layout.num_elements, out);
     return Status();
   }
 
  private:
+  Status read_page(PageId page, HostMemory& memory) {
+    const int64_t bytes = kPageHeaderBytes + pages_.pages[page].bytes;
+    if (memory.bytes() < bytes) {
+      ASSIGN_OR_RETURN(memory, HostMemory::allocate(bytes));
+    }
+    file_->read(page, memory.data(), Event()).wait();
+    return file_->status();
+  }
+
   ModelConfig config_;
   PageTable pages_;
   TensorTable table_;
+  DType dtype_;
+  StateFormat state_;
   std::unique_ptr<PageFile> file_;
-  HostMemory buffer_;
+  HostMemory weights_page_, state_page_;
 };
 
-// Fills one record's pages on the host.
-Status fill_record(WeightSource& source, int64_t record, int64_t n, DType dtype, bool training,
-                   std::byte* weights, float* state, std::vector<float>& scratch) {
-  float* master = state;
-  if (!training) {
-    scratch.resize(static_cast<size_t>(n));
-    master = scratch.data();
-  }
-  RETURN_IF_ERROR(source.read_record(record, master));
-  if (dtype == DType::kF32) {
-    std::memcpy(weights, master, static_cast<size_t>(n) * sizeof(float));
+// Fills one record's pages on the host; state: nullptr without training.
+Status fill_record(WeightSource& source, int64_t record, const StateLayout& layout,
+                   std::byte* weights, std::byte* state, std::vector<float>& masters) {
+  masters.resize(static_cast<size_t>(layout.num_elements));
+  RETURN_IF_ERROR(source.read_record(record, masters.data()));
+  if (state != nullptr) {
+    begin_state(layout, masters.data(), weights, state);
   } else {
-    auto* rounded = reinterpret_cast<bf16*>(weights);
-    for (int64_t i = 0; i < n; ++i) rounded[i] = bf16_round_weight(master[i]);
+    begin_weights(layout, masters.data(), weights);
   }
-  if (training) std::memset(state + n, 0, static_cast<size_t>(n) * 2 * sizeof(float));
   return Status();
 }
 
@@ -96,7 +110,8 @@ std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder) {
 Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
                                                         Storage* storage) {
   ASSIGN_OR_RETURN(const ModelConfig config, config_of(checkpoint));
-  return Session::open_file(PageTable(shape_of(checkpoint, config)),
+  ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
+  return Session::open_file(PageTable(shape_of(checkpoint, config, state)),
                             {checkpoint.directories, checkpoint.file_name,
                              static_cast<int>(checkpoint.page_slots)},
                             storage, checkpoint.store_id, checkpoint.pages);
@@ -105,9 +120,10 @@ Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& che
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
                                                             Storage* storage) {
   ASSIGN_OR_RETURN(ModelConfig config, config_of(checkpoint));
+  ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
   ASSIGN_OR_RETURN(std::unique_ptr<PageFile> file, open_checkpoint_pages(checkpoint, storage));
   return std::unique_ptr<WeightSource>(
-      std::make_unique<CheckpointWeights>(std::move(config), checkpoint, std::move(file)));
+      std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(file)));
 }
 
 Status load_weights(WeightSource& source, Session& session) {
@@ -115,7 +131,7 @@ Status load_weights(WeightSource& source, Session& session) {
   const DType dtype = session.options().size.dtype;
   Stream& stream = session.executor().host_stream();
   Status outcome;  // written on the stream, read after it is synchronised
-  std::vector<float> scratch;
+  std::vector<float> masters;
   // Weights that only are read and all have a place on their device go there, never to disk.
   const bool stays = !training && session.memory().state_on_device;
   for (size_t r = 0; r < session.table().records.size(); ++r) {
@@ -127,11 +143,12 @@ Status load_weights(WeightSource& source, Session& session) {
     if (training) uses.push_back({session.pages().state(record), Place::host(), Access::kCreate});
     Lease lease = session.pager().acquire(uses, stream, 1);
     std::byte* weights = lease.data(0);
-    auto* state = training ? reinterpret_cast<float*>(lease.data(1)) : nullptr;
-    const int64_t n = session.table().records[r].num_elements;
-    stream.enqueue([&source, &outcome, &scratch, record, n, dtype, training, weights, state] {
+    std::byte* state = training ? lease.data(1) : nullptr;
+    const StateLayout layout(session.options().adam.state, dtype,
+                             session.table().records[r].num_elements);
+    stream.enqueue([&source, &outcome, &masters, record, layout, weights, state] {
       if (!outcome.ok()) return;
-      outcome = fill_record(source, record, n, dtype, training, weights, state, scratch);
+      outcome = fill_record(source, record, layout, weights, state, masters);
     });
     lease.release();
     if (!stays) continue;

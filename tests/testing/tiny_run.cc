@@ -78,7 +78,7 @@ std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses) {
     const int64_t n = session.table().records[r].num_elements;
     const auto record = static_cast<int64_t>(r);
     add_page(trainer, session.pages().weights(record), n * session.shape().dtype_bytes, sha);
-    add_page(trainer, session.pages().state(record), n * 12, sha);
+    add_page(trainer, session.pages().state(record), session.shape().records[r].state_bytes, sha);
   }
   return sha.hex();
 }

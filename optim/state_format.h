@@ -1,0 +1,52 @@
+// How a record's optimizer state is stored (optim.state). With bf16 weights a master is its weight
+// plus a signed 16-bit remainder, exactly (base/dtype.h); with fp32 weights it is the weight. So
+// per parameter, weight included, with bf16 weights:
+//
+//   fp32   moments as they are                                             12 bytes
+//   bf16   moments rounded stochastically to bf16                           8
+//   8bit   moments as 8-bit floats of their block's largest (moments.h)     6.03
+//
+// A state page holds, each part on a 64-byte border:
+//   remainders (n) int16            if weights are bf16
+//   m, v       (n) fp32, bf16 or 8-bit codes each
+//   scales     (ceil(n / kMomentBlock), 2) fp32, of m and v     8bit only
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace pagoda {
+
+enum class StateFormat : uint8_t { kFp32, kBf16, k8Bit };
+
+const char* state_format_name(StateFormat format);
+// Of such a name; false if it is none.
+bool parse_state_format(std::string_view name, StateFormat* format);
+
+inline constexpr int64_t kMomentBlock = 256;  // elements that share a scale
+
+// Where the parts of a record of n elements lie, in bytes from the page's start.
+struct StateLayout {
+  StateLayout() = default;
+  StateLayout(StateFormat format, DType weight_dtype, int64_t num_elements);
+
+  StateFormat format = StateFormat::kFp32;
+  DType weight_dtype = DType::kF32;
+  int64_t num_elements = 0;
+  int64_t remainders_at = 0, m_at = 0, v_at = 0, scales_at = 0;
+  int64_t bytes = 0;
+};
+
+// Rounds masters to weights.
+void begin_weights(const StateLayout& layout, const float* masters, void* weights);
+// Splits masters into weights and remainders, and sets the moments to zero.
+void begin_state(const StateLayout& layout, const float* masters, void* weights, void* state);
+
+// Masters [first, first + count) of a record.
+void read_masters(const StateLayout& layout, const void* weights, const void* state, int64_t first,
+                  int64_t count, float* masters);
+
+}  // namespace pagoda
