@@ -175,7 +175,7 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
     EXPECT_FALSE(directory.load(7).ok()) << "no " << key;
   }
   json newer = manifest;
-  newer["format"] = 3;
+  newer["format"] = 4;
   set_text(sim, path, sealed(newer));
   EXPECT_EQ(directory.load(7).status().code(), Exit::kMismatch);
   for (const char* text : {"", "\n", "null", "[1,2]", "\"\""}) {

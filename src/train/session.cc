@@ -38,7 +38,8 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, con
     // Experts go round the devices; everything else is device 0's.
     const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
     const int64_t state_bytes = StateLayout(state, size.dtype, record.num_elements).bytes;
-    shape.records.push_back({record.num_elements, state_bytes, record.layer, record.expert, device});
+    shape.records.push_back(
+        {record.num_elements, state_bytes, record.layer, record.expert, device});
   }
   shape.microbatches = size.microbatches;
   shape.microbatch_tokens = size.microbatch_tokens;
@@ -58,7 +59,8 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options.size, options.devices, options.adam.state);
+  const RunShape shape =
+      make_run_shape(config, table, options.size, options.devices, options.adam.state);
   return plan_memory(shape, PageTable(shape), options.size.training,
                      budget(config, table, options), kPageHeaderBytes);
 }

@@ -34,8 +34,8 @@ Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
   StateFormat format;
   if (parse_state_format(checkpoint.state_format, &format)) return format;
   return Status(Exit::kMismatch,
-                strf("the checkpoint's optimizer state is \"%s\", which this version does not know; "
-                     "use the version that wrote it",
+                strf("the checkpoint's optimizer state is \"%s\", which this version does not "
+                     "know; use the version that wrote it",
                      checkpoint.state_format.c_str()));
 }
 
