@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/bytes.h"
 #include "optim/adam.h"
 #include "optim/clip.h"
 #include "optim/schedule.h"
@@ -31,7 +32,7 @@ struct State {
     masters.randomise(71);
     begin(masters);
   }
-  void begin(const TestTensor& masters) {
+  void begin(TestTensor& masters) {
     begin_state(layout, masters.floats(), weights.data(), page.data());
   }
   std::byte* bytes() { return static_cast<std::byte*>(page.data()); }
