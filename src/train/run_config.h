@@ -16,6 +16,7 @@
 #include "data/example.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
+#include "plan/run_shape.h"
 
 namespace pagoda {
 
@@ -80,6 +81,8 @@ struct RunConfig {
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
   } memory;
+
+  PlanOptions plan;
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);

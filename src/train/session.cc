@@ -21,8 +21,9 @@ PageFile::Options file_options(const SessionOptions& options) {
 }  // namespace
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
-                        int devices) {
+                        int devices, const PlanOptions& plan) {
   RunShape shape;
+  shape.options = plan;
   shape.num_layers = config.num_layers;
   shape.num_experts = config.num_experts;
   shape.hidden_size = config.hidden_size;
@@ -57,7 +58,7 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options.size, options.devices);
+  const RunShape shape = make_run_shape(config, table, options.size, options.devices, options.plan);
   return plan_memory(shape, PageTable(shape), options.size.training,
                      budget(config, table, options), kPageHeaderBytes);
 }
@@ -67,7 +68,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Stora
       table_(TensorTable::make(config)),
       options_(options),
       storage_(storage),
-      shape_(make_run_shape(config_, table_, options.size, options.devices)),
+      shape_(make_run_shape(config_, table_, options.size, options.devices, options.plan)),
       pages_(shape_) {}
 
 Session::~Session() {
@@ -130,6 +131,7 @@ Status Session::allocate() try {
   setup.adam = options_.adam;
   setup.pager = pager_.get();
   setup.threads = options_.threads;
+  setup.prefetch = options_.plan.prefetch;
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
   executor_ = std::make_unique<Executor>(std::move(setup));
   return Status();
