@@ -22,6 +22,7 @@ struct Traffic {
   Link fetch, upload, download, write_back;
 
   Link& of(Move::Kind kind);
+  bool operator==(const Traffic&) const = default;
 };
 
 // A residency at the start of a run: every durable page is on disk, nothing anywhere else.
