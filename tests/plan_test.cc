@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plan/memory_plan.h"
+#include "plan/replay.h"
 
 namespace pagoda {
 namespace {
@@ -39,7 +40,7 @@ RunShape small_shape(int devices) {
 TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_expert) {
   TaskList tasks;
   const RunShape& shape = plan.shape();
-  for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, false, tasks);
+  for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, 1, false, tasks);
   plan.embed(tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     plan.forward_layer(l, tasks);
@@ -53,26 +54,14 @@ TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_exper
   return tasks;
 }
 
-// Runs the residency over the tasks; returns how often each page was fetched from disk.
-std::map<PageId, int> replay(const RunShape& shape, const PageTable& pages, const TaskList& tasks,
-                             const std::vector<SlotClass>& classes) {
-  std::vector<uint16_t> page_class;
-  for (const PageTable::Page& page : pages.pages) page_class.push_back(page.slot_class);
-  Residency residency(shape.devices, classes, page_class);
-  for (PageId p = 0; p < pages.pages.size(); ++p) {
-    if (pages.pages[p].durable) residency.set_on_disk(p);
-  }
+// How often each page is fetched from disk, with these slots.
+std::map<PageId, int> fetches_of(const RunShape& shape, const PageTable& pages,
+                                 const TaskList& tasks, const std::vector<SlotClass>& classes) {
+  Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
   std::map<PageId, int> fetches;
-  std::vector<Move> moves;
-  std::vector<int32_t> slots;
   for (const Task& task : tasks) {
-    const std::span<const PageUse> uses(task.uses.data(), task.num_uses);
-    moves.clear();
-    residency.acquire(uses, moves, slots);
-    residency.release(uses);
-    for (const Move& move : moves) fetches[move.page] += move.kind == Move::Kind::kFetch;
-    for (int i = 0; i < task.num_uses; ++i) {
-      if (task.dies >> i & 1) residency.discard(task.uses[i].page);
+    for (const Move& move : replay.place(task).moves) {
+      fetches[move.page] += move.kind == Move::Kind::kFetch;
     }
   }
   return fetches;
@@ -97,7 +86,8 @@ TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
   ASSERT_TRUE(tight.ok()) << tight.status().message();
   EXPECT_FALSE(tight->state_on_device);
   const StepPlan plan(shape, pages, {});
-  replay(shape, pages, step(plan, {300, 0, 1, 256, 643}), tight->classes);  // aborts if too small
+  // Aborts if there are too few slots.
+  fetches_of(shape, pages, step(plan, {300, 0, 1, 256, 643}), tight->classes);
   for (int d = 0; d < shape.devices; ++d) {
     EXPECT_LE(12345 + tight->device_slot_bytes[d], budget.device_bytes);
   }
@@ -129,7 +119,7 @@ TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {
   for (const Task& task : step(plan, tokens)) {
     if (task.kind != TaskKind::kAdam) tasks.push_back(task);
   }
-  const auto fetches = replay(shape, pages, tasks, tight->classes);
+  const auto fetches = fetches_of(shape, pages, tasks, tight->classes);
   for (int64_t l : {0, 2}) {
     for (int64_t e = 0; e < 5; ++e) {
       const auto at = fetches.find(pages.weights(shape.expert(l, e)));

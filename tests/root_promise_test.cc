@@ -219,6 +219,38 @@ TEST_P(Formats, SameBitsPagedAndResumed) {
 
 INSTANTIATE_TEST_SUITE_P(Fewer, Formats, testing::Values(StateFormat::kBf16, StateFormat::k8Bit));
 
+// The order of a step is a matter of time alone. Budgets are the smallest, so whole layers fit, and
+// nothing else.
+TEST(RootPromise, PlanOptions) {
+  struct Case {
+    const char* what;
+    PlanOptions plan;
+  };
+  const Case cases[] = {{"no prefetch", {.prefetch = false}},
+                        {"optimizer at the end", {.optimizer_at_end = true}},
+                        {"whole layers", {.whole_layers = true}},
+                        {"all of them", {false, true, true}}};
+  for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    const std::string expected =
+        clip == ClipKind::kGlobal ? global_reference() : reference(clip);
+    for (const Case& c : cases) {
+      for (int64_t devices : {1, 2}) {
+        SCOPED_TRACE(testing::Message() << c.what << ", " << devices << " devices");
+        TinyRun run;
+        run.config().optim.clip = clip;
+        run.config().plan = c.plan;
+        run.config().train.host_devices = devices;
+        run.use_minimum_budgets();
+        SimStorage storage(77);
+        const Outcome outcome = run_to_end(run.config(), &storage, devices == 1 ? 3 : -1);
+        ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+        EXPECT_EQ(outcome.sha256, expected);
+        expect_paged(outcome);
+      }
+    }
+  }
+}
+
 TEST(RootPromise, Fp32AndSkippedExperts) {
   auto hash = [](bool minimum) {
     TinyRun run(DType::kF32);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "plan/step_schedule.h"
+
 namespace pagoda {
 namespace {
 
@@ -9,25 +11,50 @@ bool is_exchange(const PageTable::Class& info) {
   return info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound;
 }
 
+// Every record owes an update with a gradient, until it is paid.
+class AllOwe final : public Debts {
+ public:
+  explicit AllOwe(size_t records) : owed_(records, 1) {}
+  int64_t owed(int64_t record) const override { return owed_[record]; }
+  bool has_gradient(int64_t record) const override { return owed_[record] > 0; }
+  bool due(int64_t) const override { return false; }
+  void pay(int64_t record) { owed_[record] = 0; }
+
+ private:
+  std::vector<int64_t> owed_;
+};
+
 // All tasks of a step in which every expert gets tokens.
 TaskList whole_step(const StepPlan& plan) {
   const RunShape& shape = plan.shape();
   const bool training = plan.options().training;
+  AllOwe debts(training ? shape.records.size() : 0);
+  StepSchedule schedule(
+      &plan, training ? &debts : nullptr, nullptr,
+      training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
   const std::vector<int64_t> one_each(shape.num_experts, 1);
   TaskList tasks;
-  if (training) {
-    for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, true, tasks);
-  }
-  plan.embed(tasks);
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    plan.forward_layer(l, tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, one_each, tasks);
-  }
-  plan.head(tasks);
-  if (!training) return tasks;
-  for (int64_t l = shape.num_layers - 1; l >= 0; --l) plan.backward_layer(l, one_each, tasks);
-  plan.embed_backward(tasks);
+  walk(schedule, std::vector(shape.num_layers, one_each), [&](const StepPiece& piece) {
+    for (const Task& task : piece.tasks) {
+      if (task.kind == TaskKind::kAdam) debts.pay(task.record);
+      tasks.push_back(task);
+    }
+  });
   return tasks;
+}
+
+// Slots of a layer's experts, where they are brought up together.
+void hold_whole_layers(const RunShape& shape, const PageTable& pages,
+                       std::vector<SlotClass>& slots) {
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int32_t> experts(shape.devices, 0);
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      const int device = shape.records[shape.expert(l, e)].device;
+      int32_t& held =
+          slots[pages.pages[pages.weights(shape.expert(l, e))].slot_class].device_slots[device];
+      held = std::max(held, ++experts[device]);
+    }
+  }
 }
 
 // Fewest slots of every class at every place.
@@ -51,6 +78,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
       }
     }
   }
+  if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
   // A page on its way up and an evicted one on its way down pass through the host at a time.
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];

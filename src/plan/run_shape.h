@@ -6,6 +6,18 @@
 
 namespace pagoda {
 
+// Switches of the order of a step, to measure what each part of it is worth. None changes a bit of
+// the result.
+struct PlanOptions {
+  // false: a page is brought up when the task that wants it is next to compute, and not before.
+  bool prefetch = true;
+  // true: a step ends with the optimizer's part of it, and the next begins after that.
+  bool optimizer_at_end = false;
+  // true: all experts of a layer are brought up before the first of them computes, whether tokens
+  // chose them or not.
+  bool whole_layers = false;
+};
+
 // One record (model/tensors.h) as planning sees it.
 struct RecordShape {
   int64_t num_elements = 0;
@@ -33,6 +45,7 @@ struct RunShape {
   int64_t microbatch_tokens = 0;   // T
   int64_t row_block = 0;           // rows of an expert handled at once
   int devices = 1;                 // device 0 computes everything but experts
+  PlanOptions options;
 
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }

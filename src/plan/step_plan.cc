@@ -20,11 +20,12 @@ Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatc
   return task;
 }
 
-void StepPlan::adam(int64_t record, bool has_gradient, TaskList& tasks) const {
+void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const {
   const RecordShape& shape = shape_.records[record];
   Task t = task(TaskKind::kAdam, Phase::kOptimize, shape.layer, -1);
   t.expert = static_cast<int32_t>(shape.expert);
   t.record = record;
+  t.updates = updates;
   t.device = static_cast<uint8_t>(shape.device);
   t.on_host = !options_.state_on_device;
   const Place place = t.on_host ? Place::host() : Place::on_device(shape.device);
@@ -34,15 +35,25 @@ void StepPlan::adam(int64_t record, bool has_gradient, TaskList& tasks) const {
   tasks.push_back(t);
 }
 
+Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(kind, phase, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.use(pages_.weights(record), Place::on_device(shape.device), Access::kRead);
+  return t;
+}
+
 void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const {
   for (int64_t record : records) {
-    const RecordShape& shape = shape_.records[record];
-    Task t = task(TaskKind::kPrefetch, Phase::kForward, shape.layer, -1);
-    t.expert = static_cast<int32_t>(shape.expert);
-    t.record = record;
-    t.device = static_cast<uint8_t>(shape.device);
-    t.use(pages_.weights(record), Place::on_device(shape.device), Access::kRead);
-    tasks.push_back(t);
+    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record));
+  }
+}
+
+void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
+  for (int64_t e = 0; e < shape_.num_experts; ++e) {
+    tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e)));
   }
 }
 
@@ -86,6 +97,7 @@ void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_
   std::vector<Task> combines;
   size_t combined = 0;
   int64_t first_row = 0;
+  if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     const int64_t record = shape_.expert(layer, e);
     const int device = shape_.records[record].device;
@@ -155,7 +167,7 @@ void StepPlan::gradient(int64_t record, TaskList& tasks) const {
   t.device = static_cast<uint8_t>(shape.device);
   t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
   tasks.push_back(t);
-  if (options_.eager_adam) adam(record, true, tasks);
+  if (options_.eager_adam) adam(record, 1, true, tasks);
 }
 
 void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,

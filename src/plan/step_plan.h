@@ -31,9 +31,9 @@ class StepPlan {
   StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
       : shape_(shape), pages_(pages), options_(options) {}
 
-  // Optimizer steps of one record. `has_gradient`: its gradient page waits to be applied.
-  void adam(int64_t record, bool has_gradient, TaskList& tasks) const;
-  // Brings up the weights of these records on their devices.
+  // `updates` optimizer steps of one record. `has_gradient`: its gradient page waits to be applied.
+  void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
+  // Brings up the weights of these records on their devices, ahead of their use.
   void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
 
   void embed(TaskList& tasks) const;
@@ -55,6 +55,8 @@ class StepPlan {
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   void expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert, bool backward,
                      TaskList& tasks) const;
+  void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
+  Task weights_task(TaskKind kind, Phase phase, int64_t record) const;
   void gradient(int64_t record, TaskList& tasks) const;
 
   RunShape shape_;

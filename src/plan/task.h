@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "offload/residency.h"
@@ -13,6 +14,7 @@ namespace pagoda {
 enum class TaskKind : uint8_t {
   kAdam,               // optimizer steps of one record, up to the newest
   kPrefetch,           // no work: its pages are brought up ahead of use
+  kBring,              // no work: its pages are brought up before later work of the device
   kEmbed,              // tokens -> layer_input(0)
   kAttention,          // layer_input -> middle
   kCachedAttention,    // likewise, over the cached keys of the tokens before
@@ -36,6 +38,7 @@ enum class TaskKind : uint8_t {
   kEmbedBackward,
   kGradient,           // a record's finished fp32 gradient -> its gradient page, and its norm
 };
+inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };
 
@@ -50,12 +53,14 @@ struct Task {
   int32_t expert = -1;
   int32_t microbatch = -1;
   int64_t record = -1;     // kAdam, kGradient, kExpert
+  int64_t updates = 0;     // kAdam: optimizer steps it pays
   int64_t first_row = 0;   // block of an expert: offset into its rows
   int64_t rows = 0;
   std::array<PageUse, 4> uses{};
   uint8_t num_uses = 0;
   uint8_t dies = 0;  // bit i: the content of uses[i] is not needed after this task
 
+  std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
   void use(PageId page, Place place, Access access, bool last_use = false) {
     dies |= static_cast<uint8_t>(last_use) << num_uses;
     uses[num_uses++] = {page, place, access};

@@ -117,12 +117,22 @@ Blocks::Documents Executor::documents(int64_t microbatch) const {
   return {batch_->document_start[microbatch]};
 }
 
+// Without prefetch a page is brought up once everything before the task that wants it is done.
+bool Executor::waits_to_bring(const Task& task) const {
+  if (setup_.prefetch || task.on_host) return false;
+  for (const PageUse& use : task.used()) {
+    const bool there = setup_.pager->residency().valid_at(use.page, use.place);
+    if (use.access != Access::kCreate && !there) return true;
+  }
+  return false;
+}
+
 void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation) {
   for (const Task& task : tasks) {
     Stream& s = stream_of(task);
+    if (waits_to_bring(task)) s.synchronize();
     {
-      const Lease lease =
-          setup_.pager->acquire({task.uses.data(), task.num_uses}, s, generation);
+      const Lease lease = setup_.pager->acquire(task.used(), s, generation);
       enqueue(task, lease, s, ledger);
     }
     for (int i = 0; i < task.num_uses; ++i) {
@@ -141,7 +151,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   };
   const ExpertSpace& expert = experts_[task.device];
   switch (task.kind) {
-    case TaskKind::kPrefetch: return;
+    case TaskKind::kPrefetch:
+    case TaskKind::kBring: return;
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
     case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
     case TaskKind::kAttention:

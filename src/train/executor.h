@@ -59,6 +59,7 @@ class Executor {
     std::vector<int> record_device;  // who computes each record
     Pager* pager = nullptr;        // not owned
     int threads = 1;               // of the optimizer on the host
+    bool prefetch = true;          // false: a device's next task waits for it before it is issued
   };
 
   static constexpr int kStreamsPerDevice = 2;  // compute, prefetch; besides, the optimizer's one
@@ -111,6 +112,7 @@ class Executor {
   void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
+  bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
 
   // Neighbouring tensors of a record with the same decay setting are one span.

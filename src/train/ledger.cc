@@ -27,8 +27,9 @@ void Ledger::touch(int64_t record) {
   gradient_of_[record] = count_;
 }
 
-bool Ledger::owes(int64_t record) const {
-  return skip_untouched_ ? has_gradient(record) : paid_[record] < count_;
+int64_t Ledger::owed(int64_t record) const {
+  if (skip_untouched_) return has_gradient(record) ? 1 : 0;
+  return count_ - paid_[record];
 }
 
 bool Ledger::due(int64_t record) const {

@@ -13,9 +13,11 @@
 #include <deque>
 #include <vector>
 
+#include "plan/debts.h"
+
 namespace pagoda {
 
-class Ledger {
+class Ledger final : public Debts {
  public:
   static constexpr int64_t kMostMissed = 64;
 
@@ -33,10 +35,10 @@ class Ledger {
   // Starts update updates() + 1. Records marked with touch() until the next begin() belong to it.
   void begin(double learning_rate, float clip_factor);
   void touch(int64_t record);
-  bool has_gradient(int64_t record) const { return gradient_of_[record] != 0; }
-  bool owes(int64_t record) const;
+  int64_t owed(int64_t record) const override;
+  bool has_gradient(int64_t record) const override { return gradient_of_[record] != 0; }
   // True when the debt has grown to kMostMissed updates.
-  bool due(int64_t record) const;
+  bool due(int64_t record) const override;
   // The steps the record owes, oldest first; they count as paid.
   std::vector<Step> pay(int64_t record);
 

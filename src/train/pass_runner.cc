@@ -17,7 +17,7 @@ PassRunner::PassRunner(Session* session)
     : session_(*session),
       plan_(one_microbatch(session->shape()), session->pages(),
             {.training = false, .generating = true}),
-      forecast_(*session) {}
+      forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
 std::vector<int64_t> PassRunner::read_routing() {
   std::vector<int32_t> counts;
@@ -28,23 +28,17 @@ std::vector<int64_t> PassRunner::read_routing() {
 
 Status PassRunner::run_tasks(bool with_logits) {
   Executor& executor = session_.executor();
-  TaskList tasks;
-  plan_.embed(tasks);
-  for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
-    const bool moe = session_.shape().is_moe[l];
-    if (moe) forecast_.prefetch(plan_, l, tasks);
-    plan_.forward_layer(l, tasks);
-    executor.run(tasks, nullptr, kGeneration);
-    tasks.clear();
+  StepSchedule schedule(
+      &plan_, nullptr, &forecast_,
+      with_logits ? StepSchedule::Extent::kForward : StepSchedule::Extent::kLayers);
+  for (StepPiece piece; schedule.next(piece);) {
+    executor.run(piece.tasks, nullptr, kGeneration);
     RETURN_IF_ERROR(session_.pager().status());
-    if (!moe) continue;
+    if (piece.then != StepPiece::Then::kResolve) continue;
     const std::vector<int64_t> tokens_per_expert = read_routing();
-    executor.set_routing(l, tokens_per_expert);
-    forecast_.note(l, tokens_per_expert);
-    plan_.forward_experts(l, tokens_per_expert, tasks);
+    executor.set_routing(piece.layer, tokens_per_expert);
+    schedule.resolve(tokens_per_expert);
   }
-  if (with_logits) plan_.head(tasks);
-  executor.run(tasks, nullptr, kGeneration);
   return Status();
 }
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "train/expert_forecast.h"
+#include "plan/step_schedule.h"
 #include "train/session.h"
 
 namespace pagoda {

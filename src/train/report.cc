@@ -136,8 +136,7 @@ Status check_machine_memory(const ModelConfig& config, const SessionOptions& opt
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape =
-      make_run_shape(config, table, options.size, options.devices, options.adam.state);
+  const RunShape shape = make_run_shape(config, table, options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
          options.devices *
@@ -149,8 +148,7 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
                                      const MemoryPlan& memory) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape =
-      make_run_shape(config, table, options.size, options.devices, options.adam.state);
+  const RunShape shape = make_run_shape(config, table, options);
   const PageTable pages(shape);
   std::vector<PageSpec> specs;
   for (const PageTable::Page& page : pages.pages) {

@@ -103,6 +103,16 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
 }
 
+void declare_plan(RunConfig& c, OptionTable& t) {
+  t.section("plan", "Order of a step, to measure what each part of it is worth");
+  t.add("prefetch", c.plan.prefetch, kRunOnly,
+        "bring pages up ahead of use; false: when the next task wants them");
+  t.add("optimizer_at_end", c.plan.optimizer_at_end, kRunOnly,
+        "the optimizer runs between steps, not beside them");
+  t.add("whole_layers", c.plan.whole_layers, kRunOnly,
+        "bring up all experts of a layer before any of them computes");
+}
+
 Status refuse(const std::string& key, const std::string& value, const std::string& why) {
   return Status(Exit::kUsage, key + " = " + value + ": " + why);
 }
@@ -213,6 +223,7 @@ void RunConfig::declare(OptionTable& table) {
   declare_sample(*this, table);
   declare_optim(*this, table);
   declare_memory(*this, table);
+  declare_plan(*this, table);
 }
 
 Status RunConfig::validate() const {

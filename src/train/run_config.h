@@ -17,6 +17,7 @@
 #include "offload/storage.h"
 #include "optim/schedule.h"
 #include "optim/state_format.h"
+#include "plan/run_shape.h"
 
 namespace pagoda {
 
@@ -82,6 +83,8 @@ struct RunConfig {
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
   } memory;
+
+  PlanOptions plan;
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);

@@ -20,9 +20,11 @@ PageFile::Options file_options(const SessionOptions& options) {
 
 }  // namespace
 
-RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
-                        int devices, StateFormat state) {
+RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
+                        const SessionOptions& options) {
+  const StepSize& size = options.size;
   RunShape shape;
+  shape.options = options.plan;
   shape.num_layers = config.num_layers;
   shape.num_experts = config.num_experts;
   shape.hidden_size = config.hidden_size;
@@ -36,15 +38,15 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, con
   }
   for (const RecordSpec& record : table.records) {
     // Experts go round the devices; everything else is device 0's.
-    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
-    const int64_t state_bytes = StateLayout(state, size.dtype, record.num_elements).bytes;
+    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % options.devices);
+    const StateLayout state(options.adam.state, size.dtype, record.num_elements);
     shape.records.push_back(
-        {record.num_elements, state_bytes, record.layer, record.expert, device});
+        {record.num_elements, state.bytes, record.layer, record.expert, device});
   }
   shape.microbatches = size.microbatches;
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
-  shape.devices = devices;
+  shape.devices = options.devices;
   return shape;
 }
 
@@ -59,8 +61,7 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape =
-      make_run_shape(config, table, options.size, options.devices, options.adam.state);
+  const RunShape shape = make_run_shape(config, table, options);
   return plan_memory(shape, PageTable(shape), options.size.training,
                      budget(config, table, options), kPageHeaderBytes);
 }
@@ -70,7 +71,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Stora
       table_(TensorTable::make(config)),
       options_(options),
       storage_(storage),
-      shape_(make_run_shape(config_, table_, options.size, options.devices, options.adam.state)),
+      shape_(make_run_shape(config_, table_, options)),
       pages_(shape_) {}
 
 Session::~Session() {
@@ -133,6 +134,7 @@ Status Session::allocate() try {
   setup.adam = options_.adam;
   setup.pager = pager_.get();
   setup.threads = options_.threads;
+  setup.prefetch = options_.plan.prefetch;
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
   executor_ = std::make_unique<Executor>(std::move(setup));
   return Status();

@@ -26,11 +26,12 @@ struct SessionOptions {
   std::string file_name = "pages";       // in each of them
   int page_slots = 2;
   bool eager_adam = false;
+  PlanOptions plan;
   const char* lower = MemoryBudget().lower;
 };
 
-RunShape make_run_shape(const ModelConfig& config, const TensorTable& table, const StepSize& size,
-                        int devices, StateFormat state);
+RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
+                        const SessionOptions& options);
 
 class Session {
  public:

@@ -15,13 +15,9 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
       plan_(session->shape(), session->pages(),
             {.training = true,
              .state_on_device = session->memory().state_on_device,
-             .eager_adam = eager_}),
+             .eager_adam = eager_ && !session->shape().options.optimizer_at_end}),
       forward_plan_(session->shape(), session->pages(), {.training = false}),
-      forecast_(*session) {}
-
-int64_t StepRunner::records_of_layer(int64_t layer) const {
-  return 1 + (session_.config().is_moe_layer(layer) ? session_.config().num_experts : 0);
-}
+      forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
 void StepRunner::run(const TaskList& tasks) {
   for (const Task& task : tasks) {
@@ -32,110 +28,84 @@ void StepRunner::run(const TaskList& tasks) {
   session_.executor().run(tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
 }
 
-void StepRunner::pay(int64_t record, TaskList& tasks) {
-  if (ledger_.owes(record)) plan_.adam(record, ledger_.has_gradient(record), tasks);
-}
-
-// Gradients that wait, and debts that have grown too old.
-void StepRunner::pay_due(int64_t first_record, int64_t last_record, TaskList& tasks) {
-  for (int64_t r = first_record; r < last_record; ++r) {
-    const bool dense = session_.shape().records[r].expert < 0;
-    if (dense || ledger_.has_gradient(r) || ledger_.due(r)) pay(r, tasks);
-  }
-}
-
-Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
-                                                        const StepBatch& batch) {
+// Shares of the step's tokens, and room for what routing will choose.
+StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   const RunShape& shape = session_.shape();
+  const int64_t t = shape.microbatch_tokens;
   Forward forward;
-  forward.tokens_per_expert.resize(shape.num_layers);
   forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
-  std::vector<double> prob_means(forward.fractions.size(), 0.0);
-  count_tokens(forward, batch);
-  session_.executor().begin_step(batch);
-  TaskList tasks;
-  pay_due(0, shape.layer_record[0] + records_of_layer(0), tasks);
-  plan.embed(tasks);
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    // Optimizer work runs a layer ahead of the computation.
-    const int64_t next = shape.layer_record[l] + records_of_layer(l);
-    pay_due(next, l + 1 < shape.num_layers ? next + records_of_layer(l + 1) : next + 1, tasks);
-    if (shape.is_moe[l]) forecast_.prefetch(plan, l, tasks);
-    plan.forward_layer(l, tasks);
-    run(tasks);
-    tasks.clear();
-    RETURN_IF_ERROR(session_.pager().status());
-    if (!shape.is_moe[l]) continue;
-    add_routing(forward, prob_means, l);
-    for (int64_t e = 0; e < shape.num_experts; ++e) {
-      if (forward.tokens_per_expert[l][e] > 0) pay(shape.expert(l, e), tasks);
-    }
-    plan.forward_experts(l, forward.tokens_per_expert[l], tasks);
-  }
-  run(tasks);
-  finish_aux(forward, prob_means);
-  return forward;
-}
-
-Result<StepRunner::Forward> StepRunner::forward(const StepPlan& plan, const StepBatch& batch,
-                                                double learning_rate) {
-  ASSIGN_OR_RETURN(Forward forward, forward_layers(plan, batch));
-  // All older debts are paid; the first gradient of this step is the head's.
-  if (eager_ && plan.options().training) ledger_.begin(learning_rate, 1.0f);
-  TaskList tasks;
-  plan.head(tasks);
-  run(tasks);
-  for (double sum : session_.executor().loss_sums()) forward.loss += sum;
-  forward.loss /= std::max(batch.total_weight, 1e-30);
-  RETURN_IF_ERROR(session_.pager().status());
-  return forward;
-}
-
-Status StepRunner::evaluate_layers(const StepBatch& batch) {
-  const auto forward = forward_layers(forward_plan_, batch);
-  session_.executor().synchronize();
-  return forward.status();
-}
-
-void StepRunner::count_tokens(Forward& forward, const StepBatch& batch) const {
-  const int64_t microbatches = session_.shape().microbatches;
-  const int64_t t = session_.shape().microbatch_tokens;
-  const auto all = static_cast<double>(std::max<int64_t>(
-      1, batch.unpadded_tokens(0, microbatches * t)));
-  for (int64_t b = 0; b < microbatches; ++b) {
+  forward.prob_means = forward.fractions;
+  const auto all = static_cast<double>(
+      std::max<int64_t>(1, batch.unpadded_tokens(0, shape.microbatches * t)));
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
     const auto tokens = static_cast<double>(batch.unpadded_tokens(b * t, (b + 1) * t));
     forward.shares.push_back(tokens / all);
     forward.rows.push_back(
         std::max(1.0, tokens * static_cast<double>(session_.config().num_moe_layers())));
   }
+  session_.executor().begin_step(batch);
+  return forward;
 }
 
-// What the layer's routing chose: resolves the plan, and adds to the balance loss's means.
-void StepRunner::add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer) {
+// Runs a pass; tells the schedule, the ledger and the executor what they learn of each other.
+Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, double learning_rate,
+                        Forward& forward) {
+  const bool training = plan.options().training;
+  StepSchedule schedule(&plan, &ledger_, &forecast_, extent);
+  for (StepPiece piece; schedule.next(piece);) {
+    run(piece.tasks);
+    RETURN_IF_ERROR(session_.pager().status());
+    switch (piece.then) {
+      case StepPiece::Then::kGoOn: break;
+      case StepPiece::Then::kResolve:
+        schedule.resolve(add_routing(piece.layer, forward));
+        break;
+      case StepPiece::Then::kLayersDone:
+        if (eager_ && training) ledger_.begin(learning_rate, 1.0f);
+        break;
+      case StepPiece::Then::kForwardDone:
+        if (training) session_.executor().set_aux_gradient(aux_gradient(forward));
+        break;
+    }
+  }
+  forward.tokens_per_expert = schedule.tokens_per_expert();
+  return Status();
+}
+
+Status StepRunner::evaluate_layers(const StepBatch& batch) {
+  Forward forward = begin(batch);
+  const Status status = pass(forward_plan_, StepSchedule::Extent::kLayers, 0, forward);
+  session_.executor().synchronize();
+  return status;
+}
+
+// What the layer's routing chose; adds to the balance loss's means.
+std::vector<int64_t> StepRunner::add_routing(int64_t layer, Forward& forward) {
   const RunShape& shape = session_.shape();
   std::vector<int32_t> counts;
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
-  std::vector<int64_t>& tokens = forward.tokens_per_expert[layer];
-  tokens.assign(shape.num_experts, 0);
+  std::vector<int64_t> tokens(shape.num_experts, 0);
   for (size_t i = 0; i < counts.size(); ++i) {
     const double rows = forward.rows[i / shape.num_experts];
     tokens[i % shape.num_experts] += counts[i];
     forward.fractions[i] += counts[i] / rows;
-    prob_means[i] += prob_sums[i] / rows;
+    forward.prob_means[i] += prob_sums[i] / rows;
   }
   session_.executor().set_routing(layer, tokens);
-  forecast_.note(layer, tokens);
+  return tokens;
 }
 
-// Balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e] P[e], f and P means over
-// the tokens of all MoE layers without padding, per microbatch; microbatches weigh by their share
-// of the step's tokens.
-void StepRunner::finish_aux(Forward& forward, const std::vector<double>& prob_means) {
+// Cross-entropy, and the balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e]
+// P[e], f and P means over the tokens of all MoE layers without padding, per microbatch;
+// microbatches weigh by their share of the step's tokens.
+void StepRunner::add_losses(const StepBatch& batch, Forward& forward) {
   const RunShape& shape = session_.shape();
-  for (size_t i = 0; i < prob_means.size(); ++i) {
+  for (double sum : session_.executor().loss_sums()) forward.loss += sum;
+  forward.loss /= std::max(batch.total_weight, 1e-30);
+  for (size_t i = 0; i < forward.prob_means.size(); ++i) {
     forward.aux_loss += static_cast<double>(shape.num_experts) * forward.fractions[i] *
-                        prob_means[i] * forward.shares[i / shape.num_experts];
+                        forward.prob_means[i] * forward.shares[i / shape.num_experts];
   }
 }
 
@@ -150,22 +120,6 @@ std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
                                           forward.fractions[i]));
   }
   return gradient;
-}
-
-Status StepRunner::backward(const Forward& forward) {
-  const RunShape& shape = session_.shape();
-  session_.executor().set_aux_gradient(aux_gradient(forward));
-  for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
-    TaskList tasks;
-    plan_.backward_layer(l, forward.tokens_per_expert[l], tasks);
-    run(tasks);
-    RETURN_IF_ERROR(session_.pager().status());
-  }
-  TaskList tasks;
-  plan_.embed_backward(tasks);
-  run(tasks);
-  session_.executor().synchronize();
-  return session_.pager().status();
 }
 
 StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
@@ -205,34 +159,46 @@ Status StepRunner::check_finite() const {
                 "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
 }
 
+// The optimizer's part of a step that does not wait for the next one.
+Status StepRunner::optimize() {
+  TaskList tasks;
+  pay_due(plan_, ledger_, 0, static_cast<int64_t>(session_.shape().records.size()), tasks);
+  run(tasks);
+  session_.executor().synchronize();
+  RETURN_IF_ERROR(session_.pager().status());
+  return check_finite();
+}
+
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   CHECK(batch.total_weight > 0, "a step without anything to train");
   touched_.clear();
-  const auto forward = this->forward(plan_, batch, learning_rate);
-  const Status status = forward.ok() ? backward(forward.value()) : forward.status();
-  if (!status.ok()) {
-    session_.executor().synchronize();  // work that is queued still reads the batch
-    return status;
-  }
+  Forward forward = begin(batch);
+  const Status status = pass(plan_, StepSchedule::Extent::kStep, learning_rate, forward);
+  session_.executor().synchronize();  // work that is queued still reads the batch
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(session_.pager().status());
   RETURN_IF_ERROR(check_finite());
-  StepResult result = finish(forward.value(), learning_rate);
+  add_losses(batch, forward);
+  StepResult result = finish(forward, learning_rate);
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
+  if (session_.shape().options.optimizer_at_end) RETURN_IF_ERROR(optimize());
   return result;
 }
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
-  const auto forward = this->forward(forward_plan_, batch, 0);
+  Forward forward = begin(batch);
+  const Status status = pass(forward_plan_, StepSchedule::Extent::kForward, 0, forward);
   session_.executor().synchronize();
-  if (!forward.ok()) return forward.status();
-  return LossSum{forward.value().loss * batch.total_weight, batch.total_weight};
+  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(session_.pager().status());
+  add_losses(batch, forward);
+  return LossSum{forward.loss * batch.total_weight, batch.total_weight};
 }
 
 Status StepRunner::settle() {
   TaskList tasks;
-  for (size_t r = 0; r < session_.shape().records.size(); ++r) {
-    pay(static_cast<int64_t>(r), tasks);
-  }
+  pay_all(plan_, ledger_, tasks);
   run(tasks);
   session_.executor().synchronize();
   RETURN_IF_ERROR(session_.pager().status());

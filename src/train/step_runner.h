@@ -1,5 +1,5 @@
-// One step, from a batch to a report: generates the plan piece by piece as routing becomes known,
-// hands it to the executor, and keeps the optimizer's ledger.
+// One step, from a batch to a report: hands the pieces of the plan to the executor as routing
+// becomes known, and keeps the optimizer's ledger.
 //
 // Deferred updates (clip = global): gradients wait as pages until the norm over all of them is
 // known at the end of the step; each record's Adam runs in the next forward, one layer ahead of its
@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "train/expert_forecast.h"
+#include "plan/step_schedule.h"
 #include "train/ledger.h"
 #include "train/session.h"
 
@@ -58,22 +58,19 @@ class StepRunner {
     std::vector<double> shares;     // (M) of the step's tokens; padding is none
     std::vector<double> rows;       // (M) tokens times MoE layers, at least 1
     std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers
+    std::vector<double> prob_means;  // (M, E) mean probability of each expert, likewise
     std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
   };
-  Result<Forward> forward(const StepPlan& plan, const StepBatch& batch, double learning_rate);
-  Result<Forward> forward_layers(const StepPlan& plan, const StepBatch& batch);
-  void count_tokens(Forward& forward, const StepBatch& batch) const;
-  Status backward(const Forward& forward);
-  void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
-  void finish_aux(Forward& forward, const std::vector<double>& prob_means);
+  Forward begin(const StepBatch& batch);
+  Status pass(const StepPlan& plan, StepSchedule::Extent extent, double learning_rate,
+              Forward& forward);
+  std::vector<int64_t> add_routing(int64_t layer, Forward& forward);
+  void add_losses(const StepBatch& batch, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
   StepResult finish(const Forward& forward, double learning_rate);
-
-  void pay(int64_t record, TaskList& tasks);
-  void pay_due(int64_t first_record, int64_t last_record, TaskList& tasks);
+  Status optimize();
   void run(const TaskList& tasks);
-  int64_t records_of_layer(int64_t layer) const;
 
   Session& session_;
   Ledger& ledger_;

@@ -40,12 +40,13 @@ Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
 }
 
 RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, StateFormat state) {
-  StepSize size;
-  size.microbatches = checkpoint.microbatches;
-  size.microbatch_tokens = checkpoint.microbatch_tokens;
-  size.dtype = dtype_of(checkpoint);
-  return make_run_shape(config, TensorTable::make(config), size,
-                        static_cast<int>(checkpoint.devices), state);
+  SessionOptions options;
+  options.size.microbatches = checkpoint.microbatches;
+  options.size.microbatch_tokens = checkpoint.microbatch_tokens;
+  options.size.dtype = dtype_of(checkpoint);
+  options.adam.state = state;
+  options.devices = static_cast<int>(checkpoint.devices);
+  return make_run_shape(config, TensorTable::make(config), options);
 }
 
 class CheckpointWeights final : public WeightSource {

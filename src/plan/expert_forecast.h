@@ -2,25 +2,28 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "offload/residency.h"
 #include "plan/step_plan.h"
-#include "train/session.h"
 
 namespace pagoda {
 
 class ExpertForecast {
  public:
-  explicit ExpertForecast(const Session& session);
+  // `classes`: the slots of plan_memory.
+  ExpertForecast(const RunShape& shape, const PageTable& pages,
+                 const std::vector<SlotClass>& classes);
 
   // What a layer's routing chose. (num_experts)
-  void note(int64_t layer, const std::vector<int64_t>& tokens_per_expert);
+  void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
   // Tasks that bring up the experts the layer had last, as many as leave room for those that turn
   // out to be.
   void prefetch(const StepPlan& plan, int64_t layer, TaskList& tasks) const;
 
  private:
-  const Session& session_;
+  std::vector<int64_t> room_;  // [device] weights of experts that may be brought up
   std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
 };
 

@@ -1,0 +1,154 @@
+#include "plan/order_check.h"
+
+#include "base/bytes.h"
+
+namespace pagoda {
+
+OrderCheck::OrderCheck(const RunShape* shape, PlanFaults* faults)
+    : shape_(*shape), faults_(*faults) {}
+
+void OrderCheck::begin_step() {
+  done_.clear();
+  rows_.clear();
+  exchange_.clear();
+  computed_.clear();
+}
+
+void OrderCheck::fault(const Task& task, const char* what) {
+  faults_.push_back({PlanRule::kInputs,
+                     strf("task of kind %d, layer %d, expert %d, microbatch %d: %s",
+                          static_cast<int>(task.kind), task.layer, task.expert, task.microbatch,
+                          what)});
+}
+
+bool OrderCheck::done(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
+  return done_.contains({kind, phase, layer, microbatch});
+}
+
+bool OrderCheck::all_done(TaskKind kind, Phase phase, int64_t layer) const {
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    if (!done(kind, phase, layer, b)) return false;
+  }
+  return true;
+}
+
+// Every row that was handed out has come back.
+bool OrderCheck::experts_over(const Task& task) const {
+  const auto rows = rows_.find({task.phase, task.layer});
+  return rows != rows_.end() && rows->second.dispatched == rows->second.combined;
+}
+
+// The gradient of what the layer gave to the microbatch is there.
+bool OrderCheck::begun_backward(const Task& task) const {
+  if (task.layer + 1 == shape_.num_layers) {
+    return done(TaskKind::kHead, Phase::kForward, -1, task.microbatch);
+  }
+  return done(TaskKind::kAttentionBackward, Phase::kBackward, task.layer + 1, task.microbatch);
+}
+
+void OrderCheck::check_dense(const Task& task) {
+  const int64_t l = task.layer, b = task.microbatch;
+  const bool moe = l >= 0 && shape_.is_moe[l];
+  switch (task.kind) {
+    case TaskKind::kRoute:
+    case TaskKind::kDenseMlp:
+      if (!done(TaskKind::kAttention, Phase::kForward, l, b) &&
+          !done(TaskKind::kCachedAttention, Phase::kForward, l, b)) {
+        fault(task, "before its attention");
+      }
+      return;
+    case TaskKind::kResidual:
+      if (!experts_over(task)) fault(task, "before all rows are combined");
+      return;
+    case TaskKind::kRouteReplay:
+    case TaskKind::kDenseMlpBackward:
+      if (!begun_backward(task)) fault(task, "before the gradient of its output");
+      return;
+    case TaskKind::kRouteBackward:
+      if (!experts_over(task)) fault(task, "before all rows are combined");
+      return;
+    case TaskKind::kAttentionBackward: {
+      const TaskKind above = moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
+      if (!done(above, Phase::kBackward, l, b)) fault(task, "before what follows attention");
+      return;
+    }
+    case TaskKind::kEmbedBackward:
+      if (!done(TaskKind::kAttentionBackward, Phase::kBackward, 0, b)) {
+        fault(task, "before the first layer's backward");
+      }
+      return;
+    default: return;
+  }
+}
+
+void OrderCheck::check_block(const Task& task) {
+  const Block block{task.phase, task.layer, task.first_row, task.rows};
+  const auto rows = rows_.find({task.phase, task.layer});
+  if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
+  const auto holds = [&](PageId page) {
+    const auto at = exchange_.find(page);
+    return at != exchange_.end() && at->second == block;
+  };
+  switch (task.kind) {
+    case TaskKind::kDispatch:
+    case TaskKind::kDispatchBackward:
+      if (task.rows <= 0 || task.rows > shape_.row_block) fault(task, "of an impossible height");
+      if (task.first_row != rows->second.dispatched) fault(task, "skips or repeats rows");
+      rows->second.dispatched = task.first_row + task.rows;
+      exchange_[task.uses[0].page] = block;
+      return;
+    case TaskKind::kExpert:
+    case TaskKind::kExpertBackward:
+      if (!holds(task.uses[1].page)) fault(task, "reads rows that are not its own");
+      exchange_[task.uses[2].page] = block;
+      if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
+      return;
+    default:
+      if (!holds(task.uses[0].page)) fault(task, "combines rows that are not its own");
+      if (task.first_row != rows->second.combined) fault(task, "sums out of the experts' order");
+      rows->second.combined = task.first_row + task.rows;
+      return;
+  }
+}
+
+void OrderCheck::check_gradient(const Task& task) {
+  const int64_t r = task.record;
+  bool ready;
+  if (shape_.records[r].expert >= 0) {
+    ready = computed_.contains(r);
+  } else if (r == shape_.head()) {
+    ready = all_done(TaskKind::kHead, Phase::kForward, -1);
+  } else if (r == shape_.embedding()) {
+    ready = all_done(TaskKind::kEmbedBackward, Phase::kBackward, -1);
+  } else {
+    ready = all_done(TaskKind::kAttentionBackward, Phase::kBackward, task.layer);
+  }
+  if (!ready) fault(task, "before the gradient is complete");
+}
+
+void OrderCheck::check(const Task& task) {
+  switch (task.kind) {
+    case TaskKind::kAdam:
+    case TaskKind::kPrefetch:
+    case TaskKind::kBring: return;
+    case TaskKind::kGradient: return check_gradient(task);
+    case TaskKind::kIndex: {
+      const bool forward = task.phase == Phase::kForward;
+      const TaskKind routed = forward ? TaskKind::kRoute : TaskKind::kRouteReplay;
+      if (!all_done(routed, task.phase, task.layer)) fault(task, "before the layer's routing");
+      rows_[{task.phase, task.layer}] = {};
+      return;
+    }
+    case TaskKind::kDispatch:
+    case TaskKind::kExpert:
+    case TaskKind::kCombine:
+    case TaskKind::kDispatchBackward:
+    case TaskKind::kExpertBackward:
+    case TaskKind::kCombineBackward: return check_block(task);
+    default:
+      check_dense(task);
+      done_.insert({task.kind, task.phase, task.layer, task.microbatch});
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,63 @@
+// Whether tasks come after what they read, as far as that lies in working memory and not in pages:
+// the account of what a step has computed so far. Part of the validator.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "plan/plan_fault.h"
+#include "plan/run_shape.h"
+#include "plan/task.h"
+
+namespace pagoda {
+
+class OrderCheck {
+ public:
+  // `shape` and `faults` are not owned.
+  OrderCheck(const RunShape* shape, PlanFaults* faults);
+
+  // What was computed before is forgotten.
+  void begin_step();
+  void check(const Task& task);
+  // Records whose gradient the step has computed.
+  const std::set<int64_t>& computed_gradients() const { return computed_; }
+
+ private:
+  // Rows of one layer that go through its experts.
+  struct Rows {
+    int64_t dispatched = 0, combined = 0;
+  };
+  // Rows that an exchange page holds.
+  struct Block {
+    Phase phase;
+    int64_t layer, first_row, rows;
+    bool operator==(const Block&) const = default;
+  };
+  struct Done {
+    TaskKind kind;
+    Phase phase;
+    int64_t layer, microbatch;
+    auto operator<=>(const Done&) const = default;
+  };
+
+  void fault(const Task& task, const char* what);
+  bool done(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  bool all_done(TaskKind kind, Phase phase, int64_t layer) const;
+  bool experts_over(const Task& task) const;
+  bool begun_backward(const Task& task) const;
+  void check_dense(const Task& task);
+  void check_block(const Task& task);
+  void check_gradient(const Task& task);
+
+  const RunShape& shape_;
+  PlanFaults& faults_;
+  std::set<Done> done_;
+  std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
+  std::map<PageId, Block> exchange_;
+  std::set<int64_t> computed_;
+};
+
+}  // namespace pagoda

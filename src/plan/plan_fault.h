@@ -1,0 +1,27 @@
+// What is wrong with a plan, in words and as the rule it breaks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace pagoda {
+
+enum class PlanRule : uint8_t {
+  kInputs,        // no task before what it reads exists and is up to date
+  kSlots,         // a slot holds one page, and a page in use or without another copy keeps its slot
+  kBudget,        // slots and bytes in use are within what the memory plan gives
+  kNeeded,        // nothing is moved to where it already is
+  kReadOnce,      // weights come to a place once forward and once backward, besides prefetches
+  kGradientOnce,  // a gradient is made once, consumed once, and not later than the next step
+  kStateOnce,     // optimizer state is read and written once for an update
+};
+
+struct PlanFault {
+  PlanRule rule;
+  std::string what;
+};
+
+using PlanFaults = std::vector<PlanFault>;
+
+}  // namespace pagoda

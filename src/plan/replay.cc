@@ -1,0 +1,94 @@
+#include "plan/replay.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace pagoda {
+
+Traffic::Link& Traffic::of(Move::Kind kind) {
+  switch (kind) {
+    case Move::Kind::kFetch: return fetch;
+    case Move::Kind::kUpload: return upload;
+    case Move::Kind::kDownload: return download;
+    case Move::Kind::kWriteBack: return write_back;
+  }
+  CHECK(false, "no such move");
+}
+
+Residency all_on_disk(int devices, const PageTable& pages, const std::vector<SlotClass>& classes) {
+  std::vector<uint16_t> page_class;
+  for (const PageTable::Page& page : pages.pages) page_class.push_back(page.slot_class);
+  Residency residency(devices, classes, std::move(page_class));
+  for (PageId p = 0; p < pages.pages.size(); ++p) {
+    if (pages.pages[p].durable) residency.set_on_disk(p);
+  }
+  return residency;
+}
+
+Replay::Replay(const PageTable* pages, Residency start)
+    : pages_(*pages),
+      residency_(std::move(start)),
+      where_(pages->pages.size() * (residency_.devices() + 1), kNoSlot) {
+  const int places = residency_.devices() + 1;
+  held_bytes_.assign(places, 0);
+  for (const SlotClass& c : residency_.classes()) {
+    std::vector<std::vector<PageId>>& holders = holder_.emplace_back();
+    for (int32_t slots : c.device_slots) holders.emplace_back(slots, kNobody);
+    holders.emplace_back(c.host_slots, kNobody);
+  }
+  peak_bytes_ = held_bytes_;
+  for (PageId p = 0; p < pages_.pages.size(); ++p) note(p);
+}
+
+int Replay::place_index(Place place) const {
+  return place.tier == Tier::kHost ? residency_.devices() : place.device;
+}
+
+// Brings the account of who lies where up to date for one page. A page that lost its slot to
+// another without a transfer is not noted; the other is.
+void Replay::note(PageId page) {
+  const int devices = residency_.devices();
+  const int64_t bytes = pages_.pages[page].bytes;
+  for (int p = 0; p <= devices; ++p) {
+    std::vector<PageId>& holders = holder_[pages_.pages[page].slot_class][p];
+    int32_t& was = where_[page * (devices + 1) + p];
+    const int32_t is = residency_.slot_at(page, p < devices ? Place::on_device(p) : Place::host());
+    if (was != kNoSlot && was != is && holders[was] == page) {
+      holders[was] = kNobody;
+      held_bytes_[p] -= bytes;
+    }
+    if (is != kNoSlot && holders[is] != page) {
+      if (holders[is] == kNobody) held_bytes_[p] += bytes;
+      holders[is] = page;
+    }
+    was = is;
+    peak_bytes_[p] = std::max(peak_bytes_[p], held_bytes_[p]);
+  }
+}
+
+Replay::Placed Replay::place(const Task& task) {
+  moves_.clear();
+  residency_.acquire(task.used(), moves_, slots_);
+  residency_.release(task.used());
+  for (const Move& move : moves_) {
+    Traffic::Link& link = traffic_.of(move.kind);
+    ++link.moves;
+    link.bytes += pages_.pages[move.page].bytes;
+    note(move.page);
+  }
+  for (const PageUse& use : task.used()) note(use.page);
+  for (int i = 0; i < task.num_uses; ++i) {
+    if (task.dies >> i & 1) discard(task.uses[i].page);
+  }
+  return {moves_, slots_};
+}
+
+void Replay::discard(PageId page) {
+  residency_.discard(page);
+  note(page);
+}
+
+int64_t Replay::peak_bytes(Place place) const { return peak_bytes_[place_index(place)]; }
+
+}  // namespace pagoda

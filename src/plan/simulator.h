@@ -1,0 +1,93 @@
+// Times a step without running it: the same residency over the same tasks, streams that wait for
+// one another as those of executor, pager and page file do, and a table of durations. No clock, no
+// device, no bytes; equal input gives equal output.
+//
+//   Simulator simulator(&shape, &pages, profile, all_on_disk(...));
+//   walk(schedule, routing, [&](const StepPiece& piece) { simulator.run(piece); });
+//   simulator.end_step();
+//   const Simulated result = simulator.finish();
+//
+// What is left out: the order in which a drive serves requests other than first come first served,
+// and what tasks that run beside each other do to each other's caches.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "plan/machine_profile.h"
+#include "plan/replay.h"
+#include "plan/step_schedule.h"
+#include "plan/timeline.h"
+
+namespace pagoda {
+
+struct SimulatedStream {
+  std::string name;
+  double busy_s = 0;
+  double idle_s = 0;  // of the whole time
+};
+
+struct Simulated {
+  double makespan_s = 0;
+  std::vector<double> step_s;  // from end to end
+  std::vector<SimulatedStream> streams;
+  Traffic traffic;
+  std::vector<int64_t> peak_device_bytes;  // of slots in use, on each device
+  int64_t peak_host_bytes = 0;
+};
+
+class Simulator {
+ public:
+  // `shape` and `pages` are not owned.
+  Simulator(const RunShape* shape, const PageTable* pages, const MachineProfile& profile,
+            Residency start);
+
+  // The piece's tasks, and the thread that issues them waiting for what it must learn after them.
+  void run(const StepPiece& piece);
+  void run(const TaskList& tasks);
+  // The thread that issues waits for all tasks so far; a step's time ends here.
+  void end_step();
+  void discard(PageId page) { replay_.discard(page); }
+
+  const Replay& replay() const { return replay_; }
+  // Once, at the end.
+  Simulated finish();
+
+ private:
+  using Work = Timeline::Work;
+  // When the bytes of a slot may be read and overwritten.
+  struct SlotState {
+    Work ready = Timeline::kNothing;
+    std::vector<Work> readers;
+  };
+  struct Device {
+    int compute, prefetch, upload, download;  // streams
+  };
+
+  void run(const Task& task);
+  void issue(const Task& task);
+  Work carry_out(const Move& move);
+  Work copy(const Move& move);
+  Work fetch(const Move& move, SlotState& slot);
+  Work write_back(const Move& move, const SlotState& slot);
+  int stream_of(const Task& task) const;
+  SlotState& slot_state(PageId page, Place place, int32_t slot);
+  static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
+  Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);
+
+  const RunShape& shape_;
+  const PageTable& pages_;
+  MachineProfile profile_;
+  Replay replay_;
+  Timeline timeline_;
+  int cores_, drive_reads_, drive_writes_;  // resources
+  int issuing_, optimizer_, page_reads_, page_writes_, drive_read_, drive_write_,
+      checks_;  // streams
+  std::vector<Device> devices_;
+  std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
+  std::vector<Work> disk_ready_;                            // [page]
+  std::vector<Work> step_ends_;
+};
+
+}  // namespace pagoda

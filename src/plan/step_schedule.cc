@@ -1,0 +1,130 @@
+#include "plan/step_schedule.h"
+
+#include <numeric>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+void pay(const StepPlan& plan, const Debts& debts, int64_t record, TaskList& tasks) {
+  if (!debts.owes(record)) return;
+  plan.adam(record, debts.owed(record), debts.has_gradient(record), tasks);
+}
+
+}  // namespace
+
+void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
+             TaskList& tasks) {
+  for (int64_t r = first; r < last; ++r) {
+    const bool dense = plan.shape().records[r].expert < 0;
+    if (dense || debts.has_gradient(r) || debts.due(r)) pay(plan, debts, r, tasks);
+  }
+}
+
+void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks) {
+  for (size_t r = 0; r < plan.shape().records.size(); ++r) {
+    pay(plan, debts, static_cast<int64_t>(r), tasks);
+  }
+}
+
+void walk(StepSchedule& schedule, const std::vector<std::vector<int64_t>>& tokens_per_expert,
+          const std::function<void(const StepPiece&)>& visit) {
+  for (StepPiece piece; schedule.next(piece);) {
+    visit(piece);
+    if (piece.then == StepPiece::Then::kResolve) schedule.resolve(tokens_per_expert[piece.layer]);
+  }
+}
+
+StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast,
+                           Extent extent)
+    : plan_(*plan),
+      debts_(debts),
+      forecast_(forecast),
+      extent_(extent),
+      tokens_per_expert_(plan->shape().num_layers) {
+  CHECK(extent != Extent::kStep || plan->options().training);
+  pay_due_records(0, plan_.shape().layer_record[0] + records_of_layer(0));
+  plan_.embed(pending_);
+}
+
+int64_t StepSchedule::records_of_layer(int64_t layer) const {
+  return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
+}
+
+void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
+  if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, last_record, pending_);
+}
+
+// Tasks up to where the layer's routing must be known.
+void StepSchedule::begin_layer(StepPiece& piece) {
+  const RunShape& shape = plan_.shape();
+  const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
+  const bool last = layer_ + 1 == shape.num_layers;
+  pay_due_records(next, last ? next + 1 : next + records_of_layer(layer_ + 1));
+  if (shape.is_moe[layer_] && shape.options.prefetch) {
+    if (shape.options.whole_layers) {
+      std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
+      std::iota(experts.begin(), experts.end(), shape.expert(layer_, 0));
+      plan_.prefetch(experts, pending_);
+    } else if (forecast_ != nullptr) {
+      forecast_->prefetch(plan_, layer_, pending_);
+    }
+  }
+  plan_.forward_layer(layer_, pending_);
+  piece.tasks.swap(pending_);
+  if (shape.is_moe[layer_]) {
+    piece.then = StepPiece::Then::kResolve;
+    piece.layer = layer_;
+    at_ = At::kRouting;
+    return;
+  }
+  at_ = last ? At::kLayersEnd : At::kLayer;
+  ++layer_;
+}
+
+void StepSchedule::resolve(std::vector<int64_t> tokens_per_expert) {
+  const RunShape& shape = plan_.shape();
+  CHECK(at_ == At::kRouting, "no layer waits for its routing");
+  CHECK(static_cast<int64_t>(tokens_per_expert.size()) == shape.num_experts);
+  if (forecast_ != nullptr) forecast_->note(layer_, tokens_per_expert);
+  for (int64_t e = 0; e < shape.num_experts && debts_ != nullptr; ++e) {
+    if (tokens_per_expert[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
+  }
+  plan_.forward_experts(layer_, tokens_per_expert, pending_);
+  tokens_per_expert_[layer_] = std::move(tokens_per_expert);
+  ++layer_;
+  at_ = layer_ == shape.num_layers ? At::kLayersEnd : At::kLayer;
+}
+
+bool StepSchedule::next(StepPiece& piece) {
+  CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
+  piece = {};
+  switch (at_) {
+    case At::kRouting:
+    case At::kEnd: return false;
+    case At::kLayer: begin_layer(piece); return true;
+    case At::kLayersEnd:
+      piece.tasks.swap(pending_);
+      piece.then = StepPiece::Then::kLayersDone;
+      at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
+      return true;
+    case At::kHead:
+      plan_.head(piece.tasks);
+      piece.then = StepPiece::Then::kForwardDone;
+      at_ = extent_ == Extent::kForward ? At::kEnd : At::kBackward;
+      return true;
+    case At::kBackward:
+      --layer_;
+      plan_.backward_layer(layer_, tokens_per_expert_[layer_], piece.tasks);
+      if (layer_ == 0) at_ = At::kEmbedBackward;
+      return true;
+    case At::kEmbedBackward:
+      plan_.embed_backward(piece.tasks);
+      at_ = At::kEnd;
+      return true;
+  }
+  return false;
+}
+
+}  // namespace pagoda

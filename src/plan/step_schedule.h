@@ -1,0 +1,91 @@
+// What a pass does, piece by piece: the one place that knows the order of a step, shared by whoever
+// runs it, times it, checks it or budgets for it.
+//
+//   StepSchedule schedule(&plan, &debts, &forecast, StepSchedule::Extent::kStep);
+//   for (StepPiece piece; schedule.next(piece);) {
+//     ... piece.tasks ...
+//     if (piece.then == StepPiece::Then::kResolve) schedule.resolve(routing of piece.layer);
+//   }
+//
+// Optimizer work that was put off runs a layer ahead of the computation: before the tasks of layer
+// l come those that pay the debts of layer l + 1. What routing chose is paid when it is known.
+//
+// The tasks of a piece must be accounted for in `debts` (kAdam pays, kGradient of an eager plan
+// makes a debt) before the next piece is asked for. Pure: same answers, same tasks. A copy runs
+// ahead by itself; in the backward it needs no answers.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "plan/debts.h"
+#include "plan/expert_forecast.h"
+#include "plan/step_plan.h"
+
+namespace pagoda {
+
+struct StepPiece {
+  // What the schedule, or what runs it, must learn between these tasks and the next.
+  enum class Then : uint8_t {
+    kGoOn,
+    kResolve,      // what the routing of `layer` chose: resolve()
+    kLayersDone,   // all older debts are paid: a new update may begin, its gradients follow
+    kForwardDone,  // the balance loss's gradient, which the backward reads
+  };
+  TaskList tasks;
+  Then then = Then::kGoOn;
+  int64_t layer = -1;  // kResolve
+};
+
+class StepSchedule {
+ public:
+  enum class Extent : uint8_t {
+    kLayers,   // forward without the head
+    kForward,  // evaluation, generation
+    kStep,     // and backward. REQUIRES: a plan for training
+  };
+
+  // Nothing is owned. `debts`: nullptr when nothing can be owed. `forecast`: nullptr: none is made.
+  StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast, Extent extent);
+
+  // Replaces `piece` by what comes next; false when the pass is over. REQUIRES: what the piece
+  // before it asked for was given.
+  bool next(StepPiece& piece);
+  // Tokens of each expert of the layer that the newest piece named. (num_experts)
+  void resolve(std::vector<int64_t> tokens_per_expert);
+
+  // [layer][E], empty for what is not resolved and for dense layers.
+  const std::vector<std::vector<int64_t>>& tokens_per_expert() const { return tokens_per_expert_; }
+
+ private:
+  enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
+
+  void begin_layer(StepPiece& piece);
+  int64_t records_of_layer(int64_t layer) const;
+  void pay_due_records(int64_t first_record, int64_t last_record);
+
+  const StepPlan& plan_;
+  const Debts* debts_;
+  ExpertForecast* forecast_;
+  Extent extent_;
+  At at_ = At::kLayer;
+  int64_t layer_ = 0;  // of the next piece, or to be resolved
+  TaskList pending_;   // known already, and issued with the next piece
+  std::vector<std::vector<int64_t>> tokens_per_expert_;
+};
+
+// Tasks that pay what should not wait: dense records, gradients that wait, and old debts. Records
+// [first, last).
+void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
+             TaskList& tasks);
+// Tasks that pay every debt.
+void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks);
+
+// Runs through a pass whose routing is known: tokens_per_expert [layer][E]. `visit` sees every
+// piece before the schedule goes on, and accounts for it in the schedule's debts.
+void walk(StepSchedule& schedule, const std::vector<std::vector<int64_t>>& tokens_per_expert,
+          const std::function<void(const StepPiece&)>& visit);
+
+}  // namespace pagoda

@@ -1,0 +1,63 @@
+// When things happen that are queued in streams, wait for one another and share resources: the
+// clockwork of the simulator. It knows nothing of tasks and pages.
+//
+// A stream does one piece of work after the other, in the order of the calls; a piece begins when
+// the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
+// drive: 1). Pieces that run at the same time and together demand more than the capacity all run
+// slower, in proportion.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace pagoda {
+
+class Timeline {
+ public:
+  using Work = int32_t;
+  static constexpr Work kNothing = -1;  // has happened
+  static constexpr int kNone = -1;      // no stream, no resource
+
+  int add_stream(std::string name);
+  int add_resource(double capacity);
+
+  // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while. On
+  // no stream it waits for `after` only; on no resource nothing slows it.
+  Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after);
+  // The newest work of the stream, after which everything so far in it has ended.
+  Work last(int stream) const { return streams_[stream].last; }
+
+  struct Stream {
+    std::string name;
+    double busy_s = 0;
+    double end_s = 0;  // of its last work
+    Work last = kNothing;
+  };
+
+  // Runs everything. Once, after the last add().
+  void run();
+  double end_s() const { return now_s_; }
+  double end_s(Work work) const { return work == kNothing ? 0 : works_[work].end_s; }
+  const std::vector<Stream>& streams() const { return streams_; }
+
+ private:
+  struct Piece {
+    int stream = kNone, resource = kNone;
+    double demand = 0, left_s = 0, start_s = 0, end_s = 0;
+    int waits_for = 0;          // pieces that have not ended
+    std::vector<Work> follow;   // pieces that wait for this one
+  };
+  void start(Work work);
+  void finish(Work work);
+  double speed(const Piece& piece) const;
+
+  std::vector<Piece> works_;
+  std::vector<Stream> streams_;
+  std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
+  std::vector<Work> running_, ready_;
+  double now_s_ = 0;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,166 @@
+#include "plan/validator.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+
+PlanValidator::PlanValidator(const RunShape* shape, const PageTable* pages,
+                             const MemoryPlan& memory, const MemoryBudget& budget,
+                             int64_t header_bytes, const Residency& start)
+    : shape_(*shape),
+      pages_(*pages),
+      places_(pages, start, &faults_),
+      order_(shape, &faults_) {
+  for (const PageTable::Page& page : pages_.pages) {
+    kind_.push_back(pages_.classes[page.slot_class].kind);
+  }
+  for (PageId page = 0; page < kind_.size(); ++page) {
+    if (kind_[page] == PageKind::kGradient && places_.has_content(page)) waiting_.insert(page);
+  }
+  check_budget(memory, budget, header_bytes);
+}
+
+void PlanValidator::fault(PlanRule rule, PageId page, const char* what) {
+  faults_.push_back({rule, strf("page %u of record %u %s", page, pages_.pages[page].record, what)});
+}
+
+// The slots of all classes together; PlaceCheck sees that no others are used.
+void PlanValidator::check_budget(const MemoryPlan& memory, const MemoryBudget& budget,
+                                 int64_t header_bytes) {
+  int64_t host_bytes = 0;
+  for (int d = 0; d < shape_.devices; ++d) {
+    int64_t device_bytes = budget.fixed_bytes[d];
+    for (size_t c = 0; c < memory.classes.size(); ++c) {
+      device_bytes += memory.classes[c].device_slots[d] * pages_.classes[c].page_bytes;
+    }
+    if (device_bytes > budget.device_bytes) {
+      faults_.push_back({PlanRule::kBudget, strf("device %d has slots beyond its budget", d)});
+    }
+  }
+  for (size_t c = 0; c < memory.classes.size(); ++c) {
+    host_bytes += memory.classes[c].host_slots * (pages_.classes[c].page_bytes + header_bytes);
+  }
+  if (host_bytes > budget.host_bytes) {
+    faults_.push_back({PlanRule::kBudget, "the host has slots beyond its budget"});
+  }
+}
+
+void PlanValidator::begin_step() {
+  order_.begin_step();
+  demand_.clear();
+  prefetched_.clear();
+  updates_.clear();
+  made_.clear();
+  waited_ = waiting_;
+}
+
+// Gradients are made by kGradient only, read and given up by kAdam only.
+void PlanValidator::check_gradient_uses(const Task& task) {
+  for (int i = 0; i < task.num_uses; ++i) {
+    const PageUse& use = task.uses[i];
+    if (kind_[use.page] != PageKind::kGradient) continue;
+    const bool makes = task.kind == TaskKind::kGradient && use.access == Access::kCreate;
+    const bool consumes = task.kind == TaskKind::kAdam && use.access == Access::kRead &&
+                          (task.dies >> i & 1) != 0;
+    if (!makes && !consumes)
+      fault(PlanRule::kGradientOnce, use.page, "is neither made nor consumed");
+    if (makes) {
+      if (!waiting_.insert(use.page).second || !made_.insert(task.record).second) {
+        fault(PlanRule::kGradientOnce, use.page, "is made again before it is consumed");
+      }
+    } else if (waiting_.erase(use.page) == 0) {
+      fault(PlanRule::kGradientOnce, use.page, "is consumed and was not made");
+    }
+  }
+}
+
+// Weights are not computed with while an update of them waits, state not at all but by kAdam.
+void PlanValidator::check_freshness(const Task& task) {
+  if (task.kind == TaskKind::kAdam) {
+    const int64_t count = ++updates_[task.record];
+    const bool old_debts_first = count == 2 && made_.contains(task.record);
+    if (count > 1 && !old_debts_first) {
+      fault(PlanRule::kStateOnce, pages_.state(task.record), "is updated again in a step");
+    }
+    return;
+  }
+  for (const PageUse& use : task.used()) {
+    if (kind_[use.page] == PageKind::kState) {
+      fault(PlanRule::kStateOnce, use.page, "is used by something else than the optimizer");
+    }
+    if (kind_[use.page] != PageKind::kWeights) continue;
+    if (waited_.contains(pages_.gradient(pages_.pages[use.page].record)) &&
+        waiting_.contains(pages_.gradient(pages_.pages[use.page].record))) {
+      fault(PlanRule::kInputs, use.page, "is read before its update");
+    }
+  }
+}
+
+// The table of tied embeddings is read at both ends of the forward.
+int64_t PlanValidator::most_reads(PageId page, Phase phase) const {
+  const bool table = pages_.pages[page].record == shape_.embedding();
+  return shape_.tied_embeddings && table && phase == Phase::kForward ? 2 : 1;
+}
+
+void PlanValidator::count_moves(const Task& task, std::span<const Move> moves) {
+  auto& counts = task.kind == TaskKind::kPrefetch ? prefetched_ : demand_;
+  for (const Move& move : moves) {
+    const bool fetch = move.kind == Move::Kind::kFetch, upload = move.kind == Move::Kind::kUpload;
+    if (!fetch && !upload) continue;
+    Counts& count = counts[{move.page, task.phase}];
+    count.fetches += fetch;
+    count.uploads += upload;
+    const int64_t reads = std::max(count.fetches, count.uploads);
+    switch (kind_[move.page]) {
+      case PageKind::kWeights:
+        if (reads > most_reads(move.page, task.phase)) {
+          fault(PlanRule::kReadOnce, move.page, "is read again in a phase");
+        }
+        break;
+      case PageKind::kState:
+        if (reads > updates_[pages_.pages[move.page].record]) {
+          fault(PlanRule::kStateOnce, move.page, "is read again for an update");
+        }
+        break;
+      case PageKind::kGradient:
+        if (reads > 1) fault(PlanRule::kGradientOnce, move.page, "is read again");
+        break;
+      default: break;
+    }
+  }
+}
+
+void PlanValidator::check(const Task& task, std::span<const Move> moves,
+                          std::span<const int32_t> slots) {
+  check_freshness(task);
+  check_gradient_uses(task);
+  order_.check(task);
+  count_moves(task, moves);
+  places_.check(task, moves, slots);
+}
+
+void PlanValidator::discard(PageId page) {
+  waiting_.erase(page);
+  places_.discard(page);
+}
+
+void PlanValidator::end_step(bool complete) {
+  for (PageId page : waited_) {
+    if (waiting_.contains(page) && !made_.contains(pages_.pages[page].record)) {
+      fault(PlanRule::kGradientOnce, page, "was not consumed in the step after its own");
+    }
+  }
+  if (!complete) return;
+  for (int64_t r = 0; r < static_cast<int64_t>(shape_.records.size()); ++r) {
+    const bool computed =
+        shape_.records[r].expert < 0 || order_.computed_gradients().contains(r);
+    if (computed != made_.contains(r)) {
+      fault(PlanRule::kGradientOnce, pages_.gradient(r),
+            computed ? "is not made" : "is made of nothing");
+    }
+  }
+}
+
+}  // namespace pagoda

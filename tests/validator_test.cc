@@ -1,0 +1,382 @@
+// The validator over plans of random runs, which keep every rule, and over the same plans broken on
+// purpose: each rule must be seen to be broken.
+#include "plan/validator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "tests/testing/planned_run.h"
+
+namespace pagoda {
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint32_t kSeeds = 30;
+#else
+constexpr uint32_t kSeeds = 300;
+#endif
+constexpr int64_t kHeaderBytes = 4096;
+
+struct Mode {
+  bool eager = false;
+  bool skip_untouched = false;
+  PlanOptions options;
+};
+
+// A run with budgets between the smallest that would do and what holds everything.
+struct Case {
+  Case(std::mt19937& random, int devices, const Mode& mode, double room)
+      : mode(mode), shape(with_options(random_shape(random, devices), mode.options)), pages(shape) {
+    budget = {kGiB, kGiB, std::vector<int64_t>(devices, 12345)};
+    auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+    CHECK(roomy.ok(), "%s", roomy.status().message().c_str());
+    const int64_t all = 12345 + *std::max_element(roomy->device_slot_bytes.begin(),
+                                                  roomy->device_slot_bytes.end());
+    const auto between = [&](int64_t least, int64_t most) {
+      return least + static_cast<int64_t>(room * static_cast<double>(std::max<int64_t>(
+                                                      0, most - least)));
+    };
+    int64_t host_all = 0;
+    for (const PageTable::Class& c : pages.classes) host_all += c.total_bytes();
+    budget.device_bytes = between(roomy->min_device_bytes, all);
+    budget.host_bytes = between(roomy->min_host_bytes, host_all);
+    memory = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    run = std::make_unique<PlannedRun>(&shape, &pages, memory.classes, memory.state_on_device,
+                                       mode.eager, Ledger(mode.skip_untouched, 0, steps()));
+  }
+  static RunShape with_options(RunShape shape, const PlanOptions& options) {
+    shape.options = options;
+    return shape;
+  }
+  std::vector<int64_t> steps() const { return std::vector<int64_t>(shape.records.size(), 0); }
+  Residency start() const { return all_on_disk(shape.devices, pages, memory.classes); }
+  PlanValidator validator() const {
+    return PlanValidator(&shape, &pages, memory, budget, kHeaderBytes, start());
+  }
+
+  Mode mode;
+  RunShape shape;
+  PageTable pages;
+  MemoryBudget budget;
+  MemoryPlan memory;
+  std::unique_ptr<PlannedRun> run;
+};
+
+std::string first_fault(const PlanFaults& faults) {
+  return faults.empty() ? "" : strf("rule %d: ", static_cast<int>(faults[0].rule)) + faults[0].what;
+}
+
+// Steps, a skipped one, an evaluation: every rule holds all the way.
+void expect_valid(std::mt19937& random, Case& c) {
+  Replay replay(&c.pages, c.start());
+  PlanValidator validator = c.validator();
+  const auto visit = [&](const StepPiece& piece) {
+    for (const Task& task : piece.tasks) {
+      const PlacedTask placed = place(replay, task);
+      validator.check(task, placed.moves, placed.slots);
+    }
+  };
+  for (int step = 0; step < 4; ++step) {
+    const bool skip = !c.mode.eager && random() % 4 == 0;
+    validator.begin_step();
+    c.run->train(random_routing(random, c.shape), visit, skip);
+    validator.end_step(true);
+    for (int64_t record : skip ? c.run->touched() : std::vector<int64_t>{}) {
+      replay.discard(c.pages.gradient(record));
+      validator.discard(c.pages.gradient(record));
+    }
+    if (random() % 3 != 0) continue;
+    validator.begin_step();
+    c.run->settle(visit);
+    validator.end_step(false);
+    validator.begin_step();
+    c.run->evaluate(random_routing(random, c.shape), visit);
+    validator.end_step(false);
+  }
+  EXPECT_EQ(first_fault(validator.faults()), "");
+  for (int d = 0; d < c.shape.devices; ++d) {
+    EXPECT_LE(replay.peak_bytes(Place::on_device(d)), c.memory.device_slot_bytes[d]);
+  }
+  EXPECT_LE(replay.peak_bytes(Place::host()), c.memory.host_slot_bytes);
+  replay.residency().check_invariants();
+}
+
+TEST(Validator, RandomRunsKeepEveryRule) {
+  for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    Mode mode;
+    mode.eager = random() % 2 == 0;
+    mode.skip_untouched = random() % 4 == 0;
+    mode.options.prefetch = random() % 4 != 0;
+    mode.options.optimizer_at_end = random() % 4 == 0;
+    mode.options.whole_layers = random() % 4 == 0;
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    const int devices = static_cast<int>(1 + random() % 3);
+    Case c(random, devices, mode, rooms[random() % 5]);
+    expect_valid(random, c);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// A pass of generation: one microbatch, attention over a cache, logits.
+TEST(Validator, GenerationKeepsEveryRule) {
+  for (uint32_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    Case c(random, static_cast<int>(1 + random() % 2), {}, 0);
+    RunShape one = c.shape;
+    one.microbatches = 1;
+    const StepPlan plan(one, c.pages, {.training = false, .generating = true});
+    ExpertForecast forecast(one, c.pages, c.memory.classes);
+    Replay replay(&c.pages, c.start());
+    PlanValidator validator(&one, &c.pages, c.memory, c.budget, kHeaderBytes, c.start());
+    for (int pass = 0; pass < 5; ++pass) {
+      validator.begin_step();
+      StepSchedule schedule(&plan, nullptr, &forecast, StepSchedule::Extent::kForward);
+      walk(schedule, random_routing(random, one), [&](const StepPiece& piece) {
+        for (const Task& task : piece.tasks) {
+          const PlacedTask placed = place(replay, task);
+          validator.check(task, placed.moves, placed.slots);
+        }
+      });
+      validator.end_step(false);
+    }
+    EXPECT_EQ(first_fault(validator.faults()), "");
+  }
+}
+
+// ---- plans broken on purpose ----
+
+using Steps = std::vector<std::vector<PlacedTask>>;
+
+// Two steps in which every layer has experts with and without tokens, at the smallest budgets.
+struct Recorded {
+  explicit Recorded(bool eager) {
+    std::mt19937 random(7);
+    Mode mode;
+    mode.eager = eager;
+    do {
+      made = std::make_unique<Case>(random, 1, mode, 0.0);
+    } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
+             made->shape.microbatches < 2);
+    Replay replay(&made->pages, made->start());
+    for (int step = 0; step < 2; ++step) {
+      Routing routing(made->shape.num_layers);
+      for (int64_t l = 0; l < made->shape.num_layers; ++l) {
+        if (!made->shape.is_moe[l]) continue;
+        routing[l].assign(made->shape.num_experts, 2 * made->shape.row_block - 1);
+        routing[l][static_cast<size_t>(step)] = 0;
+      }
+      std::vector<PlacedTask>& placed = steps.emplace_back();
+      made->run->train(routing, [&](const StepPiece& piece) {
+        for (const Task& task : piece.tasks) placed.push_back(place(replay, task));
+      });
+    }
+  }
+  PlanFaults faults(const Steps& broken) const {
+    PlanValidator validator = made->validator();
+    for (const auto& step : broken) {
+      validator.begin_step();
+      for (const PlacedTask& t : step) validator.check(t.task, t.moves, t.slots);
+      validator.end_step(true);
+    }
+    return validator.faults();
+  }
+  std::unique_ptr<Case> made;
+  Steps steps;
+};
+
+// The n-th task of the second step for which `is` holds.
+template <typename Is>
+size_t find(const Steps& steps, Is&& is, int n = 0) {
+  for (size_t i = 0; i < steps[1].size(); ++i) {
+    if (is(steps[1][i]) && n-- == 0) return i;
+  }
+  CHECK(false, "the plan has no such task");
+}
+
+auto of_kind(TaskKind kind) {
+  return [kind](const PlacedTask& t) { return t.task.kind == kind; };
+}
+
+auto with_move(Move::Kind kind) {
+  return [kind](const PlacedTask& t) {
+    return std::any_of(t.moves.begin(), t.moves.end(),
+                       [&](const Move& move) { return move.kind == kind; });
+  };
+}
+
+// An optimizer's task that has a gradient, as against one that pays old debts.
+bool consumes(const PlacedTask& t) {
+  return t.task.kind == TaskKind::kAdam && t.task.num_uses == 3;
+}
+
+void erase(Steps& steps, size_t i) {
+  steps[1].erase(steps[1].begin() + static_cast<int64_t>(i));
+}
+
+void repeat(Steps& steps, size_t i) {
+  PlacedTask again = steps[1][i];
+  again.moves.clear();
+  steps[1].insert(steps[1].begin() + static_cast<int64_t>(i) + 1, again);
+}
+
+void expect_broken(PlanRule rule, const char* what, const std::function<void(Steps&)>& mutate,
+                   bool eager = false) {
+  SCOPED_TRACE(what);
+  static const Recorded recorded[2] = {Recorded(false), Recorded(true)};
+  const Recorded& good = recorded[eager];
+  ASSERT_EQ(first_fault(good.faults(good.steps)), "");
+  Steps broken = good.steps;
+  mutate(broken);
+  const PlanFaults faults = good.faults(broken);
+  const bool found = std::any_of(faults.begin(), faults.end(),
+                                 [&](const PlanFault& fault) { return fault.rule == rule; });
+  EXPECT_TRUE(found) << "the first fault found is " << first_fault(faults);
+}
+
+TEST(Validator, SeesTasksBeforeTheirInputs) {
+  for (TaskKind kind :
+       {TaskKind::kEmbed, TaskKind::kAttention, TaskKind::kRoute, TaskKind::kIndex,
+        TaskKind::kDispatch, TaskKind::kExpert, TaskKind::kCombine, TaskKind::kResidual,
+        TaskKind::kHead, TaskKind::kRouteReplay, TaskKind::kDispatchBackward,
+        TaskKind::kExpertBackward, TaskKind::kCombineBackward, TaskKind::kRouteBackward,
+        TaskKind::kAttentionBackward, TaskKind::kEmbedBackward, TaskKind::kAdam}) {
+    const std::string what = strf("without a task of kind %d", static_cast<int>(kind));
+    expect_broken(PlanRule::kInputs, what.c_str(),
+                  [&](Steps& steps) { erase(steps, find(steps, of_kind(kind))); });
+  }
+  expect_broken(PlanRule::kInputs, "two combines change places", [](Steps& steps) {
+    const size_t a = find(steps, of_kind(TaskKind::kCombine), 0);
+    const size_t b = find(steps, of_kind(TaskKind::kCombine), 1);
+    std::swap(steps[1][a], steps[1][b]);
+  });
+  for (Move::Kind kind : {Move::Kind::kFetch, Move::Kind::kUpload}) {
+    expect_broken(PlanRule::kInputs, "a page does not come", [&](Steps& steps) {
+      std::erase_if(steps[1][find(steps, with_move(kind))].moves,
+                    [&](const Move& move) { return move.kind == kind; });
+    });
+  }
+}
+
+TEST(Validator, SeesSlotsUsedTwice) {
+  for (Move::Kind kind : {Move::Kind::kWriteBack, Move::Kind::kDownload}) {
+    expect_broken(PlanRule::kSlots, "the only copy is not saved", [&](Steps& steps) {
+      for (PlacedTask& t : steps[1]) {
+        std::erase_if(t.moves, [&](const Move& move) { return move.kind == kind; });
+      }
+    });
+  }
+  // What attention reads and what it makes are of one class.
+  for (size_t given : {1, 2}) {
+    expect_broken(PlanRule::kSlots, "two pages of a task are given one slot", [&](Steps& steps) {
+      PlacedTask& t = steps[1][find(steps, of_kind(TaskKind::kAttention))];
+      t.slots[given] = t.slots[3 - given];
+    });
+  }
+}
+
+TEST(Validator, SeesBudgetsExceeded) {
+  expect_broken(PlanRule::kBudget, "a slot beyond the last", [](Steps& steps) {
+    const size_t i = find(steps, with_move(Move::Kind::kFetch));
+    for (Move& move : steps[1][i].moves) move.host_slot += 1000;
+  });
+  const Recorded recorded(false);
+  const Case& c = *recorded.made;
+  for (int place = 0; place < 2; ++place) {
+    MemoryPlan memory = c.memory;
+    (place == 0 ? memory.classes[0].device_slots[0] : memory.classes[0].host_slots) += 100;
+    const PlanValidator validator(&c.shape, &c.pages, memory, c.budget, kHeaderBytes, c.start());
+    ASSERT_EQ(validator.faults().size(), 1u);
+    EXPECT_EQ(validator.faults()[0].rule, PlanRule::kBudget);
+  }
+}
+
+TEST(Validator, SeesNeedlessMoves) {
+  for (Move::Kind kind : {Move::Kind::kWriteBack, Move::Kind::kUpload, Move::Kind::kFetch}) {
+    expect_broken(PlanRule::kNeeded, "a move is made twice", [&](Steps& steps) {
+      std::vector<Move>& moves = steps[1][find(steps, with_move(kind))].moves;
+      const auto at = std::find_if(moves.begin(), moves.end(),
+                                   [&](const Move& move) { return move.kind == kind; });
+      moves.insert(at, Move(*at));
+    });
+  }
+}
+
+// Blocks of an expert that do not follow one another make its weights come twice.
+TEST(Validator, SeesWeightsReadTwice) {
+  for (Phase phase : {Phase::kForward, Phase::kBackward}) {
+    std::mt19937 random(3);
+    std::unique_ptr<Case> c;
+    do {
+      c = std::make_unique<Case>(random, 1, Mode{}, 0.0);
+    } while (!c->shape.is_moe[0] || c->shape.num_experts < 5);
+    Replay replay(&c->pages, c->start());
+    PlanValidator validator = c->validator();
+    const TaskKind kind = phase == Phase::kForward ? TaskKind::kExpert : TaskKind::kExpertBackward;
+    std::optional<Task> first;
+    validator.begin_step();
+    Routing routing(c->shape.num_layers, std::vector<int64_t>(c->shape.num_experts, 1));
+    c->run->train(routing, [&](const StepPiece& piece) {
+      for (const Task& task : piece.tasks) {
+        Task twice = task;
+        if (task.kind == kind && first && task.layer == first->layer && task.expert == 3) {
+          twice.kind = TaskKind::kBring;
+          twice.uses[0] = first->uses[0];
+          twice.num_uses = 1;
+          twice.dies = 0;
+          const PlacedTask placed = place(replay, twice);
+          validator.check(twice, placed.moves, placed.slots);
+        }
+        if (task.kind == kind && !first) first = task;
+        const PlacedTask placed = place(replay, task);
+        validator.check(task, placed.moves, placed.slots);
+      }
+    });
+    ASSERT_FALSE(validator.faults().empty());
+    EXPECT_EQ(validator.faults()[0].rule, PlanRule::kReadOnce) << first_fault(validator.faults());
+  }
+}
+
+TEST(Validator, SeesGradientsMadeOrConsumedTwiceOrNever) {
+  for (bool eager : {false, true}) {
+    expect_broken(PlanRule::kGradientOnce, "not made",
+                  [](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kGradient), 2)); },
+                  eager);
+    expect_broken(PlanRule::kGradientOnce, "made twice",
+                  [](Steps& steps) { repeat(steps, find(steps, of_kind(TaskKind::kGradient), 2)); },
+                  eager);
+    expect_broken(PlanRule::kGradientOnce, "not given up", [](Steps& steps) {
+      steps[1][find(steps, consumes, 1)].task.dies = 0;
+    }, eager);
+    expect_broken(PlanRule::kGradientOnce, "consumed twice",
+                  [](Steps& steps) { repeat(steps, find(steps, consumes, 1)); },
+                  eager);
+  }
+  expect_broken(PlanRule::kGradientOnce, "not consumed", [](Steps& steps) {
+    erase(steps, find(steps, consumes, 1));
+  });
+}
+
+TEST(Validator, SeesStateUsedTwice) {
+  expect_broken(PlanRule::kStateOnce, "updated twice", [](Steps& steps) {
+    const size_t i = find(steps, of_kind(TaskKind::kAdam));
+    repeat(steps, i);
+    steps[1][i + 1].task.num_uses = 2;
+    steps[1][i + 1].task.dies = 0;
+  });
+  expect_broken(PlanRule::kStateOnce, "read by something else", [](Steps& steps) {
+    const size_t i = find(steps, of_kind(TaskKind::kAdam));
+    repeat(steps, i);
+    steps[1][i + 1].task.kind = TaskKind::kBring;
+    steps[1][i + 1].task.num_uses = 2;
+    steps[1][i + 1].task.dies = 0;
+  });
+}
+
+}  // namespace
+}  // namespace pagoda
