@@ -41,7 +41,7 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
     const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % options.devices);
     const StateLayout state(options.adam.state, size.dtype, record.num_elements);
     shape.records.push_back(
-        {record.num_elements, state.bytes, record.layer, record.expert, device});
+        {record.num_elements, record.layer, record.expert, device, state.bytes});
   }
   shape.microbatches = size.microbatches;
   shape.microbatch_tokens = size.microbatch_tokens;

@@ -89,6 +89,7 @@ RunShape random_shape(std::mt19937& random, int devices) {
     }
   }
   shape.records.push_back({shape.tied_embeddings ? 64 : table + 64});
+  for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
   return shape;
 }
 
