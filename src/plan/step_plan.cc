@@ -41,7 +41,7 @@ void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const
     t.expert = static_cast<int32_t>(shape.expert);
     t.record = record;
     t.device = static_cast<uint8_t>(shape.device);
-    t.use(pages_.weights(record), Place::on_device(shape.device), Access::kRead);
+    t.use(pages_.weights(record), Place::on_device(shape.device), Access::kPrefetch);
     tasks.push_back(t);
   }
 }

@@ -26,6 +26,13 @@ std::vector<int64_t> PassRunner::read_routing() {
   return {counts.begin(), counts.begin() + session_.shape().num_experts};
 }
 
+void PassRunner::run_foreseen(const TaskList& tasks) {
+  std::vector<PageUse> uses;
+  add_uses(tasks, uses);
+  session_.pager().foresee(uses);
+  session_.executor().run(tasks, nullptr, kGeneration);
+}
+
 Status PassRunner::run_tasks(bool with_logits) {
   Executor& executor = session_.executor();
   TaskList tasks;
@@ -34,7 +41,7 @@ Status PassRunner::run_tasks(bool with_logits) {
     const bool moe = session_.shape().is_moe[l];
     if (moe) forecast_.prefetch(plan_, l, tasks);
     plan_.forward_layer(l, tasks);
-    executor.run(tasks, nullptr, kGeneration);
+    run_foreseen(tasks);
     tasks.clear();
     RETURN_IF_ERROR(session_.pager().status());
     if (!moe) continue;
@@ -44,7 +51,7 @@ Status PassRunner::run_tasks(bool with_logits) {
     plan_.forward_experts(l, tokens_per_expert, tasks);
   }
   if (with_logits) plan_.head(tasks);
-  executor.run(tasks, nullptr, kGeneration);
+  run_foreseen(tasks);
   return Status();
 }
 

@@ -29,6 +29,7 @@ class PassRunner {
   const StepSize& size() const { return session_.options().size; }
 
  private:
+  void run_foreseen(const TaskList& tasks);
   Status run_tasks(bool with_logits);
   std::vector<int64_t> read_routing();
 

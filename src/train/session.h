@@ -26,6 +26,7 @@ struct SessionOptions {
   std::string file_name = "pages";       // in each of them
   int page_slots = 2;
   bool eager_adam = false;
+  double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
   const char* lower = MemoryBudget().lower;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "optim/clip.h"
+#include "plan/pinning.h"
 
 namespace pagoda {
 
@@ -23,7 +24,17 @@ int64_t StepRunner::records_of_layer(int64_t layer) const {
   return 1 + (session_.config().is_moe_layer(layer) ? session_.config().num_experts : 0);
 }
 
-void StepRunner::run(const TaskList& tasks) {
+// Issues tasks, which come now, before `later`, which come some time after.
+void StepRunner::run(const TaskList& tasks, const TaskList& later) {
+  std::vector<PageUse> uses;
+  add_uses(tasks, uses);
+  add_uses(later, uses);
+  session_.pager().foresee(uses);
+  issue(tasks);
+}
+
+// Issues tasks that are foreseen.
+void StepRunner::issue(const TaskList& tasks) {
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kGradient) continue;
     touched_.push_back(task.record);
@@ -59,10 +70,14 @@ Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     // Optimizer work runs a layer ahead of the computation.
     const int64_t next = shape.layer_record[l] + records_of_layer(l);
-    pay_due(next, l + 1 < shape.num_layers ? next + records_of_layer(l + 1) : next + 1, tasks);
+    const int64_t after =
+        l + 1 < shape.num_layers ? next + records_of_layer(l + 1) : next + 1;
+    pay_due(next, after, tasks);
     if (shape.is_moe[l]) forecast_.prefetch(plan, l, tasks);
     plan.forward_layer(l, tasks);
-    run(tasks);
+    TaskList later;  // optimizer work of the layers to come
+    pay_due(after, static_cast<int64_t>(shape.records.size()), later);
+    run(tasks, later);
     tasks.clear();
     RETURN_IF_ERROR(session_.pager().status());
     if (!shape.is_moe[l]) continue;
@@ -152,18 +167,35 @@ std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   return gradient;
 }
 
+// The routing is known, so the whole backward is. Its uses are kept, not its tasks, which are some
+// times larger and made again layer by layer.
+void StepRunner::foresee_backward(const Forward& forward) {
+  std::vector<PageUse> uses;
+  TaskList tasks;
+  for (int64_t l = session_.shape().num_layers - 1; l >= 0; --l) {
+    tasks.clear();
+    plan_.backward_layer(l, forward.tokens_per_expert[l], tasks);
+    add_uses(tasks, uses);
+  }
+  tasks.clear();
+  plan_.embed_backward(tasks);
+  add_uses(tasks, uses);
+  session_.pager().foresee(uses);
+}
+
 Status StepRunner::backward(const Forward& forward) {
   const RunShape& shape = session_.shape();
   session_.executor().set_aux_gradient(aux_gradient(forward));
+  foresee_backward(forward);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
     TaskList tasks;
     plan_.backward_layer(l, forward.tokens_per_expert[l], tasks);
-    run(tasks);
+    issue(tasks);
     RETURN_IF_ERROR(session_.pager().status());
   }
   TaskList tasks;
   plan_.embed_backward(tasks);
-  run(tasks);
+  issue(tasks);
   session_.executor().synchronize();
   return session_.pager().status();
 }
@@ -174,6 +206,9 @@ StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
   result.aux_loss = forward.aux_loss;
   result.learning_rate = learning_rate;
   result.tokens_per_expert = forward.tokens_per_expert;
+  session_.pager().keep(pinned_weights(session_.shape(), session_.pages(),
+                                       session_.memory().classes, result.tokens_per_expert,
+                                       session_.options().pinned_share));
   std::sort(touched_.begin(), touched_.end());
   double square_sum = 0;
   for (int64_t record : touched_) square_sum += session_.executor().square_sum(record);

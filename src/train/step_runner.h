@@ -63,6 +63,7 @@ class StepRunner {
   Result<Forward> forward(const StepPlan& plan, const StepBatch& batch, double learning_rate);
   Result<Forward> forward_layers(const StepPlan& plan, const StepBatch& batch);
   void count_tokens(Forward& forward, const StepBatch& batch) const;
+  void foresee_backward(const Forward& forward);
   Status backward(const Forward& forward);
   void add_routing(Forward& forward, std::vector<double>& prob_means, int64_t layer);
   void finish_aux(Forward& forward, const std::vector<double>& prob_means);
@@ -72,7 +73,8 @@ class StepRunner {
 
   void pay(int64_t record, TaskList& tasks);
   void pay_due(int64_t first_record, int64_t last_record, TaskList& tasks);
-  void run(const TaskList& tasks);
+  void run(const TaskList& tasks, const TaskList& later = {});
+  void issue(const TaskList& tasks);
   int64_t records_of_layer(int64_t layer) const;
 
   Session& session_;

@@ -69,6 +69,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.directories = config.disk_directories();
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
+  options.pinned_share = config.pinned_share();
   return options;
 }
 
