@@ -6,8 +6,10 @@
 
 namespace pagoda {
 
-void Foresight::set(std::span<const ForeseenUse> uses) {
+void Foresight::set(std::span<const ForeseenUse> uses, int64_t period) {
   CHECK(uses.size() < UINT32_MAX);
+  now_ = 0;
+  period_ = period;
   std::fill(first_.begin(), first_.end(), 0u);
   for (const ForeseenUse& use : uses) {
     CHECK(use.page < next_.size(), "page %u of %zu", use.page, next_.size());
@@ -36,17 +38,29 @@ void Foresight::pass(PageId page, int place, Access access) {
   for (uint32_t i = next_[page]; i < first_[page + 1]; i = uses_[i].run_end) {
     if (uses_[i].place != place || uses_[i].access != access) continue;
     next_[page] = i + 1;
+    now_ = uses_[i].time;
     return;
   }
 }
 
-int64_t Foresight::next_read(PageId page, int place) const {
-  for (uint32_t i = next_[page]; i < first_[page + 1]; i = uses_[i].run_end) {
+bool Foresight::find(uint32_t begin, uint32_t end, int place, int64_t& time) const {
+  for (uint32_t i = begin; i < end; i = uses_[i].run_end) {
     const Use& use = uses_[i];
-    if (use.place == place) return use.access == Access::kCreate ? kNotForeseen : use.time;
-    if (changes_content(use.access)) return kNotForeseen;
+    if (use.place != place && !changes_content(use.access)) continue;
+    time = use.place == place && use.access != Access::kCreate ? use.time : kNotForeseen;
+    return true;
   }
-  return kNotForeseen;
+  return false;
+}
+
+int64_t Foresight::next_read(PageId page, int place) const {
+  const uint32_t first = first_[page], end = first_[page + 1];
+  uint32_t next = next_[page];
+  while (next < end && uses_[next].time < now_) ++next;  // did not come
+  int64_t time = kNotForeseen;
+  if (find(next, end, place, time) || period_ == 0) return time;
+  if (find(first, end, place, time) && time != kNotForeseen) time += period_;
+  return time;
 }
 
 }  // namespace pagoda

@@ -72,8 +72,10 @@ class Pager {
   // Leases `uses` all at once for work on `stream`. `generation` becomes the version of pages that
   // are written or created.
   Lease acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation);
-  // As Residency's: what is certain to be acquired, and what should stay on devices.
+  // As Residency's: what is certain to be acquired, where what is expected begins anew, and what
+  // should stay on devices.
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void begin_cycle() { residency_.begin_cycle(); }
   void keep(std::span<const PageId> pages) { residency_.keep(pages); }
   void discard(PageId page);
   void set_on_disk(PageId page) { residency_.set_on_disk(page); }

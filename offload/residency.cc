@@ -1,6 +1,7 @@
 #include "offload/residency.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -33,7 +34,7 @@ int32_t Residency::SlotSet::spare_slots(int32_t except) const {
   int32_t count = 0;
   for (const Rank& rank : order) {
     const Slot& slot = slots[rank.slot];
-    if (rank.group > Rank::kUnforeseen || count == 2) break;
+    if (rank.group > Rank::kExpected || count == 2) break;
     count += slot.pins == 0 && !just_used(slot) && rank.slot != except;
   }
   return count;
@@ -46,7 +47,8 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
       where_(page_class_.size() * (devices + 1), kNoSlot),
       on_disk_(page_class_.size(), 0),
       kept_(page_class_.size(), 0),
-      foresight_(page_class_.size()) {
+      foreseen_(page_class_.size()),
+      expected_(page_class_.size()) {
   for (const SlotClass& c : classes_) {
     CHECK(static_cast<int>(c.device_slots.size()) == devices_);
     std::vector<SlotSet> places(devices_ + 1);
@@ -76,9 +78,11 @@ Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) c
   const SlotSet::Slot& s = slots.slots[slot];
   if (!s.used) return {Rank::kFree, s.turn, slot};
   if (kept_[s.page] && place != host()) return {Rank::kKept, s.turn, slot};
-  const int64_t next = foresight_.next_read(s.page, place);
-  if (next == kNotForeseen) return {Rank::kUnforeseen, s.turn, slot};
-  return {Rank::kForeseen, -next, slot};
+  const int64_t foreseen = foreseen_.next_read(s.page, place);
+  if (foreseen != kNotForeseen) return {Rank::kForeseen, -foreseen, slot};
+  const int64_t expected = expected_.next_read(s.page, place);
+  if (expected != kNotForeseen) return {Rank::kExpected, -expected, slot};
+  return {Rank::kUnforeseen, s.turn, slot};
 }
 
 void Residency::update_rank(PageId page, int place) {
@@ -109,6 +113,27 @@ void Residency::touch(PageId page, int place) {
   update_rank(page, place);
 }
 
+bool Residency::is_latest(PageId page, int place) const {
+  const int32_t slot = slot_of(page, place);
+  return slot != kNoSlot && set(page, place).latest == slot;
+}
+
+// A use has come: what was foreseen and expected of it is over. `again`: the use before, of those
+// of its kind of page at the place, was of the same page.
+void Residency::come(PageId page, int place, Access access, bool again) {
+  foreseen_.pass(page, place, access);
+  if (!cycles_ || (again && access == Access::kRead)) return;
+  expected_.pass(page, place, access);
+  cycle_.push_back({static_cast<int64_t>(cycle_.size()), page, place, access});
+}
+
+void Residency::begin_cycle() {
+  expected_.set(cycle_, static_cast<int64_t>(cycle_.size()));
+  cycle_.clear();
+  cycles_ = true;
+  update_ranks();
+}
+
 void Residency::foresee(std::span<const PageUse> uses) {
   std::vector<ForeseenUse> future;
   bool may_fetch = false;
@@ -120,18 +145,25 @@ void Residency::foresee(std::span<const PageUse> uses) {
     }
     may_fetch = may_fetch || leaves_host_[page_class_[use.page]];
   }
-  if (future.empty() && foresight_.empty()) return;
-  foresight_.set(future);
+  if (future.empty() && foreseen_.empty()) return;
+  foreseen_.set(future);
   update_ranks();
   if (!may_fetch) return;
-  foresight_.set(rehearse(uses));
+  foreseen_.set(rehearse(uses));
   update_ranks();
 }
 
 // The same uses with what the devices will ask of the host: before each upload a read there. What
 // devices miss depends on devices alone, so the host's choices in the rehearsal do not matter.
-std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses) const {
+std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses) {
+  // Nor does what is expected, which need not be copied.
+  Foresight expected = std::exchange(expected_, Foresight(0));
+  std::vector<ForeseenUse> cycle = std::exchange(cycle_, {});
   Residency copy(*this);
+  expected_ = std::move(expected);
+  cycle_ = std::move(cycle);
+  copy.expected_ = Foresight(num_pages());
+  copy.cycles_ = false;
   for (auto& places : copy.sets_) {
     for (SlotSet& slots : places) {
       for (SlotSet::Slot& slot : slots.slots) slot.pins = 0;  // leases will have been returned
@@ -243,7 +275,7 @@ void Residency::bring_to_host(PageId page, std::vector<Move>& moves) {
 void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   if (place == host()) return bring_to_host(page, moves);
   // The device slot first: evicting for it may need a host slot, which must not be ours.
-  const bool in_host = slot_of(page, host()) != kNoSlot;
+  const bool in_host = slot_of(page, host()) != kNoSlot, again = is_latest(page, host());
   if (in_host) ++set(page, host()).slots[slot_of(page, host())].pins;
   // Claimed before the content is anywhere near it, so it must not count as a copy yet.
   const int32_t slot = claim(page, place, moves);
@@ -254,6 +286,7 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   } else {
     bring_to_host(page, moves);
   }
+  come(page, host(), Access::kRead, again);
   slot_of(page, place) = slot;
   moves.push_back({Move::Kind::kUpload, page, static_cast<uint8_t>(place), slot,
                    slot_of(page, host())});
@@ -311,8 +344,9 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
       slots[i] = prefetch(use.page, place, moves);
       continue;
     }
+    const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
-    foresight_.pass(use.page, place, use.access);
+    come(use.page, place, use.access, again);
     touch(use.page, place);
     for (int p = 0; p <= devices_; ++p) update_rank(use.page, p);
   }
@@ -383,8 +417,8 @@ void Residency::check_invariants() const {
       for (int32_t s = 0; s < static_cast<int32_t>(slots.slots.size()); ++s) {
         const SlotSet::Slot& slot = slots.slots[s];
         CHECK(slot.pins >= 0 && slot.turn <= slots.turn);
-        CHECK(slot.rank == rank(slots, s, p) && slots.order.contains(slot.rank),
-              "slot %d stands in the wrong place of the order", s);
+        CHECK(slot.rank.slot == s && slots.order.contains(slot.rank), "slot %d has no rank", s);
+        CHECK(slot.used == (slot.rank.group != Rank::kFree), "slot %d is taken for free", s);
         if (!slot.used) continue;
         CHECK(page_class_[slot.page] == c);
         CHECK(slot_of(slot.page, p) == s);

@@ -14,11 +14,13 @@
 //
 // The victim is an unpinned slot of the class at that place, chosen in this order:
 //  1. a free slot, the one free for longest;
-//  2. a page of which no use is foreseen, least recently used first (LRU);
-//  3. the page whose next foreseen use is farthest (Belady, "A study of replacement algorithms for
+//  2. a page of which no use is foreseen or expected, least recently used first (LRU);
+//  3. a page of which no use is foreseen but one expected, because the cycle (step, pass) before
+//     had it: the farthest first. Steps go round the same layers, for which LRU is the worst rule;
+//  4. the page whose next foreseen use is farthest (Belady, "A study of replacement algorithms for
 //     a virtual-storage computer", 1966; with pages of one size the fewest misses, also where some
 //     uses create their page, which costs nothing, or ask for several at once);
-//  4. a kept page, least recently used first.
+//  5. a kept page, least recently used first.
 // Pages that were used just now are passed over while there is another: the work on them may not
 // have begun, and a transfer into their slots would wait for it. SlotClass says how many. So misses
 // are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest.
@@ -77,14 +79,19 @@ class Residency {
   // uses, rehearsal included, and memory for n uses; do not call it for every use.
   void foresee(std::span<const PageUse> uses);
 
+  // What is not foreseen is expected to come as it came since the last call, which is then
+  // forgotten. Until the first call nothing is expected. Memory for the uses of two cycles, those
+  // of one page in a row counted once.
+  void begin_cycle();
+
   // These pages' copies on devices are victims only when nothing else is, until the next keep().
   void keep(std::span<const PageId> pages);
 
   // Makes all `uses` (distinct pages or places) resident at once, pins their slots and appends the
   // transfers needed to `moves`. slots[i] is where uses[i] is. A write or create invalidates every
   // other copy. REQUIRES: pages have content, unless created; enough slots (the plan's minimum).
-  // A kPrefetch is not pinned; it takes only slots of the first two kinds of victims, here and in
-  // the host, and slots[i] is kNoSlot when there are none.
+  // A kPrefetch is not pinned; it takes no slot of a page that is foreseen or kept, here or in the
+  // host, and slots[i] is kNoSlot when there are only such.
   void acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
                std::vector<int32_t>& slots);
   // Unpins what acquire(uses) pinned.
@@ -111,7 +118,7 @@ class Residency {
  private:
   // What is asked first when a slot is wanted.
   struct Rank {
-    enum Group : uint8_t { kFree, kUnforeseen, kForeseen, kKept };
+    enum Group : uint8_t { kFree, kUnforeseen, kExpected, kForeseen, kKept };
     Group group = kFree;
     int64_t value = 0;  // the smallest goes first
     int32_t slot = 0;
@@ -147,7 +154,9 @@ class Residency {
   void update_rank(PageId page, int place);
   void update_ranks();
   void touch(PageId page, int place);
-  std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses) const;
+  bool is_latest(PageId page, int place) const;
+  void come(PageId page, int place, Access access, bool again);
+  std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses);
 
   int32_t place_page(const PageUse& use, int place, std::vector<Move>& moves);
   int32_t prefetch(PageId page, int place, std::vector<Move>& moves);
@@ -167,7 +176,10 @@ class Residency {
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]
   std::vector<uint8_t> kept_;               // [page]
-  Foresight foresight_;
+  Foresight foreseen_;
+  Foresight expected_;                // of the cycle in hand
+  std::vector<ForeseenUse> cycle_;    // what came in it
+  bool cycles_ = false;               // whether that is recorded
 };
 
 }  // namespace pagoda

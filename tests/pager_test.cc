@@ -217,6 +217,7 @@ class Program {
       if (dice_.one_in(12)) use.place = random_place();
     }
     m_.pager->foresee(foreseen);
+    if (dice_.one_in(3)) m_.pager->begin_cycle();
     const auto page = static_cast<PageId>(dice_.pick(static_cast<int>(version_.size())));
     m_.pager->keep({&page, 1});
   }

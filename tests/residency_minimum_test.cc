@@ -307,6 +307,26 @@ TEST(Residency, SkippedExpertsAreNotKept) {
   EXPECT_GT(lru_more, 10);
 }
 
+// Round after round over the same pages: LRU misses all of them, what is expected as few as the
+// clairvoyant after the round that was watched, but for what he gains at the end.
+TEST(Residency, RoundsAreExpectedToComeAgain) {
+  constexpr int kRounds = 12;
+  for (uint32_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Dice dice(seed);
+    const int pages = 6 + dice.pick(30), slots = 2 + dice.pick(pages - 3);
+    Machine machine(pages, {{slots}, 2 + dice.pick(pages), 1, 1});
+    const auto round = random_uses(dice, 2 * pages, pages, Mix::kReads);
+    for (int i = 0; i < kRounds; ++i) {
+      machine.residency().begin_cycle();
+      if (i == 1) machine.foresee({});
+      for (const PageUse& use : round) machine.use(use);
+    }
+    EXPECT_LE(machine.uploads(), belady_misses(machine.device()) + slots);
+    EXPECT_LE(machine.fetches(), belady_misses(machine.host()) + machine.host().slots);
+  }
+}
+
 // Uses of several pages at once: none evicts another's page, and misses are still the fewest.
 TEST(Residency, TasksOfSeveralPagesMissTheMinimum) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {

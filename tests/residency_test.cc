@@ -105,13 +105,15 @@ void run_trial(uint32_t seed, bool* paged) {
   for (int64_t version = 1; version <= 400; ++version) {
     const PageId page = static_cast<PageId>(trial.pick(static_cast<int>(pages)));
     std::vector<Move> moves;
-    const int action = trial.pick(22);
+    const int action = trial.pick(23);
     if (action == 0) {
       residency.discard(page);
     } else if (action == 20) {
       residency.foresee(random_future(trial, residency, devices));
     } else if (action == 21) {
       residency.keep({&page, 1});
+    } else if (action == 22) {
+      residency.begin_cycle();
     } else if (action == 1 && residency.has_content(page)) {
       residency.flush(page, moves);
       for (const Move& move : moves) model.carry_out(move);

@@ -56,6 +56,7 @@ Status PassRunner::run_tasks(bool with_logits) {
 }
 
 Status PassRunner::run(const GenerationPass& pass) {
+  session_.pager().begin_cycle();
   session_.executor().begin_pass(pass);
   const Status status = run_tasks(!pass.wanted.empty());
   session_.executor().synchronize();  // queued work reads the pass

@@ -63,6 +63,7 @@ Result<StepRunner::Forward> StepRunner::forward_layers(const StepPlan& plan,
   forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
   std::vector<double> prob_means(forward.fractions.size(), 0.0);
   count_tokens(forward, batch);
+  session_.pager().begin_cycle();
   session_.executor().begin_step(batch);
   TaskList tasks;
   pay_due(0, shape.layer_record[0] + records_of_layer(0), tasks);

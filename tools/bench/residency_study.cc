@@ -190,14 +190,21 @@ class Issue {
 
 struct Policy {
   const char* name;
-  bool foresees = true, clairvoyant = false;
+  bool foresees = false, expects = false, clairvoyant = false;
   int device_depth = 1, host_depth = 1;
   double pinned_share = 0;
 };
+// The last but one is what training does, depths of SlotClass included.
 constexpr Policy kPolicies[] = {
-    {"lru", false, false, 1, 1, 0},      {"ours", true, false, 1, 1, 0},
-    {"in flight", true, false, 2, 3, 0}, {"+pin 25%", true, false, 2, 3, 0.25},
-    {"lru+pin", false, false, 1, 1, 0.25}, {"belady", true, true, 1, 1, 0},
+    {.name = "lru"},
+    {.name = "lru, pin 25%", .pinned_share = 0.25},
+    {.name = "foresees", .foresees = true},
+    {.name = "expects", .expects = true},
+    {.name = "both", .foresees = true, .expects = true},
+    {.name = "ours, pin 25%", .foresees = true, .expects = true, .device_depth = 2,
+     .host_depth = 3, .pinned_share = 0.25},
+    {.name = "ours", .foresees = true, .expects = true, .device_depth = 2, .host_depth = 3},
+    {.name = "belady", .foresees = true, .clairvoyant = true},
 };
 
 struct Misses {
@@ -226,7 +233,10 @@ class Replay {
       for (const Batch& batch : batches) add_uses(batch.tasks, uses);
       residency.foresee(uses);
     }
+    bool begins = true;
     for (const Batch& batch : batches) {
+      if (begins && policy.expects) residency.begin_cycle();
+      begins = batch.ended;
       uses.clear();
       add_uses(batch.tasks, uses);
       add_uses(batch.later, uses);
@@ -292,9 +302,8 @@ void print_row(const char* routing, Regime regime, const char* tier, int percent
   std::printf("| %s | %s | %s | %d%% |", routing, kRegimeNames[static_cast<int>(regime)], tier,
               percent);
   for (double m : misses) std::printf(" %.1f |", m);
-  const double belady = misses.back();
-  std::printf(" %.3f | %.3f |\n", belady > 0 ? misses[1] / belady : 1.0,
-              misses[0] > 0 ? misses[1] / misses[0] : 1.0);
+  const double lru = misses.front(), ours = misses.end()[-2], belady = misses.back();
+  std::printf(" %.3f | %.3f |\n", belady > 0 ? ours / belady : 1.0, lru > 0 ? ours / lru : 1.0);
 }
 
 void study(const char* name, const Routing& routing) {
