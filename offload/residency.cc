@@ -118,10 +118,9 @@ bool Residency::is_latest(PageId page, int place) const {
   return slot != kNoSlot && set(page, place).latest == slot;
 }
 
-// A use has come: what was foreseen and expected of it is over. `again`: the use before, of those
-// of its kind of page at the place, was of the same page.
-void Residency::come(PageId page, int place, Access access, bool again) {
-  foreseen_.pass(page, place, access);
+// The cycle has come to a use, or to what an upload asks of the host. `again`: the one before of
+// the class at the place was of the same page.
+void Residency::go_round(PageId page, int place, Access access, bool again) {
   if (!cycles_ || (again && access == Access::kRead)) return;
   expected_.pass(page, place, access);
   cycle_.push_back({static_cast<int64_t>(cycle_.size()), page, place, access});
@@ -286,7 +285,7 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   } else {
     bring_to_host(page, moves);
   }
-  come(page, host(), Access::kRead, again);
+  go_round(page, host(), Access::kRead, again);
   slot_of(page, place) = slot;
   moves.push_back({Move::Kind::kUpload, page, static_cast<uint8_t>(place), slot,
                    slot_of(page, host())});
@@ -346,7 +345,8 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
     }
     const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
-    come(use.page, place, use.access, again);
+    foreseen_.pass(use.page, place, use.access);  // and what it asked of the host just before it
+    go_round(use.page, place, use.access, again);
     touch(use.page, place);
     for (int p = 0; p <= devices_; ++p) update_rank(use.page, p);
   }

@@ -155,7 +155,7 @@ class Residency {
   void update_ranks();
   void touch(PageId page, int place);
   bool is_latest(PageId page, int place) const;
-  void come(PageId page, int place, Access access, bool again);
+  void go_round(PageId page, int place, Access access, bool again);
   std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses);
 
   int32_t place_page(const PageUse& use, int place, std::vector<Move>& moves);

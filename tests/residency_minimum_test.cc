@@ -307,24 +307,32 @@ TEST(Residency, SkippedExpertsAreNotKept) {
   EXPECT_GT(lru_more, 10);
 }
 
-// Round after round over the same pages: LRU misses all of them, what is expected as few as the
-// clairvoyant after the round that was watched, but for what he gains at the end.
+// Round after round over the same pages. Once a round was watched, the device misses as often as
+// the clairvoyant, but for what he gains at the end and for a page used on both sides of a round's
+// end, which is not noted. What a device asks of the host is not the same in every round.
 TEST(Residency, RoundsAreExpectedToComeAgain) {
   constexpr int kRounds = 12;
+  int saved = 0;
   for (uint32_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Dice dice(seed);
     const int pages = 6 + dice.pick(30), slots = 2 + dice.pick(pages - 3);
-    Machine machine(pages, {{slots}, 2 + dice.pick(pages), 1, 1});
+    const SlotClass room{{slots}, 2 + dice.pick(pages), 1, 1};
+    Machine machine(pages, room), lru(pages, room);
     const auto round = random_uses(dice, 2 * pages, pages, Mix::kReads);
     for (int i = 0; i < kRounds; ++i) {
       machine.residency().begin_cycle();
       if (i == 1) machine.foresee({});
+      if (i == 1) lru.foresee({});
       for (const PageUse& use : round) machine.use(use);
+      for (const PageUse& use : round) lru.use(use);
     }
-    EXPECT_LE(machine.uploads(), belady_misses(machine.device()) + slots);
-    EXPECT_LE(machine.fetches(), belady_misses(machine.host()) + machine.host().slots);
+    EXPECT_LE(machine.uploads(), belady_misses(machine.device()) + slots + kRounds);
+    EXPECT_LE(machine.uploads(), lru.uploads());
+    EXPECT_LE(machine.fetches(), lru.fetches());
+    saved += lru.uploads() - machine.uploads();
   }
+  EXPECT_GT(saved, 2000);
 }
 
 // Uses of several pages at once: none evicts another's page, and misses are still the fewest.
