@@ -161,6 +161,7 @@ void Pager::carry_out(const Move& move) {
 Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation) {
   moves_.clear();
   for (const PageUse& use : uses) {
+    if (use.access == Access::kPrefetch) continue;
     ++counters_.uses;
     if (use.access == Access::kCreate || residency_.valid_at(use.page, use.place)) ++counters_.hits;
   }
@@ -171,6 +172,10 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
   lease.stream_ = &stream;
   lease.uses_.assign(uses.begin(), uses.end());
   for (size_t i = 0; i < uses.size(); ++i) {
+    if (uses[i].access == Access::kPrefetch) {
+      lease.data_.push_back(nullptr);
+      continue;
+    }
     const int place = place_index(uses[i].place);
     SlotState& slot = slot_state(uses[i].page, place, acquired_[i]);
     if (uses[i].access == Access::kRead) {
@@ -187,6 +192,7 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
 void Pager::release(Lease& lease) {
   const Event done = lease.stream_->record();
   for (const PageUse& use : lease.uses_) {
+    if (use.access == Access::kPrefetch) continue;
     SlotState& slot =
         slot_state(use.page, place_index(use.place), residency_.slot_at(use.page, use.place));
     if (use.access == Access::kRead) {

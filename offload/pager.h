@@ -5,7 +5,8 @@
 // Use of a page is a lease. acquire() decides in the order it is called, enqueues every transfer
 // that is needed and returns at once; the bytes behind the lease are valid for work enqueued on the
 // given stream after acquire() and before release(). So running ahead of the computation is
-// prefetching: a transfer starts as soon as the slot it fills is no longer read. Nothing waits for
+// prefetching: a transfer starts as soon as the slot it fills is no longer read. A kPrefetch use
+// only starts transfers: its stream does not wait for them. Nothing waits for
 // a completion to decide something, and nothing can deadlock: transfers and kernels wait only for
 // earlier ones.
 //
@@ -37,7 +38,7 @@ class Lease {
   Lease& operator=(Lease&& other) noexcept;
   ~Lease() { release(); }
 
-  // The bytes of uses[i] of the acquire.
+  // The bytes of uses[i] of the acquire; nullptr for a kPrefetch.
   std::byte* data(size_t i) const { return data_[i]; }
   void release();
 
@@ -71,6 +72,11 @@ class Pager {
   // Leases `uses` all at once for work on `stream`. `generation` becomes the version of pages that
   // are written or created.
   Lease acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation);
+  // As Residency's: what is certain to be acquired, where what is expected begins anew, and what
+  // should stay on devices.
+  void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void begin_cycle() { residency_.begin_cycle(); }
+  void keep(std::span<const PageId> pages) { residency_.keep(pages); }
   void discard(PageId page);
   void set_on_disk(PageId page) { residency_.set_on_disk(page); }
 
@@ -86,7 +92,7 @@ class Pager {
 
   // Totals since creation.
   struct Counters {
-    int64_t uses = 0;      // page uses
+    int64_t uses = 0;      // page uses, prefetches apart
     int64_t hits = 0;      // of them already resident
     int64_t uploads = 0, upload_bytes = 0;
     int64_t downloads = 0, download_bytes = 0;

@@ -1,26 +1,43 @@
 #include "offload/residency.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/check.h"
 
 namespace pagoda {
 
-void Residency::SlotSet::unlink(int32_t slot) {
-  Slot& s = slots[slot];
-  (s.older == kNoSlot ? oldest : slots[s.older].newer) = s.newer;
-  (s.newer == kNoSlot ? newest : slots[s.newer].older) = s.older;
-  s.older = s.newer = kNoSlot;
+void Residency::SlotSet::set_rank(int32_t slot, const Rank& rank) {
+  auto node = order.extract(slots[slot].rank);
+  node.value() = slots[slot].rank = rank;
+  order.insert(std::move(node));
 }
 
-void Residency::SlotSet::push_newest(int32_t slot) {
-  slots[slot].older = newest;
-  (newest == kNoSlot ? oldest : slots[newest].newer) = slot;
-  newest = slot;
+bool Residency::SlotSet::just_used(const Slot& slot) const {
+  return slot.used && turn - slot.turn < depth - 1;
 }
 
-void Residency::SlotSet::push_oldest(int32_t slot) {
-  slots[slot].newer = oldest;
-  (oldest == kNoSlot ? newest : slots[oldest].older) = slot;
-  oldest = slot;
+// kNoSlot when all are pinned.
+int32_t Residency::SlotSet::next_victim() const {
+  int32_t instead = kNoSlot;
+  for (const Rank& rank : order) {
+    const Slot& slot = slots[rank.slot];
+    if (slot.pins > 0) continue;
+    if (!just_used(slot)) return rank.slot;
+    if (instead == kNoSlot) instead = rank.slot;
+  }
+  return instead;
+}
+
+// Slots besides `except` that a prefetch may take, counted up to 2.
+int32_t Residency::SlotSet::spare_slots(int32_t except) const {
+  int32_t count = 0;
+  for (const Rank& rank : order) {
+    const Slot& slot = slots[rank.slot];
+    if (rank.group > Rank::kExpected || count == 2) break;
+    count += slot.pins == 0 && !just_used(slot) && rank.slot != except;
+  }
+  return count;
 }
 
 Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class)
@@ -28,18 +45,159 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
       classes_(std::move(classes)),
       page_class_(std::move(page_class)),
       where_(page_class_.size() * (devices + 1), kNoSlot),
-      on_disk_(page_class_.size(), 0) {
+      on_disk_(page_class_.size(), 0),
+      kept_(page_class_.size(), 0),
+      foreseen_(page_class_.size()),
+      expected_(page_class_.size()) {
   for (const SlotClass& c : classes_) {
     CHECK(static_cast<int>(c.device_slots.size()) == devices_);
     std::vector<SlotSet> places(devices_ + 1);
     for (int p = 0; p <= devices_; ++p) {
       const int32_t count = p < devices_ ? c.device_slots[p] : c.host_slots;
       places[p].slots.resize(count);
-      for (int32_t s = 0; s < count; ++s) places[p].push_newest(s);
+      places[p].depth = p < devices_ ? c.device_depth : c.host_depth;
+      CHECK(places[p].depth >= 1);
+      for (int32_t s = 0; s < count; ++s) {
+        places[p].slots[s].rank.slot = s;
+        places[p].order.insert(places[p].slots[s].rank);
+      }
     }
     sets_.push_back(std::move(places));
   }
-  for (uint16_t c : page_class_) CHECK(c < classes_.size());
+  std::vector<int64_t> pages(classes_.size(), 0);
+  for (uint16_t c : page_class_) {
+    CHECK(c < classes_.size());
+    ++pages[c];
+  }
+  for (size_t c = 0; c < classes_.size(); ++c) {
+    leaves_host_.push_back(pages[c] > classes_[c].host_slots);
+  }
+}
+
+Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) const {
+  const SlotSet::Slot& s = slots.slots[slot];
+  if (!s.used) return {Rank::kFree, s.turn, slot};
+  if (kept_[s.page] && place != host()) return {Rank::kKept, s.turn, slot};
+  const int64_t foreseen = foreseen_.next_read(s.page, place);
+  if (foreseen != kNotForeseen) return {Rank::kForeseen, -foreseen, slot};
+  const int64_t expected = expected_.next_read(s.page, place);
+  if (expected != kNotForeseen) return {Rank::kExpected, -expected, slot};
+  return {Rank::kUnforeseen, s.turn, slot};
+}
+
+void Residency::update_rank(PageId page, int place) {
+  const int32_t slot = slot_of(page, place);
+  if (slot == kNoSlot) return;
+  SlotSet& slots = set(page, place);
+  const Rank now = rank(slots, slot, place);
+  if (now != slots.slots[slot].rank) slots.set_rank(slot, now);
+}
+
+void Residency::update_ranks() {
+  for (auto& places : sets_) {
+    for (int p = 0; p <= devices_; ++p) {
+      for (const SlotSet::Slot& slot : places[p].slots) {
+        if (slot.used) update_rank(slot.page, p);
+      }
+    }
+  }
+}
+
+// The page in the slot it has at `place` is used now.
+void Residency::touch(PageId page, int place) {
+  SlotSet& slots = set(page, place);
+  const int32_t slot = slot_of(page, place);
+  if (slots.latest != slot) ++slots.turn;
+  slots.latest = slot;
+  slots.slots[slot].turn = slots.turn;
+  update_rank(page, place);
+}
+
+bool Residency::is_latest(PageId page, int place) const {
+  const int32_t slot = slot_of(page, place);
+  return slot != kNoSlot && set(page, place).latest == slot;
+}
+
+// The cycle has come to a use, or to what an upload asks of the host. `again`: the one before of
+// the class at the place was of the same page.
+void Residency::go_round(PageId page, int place, Access access, bool again) {
+  if (!cycles_ || (again && access == Access::kRead)) return;
+  expected_.pass(page, place, access);
+  cycle_.push_back({static_cast<int64_t>(cycle_.size()), page, place, access});
+}
+
+void Residency::begin_cycle() {
+  expected_.set(cycle_, static_cast<int64_t>(cycle_.size()));
+  cycle_.clear();
+  cycles_ = true;
+  update_ranks();
+}
+
+void Residency::foresee(std::span<const PageUse> uses) {
+  std::vector<ForeseenUse> future;
+  bool may_fetch = false;
+  for (const PageUse& use : uses) {
+    CHECK(use.page < num_pages());
+    const auto time = static_cast<int64_t>(future.size());
+    if (use.access != Access::kPrefetch) {
+      future.push_back({time, use.page, place_index(use.place), use.access});
+    }
+    may_fetch = may_fetch || leaves_host_[page_class_[use.page]];
+  }
+  if (future.empty() && foreseen_.empty()) return;
+  foreseen_.set(future);
+  update_ranks();
+  if (!may_fetch) return;
+  foreseen_.set(rehearse(uses));
+  update_ranks();
+}
+
+// The same uses with what the devices will ask of the host: before each upload a read there. What
+// devices miss depends on devices alone, so the host's choices in the rehearsal do not matter.
+std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses) {
+  // Nor does what is expected, which need not be copied.
+  Foresight expected = std::exchange(expected_, Foresight(0));
+  std::vector<ForeseenUse> cycle = std::exchange(cycle_, {});
+  Residency copy(*this);
+  expected_ = std::move(expected);
+  cycle_ = std::move(cycle);
+  copy.expected_ = Foresight(num_pages());
+  copy.cycles_ = false;
+  for (auto& places : copy.sets_) {
+    for (SlotSet& slots : places) {
+      for (SlotSet::Slot& slot : slots.slots) slot.pins = 0;  // leases will have been returned
+    }
+  }
+  std::vector<ForeseenUse> future;
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+  for (size_t i = 0; i < uses.size(); ++i) {
+    const PageUse& use = uses[i];
+    const int place = place_index(use.place);
+    const auto time = static_cast<int64_t>(i);
+    const uint16_t c = page_class_[use.page];
+    const bool has_what_it_needs = use.access == Access::kCreate || copy.has_content(use.page);
+    // Two slots let one page up while another comes down.
+    const bool passes = leaves_host_[c] && classes_[c].host_slots >= 2 &&
+                        !copy.sets_[c][place].slots.empty();
+    if (passes && has_what_it_needs) {
+      moves.clear();
+      copy.acquire({&use, 1}, moves, slots);
+      copy.release({&use, 1});
+      for (const Move& move : moves) {
+        if (move.kind != Move::Kind::kUpload) continue;
+        future.push_back({time, move.page, host(), Access::kRead});
+      }
+    }
+    if (use.access != Access::kPrefetch) future.push_back({time, use.page, place, use.access});
+  }
+  return future;
+}
+
+void Residency::keep(std::span<const PageId> pages) {
+  std::fill(kept_.begin(), kept_.end(), uint8_t{0});
+  for (PageId page : pages) kept_[page] = 1;
+  update_ranks();
 }
 
 int Residency::place_index(Place place) const {
@@ -54,14 +212,15 @@ int Residency::copies(PageId page) const {
   return count;
 }
 
-// Frees the page's slot at `place`; the slot becomes the next to be claimed.
+// Frees the page's slot at `place`.
 void Residency::drop(PageId page, int place) {
   const int32_t slot = slot_of(page, place);
   SlotSet& slots = set(page, place);
   CHECK(slots.slots[slot].pins == 0, "page %u dropped while pinned", page);
   slots.slots[slot].used = false;
-  slots.unlink(slot);
-  slots.push_oldest(slot);
+  slots.slots[slot].turn = slots.turn;
+  if (slots.latest == slot) slots.latest = kNoSlot;
+  slots.set_rank(slot, rank(slots, slot, place));
   slot_of(page, place) = kNoSlot;
 }
 
@@ -77,19 +236,19 @@ void Residency::evict(int place, PageId page, std::vector<Move>& moves) {
   drop(page, place);
 }
 
-// Takes a slot for the page at `place`, evicting the least recently used page if there is no free
-// one, and pins it until the caller unpins.
+// Takes a slot for the page at `place`, evicting another page if there is no free one, and pins it
+// until the caller unpins.
 int32_t Residency::claim(PageId page, int place, std::vector<Move>& moves) {
   SlotSet& slots = set(page, place);
-  int32_t slot = slots.oldest;  // free slots are always oldest
-  while (slot != kNoSlot && slots.slots[slot].pins > 0) slot = slots.slots[slot].newer;
+  const int32_t slot = slots.next_victim();
   CHECK(slot != kNoSlot, "no slot for page %u at place %d: %zu slots of class %d all pinned", page,
         place, slots.slots.size(), page_class_[page]);
   if (slots.slots[slot].used) evict(place, slots.slots[slot].page, moves);
-  slots.slots[slot] = {page, true, 1, slots.slots[slot].older, slots.slots[slot].newer};
-  slots.unlink(slot);
-  slots.push_newest(slot);
+  slots.slots[slot].page = page;
+  slots.slots[slot].used = true;
+  slots.slots[slot].pins = 1;
   slot_of(page, place) = slot;
+  touch(page, place);
   return slot;
 }
 
@@ -115,16 +274,18 @@ void Residency::bring_to_host(PageId page, std::vector<Move>& moves) {
 void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   if (place == host()) return bring_to_host(page, moves);
   // The device slot first: evicting for it may need a host slot, which must not be ours.
-  const bool in_host = slot_of(page, host()) != kNoSlot;
+  const bool in_host = slot_of(page, host()) != kNoSlot, again = is_latest(page, host());
   if (in_host) ++set(page, host()).slots[slot_of(page, host())].pins;
   // Claimed before the content is anywhere near it, so it must not count as a copy yet.
   const int32_t slot = claim(page, place, moves);
   slot_of(page, place) = kNoSlot;
   if (in_host) {
+    touch(page, host());
     --set(page, host()).slots[slot_of(page, host())].pins;
   } else {
     bring_to_host(page, moves);
   }
+  go_round(page, host(), Access::kRead, again);
   slot_of(page, place) = slot;
   moves.push_back({Move::Kind::kUpload, page, static_cast<uint8_t>(place), slot,
                    slot_of(page, host())});
@@ -144,11 +305,33 @@ int32_t Residency::place_page(const PageUse& use, int place, std::vector<Move>& 
   return slot;
 }
 
+// Whether the page can be brought up by taking free slots and pages without a foreseen use only.
+bool Residency::room_for(PageId page, int place) const {
+  const SlotSet& slots = set(page, place);
+  if (slots.spare_slots(kNoSlot) == 0) return false;
+  if (place == host()) return true;
+  const SlotSet::Slot& victim = slots.slots[slots.next_victim()];
+  const int32_t in_host = slot_of(page, host());
+  const bool victim_passes = victim.used && copies(victim.page) == 1;
+  return set(page, host()).spare_slots(in_host) >= (in_host == kNoSlot) + victim_passes;
+}
+
+int32_t Residency::prefetch(PageId page, int place, std::vector<Move>& moves) {
+  CHECK(has_content(page), "page %u is prefetched before it was made", page);
+  if (slot_of(page, place) == kNoSlot) {
+    if (!room_for(page, place)) return kNoSlot;
+    bring(page, place, moves);
+  }
+  touch(page, place);
+  return slot_of(page, place);
+}
+
 void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
                         std::vector<int32_t>& slots) {
   slots.assign(uses.size(), kNoSlot);
   // Pin what is already there first, so that no use evicts another's page.
   for (size_t i = 0; i < uses.size(); ++i) {
+    if (uses[i].access == Access::kPrefetch) continue;
     const int place = place_index(uses[i].place);
     slots[i] = slot_of(uses[i].page, place);
     if (slots[i] != kNoSlot) ++set(uses[i].page, place).slots[slots[i]].pins;
@@ -156,14 +339,19 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
   for (size_t i = 0; i < uses.size(); ++i) {
     const PageUse& use = uses[i];
     const int place = place_index(use.place);
-    SlotSet& slot_set = set(use.page, place);
+    if (use.access == Access::kPrefetch) {
+      slots[i] = prefetch(use.page, place, moves);
+      continue;
+    }
+    const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
-    const int32_t slot = slots[i];
-    slot_set.unlink(slot);
-    slot_set.push_newest(slot);
+    foreseen_.pass(use.page, place, use.access);  // and what it asked of the host just before it
+    go_round(use.page, place, use.access, again);
+    touch(use.page, place);
+    for (int p = 0; p <= devices_; ++p) update_rank(use.page, p);
   }
   for (const PageUse& use : uses) {
-    if (use.access == Access::kRead) continue;
+    if (!changes_content(use.access)) continue;
     on_disk_[use.page] = 0;
     for (int p = 0; p <= devices_; ++p) {
       if (p != place_index(use.place) && slot_of(use.page, p) != kNoSlot) drop(use.page, p);
@@ -173,6 +361,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
 
 void Residency::release(std::span<const PageUse> uses) {
   for (const PageUse& use : uses) {
+    if (use.access == Access::kPrefetch) continue;
     const int place = place_index(use.place);
     const int32_t slot = slot_of(use.page, place);
     CHECK(slot != kNoSlot && set(use.page, place).slots[slot].pins > 0,
@@ -224,17 +413,16 @@ void Residency::check_invariants() const {
   for (size_t c = 0; c < sets_.size(); ++c) {
     for (int p = 0; p <= devices_; ++p) {
       const SlotSet& slots = sets_[c][p];
-      size_t seen = 0;
-      bool used_before = false;
-      for (int32_t s = slots.oldest; s != kNoSlot; s = slots.slots[s].newer, ++seen) {
-        CHECK(slots.slots[s].pins >= 0);
-        CHECK(!used_before || slots.slots[s].used, "a free slot is newer than a used one");
-        used_before = slots.slots[s].used;
-        if (!slots.slots[s].used) continue;
-        CHECK(page_class_[slots.slots[s].page] == c);
-        CHECK(slot_of(slots.slots[s].page, p) == s);
+      CHECK(slots.order.size() == slots.slots.size(), "the order lost a slot");
+      for (int32_t s = 0; s < static_cast<int32_t>(slots.slots.size()); ++s) {
+        const SlotSet::Slot& slot = slots.slots[s];
+        CHECK(slot.pins >= 0 && slot.turn <= slots.turn);
+        CHECK(slot.rank.slot == s && slots.order.contains(slot.rank), "slot %d has no rank", s);
+        CHECK(slot.used == (slot.rank.group != Rank::kFree), "slot %d is taken for free", s);
+        if (!slot.used) continue;
+        CHECK(page_class_[slot.page] == c);
+        CHECK(slot_of(slot.page, p) == s);
       }
-      CHECK(seen == slots.slots.size(), "the LRU list lost a slot");
     }
   }
 }

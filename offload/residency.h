@@ -11,31 +11,37 @@
 //  - a slot holds at most one page, a page at most one slot per place;
 //  - a copy is dropped without a transfer only while another valid copy exists;
 //  - a pinned slot is never a victim.
-// The victim is the least recently used unpinned slot of the class at that place.
+//
+// The victim is an unpinned slot of the class at that place, chosen in this order:
+//  1. a free slot, the one free for longest;
+//  2. a page of which no use is foreseen or expected, least recently used first (LRU);
+//  3. a page of which no use is foreseen but one expected, because the cycle (step, pass) before
+//     had it: the farthest first. Steps go round the same layers, for which LRU is the worst rule;
+//  4. the page whose next foreseen use is farthest (Belady, "A study of replacement algorithms for
+//     a virtual-storage computer", 1966; with pages of one size the fewest misses, also where some
+//     uses create their page, which costs nothing, or ask for several at once);
+//  5. a kept page, least recently used first.
+// Pages that were used just now are passed over while there is another: the work on them may not
+// have begun, and a transfer into their slots would wait for it. SlotClass says how many. So misses
+// are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest.
+//
+// The host is where pages pass through on their way to a device. What passes when follows from what
+// the devices will miss, so foresee() rehearses the uses on a copy of the object; host slots are
+// then chosen by what the devices will ask of them.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <vector>
 
-#include "offload/place.h"
+#include "offload/foresight.h"
+#include "offload/page_use.h"
 
 namespace pagoda {
 
-using PageId = uint32_t;
 inline constexpr int32_t kNoSlot = -1;
-
-enum class Access : uint8_t {
-  kRead,
-  kWrite,   // read and changed
-  kCreate,  // written without looking at what was there
-};
-
-struct PageUse {
-  PageId page = 0;
-  Place place;
-  Access access = Access::kRead;
-};
 
 // One transfer the pager must carry out, in the order given.
 struct Move {
@@ -56,6 +62,10 @@ struct Move {
 struct SlotClass {
   std::vector<int32_t> device_slots;  // one entry per device
   int32_t host_slots = 0;
+  // Slots that transfers and work take turns in, at least 1: one use in work and the transfers
+  // beside it. On a device the next upload; in the host the next fetch and the last write back.
+  int32_t device_depth = 2;
+  int32_t host_depth = 3;
 };
 
 class Residency {
@@ -63,9 +73,25 @@ class Residency {
   // page_class[p] is the class of page p; classes[c].device_slots has one entry per device.
   Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class);
 
+  // The uses that are certain to come, in their order, in place of all that was foreseen before;
+  // others may come between them. Each acquire() passes its own by. A future that does not come
+  // costs transfers and nothing else; foresee({}) forgets it. Takes O((n + slots) log slots) for n
+  // uses, rehearsal included, and memory for n uses; do not call it for every use.
+  void foresee(std::span<const PageUse> uses);
+
+  // What is not foreseen is expected to come as it came since the last call, which is then
+  // forgotten. Until the first call nothing is expected. Memory for the uses of two cycles, those
+  // of one page in a row counted once.
+  void begin_cycle();
+
+  // These pages' copies on devices are victims only when nothing else is, until the next keep().
+  void keep(std::span<const PageId> pages);
+
   // Makes all `uses` (distinct pages or places) resident at once, pins their slots and appends the
   // transfers needed to `moves`. slots[i] is where uses[i] is. A write or create invalidates every
-  // other copy. REQUIRES: read and written pages have content; enough slots (the plan's minimum).
+  // other copy. REQUIRES: pages have content, unless created; enough slots (the plan's minimum).
+  // A kPrefetch is not pinned; it takes no slot of a page that is foreseen or kept, here or in the
+  // host, and slots[i] is kNoSlot when there are only such.
   void acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
                std::vector<int32_t>& slots);
   // Unpins what acquire(uses) pinned.
@@ -90,28 +116,51 @@ class Residency {
   void check_invariants() const;
 
  private:
-  // The slots of one class at one place, in a list from least to most recently used.
+  // What is asked first when a slot is wanted.
+  struct Rank {
+    enum Group : uint8_t { kFree, kUnforeseen, kExpected, kForeseen, kKept };
+    Group group = kFree;
+    int64_t value = 0;  // the smallest goes first
+    int32_t slot = 0;
+    auto operator<=>(const Rank&) const = default;
+  };
+  // The slots of one class at one place.
   struct SlotSet {
     struct Slot {
       PageId page = 0;
       bool used = false;
       int32_t pins = 0;
-      int32_t older = kNoSlot, newer = kNoSlot;
+      int64_t turn = 0;  // of its last use, or when it became free
+      Rank rank;
     };
     std::vector<Slot> slots;
-    int32_t oldest = kNoSlot, newest = kNoSlot;
-    void unlink(int32_t slot);
-    void push_newest(int32_t slot);
-    void push_oldest(int32_t slot);
+    std::set<Rank> order;      // of all slots
+    int32_t depth = 1;
+    int64_t turn = 0;          // counts uses of another slot than the last
+    int32_t latest = kNoSlot;  // slot of the last use
+    void set_rank(int32_t slot, const Rank& rank);
+    bool just_used(const Slot& slot) const;
+    int32_t next_victim() const;
+    int32_t spare_slots(int32_t except) const;
   };
 
   int place_index(Place place) const;
   SlotSet& set(PageId page, int place) { return sets_[page_class_[page]][place]; }
+  const SlotSet& set(PageId page, int place) const { return sets_[page_class_[page]][place]; }
   int32_t& slot_of(PageId page, int place) { return where_[page * (devices_ + 1) + place]; }
   int32_t slot_of(PageId page, int place) const { return where_[page * (devices_ + 1) + place]; }
   int host() const { return devices_; }
+  Rank rank(const SlotSet& slots, int32_t slot, int place) const;
+  void update_rank(PageId page, int place);
+  void update_ranks();
+  void touch(PageId page, int place);
+  bool is_latest(PageId page, int place) const;
+  void go_round(PageId page, int place, Access access, bool again);
+  std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses);
 
   int32_t place_page(const PageUse& use, int place, std::vector<Move>& moves);
+  int32_t prefetch(PageId page, int place, std::vector<Move>& moves);
+  bool room_for(PageId page, int place) const;
   int32_t claim(PageId page, int place, std::vector<Move>& moves);
   void evict(int place, PageId page, std::vector<Move>& moves);
   void drop(PageId page, int place);
@@ -123,8 +172,14 @@ class Residency {
   std::vector<SlotClass> classes_;
   std::vector<uint16_t> page_class_;
   std::vector<std::vector<SlotSet>> sets_;  // [class][place]; places: devices, then host
+  std::vector<uint8_t> leaves_host_;        // [class] 1: has more pages than host slots
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]
+  std::vector<uint8_t> kept_;               // [page]
+  Foresight foreseen_;
+  Foresight expected_;                // of the cycle in hand
+  std::vector<ForeseenUse> cycle_;    // what came in it
+  bool cycles_ = false;               // whether that is recorded
 };
 
 }  // namespace pagoda

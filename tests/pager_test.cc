@@ -4,9 +4,11 @@
 // too.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <random>
@@ -200,12 +202,31 @@ class Program {
     return place == 0 ? Place::host() : Place::on_device(place - 1);
   }
 
+  // The leases to come, foreseen as they will come, in part, in another order, or not at all.
+  void make_plans() {
+    std::vector<PageUse> foreseen;
+    for (int n = 1 + dice_.pick(10); n > 0; --n) {
+      plans_.push_back(random_uses());
+      if (!dice_.one_in(5)) {
+        foreseen.insert(foreseen.end(), plans_.back().begin(), plans_.back().end());
+      }
+    }
+    if (dice_.one_in(4)) std::shuffle(foreseen.begin(), foreseen.end(), dice_.random);
+    for (PageUse& use : foreseen) {
+      if (dice_.one_in(12)) use.access = static_cast<Access>(dice_.pick(4));
+      if (dice_.one_in(12)) use.place = random_place();
+    }
+    m_.pager->foresee(foreseen);
+    if (dice_.one_in(3)) m_.pager->begin_cycle();
+    const auto page = static_cast<PageId>(dice_.pick(static_cast<int>(version_.size())));
+    m_.pager->keep({&page, 1});
+  }
+
   std::vector<PageUse> random_uses() {
     std::vector<PageUse> uses;
     for (int n = 1 + dice_.pick(3); n > 0; --n) {
       PageUse use{static_cast<PageId>(dice_.pick(static_cast<int>(version_.size()))),
-                  random_place(), static_cast<Access>(dice_.pick(3))};
-      if (version_[use.page] == 0) use.access = Access::kCreate;
+                  random_place(), static_cast<Access>(dice_.pick(4))};
       bool twice = false;
       for (const PageUse& other : uses) twice = twice || other.page == use.page;
       if (!twice) uses.push_back(use);
@@ -213,7 +234,15 @@ class Program {
     return uses;
   }
 
-  void lease() { work(random_uses()); }
+  void lease() {
+    if (plans_.empty()) make_plans();
+    std::vector<PageUse> uses = plans_.front();
+    plans_.pop_front();
+    for (PageUse& use : uses) {
+      if (version_[use.page] == 0) use.access = Access::kCreate;
+    }
+    work(uses);
+  }
 
   // Acquires, enqueues a kernel that checks what it reads and writes what it must, releases.
   void work(const std::vector<PageUse>& uses) {
@@ -227,9 +256,10 @@ class Program {
     }
     for (size_t i = 0; i < uses.size(); ++i) {
       const PageUse use = uses[i];
+      if (use.access == Access::kPrefetch) continue;
       const int64_t bytes = m_.specs[use.page].bytes;
       const uint64_t expected = version_[use.page];
-      if (use.access != Access::kRead) version_[use.page] = clock_;
+      if (changes_content(use.access)) version_[use.page] = clock_;
       // The work may run after this program is gone; the machine waits for it.
       stream.enqueue([pager = m_.pager.get(), &findings = findings_, use, bytes, expected,
                       next = clock_, data = lease.data(i)] {
@@ -241,7 +271,7 @@ class Program {
           findings.add(strf("page %u, version %llu: byte %lld of %lld is not of it", use.page,
                            (unsigned long long)expected, (long long)at, (long long)bytes));
         }
-        if (use.access != Access::kRead) fill_version(data, bytes, use.page, next);
+        if (changes_content(use.access)) fill_version(data, bytes, use.page, next);
       });
     }
     if (dice_.one_in(4)) std::this_thread::yield();
@@ -267,6 +297,7 @@ class Program {
   Machine& m_;
   Dice& dice_;
   Findings& findings_;
+  std::deque<std::vector<PageUse>> plans_;  // leases to come
   std::vector<uint64_t> version_;  // newest version of each page as issued; 0: no content
   uint64_t clock_ = 0;
   std::string store_id_;  // of the last commit

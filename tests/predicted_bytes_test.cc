@@ -58,6 +58,7 @@ Traffic expect_predicted(const RunConfig& config) {
     CHECK(result.ok(), "%s", result.status().message().c_str());
     CHECK(!result.value().skipped);
     planned.train(result.value().tokens_per_expert, [&](const StepPiece& piece) {
+      foresee(piece, replay);
       for (const Task& task : piece.tasks) replay.place(task);
     });
     session.pager().drain();
@@ -166,6 +167,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
       Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
       for (int step = 0; step < 3; ++step) {
         run.train(random_routing(random, shape), [&](const StepPiece& piece) {
+          foresee(piece, replay);
           for (const Task& task : piece.tasks) replay.place(task);
         });
       }

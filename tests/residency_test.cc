@@ -1,6 +1,6 @@
 // Residency against a model of memory: random acquires, discards and flushes over random budgets.
 // The model carries out every move on version numbers; a use must find the newest version where the
-// residency says it is.
+// residency says it is. Futures are foreseen that come, come in part, or do not come.
 #include "offload/residency.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ class MemoryModel {
     if (use.access != Access::kCreate) {
       ASSERT_EQ(content, newest_[use.page]) << "page " << use.page;
     }
-    if (use.access != Access::kRead) content = newest_[use.page] = version;
+    if (changes_content(use.access)) content = newest_[use.page] = version;
   }
   int64_t newest(PageId page) const { return newest_[page]; }
   int64_t on_disk(PageId page) const { return on_disk_[page]; }
@@ -67,12 +67,24 @@ std::vector<PageUse> random_uses(Trial& trial, const Residency& residency, int d
     use.page = static_cast<PageId>(trial.pick(static_cast<int>(residency.num_pages())));
     const int place = trial.pick(devices + 1);
     use.place = place == devices ? Place::host() : Place::on_device(place);
-    use.access = static_cast<Access>(trial.pick(3));
+    use.access = static_cast<Access>(trial.pick(4));
     if (!residency.has_content(use.page)) use.access = Access::kCreate;
     const bool twice = !uses.empty() && uses[0].page == use.page;
     if (!twice) uses.push_back(use);
   }
   return uses;
+}
+
+// Uses at random, one of which may be of a page that will have no content.
+std::vector<PageUse> random_future(Trial& trial, const Residency& residency, int devices) {
+  std::vector<PageUse> future;
+  for (int n = trial.pick(12); n > 0; --n) {
+    for (PageUse use : random_uses(trial, residency, devices)) {
+      if (trial.pick(8) == 0) use.access = Access::kRead;
+      future.push_back(use);
+    }
+  }
+  return future;
 }
 
 void run_trial(uint32_t seed, bool* paged) {
@@ -82,6 +94,8 @@ void run_trial(uint32_t seed, bool* paged) {
   for (SlotClass& c : classes) {
     for (int d = 0; d < devices; ++d) c.device_slots.push_back(2 + trial.pick(4));
     c.host_slots = 4 + trial.pick(4);
+    c.device_depth = 1 + trial.pick(3);
+    c.host_depth = 1 + trial.pick(4);
   }
   const size_t pages = 4 + trial.pick(24);
   std::vector<uint16_t> page_class;
@@ -91,9 +105,15 @@ void run_trial(uint32_t seed, bool* paged) {
   for (int64_t version = 1; version <= 400; ++version) {
     const PageId page = static_cast<PageId>(trial.pick(static_cast<int>(pages)));
     std::vector<Move> moves;
-    const int action = trial.pick(20);
+    const int action = trial.pick(23);
     if (action == 0) {
       residency.discard(page);
+    } else if (action == 20) {
+      residency.foresee(random_future(trial, residency, devices));
+    } else if (action == 21) {
+      residency.keep({&page, 1});
+    } else if (action == 22) {
+      residency.begin_cycle();
     } else if (action == 1 && residency.has_content(page)) {
       residency.flush(page, moves);
       for (const Move& move : moves) model.carry_out(move);
@@ -103,7 +123,11 @@ void run_trial(uint32_t seed, bool* paged) {
       std::vector<int32_t> slots;
       residency.acquire(uses, moves, slots);
       for (const Move& move : moves) model.carry_out(move);
-      for (size_t i = 0; i < uses.size(); ++i) model.use(uses[i], slots[i], version);
+      for (size_t i = 0; i < uses.size(); ++i) {
+        const bool guess = uses[i].access == Access::kPrefetch;  // not pinned: may be gone again
+        if (guess && !residency.valid_at(uses[i].page, uses[i].place)) continue;
+        model.use(uses[i], slots[i], version);
+      }
       residency.release(uses);
     }
     residency.check_invariants();

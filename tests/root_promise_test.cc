@@ -103,6 +103,22 @@ TEST(RootPromise, BudgetsInBetween) {
   }
 }
 
+TEST(RootPromise, PinnedExperts) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  const int64_t device = run.config().device_bytes();
+  for (const char* pin : {"25%", "100%"}) {
+    run.new_run();
+    run.config().memory.device = MemorySize::of_bytes(device + 100 * kKiB);
+    run.config().memory.pin = pin;
+    SimStorage storage(7);
+    const Outcome outcome = run_to_end(run.config(), &storage);
+    ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+    EXPECT_EQ(outcome.sha256, global_reference());
+    expect_paged(outcome);
+  }
+}
+
 TEST(RootPromise, ThreadCounts) {
   for (int64_t threads : {1, 2, 4}) {
     SCOPED_TRACE(testing::Message() << threads << " threads");

@@ -78,6 +78,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
       "memory.device",      "memory.host",           "memory.disk",      "memory.io",
+      "memory.pin",
       "sample.prompts",     "sample.max_new_tokens", "sample.steps",     "sample.chat"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
@@ -137,6 +138,8 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"optim.warmup_steps", {"-1"}, "from 0"},
                              Wrong{"memory.device", {"0B"}, "above 0"},
                              Wrong{"memory.host", {"0B"}, "above 0"},
+                             Wrong{"memory.pin", {"101%"}, "percentage"},
+                             Wrong{"memory.pin", {"25"}, "percentage"},
                              Wrong{"memory.disk", {"a", "a"}, "twice"},
                              Wrong{"memory.disk", {""}, "folder"},
                              Wrong{"data.path", {""}, "name a file"},

@@ -31,3 +31,7 @@ add_test(NAME check_tree_self_test
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
 add_executable(tokenizer_probe ${PROJECT_SOURCE_DIR}/tools/bench/tokenizer_probe.cc)
 target_link_libraries(tokenizer_probe PRIVATE data)
+
+# Prints misses of residency's choices beside LRU's and the clairvoyant's.
+add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
+target_link_libraries(residency_study PRIVATE train)

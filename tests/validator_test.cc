@@ -74,6 +74,7 @@ void expect_valid(std::mt19937& random, Case& c) {
   Replay replay(&c.pages, c.start());
   PlanValidator validator = c.validator();
   const auto visit = [&](const StepPiece& piece) {
+    foresee(piece, replay);
     for (const Task& task : piece.tasks) {
       const PlacedTask placed = place(replay, task);
       validator.check(task, placed.moves, placed.slots);
@@ -138,6 +139,7 @@ TEST(Validator, GenerationKeepsEveryRule) {
       validator.begin_step();
       StepSchedule schedule(&plan, nullptr, &forecast, StepSchedule::Extent::kForward);
       walk(schedule, random_routing(random, one), [&](const StepPiece& piece) {
+        foresee(piece, replay);
         for (const Task& task : piece.tasks) {
           const PlacedTask placed = place(replay, task);
           validator.check(task, placed.moves, placed.slots);

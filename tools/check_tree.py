@@ -62,7 +62,7 @@ RESTRICTED = [
     (r"CLI/.*", ("src/cli/",)),
 ]
 # What is pure has no device, no files, no threads and no clock.
-PURE = ("src/plan/", "offload/residency.")
+PURE = ("src/plan/", "offload/residency.", "offload/foresight.", "offload/page_use.")
 IMPURE = re.compile(r"chrono|thread|mutex|condition_variable|future|fstream|filesystem|ctime|"
                     r"fcntl\.h|unistd\.h|sys/.*")
 

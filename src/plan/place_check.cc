@@ -93,6 +93,7 @@ void PlaceCheck::check_use(const PageUse& use, int32_t slot) {
 void PlaceCheck::check(const Task& task, std::span<const Move> moves,
                        std::span<const int32_t> slots) {
   for (const Move& move : moves) carry_out(move);
+  if (task.kind == TaskKind::kPrefetch) return;
   for (size_t i = 0; i < task.num_uses; ++i) check_use(task.uses[i], slots[i]);
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageUse& use = task.uses[i];

@@ -33,6 +33,10 @@ class Replay {
   // `pages` is not owned. `start`: also a copy of a pager's, to foresee what it will do.
   Replay(const PageTable* pages, Residency start);
 
+  // As Residency's.
+  void begin_cycle() { residency_.begin_cycle(); }
+  void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+
   // Until the next call.
   struct Placed {
     std::span<const Move> moves;     // in this order, before the task

@@ -26,7 +26,6 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
   checks_ = timeline_.add_stream("checks of reads");
   for (int d = 0; d < shape_.devices; ++d) {
     devices_.push_back({timeline_.add_stream(strf("compute %d", d)),
-                        timeline_.add_stream(strf("prefetch %d", d)),
                         timeline_.add_stream(strf("upload %d", d)),
                         timeline_.add_stream(strf("download %d", d))});
   }
@@ -106,9 +105,7 @@ Simulator::Work Simulator::carry_out(const Move& move) {
 }
 
 int Simulator::stream_of(const Task& task) const {
-  if (task.on_host) return optimizer_;
-  const Device& device = devices_[task.device];
-  return task.kind == TaskKind::kPrefetch ? device.prefetch : device.compute;
+  return task.on_host ? optimizer_ : devices_[task.device].compute;
 }
 
 // The thread that issues takes its time, and without prefetch waits before a page is brought up.
@@ -128,6 +125,7 @@ void Simulator::run(const Task& task) {
   issue(task);
   const Replay::Placed placed = replay_.place(task);
   for (const Move& move : placed.moves) carry_out(move);
+  if (task.kind == TaskKind::kPrefetch) return;
   std::vector<Work> after = {timeline_.last(issuing_)};
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageUse& use = task.uses[i];
@@ -155,6 +153,7 @@ void Simulator::run(const TaskList& tasks) {
 }
 
 void Simulator::run(const StepPiece& piece) {
+  foresee(piece, replay_);
   run(piece.tasks);
   using Then = StepPiece::Then;
   if (piece.then != Then::kResolve && piece.then != Then::kForwardDone) return;
@@ -164,10 +163,7 @@ void Simulator::run(const StepPiece& piece) {
 
 void Simulator::end_step() {
   std::vector<Work> after = {timeline_.last(optimizer_)};
-  for (const Device& device : devices_) {
-    after.push_back(timeline_.last(device.compute));
-    after.push_back(timeline_.last(device.prefetch));
-  }
+  for (const Device& device : devices_) after.push_back(timeline_.last(device.compute));
   step_ends_.push_back(timeline_.add(issuing_, Timeline::kNone, 0, 0, after));
 }
 

@@ -62,7 +62,7 @@ class Simulator {
     std::vector<Work> readers;
   };
   struct Device {
-    int compute, prefetch, upload, download;  // streams
+    int compute, upload, download;  // streams
   };
 
   void run(const Task& task);

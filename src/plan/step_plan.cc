@@ -35,25 +35,25 @@ void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList
   tasks.push_back(t);
 }
 
-Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record) const {
+Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const {
   const RecordShape& shape = shape_.records[record];
   Task t = task(kind, phase, shape.layer, -1);
   t.expert = static_cast<int32_t>(shape.expert);
   t.record = record;
   t.device = static_cast<uint8_t>(shape.device);
-  t.use(pages_.weights(record), Place::on_device(shape.device), Access::kRead);
+  t.use(pages_.weights(record), Place::on_device(shape.device), access);
   return t;
 }
 
 void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const {
   for (int64_t record : records) {
-    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record));
+    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record, Access::kPrefetch));
   }
 }
 
 void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
-    tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e)));
+    tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e), Access::kRead));
   }
 }
 

@@ -56,7 +56,7 @@ class StepPlan {
   void expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert, bool backward,
                      TaskList& tasks) const;
   void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
-  Task weights_task(TaskKind kind, Phase phase, int64_t record) const;
+  Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
   void gradient(int64_t record, TaskList& tasks) const;
 
   RunShape shape_;

@@ -61,7 +61,8 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   const RunShape& shape = plan_.shape();
   const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
   const bool last = layer_ + 1 == shape.num_layers;
-  pay_due_records(next, last ? next + 1 : next + records_of_layer(layer_ + 1));
+  const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
+  pay_due_records(next, after);
   if (shape.is_moe[layer_] && shape.options.prefetch) {
     if (shape.options.whole_layers) {
       std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
@@ -73,6 +74,7 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   }
   plan_.forward_layer(layer_, pending_);
   piece.tasks.swap(pending_);
+  foresee_forward(after, piece);
   if (shape.is_moe[layer_]) {
     piece.then = StepPiece::Then::kResolve;
     piece.layer = layer_;
@@ -97,20 +99,42 @@ void StepSchedule::resolve(std::vector<int64_t> tokens_per_expert) {
   at_ = layer_ == shape.num_layers ? At::kLayersEnd : At::kLayer;
 }
 
+// The piece, and the optimizer's work on records from first_record on, which is owed already.
+void StepSchedule::foresee_forward(int64_t first_record, StepPiece& piece) const {
+  const auto end = static_cast<int64_t>(plan_.shape().records.size());
+  TaskList later;
+  if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, end, later);
+  piece.foreseen.emplace();
+  add_uses(piece.tasks, *piece.foreseen);
+  add_uses(later, *piece.foreseen);
+}
+
+// All routing is known, so the whole backward is.
+void StepSchedule::foresee_backward(StepPiece& piece) const {
+  std::vector<PageUse> uses;
+  add_uses(piece.tasks, uses);
+  StepSchedule ahead = *this;
+  for (StepPiece later; ahead.next(later);) add_uses(later.tasks, uses);
+  piece.foreseen = std::move(uses);
+}
+
 bool StepSchedule::next(StepPiece& piece) {
   CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
   piece = {};
+  piece.first = at_ == At::kLayer && layer_ == 0;
   switch (at_) {
     case At::kRouting:
     case At::kEnd: return false;
     case At::kLayer: begin_layer(piece); return true;
     case At::kLayersEnd:
       piece.tasks.swap(pending_);
+      foresee_forward(plan_.shape().head() + 1, piece);
       piece.then = StepPiece::Then::kLayersDone;
       at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
       return true;
     case At::kHead:
       plan_.head(piece.tasks);
+      foresee_forward(plan_.shape().head() + 1, piece);
       piece.then = StepPiece::Then::kForwardDone;
       at_ = extent_ == Extent::kForward ? At::kEnd : At::kBackward;
       return true;
@@ -118,6 +142,7 @@ bool StepSchedule::next(StepPiece& piece) {
       --layer_;
       plan_.backward_layer(layer_, tokens_per_expert_[layer_], piece.tasks);
       if (layer_ == 0) at_ = At::kEmbedBackward;
+      if (layer_ + 1 == plan_.shape().num_layers) foresee_backward(piece);
       return true;
     case At::kEmbedBackward:
       plan_.embed_backward(piece.tasks);

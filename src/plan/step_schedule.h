@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,7 +38,17 @@ struct StepPiece {
   TaskList tasks;
   Then then = Then::kGoOn;
   int64_t layer = -1;  // kResolve
+  bool first = false;  // of its pass
+  // Uses of pages that are certain to come, these tasks' first. Nothing: as was foreseen before.
+  std::optional<std::vector<PageUse>> foreseen;
 };
+
+// Tells a residency, or the pager that has one, what it should know before the piece's tasks.
+template <typename ResidencyOrPager>
+void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
+  if (piece.first) pages.begin_cycle();
+  if (piece.foreseen) pages.foresee(*piece.foreseen);
+}
 
 class StepSchedule {
  public:
@@ -63,6 +74,8 @@ class StepSchedule {
   enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
 
   void begin_layer(StepPiece& piece);
+  void foresee_forward(int64_t first_record, StepPiece& piece) const;
+  void foresee_backward(StepPiece& piece) const;
   int64_t records_of_layer(int64_t layer) const;
   void pay_due_records(int64_t first_record, int64_t last_record);
 

@@ -69,4 +69,11 @@ struct Task {
 
 using TaskList = std::vector<Task>;
 
+// Appends the tasks' uses of pages, in order: what the tasks make certain to come.
+inline void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) {
+  for (const Task& task : tasks) {
+    uses.insert(uses.end(), task.uses.begin(), task.uses.begin() + task.num_uses);
+  }
+}
+
 }  // namespace pagoda

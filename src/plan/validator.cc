@@ -98,8 +98,10 @@ void PlanValidator::check_freshness(const Task& task) {
   }
 }
 
-// The table of tied embeddings is read at both ends of the forward.
-int64_t PlanValidator::most_reads(PageId page, Phase phase) const {
+// The table of tied embeddings is read at both ends of the forward; an update reads the weights as
+// a part of the masters.
+int64_t PlanValidator::most_reads(PageId page, Phase phase) {
+  if (phase == Phase::kOptimize) return updates_[pages_.pages[page].record];
   const bool table = pages_.pages[page].record == shape_.embedding();
   return shape_.tied_embeddings && table && phase == Phase::kForward ? 2 : 1;
 }

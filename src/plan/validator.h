@@ -50,7 +50,7 @@ class PlanValidator {
   void check_gradient_uses(const Task& task);
   void check_freshness(const Task& task);
   void count_moves(const Task& task, std::span<const Move> moves);
-  int64_t most_reads(PageId page, Phase phase) const;
+  int64_t most_reads(PageId page, Phase phase);
 
   const RunShape& shape_;
   const PageTable& pages_;

@@ -42,7 +42,6 @@ Executor::Executor(Setup setup)
     carve(carver, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
           experts_[d]);
     compute_.push_back(setup_.devices[d]->make_stream(strf("compute %zu", d)));
-    prefetch_.push_back(setup_.devices[d]->make_stream(strf("prefetch %zu", d)));
   }
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
@@ -109,8 +108,7 @@ void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert
 }
 
 Stream& Executor::stream_of(const Task& task) {
-  if (task.on_host) return *optimizer_;
-  return task.kind == TaskKind::kPrefetch ? *prefetch_[task.device] : *compute_[task.device];
+  return task.on_host ? *optimizer_ : *compute_[task.device];
 }
 
 Blocks::Documents Executor::documents(int64_t microbatch) const {
@@ -270,7 +268,6 @@ void Executor::set_aux_gradient(const std::vector<float>& gradient) {
 }
 
 void Executor::synchronize() {
-  for (auto& stream : prefetch_) stream->synchronize();
   for (auto& stream : compute_) stream->synchronize();
   optimizer_->synchronize();
 }

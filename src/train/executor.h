@@ -62,7 +62,7 @@ class Executor {
     bool prefetch = true;          // false: a device's next task waits for it before it is issued
   };
 
-  static constexpr int kStreamsPerDevice = 2;  // compute, prefetch; besides, the optimizer's one
+  static constexpr int kStreamsPerDevice = 1;  // compute; besides, the optimizer's one
 
   // Bytes of device `d`'s arena that the workspaces take, from its start.
   static int64_t workspace_bytes(const ModelConfig& config, const TensorTable& table,
@@ -129,8 +129,7 @@ class Executor {
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
-  std::vector<std::unique_ptr<Stream>> compute_;   // [device]
-  std::vector<std::unique_ptr<Stream>> prefetch_;  // [device], only waits: compute need not
+  std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::unique_ptr<Stream> optimizer_;
 };
 

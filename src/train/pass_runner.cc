@@ -32,6 +32,7 @@ Status PassRunner::run_tasks(bool with_logits) {
       &plan_, nullptr, &forecast_,
       with_logits ? StepSchedule::Extent::kForward : StepSchedule::Extent::kLayers);
   for (StepPiece piece; schedule.next(piece);) {
+    foresee(piece, session_.pager());
     executor.run(piece.tasks, nullptr, kGeneration);
     RETURN_IF_ERROR(session_.pager().status());
     if (piece.then != StepPiece::Then::kResolve) continue;

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "base/bytes.h"
@@ -101,6 +102,9 @@ void declare_memory(RunConfig& c, OptionTable& t) {
         "folder for the rest; repeat for several; none: OUTPUT_DIR/store; eval and generate put "
         "scratch as large as the weights into the first; none: the working directory");
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
+  t.add("pin", c.memory.pin, kRunOnly,
+        "experts of a layer that stay on the device from step to step, those with most tokens: a "
+        "percentage, or off; auto: off, for what the plan foresees keeps them as well");
 }
 
 void declare_plan(RunConfig& c, OptionTable& t) {
@@ -197,9 +201,23 @@ Status check_budget(const char* key, const MemorySize& size) {
   return refuse(key, toml_string(size.text()), "must be above 0, for example \"2GiB\" or \"30%\"");
 }
 
+// memory.pin as a share of experts; nothing when it is not one.
+std::optional<double> parse_pin(const std::string& text) {
+  if (text == "auto" || text == "off") return 0.0;
+  double percent = 0;
+  const bool good = text.ends_with('%') &&
+                    parse_real(std::string_view(text).substr(0, text.size() - 1), percent) &&
+                    percent >= 0 && percent <= 100;
+  if (!good) return std::nullopt;
+  return percent / 100;
+}
+
 Status check_memory(const RunConfig::Memory& m) {
   RETURN_IF_ERROR(check_budget("memory.device", m.device));
   RETURN_IF_ERROR(check_budget("memory.host", m.host));
+  if (!parse_pin(m.pin)) {
+    return refuse("memory.pin", toml_string(m.pin), "must be auto, off or a percentage as \"25%\"");
+  }
   for (size_t i = 0; i < m.disk.size(); ++i) {
     if (m.disk[i].empty()) return refuse("memory.disk", "\"\"", "name a folder, or leave it out");
     for (size_t j = 0; j < i; ++j) {
@@ -340,6 +358,8 @@ int64_t RunConfig::device_bytes() const {
   const int64_t usable = machine_memory().usable_bytes();
   return memory.device.resolve(usable, static_cast<int64_t>(kAutoDevice * double(usable)));
 }
+
+double RunConfig::pinned_share() const { return *parse_pin(memory.pin); }
 
 int64_t RunConfig::host_bytes() const {
   const int64_t usable = machine_memory().usable_bytes();

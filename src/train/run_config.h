@@ -82,6 +82,7 @@ struct RunConfig {
     MemorySize host;    // auto: 40 % of usable memory
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
+    std::string pin = "auto";
   } memory;
 
   PlanOptions plan;
@@ -120,6 +121,7 @@ struct RunConfig {
   int compute_threads() const;                        // train.threads, or the usable cores
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
+  double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
   // How rows become examples for the model in this folder. Errors as find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }

@@ -27,6 +27,7 @@ struct SessionOptions {
   int page_slots = 2;
   bool eager_adam = false;
   PlanOptions plan;
+  double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
   const char* lower = MemoryBudget().lower;
 };
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "optim/clip.h"
+#include "plan/pinning.h"
 
 namespace pagoda {
 
@@ -53,6 +54,7 @@ Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, doubl
   const bool training = plan.options().training;
   StepSchedule schedule(&plan, &ledger_, &forecast_, extent);
   for (StepPiece piece; schedule.next(piece);) {
+    foresee(piece, session_.pager());
     run(piece.tasks);
     RETURN_IF_ERROR(session_.pager().status());
     switch (piece.then) {
@@ -128,6 +130,9 @@ StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
   result.aux_loss = forward.aux_loss;
   result.learning_rate = learning_rate;
   result.tokens_per_expert = forward.tokens_per_expert;
+  session_.pager().keep(pinned_weights(session_.shape(), session_.pages(),
+                                       session_.memory().classes, result.tokens_per_expert,
+                                       session_.options().pinned_share));
   std::sort(touched_.begin(), touched_.end());
   double square_sum = 0;
   for (int64_t record : touched_) square_sum += session_.executor().square_sum(record);

@@ -72,6 +72,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
   options.plan = config.plan;
+  options.pinned_share = config.pinned_share();
   return options;
 }
 

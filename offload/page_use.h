@@ -1,0 +1,29 @@
+// A use of a page: which page, where, and what for.
+#pragma once
+
+#include <cstdint>
+
+#include "offload/place.h"
+
+namespace pagoda {
+
+using PageId = uint32_t;
+
+enum class Access : uint8_t {
+  kRead,
+  kWrite,     // read and changed
+  kCreate,    // written without looking at what was there
+  kPrefetch,  // not a use but a guess that one follows: brought up where that costs nothing certain
+};
+
+constexpr bool changes_content(Access access) {
+  return access == Access::kWrite || access == Access::kCreate;
+}
+
+struct PageUse {
+  PageId page = 0;
+  Place place;
+  Access access = Access::kRead;
+};
+
+}  // namespace pagoda
