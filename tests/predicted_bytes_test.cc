@@ -6,7 +6,7 @@
 
 #include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
-#include "tests/testing/planned_run.h"
+#include "tests/testing/random_plan.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {

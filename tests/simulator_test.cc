@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "plan/memory_plan.h"
-#include "tests/testing/planned_run.h"
+#include "tests/testing/random_plan.h"
 
 namespace pagoda {
 namespace {

@@ -35,3 +35,6 @@ target_link_libraries(tokenizer_probe PRIVATE data)
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
 add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
 target_link_libraries(residency_study PRIVATE train)
+# Prints how far the simulator's times are from those of real steps on this machine.
+add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc)
+target_link_libraries(simulator_check PRIVATE testing)

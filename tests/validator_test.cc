@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "tests/testing/planned_run.h"
+#include "tests/testing/random_plan.h"
 
 namespace pagoda {
 namespace {

@@ -24,6 +24,8 @@ struct MachineProfile {
   double cores = 1;  // that compute, copies, checksums and the optimizer share
   std::array<Cost, kTaskKinds> tasks;  // by TaskKind; units: task_units()
   Cost issue;                          // of a task, on the thread that issues; no units
+  // From the end of what the thread that issues waited for until it issues again.
+  double wake_up_s = 0;
   // By byte of a page.
   Cost upload, download, checksum;
   Cost read, write;  // the drive's part; `cores` of a transfer without cost to the processor: 0

@@ -158,13 +158,13 @@ void Simulator::run(const StepPiece& piece) {
   using Then = StepPiece::Then;
   if (piece.then != Then::kResolve && piece.then != Then::kForwardDone) return;
   const Work learnt = timeline_.last(devices_[0].compute);
-  timeline_.add(issuing_, Timeline::kNone, 0, 0, {&learnt, 1});
+  timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, {&learnt, 1});
 }
 
 void Simulator::end_step() {
   std::vector<Work> after = {timeline_.last(optimizer_)};
   for (const Device& device : devices_) after.push_back(timeline_.last(device.compute));
-  step_ends_.push_back(timeline_.add(issuing_, Timeline::kNone, 0, 0, after));
+  step_ends_.push_back(timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, after));
 }
 
 Simulated Simulator::finish() {

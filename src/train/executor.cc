@@ -131,7 +131,9 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
     if (waits_to_bring(task)) s.synchronize();
     {
       const Lease lease = setup_.pager->acquire(task.used(), s, generation);
+      if (times_) times_->begin(task, s);
       enqueue(task, lease, s, ledger);
+      if (times_) times_->end(s);
     }
     for (int i = 0; i < task.num_uses; ++i) {
       if (task.dies >> i & 1) setup_.pager->discard(task.uses[i].page);

@@ -17,6 +17,7 @@
 #include "optim/adam.h"
 #include "plan/task.h"
 #include "train/ledger.h"
+#include "train/task_times.h"
 
 namespace pagoda {
 
@@ -84,6 +85,9 @@ class Executor {
   // k), empty for dense layers. Not owned; nullptr: the model chooses.
   void impose_routing(const std::vector<std::vector<int32_t>>* experts) { imposed_ = experts; }
 
+  // Where the times of tasks go from now on. Not owned; nullptr: they are not taken.
+  void time_tasks(TaskTimes* times) { times_ = times; }
+
   // Waits for device 0 and reads back what routing of the newest layer chose.
   // counts (M, E), prob_sums (M, E)
   void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
@@ -127,6 +131,7 @@ class Executor {
   int64_t tokens_ = 0;  // of the step or pass in hand
   int64_t wanted_ = 0;  // of the pass in hand
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
+  TaskTimes* times_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]

@@ -1,27 +1,16 @@
-// A run without devices: schedule, ledger and forecast of a trainer, driven by routings that are
-// given. What it visits is what a trainer would run.
+// A run without devices: the schedule, ledger and forecast of a trainer, driven by routings that
+// are given. What it visits is what a trainer would run; to count and to time it beforehand.
 #pragma once
 
 #include <functional>
-#include <random>
 #include <vector>
 
-#include "plan/replay.h"
 #include "plan/step_schedule.h"
 #include "train/ledger.h"
 
 namespace pagoda {
 
 using Routing = std::vector<std::vector<int64_t>>;  // [layer][E] tokens per expert
-
-// A task with what a residency made of it.
-struct PlacedTask {
-  Task task;
-  std::vector<Move> moves;
-  std::vector<int32_t> slots;
-};
-
-PlacedTask place(Replay& replay, const Task& task);
 
 class PlannedRun {
  public:
@@ -31,7 +20,7 @@ class PlannedRun {
   PlannedRun(const RunShape* shape, const PageTable* pages, const std::vector<SlotClass>& classes,
              bool state_on_device, bool eager, Ledger ledger);
 
-  // One step. `skip`: its gradients are not finite, and discarded() names their pages.
+  // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
   void settle(const Visit& visit);
   // Forward only. REQUIRES: settle() since train().
@@ -50,10 +39,5 @@ class PlannedRun {
   ExpertForecast forecast_;
   std::vector<int64_t> touched_;
 };
-
-// Small numbers of everything: layers with and without experts, devices, microbatches.
-RunShape random_shape(std::mt19937& random, int devices);
-// Some experts get many tokens, some none.
-Routing random_routing(std::mt19937& random, const RunShape& shape);
 
 }  // namespace pagoda

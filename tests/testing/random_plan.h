@@ -1,0 +1,26 @@
+// Plans of small random models, and tasks with what a residency makes of them.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "plan/replay.h"
+#include "train/planned_run.h"
+
+namespace pagoda {
+
+// A task with what a residency made of it.
+struct PlacedTask {
+  Task task;
+  std::vector<Move> moves;
+  std::vector<int32_t> slots;
+};
+
+PlacedTask place(Replay& replay, const Task& task);
+
+// Small numbers of everything: layers with and without experts, devices, microbatches.
+RunShape random_shape(std::mt19937& random, int devices);
+// Some experts get many tokens, some none.
+Routing random_routing(std::mt19937& random, const RunShape& shape);
+
+}  // namespace pagoda

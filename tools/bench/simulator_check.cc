@@ -1,0 +1,442 @@
+// How far the simulator is from this machine: trains a small model for some steps under several
+// budgets, tokens per step and clipping modes, simulates the same steps, prints both. Not
+// installed.
+//
+//   simulator_check [DIR] [--rounds N]     pages go to a new folder in DIR, removed at the end
+//
+// Everything the simulator is told is measured in the same run: the times of tasks in steps of a
+// second session with room for everything, which take turns with the steps that are measured;
+// copies, checksums and the drive by themselves.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/machine.h"
+#include "checkpoint/init_folder.h"
+#include "offload/checksum.h"
+#include "plan/simulator.h"
+#include "train/planned_run.h"
+#include "train/step_runner.h"
+#include "train/weights.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kWarmUpSteps = 2;
+constexpr int kStepsOfRound = 3;
+constexpr int64_t kMicrobatchTokens = 512;
+constexpr const char* kModel = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 2048,
+  "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+  "head_dim": 32, "intermediate_size": 512, "moe_intermediate_size": 512, "num_experts": 24,
+  "num_experts_per_tok": 4, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
+  "initializer_range": 0.05, "max_position_embeddings": 2048, "mlp_only_layers": [],
+  "decoder_sparse_step": 1, "attention_bias": false})";
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double processor_seconds() {
+  rusage usage{};
+  CHECK(::getrusage(RUSAGE_SELF, &usage) == 0);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+template <typename T>
+T need(Result<T> result) {
+  CHECK(result.ok(), "%s", result.status().message().c_str());
+  return result.take();
+}
+
+void need(const Status& status) { CHECK(status.ok(), "%s", status.message().c_str()); }
+
+struct Configuration {
+  int64_t microbatches;
+  bool eager;
+  double device;  // part of weights and states that fits on the device
+  double host;    // and in host memory
+};
+
+// A model in a session, fed random tokens.
+class Run {
+ public:
+  Run(const HfFolder& folder, Storage* storage, SessionOptions options)
+      : session_(need(Session::create(folder.config(), options, storage))),
+        ledger_(false, 0, std::vector<int64_t>(session_->table().records.size(), 0)),
+        runner_(session_.get(), &ledger_, 1.0) {
+    need(load_weights(*weights_of_folder(folder), *session_));
+    need(session_->pager().flush());
+  }
+  ~Run() { session_->remove_files(); }
+
+  // Seconds; the routing of the step goes to `routing`.
+  double step(std::mt19937& random, Routing& routing) {
+    const StepSize& size = session_->options().size;
+    StepBatch batch;
+    for (int64_t i = 0; i < size.tokens(); ++i) {
+      // Few tokens are frequent, so that experts' loads differ.
+      const auto token = static_cast<int32_t>(random() % 2048 * (random() % 2048) / 2048);
+      batch.tokens.push_back(token);
+      batch.targets.push_back(token / 2);
+      batch.positions.push_back(static_cast<int32_t>(i % size.microbatch_tokens));
+      batch.weights.push_back(1);
+    }
+    batch.document_start.assign(size.microbatches,
+                                {0, static_cast<int32_t>(size.microbatch_tokens)});
+    batch.total_weight = static_cast<double>(size.tokens());
+    const auto start = Clock::now();
+    const StepResult result = need(runner_.train(batch, 1e-4));
+    const double step_s = seconds_since(start);
+    CHECK(!result.skipped);
+    routing = result.tokens_per_expert;
+    return step_s;
+  }
+  Session& session() { return *session_; }
+  const Session& session() const { return *session_; }
+
+ private:
+  std::unique_ptr<Session> session_;
+  Ledger ledger_;
+  StepRunner runner_;
+};
+
+// ---- the machine by itself ----
+
+// Seconds of the fastest quarter of `rounds` calls, on average: others use this machine too.
+template <typename Body>
+double quick_seconds(int rounds, Body&& body) {
+  std::vector<double> times;
+  for (int i = 0; i < rounds; ++i) {
+    const auto start = Clock::now();
+    body(i);
+    times.push_back(seconds_since(start));
+  }
+  std::sort(times.begin(), times.end());
+  times.resize(std::max(1, rounds / 4));
+  double sum = 0;
+  for (double t : times) sum += t;
+  return sum / static_cast<double>(times.size());
+}
+
+// Copies and checksums of pages that lie in no cache.
+void measure_memory(int64_t page_bytes, MachineProfile& profile) {
+  constexpr int kPages = 24;
+  const HostMemory from = need(HostMemory::allocate(kPages * page_bytes));
+  const HostMemory to = need(HostMemory::allocate(kPages * page_bytes));
+  std::memset(from.data(), 1, static_cast<size_t>(from.bytes()));
+  std::memset(to.data(), 2, static_cast<size_t>(to.bytes()));
+  const auto bytes = static_cast<double>(page_bytes);
+  const double copy_s = quick_seconds(3 * kPages, [&](int i) {
+    const int64_t at = i % kPages * page_bytes;
+    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
+  });
+  volatile uint32_t sum = 0;
+  const double check_s = quick_seconds(3 * kPages, [&](int i) {
+    sum = sum + crc32c(from.data() + i % kPages * page_bytes, page_bytes);
+  });
+  profile.upload = profile.download = {0, copy_s / bytes, 1};
+  profile.checksum = {0, check_s / bytes, 1};
+}
+
+// The drive under pages of this size: all written, all read, and half of each at once.
+void measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+                   MachineProfile& profile) {
+  constexpr int kPages = 48;
+  const int64_t slot_bytes = page_bytes + kPageHeaderBytes;
+  const int file = need(storage->open(directory + "/drive", kPages * slot_bytes, true));
+  const HostMemory memory = need(HostMemory::allocate(kPages * slot_bytes));
+  std::mt19937_64 random(1);
+  for (int64_t i = 0; i < memory.bytes() / 8; ++i) {
+    reinterpret_cast<uint64_t*>(memory.data())[i] = random();
+  }
+  const auto transfer = [&](int first, int last, const auto& op_of) {
+    std::vector<IoRequest> requests(static_cast<size_t>(last - first));
+    std::vector<Event> done;
+    for (int i = first; i < last; ++i) {
+      IoRequest& request = requests[static_cast<size_t>(i - first)];
+      Event event = Event::make();
+      request = {op_of(i), file, i * slot_bytes, memory.data() + i * slot_bytes, slot_bytes, {},
+                 [event](IoRequest& r) mutable {
+                   CHECK(r.status.ok(), "%s", r.status.message().c_str());
+                   event.signal();
+                 }};
+      done.push_back(event);
+      storage->submit(&request);
+    }
+    for (const Event& event : done) event.wait();
+  };
+  const auto writes = [](int) { return IoRequest::Op::kWrite; };
+  const auto reads = [](int) { return IoRequest::Op::kRead; };
+  const auto mixed = [](int i) {
+    return i % 2 == 0 ? IoRequest::Op::kRead : IoRequest::Op::kWrite;
+  };
+  const auto median = [](std::vector<double> times) {
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  };
+  std::vector<double> write_s, read_s, mixed_s, one_s;
+  for (int round = 0; round < 5; ++round) {
+    const auto time = [&](std::vector<double>& times, int pages, const auto& op_of) {
+      const auto start = Clock::now();
+      transfer(0, pages, op_of);
+      times.push_back(seconds_since(start));
+    };
+    time(write_s, kPages, writes);
+    time(read_s, kPages, reads);
+    time(mixed_s, kPages, mixed);
+    time(one_s, 1, reads);
+  }
+  const double bytes = static_cast<double>(kPages) * static_cast<double>(page_bytes);
+  profile.read = {0, median(read_s) / bytes, 0};
+  profile.write = {0, median(write_s) / bytes, 0};
+  const double half_each = median(read_s) / 2 + median(write_s) / 2;
+  profile.half_duplex = median(mixed_s) > 0.75 * half_each;
+  profile.completion_s = std::max(0.0, median(one_s) - median(read_s) / kPages);
+  storage->close(file);
+  need(storage->remove_file(directory + "/drive"));
+  std::printf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex\n",
+              bytes / median(read_s) * 1e-9, bytes / median(write_s) * 1e-9,
+              bytes / median(mixed_s) * 1e-9, profile.half_duplex ? "half" : "full");
+}
+
+// ---- one configuration ----
+
+struct Outcome {
+  double measured_s = 0, simulated_s = 0;  // of a step, on average
+  double read_bytes = 0, write_bytes = 0;  // of a step
+  double error() const { return simulated_s / measured_s - 1; }
+};
+
+class Check {
+ public:
+  Check(std::string directory, int rounds)
+      : directory_(std::move(directory)), rounds_(rounds), threads_(usable_cores()) {
+    std::ofstream(directory_ + "/config.json") << kModel;
+    InitOptions init;
+    init.config_path = directory_ + "/config.json";
+    init.out_directory = directory_ + "/model";
+    need(init_folder(init));
+    folder_ = std::make_unique<HfFolder>(need(HfFolder::open(directory_ + "/model")));
+    storage_ = need(open_storage(IoKind::kAuto, directory_));
+    std::printf("storage: %s\n", storage_->describe().c_str());
+  }
+
+  Outcome run(const Configuration& configuration);
+
+ private:
+  SessionOptions options(const Configuration& configuration, bool resident) const;
+
+  std::string directory_;
+  int rounds_, threads_;
+  std::unique_ptr<HfFolder> folder_;
+  std::unique_ptr<Storage> storage_;
+};
+
+SessionOptions Check::options(const Configuration& configuration, bool resident) const {
+  SessionOptions options;
+  options.size = {configuration.microbatches, kMicrobatchTokens, DType::kBF16, true, {}};
+  options.adam = {0.9, 0.95, 1e-8, 0.1, configuration.eager, 1.0};
+  options.threads = threads_;
+  options.directories = {directory_ + "/store"};
+  options.file_name = resident ? "resident" : "paged";
+  options.page_slots = 1;
+  options.eager_adam = configuration.eager;
+  options.device_bytes = options.host_bytes = 4 * kGiB;
+  if (resident) return options;
+  const MemoryPlan roomy = need(Session::plan(folder_->config(), options));
+  int64_t elements = 0;
+  for (const RecordSpec& r : TensorTable::make(folder_->config()).records) {
+    elements += r.num_elements;
+  }
+  const auto part = [&](double of) { return static_cast<int64_t>(of * 14 * double(elements)); };
+  options.device_bytes = roomy.min_device_bytes + part(configuration.device);
+  options.host_bytes = roomy.min_host_bytes + part(configuration.host);
+  return options;
+}
+
+// A session whose steps are measured, and what plans and simulates the same steps.
+class Twin {
+ public:
+  Twin(const HfFolder& folder, Storage* storage, const SessionOptions& options)
+      : run(folder, storage, options),
+        planned_(&run.session().shape(), &run.session().pages(), run.session().memory().classes,
+                 run.session().memory().state_on_device, options.eager_adam,
+                 Ledger(false, 0,
+                        std::vector<int64_t>(run.session().table().records.size(), 0))) {}
+
+  void warm_up(std::mt19937& random) {
+    Routing routing;
+    for (int i = 0; i < kWarmUpSteps; ++i) {
+      run.step(random, routing);
+      planned_.train(routing, [](const StepPiece&) {});
+    }
+  }
+  // From quiet to quiet; the time of the steps alone counts.
+  void measure(std::mt19937& random, int steps) {
+    run.session().pager().drain();
+    rounds_.push_back({run.session().pager().residency(), {}});
+    for (int i = 0; i < steps; ++i, ++steps_) {
+      measured_s_ += run.step(random, rounds_.back().routings.emplace_back());
+    }
+  }
+  double measured_s() const { return measured_s_ / steps_; }  // of a step, on average
+  int steps() const { return steps_; }
+  // The same of the measured steps, simulated.
+  double simulated_s(const MachineProfile& profile) const {
+    PlannedRun planned = planned_;
+    double sum = 0;
+    for (const Round& round : rounds_) {
+      Simulator simulator(&run.session().shape(), &run.session().pages(), profile, round.start);
+      for (const Routing& routing : round.routings) {
+        planned.train(routing, [&](const StepPiece& piece) { simulator.run(piece); });
+        simulator.end_step();
+      }
+      for (double step_s : simulator.finish().step_s) sum += step_s;
+    }
+    return sum / steps_;
+  }
+
+  Run run;
+
+ private:
+  struct Round {
+    Residency start;
+    std::vector<Routing> routings;
+  };
+  PlannedRun planned_;  // after the warm up
+  std::vector<Round> rounds_;
+  double measured_s_ = 0;
+  int steps_ = 0;
+};
+
+int64_t page_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == PageKind::kState && c.expert) bytes = c.page_bytes;
+  }
+  return bytes;
+}
+
+// What the steps with room for everything tell: the costs of tasks, and, as what these do not
+// explain, that of the thread which issues them waking up when it has waited.
+void add_tasks(const TaskTimes& times, double cores, const Twin& resident,
+               MachineProfile& profile) {
+  for (int kind = 0; kind < kTaskKinds; ++kind) {
+    profile.tasks[static_cast<size_t>(kind)] =
+        fit_cost(times.of(static_cast<TaskKind>(kind)), cores);
+  }
+  profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
+  const RunShape& shape = resident.run.session().shape();
+  const auto waits = static_cast<double>(
+      std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1}) + 2);
+  const double left_s = resident.measured_s() - resident.simulated_s(profile);
+  profile.wake_up_s = std::max(0.0, left_s / waits);
+}
+
+Outcome Check::run(const Configuration& configuration) {
+  Twin resident(*folder_, storage_.get(), options(configuration, true));
+  Twin paged(*folder_, storage_.get(), options(configuration, false));
+  CHECK(resident.run.session().memory().state_on_device);
+  std::mt19937 random(3);
+  resident.warm_up(random);
+  paged.warm_up(random);
+  paged.run.session().pager().drain();
+  const Pager::Counters before = paged.run.session().pager().counters();
+  TaskTimes times(&resident.run.session().shape());
+  double processor_s = 0;
+  for (int round = 0; round < rounds_; ++round) {
+    resident.run.session().executor().time_tasks(&times);
+    const double processor_before = processor_seconds();
+    resident.measure(random, kStepsOfRound - 1);
+    processor_s += processor_seconds() - processor_before;
+    paged.measure(random, kStepsOfRound);
+  }
+  MachineProfile profile;
+  profile.cores = threads_;
+  paged.run.session().pager().drain();
+  measure_memory(page_bytes(paged.run.session().pages()), profile);
+  measure_drive(storage_.get(), directory_, page_bytes(paged.run.session().pages()), profile);
+  const double cores = std::clamp(processor_s / (resident.measured_s() * resident.steps()), 1.0,
+                                  static_cast<double>(threads_));
+  add_tasks(times, cores, resident, profile);
+  const Pager::Counters& after = paged.run.session().pager().counters();
+  Outcome outcome;
+  outcome.measured_s = paged.measured_s();
+  outcome.simulated_s = paged.simulated_s(profile);
+  outcome.read_bytes = double(after.fetch_bytes - before.fetch_bytes) / paged.steps();
+  outcome.write_bytes = double(after.write_back_bytes - before.write_back_bytes) / paged.steps();
+  std::printf("  with room for everything: %.3f s a step on %.2f cores, wake-up %.1f ms; copy "
+              "%.1f GB/s, checksum %.1f GB/s\n",
+              resident.measured_s(), cores, 1e3 * profile.wake_up_s, 1e-9 / profile.upload.unit_s,
+              1e-9 / profile.checksum.unit_s);
+  return outcome;
+}
+
+int check(const std::string& parent, int rounds) {
+  const std::string directory = parent + "/simulator_check";
+  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+  std::vector<double> errors;
+  {
+    Check check(directory, rounds);
+    const Configuration configurations[] = {
+        {2, false, 0.02, 0.10}, {2, false, 0.15, 0.40}, {2, false, 0.10, 2.00},
+        {8, false, 0.02, 0.10}, {8, false, 0.15, 0.40}, {8, false, 0.10, 2.00},
+        {2, true, 0.05, 0.20},  {2, true, 0.10, 2.00},  {8, true, 0.05, 0.20},
+        {8, true, 0.10, 2.00},
+    };
+    for (const Configuration& c : configurations) {
+      std::printf("%lld tokens, %s, device %.2f, host %.2f of weights and state\n",
+                  (long long)(c.microbatches * kMicrobatchTokens),
+                  c.eager ? "per_expert" : "global", c.device, c.host);
+      const Outcome outcome = check.run(c);
+      std::printf("  a step: %.3f s measured, %.3f s simulated, error %+.1f %%; %.0f MB read, "
+                  "%.0f MB written\n",
+                  outcome.measured_s, outcome.simulated_s, 100 * outcome.error(),
+                  1e-6 * outcome.read_bytes, 1e-6 * outcome.write_bytes);
+      std::fflush(stdout);
+      errors.push_back(std::abs(outcome.error()));
+    }
+  }
+  std::filesystem::remove_all(directory);
+  std::sort(errors.begin(), errors.end());
+  const auto at = [&](double part) {
+    return 100 * errors[static_cast<size_t>(part * static_cast<double>(errors.size() - 1) + 0.5)];
+  };
+  std::printf("errors of %zu configurations: median %.1f %%, 95th percentile %.1f %%\n",
+              errors.size(), at(0.5), at(0.95));
+  return 0;
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  std::string parent = std::filesystem::temp_directory_path();
+  int rounds = 3;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else {
+      parent = argv[i];
+    }
+  }
+  return pagoda::check(parent, rounds);
+}
