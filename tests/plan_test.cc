@@ -42,10 +42,10 @@ TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_exper
   TaskList tasks;
   const RunShape& shape = plan.shape();
   for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, 1, false, tasks);
-  plan.embed(tasks);
+  plan.embed(StepPlan::kAll, tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    plan.forward_layer(l, tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, tokens_per_expert, tasks);
+    plan.forward_layer(l, StepPlan::kAll, tasks);
+    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens_per_expert, tasks);
   }
   plan.head(tasks);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
@@ -135,7 +135,7 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
   int64_t next_row = 0;
   TaskList tasks;
-  plan.forward_experts(0, tokens, tasks);
+  plan.forward_experts(0, StepPlan::kAll, tokens, tasks);
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kCombine) continue;
     EXPECT_EQ(task.first_row, next_row);

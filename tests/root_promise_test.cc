@@ -245,7 +245,8 @@ TEST(RootPromise, PlanOptions) {
   const Case cases[] = {{"no prefetch", {.prefetch = false}},
                         {"optimizer at the end", {.optimizer_at_end = true}},
                         {"whole layers", {.whole_layers = true}},
-                        {"all of them", {false, true, true}}};
+                        {"microbatch-major", {.microbatch_major = true}},
+                        {"all of them", {false, true, true, true}}};
   for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     const std::string expected =
         clip == ClipKind::kGlobal ? global_reference() : reference(clip);

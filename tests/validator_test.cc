@@ -115,6 +115,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     mode.options.prefetch = random() % 4 != 0;
     mode.options.optimizer_at_end = random() % 4 == 0;
     mode.options.whole_layers = random() % 4 == 0;
+    mode.options.microbatch_major = random() % 4 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     Case c(random, devices, mode, rooms[random() % 5]);

@@ -20,8 +20,8 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskKind::kExpertBackward:
     case TaskKind::kCombineBackward: return static_cast<double>(task.rows);
     case TaskKind::kIndex:
-      return static_cast<double>(shape.microbatches * shape.microbatch_tokens *
-                                 shape.experts_per_token);
+      return static_cast<double>((task.microbatch < 0 ? shape.microbatches : 1) *
+                                 shape.microbatch_tokens * shape.experts_per_token);
     case TaskKind::kEmbed:
     case TaskKind::kAttention:
     case TaskKind::kCachedAttention:

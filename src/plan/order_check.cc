@@ -135,7 +135,10 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kIndex: {
       const bool forward = task.phase == Phase::kForward;
       const TaskKind routed = forward ? TaskKind::kRoute : TaskKind::kRouteReplay;
-      if (!all_done(routed, task.phase, task.layer)) fault(task, "before the layer's routing");
+      const bool ready = task.microbatch < 0
+                             ? all_done(routed, task.phase, task.layer)
+                             : done(routed, task.phase, task.layer, task.microbatch);
+      if (!ready) fault(task, "before the layer's routing");
       rows_[{task.phase, task.layer}] = {};
       return;
     }

@@ -16,6 +16,10 @@ struct PlanOptions {
   // true: all experts of a layer are brought up before the first of them computes, whether tokens
   // chose them or not.
   bool whole_layers = false;
+  // true: the forward takes one microbatch after the other through all layers, so that weights are
+  // read once for each. The backward stays as it is: an expert's gradient is a sum over blocks of
+  // rows of all microbatches, and other blocks would be other bits.
+  bool microbatch_major = false;
 };
 
 // One record (model/tensors.h) as planning sees it.

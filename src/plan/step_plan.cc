@@ -57,20 +57,26 @@ void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   }
 }
 
-void StepPlan::embed(TaskList& tasks) const {
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+template <typename Body>
+void StepPlan::for_microbatches(int64_t microbatch, Body&& body) const {
+  if (microbatch != kAll) return body(microbatch);
+  for (int64_t b = 0; b < shape_.microbatches; ++b) body(b);
+}
+
+void StepPlan::embed(int64_t microbatch, TaskList& tasks) const {
+  for_microbatches(microbatch, [&](int64_t b) {
     Task t = task(TaskKind::kEmbed, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
     t.use(pages_.layer_input(0, b), kDevice0, Access::kCreate);
     tasks.push_back(t);
-  }
+  });
 }
 
-void StepPlan::forward_layer(int64_t layer, TaskList& tasks) const {
+void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const {
   const PageId weights = pages_.weights(shape_.layer_record[layer]);
   const bool forward_only = !options_.training;
   const TaskKind kind = options_.generating ? TaskKind::kCachedAttention : TaskKind::kAttention;
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+  for_microbatches(microbatch, [&](int64_t b) {
     Task attention = task(kind, Phase::kForward, layer, b);
     attention.use(weights, kDevice0, Access::kRead);
     attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead, forward_only);
@@ -84,14 +90,15 @@ void StepPlan::forward_layer(int64_t layer, TaskList& tasks) const {
                forward_only && !moe);
     if (!moe) second.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
     tasks.push_back(second);
-  }
+  });
 }
 
 // Dispatch, expert and combine of every block, in expert order. With several devices the combine
 // lags, so that device 0 can hand out work before it waits for results; the order of the combines,
 // which is the order of their sums, stays that of the experts.
-void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert,
-                             bool backward, TaskList& tasks) const {
+void StepPlan::expert_blocks(int64_t layer, int64_t microbatch,
+                             std::span<const int64_t> tokens_per_expert, bool backward,
+                             TaskList& tasks) const {
   const Phase phase = backward ? Phase::kBackward : Phase::kForward;
   const int64_t in_flight = blocks_in_flight(shape_.devices);
   std::vector<Task> combines;
@@ -102,7 +109,8 @@ void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_
     const int64_t record = shape_.expert(layer, e);
     const int device = shape_.records[record].device;
     for (int64_t done = 0; done < tokens_per_expert[e]; done += shape_.row_block) {
-      Task t = task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, phase, layer, -1);
+      Task t = task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, phase, layer,
+                    microbatch);
       t.expert = static_cast<int32_t>(e);
       t.record = record;
       t.first_row = first_row + done;
@@ -132,16 +140,17 @@ void StepPlan::expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_
   while (combined < combines.size()) tasks.push_back(combines[combined++]);
 }
 
-void StepPlan::forward_experts(int64_t layer, std::span<const int64_t> tokens_per_expert,
+void StepPlan::forward_experts(int64_t layer, int64_t microbatch,
+                               std::span<const int64_t> tokens_per_expert,
                                TaskList& tasks) const {
-  tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, -1));
-  expert_blocks(layer, tokens_per_expert, false, tasks);
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+  tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, microbatch));
+  expert_blocks(layer, microbatch, tokens_per_expert, false, tasks);
+  for_microbatches(microbatch, [&](int64_t b) {
     Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
     t.use(pages_.middle(layer, b), kDevice0, Access::kRead, !options_.training);
     t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
     tasks.push_back(t);
-  }
+  });
 }
 
 void StepPlan::head(TaskList& tasks) const {
@@ -186,8 +195,8 @@ void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per
   const PageId middle = pages_.middle(layer, 0), input = pages_.layer_input(layer, 0);
   if (moe) {
     per_microbatch(TaskKind::kRouteReplay, middle, false);
-    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, -1));
-    expert_blocks(layer, tokens_per_expert, true, tasks);
+    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
+    expert_blocks(layer, kAll, tokens_per_expert, true, tasks);
   }
   per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, middle, true);
   per_microbatch(TaskKind::kAttentionBackward, input, true);

@@ -36,12 +36,14 @@ class StepPlan {
   // Brings up the weights of these records on their devices, ahead of their use.
   void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
 
-  void embed(TaskList& tasks) const;
-  // Attention of every microbatch, and routing if the layer has experts.
-  void forward_layer(int64_t layer, TaskList& tasks) const;
-  // REQUIRES: a MoE layer. tokens_per_expert (num_experts), over the whole step.
-  void forward_experts(int64_t layer, std::span<const int64_t> tokens_per_expert,
-                       TaskList& tasks) const;
+  // The forward of one microbatch, or of all together.
+  static constexpr int64_t kAll = -1;
+  void embed(int64_t microbatch, TaskList& tasks) const;
+  // Attention, and routing if the layer has experts.
+  void forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const;
+  // REQUIRES: a MoE layer. tokens_per_expert (num_experts), of the microbatch or of all together.
+  void forward_experts(int64_t layer, int64_t microbatch,
+                       std::span<const int64_t> tokens_per_expert, TaskList& tasks) const;
   void head(TaskList& tasks) const;
   void backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,
                       TaskList& tasks) const;
@@ -53,8 +55,11 @@ class StepPlan {
 
  private:
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
-  void expert_blocks(int64_t layer, std::span<const int64_t> tokens_per_expert, bool backward,
+  void expert_blocks(int64_t layer, int64_t microbatch,
+                     std::span<const int64_t> tokens_per_expert, bool backward,
                      TaskList& tasks) const;
+  template <typename Body>
+  void for_microbatches(int64_t microbatch, Body&& body) const;
   void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
   void gradient(int64_t record, TaskList& tasks) const;

@@ -44,8 +44,10 @@ StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForec
       extent_(extent),
       tokens_per_expert_(plan->shape().num_layers) {
   CHECK(extent != Extent::kStep || plan->options().training);
-  pay_due_records(0, plan_.shape().layer_record[0] + records_of_layer(0));
-  plan_.embed(pending_);
+  const RunShape& shape = plan->shape();
+  if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
+  pay_due_records(0, shape.layer_record[0] + records_of_layer(0));
+  plan_.embed(microbatch_, pending_);
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
@@ -62,7 +64,7 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
   const bool last = layer_ + 1 == shape.num_layers;
   const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
-  pay_due_records(next, after);
+  if (first_time()) pay_due_records(next, after);
   if (shape.is_moe[layer_] && shape.options.prefetch) {
     if (shape.options.whole_layers) {
       std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
@@ -72,20 +74,29 @@ void StepSchedule::begin_layer(StepPiece& piece) {
       forecast_->prefetch(plan_, layer_, pending_);
     }
   }
-  plan_.forward_layer(layer_, pending_);
+  plan_.forward_layer(layer_, microbatch_, pending_);
   piece.tasks.swap(pending_);
   foresee_forward(after, piece);
-  if (shape.is_moe[layer_]) {
-    piece.then = StepPiece::Then::kResolve;
-    piece.layer = layer_;
-    at_ = At::kRouting;
-    return;
-  }
-  at_ = last ? At::kLayersEnd : At::kLayer;
-  ++layer_;
+  if (!shape.is_moe[layer_]) return end_layer();
+  piece.then = StepPiece::Then::kResolve;
+  piece.layer = layer_;
+  piece.microbatch = microbatch_;
+  at_ = At::kRouting;
 }
 
-void StepSchedule::resolve(std::vector<int64_t> tokens_per_expert) {
+// On to the next layer, or to the next microbatch.
+void StepSchedule::end_layer() {
+  at_ = At::kLayer;
+  if (++layer_ < plan_.shape().num_layers) return;
+  if (microbatch_ == StepPlan::kAll || microbatch_ + 1 == plan_.shape().microbatches) {
+    at_ = At::kLayersEnd;
+    return;
+  }
+  layer_ = 0;
+  plan_.embed(++microbatch_, pending_);
+}
+
+void StepSchedule::resolve(std::span<const int64_t> tokens_per_expert) {
   const RunShape& shape = plan_.shape();
   CHECK(at_ == At::kRouting, "no layer waits for its routing");
   CHECK(static_cast<int64_t>(tokens_per_expert.size()) == shape.num_experts);
@@ -93,10 +104,11 @@ void StepSchedule::resolve(std::vector<int64_t> tokens_per_expert) {
   for (int64_t e = 0; e < shape.num_experts && debts_ != nullptr; ++e) {
     if (tokens_per_expert[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
   }
-  plan_.forward_experts(layer_, tokens_per_expert, pending_);
-  tokens_per_expert_[layer_] = std::move(tokens_per_expert);
-  ++layer_;
-  at_ = layer_ == shape.num_layers ? At::kLayersEnd : At::kLayer;
+  plan_.forward_experts(layer_, microbatch_, tokens_per_expert, pending_);
+  std::vector<int64_t>& sum = tokens_per_expert_[layer_];
+  sum.resize(tokens_per_expert.size(), 0);
+  for (size_t e = 0; e < sum.size(); ++e) sum[e] += tokens_per_expert[e];
+  end_layer();
 }
 
 // The piece, and the optimizer's work on records from first_record on, which is owed already.
@@ -121,7 +133,7 @@ void StepSchedule::foresee_backward(StepPiece& piece) const {
 bool StepSchedule::next(StepPiece& piece) {
   CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
   piece = {};
-  piece.first = at_ == At::kLayer && layer_ == 0;
+  piece.first = at_ == At::kLayer && layer_ == 0 && first_time();
   switch (at_) {
     case At::kRouting:
     case At::kEnd: return false;

@@ -31,13 +31,14 @@ struct StepPiece {
   // What the schedule, or what runs it, must learn between these tasks and the next.
   enum class Then : uint8_t {
     kGoOn,
-    kResolve,      // what the routing of `layer` chose: resolve()
+    kResolve,      // what the routing of `layer` chose for `microbatch`: resolve()
     kLayersDone,   // all older debts are paid: a new update may begin, its gradients follow
     kForwardDone,  // the balance loss's gradient, which the backward reads
   };
   TaskList tasks;
   Then then = Then::kGoOn;
-  int64_t layer = -1;  // kResolve
+  int64_t layer = -1;       // kResolve
+  int64_t microbatch = -1;  // kResolve; StepPlan::kAll: of all together
   bool first = false;  // of its pass
   // Uses of pages that are certain to come, these tasks' first. Nothing: as was foreseen before.
   std::optional<std::vector<PageUse>> foreseen;
@@ -64,18 +65,20 @@ class StepSchedule {
   // Replaces `piece` by what comes next; false when the pass is over. REQUIRES: what the piece
   // before it asked for was given.
   bool next(StepPiece& piece);
-  // Tokens of each expert of the layer that the newest piece named. (num_experts)
-  void resolve(std::vector<int64_t> tokens_per_expert);
+  // Tokens of each expert of the layer and microbatch that the newest piece named. (num_experts)
+  void resolve(std::span<const int64_t> tokens_per_expert);
 
-  // [layer][E], empty for what is not resolved and for dense layers.
+  // [layer][E], what is resolved of all microbatches; empty for dense layers.
   const std::vector<std::vector<int64_t>>& tokens_per_expert() const { return tokens_per_expert_; }
 
  private:
   enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
 
   void begin_layer(StepPiece& piece);
+  void end_layer();
   void foresee_forward(int64_t first_record, StepPiece& piece) const;
   void foresee_backward(StepPiece& piece) const;
+  bool first_time() const { return microbatch_ == StepPlan::kAll || microbatch_ == 0; }
   int64_t records_of_layer(int64_t layer) const;
   void pay_due_records(int64_t first_record, int64_t last_record);
 
@@ -85,6 +88,7 @@ class StepSchedule {
   Extent extent_;
   At at_ = At::kLayer;
   int64_t layer_ = 0;  // of the next piece, or to be resolved
+  int64_t microbatch_ = StepPlan::kAll;  // likewise
   TaskList pending_;   // known already, and issued with the next piece
   std::vector<std::vector<int64_t>> tokens_per_expert_;
 };
@@ -96,7 +100,8 @@ void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t la
 // Tasks that pay every debt.
 void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks);
 
-// Runs through a pass whose routing is known: tokens_per_expert [layer][E]. `visit` sees every
+// Runs through a pass whose routing is known: tokens_per_expert [layer][E], of all microbatches
+// together, or of each when the pass takes them one after the other. `visit` sees every
 // piece before the schedule goes on, and accounts for it in the schedule's debts.
 void walk(StepSchedule& schedule, const std::vector<std::vector<int64_t>>& tokens_per_expert,
           const std::function<void(const StepPiece&)>& visit);

@@ -51,7 +51,7 @@ struct Task {
   bool last = false;       // the last block of an expert
   int32_t layer = -1;
   int32_t expert = -1;
-  int32_t microbatch = -1;
+  int32_t microbatch = -1;  // -1: all together, or none
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it pays
   int64_t first_row = 0;   // block of an expert: offset into its rows

@@ -102,8 +102,10 @@ void PlanValidator::check_freshness(const Task& task) {
 // a part of the masters.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   if (phase == Phase::kOptimize) return updates_[pages_.pages[page].record];
+  if (phase != Phase::kForward) return 1;
   const bool table = pages_.pages[page].record == shape_.embedding();
-  return shape_.tied_embeddings && table && phase == Phase::kForward ? 2 : 1;
+  const bool twice = shape_.tied_embeddings && table;
+  return (shape_.options.microbatch_major ? shape_.microbatches : 1) + (twice ? 1 : 0);
 }
 
 void PlanValidator::count_moves(const Task& task, std::span<const Move> moves) {

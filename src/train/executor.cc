@@ -161,13 +161,10 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks_.cached_attention(l, page(0), page(1), page(2), step_, s);
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), s);
-    case TaskKind::kIndex:
-      return cpu_ops().index_rows(step_.experts, tokens_, setup_.config.experts_per_token,
-                                  setup_.config.num_experts, first_row_[l].data(), step_.rows,
-                                  step_.choices, s);
-    case TaskKind::kDispatch: return blocks_.dispatch(first, n, page(0), false, step_, s);
+    case TaskKind::kIndex: return enqueue_index(task, s);
+    case TaskKind::kDispatch: return blocks_.dispatch(first, n, page(0), false, rows_of(b), s);
     case TaskKind::kExpert: return blocks_.expert(page(0), page(1), n, page(2), expert, s);
-    case TaskKind::kCombine: return blocks_.combine(first, n, page(0), false, step_, s);
+    case TaskKind::kCombine: return blocks_.combine(first, n, page(0), false, rows_of(b), s);
     case TaskKind::kResidual: return blocks_.residual(b, page(0), page(1), step_, s);
     case TaskKind::kDenseMlp:
       return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
@@ -195,6 +192,26 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
   }
   CHECK(false, "no such task");
+}
+
+// The step's space as experts see it: all rows, or those of one microbatch as if it were the step.
+StepSpace Executor::rows_of(int64_t microbatch) const {
+  StepSpace space = step_;
+  if (microbatch < 0) return space;
+  const int64_t row = microbatch * setup_.size.microbatch_tokens;
+  const int64_t k = setup_.config.experts_per_token, d = setup_.config.hidden_size;
+  space.normed = static_cast<std::byte*>(space.normed) + row * d * dtype_bytes(setup_.size.dtype);
+  space.sum += row * d;
+  space.experts += row * k;
+  space.weights += row * k;
+  return space;
+}
+
+void Executor::enqueue_index(const Task& task, Stream& s) {
+  const int64_t tokens = task.microbatch < 0 ? tokens_ : setup_.size.microbatch_tokens;
+  cpu_ops().index_rows(rows_of(task.microbatch).experts, tokens, setup_.config.experts_per_token,
+                       setup_.config.num_experts, first_row_[task.layer].data(), step_.rows,
+                       step_.choices, s);
 }
 
 void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {

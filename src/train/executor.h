@@ -76,7 +76,8 @@ class Executor {
   void begin_step(const StepBatch& batch);
   // Likewise the input of a pass of generation, whose tasks follow.
   void begin_pass(const GenerationPass& pass);
-  // Tokens per expert of a layer, needed by its kIndex task. (num_experts)
+  // Tokens per expert of a layer, needed by its next kIndex task: of that task's microbatch, or of
+  // all together. (num_experts) REQUIRES: device 0 is done with the kIndex tasks before.
   void set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert);
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
@@ -118,6 +119,8 @@ class Executor {
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
+  StepSpace rows_of(int64_t microbatch) const;
+  void enqueue_index(const Task& task, Stream& s);
 
   // Neighbouring tensors of a record with the same decay setting are one span.
   std::vector<AdamSpan> spans_of(int64_t record) const;

@@ -115,6 +115,8 @@ void declare_plan(RunConfig& c, OptionTable& t) {
         "the optimizer runs between steps, not beside them");
   t.add("whole_layers", c.plan.whole_layers, kRunOnly,
         "bring up all experts of a layer before any of them computes");
+  t.add("microbatch_major", c.plan.microbatch_major, kRunOnly,
+        "the forward takes one microbatch after the other and reads weights for each");
 }
 
 Status refuse(const std::string& key, const std::string& value, const std::string& why) {

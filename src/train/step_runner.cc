@@ -60,13 +60,13 @@ Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, doubl
     switch (piece.then) {
       case StepPiece::Then::kGoOn: break;
       case StepPiece::Then::kResolve:
-        schedule.resolve(add_routing(piece.layer, forward));
+        schedule.resolve(add_routing(piece, forward));
         break;
       case StepPiece::Then::kLayersDone:
         if (eager_ && training) ledger_.begin(learning_rate, 1.0f);
         break;
       case StepPiece::Then::kForwardDone:
-        if (training) session_.executor().set_aux_gradient(aux_gradient(forward));
+        if (training) prepare_backward(forward, schedule);
         break;
     }
   }
@@ -82,20 +82,32 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
 }
 
 // What the layer's routing chose; adds to the balance loss's means.
-std::vector<int64_t> StepRunner::add_routing(int64_t layer, Forward& forward) {
+std::vector<int64_t> StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   const RunShape& shape = session_.shape();
   std::vector<int32_t> counts;
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
   std::vector<int64_t> tokens(shape.num_experts, 0);
+  const bool all = piece.microbatch == StepPlan::kAll;
   for (size_t i = 0; i < counts.size(); ++i) {
-    const double rows = forward.rows[i / shape.num_experts];
+    const size_t b = i / shape.num_experts;
+    if (!all && static_cast<int64_t>(b) != piece.microbatch) continue;
+    const double rows = forward.rows[b];
     tokens[i % shape.num_experts] += counts[i];
     forward.fractions[i] += counts[i] / rows;
     forward.prob_means[i] += prob_sums[i] / rows;
   }
-  session_.executor().set_routing(layer, tokens);
+  session_.executor().set_routing(piece.layer, tokens);
   return tokens;
+}
+
+// Waits for device 0. The backward takes all microbatches together, whatever the forward did.
+void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& schedule) {
+  session_.executor().set_aux_gradient(aux_gradient(forward));
+  for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
+    if (!session_.shape().is_moe[l]) continue;
+    session_.executor().set_routing(l, schedule.tokens_per_expert()[l]);
+  }
 }
 
 // Cross-entropy, and the balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e]

@@ -64,7 +64,8 @@ class StepRunner {
   Forward begin(const StepBatch& batch);
   Status pass(const StepPlan& plan, StepSchedule::Extent extent, double learning_rate,
               Forward& forward);
-  std::vector<int64_t> add_routing(int64_t layer, Forward& forward);
+  std::vector<int64_t> add_routing(const StepPiece& piece, Forward& forward);
+  void prepare_backward(const Forward& forward, const StepSchedule& schedule);
   void add_losses(const StepBatch& batch, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
