@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plan/memory_plan.h"
+#include "plan/pinning.h"
 #include "plan/replay.h"
 
 namespace pagoda {
@@ -146,6 +147,42 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Plans, testing::Values(1, 2, 3));
+
+// The hottest of each layer and device, no more than leave slots to take turns in, none without
+// tokens.
+TEST(Pinning, HottestExpertsOfEachLayerWithinRoom) {
+  const RunShape shape = small_shape(1);
+  const PageTable pages(shape);
+  const auto weights = [&](int64_t layer, int64_t expert) {
+    return pages.weights(shape.expert(layer, expert));
+  };
+  const std::vector<std::vector<int64_t>> tokens = {{5, 9, 0, 9, 1}, {}, {0, 0, 7, 0, 0}};
+  std::vector<SlotClass> slots(pages.classes.size(), SlotClass{{10}, 10});
+  const auto pinned = [&](double share) {
+    const std::vector<PageId> list = pinned_weights(shape, pages, slots, tokens, share);
+    return std::set<PageId>(list.begin(), list.end());
+  };
+  EXPECT_EQ(pinned(0.0), std::set<PageId>());
+  EXPECT_EQ(pinned(0.2), (std::set<PageId>{weights(0, 1), weights(2, 2)}));
+  EXPECT_EQ(pinned(0.5), (std::set<PageId>{weights(0, 1), weights(0, 3), weights(2, 2)}));
+  for (SlotClass& c : slots) c.device_slots = {4};
+  EXPECT_EQ(pinned(1.0), (std::set<PageId>{weights(0, 1), weights(0, 3)})) << "two take turns";
+  for (SlotClass& c : slots) c.device_slots = {1};
+  EXPECT_EQ(pinned(1.0), std::set<PageId>());
+}
+
+// Each device has its own share and its own room.
+TEST(Pinning, DevicesPinTheirOwnExperts) {
+  const RunShape shape = small_shape(2);
+  const PageTable pages(shape);
+  const std::vector<std::vector<int64_t>> tokens = {{9, 1, 8, 2, 7}, {}, {}};
+  const std::vector<SlotClass> slots(pages.classes.size(), SlotClass{{3, 10}, 10});
+  const std::vector<PageId> pinned = pinned_weights(shape, pages, slots, tokens, 1.0);
+  const std::set<PageId> expected = {pages.weights(shape.expert(0, 0)),
+                                     pages.weights(shape.expert(0, 3)),
+                                     pages.weights(shape.expert(0, 1))};
+  EXPECT_EQ(std::set<PageId>(pinned.begin(), pinned.end()), expected);
+}
 
 }  // namespace
 }  // namespace pagoda
