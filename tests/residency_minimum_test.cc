@@ -522,11 +522,11 @@ TEST(Residency, BackwardOfAPlanMissesTheMinimum) {
     classes[experts].device_slots = {4 + dice.pick(28)};
     std::vector<std::vector<int64_t>> tokens(4, std::vector<int64_t>(12, 0));
     TaskList forward, backward;
-    plan.embed(forward);
+    plan.embed(StepPlan::kAll, forward);
     for (int64_t l = 0; l < 4; ++l) {
       for (int64_t& count : tokens[l]) count = dice.pick(3) == 0 ? 0 : 1 + dice.pick(150);
-      plan.forward_layer(l, forward);
-      if (shape.is_moe[l]) plan.forward_experts(l, tokens[l], forward);
+      plan.forward_layer(l, StepPlan::kAll, forward);
+      if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens[l], forward);
     }
     plan.head(forward);
     for (int64_t l = 3; l >= 0; --l) plan.backward_layer(l, tokens[l], backward);

@@ -36,6 +36,7 @@ class Replay {
   // As Residency's.
   void begin_cycle() { residency_.begin_cycle(); }
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void keep(std::span<const PageId> pages) { residency_.keep(pages); }
 
   // Until the next call.
   struct Placed {

@@ -12,7 +12,7 @@
 //
 // Tier "device": uploads of expert weights a step; host memory holds everything, a budget is the
 // share of expert weights that fits the device. Tier "host": MB read a step of expert weights and
-// state as if an expert had 10^6 parameters (2 and 12 MB); a budget is the share of every class of
+// state as if an expert had 10^6 parameters (2 and 10 MB); a budget is the share of every class of
 // expert pages that fits the host, and the device has a tenth of the weights.
 #include <cmath>
 #include <cstdio>
@@ -26,14 +26,14 @@
 #include "base/random.h"
 #include "model/json.h"
 #include "plan/pinning.h"
-#include "plan/step_plan.h"
+#include "plan/replay.h"
+#include "train/planned_run.h"
 #include "train/trainer.h"
 
 namespace pagoda {
 namespace {
 
-using Layers = std::vector<std::vector<int64_t>>;  // [layer][expert] tokens of one step
-using Routing = std::vector<Layers>;               // [step]
+using Routings = std::vector<Routing>;  // [step]
 
 enum class Regime { kDeferred, kEager, kForward };
 constexpr const char* kRegimeNames[] = {"train, clip=global", "train, eager Adam", "forward only"};
@@ -55,11 +55,11 @@ size_t choose(const std::vector<double>& weights, uint64_t a, uint64_t b) {
 
 // Expert e of a layer has weight 1 / rank^exponent; ranks differ from layer to layer. A choice is
 // that of the step before with probability `sticky`.
-Routing draw_routing(double exponent, double sticky) {
-  Routing routing;
+Routings draw_routing(double exponent, double sticky) {
+  Routings routing;
   std::vector<std::vector<size_t>> chosen(kLayers, std::vector<size_t>(kChoices, 0));
   for (uint64_t step = 0; step < kSteps; ++step) {
-    Layers layers(kLayers, std::vector<int64_t>(kExperts, 0));
+    Routing layers(kLayers, std::vector<int64_t>(kExperts, 0));
     for (uint64_t l = 0; l < kLayers; ++l) {
       std::vector<double> weights;
       for (uint64_t e = 0; e < kExperts; ++e) {
@@ -79,7 +79,7 @@ Routing draw_routing(double exponent, double sticky) {
   return routing;
 }
 
-RunShape shape_of(const Layers& layers) {
+RunShape shape_of(const Routing& layers) {
   RunShape shape;
   shape.num_layers = static_cast<int64_t>(layers.size());
   shape.hidden_size = 64;
@@ -98,95 +98,34 @@ RunShape shape_of(const Layers& layers) {
     }
   }
   shape.records.push_back({3000});
+  for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
   return shape;
 }
 
-// Tasks that are issued together, what is certain after them, and the end of a step.
+// A piece of a step, and the step's routing if it is the last.
 struct Batch {
-  TaskList tasks, later;
-  const Layers* ended = nullptr;
+  StepPiece piece;
+  const Routing* ended = nullptr;
 };
 
-// The run's batches in order, as src/train issues them: optimizer work a layer ahead of use.
-class Issue {
- public:
-  Issue(const RunShape& shape, const PageTable& pages, Regime regime)
-      : shape_(shape),
-        plan_(shape, pages,
-              {.training = regime != Regime::kForward, .eager_adam = regime == Regime::kEager}),
-        regime_(regime),
-        has_gradient_(shape.records.size(), 0),
-        owes_(shape.records.size(), 0) {}
-
-  void step(const Layers& tokens, std::vector<Batch>& batches) {
-    forward(tokens, batches);
-    if (regime_ != Regime::kForward) backward(tokens, batches);
+// The run's pieces in order, as training issues them.
+std::vector<Batch> batches_of(const RunShape& shape, const PageTable& pages,
+                              const std::vector<SlotClass>& classes, Regime regime,
+                              const Routings& routing) {
+  PlannedRun run(&shape, &pages, classes, false, regime == Regime::kEager,
+                 Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+  std::vector<Batch> batches;
+  const auto visit = [&](const StepPiece& piece) { batches.push_back({piece, nullptr}); };
+  for (const Routing& tokens : routing) {
+    if (regime == Regime::kForward) {
+      run.evaluate(tokens, visit);
+    } else {
+      run.train(tokens, visit);
+    }
     batches.back().ended = &tokens;
   }
-
- private:
-  int64_t end_of_layer(int64_t l) const {
-    return l + 1 < shape_.num_layers ? shape_.layer_record[l + 1] : shape_.head();
-  }
-  void pay(int64_t r, TaskList& tasks) {
-    if (owes_[r]) plan_.adam(r, has_gradient_[r], tasks);
-    owes_[r] = has_gradient_[r] = 0;
-  }
-  void pay_waiting(int64_t first, int64_t last, TaskList& tasks) {
-    for (int64_t r = first; r < last; ++r) {
-      if (has_gradient_[r]) pay(r, tasks);
-    }
-  }
-
-  void forward(const Layers& tokens, std::vector<Batch>& batches) {
-    Batch batch;
-    pay_waiting(0, end_of_layer(0), batch.tasks);
-    plan_.embed(batch.tasks);
-    for (int64_t l = 0; l < shape_.num_layers; ++l) {
-      const int64_t next = end_of_layer(l);
-      const int64_t after = l + 1 < shape_.num_layers ? end_of_layer(l + 1) : next + 1;
-      pay_waiting(next, after, batch.tasks);
-      plan_.forward_layer(l, batch.tasks);
-      const auto owes = owes_, has_gradient = has_gradient_;
-      pay_waiting(after, static_cast<int64_t>(shape_.records.size()), batch.later);
-      owes_ = owes;
-      has_gradient_ = has_gradient;
-      batches.push_back(std::exchange(batch, {}));
-      if (!shape_.is_moe[l]) continue;
-      for (size_t e = 0; e < tokens[l].size(); ++e) {
-        if (tokens[l][e] > 0) pay(shape_.expert(l, static_cast<int64_t>(e)), batch.tasks);
-      }
-      plan_.forward_experts(l, tokens[l], batch.tasks);
-    }
-    plan_.head(batch.tasks);
-    batches.push_back(std::move(batch));
-  }
-
-  void backward(const Layers& tokens, std::vector<Batch>& batches) {
-    Batch batch;
-    for (int64_t l = shape_.num_layers - 1; l >= 0; --l) {
-      plan_.backward_layer(l, tokens[l], batch.tasks);
-    }
-    plan_.embed_backward(batch.tasks);
-    for (size_t r = 0; r < shape_.records.size(); ++r) owes_[r] = 1;
-    for (const Batch* b : {static_cast<const Batch*>(&batches.back()), &std::as_const(batch)}) {
-      for (const Task& task : b->tasks) {
-        if (task.kind == TaskKind::kGradient) has_gradient_[task.record] = 1;
-      }
-    }
-    if (regime_ == Regime::kEager) {
-      for (size_t r = 0; r < shape_.records.size(); ++r) {
-        if (has_gradient_[r]) owes_[r] = has_gradient_[r] = 0;
-      }
-    }
-    batches.push_back(std::move(batch));
-  }
-
-  RunShape shape_;
-  StepPlan plan_;
-  Regime regime_;
-  std::vector<uint8_t> has_gradient_, owes_;
-};
+  return batches;
+}
 
 struct Policy {
   const char* name;
@@ -211,73 +150,41 @@ struct Misses {
   double uploads = 0, mb_read = 0;  // a step, of expert pages
 };
 
-class Replay {
- public:
-  Replay(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes)
-      : shape_(shape), pages_(pages), classes_(std::move(classes)) {}
-
-  Misses run(const std::vector<Batch>& batches, size_t steps, const Policy& policy) {
-    std::vector<uint16_t> page_class;
-    for (const PageTable::Page& page : pages_.pages) page_class.push_back(page.slot_class);
-    for (SlotClass& c : classes_) {
-      c.device_depth = policy.device_depth;
-      c.host_depth = policy.host_depth;
-    }
-    Residency residency(1, classes_, page_class);
-    for (PageId p = 0; p < pages_.pages.size(); ++p) {
-      if (pages_.pages[p].durable) residency.set_on_disk(p);
-    }
-    misses_ = {};
-    std::vector<PageUse> uses;
-    if (policy.clairvoyant) {
-      for (const Batch& batch : batches) add_uses(batch.tasks, uses);
-      residency.foresee(uses);
-    }
-    bool begins = true;
-    for (const Batch& batch : batches) {
-      if (begins && policy.expects) residency.begin_cycle();
-      begins = batch.ended;
-      uses.clear();
-      add_uses(batch.tasks, uses);
-      add_uses(batch.later, uses);
-      if (policy.foresees && !policy.clairvoyant) residency.foresee(uses);
-      issue(batch.tasks, residency);
-      if (!batch.ended || policy.pinned_share == 0) continue;
-      residency.keep(pinned_weights(shape_, pages_, classes_, *batch.ended, policy.pinned_share));
-    }
-    misses_.uploads /= static_cast<double>(steps);
-    misses_.mb_read /= static_cast<double>(steps);
-    return misses_;
-  }
-
- private:
-  void issue(const TaskList& tasks, Residency& residency) {
-    for (const Task& task : tasks) {
-      const std::span<const PageUse> uses(task.uses.data(), task.num_uses);
-      moves_.clear();
-      residency.acquire(uses, moves_, slots_);
-      residency.release(uses);
-      for (const Move& move : moves_) count(move);
-      for (int i = 0; i < task.num_uses; ++i) {
-        if (task.dies >> i & 1) residency.discard(task.uses[i].page);
-      }
-    }
-  }
-  void count(const Move& move) {
-    const PageTable::Class& info = pages_.classes[pages_.pages[move.page].slot_class];
-    if (!info.expert) return;
+void count(const PageTable& pages, std::span<const Move> moves, Misses& misses) {
+  for (const Move& move : moves) {
+    const PageTable::Class& info = pages.classes[pages.pages[move.page].slot_class];
+    if (!info.expert) continue;
     const bool weights = info.kind == PageKind::kWeights;
-    if (move.kind == Move::Kind::kUpload) misses_.uploads += weights;
-    if (move.kind == Move::Kind::kFetch) misses_.mb_read += info.kind == PageKind::kState ? 12 : 2;
+    if (move.kind == Move::Kind::kUpload) misses.uploads += weights;
+    if (move.kind == Move::Kind::kFetch) misses.mb_read += info.kind == PageKind::kState ? 10 : 2;
   }
+}
 
-  const RunShape& shape_;
-  const PageTable& pages_;
-  std::vector<SlotClass> classes_;
-  Misses misses_;
-  std::vector<Move> moves_;
-  std::vector<int32_t> slots_;
-};
+Misses replay_of(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
+                 const std::vector<Batch>& batches, size_t steps, const Policy& policy) {
+  for (SlotClass& c : classes) {
+    c.device_depth = policy.device_depth;
+    c.host_depth = policy.host_depth;
+  }
+  Replay replay(&pages, all_on_disk(1, pages, classes));
+  if (policy.clairvoyant) {
+    std::vector<PageUse> uses;
+    for (const Batch& batch : batches) add_uses(batch.piece.tasks, uses);
+    replay.foresee(uses);
+  }
+  Misses misses;
+  for (const Batch& batch : batches) {
+    if (batch.piece.first && policy.expects) replay.begin_cycle();
+    const bool foresees = policy.foresees && !policy.clairvoyant && batch.piece.foreseen;
+    if (foresees) replay.foresee(*batch.piece.foreseen);
+    for (const Task& task : batch.piece.tasks) count(pages, replay.place(task).moves, misses);
+    if (!batch.ended || policy.pinned_share == 0) continue;
+    replay.keep(pinned_weights(shape, pages, classes, *batch.ended, policy.pinned_share));
+  }
+  misses.uploads /= static_cast<double>(steps);
+  misses.mb_read /= static_cast<double>(steps);
+  return misses;
+}
 
 // Everything fits but experts: of their weights `on_device`, of all their pages `in_host`.
 std::vector<SlotClass> slots_for(const PageTable& pages, double on_device, double in_host) {
@@ -306,23 +213,22 @@ void print_row(const char* routing, Regime regime, const char* tier, int percent
   std::printf(" %.3f | %.3f |\n", belady > 0 ? ours / belady : 1.0, lru > 0 ? ours / lru : 1.0);
 }
 
-void study(const char* name, const Routing& routing) {
+void study(const char* name, const Routings& routing) {
   const RunShape shape = shape_of(routing.front());
   for (Regime regime : {Regime::kDeferred, Regime::kEager, Regime::kForward}) {
     RunShape run_shape = shape;
     run_shape.training = regime != Regime::kForward;
+    run_shape.options.prefetch = false;  // no speculation: its uploads are not misses
     const PageTable pages(run_shape);
-    Issue issue(run_shape, pages, regime);
-    std::vector<Batch> batches;
-    for (const Layers& tokens : routing) issue.step(tokens, batches);
     for (const bool host : {false, true}) {
       for (int percent : {10, 25, 50, 75, 90}) {
         const double share = percent / 100.0;
-        Replay replay(run_shape, pages,
-                      host ? slots_for(pages, 0.1, share) : slots_for(pages, share, 1.0));
+        const auto classes = host ? slots_for(pages, 0.1, share) : slots_for(pages, share, 1.0);
+        const auto batches = batches_of(run_shape, pages, classes, regime, routing);
         std::vector<double> misses;
         for (const Policy& policy : kPolicies) {
-          const Misses m = replay.run(batches, routing.size(), policy);
+          const Misses m =
+              replay_of(run_shape, pages, classes, batches, routing.size(), policy);
           misses.push_back(host ? m.mb_read : m.uploads);
         }
         print_row(name, regime, host ? "host" : "device", percent, misses);
@@ -344,11 +250,11 @@ int fail(const Status& status) {
   return static_cast<int>(status.code());
 }
 
-Result<Routing> read_routing(const char* path) try {
+Result<Routings> read_routing(const char* path) try {
   std::ifstream file(path);
-  Routing routing;
+  Routings routing;
   for (std::string line; std::getline(file, line);) {
-    routing.push_back(Json::parse(line).get<Layers>());
+    routing.push_back(Json::parse(line).get<Routing>());
   }
   if (routing.empty()) return Status(Exit::kUsage, std::string(path) + ": no routing in it");
   return routing;
