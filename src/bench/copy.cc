@@ -9,8 +9,8 @@
 #include "base/stop_signal.h"
 #include "bench/noise.h"
 #include "bench/room.h"
-#include "bench/streams.h"
 #include "device/device.h"
+#include "device/past_cache.h"
 
 namespace pagoda {
 namespace {
@@ -41,8 +41,7 @@ constexpr BareCopy kBareCopies[] = {
      }},
     {"bypassing the cache",
      [](std::byte* target, const std::byte* source, int64_t bytes) {
-       stream_copy(reinterpret_cast<double*>(target), reinterpret_cast<const double*>(source),
-                   bytes);
+       copy_past_cache(target, source, bytes);
      }},
 };
 

@@ -3,7 +3,7 @@
 //
 // "page file" is PageFile::write and read: header, CRC32C of the payload, and at a read the check
 // of both. "storage" submits the same transfers at the same places to the same Storage without
-// looking at the bytes; what it writes, read() would not accept.
+// looking at the bytes; what it writes are no pages.
 #pragma once
 
 #include <memory>

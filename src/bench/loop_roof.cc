@@ -34,7 +34,7 @@ class ReadWriteLoop final : public DiskRoof {
     const int flags = O_RDWR | O_CLOEXEC | (direct_ ? O_DIRECT : 0);
     const Descriptor file(::open(region.path.c_str(), flags));
     if (!file.ok()) return failed(region.path, errno);
-    RETURN_IF_ERROR(make_ready(setting));
+    RETURN_IF_ERROR(make_ready(op, setting));
     const int64_t blocks = region.bytes / setting.block_bytes;
     std::atomic<int64_t> next{0};
     std::atomic<int> error{0};
@@ -60,15 +60,18 @@ class ReadWriteLoop final : public DiskRoof {
                                        "disk", path.c_str(), error_text(error).c_str()));
   }
 
-  // Threads and non-zero buffers for this setting; kept while settings do not change.
-  Status make_ready(const RoofSetting& setting) {
+  // Threads for this setting, and buffers, of noise if they are to be written.
+  Status make_ready(IoRequest::Op op, const RoofSetting& setting) {
     if (!pool_ || pool_->threads() != setting.depth) {
       pool_ = std::make_unique<ThreadPool>(setting.depth);
     }
     const int64_t bytes = setting.depth * setting.block_bytes;
-    if (buffers_.bytes() >= bytes) return Status();
-    ASSIGN_OR_RETURN(buffers_, HostMemory::allocate(bytes));
-    fill_noise(buffers_.data(), bytes);
+    if (buffers_.bytes() < bytes) {
+      ASSIGN_OR_RETURN(buffers_, HostMemory::allocate(bytes));
+      noisy_ = false;
+    }
+    if (op == IoRequest::Op::kWrite && !noisy_) fill_noise(buffers_.data(), buffers_.bytes());
+    noisy_ = op == IoRequest::Op::kWrite;
     return Status();
   }
 
@@ -91,6 +94,7 @@ class ReadWriteLoop final : public DiskRoof {
   const std::string why_;
   std::unique_ptr<ThreadPool> pool_;
   HostMemory buffers_;
+  bool noisy_ = false;  // nothing was read into them since they were filled
 };
 
 }  // namespace

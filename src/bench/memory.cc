@@ -12,6 +12,7 @@
 #include "bench/room.h"
 #include "bench/streams.h"
 #include "device/device.h"
+#include "device/past_cache.h"
 
 namespace pagoda {
 namespace {
@@ -55,7 +56,9 @@ constexpr MemoryStream kStreams[] = {
     {"read", 1, [](const Arrays& a, int64_t b, int64_t n) { use(stream_sum(a.part(1, b), n)); }},
     {"write", 1, [](const Arrays& a, int64_t b, int64_t n) { stream_fill(a.part(0, b), 1.0, n); }},
     {"copy", 2,
-     [](const Arrays& a, int64_t b, int64_t n) { stream_copy(a.part(0, b), a.part(1, b), n); }},
+     [](const Arrays& a, int64_t b, int64_t n) {
+       copy_past_cache(a.part(0, b), a.part(1, b), n);
+     }},
     {"triad", 3,
      [](const Arrays& a, int64_t b, int64_t n) {
        stream_triad(a.part(0, b), a.part(1, b), a.part(2, b), 0.5, n);

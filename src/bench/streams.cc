@@ -19,17 +19,6 @@ int64_t doubles_of(int64_t bytes) {
 
 }  // namespace
 
-PAGODA_TARGET_CLONES void stream_copy(double* target, const double* source, int64_t bytes) {
-  const int64_t n = doubles_of(bytes);
-  for (int64_t i = 0; i < n; i += kLine) {
-    __builtin_prefetch(source + i + kAhead);
-    for (int64_t j = 0; j < kLine; j += 2) {
-      _mm_stream_pd(target + i + j, _mm_load_pd(source + i + j));
-    }
-  }
-  _mm_sfence();
-}
-
 PAGODA_TARGET_CLONES void stream_fill(double* target, double value, int64_t bytes) {
   const int64_t n = doubles_of(bytes);
   const __m128d both = _mm_set1_pd(value);

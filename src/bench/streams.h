@@ -12,8 +12,6 @@ namespace pagoda {
 
 inline constexpr int64_t kStreamAlign = 4096;
 
-// target = source.
-void stream_copy(double* target, const double* source, int64_t bytes);
 // target = value.
 void stream_fill(double* target, double value, int64_t bytes);
 // target = a + factor * b.
