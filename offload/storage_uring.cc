@@ -27,7 +27,7 @@ namespace pagoda {
 namespace {
 
 constexpr int kChunks = 64;
-constexpr int64_t kChunkBytes = kMiB;  // of all but a request's last, which is half to 1.5 of it
+constexpr int64_t kChunkBytes = kMiB;
 constexpr unsigned kQueueEntries = 2 * kChunks;  // the completion queue has twice as many
 constexpr int kRegisteredFiles = 64;             // handles beyond this use plain descriptors
 constexpr int64_t kPieceBytes = kGiB;            // the kernel's limit for one registered buffer
@@ -235,9 +235,7 @@ void UringStorage::issue_chunks() {
     IoRequest* request = transfer->request;
     const int slot = free_.back();
     free_.pop_back();
-    // A page is a power of two and a header: no transfer of 4 KiB is left over.
-    const int64_t left_bytes = request->bytes - transfer->cut_bytes;
-    const int64_t bytes = left_bytes < kChunkBytes * 3 / 2 ? left_bytes : kChunkBytes;
+    const int64_t bytes = next_chunk_bytes(request->bytes - transfer->cut_bytes, kChunkBytes);
     chunks_[slot] = make_chunk(request, transfer->cut_bytes, bytes);
     transfers_[slot] = transfer;
     transfer->cut_bytes += bytes;
