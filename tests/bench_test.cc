@@ -60,6 +60,24 @@ TEST(RaceTest, RatiosAreTakenInsideARound) {
   EXPECT_DOUBLE_EQ(figure.roof_cpu_s_per_gb, 2);
 }
 
+// Four threads of 1 s each have 4 s of CPU time, or others had the cores.
+TEST(RaceTest, DisturbedRoundsCountOnlyWhenAllAreSo) {
+  Figure what;
+  what.threads = 4;
+  const Leg good = {1000000000, 1, 3.9}, better = {2000000000, 1, 4}, bad = {5000000000, 1, 2};
+  Race some(what), all(what);
+  some.add(better, good);
+  some.add(bad, good);
+  some.add(better, bad);
+  EXPECT_EQ(some.figure().rounds, 3);
+  EXPECT_EQ(some.figure().disturbed_rounds, 2);
+  EXPECT_DOUBLE_EQ(some.figure().ratio_max, 2);
+  all.add(bad, good);
+  all.add(good, bad);
+  EXPECT_EQ(all.figure().disturbed_rounds, 2);
+  EXPECT_DOUBLE_EQ(all.figure().ratio_max, 5);
+}
+
 TEST(ReportTest, TextAndJsonSayTheSame) {
   BenchReport report;
   report.bench = "disk";

@@ -25,6 +25,7 @@ nlohmann::ordered_json json_of(const Figure& figure) {
   out["cpu_s_per_gb"] = figure.cpu_s_per_gb;
   out["roof_cpu_s_per_gb"] = figure.roof_cpu_s_per_gb;
   out["rounds"] = figure.rounds;
+  out["disturbed_rounds"] = figure.disturbed_rounds;
   return out;
 }
 
@@ -38,34 +39,53 @@ std::string size_text(const Figure& figure) {
   return text;
 }
 
+std::string disturbance_text(const Figure& figure) {
+  if (figure.disturbed_rounds == 0) return "";
+  return strf("  %d of %d rounds disturbed", figure.disturbed_rounds, figure.rounds);
+}
+
 std::string row(const Figure& figure) {
-  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %10.3f %8.3f\n",
+  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %10.3f %8.3f%s\n",
               figure.name.c_str(), figure.path.c_str(), size_text(figure).c_str(), figure.value,
               figure.roof, figure.ratio, figure.ratio_min, figure.ratio_p10, figure.ratio_max,
-              figure.cpu_s_per_gb, figure.roof_cpu_s_per_gb);
+              figure.cpu_s_per_gb, figure.roof_cpu_s_per_gb, disturbance_text(figure).c_str());
 }
 
 }  // namespace
 
-void Race::add(const Leg& ours, const Leg& roof) {
-  values_.push_back(ours.gb_per_s());
-  roofs_.push_back(roof.gb_per_s());
-  ratios_.push_back(ours.gb_per_s() / roof.gb_per_s());
-  cpu_.push_back(ours.cpu_s_per_gb());
-  roof_cpu_.push_back(roof.cpu_s_per_gb());
+void Race::add(const Leg& ours, const Leg& roof) { rounds_.push_back({ours, roof}); }
+
+bool Race::disturbed(const Round& round) const {
+  for (const Leg& leg : {round.ours, round.roof}) {
+    if (leg.cpu_seconds < kUndisturbed * what_.threads * leg.seconds) return true;
+  }
+  return false;
 }
 
 Figure Race::figure() const {
+  std::vector<double> values, roofs, ratios, cpu, roof_cpu;
+  const auto counts = std::count_if(rounds_.begin(), rounds_.end(),
+                                    [this](const Round& round) { return disturbed(round); });
+  const bool all = counts == static_cast<int64_t>(rounds_.size());
+  for (const Round& round : rounds_) {
+    if (!all && disturbed(round)) continue;
+    values.push_back(round.ours.gb_per_s());
+    roofs.push_back(round.roof.gb_per_s());
+    ratios.push_back(values.back() / roofs.back());
+    cpu.push_back(round.ours.cpu_s_per_gb());
+    roof_cpu.push_back(round.roof.cpu_s_per_gb());
+  }
   Figure figure = what_;
-  figure.value = quantile(values_, 0.5);
-  figure.roof = quantile(roofs_, 0.5);
-  figure.ratio = quantile(ratios_, 0.5);
-  figure.ratio_min = quantile(ratios_, 0);
-  figure.ratio_p10 = quantile(ratios_, 0.1);
-  figure.ratio_max = quantile(ratios_, 1);
-  figure.cpu_s_per_gb = quantile(cpu_, 0.5);
-  figure.roof_cpu_s_per_gb = quantile(roof_cpu_, 0.5);
-  figure.rounds = static_cast<int>(ratios_.size());
+  figure.value = quantile(values, 0.5);
+  figure.roof = quantile(roofs, 0.5);
+  figure.ratio = quantile(ratios, 0.5);
+  figure.ratio_min = quantile(ratios, 0);
+  figure.ratio_p10 = quantile(ratios, 0.1);
+  figure.ratio_max = quantile(ratios, 1);
+  figure.cpu_s_per_gb = quantile(cpu, 0.5);
+  figure.roof_cpu_s_per_gb = quantile(roof_cpu, 0.5);
+  figure.rounds = static_cast<int>(rounds_.size());
+  figure.disturbed_rounds = static_cast<int>(counts);
   return figure;
 }
 

@@ -27,20 +27,30 @@ struct Figure {
   double cpu_s_per_gb = 0;       // seconds of CPU for 10^9 bytes, of all threads
   double roof_cpu_s_per_gb = 0;
   int rounds = 0;
+  int disturbed_rounds = 0;  // of them; see Race
 };
 
 // The rounds of a race, one after the other. `name`, `path`, `page_bytes` and `threads` are taken
-// from `what`.
+// from `what`. Where threads are named both legs keep them busy, and a round in which either had
+// less than kUndisturbed of its threads' time is disturbed: other programs had the cores. Such
+// rounds count only when all are so.
 class Race {
  public:
+  static constexpr double kUndisturbed = 0.9;
+
   explicit Race(Figure what) : what_(std::move(what)) {}
   void add(const Leg& ours, const Leg& roof);
   // REQUIRES: at least one round.
   Figure figure() const;
 
  private:
+  struct Round {
+    Leg ours, roof;
+  };
+  bool disturbed(const Round& round) const;
+
   Figure what_;
-  std::vector<double> values_, roofs_, ratios_, cpu_, roof_cpu_;
+  std::vector<Round> rounds_;
 };
 
 struct BenchReport {
@@ -51,7 +61,8 @@ struct BenchReport {
   std::string text() const;  // ends in a newline
   // {"bench": ..., the facts, "figures": [{"name", "path", "page_bytes", "threads", "unit",
   // "value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max", "cpu_s_per_gb",
-  // "roof_cpu_s_per_gb", "rounds"}]}; page_bytes or threads only where they apply.
+  // "roof_cpu_s_per_gb", "rounds", "disturbed_rounds"}]}; page_bytes or threads only where they
+  // apply.
   std::string json() const;
 };
 
