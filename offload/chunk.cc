@@ -43,6 +43,10 @@ Chunk make_chunk(IoRequest* request, int64_t begin, int64_t bytes) {
   return chunk;
 }
 
+int64_t next_chunk_bytes(int64_t left_bytes, int64_t chunk_bytes) {
+  return left_bytes < chunk_bytes + chunk_bytes / 2 ? left_bytes : chunk_bytes;
+}
+
 ChunkState advance(Chunk* chunk, int64_t result, const std::string& path) {
   if (result == chunk->bytes) return ChunkState::kDone;
   if (result < 0) {

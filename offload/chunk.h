@@ -30,6 +30,11 @@ enum class ChunkState : uint8_t { kDone, kAgain, kFailed };
 // The chunk covering bytes [begin, begin + bytes) of the request.
 Chunk make_chunk(IoRequest* request, int64_t begin, int64_t bytes);
 
+// How much of the `left_bytes` of a request that are still to be cut goes into the next chunk:
+// `chunk_bytes`, or all that is left when that is less than 1.5 of it. A page is a power of two and
+// a header, and the header is not worth a transfer.
+int64_t next_chunk_bytes(int64_t left_bytes, int64_t chunk_bytes);
+
 // Accounts for one attempt: `result` is the number of bytes moved or -errno. kAgain: the chunk now
 // describes what is left and must be issued again. kFailed: request->status is set (the first error
 // of a request stays).

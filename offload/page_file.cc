@@ -101,6 +101,7 @@ struct PageFile::Impl {
   Status adopt(const std::vector<PageVersion>& versions);
 
   uint32_t free_slot(PageId page) const;
+  Extent newest_extent(PageId page) const;
   Transfer* make_transfer(IoRequest::Op op, PageId page, std::byte* buffer);
   Event start_read(PageId page, std::byte* buffer, const Event& after, Status* result);
   void finish(Transfer* transfer);
@@ -218,10 +219,16 @@ uint32_t PageFile::Impl::free_slot(PageId page) const {
   return slot;
 }
 
+PageFile::Extent PageFile::Impl::newest_extent(PageId page) const {
+  const PageLayout::Extent& extent = layout.extents[page];
+  return {files[static_cast<size_t>(extent.file)],
+          extent.offset + index[page].newest.slot * extent.slot_bytes, extent.slot_bytes};
+}
+
 PageFile::Impl::Transfer* PageFile::Impl::make_transfer(IoRequest::Op op, PageId page,
                                                         std::byte* buffer) {
-  const PageLayout::Extent& extent = layout.extents[page];
   const Version& version = index[page].newest;
+  const Extent extent = newest_extent(page);
   auto* transfer = new Transfer;  // deleted in finish()
   transfer->header.store_id = id;
   transfer->header.page = page;
@@ -231,10 +238,10 @@ PageFile::Impl::Transfer* PageFile::Impl::make_transfer(IoRequest::Op op, PageId
   transfer->header.bytes = pages[page].bytes;
   IoRequest& request = transfer->request;
   request.op = op;
-  request.file = files[static_cast<size_t>(extent.file)];
-  request.offset = extent.offset + version.slot * extent.slot_bytes;
+  request.file = extent.file;
+  request.offset = extent.offset;
   request.data = buffer;
-  request.bytes = extent.slot_bytes;
+  request.bytes = extent.bytes;
   request.done = [this, transfer](IoRequest&) { finish(transfer); };
   std::lock_guard lock(mutex);
   ++in_flight;
@@ -408,6 +415,11 @@ bool PageFile::has(PageId page) const {
 uint64_t PageFile::generation(PageId page) const {
   CHECK(has(page), "page %u has no version", page);
   return impl_->index[page].newest.generation;
+}
+
+PageFile::Extent PageFile::extent(PageId page) const {
+  CHECK(has(page), "page %u has no version", page);
+  return impl_->newest_extent(page);
 }
 
 void PageFile::drop(PageId page) {

@@ -89,6 +89,14 @@ class PageFile {
   bool has(PageId page) const;
   // Generation of the newest version. REQUIRES: has(page).
   uint64_t generation(PageId page) const;
+  // Where the page's newest version lies: for measurements of the same transfer by the storage
+  // alone. REQUIRES: has(page).
+  struct Extent {
+    int file = -1;       // handle of the storage
+    int64_t offset = 0;  // of the header
+    int64_t bytes = 0;   // header and payload
+  };
+  Extent extent(PageId page) const;
   // Forgets a scratch page's content.
   void drop(PageId page);
 

@@ -2,7 +2,6 @@
 // io_uring is forbidden.
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
@@ -15,7 +14,7 @@
 namespace pagoda {
 namespace {
 
-// One system call moves at most this much: large enough to keep a drive busy from one thread.
+// One system call moves about this much: large enough to keep a drive busy from one thread.
 constexpr int64_t kCallBytes = 16 * kMiB;
 
 class ThreadStorage final : public PosixStorage {
@@ -73,8 +72,10 @@ class ThreadStorage final : public PosixStorage {
 
   void transfer(IoRequest* request) {
     const BulkFile& bulk = file(request->file);
-    for (int64_t begin = 0; begin < request->bytes; begin += kCallBytes) {
-      Chunk chunk = make_chunk(request, begin, std::min(kCallBytes, request->bytes - begin));
+    int64_t bytes = 0;
+    for (int64_t begin = 0; begin < request->bytes; begin += bytes) {
+      bytes = next_chunk_bytes(request->bytes - begin, kCallBytes);
+      Chunk chunk = make_chunk(request, begin, bytes);
       ChunkState state;
       do {
         state = advance(&chunk, call(chunk, bulk.descriptor.get()), bulk.path);

@@ -5,7 +5,7 @@
 // is always armed in the ring, so the owner sleeps in one place, io_uring_submit_and_wait, for both
 // completions and new work (the idea of Seastar's and TigerBeetle's event loops).
 //
-// Requests are cut into chunks of at most 1 MiB; at most kChunks are in flight, fewer than the
+// Requests are cut into chunks of about 1 MiB; at most kChunks are in flight, fewer than the
 // completion queue has entries, so that it cannot overflow. No links and no cancellation are used:
 // a transfer that has started ends by itself (RELIABILITY.md 5.5).
 #include <liburing.h>
@@ -235,7 +235,7 @@ void UringStorage::issue_chunks() {
     IoRequest* request = transfer->request;
     const int slot = free_.back();
     free_.pop_back();
-    const int64_t bytes = std::min(kChunkBytes, request->bytes - transfer->cut_bytes);
+    const int64_t bytes = next_chunk_bytes(request->bytes - transfer->cut_bytes, kChunkBytes);
     chunks_[slot] = make_chunk(request, transfer->cut_bytes, bytes);
     transfers_[slot] = transfer;
     transfer->cut_bytes += bytes;

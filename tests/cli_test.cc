@@ -155,8 +155,8 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   EXPECT_EQ(all.code, 0);
   EXPECT_EQ(all.err, "");
   for (const char* word :
-       {"train", "init", "upcycle", "eval", "export", "ckpt", "doctor", "--version",
-        "Exit codes"}) {
+       {"train", "init", "upcycle", "eval", "export", "ckpt", "doctor", "bench",
+        "--version", "Exit codes"}) {
     EXPECT_NE(all.out.find(word), std::string::npos) << word;
   }
   const Outcome train = run({"train", "--help"});

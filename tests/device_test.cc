@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "device/past_cache.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {
@@ -49,6 +50,49 @@ TEST(Stream, CopiesAreWorkLikeAnyOther) {
   stream->synchronize();
   EXPECT_EQ(c, std::vector<int>(1000, 7));
   EXPECT_EQ(b, std::vector<int>(1000, 9));
+}
+
+// Sizes around where it changes its way, at aligned and other places: every byte, and none besides.
+TEST(PastCache, CopiesEveryByteAndNoOther) {
+  constexpr int64_t kRoom = 64, kMost = 512 * kKiB;
+  auto from = HostMemory::allocate(kMost + 2 * kRoom), to = HostMemory::allocate(kMost + 2 * kRoom);
+  ASSERT_TRUE(from.ok() && to.ok());
+  std::mt19937 random(3);
+  for (int64_t i = 0; i < from->bytes(); ++i) from->data()[i] = std::byte(random() % 255 + 1);
+  const std::vector<int64_t> sizes = {1,           4097,        256 * kKiB - 1,
+                                      256 * kKiB,  260 * kKiB,  260 * kKiB + 1,
+                                      288 * kKiB,  kMost - 1,   kMost};
+  for (const int64_t bytes : sizes) {
+    for (const int64_t source : {0, 1, 64}) {
+      for (const int64_t target : {0, 8, 64}) {
+        std::memset(to->data(), 0, static_cast<size_t>(to->bytes()));
+        copy_past_cache(to->data() + target, from->data() + source, bytes);
+        const auto count = static_cast<size_t>(bytes);
+        ASSERT_EQ(std::memcmp(to->data() + target, from->data() + source, count), 0)
+            << bytes << " bytes from " << source << " to " << target;
+        for (int64_t i = 0; i < to->bytes(); ++i) {
+          if (i == target) i += bytes;
+          ASSERT_EQ(to->data()[i], std::byte{0}) << bytes << " bytes: " << i << " was written";
+        }
+      }
+    }
+  }
+}
+
+// Memory comes aligned, empty and whole, whether in huge pages or not.
+TEST(HostMemory, IsAlignedEmptyAndWhole) {
+  const std::vector<int64_t> sizes = {1, 5000, 2 * kMiB - 1, 2 * kMiB, 3 * kMiB + 4096};
+  for (const int64_t bytes : sizes) {
+    auto memory = HostMemory::allocate(bytes);
+    ASSERT_TRUE(memory.ok()) << memory.status().message();
+    EXPECT_EQ(memory->bytes(), bytes);
+    const int64_t alignment = bytes >= 2 * kMiB ? 2 * kMiB : kIoAlign;
+    EXPECT_EQ(reinterpret_cast<int64_t>(memory->data()) % alignment, 0) << bytes;
+    for (int64_t i = 0; i < bytes; ++i) {
+      ASSERT_EQ(memory->data()[i], std::byte{0}) << i << " of " << bytes;
+      memory->data()[i] = std::byte{1};
+    }
+  }
 }
 
 // Random graphs of work over several streams: a piece of work starts only after everything it was

@@ -76,6 +76,22 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   storage()->close(*again);
 }
 
+// A page and its header: nothing small is left over, nothing grows past 1.5 chunks.
+TEST(ChunkTest, HeadersAreNoChunksOfTheirOwn) {
+  for (const int64_t page_bytes : {kIoAlign, kMiB, 3 * kMiB / 2, 4 * kMiB, 28 * kMiB}) {
+    const int64_t all = page_bytes + kIoAlign;
+    int64_t sum = 0;
+    for (int64_t next; sum < all; sum += next) {
+      next = next_chunk_bytes(all - sum, kMiB);
+      EXPECT_LT(next, 3 * kMiB / 2);
+      EXPECT_GE(next, std::min(all, kMiB / 2)) << "at " << sum << " of " << all;
+      EXPECT_EQ(next % kIoAlign, 0);
+      if (next <= 0) break;
+    }
+    EXPECT_EQ(sum, all);
+  }
+}
+
 TEST_P(StorageTest, RegisteredMemoryGivesTheSameBytes) {
   constexpr int64_t kBytes = 2 * kMiB;
   HostMemory registered = host_memory(kBytes), plain = host_memory(kBytes);

@@ -47,8 +47,9 @@ FLOORS = {
     "plan": ("src/plan/", {"base", "offload/residency.h", "offload/place.h"}),
     "train": ("src/train/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
                              "tokenizer", "data", "checkpoint", "plan"}),
+    "bench": ("src/bench/", {"base", "device", "offload", "model/json.h"}),
     "cli": ("src/cli/", {"base", "offload", "tokenizer", "data", "checkpoint", "plan", "model",
-                         "train"}),
+                         "train", "bench"}),
 }
 
 # A header's name, and the paths (or beginnings of paths) that may include it.

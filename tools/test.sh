@@ -21,7 +21,7 @@ asan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   residency_test residency_minimum_test pager_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
-  ops_cached_attention_test adam_test text_stream_test generation_test
+  ops_cached_attention_test adam_test text_stream_test generation_test bench_test
   root_promise_test trainer_fault_test predicted_bytes_test validator_test simulator_test
 )
 # ThreadSanitizer: what has threads.
@@ -29,7 +29,7 @@ tsan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
-  ops_cached_attention_test adam_test generation_test
+  ops_cached_attention_test adam_test generation_test bench_test
   root_promise_test trainer_fault_test exactly_once_test predicted_bytes_test
 )
 

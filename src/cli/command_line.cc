@@ -48,6 +48,7 @@ void declare(CommandLine& line) {
   for (CommandPtr& command : add_ckpt_commands(root)) line.commands.push_back(std::move(command));
   line.commands.push_back(add_data_command(root));
   line.commands.push_back(add_doctor_command(root));
+  for (CommandPtr& command : add_bench_commands(root)) line.commands.push_back(std::move(command));
 }
 
 // The deepest subcommand that was named.

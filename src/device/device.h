@@ -123,7 +123,8 @@ Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options);
 // A stream that is not bound to a device, for optimizer and disk work on the host.
 std::unique_ptr<Stream> make_host_stream(const std::string& name, std::shared_ptr<ThreadPool> pool);
 
-// Page-aligned anonymous host memory, returned to the system on destruction.
+// Page-aligned anonymous host memory, touched on use and returned to the system on destruction;
+// from 2 MiB on in huge pages where the system has them.
 class HostMemory {
  public:
   HostMemory() = default;

@@ -5,16 +5,34 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
 #include <mutex>
 #include <thread>
 
 #include "base/bytes.h"
 #include "device/device.h"
+#include "device/past_cache.h"
 
 namespace pagoda {
 namespace {
+
+constexpr int64_t kHugePageBytes = 2 * kMiB;
+
+// Anonymous memory at a multiple of `alignment`, itself a multiple of the system's page; null when
+// there is none.
+std::byte* map_aligned(int64_t bytes, int64_t alignment) {
+  const int64_t mapped = bytes + alignment;
+  void* data = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) return nullptr;
+  auto* begin = static_cast<std::byte*>(data);
+  const int64_t place = reinterpret_cast<int64_t>(begin);
+  std::byte* aligned = begin + (align_up(place, alignment) - place);
+  std::byte* end = aligned + align_up(bytes, kIoAlign);
+  if (aligned > begin) munmap(begin, static_cast<size_t>(aligned - begin));
+  munmap(end, static_cast<size_t>(begin + mapped - end));
+  return aligned;
+}
 
 class HostStream final : public Stream {
  public:
@@ -57,7 +75,7 @@ class HostStream final : public Stream {
 
   void copy(void* target, const void* source, int64_t bytes) override {
     if (bytes == 0) return;
-    enqueue([=] { std::memcpy(target, source, static_cast<size_t>(bytes)); });
+    enqueue([=] { copy_past_cache(target, source, bytes); });
   }
 
   ThreadPool& pool() override { return *pool_; }
@@ -130,14 +148,17 @@ Result<HostMemory> HostMemory::allocate(int64_t bytes) {
   HostMemory memory;
   memory.bytes_ = bytes;
   if (bytes == 0) return memory;
-  void* data = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) {
+  const bool huge = bytes >= kHugePageBytes;
+  memory.data_ = map_aligned(bytes, huge ? kHugePageBytes : kIoAlign);
+  if (memory.data_ == nullptr) {
     return Status(Exit::kHostMemory, strf("cannot get %s of host memory; lower memory.host",
                                           format_bytes(bytes).c_str()));
   }
-  madvise(data, static_cast<size_t>(bytes), MADV_DONTFORK);  // direct I/O and fork do not mix
-  memory.data_ = static_cast<std::byte*>(data);
+  const auto size = static_cast<size_t>(bytes);
+  madvise(memory.data_, size, MADV_DONTFORK);  // direct I/O and fork do not mix
+  // A drive is given a page as one piece of memory, not as hundreds. Where the system has no huge
+  // pages everything works as before.
+  if (huge) madvise(memory.data_, size, MADV_HUGEPAGE);
   return memory;
 }
 

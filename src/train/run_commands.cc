@@ -6,11 +6,11 @@
 #include "base/stop_signal.h"
 #include "checkpoint/init_folder.h"
 #include "checkpoint/upcycle.h"
+#include "offload/scratch_folder.h"
 #include "train/batch.h"
 #include "train/commands.h"
 #include "train/model_input.h"
 #include "train/report.h"
-#include "train/scratch_folder.h"
 #include "train/trainer.h"
 
 namespace pagoda {

@@ -7,12 +7,12 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "offload/scratch_folder.h"
 #include "tokenizer/text_stream.h"
 #include "train/commands.h"
 #include "train/model_input.h"
 #include "train/prompts.h"
 #include "train/report.h"
-#include "train/scratch_folder.h"
 #include "train/trainer.h"
 
 namespace pagoda {

@@ -1,4 +1,4 @@
-#include "train/scratch_folder.h"
+#include "offload/scratch_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

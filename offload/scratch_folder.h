@@ -1,4 +1,4 @@
-// A folder for what an evaluation or a generation needs on disk: tokens and pages.
+// A folder for what a command needs on disk while it runs: tokens, pages, files to measure with.
 #pragma once
 
 #include <string>

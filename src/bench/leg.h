@@ -1,0 +1,34 @@
+// Leg: one candidate's turn in a race, with what it moved and what that took; and the clock for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+struct Leg {
+  int64_t bytes = 0;
+  double seconds = 0;
+  double cpu_seconds = 0;  // user and system time of all threads of the process that moved them
+
+  double gb_per_s() const { return static_cast<double>(bytes) / seconds / 1e9; }
+  double cpu_s_per_gb() const { return cpu_seconds / (static_cast<double>(bytes) / 1e9); }
+};
+
+// Wall clock and CPU time of this whole process since the construction.
+class LegTimer {
+ public:
+  LegTimer();
+  Leg finish(int64_t bytes) const;
+
+ private:
+  std::chrono::steady_clock::time_point start_;
+  double cpu_start_s_;
+};
+
+// The value below which `share` of the values lie, between neighbours in proportion: 0 the
+// smallest, 0.5 the median, 1 the largest. REQUIRES: at least one value, share in [0, 1].
+double quantile(std::vector<double> values, double share);
+
+}  // namespace pagoda

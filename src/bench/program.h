@@ -1,0 +1,20 @@
+// Another program, run to its end: the public tools that our rates are held against.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+struct ProgramRun {
+  int code = 0;        // exit status, or 128 + the signal that ended it
+  std::string output;  // stdout and stderr as they came
+};
+
+// Runs words[0], found as a shell finds it, with the others as arguments and no input. kUnavailable
+// when there is no such program or it cannot be started.
+Result<ProgramRun> run_program(const std::vector<std::string>& words);
+
+}  // namespace pagoda

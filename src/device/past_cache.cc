@@ -1,0 +1,46 @@
+#include "device/past_cache.h"
+
+#include <emmintrin.h>
+
+#include <cstddef>
+#include <cstring>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSmallestBytes = 256 * kKiB;  // below, what is copied may well be used at once
+constexpr int64_t kStretch = 4096;
+constexpr int64_t kStretches = 4;
+constexpr int64_t kLine = 64;
+constexpr int64_t kAhead = 4 * kLine;  // how far before its use a line is asked for
+
+void copy_line(std::byte* target, const std::byte* source) {
+  auto* to = reinterpret_cast<__m128i*>(target);
+  const auto* from = reinterpret_cast<const __m128i*>(source);
+  for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+}
+
+}  // namespace
+
+void copy_past_cache(void* target, const void* source, int64_t bytes) {
+  auto* to = static_cast<std::byte*>(target);
+  const auto* from = static_cast<const std::byte*>(source);
+  int64_t done = 0;
+  if (bytes >= kSmallestBytes && reinterpret_cast<uintptr_t>(to) % kLine == 0) {
+    for (; done + kStretches * kStretch <= bytes; done += kStretches * kStretch) {
+      for (int64_t line = done; line < done + kStretch; line += kLine) {
+        for (int64_t s = 0; s < kStretches; ++s) {
+          const int64_t place = line + s * kStretch;
+          _mm_prefetch(reinterpret_cast<const char*>(from + place + kAhead), _MM_HINT_T0);
+          copy_line(to + place, from + place);
+        }
+      }
+    }
+    _mm_sfence();  // before anybody is told that the bytes are there
+  }
+  if (done < bytes) std::memcpy(to + done, from + done, static_cast<size_t>(bytes - done));
+}
+
+}  // namespace pagoda

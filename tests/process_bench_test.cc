@@ -1,0 +1,204 @@
+// The built `pagoda bench`: what it prints, what it refuses, and that it leaves nothing behind. How
+// fast anything was is not asked.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/testing/process.h"
+#include "tests/testing/temp_dir.h"
+
+namespace pagoda {
+namespace {
+
+using Words = std::vector<std::string>;
+
+class BenchTest : public ::testing::Test {
+ protected:
+  BenchTest() { std::filesystem::create_directory(disk_); }
+
+  ProcessResult run(Words words, ProcessLimits limits = {}) {
+    words.insert(words.begin(), {PAGODA_BINARY, "bench"});
+    return Process(words, dir_.file("run"), limits).wait();
+  }
+  nlohmann::json run_json(Words words) {
+    words.push_back("--json");
+    const ProcessResult result = run(words);
+    EXPECT_EQ(result.code, 0) << result.err;
+    return nlohmann::json::parse(result.out, nullptr, false);
+  }
+  void expect_refused(const Words& words, int code, const std::string& names) {
+    const ProcessResult result = run(words);
+    EXPECT_EQ(result.code, code) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.error_line().find(names), std::string::npos) << result.err;
+    EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
+  }
+  static void expect_figure(const nlohmann::json& figure, int rounds) {
+    for (const char* key : {"value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max"}) {
+      EXPECT_GT(figure.at(key).get<double>(), 0) << key << " of " << figure;
+    }
+    for (const char* key : {"cpu_s_per_gb", "roof_cpu_s_per_gb"}) {
+      EXPECT_GE(figure.at(key).get<double>(), 0) << key << " of " << figure;
+    }
+    EXPECT_LE(figure.at("ratio_min"), figure.at("ratio"));
+    EXPECT_LE(figure.at("ratio"), figure.at("ratio_max"));
+    EXPECT_EQ(figure.at("unit"), "GB/s");
+    EXPECT_EQ(figure.at("rounds"), rounds);
+  }
+
+  TempDir dir_;
+  const std::string disk_ = dir_.file("disk");
+};
+
+// Every size, direction and way has its row; the roof says which program it was.
+TEST_F(BenchTest, DiskReportsEverySizeAndDirection) {
+  for (const char* roof : {"auto", "loop"}) {
+    const nlohmann::json object =
+        run_json({"disk", "--dir", disk_, "--page_bytes", "64KiB,256KiB", "--bytes", "1MiB",
+                  "--rounds", "2", "--roof", roof});
+    ASSERT_TRUE(object.is_object());
+    EXPECT_EQ(object.at("bench"), "disk");
+    EXPECT_EQ(object.at("directory"), disk_);
+    const auto roof_text = object.at("roof").get<std::string>();
+    const bool fio = roof_text.starts_with("fio");
+    EXPECT_TRUE(fio || roof_text.starts_with("loop of pread")) << roof_text;
+    EXPECT_FALSE(fio && roof == std::string("loop"));
+    if (!fio && roof == std::string("auto")) {
+      EXPECT_NE(roof_text.find("fio"), std::string::npos) << "why is it not fio?";
+    }
+    EXPECT_FALSE(object.at("storage").get<std::string>().empty());
+    ASSERT_EQ(object.at("figures").size(), 8u);
+    size_t i = 0;
+    for (const int64_t page_bytes : {65536, 262144}) {
+      for (const char* name : {"write", "read"}) {
+        for (const char* path : {"page file", "storage"}) {
+          const nlohmann::json& figure = object.at("figures")[i++];
+          EXPECT_EQ(figure.at("page_bytes"), page_bytes);
+          EXPECT_EQ(figure.at("name"), name);
+          EXPECT_EQ(figure.at("path"), path);
+          expect_figure(figure, 2);
+        }
+      }
+    }
+    EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "the file was left behind";
+  }
+}
+
+TEST_F(BenchTest, DiskOnThreadsAsATable) {
+  const ProcessResult result = run({"disk", "--dir", disk_, "--page_bytes", "64KiB", "--bytes",
+                                    "256KiB", "--rounds", "1", "--roof", "loop", "--io",
+                                    "threads"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* word :
+       {"storage", "threads", "roof", "64.0 KiB", "page file", "write", "read"}) {
+    EXPECT_NE(result.out.find(word), std::string::npos) << word << "\n" << result.out;
+  }
+}
+
+TEST_F(BenchTest, Copy) {
+  const nlohmann::json object =
+      run_json({"copy", "--page_bytes", "12KiB", "64KiB", "--bytes", "1MiB", "--rounds", "3"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "copy");
+  ASSERT_EQ(object.at("figures").size(), 6u);
+  size_t i = 0;
+  for (const char* name : {"upload", "download", "both"}) {
+    EXPECT_FALSE(object.at(std::string("roof_") + name).get<std::string>().empty());
+    for (const int64_t page_bytes : {12288, 65536}) {
+      const nlohmann::json& figure = object.at("figures")[i++];
+      EXPECT_EQ(figure.at("name"), name);
+      EXPECT_EQ(figure.at("page_bytes"), page_bytes);
+      EXPECT_EQ(figure.at("threads"), name == std::string("both") ? 2 : 1);
+      expect_figure(figure, 3);
+    }
+  }
+}
+
+TEST_F(BenchTest, Memory) {
+  const nlohmann::json object = run_json({"memory", "--bytes", "1MiB", "--rounds", "3"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "memory");
+  EXPECT_FALSE(object.at("mbw").get<std::string>().empty());
+  const nlohmann::json& figures = object.at("figures");
+  ASSERT_TRUE(figures.size() == 5 || figures.size() == 10) << "one thread, and all if more";
+  size_t i = 0;
+  for (const nlohmann::json& figure : figures) {
+    constexpr const char* kNames[] = {"read", "write", "copy", "triad", "update"};
+    EXPECT_EQ(figure.at("name"), kNames[i++ % 5]);
+    EXPECT_EQ(figure.at("threads").get<int>() == 1, i <= 5) << figure;
+    expect_figure(figure, 3);
+  }
+}
+
+TEST_F(BenchTest, WrongCommandLines) {
+  expect_refused({}, 2, "no command given");
+  expect_refused({"dsik"}, 2, "did you mean \"disk\"?");
+  expect_refused({"disk", "--rounds", "0"}, 2, "--rounds: must be from 1");
+  expect_refused({"memory", "--rounds", "1001"}, 2, "--rounds: must be from 1 to 1000");
+  expect_refused({"disk", "--page_bytes", "5000"}, 2, "--page_bytes: \"5000\"");
+  expect_refused({"disk", "--page_bytes", "10000B"}, 2, "must be a multiple of 4096 bytes");
+  expect_refused({"disk", "--page_bytes", "50%"}, 2, "--page_bytes: \"50%\"");
+  expect_refused({"disk", "--bytes", "auto"}, 2, "--bytes: \"auto\"");
+  expect_refused({"disk", "--bytes", "32MiB"}, 2, "must be a size from 64.00 MiB");
+  expect_refused({"disk", "--bytes", "100TiB"}, 2, "must be a size from 64.00 MiB to 64.00 GiB");
+  expect_refused({"copy", "--bytes", "1TiB"}, 71, "GiB of memory");
+  expect_refused({"copy", "--bytes", "1KiB"}, 2, "--bytes: \"1KiB\"");
+  expect_refused({"disk", "--io", "libaio"}, 2, "one of auto, uring, threads");
+  expect_refused({"disk", "--roof", "dd"}, 2, "one of auto, fio, loop");
+  expect_refused({"memory", "--dir", "x"}, 2, "unknown flag \"--dir\"");
+}
+
+TEST_F(BenchTest, FoldersThatCannotBeUsed) {
+  expect_refused({"disk", "--dir", dir_.file("none")}, 66, "no such folder");
+  const Words small = {"disk", "--page_bytes", "64KiB", "--bytes", "1MiB", "--rounds", "1"};
+  const auto at = [&](const std::string& folder) {
+    Words words = small;
+    words.insert(words.end(), {"--dir", folder});
+    return words;
+  };
+  // Nobody, root included, can make a folder there.
+  expect_refused(at("/proc"), 73, "/proc");
+  if (geteuid() != 0) {
+    std::filesystem::permissions(disk_, std::filesystem::perms::owner_read |
+                                            std::filesystem::perms::owner_exec);
+    expect_refused(at(disk_), 73, disk_);
+  }
+}
+
+TEST_F(BenchTest, ADiskWithoutRoom) {
+  expect_refused({"disk", "--dir", disk_, "--page_bytes", "4GiB", "--bytes", "200TiB"}, 73,
+                 "need 2048");
+  // A quota, as a limit on the size of a file shows it.
+  const ProcessResult limited = run({"disk", "--dir", disk_, "--page_bytes", "1MiB", "--bytes",
+                                     "16MiB", "--rounds", "1"},
+                                    {.file_bytes = 1 << 20});
+  EXPECT_EQ(limited.code, 73) << limited.err;
+  EXPECT_NE(limited.error_line().find("cannot create"), std::string::npos) << limited.err;
+  EXPECT_TRUE(std::filesystem::is_empty(disk_));
+}
+
+TEST_F(BenchTest, ASignalEndsItAndNothingIsLeft) {
+  Process process({PAGODA_BINARY, "bench", "disk", "--dir", disk_, "--page_bytes", "64KiB",
+                   "--bytes", "1MiB", "--rounds", "1000", "--roof", "loop"},
+                  dir_.file("run"));
+  const auto begin = std::chrono::steady_clock::now();
+  while (std::filesystem::is_empty(disk_) &&
+         std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  process.send(SIGTERM);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.code, 128 + SIGTERM);
+  EXPECT_EQ(result.signal, 0) << "it did not end by itself";
+  EXPECT_EQ(result.out, "");
+  EXPECT_NE(result.error_line().find("stopped by signal 15 while measuring"), std::string::npos)
+      << result.err;
+  EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
+}
+
+}  // namespace
+}  // namespace pagoda
