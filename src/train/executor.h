@@ -17,6 +17,7 @@
 #include "optim/adam.h"
 #include "plan/task.h"
 #include "train/ledger.h"
+#include "train/prefetch_score.h"
 
 namespace pagoda {
 
@@ -59,6 +60,7 @@ class Executor {
     std::vector<int> record_device;  // who computes each record
     Pager* pager = nullptr;        // not owned
     int threads = 1;               // of the optimizer on the host
+    Trace* trace = nullptr;        // not owned
   };
 
   static constexpr int kStreamsPerDevice = 2;  // compute, prefetch; besides, the optimizer's one
@@ -100,8 +102,11 @@ class Executor {
   // True once an update made a weight that is not finite: nothing may be saved any more.
   bool weights_overflowed() const { return weights_overflowed_; }
 
-  // Time device 0 stood waiting for pages so far.
-  int64_t stalled_us() const { return compute_[0]->waited_us(); }
+  // Where the time of device 0 and of the optimizer on the host went so far. Whole after
+  // synchronize(), in which device 0 waits for what the others have left to do.
+  StreamTime device_time() const { return compute_[0]->time(); }
+  StreamTime optimizer_time() const { return optimizer_->time(); }
+  const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
   Stream& host_stream() { return *optimizer_; }
 
@@ -127,6 +132,8 @@ class Executor {
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
+  PrefetchScore prefetches_;
+  const Trace::Lane issue_lane_;  // of the thread that calls
   std::vector<std::unique_ptr<Stream>> compute_;   // [device]
   std::vector<std::unique_ptr<Stream>> prefetch_;  // [device], only waits: compute need not
   std::unique_ptr<Stream> optimizer_;
