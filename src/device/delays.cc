@@ -13,21 +13,22 @@ const char* work_kind_name(WorkKind kind) {
     case WorkKind::kFetch: return "fetch";
     case WorkKind::kWriteBack: return "write_back";
     case WorkKind::kOptimizer: return "optimizer";
+    case WorkKind::kWake: return "wake";
     case WorkKind::kOther: return "other";
   }
   return "other";
 }
 
-Delays::Delays(WorkKind own) { add({own, 0}); }
+Delays::Delays(WorkKind own) { add(Link(own, 0)); }
 
 Delays::Delays(WorkKind own, int64_t since_us, const Delays& cause) {
-  add({own, since_us});
+  add(Link(own, since_us));
   for (size_t i = 0; i < cause.count_; ++i) add(cause.links_[i]);
 }
 
 void Delays::add(const Link& link) {
-  if (count_ > 0 && links_[count_ - 1].by == link.by) {
-    links_[count_ - 1].since_us = link.since_us;
+  if (count_ > 0 && links_[count_ - 1].by() == link.by()) {
+    links_[count_ - 1] = link;  // it began earlier
   } else if (count_ < kMostLinks) {
     links_[count_++] = link;
   }
@@ -38,8 +39,8 @@ std::vector<Delays::Part> Delays::split(int64_t begin_us, int64_t end_us) const 
   for (size_t i = 0; i < count_ && end_us > begin_us; ++i) {
     const bool oldest = i + 1 == count_;
     const int64_t since_us =
-        oldest ? begin_us : std::clamp(links_[i].since_us, begin_us, end_us);
-    if (since_us < end_us) parts.push_back({links_[i].by, since_us, end_us});
+        oldest ? begin_us : std::clamp(links_[i].since_us(), begin_us, end_us);
+    if (since_us < end_us) parts.push_back({links_[i].by(), since_us, end_us});
     end_us = since_us;
   }
   return parts;

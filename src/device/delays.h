@@ -21,9 +21,10 @@ enum class WorkKind : uint8_t {
   kFetch,      // disk -> host, checks included
   kWriteBack,  // host -> disk, checksums included
   kOptimizer,
-  kOther,
+  kWake,   // a thread that may go on does not run yet: all cores are busy
+  kOther,  // none of the program's streams
 };
-inline constexpr int kWorkKinds = 7;
+inline constexpr int kWorkKinds = 8;
 
 const char* work_kind_name(WorkKind kind);  // "write_back"
 
@@ -43,12 +44,19 @@ class Delays {
   std::vector<Part> split(int64_t begin_us, int64_t end_us) const;
 
  private:
-  // Links further back are forgotten: their time counts as that of the oldest that is kept.
-  static constexpr size_t kMostLinks = 6;
+  // Links further back are forgotten: their time counts as that of the oldest that is kept. While a
+  // long wait lasts, pages can pass through a few slots many times; this covers it, and an event
+  // stays small.
+  static constexpr size_t kMostLinks = 32;
+  // Both in one number, as every event has all its links.
   struct Link {
-    WorkKind by = WorkKind::kOther;
-    int64_t since_us = 0;  // of the oldest link: no matter
+    int64_t packed = 0;
+    Link() = default;
+    Link(WorkKind by, int64_t since_us) : packed(since_us * 8 + static_cast<int64_t>(by)) {}
+    WorkKind by() const { return static_cast<WorkKind>(packed & 7); }
+    int64_t since_us() const { return packed >> 3; }  // of the oldest link: no matter
   };
+  static_assert(kWorkKinds <= 8);
   void add(const Link& link);
 
   std::array<Link, kMostLinks> links_;  // the latest first

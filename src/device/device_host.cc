@@ -112,7 +112,7 @@ class HostStream final : public Stream {
     const int64_t begin_us = monotonic_us();
     event.wait();
     const int64_t end_us = monotonic_us();
-    const Delays cause = event.delays();
+    const Delays cause = event.followed_by(WorkKind::kWake);
     delays_ = Delays(options_.kind, end_us, cause);
     std::lock_guard lock(mutex_);
     for (const Delays::Part& part : cause.split(begin_us, end_us)) {

@@ -46,7 +46,8 @@ Executor::Executor(Setup setup)
           experts_[d]);
     Device& device = *setup_.devices[d];
     compute_.push_back(device.make_stream(strf("compute %zu", d), WorkKind::kCompute));
-    prefetch_.push_back(device.make_stream(strf("prefetch %zu", d), WorkKind::kCompute));
+    // It does nothing but wait for uploads.
+    prefetch_.push_back(device.make_stream(strf("prefetch %zu", d), WorkKind::kUpload));
   }
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
@@ -127,6 +128,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
   for (const Task& task : tasks) {
     Stream& s = stream_of(task);
     prefetches_.note(task, setup_.pager->residency());
+    host_updates_ += task.on_host;
     const bool perhaps = task.kind == TaskKind::kPrefetch;
     {
       const Lease lease =

@@ -106,6 +106,7 @@ class Executor {
   // synchronize(), in which device 0 waits for what the others have left to do.
   StreamTime device_time() const { return compute_[0]->time(); }
   StreamTime optimizer_time() const { return optimizer_->time(); }
+  int64_t host_updates() const { return host_updates_; }  // of records, on the host so far
   const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
   Stream& host_stream() { return *optimizer_; }
@@ -133,6 +134,7 @@ class Executor {
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
+  int64_t host_updates_ = 0;
   const Trace::Lane issue_lane_;  // of the thread that calls
   std::vector<std::unique_ptr<Stream>> compute_;   // [device]
   std::vector<std::unique_ptr<Stream>> prefetch_;  // [device], only waits: compute need not

@@ -27,7 +27,8 @@ std::vector<std::pair<std::string, double>> stalls_of(const StreamTime& time) {
 
 SessionCounters SessionCounters::read(const Session& session) {
   return {session.pager().counters(), session.executor().prefetches(),
-          session.executor().device_time(), session.executor().optimizer_time()};
+          session.executor().device_time(), session.executor().optimizer_time(),
+          session.executor().host_updates()};
 }
 
 StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after, double step_s)
@@ -42,7 +43,9 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   const auto waited_us =
       (after.device0 - before.device0).waited_us[static_cast<size_t>(WorkKind::kOptimizer)];
   optimizer_s = seconds(optimizer.busy_us);
-  optimizer_hidden = std::max(1.0 - share(waited_us, optimizer.busy_us), 0.0);  // NaN stays NaN
+  const bool worked = after.host_updates > before.host_updates;
+  optimizer_hidden =
+      worked ? std::max(1.0 - share(waited_us, optimizer.busy_us), 0.0) : NAN;
   fetch_bytes = b.fetch_bytes - a.fetch_bytes;
   write_back_bytes = b.write_back_bytes - a.write_back_bytes;
   upload_bytes = b.upload_bytes - a.upload_bytes;

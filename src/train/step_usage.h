@@ -19,6 +19,7 @@ struct SessionCounters {
   Pager::Counters pager;
   PrefetchScore::Counts prefetches;
   StreamTime device0, optimizer;
+  int64_t host_updates = 0;  // of records, on the optimizer's stream
 
   static SessionCounters read(const Session& session);
 };
