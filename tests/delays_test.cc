@@ -29,6 +29,12 @@ TEST(Delays, WorkThatNothingHeldUpIsTheWholeWait) {
   EXPECT_EQ(parts[0].begin_us, 10);
   EXPECT_EQ(parts[0].end_us, 30);
   EXPECT_TRUE(Delays().split(10, 10).empty());
+  const auto unknown = Delays(WorkKind::kUpload, 25, Delays()).split(10, 30);
+  ASSERT_EQ(unknown.size(), 2u);
+  EXPECT_EQ(unknown[0].by, WorkKind::kUpload);
+  EXPECT_EQ(unknown[0].begin_us, 25);
+  EXPECT_EQ(unknown[1].by, WorkKind::kOther);
+  EXPECT_EQ(Delays().split(1, 5)[0].by, WorkKind::kOther);
 }
 
 TEST(Delays, PartsAreThoseOfAWalkThroughTime) {

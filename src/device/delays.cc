@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace pagoda {
 
@@ -19,30 +20,40 @@ const char* work_kind_name(WorkKind kind) {
   return "other";
 }
 
-Delays::Delays(WorkKind own) { add(Link(own, 0)); }
-
-Delays::Delays(WorkKind own, int64_t since_us, const Delays& cause) {
-  add(Link(own, since_us));
-  for (size_t i = 0; i < cause.count_; ++i) add(cause.links_[i]);
+Delays::Delays(WorkKind own) {
+  auto chain = std::make_shared<Chain>();
+  chain->add({own, 0});
+  chain_ = std::move(chain);
 }
 
-void Delays::add(const Link& link) {
-  if (count_ > 0 && links_[count_ - 1].by() == link.by()) {
-    links_[count_ - 1] = link;  // it began earlier
-  } else if (count_ < kMostLinks) {
-    links_[count_++] = link;
+Delays::Delays(WorkKind own, int64_t since_us, const Delays& cause) {
+  auto chain = std::make_shared<Chain>();
+  chain->add({own, since_us});
+  const size_t links = cause.chain_ ? cause.chain_->count : 0;
+  for (size_t i = 0; i < links; ++i) chain->add(cause.chain_->links[i]);
+  if (links == 0) chain->add({WorkKind::kOther, 0});
+  chain_ = std::move(chain);
+}
+
+void Delays::Chain::add(const Link& link) {
+  if (count > 0 && links[count - 1].by == link.by) {
+    links[count - 1] = link;  // it began earlier
+  } else if (count < kMostLinks) {
+    links[count++] = link;
   }
 }
 
 std::vector<Delays::Part> Delays::split(int64_t begin_us, int64_t end_us) const {
   std::vector<Part> parts;
-  for (size_t i = 0; i < count_ && end_us > begin_us; ++i) {
-    const bool oldest = i + 1 == count_;
-    const int64_t since_us =
-        oldest ? begin_us : std::clamp(links_[i].since_us(), begin_us, end_us);
-    if (since_us < end_us) parts.push_back({links_[i].by(), since_us, end_us});
+  const size_t links = chain_ ? chain_->count : 0;
+  for (size_t i = 0; i < links && end_us > begin_us; ++i) {
+    const Link& link = chain_->links[i];
+    const bool oldest = i + 1 == links;
+    const int64_t since_us = oldest ? begin_us : std::clamp(link.since_us, begin_us, end_us);
+    if (since_us < end_us) parts.push_back({link.by, since_us, end_us});
     end_us = since_us;
   }
+  if (links == 0 && begin_us < end_us) parts.push_back({WorkKind::kOther, begin_us, end_us});
   return parts;
 }
 

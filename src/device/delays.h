@@ -3,12 +3,13 @@
 // until an earlier one, and so on: a chain of the newest last. Whoever waits for the end of the
 // chain waits, at each moment, for exactly one of its links; so the parts of a wait add up to it.
 //
-// Plain values; nothing here is shared.
+// Values; a copy is one counted pointer, so that every event can carry its own.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace pagoda {
@@ -30,8 +31,9 @@ const char* work_kind_name(WorkKind kind);  // "write_back"
 
 class Delays {
  public:
+  Delays() = default;  // WorkKind::kOther that stood still for nothing
   // Work that stood still for nothing.
-  explicit Delays(WorkKind own = WorkKind::kOther);
+  explicit Delays(WorkKind own);
   // Work that stood still until `since_us` (of monotonic_us()) for what `cause` held up.
   Delays(WorkKind own, int64_t since_us, const Delays& cause);
 
@@ -45,22 +47,18 @@ class Delays {
 
  private:
   // Links further back are forgotten: their time counts as that of the oldest that is kept. While a
-  // long wait lasts, pages can pass through a few slots many times; this covers it, and an event
-  // stays small.
+  // long wait lasts, pages can pass through a few slots many times.
   static constexpr size_t kMostLinks = 32;
-  // Both in one number, as every event has all its links.
   struct Link {
-    int64_t packed = 0;
-    Link() = default;
-    Link(WorkKind by, int64_t since_us) : packed(since_us * 8 + static_cast<int64_t>(by)) {}
-    WorkKind by() const { return static_cast<WorkKind>(packed & 7); }
-    int64_t since_us() const { return packed >> 3; }  // of the oldest link: no matter
+    WorkKind by = WorkKind::kOther;
+    int64_t since_us = 0;  // of the oldest link: no matter
   };
-  static_assert(kWorkKinds <= 8);
-  void add(const Link& link);
-
-  std::array<Link, kMostLinks> links_;  // the latest first
-  size_t count_ = 0;
+  struct Chain {
+    std::array<Link, kMostLinks> links;  // the latest first
+    size_t count = 0;
+    void add(const Link& link);
+  };
+  std::shared_ptr<const Chain> chain_;  // nullptr: kOther alone
 };
 
 // Where a stream's time went since it was made. It adds up whenever the stream stands still.
