@@ -1,7 +1,5 @@
 #include "offload/page_file.h"
 
-#include <sys/random.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -19,16 +17,6 @@ namespace pagoda {
 namespace {
 
 constexpr int kVerifyWindow = 4;  // pages in flight during verify()
-
-std::string file_path(const PageFile::Options& options, size_t index) {
-  return strf("%s/%s.%zu", options.directories[index].c_str(), options.name.c_str(), index);
-}
-
-Result<StoreId> random_store_id() {
-  StoreId id;
-  if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) return id;
-  return Status(Exit::kUnavailable, "the system's random number generator gave no store id");
-}
 
 }  // namespace
 
@@ -49,6 +37,8 @@ struct PageFile::Impl {
     IoRequest request;
     PageHeader header;  // as written, or as expected (its checksum is looked up in the index)
     Event done = Event::make();
+    Delays delays;      // of `done`; set when the transfer is submitted
+    TransferSpan span;  // from then on
     Status* result = nullptr;  // where an error goes instead of status()
   };
 
@@ -71,16 +61,21 @@ struct PageFile::Impl {
 
   // Two streams, so that a fetch does not queue behind a write-back that waits for its optimizer.
   std::unique_ptr<Stream> read_stream, write_stream;
+  const Trace::Lane read_lane, write_lane, check_lane;
 
   Impl(Storage* storage, const Options& options, std::vector<PageSpec> pages_in)
       : storage(storage),
         options(options),
         pages(std::move(pages_in)),
         layout(pages, options.slots, static_cast<int>(options.directories.size())),
-        index(pages.size()) {
+        index(pages.size()),
+        read_lane(options.trace.lane("disk", "reads in flight")),
+        write_lane(options.trace.lane("disk", "writes in flight")),
+        check_lane(options.trace.lane("disk", "checks of reads")) {
     const auto pool = std::make_shared<ThreadPool>(1);
-    read_stream = make_host_stream("page reads", pool);
-    write_stream = make_host_stream("page writes", pool);
+    Trace* trace = options.trace.trace();
+    read_stream = make_host_stream({"page reads", WorkKind::kFetch, trace}, pool);
+    write_stream = make_host_stream({"page writes", WorkKind::kWriteBack, trace}, pool);
   }
 
   ~Impl() {
@@ -104,6 +99,7 @@ struct PageFile::Impl {
   Extent newest_extent(PageId page) const;
   Transfer* make_transfer(IoRequest::Op op, PageId page, std::byte* buffer);
   Event start_read(PageId page, std::byte* buffer, const Event& after, Status* result);
+  void submit(Transfer* transfer, const Event& after);
   void finish(Transfer* transfer);
   Status check_page(const Transfer& transfer) const;
   void require_quiet() const;
@@ -115,8 +111,7 @@ Status PageFile::Impl::open_files(bool create) {
   for (size_t i = 0; i < options.directories.size(); ++i) {
     const std::string& directory = options.directories[i];
     if (create) RETURN_IF_ERROR(make_durable_directory(storage, directory));
-    ASSIGN_OR_RETURN(const int file,
-                     storage->open(file_path(options, i), layout.file_bytes[i], create));
+    ASSIGN_OR_RETURN(const int file, storage->open(options.path(i), layout.file_bytes[i], create));
     files.push_back(file);
     // Names are made durable too: now for a file that exists, after its first bytes for a new one.
     if (!create) RETURN_IF_ERROR(storage->sync_directory(directory));
@@ -127,7 +122,7 @@ Status PageFile::Impl::open_files(bool create) {
 void PageFile::Impl::remove_files() {
   for (size_t i = 0; i < files.size(); ++i) {
     storage->close(files[i]);
-    const Status removed = storage->remove_file(file_path(options, i));
+    const Status removed = storage->remove_file(options.path(i));
     if (!removed.ok()) log_warn(removed.message());
   }
   files.clear();
@@ -154,7 +149,7 @@ Status PageFile::Impl::write_superblocks() {
 }
 
 Status PageFile::Impl::check_superblock(size_t file) {
-  const std::string path = file_path(options, file);
+  const std::string path = options.path(file);
   ASSIGN_OR_RETURN(const Superblock found, read_superblocks(storage, files[file], path));
   if (store_id_text(found.store_id) != id_text) {
     return Status(
@@ -255,23 +250,38 @@ Event PageFile::Impl::start_read(PageId page, std::byte* buffer, const Event& af
   transfer->result = result;
   Event done = transfer->done;
   if (after.happened()) {
-    storage->submit(&transfer->request);
+    submit(transfer, after);
   } else {
     read_stream->wait(after);
-    read_stream->enqueue([this, transfer] { storage->submit(&transfer->request); });
+    read_stream->enqueue([this, transfer, after] { submit(transfer, after); });
   }
   return done;
+}
+
+// Once `after` has happened.
+void PageFile::Impl::submit(Transfer* transfer, const Event& after) {
+  const bool read = transfer->request.op == IoRequest::Op::kRead;
+  transfer->delays = after.followed_by(read ? WorkKind::kFetch : WorkKind::kWriteBack);
+  transfer->span.begin(options.trace, read ? "read" : "write", transfer->header.page,
+                       transfer->request.bytes);
+  storage->submit(&transfer->request);
 }
 
 // On a thread of the storage.
 void PageFile::Impl::finish(Transfer* finished) {
   const std::unique_ptr<Transfer> transfer(finished);
   const bool read = transfer->request.op == IoRequest::Op::kRead;
+  transfer->span.end(read ? read_lane : write_lane);
   Status outcome = transfer->request.status;
   if (outcome.ok()) {
     (read ? reads : writes).fetch_add(1, std::memory_order_relaxed);
     (read ? read_bytes : write_bytes).fetch_add(transfer->request.bytes, std::memory_order_relaxed);
-    if (read) outcome = check_page(*transfer);
+    if (read) {
+      TransferSpan check;
+      check.begin(options.trace, "check", transfer->header.page, transfer->header.bytes);
+      outcome = check_page(*transfer);
+      check.end(check_lane);
+    }
   }
   if (read && !outcome.ok()) {
     // Work that waits for this page runs before anybody looks at status(): an index it finds here
@@ -288,7 +298,7 @@ void PageFile::Impl::finish(Transfer* finished) {
     if (--in_flight == 0) idle.notify_all();
   }
   // `this` may be gone from here on.
-  done.signal();
+  done.signal(transfer->delays);
 }
 
 Status PageFile::Impl::check_page(const Transfer& transfer) const {
@@ -299,7 +309,7 @@ Status PageFile::Impl::check_page(const Transfer& transfer) const {
     return Status(Exit::kIoError,
                   strf("page %u of record %u in %s at offset %lld is corrupt: %s; it was not used; "
                        "check the disk, run `pagoda ckpt verify` and resume",
-                       expected.page, expected.record, file_path(options, file).c_str(),
+                       expected.page, expected.record, options.path(file).c_str(),
                        (long long)transfer.request.offset, what.c_str()));
   };
   const auto differs = [&](const char* field, uint64_t found, uint64_t want) {
@@ -332,12 +342,11 @@ void PageFile::Impl::require_quiet() const {
   CHECK(durable_writes == 0, "a commit with %d page writes in flight", durable_writes);
 }
 
-// ---- PageFile ----
-
 PageFile::PageFile(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+PageFile::~PageFile() = default;
 std::vector<std::string> PageFile::paths(const Options& options) {
   std::vector<std::string> paths;
-  for (size_t i = 0; i < options.directories.size(); ++i) paths.push_back(file_path(options, i));
+  for (size_t i = 0; i < options.directories.size(); ++i) paths.push_back(options.path(i));
   return paths;
 }
 
@@ -345,8 +354,6 @@ Status PageFile::remove(Storage* storage, const Options& options) {
   for (const std::string& path : paths(options)) RETURN_IF_ERROR(storage->remove_file(path));
   return Status();
 }
-
-PageFile::~PageFile() = default;
 
 int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories) {
   int64_t bytes = 0;
@@ -391,14 +398,17 @@ Event PageFile::write(PageId page, std::byte* buffer, uint64_t generation, const
   impl->index[page].newest = {true, impl->free_slot(page), generation};
   Impl::Transfer* transfer = impl->make_transfer(IoRequest::Op::kWrite, page, buffer);
   Event done = transfer->done;
-  impl->write_stream->wait(after);
-  impl->write_stream->enqueue([impl, transfer] {
+  Stream& stream = *impl->write_stream;
+  stream.wait(after);
+  if (stream.traced()) stream.begin_span(impl->options.trace.label("checksum", page));
+  stream.enqueue([impl, transfer, after] {
     PageHeader& header = transfer->header;
     header.checksum = crc32c(transfer->request.data + kPageHeaderBytes, header.bytes);
     impl->index[header.page].checksum = header.checksum;
     header.encode(transfer->request.data);
-    impl->storage->submit(&transfer->request);
+    impl->submit(transfer, after);
   });
+  stream.end_span();
   return done;
 }
 

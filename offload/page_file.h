@@ -25,6 +25,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
+#include "offload/page_trace.h"
 #include "offload/residency.h"
 #include "offload/storage.h"
 
@@ -52,6 +53,10 @@ class PageFile {
     std::vector<std::string> directories;  // at least one, created if missing
     std::string name;                      // files are DIRECTORY/NAME.K, K = 0, 1, ...
     int slots = 2;                         // per durable page; 1 when the run keeps no checkpoints
+    PageTrace trace = {};
+    std::string path(size_t k) const {
+      return strf("%s/%s.%zu", directories[k].c_str(), name.c_str(), k);
+    }
   };
 
   static constexpr int kStreams = 2;  // reads, writes

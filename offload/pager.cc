@@ -62,9 +62,13 @@ Pager::Pager(Options options, PageFile* file, Storage* storage, HostMemory memor
     next[d] = options_.devices[d]->arena() + options_.arena_offset[d];
     CHECK(options_.arena_offset[d] + device_bytes(options_, d) <=
           options_.devices[d]->arena_bytes());
-    copies_.push_back({options_.devices[d]->make_stream(strf("upload %d", d)),
-                       options_.devices[d]->make_stream(strf("download %d", d))});
+    copies_.push_back(
+        {options_.devices[d]->make_stream(strf("upload %d", d), WorkKind::kUpload),
+         options_.devices[d]->make_stream(strf("download %d", d), WorkKind::kDownload)});
+    resident_lane_.push_back(options_.trace.lane("resident", strf("device %d", d)));
   }
+  resident_lane_.push_back(options_.trace.lane("resident", "host"));
+  resident_bytes_.assign(resident_lane_.size(), -1);
   for (size_t c = 0; c < options_.classes.size(); ++c) {
     slots_[c].resize(devices + 1);
     for (int p = 0; p <= devices; ++p) {
@@ -123,7 +127,11 @@ void Pager::copy(const Move& move, bool up) {
   std::byte* on_device = slot_data(move.page, move.device, move.device_slot);
   std::byte* in_host = slot_data(move.page, host, move.host_slot);
   const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  if (stream.traced()) {
+    stream.begin_span(options_.trace.label(up ? "upload" : "download", move.page, bytes));
+  }
   stream.copy(up ? on_device : in_host, up ? in_host : on_device, bytes);
+  stream.end_span();
   const Event done = stream.record();
   add_reader(source, done);
   target.ready = done;
@@ -158,13 +166,38 @@ void Pager::carry_out(const Move& move) {
   counters_.write_back_bytes += bytes;
 }
 
+void Pager::count(const PageUse& use) {
+  if (use.access == Access::kPrefetch) return;
+  const bool there = use.access == Access::kCreate || residency_.valid_at(use.page, use.place);
+  counters_.uses += 1;
+  counters_.hits += there;
+  const bool on_device = use.place.tier == Tier::kDevice;
+  if (!on_device || use.access == Access::kCreate) return;
+  counters_.device_reads += 1;
+  counters_.device_hits += there;
+  counters_.host_hits += !there && residency_.valid_at(use.page, Place::host());
+}
+
+// What each place holds from the task on whose pages were decided last, told when it begins.
+void Pager::trace_resident(Stream& stream) {
+  if (!options_.trace.on()) return;
+  for (int p = 0; p <= residency_.devices(); ++p) {
+    const bool host = p == residency_.devices();
+    int64_t bytes = 0;
+    for (size_t c = 0; c < options_.classes.size(); ++c) {
+      bytes += residency_.used_slots(c, host ? Place::host() : Place::on_device(p)) *
+               options_.class_bytes[c];
+    }
+    if (bytes == std::exchange(resident_bytes_[p], bytes)) continue;
+    stream.enqueue([trace = options_.trace.trace(), lane = resident_lane_[p], bytes] {
+      trace->counter(lane, bytes);
+    });
+  }
+}
+
 Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation) {
   moves_.clear();
-  for (const PageUse& use : uses) {
-    if (use.access == Access::kPrefetch) continue;
-    ++counters_.uses;
-    if (use.access == Access::kCreate || residency_.valid_at(use.page, use.place)) ++counters_.hits;
-  }
+  for (const PageUse& use : uses) count(use);
   residency_.acquire(uses, moves_, acquired_);
   for (const Move& move : moves_) carry_out(move);
   Lease lease;
@@ -186,6 +219,7 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
     }
     lease.data_.push_back(slot_data(uses[i].page, place, acquired_[i]));
   }
+  trace_resident(stream);
   return lease;
 }
 

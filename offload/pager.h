@@ -58,6 +58,7 @@ class Pager {
     std::vector<SlotClass> classes;
     std::vector<int64_t> class_bytes;       // page bytes of each class
     std::vector<uint16_t> page_class;       // of each page; page p is page p of the file
+    PageTrace trace = {};
   };
 
   static constexpr int kStreamsPerDevice = 2;  // uploads, downloads
@@ -94,6 +95,9 @@ class Pager {
   struct Counters {
     int64_t uses = 0;      // page uses, prefetches apart
     int64_t hits = 0;      // of them already resident
+    int64_t device_reads = 0;  // content needed now on a device
+    int64_t device_hits = 0;   // of them there
+    int64_t host_hits = 0;     // of the others in host memory
     int64_t uploads = 0, upload_bytes = 0;
     int64_t downloads = 0, download_bytes = 0;
     int64_t fetches = 0, fetch_bytes = 0;
@@ -117,6 +121,8 @@ class Pager {
   std::byte* slot_data(PageId page, int place, int32_t slot) const;
   SlotState& slot_state(PageId page, int place, int32_t slot);
   int place_index(Place place) const;
+  void count(const PageUse& use);
+  void trace_resident(Stream& stream);
   void carry_out(const Move& move);
   void copy(const Move& move, bool up);
   void release(Lease& lease);
@@ -135,6 +141,8 @@ class Pager {
   std::vector<Move> moves_;
   std::vector<int32_t> acquired_;
   Counters counters_;
+  std::vector<Trace::Lane> resident_lane_;   // [place]
+  std::vector<int64_t> resident_bytes_;      // [place], as traced last
 };
 
 }  // namespace pagoda

@@ -401,6 +401,12 @@ int32_t Residency::slot_at(PageId page, Place place) const {
   return slot_of(page, place_index(place));
 }
 
+int32_t Residency::used_slots(size_t slot_class, Place place) const {
+  int32_t used = 0;
+  for (const SlotSet::Slot& slot : sets_[slot_class][place_index(place)].slots) used += slot.used;
+  return used;
+}
+
 void Residency::check_invariants() const {
   for (PageId page = 0; page < num_pages(); ++page) {
     for (int p = 0; p <= devices_; ++p) {

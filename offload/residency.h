@@ -107,6 +107,8 @@ class Residency {
   bool has_content(PageId page) const;
   bool valid_at(PageId page, Place place) const;
   int32_t slot_at(PageId page, Place place) const;  // kNoSlot when not there
+  // Slots of a class that hold a page there. Linear in slots; for traces.
+  int32_t used_slots(size_t slot_class, Place place) const;
   int devices() const { return devices_; }
   size_t num_pages() const { return page_class_.size(); }
   const std::vector<SlotClass>& classes() const { return classes_; }

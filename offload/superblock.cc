@@ -1,9 +1,17 @@
 #include "offload/superblock.h"
 
+#include <sys/random.h>
+
 #include "base/log.h"
 #include "device/device.h"
 
 namespace pagoda {
+
+Result<StoreId> random_store_id() {
+  StoreId id;
+  if (::getrandom(id.data(), id.size(), 0) == static_cast<ssize_t>(id.size())) return id;
+  return Status(Exit::kUnavailable, "the system's random number generator gave no store id");
+}
 
 Status write_superblocks(Storage* storage, int file, const Superblock& superblock) {
   ASSIGN_OR_RETURN(const HostMemory block, HostMemory::allocate(kSuperblockBytes));

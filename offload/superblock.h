@@ -1,4 +1,5 @@
-// Reading and writing the superblocks of one page file. Both block on the disk.
+// Reading and writing the superblocks of one page file, which block on the disk, and the store id
+// they hold.
 #pragma once
 
 #include <string>
@@ -7,6 +8,9 @@
 #include "offload/storage.h"
 
 namespace pagoda {
+
+// kUnavailable when the system has no random numbers.
+Result<StoreId> random_store_id();
 
 // Writes both copies in separate transfers, so that a crash can tear only one, and flushes.
 Status write_superblocks(Storage* storage, int file, const Superblock& superblock);

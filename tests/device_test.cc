@@ -19,7 +19,7 @@ namespace pagoda {
 namespace {
 
 std::unique_ptr<Stream> make_stream(const std::string& name, int threads = 1) {
-  return make_host_stream(name, std::make_shared<ThreadPool>(threads));
+  return make_host_stream({name}, std::make_shared<ThreadPool>(threads));
 }
 
 void sleep_us(int64_t us) { std::this_thread::sleep_for(std::chrono::microseconds(us)); }
@@ -258,7 +258,7 @@ TEST(Stream, MeasuresHowLongItWaited) {
   Event event = Event::make();
   stream->wait(Event());
   stream->synchronize();
-  EXPECT_EQ(stream->waited_us(), 0);
+  EXPECT_EQ(stream->time().all_waits_us(), 0);
   Event waiting = Event::make();
   stream->enqueue([waiting]() mutable { waiting.signal(); });
   stream->wait(event);
@@ -266,7 +266,8 @@ TEST(Stream, MeasuresHowLongItWaited) {
   sleep_us(20000);
   event.signal();
   stream->synchronize();
-  EXPECT_GE(stream->waited_us(), 10000) << "half of what it stood still, for a late start";
+  EXPECT_GE(stream->time().all_waits_us(), 10000)
+      << "half of what it stood still, for a late start";
 }
 
 TEST(Stream, DestructionFinishesQueuedWork) {
@@ -327,7 +328,7 @@ TEST(ThreadPool, LoopsOfSeveralStreamsTakeTurns) {
   std::atomic<bool> mixed{false};
   std::vector<int64_t> sums(3, 0);
   std::vector<std::unique_ptr<Stream>> streams;
-  for (int s = 0; s < 3; ++s) streams.push_back(make_host_stream(strf("loop %d", s), pool));
+  for (int s = 0; s < 3; ++s) streams.push_back(make_host_stream({strf("loop %d", s)}, pool));
   for (int round = 0; round < 300; ++round) {
     for (int s = 0; s < 3; ++s) {
       streams[s]->enqueue([&, s] {
@@ -353,7 +354,7 @@ TEST(HostDevice, OpensAnArenaAndRefusesWhatCannotBe) {
   EXPECT_EQ((*device)->arena_bytes(), 3 * kMiB);
   EXPECT_EQ(reinterpret_cast<uintptr_t>((*device)->arena()) % kIoAlign, 0u);
   std::memset((*device)->arena(), 0x5a, 3 * kMiB);
-  auto stream = (*device)->make_stream("compute");
+  auto stream = (*device)->make_stream("compute", WorkKind::kCompute);
   EXPECT_EQ(stream->pool().threads(), 2);
   const auto refused = open_host_device({.arena_bytes = int64_t{1} << 60, .threads = 1});
   ASSERT_FALSE(refused.ok());

@@ -40,6 +40,15 @@ TEST(MetricsLine, NotFiniteIsNull) {
   EXPECT_EQ(line, "{\"type\":\"eval\",\"a\":null,\"b\":null,\"c\":null,\"d\":1.0}");
 }
 
+TEST(MetricsLine, ObjectsAndListsNest) {
+  const MetricsObject inner = metrics_object({{"layer", std::vector<int64_t>{0, 2}},
+                                              {"entropy", std::vector<double>{0.5, std::nan("")}},
+                                              {"none", metrics_object({})}});
+  EXPECT_EQ(metrics_line(MetricsType::kStep, {{"step", 1}, {"experts", inner}}),
+            "{\"type\":\"step\",\"step\":1,\"experts\":{\"layer\":[0,2],"
+            "\"entropy\":[0.5,null],\"none\":{}}}");
+}
+
 TEST(MetricsLine, InvalidUtf8IsReplacedNotThrown) {
   const std::string line = metrics_line(MetricsType::kWarn, {{"text", "a\xff"}});
   EXPECT_NE(line.find("\xef\xbf\xbd"), std::string::npos) << line;
@@ -146,6 +155,8 @@ TEST(Progress, StepLine) {
   StepReport report = sample_report();
   report.grad_norm = std::nan("");
   EXPECT_EQ(step_line(report, 1).find("gnorm"), std::string::npos);
+  report.main_stall = "fetch";
+  EXPECT_NE(step_line(report, 1).find(" | stall 6% (fetch) | eta"), std::string::npos);
 }
 
 TEST(Progress, BarLine) {

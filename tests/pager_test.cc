@@ -98,9 +98,11 @@ struct Machine {
           open_host_device({offset + Pager::device_bytes(options, d), 1}).take());
       options.devices.push_back(devices_owned.back().get());
       options.arena_offset.push_back(offset);
-      streams.push_back(devices_owned.back()->make_stream(strf("compute %d", d)));
+      streams.push_back(
+          devices_owned.back()->make_stream(strf("compute %d", d), WorkKind::kCompute));
     }
-    streams.push_back(make_host_stream("optimizer", std::make_shared<ThreadPool>(1)));
+    streams.push_back(make_host_stream({"optimizer", WorkKind::kOptimizer},
+                                       std::make_shared<ThreadPool>(1)));
     file_options.directories = {directory + "/a"};
     if (dice.one_in(2)) file_options.directories.push_back(directory + "/b");
     file_options.name = "pages";

@@ -77,6 +77,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "model.path",         "data.path",
       "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
+      "train.trace_steps",
       "memory.device",      "memory.host",           "memory.disk",      "memory.io",
       "memory.pin",
       "sample.prompts",     "sample.max_new_tokens", "sample.steps",     "sample.chat"};
@@ -173,6 +174,23 @@ TEST(RunConfig, DerivedValues) {
   const int64_t usable = machine_memory().usable_bytes();
   EXPECT_GT(usable, 0);
   EXPECT_NEAR(static_cast<double>(config.host_bytes()), 0.5 * static_cast<double>(usable), 1.0);
+}
+
+TEST(RunConfig, TraceStepsAreFirstAndLast) {
+  RunConfig config = complete_config();
+  EXPECT_FALSE(config.trace_range().has_value());
+  config.train.trace_steps = "3:12";
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.trace_range()->first, 3);
+  EXPECT_EQ(config.trace_range()->last, 12);
+  for (const char* wrong : {"5", "0:3", "4:3", ":", "1:", "a:b", "1:2:3", "-1:3", "1 : 2"}) {
+    config.train.trace_steps = wrong;
+    const Status status = config.validate();
+    EXPECT_EQ(status.code(), Exit::kUsage) << wrong;
+    EXPECT_NE(status.message().find("train.trace_steps = \"" + std::string(wrong)),
+              std::string::npos)
+        << status.message();
+  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 # AddressSanitizer: what handles memory or files that others wrote. Not arithmetic on vectors, whose
 # bounds release checks too, nor whole processes.
 asan_tests=(
-  options_test run_file_test metrics_test cli_test
+  options_test run_file_test metrics_test trace_test cli_test
   model_config_test safetensors_test hf_folder_test hf_writer_test upcycle_test
   utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test dataset_test packed_step_test
@@ -22,15 +22,17 @@ asan_tests=(
   residency_test residency_minimum_test pager_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test text_stream_test generation_test bench_test
-  root_promise_test trainer_fault_test predicted_bytes_test validator_test simulator_test
+  root_promise_test step_trace_test trainer_fault_test
+  predicted_bytes_test validator_test simulator_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(
+  trace_test delays_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test generation_test bench_test
-  root_promise_test trainer_fault_test exactly_once_test predicted_bytes_test
+  root_promise_test step_trace_test trainer_fault_test exactly_once_test predicted_bytes_test
 )
 
 jobs=$(nproc)

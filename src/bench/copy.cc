@@ -128,7 +128,8 @@ Result<BenchReport> run_copy_bench(const CopyBench& bench) {
   fill_noise(host.data(), host.bytes());
   std::memcpy(device->arena(), host.data(), static_cast<size_t>(host.bytes()));
   Streams streams;
-  for (const char* name : {"upload 0", "download 0"}) streams.push_back(device->make_stream(name));
+  streams.push_back(device->make_stream("upload 0", WorkKind::kUpload));
+  streams.push_back(device->make_stream("download 0", WorkKind::kDownload));
   const int64_t half = bench.bytes / 2;
   std::byte* below = host.data();
   std::byte* above = device->arena();

@@ -17,6 +17,7 @@
 // nothing of it is left; callers that can clean up turn that into threads_refused().
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -25,29 +26,37 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/trace.h"
+#include "device/delays.h"
 
 namespace pagoda {
 
 class Event {
  public:
   Event() = default;
-  // An event signalled by hand (disk I/O); signal() exactly once, from any thread.
+  // An event signalled by hand (disk I/O); signal() exactly once, from any thread. `delays`: what
+  // held it up.
   static Event make();
-  void signal();
+  void signal(const Delays& delays = Delays());
   bool happened() const;
   // Blocks the calling thread until the event has happened. Any thread.
   void wait() const;
   // Runs `then` once the event has happened: at once when it already has, else on the signalling
   // thread, which it must not block.
   void when_happened(std::function<void()> then) const;
+  // What held it up. REQUIRES: it has happened.
+  Delays delays() const;
+  // The delays of `own` work that could begin when this happened. REQUIRES: it has happened.
+  Delays followed_by(WorkKind own) const;
 
   struct State;
 
  private:
+  friend Event when_all(const std::vector<Event>& events);
   std::shared_ptr<State> state_;
 };
 
-// Happens when all of `events` have.
+// Happens when all of `events` have. The last of them is what held it up.
 Event when_all(const std::vector<Event>& events);
 
 // A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep.
@@ -68,6 +77,13 @@ class ThreadPool {
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+// What a stream is called and what its work counts as; where that is traced (nullptr: nowhere).
+struct StreamOptions {
+  std::string name;
+  WorkKind kind = WorkKind::kOther;
+  Trace* trace = nullptr;  // not owned
 };
 
 class Stream {
@@ -92,8 +108,14 @@ class Stream {
   // The loop workers for kernels on this stream. Host streams only.
   virtual ThreadPool& pool() = 0;
   virtual const std::string& name() const = 0;
-  // Time so far that the stream stood still in wait(), in microseconds. Any thread.
-  virtual int64_t waited_us() const = 0;
+  virtual StreamTime time() const = 0;  // any thread
+
+  // While the stream's trace is on, what is enqueued in between is a span of its lane: from the
+  // start of the first piece to the end of the last. No wait() in between: waits are spans of their
+  // own, one for each kind of work that was waited for.
+  virtual bool traced() const = 0;
+  virtual void begin_span(TraceLabel label) = 0;
+  virtual void end_span() = 0;
 
  protected:
   Stream() = default;
@@ -102,6 +124,7 @@ class Stream {
 struct DeviceOptions {
   int64_t arena_bytes = 0;  // the whole memory budget of the device
   int threads = 1;          // compute threads of the host device
+  Trace* trace = nullptr;   // of its streams; not owned
 };
 
 class Device {
@@ -109,7 +132,7 @@ class Device {
   virtual ~Device() = default;
   virtual std::byte* arena() = 0;  // kIoAlign-aligned, arena_bytes long
   virtual int64_t arena_bytes() const = 0;
-  virtual std::unique_ptr<Stream> make_stream(const std::string& name) = 0;
+  virtual std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) = 0;
   virtual std::string describe() const = 0;
 
  protected:
@@ -121,7 +144,7 @@ class Device {
 Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options);
 
 // A stream that is not bound to a device, for optimizer and disk work on the host.
-std::unique_ptr<Stream> make_host_stream(const std::string& name, std::shared_ptr<ThreadPool> pool);
+std::unique_ptr<Stream> make_host_stream(StreamOptions options, std::shared_ptr<ThreadPool> pool);
 
 // Page-aligned anonymous host memory, touched on use and returned to the system on destruction;
 // from 2 MiB on in huge pages where the system has them.

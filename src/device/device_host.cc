@@ -2,8 +2,6 @@
 // memory is one anonymous mapping.
 #include <sys/mman.h>
 
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -36,8 +34,12 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
 
 class HostStream final : public Stream {
  public:
-  HostStream(std::string name, std::shared_ptr<ThreadPool> pool)
-      : name_(std::move(name)), pool_(std::move(pool)), thread_([this] { run(); }) {}
+  HostStream(StreamOptions options, std::shared_ptr<ThreadPool> pool)
+      : options_(std::move(options)),
+        pool_(std::move(pool)),
+        lane_(options_.trace ? options_.trace->lane("streams", options_.name) : 0),
+        delays_(options_.kind),
+        thread_([this] { run(); }) {}
 
   ~HostStream() override {
     {
@@ -50,18 +52,14 @@ class HostStream final : public Stream {
 
   Event record() override {
     Event event = Event::make();
-    enqueue([event]() mutable { event.signal(); });
+    enqueue([this, event]() mutable { event.signal(delays_); });
     return event;
   }
 
   void wait(const Event& event) override {
     if (event.happened()) return;
     enqueue([this, event] {
-      if (event.happened()) return;
-      const auto start = std::chrono::steady_clock::now();
-      event.wait();
-      const auto waited = std::chrono::steady_clock::now() - start;
-      waited_us_ += std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+      if (!event.happened()) stand_still(event);
     });
   }
 
@@ -79,8 +77,36 @@ class HostStream final : public Stream {
   }
 
   ThreadPool& pool() override { return *pool_; }
-  const std::string& name() const override { return name_; }
-  int64_t waited_us() const override { return waited_us_; }
+  const std::string& name() const override { return options_.name; }
+
+  StreamTime time() const override {
+    StreamTime time;
+    std::lock_guard lock(mutex_);
+    const int64_t now_us = monotonic_us();
+    time.idle_us = idle_us_ + (idle_since_us_ >= 0 ? now_us - idle_since_us_ : 0);
+    time.waited_us = waited_us_;
+    time.busy_us = now_us - made_us_ - time.idle_us - time.all_waits_us();
+    return time;
+  }
+
+  bool traced() const override { return options_.trace != nullptr && options_.trace->on(); }
+
+  void begin_span(TraceLabel label) override {
+    spanning_ = traced();
+    if (!spanning_) return;
+    enqueue([this, label = std::move(label)]() mutable {
+      span_label_ = std::move(label);
+      span_begin_us_ = monotonic_us();
+    });
+  }
+
+  void end_span() override {
+    if (!spanning_) return;
+    spanning_ = false;
+    enqueue([this] {
+      options_.trace->span(lane_, span_begin_us_, monotonic_us(), std::move(span_label_));
+    });
+  }
 
  private:
   void run() {
@@ -88,34 +114,66 @@ class HostStream final : public Stream {
     for (;;) {
       changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
+      if (idle_since_us_ >= 0) idle_us_ += monotonic_us() - std::exchange(idle_since_us_, -1);
       std::function<void()> work = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
       work();
       work = nullptr;  // captured owners go before the next wait
       lock.lock();
+      if (queue_.empty()) idle_since_us_ = monotonic_us();
     }
   }
 
-  const std::string name_;
+  // On this stream's thread.
+  void stand_still(const Event& event) {
+    const int64_t begin_us = monotonic_us();
+    event.wait();
+    const int64_t end_us = monotonic_us();
+    const Delays cause = event.followed_by(WorkKind::kWake);
+    delays_ = Delays(options_.kind, end_us, cause);
+    std::lock_guard lock(mutex_);
+    for (const Delays::Part& part : cause.split(begin_us, end_us)) {
+      waited_us_[static_cast<size_t>(part.by)] += part.end_us - part.begin_us;
+      if (!traced()) continue;
+      options_.trace->span(lane_, part.begin_us, part.end_us,
+                           {std::string("wait: ") + work_kind_name(part.by), {}, 0});
+    }
+  }
+
+  const StreamOptions options_;
   const std::shared_ptr<ThreadPool> pool_;
-  std::atomic<int64_t> waited_us_{0};
-  std::mutex mutex_;  // guards queue_ and stop_
+  const Trace::Lane lane_;
+  const int64_t made_us_ = monotonic_us();
+  bool spanning_ = false;  // issuing thread only
+
+  // This stream's thread only.
+  Delays delays_;
+  TraceLabel span_label_;
+  int64_t span_begin_us_ = 0;
+
+  mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<std::function<void()>> queue_;
   bool stop_ = false;
+  int64_t idle_since_us_ = made_us_;  // -1: at work
+  int64_t idle_us_ = 0;               // before that
+  std::array<int64_t, kWorkKinds> waited_us_{};
+
   std::thread thread_;  // last: starts when the rest exists
 };
 
 class HostDevice final : public Device {
  public:
-  HostDevice(HostMemory memory, int threads)
-      : memory_(std::move(memory)), pool_(std::make_shared<ThreadPool>(threads)) {}
+  HostDevice(HostMemory memory, const DeviceOptions& options)
+      : memory_(std::move(memory)),
+        pool_(std::make_shared<ThreadPool>(options.threads)),
+        trace_(options.trace) {}
 
   std::byte* arena() override { return memory_.data(); }
   int64_t arena_bytes() const override { return memory_.bytes(); }
-  std::unique_ptr<Stream> make_stream(const std::string& name) override {
-    return make_host_stream(name, pool_);
+  std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) override {
+    return make_host_stream({name, kind, trace_}, pool_);
   }
   std::string describe() const override {
     return strf("CPU, %d threads, arena %s", pool_->threads(),
@@ -125,6 +183,7 @@ class HostDevice final : public Device {
  private:
   HostMemory memory_;
   std::shared_ptr<ThreadPool> pool_;
+  Trace* trace_;
 };
 
 }  // namespace
@@ -136,12 +195,11 @@ Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options) {
                   strf("cannot get %s for the device arena; lower memory.device",
                        format_bytes(options.arena_bytes).c_str()));
   }
-  return std::unique_ptr<Device>(std::make_unique<HostDevice>(memory.take(), options.threads));
+  return std::unique_ptr<Device>(std::make_unique<HostDevice>(memory.take(), options));
 }
 
-std::unique_ptr<Stream> make_host_stream(const std::string& name,
-                                         std::shared_ptr<ThreadPool> pool) {
-  return std::make_unique<HostStream>(name, std::move(pool));
+std::unique_ptr<Stream> make_host_stream(StreamOptions options, std::shared_ptr<ThreadPool> pool) {
+  return std::make_unique<HostStream>(std::move(options), std::move(pool));
 }
 
 Result<HostMemory> HostMemory::allocate(int64_t bytes) {

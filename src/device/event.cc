@@ -10,30 +10,47 @@ Event Event::make() {
   return event;
 }
 
-void Event::signal() {
+void Event::signal(const Delays& delays) {
   CHECK(state_ != nullptr, "signal of an event that was not made");
   // A waiter may destroy this handle as soon as it wakes.
   const std::shared_ptr<State> state = state_;
-  std::vector<std::function<void()>> continuations;
+  std::vector<State::Continuation> continuations;
   {
     std::lock_guard lock(state->mutex);
     CHECK(!state->happened, "event signalled twice");
     state->happened = true;
+    state->happened_us = monotonic_us();
+    state->delays = delays;
     continuations.swap(state->continuations);
   }
   state->changed.notify_all();
-  for (const auto& then : continuations) then();
+  for (const auto& then : continuations) then(state->delays);
 }
 
-void Event::when_happened(std::function<void()> then) const {
-  if (state_) {
-    std::lock_guard lock(state_->mutex);
-    if (!state_->happened) {
-      state_->continuations.push_back(std::move(then));
+void Event::State::when_happened(Continuation then) {
+  {
+    std::lock_guard lock(mutex);
+    if (!happened) {
+      continuations.push_back(std::move(then));
       return;
     }
   }
-  then();
+  then(delays);  // not written any more
+}
+
+void Event::when_happened(std::function<void()> then) const {
+  if (!state_) return then();
+  state_->when_happened([then = std::move(then)](const Delays&) { then(); });
+}
+
+Delays Event::delays() const {
+  CHECK(happened());
+  return state_ ? state_->delays : Delays();
+}
+
+Delays Event::followed_by(WorkKind own) const {
+  CHECK(happened());
+  return state_ ? Delays(own, state_->happened_us, state_->delays) : Delays(own);
 }
 
 Event when_all(const std::vector<Event>& events) {
@@ -46,8 +63,8 @@ Event when_all(const std::vector<Event>& events) {
   Event all = Event::make();
   auto left = std::make_shared<std::atomic<size_t>>(open.size());
   for (const Event* event : open) {
-    event->when_happened([all, left]() mutable {
-      if (left->fetch_sub(1) == 1) all.signal();
+    event->state_->when_happened([all, left](const Delays& delays) mutable {
+      if (left->fetch_sub(1) == 1) all.signal(delays);
     });
   }
   return all;

@@ -9,10 +9,16 @@
 namespace pagoda {
 
 struct Event::State {
-  mutable std::mutex mutex;  // guards happened and continuations
+  using Continuation = std::function<void(const Delays&)>;
+
+  mutable std::mutex mutex;  // guards the rest
   mutable std::condition_variable changed;
   bool happened = false;
-  std::vector<std::function<void()>> continuations;
+  int64_t happened_us = 0;
+  Delays delays;
+  std::vector<Continuation> continuations;
+
+  void when_happened(Continuation then);
 };
 
 }  // namespace pagoda

@@ -5,6 +5,7 @@
 
 #include "base/random.h"
 #include "optim/clip.h"
+#include "train/trace_names.h"
 
 namespace pagoda {
 namespace {
@@ -36,17 +37,21 @@ Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
       blocks_(setup_.config, setup_.table, setup_.size, cpu_ops()),
       experts_(setup_.devices.size()),
-      first_row_(setup_.config.num_layers) {
+      first_row_(setup_.config.num_layers),
+      prefetches_(setup_.table.records.size()),
+      issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     Carver carver{setup_.devices[d]->arena()};
     carve(carver, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
           experts_[d]);
-    compute_.push_back(setup_.devices[d]->make_stream(strf("compute %zu", d)));
+    compute_.push_back(
+        setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
   }
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
   }
-  optimizer_ = make_host_stream("optimizer", std::make_shared<ThreadPool>(setup_.threads));
+  optimizer_ = make_host_stream({"optimizer", WorkKind::kOptimizer, setup_.trace},
+                                std::make_shared<ThreadPool>(setup_.threads));
 }
 
 Executor::~Executor() { synchronize(); }
@@ -126,14 +131,21 @@ bool Executor::waits_to_bring(const Task& task) const {
 }
 
 void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation) {
+  const TraceScope issuing(setup_.trace, issue_lane_, "issue tasks");
   for (const Task& task : tasks) {
     Stream& s = stream_of(task);
+    const Residency& residency = setup_.pager->residency();
+    prefetches_.before(task, residency);
+    host_updates_ += task.on_host;
     if (waits_to_bring(task)) s.synchronize();
     {
       const Lease lease = setup_.pager->acquire(task.used(), s, generation);
+      prefetches_.after(task, residency);
+      if (s.traced()) s.begin_span(task_label(task));
       if (times_) times_->begin(task, s);
       enqueue(task, lease, s, ledger);
       if (times_) times_->end(s);
+      s.end_span();
     }
     for (int i = 0; i < task.num_uses; ++i) {
       if (task.dies >> i & 1) setup_.pager->discard(task.uses[i].page);
@@ -271,6 +283,7 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
 }
 
 void Executor::read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums) {
+  const TraceScope reading(setup_.trace, issue_lane_, "read back routing");
   const int64_t n = setup_.size.microbatches * setup_.config.num_experts;
   counts.resize(n);
   prob_sums.resize(n);
@@ -287,8 +300,11 @@ void Executor::set_aux_gradient(const std::vector<float>& gradient) {
 }
 
 void Executor::synchronize() {
-  for (auto& stream : compute_) stream->synchronize();
-  optimizer_->synchronize();
+  // Device 0 waits for the others, so that its time says for whom.
+  Stream& s = *compute_[0];
+  for (size_t d = 1; d < compute_.size(); ++d) s.wait(compute_[d]->record());
+  s.wait(optimizer_->record());
+  s.synchronize();
 }
 
 std::vector<double> Executor::loss_sums() {

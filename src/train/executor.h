@@ -17,6 +17,7 @@
 #include "optim/adam.h"
 #include "plan/task.h"
 #include "train/ledger.h"
+#include "train/prefetch_score.h"
 #include "train/task_times.h"
 
 namespace pagoda {
@@ -61,6 +62,7 @@ class Executor {
     Pager* pager = nullptr;        // not owned
     int threads = 1;               // of the optimizer on the host
     bool prefetch = true;          // false: a device's next task waits for it before it is issued
+    Trace* trace = nullptr;        // not owned
   };
 
   static constexpr int kStreamsPerDevice = 1;  // compute; besides, the optimizer's one
@@ -106,8 +108,12 @@ class Executor {
   // True once an update made a weight that is not finite: nothing may be saved any more.
   bool weights_overflowed() const { return weights_overflowed_; }
 
-  // Time device 0 stood waiting for pages so far.
-  int64_t stalled_us() const { return compute_[0]->waited_us(); }
+  // Where the time of device 0 and of the optimizer on the host went so far. Whole after
+  // synchronize(), in which device 0 waits for what the others have left to do.
+  StreamTime device_time() const { return compute_[0]->time(); }
+  StreamTime optimizer_time() const { return optimizer_->time(); }
+  int64_t host_updates() const { return host_updates_; }  // of records, on the host so far
+  const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
   Stream& host_stream() { return *optimizer_; }
 
@@ -137,6 +143,9 @@ class Executor {
   TaskTimes* times_ = nullptr;
   std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
+  PrefetchScore prefetches_;
+  int64_t host_updates_ = 0;
+  const Trace::Lane issue_lane_;  // of the thread that calls
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::unique_ptr<Stream> optimizer_;
 };

@@ -43,6 +43,14 @@ struct ToJson {
   }
 };
 
+void add_fields(const MetricsFields& fields, Json& object) {
+  for (const auto& [name, value] : fields) object[name] = std::visit(ToJson(), value);
+}
+
+std::string text_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 // The step an object is about, -1 if it names none.
 int64_t step_of(const Json& object) {
   const auto step = object.is_object() ? object.find("step") : object.end();
@@ -74,8 +82,14 @@ void EvalHistory::add(int64_t step, double loss) {
 std::string metrics_line(MetricsType type, const MetricsFields& fields) {
   Json object;
   object["type"] = type_name(type);
-  for (const auto& [name, value] : fields) object[name] = std::visit(ToJson(), value);
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  add_fields(fields, object);
+  return text_of(object);
+}
+
+MetricsObject metrics_object(const MetricsFields& fields) {
+  Json object = Json::object();
+  add_fields(fields, object);
+  return {text_of(object)};
 }
 
 Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, int64_t keep_step) {

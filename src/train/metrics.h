@@ -21,8 +21,11 @@ enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kWa
 struct MetricsObject {
   std::string json;
 };
-using MetricsValue = std::variant<int64_t, double, bool, std::string, MetricsObject>;
+using MetricsValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                                  std::vector<double>, MetricsObject>;
 using MetricsFields = std::vector<std::pair<std::string, MetricsValue>>;
+
+MetricsObject metrics_object(const MetricsFields& fields);
 
 // {"type":"step","step":3,"loss":2.5}, fields in the given order, reals with all their digits.
 std::string metrics_line(MetricsType type, const MetricsFields& fields);

@@ -69,6 +69,7 @@ std::string step_line(const StepReport& r, double eta_s) {
   if (!std::isnan(r.grad_norm)) line += strf(" | gnorm %.2f", r.grad_norm);
   line += strf(" | lr %.2g | ", r.learning_rate) + count_text(tokens_per_s(r)) + " tok/s";
   line += share_text("hit", r.hit_rate) + share_text("stall", r.stall_share);
+  if (!r.main_stall.empty()) line += " (" + r.main_stall + ")";
   return line + " | eta " + duration_text(eta_s);
 }
 

@@ -17,11 +17,12 @@ struct StepReport {
   int64_t tokens = 0;      // of this step, without padding
   double step_s = 0;       // seconds this step took
   double hit_rate = 0;     // page requests that found a copy on their device, 0..1
-  double stall_share = 0;  // part of step_s in which compute waited for pages, 0..1
+  double stall_share = 0;  // part of step_s in which device 0 did no work, 0..1
+  std::string main_stall;  // the longest of its causes (train/step_usage.h); "": not known
 };
 
 // "step 120/3000 | loss 1.8734 | aux 0.0012 | gnorm 0.82 | lr 9.4e-06 | 1.9k tok/s | hit 83% |
-// stall 6% | eta 3h12m", in one line.
+// stall 6% (fetch) | eta 3h12m", in one line.
 std::string step_line(const StepReport& report, double eta_s);
 // "[#####.....] 120/3000 loss 1.8734 1.9k tok/s eta 3h12m", never longer than `columns`.
 std::string bar_line(const StepReport& report, double eta_s, int columns);

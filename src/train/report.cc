@@ -142,6 +142,7 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
          options.devices *
              kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
          step_bytes(config, options.size) + record_bytes(table, options.size) +
+         (options.trace ? options.trace->most_bytes() : 0) +
          sampling_bytes(config, options.size);
 }
 

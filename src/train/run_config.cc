@@ -61,6 +61,9 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
   t.add("eval_batches", c.train.eval_batches, kRunOnly, "length of one evaluation", "microbatches");
   t.add("log_steps", c.train.log_steps, kRunOnly, "distance of printed lines", "steps");
+  t.add("trace_steps", c.train.trace_steps, kRunOnly,
+        "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
+  t.alias("trace-steps");
   t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
   t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
 }
@@ -138,6 +141,25 @@ Status check_multiple(const char* key, int64_t value, const char* of_key, int64_
                 strf("must be a multiple of %s = %lld; use ", of_key, (long long)of) + fitting);
 }
 
+// "10:12"; none when it is not of that form.
+std::optional<StepRange> parse_range(const std::string& text) {
+  const size_t colon = text.find(':');
+  StepRange range;
+  if (colon == std::string::npos || !parse_int64(text.substr(0, colon), range.first) ||
+      !parse_int64(text.substr(colon + 1), range.last)) {
+    return std::nullopt;
+  }
+  return range;
+}
+
+Status check_trace(const std::string& steps) {
+  if (steps.empty()) return Status();
+  const auto range = parse_range(steps);
+  if (range && range->first >= 1 && range->first <= range->last) return Status();
+  return refuse("train.trace_steps", toml_string(steps),
+                "must be the first and the last step to trace, for example \"10:12\"");
+}
+
 Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
@@ -155,6 +177,7 @@ Status check_counts(const RunConfig& c) {
   // Times the rows of a microbatch, below 2^31, that is an int64.
   RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   return check_range("train.host_devices", t.host_devices, 1, 64);
 }
@@ -342,6 +365,8 @@ std::vector<std::string> RunConfig::disk_directories() const {
 std::string RunConfig::scratch_parent() const {
   return memory.disk.empty() ? "." : memory.disk.front();
 }
+
+std::optional<StepRange> RunConfig::trace_range() const { return parse_range(train.trace_steps); }
 
 int RunConfig::compute_threads() const {
   return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();

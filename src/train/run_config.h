@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,11 @@ namespace pagoda {
 enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
 // What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
+
+// Steps of a run, counted from 1; both belong to it.
+struct StepRange {
+  int64_t first = 0, last = 0;
+};
 
 struct RunConfig {
   struct Model {
@@ -52,6 +58,7 @@ struct RunConfig {
     int64_t eval_steps = 100;
     int64_t eval_batches = 8;
     int64_t log_steps = 10;
+    std::string trace_steps;
     int64_t threads = 0;
     int64_t host_devices = 1;
   } train;
@@ -122,6 +129,8 @@ struct RunConfig {
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
+  // train.trace_steps; none: nothing is traced. REQUIRES: validate().
+  std::optional<StepRange> trace_range() const;
   // How rows become examples for the model in this folder. Errors as find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }

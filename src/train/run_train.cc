@@ -11,6 +11,8 @@
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/run_output.h"
+#include "train/step_trace.h"
+#include "train/step_usage.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -27,16 +29,18 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 class TrainRun {
  public:
   TrainRun(const RunConfig& config, std::unique_ptr<Trainer> trainer,
-           std::unique_ptr<MetricsFile> metrics)
+           std::unique_ptr<MetricsFile> metrics, StepTrace* trace)
       : config_(config),
         trainer_(std::move(trainer)),
         metrics_(std::move(metrics)),
+        trace_(*trace),
         progress_(config.train.log_steps),
         evals_(metrics_->evals()) {}
 
   Status run(bool resumed);
 
  private:
+  Status run_steps(bool resumed);
   Status one_step();
   bool due(int64_t every) const;
   bool samples_due() const;
@@ -47,15 +51,14 @@ class TrainRun {
   Status save();
   Status commit();
   void warn(const std::string& text);
-  void report(const StepResult& result, double step_s);
+  void report(const StepResult& result, const StepUsage& usage);
   Status finish();
 
   const RunConfig& config_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsFile> metrics_;
+  StepTrace& trace_;
   Progress progress_;
-  Pager::Counters counters_before_;
-  int64_t stalled_us_before_ = 0;
   int64_t first_row_ = 0;  // of the newest step
   int64_t failed_saves_ = 0;
   EvalHistory evals_;
@@ -63,6 +66,12 @@ class TrainRun {
 };
 
 Status TrainRun::run(bool resumed) {
+  const Status outcome = run_steps(resumed);
+  trace_.end_run();
+  return outcome;
+}
+
+Status TrainRun::run_steps(bool resumed) {
   metrics_->write(MetricsType::kRun, {{"step", trainer_->steps_done()},
                                       {"steps", config_.train.steps},
                                       {"version", std::string(PAGODA_VERSION)},
@@ -85,11 +94,14 @@ Status TrainRun::run(bool resumed) {
 
 Status TrainRun::one_step() {
   first_row_ = trainer_->rows_consumed();
-  counters_before_ = trainer_->session().pager().counters();
-  stalled_us_before_ = trainer_->session().executor().stalled_us();
+  trace_.begin_step(trainer_->steps_done() + 1);
+  const SessionCounters before = SessionCounters::read(trainer_->session());
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const StepResult result, trainer_->step());
-  report(result, seconds_since(start));
+  const double step_s = seconds_since(start);
+  const SessionCounters after = SessionCounters::read(trainer_->session());
+  trace_.end_step(trainer_->steps_done(), trainer_->session().pager());
+  report(result, StepUsage(before, after, step_s));
   last_loss_ = result.loss;
   if (result.skipped) {
     warn(strf("step %lld: non-finite gradient; the step was skipped, nothing was updated",
@@ -103,11 +115,7 @@ void TrainRun::warn(const std::string& text) {
   metrics_->write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
 }
 
-void TrainRun::report(const StepResult& result, double step_s) {
-  const Pager::Counters& now = trainer_->session().pager().counters();
-  const Pager::Counters& before = counters_before_;
-  const int64_t stalled_us =
-      trainer_->session().executor().stalled_us() - stalled_us_before_;
+void TrainRun::report(const StepResult& result, const StepUsage& usage) {
   StepReport r;
   r.step = trainer_->steps_done();
   r.steps = config_.train.steps;
@@ -116,30 +124,26 @@ void TrainRun::report(const StepResult& result, double step_s) {
   r.grad_norm = result.grad_norm;
   r.learning_rate = result.learning_rate;
   r.tokens = result.tokens;
-  r.step_s = step_s;
-  r.hit_rate = static_cast<double>(now.hits - before.hits) /
-               static_cast<double>(std::max<int64_t>(1, now.uses - before.uses));
-  r.stall_share = std::min(1.0, static_cast<double>(stalled_us) / 1e6 / step_s);
+  r.step_s = usage.step_s;
+  r.hit_rate = usage.hit_rate;
+  r.stall_share = usage.stall_share();
+  r.main_stall = usage.main_stall();
   progress_.step(r);
-  metrics_->write(MetricsType::kStep,
-                  {{"step", r.step},
-                   {"loss", r.loss},
-                   {"aux_loss", r.aux_loss},
-                   {"grad_norm", r.grad_norm},
-                   {"learning_rate", r.learning_rate},
-                   {"skipped", result.skipped},
-                   {"tokens", r.tokens},
-                   {"loss_weight", result.total_weight},
-                   {"first_row", first_row_},
-                   {"rows", trainer_->rows_consumed() - first_row_},
-                   {"step_s", step_s},
-                   {"tokens_per_s", static_cast<double>(r.tokens) / step_s},
-                   {"hit_rate", r.hit_rate},
-                   {"stall_share", r.stall_share},
-                   {"fetch_bytes", now.fetch_bytes - before.fetch_bytes},
-                   {"write_back_bytes", now.write_back_bytes - before.write_back_bytes},
-                   {"upload_bytes", now.upload_bytes - before.upload_bytes},
-                   {"download_bytes", now.download_bytes - before.download_bytes}});
+  MetricsFields fields = {{"step", r.step},
+                          {"loss", r.loss},
+                          {"aux_loss", r.aux_loss},
+                          {"grad_norm", r.grad_norm},
+                          {"learning_rate", r.learning_rate},
+                          {"skipped", result.skipped},
+                          {"tokens", r.tokens},
+                          {"loss_weight", result.total_weight},
+                          {"first_row", first_row_},
+                          {"rows", trainer_->rows_consumed() - first_row_},
+                          {"step_s", r.step_s},
+                          {"tokens_per_s", static_cast<double>(r.tokens) / r.step_s}};
+  usage.append_to(fields);
+  fields.emplace_back("experts", expert_loads(result.tokens_per_expert));
+  metrics_->write(MetricsType::kStep, fields);
 }
 
 Status TrainRun::stop(int signal) {
@@ -283,7 +287,9 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   install_stop_signals();
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
-  const SessionOptions options = session_options(config, prompts);
+  StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
+  SessionOptions options = session_options(config, prompts);
+  options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
@@ -300,7 +306,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
                                 nearest_directory(config.disk_directories().front())));
   log_info("io: " + storage->describe());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   Trainer::start(config, flags.resume, storage.get()));
+                   Trainer::start(config, flags.resume, storage.get(), trace.trace()));
   log_info("data: " + dataset_text(trainer->data()));
   if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
   if (flags.resume) {
@@ -312,7 +318,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
                                   trainer->config().to_toml()));
   output.keep();
-  return TrainRun(config, std::move(trainer), std::move(metrics)).run(flags.resume);
+  return TrainRun(config, std::move(trainer), std::move(metrics), &trace).run(flags.resume);
 }
 
 }  // namespace pagoda

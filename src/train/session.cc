@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/machine.h"
+#include "train/trace_names.h"
 
 namespace pagoda {
 namespace {
@@ -12,10 +13,6 @@ std::vector<PageSpec> page_specs(const PageTable& pages) {
     specs.push_back({page.bytes, page.record, page.durable});
   }
   return specs;
-}
-
-PageFile::Options file_options(const SessionOptions& options) {
-  return {options.directories, options.file_name, options.page_slots};
 }
 
 }  // namespace
@@ -74,6 +71,14 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Stora
       shape_(make_run_shape(config_, table_, options)),
       pages_(shape_) {}
 
+PageTrace Session::page_trace() const {
+  return {options_.trace, [this](PageId page) { return page_name(shape_, pages_, page); }};
+}
+
+PageFile::Options Session::file_options() const {
+  return {options_.directories, options_.file_name, options_.page_slots, page_trace()};
+}
+
 Session::~Session() {
   if (executor_) executor_->synchronize();
 }
@@ -83,7 +88,7 @@ Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, file_options(options),
+  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, session->file_options(),
                                                     page_specs(session->pages_)));
   RETURN_IF_ERROR(session->allocate());
   return session;
@@ -96,7 +101,7 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, storage));
   session->memory_ = std::move(memory);
-  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, file_options(options), storage,
+  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, session->file_options(), storage,
                                              store_id, versions));
   RETURN_IF_ERROR(session->allocate());
   for (PageId page = 0; page < session->pages_.pages.size(); ++page) {
@@ -117,11 +122,13 @@ Status Session::allocate() try {
   options.classes = memory_.classes;
   for (const PageTable::Class& c : pages_.classes) options.class_bytes.push_back(c.page_bytes);
   for (const PageTable::Page& page : pages_.pages) options.page_class.push_back(page.slot_class);
+  options.trace = page_trace();
   Executor::Setup setup;
   for (int d = 0; d < options_.devices; ++d) {
     const int64_t fixed = Executor::workspace_bytes(config_, table_, options_.size, d);
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                     open_host_device({fixed + memory_.device_slot_bytes[d], options_.threads}));
+                     open_host_device({fixed + memory_.device_slot_bytes[d], options_.threads,
+                                       options_.trace}));
     options.devices.push_back(device.get());
     options.arena_offset.push_back(fixed);
     setup.devices.push_back(device.get());
@@ -135,6 +142,7 @@ Status Session::allocate() try {
   setup.pager = pager_.get();
   setup.threads = options_.threads;
   setup.prefetch = options_.plan.prefetch;
+  setup.trace = options_.trace;
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
   executor_ = std::make_unique<Executor>(std::move(setup));
   return Status();
@@ -146,7 +154,7 @@ void Session::remove_files() {
   executor_.reset();
   pager_.reset();
   file_.reset();
-  const Status removed = PageFile::remove(storage_, file_options(options_));
+  const Status removed = PageFile::remove(storage_, file_options());
   if (!removed.ok()) log_warn(removed.message());
 }
 

@@ -29,6 +29,7 @@ struct SessionOptions {
   PlanOptions plan;
   double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
   const char* lower = MemoryBudget().lower;
+  Trace* trace = nullptr;  // not owned
 };
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
@@ -65,11 +66,15 @@ class Session {
   const PageTable& pages() const { return pages_; }
   const MemoryPlan& memory() const { return memory_; }
   Pager& pager() { return *pager_; }
+  const Pager& pager() const { return *pager_; }
   Executor& executor() { return *executor_; }
+  const Executor& executor() const { return *executor_; }
   PageFile& file() { return *file_; }
 
  private:
   Session(const ModelConfig& config, const SessionOptions& options, Storage* storage);
+  PageFile::Options file_options() const;
+  PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands
   static MemoryBudget budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options);

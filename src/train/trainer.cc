@@ -89,8 +89,8 @@ CheckpointDirectory Trainer::checkpoints() const {
 }
 
 Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool resume,
-                                                Storage* storage) {
-  std::unique_ptr<Trainer> trainer(new Trainer(config, storage));
+                                                Storage* storage, Trace* trace) {
+  std::unique_ptr<Trainer> trainer(new Trainer(config, storage, trace));
   if (resume) {
     RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
@@ -144,6 +144,7 @@ Status Trainer::open_inputs() {
 Status Trainer::start_fresh() {
   SessionOptions options = session_options(config_, prompts_);
   options.file_name = checkpoint_.file_name;
+  options.trace = trace_;
   checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
@@ -206,6 +207,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   options.directories = checkpoint.directories;
   options.file_name = checkpoint.file_name;
   options.page_slots = static_cast<int>(checkpoint.page_slots);
+  options.trace = trace_;
   ASSIGN_OR_RETURN(session_, Session::open(folder_->config(), options, storage_,
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;

@@ -37,9 +37,9 @@ class Trainer {
  public:
   // The run's folder is config.train.output_dir. A fresh start needs it new or empty
   // (kCannotCreate); resume needs a checkpoint there whose configuration, data and model are these
-  // (kMismatch, kNoCheckpoint). `storage` is not owned and outlives the trainer.
+  // (kMismatch, kNoCheckpoint). `storage` and `trace` are not owned and outlive the trainer.
   static Result<std::unique_ptr<Trainer>> start(const RunConfig& config, bool resume,
-                                                Storage* storage);
+                                                Storage* storage, Trace* trace = nullptr);
 
   // One optimizer step. kDiverged after too many skipped steps in a row.
   Result<StepResult> step();
@@ -64,7 +64,8 @@ class Trainer {
   Session& session() { return *session_; }
 
  private:
-  Trainer(const RunConfig& config, Storage* storage) : config_(config), storage_(storage) {}
+  Trainer(const RunConfig& config, Storage* storage, Trace* trace)
+      : config_(config), storage_(storage), trace_(trace) {}
   Status open_inputs();
   Status start_fresh();
   Status announce();
@@ -77,6 +78,7 @@ class Trainer {
 
   RunConfig config_;
   Storage* storage_;
+  Trace* trace_;
   std::unique_ptr<HfFolder> folder_;
   std::unique_ptr<Dataset> data_, eval_data_;
   std::optional<Tokenizer> tokenizer_;

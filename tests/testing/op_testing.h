@@ -66,7 +66,7 @@ void expect_close(const std::string& what, const Doubles& got, const Doubles& wa
 // A stream with its pool.
 struct TestLane {
   explicit TestLane(int threads)
-      : pool(std::make_shared<ThreadPool>(threads)), stream(make_host_stream("test", pool)) {}
+      : pool(std::make_shared<ThreadPool>(threads)), stream(make_host_stream({"test"}, pool)) {}
   std::shared_ptr<ThreadPool> pool;
   std::unique_ptr<Stream> stream;
 };

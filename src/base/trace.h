@@ -1,0 +1,109 @@
+// Trace: what happened when, for a person to look at: spans on lanes and numbers over time, written
+// in the JSON of Chrome's tracing (Google, "Trace Event Format"), which ui.perfetto.dev opens.
+//
+// A Trace is an object that whoever records is given a pointer to (nullptr: never traced). While it
+// is off, a place that could record costs one relaxed load. It holds a bounded number of events in
+// memory until write(); what comes after is counted and left out.
+//
+// Threading: span() and counter() on any thread; everything else on the thread that owns the run.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace pagoda {
+
+// What a span is called and what else is known of it.
+struct TraceLabel {
+  struct Arg {
+    const char* name = nullptr;  // a literal
+    int64_t value = 0;
+  };
+  static constexpr int kMostArgs = 5;
+
+  std::string name;  // "expert L3 E12"
+  std::array<Arg, kMostArgs> args{};
+  int num_args = 0;
+
+  TraceLabel& add(const char* arg, int64_t value);
+};
+
+// The argument that counts: a lane whose spans carry it gets a track of its sum over time.
+inline constexpr const char* kTraceBytes = "bytes";
+
+class Trace {
+ public:
+  using Lane = int32_t;
+  static constexpr int64_t kMostEvents = 250'000;
+  // Most memory an event takes, with its name and while it is written.
+  static constexpr int64_t kEventBytes = 256;
+
+  explicit Trace(int64_t most_events = kMostEvents) : most_events_(most_events) {}
+
+  // A row of spans, or a track of numbers. The same names give the same lane.
+  Lane lane(const std::string& group, const std::string& name);
+
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  void start() { on_.store(true, std::memory_order_relaxed); }
+  void stop() { on_.store(false, std::memory_order_relaxed); }
+
+  // Times of monotonic_us(). Spans of a lane may overlap: they are drawn below each other, so that
+  // requests in flight at once are one lane. Ignored while the trace is off.
+  void span(Lane lane, int64_t begin_us, int64_t end_us, TraceLabel label);
+  // The lane's number is `value` from now on.
+  void counter(Lane lane, int64_t value);
+
+  int64_t events() const;      // held
+  int64_t cut_events() const;  // came when there was no room
+  int64_t most_bytes() const { return most_events_ * kEventBytes; }
+
+  // Replaces the file. Errors of base/file.h's OutputFile.
+  Status write(const std::string& path) const;
+
+ private:
+  friend class TraceWriter;
+  struct Event {
+    Lane lane = 0;
+    bool is_counter = false;
+    int64_t begin_us = 0, end_us = 0;  // of a counter: both when it changed
+    int64_t value = 0;                 // of a counter
+    TraceLabel label;                  // of a span
+  };
+  struct LaneName {
+    std::string group, name;
+  };
+  void add(Event event);
+
+  const int64_t most_events_;
+  const int64_t origin_us_ = monotonic_us();
+  std::atomic<bool> on_{false};
+  mutable std::mutex mutex_;  // guards the rest
+  std::vector<LaneName> lanes_;
+  std::deque<Event> events_;  // in pieces: a vector would stand still to move what it holds
+  int64_t cut_events_ = 0;
+};
+
+// A span of the calling thread, from here to the end of the block.
+class TraceScope {
+ public:
+  TraceScope(Trace* trace, Trace::Lane lane, const char* name);
+  ~TraceScope();
+  TraceScope(const TraceScope&) = delete;
+  TraceScope& operator=(const TraceScope&) = delete;
+
+ private:
+  Trace* trace_;  // nullptr: off when the block began
+  Trace::Lane lane_;
+  const char* name_;
+  int64_t begin_us_ = 0;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,87 @@
+#include "train/trace_names.h"
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+const char* task_kind_name(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kAdam: return "adam";
+    case TaskKind::kPrefetch: return "prefetch";
+    case TaskKind::kBring: return "bring";
+    case TaskKind::kEmbed: return "embed";
+    case TaskKind::kAttention: return "attention";
+    case TaskKind::kCachedAttention: return "cached attention";
+    case TaskKind::kRoute: return "route";
+    case TaskKind::kIndex: return "index";
+    case TaskKind::kDispatch: return "dispatch";
+    case TaskKind::kExpert: return "expert";
+    case TaskKind::kCombine: return "combine";
+    case TaskKind::kResidual: return "residual";
+    case TaskKind::kDenseMlp: return "dense mlp";
+    case TaskKind::kHead: return "head";
+    case TaskKind::kLoss: return "loss";
+    case TaskKind::kLogits: return "logits";
+    case TaskKind::kRouteReplay: return "route replay";
+    case TaskKind::kDispatchBackward: return "dispatch backward";
+    case TaskKind::kExpertBackward: return "expert backward";
+    case TaskKind::kCombineBackward: return "combine backward";
+    case TaskKind::kRouteBackward: return "route backward";
+    case TaskKind::kDenseMlpBackward: return "dense mlp backward";
+    case TaskKind::kAttentionBackward: return "attention backward";
+    case TaskKind::kEmbedBackward: return "embed backward";
+    case TaskKind::kGradient: return "gradient";
+  }
+  return "task";
+}
+
+std::string layer_and_expert(int64_t layer, int64_t expert) {
+  std::string text;
+  if (layer >= 0) text += strf(" L%lld", (long long)layer);
+  if (expert >= 0) text += strf(" E%lld", (long long)expert);
+  return text;
+}
+
+std::string record_name(const RunShape& shape, int64_t record) {
+  if (record == shape.embedding()) return " embedding";
+  if (record == shape.head()) return " head";
+  return layer_and_expert(shape.records[record].layer, shape.records[record].expert);
+}
+
+std::string activation_name(const RunShape& shape, const PageTable& pages, PageId page) {
+  const bool middle = page >= pages.middle(0, 0);
+  const int64_t i = page - (middle ? pages.middle(0, 0) : pages.layer_input(0, 0));
+  return strf("%s L%lld b%lld", middle ? "middle" : "input", (long long)(i / shape.microbatches),
+              (long long)(i % shape.microbatches));
+}
+
+}  // namespace
+
+TraceLabel task_label(const Task& task) {
+  TraceLabel label;
+  label.name = task_kind_name(task.kind) + layer_and_expert(task.layer, task.expert);
+  if (task.layer >= 0) label.add("layer", task.layer);
+  if (task.expert >= 0) label.add("expert", task.expert);
+  if (task.microbatch >= 0) {
+    label.name += strf(" b%d", task.microbatch);
+    label.add("microbatch", task.microbatch);
+  }
+  if (task.rows > 0) label.add("rows", task.rows);
+  return label;
+}
+
+std::string page_name(const RunShape& shape, const PageTable& pages, PageId page) {
+  const PageTable::Page& p = pages.pages[page];
+  switch (pages.classes[p.slot_class].kind) {
+    case PageKind::kWeights: return "weights" + record_name(shape, p.record);
+    case PageKind::kState: return "state" + record_name(shape, p.record);
+    case PageKind::kGradient: return "gradient" + record_name(shape, p.record);
+    case PageKind::kActivation: return activation_name(shape, pages, page);
+    case PageKind::kInbound: return strf("inbound %d", (page - pages.inbound(0)) / 2);
+    case PageKind::kOutbound: return strf("outbound %d", (page - pages.outbound(0)) / 2);
+  }
+  return "page";
+}
+
+}  // namespace pagoda

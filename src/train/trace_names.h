@@ -1,0 +1,20 @@
+// What tasks and pages are called in a trace.
+#pragma once
+
+#include <string>
+
+#include "base/trace.h"
+#include "plan/pages.h"
+#include "plan/run_shape.h"
+#include "plan/task.h"
+
+namespace pagoda {
+
+// "expert L3 E12", "attention L0 b1", with layer, expert, microbatch and rows as arguments.
+TraceLabel task_label(const Task& task);
+
+// "weights L3 E12", "state embedding", "middle L0 b1". REQUIRES: a page of `pages`, which were made
+// for `shape`.
+std::string page_name(const RunShape& shape, const PageTable& pages, PageId page);
+
+}  // namespace pagoda
