@@ -397,6 +397,11 @@ Outcome Check::run(const Configuration& configuration) {
   const double cores =
       std::min(profile.cores, processor_s / (resident.measured_s() * resident.steps()));
   add_tasks(times, cores, resident, profile);
+  if (profile.cores < 0.9 * threads_) {
+    std::printf(
+        "  others use this machine: %.2f of %d cores were to be had, the error says little\n",
+        profile.cores, threads_);
+  }
   const Pager::Counters& after = paged.run.session().pager().counters();
   Outcome outcome;
   outcome.measured_s = paged.measured_s();
