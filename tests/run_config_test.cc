@@ -77,10 +77,10 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "model.path",         "data.path",
       "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
-      "train.trace_steps",
-      "memory.device",      "memory.host",           "memory.disk",      "memory.io",
-      "memory.pin",
-      "sample.prompts",     "sample.max_new_tokens", "sample.steps",     "sample.chat"};
+      "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
+      "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
+      "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
+      "plan.whole_layers",  "plan.microbatch_major"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;
