@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/trace.h"
-#include "offload/residency.h"
+#include "offload/page_use.h"
 
 namespace pagoda {
 

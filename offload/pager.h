@@ -6,11 +6,10 @@
 // that is needed and returns at once; the bytes behind the lease are valid for work enqueued on the
 // given stream after acquire() and before release(). So running ahead of the computation is
 // prefetching: a transfer starts as soon as the slot it fills is no longer read. A kPrefetch use
-// only starts transfers: its stream does not wait for them. Nothing waits for
-// a completion to decide something, and nothing can deadlock: transfers and kernels wait only for
-// earlier ones.
+// only starts transfers: its stream does not wait for them. Nothing waits for a completion to
+// decide something, and nothing can deadlock: transfers and kernels wait only for earlier ones.
 //
-// Threading: one thread (the executor's) calls everything, except status() and counters().
+// Threading: one thread (the executor's) calls everything, except status().
 // Errors of transfers do not stop the streams: they end in status(), which the caller looks at
 // before it believes a result or commits. Acquiring more than the slots can hold is a bug (the plan
 // computes the minimum before the run).

@@ -84,7 +84,8 @@ class Residency {
   // of one page in a row counted once.
   void begin_cycle();
 
-  // These pages' copies on devices are victims only when nothing else is, until the next keep().
+  // These pages' copies on devices are victims only when nothing else is but what was used just
+  // now, until the next keep().
   void keep(std::span<const PageId> pages);
 
   // Makes all `uses` (distinct pages or places) resident at once, pins their slots and appends the

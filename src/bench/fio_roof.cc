@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/stop_signal.h"
 #include "bench/disk_roof.h"
 #include "bench/program.h"
 #include "model/json.h"
@@ -66,6 +67,7 @@ class FioRoof final : public DiskRoof {
                      "--registerfiles=1", direct_ ? "--direct=1" : "--direct=0", "--thread=1",
                      "--fallocate=none", "--allow_file_create=0", "--invalidate=0", "--eta=never",
                      "--output-format=json"}));
+    RETURN_IF_ERROR(stop_status("measuring"));  // a terminal's Ctrl-C ends fio too
     if (run.code != 0) {
       return Status(Exit::kIoError, strf("fio ended with %d (%s); use --roof loop", run.code,
                                          printable(first_line(run.output)).c_str()));

@@ -121,8 +121,8 @@ void StepSchedule::foresee_forward(int64_t first_record, StepPiece& piece) const
   add_uses(later, *piece.foreseen);
 }
 
-// All routing is known, so the whole backward is.
-void StepSchedule::foresee_backward(StepPiece& piece) const {
+// All routing is known, so all that follows the piece is.
+void StepSchedule::foresee_rest(StepPiece& piece) const {
   std::vector<PageUse> uses;
   add_uses(piece.tasks, uses);
   StepSchedule ahead = *this;
@@ -140,13 +140,12 @@ bool StepSchedule::next(StepPiece& piece) {
     case At::kLayer: begin_layer(piece); return true;
     case At::kLayersEnd:
       piece.tasks.swap(pending_);
-      foresee_forward(plan_.shape().head() + 1, piece);
       piece.then = StepPiece::Then::kLayersDone;
       at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
+      foresee_rest(piece);
       return true;
     case At::kHead:
       plan_.head(piece.tasks);
-      foresee_forward(plan_.shape().head() + 1, piece);
       piece.then = StepPiece::Then::kForwardDone;
       at_ = extent_ == Extent::kForward ? At::kEnd : At::kBackward;
       return true;
@@ -154,7 +153,6 @@ bool StepSchedule::next(StepPiece& piece) {
       --layer_;
       plan_.backward_layer(layer_, tokens_per_expert_[layer_], piece.tasks);
       if (layer_ == 0) at_ = At::kEmbedBackward;
-      if (layer_ + 1 == plan_.shape().num_layers) foresee_backward(piece);
       return true;
     case At::kEmbedBackward:
       plan_.embed_backward(piece.tasks);

@@ -32,7 +32,7 @@ struct StepPiece {
   enum class Then : uint8_t {
     kGoOn,
     kResolve,      // what the routing of `layer` chose for `microbatch`: resolve()
-    kLayersDone,   // all older debts are paid: a new update may begin, its gradients follow
+    kLayersDone,   // no gradient waits any more: a new update may begin, its gradients follow
     kForwardDone,  // the balance loss's gradient, which the backward reads
   };
   TaskList tasks;
@@ -40,7 +40,8 @@ struct StepPiece {
   int64_t layer = -1;       // kResolve
   int64_t microbatch = -1;  // kResolve; StepPlan::kAll: of all together
   bool first = false;  // of its pass
-  // Uses of pages that are certain to come, these tasks' first. Nothing: as was foreseen before.
+  // Uses of pages that are certain to come, these tasks' first; prefetches among them, which a
+  // residency passes by. Nothing: as was foreseen before.
   std::optional<std::vector<PageUse>> foreseen;
 };
 
@@ -77,7 +78,7 @@ class StepSchedule {
   void begin_layer(StepPiece& piece);
   void end_layer();
   void foresee_forward(int64_t first_record, StepPiece& piece) const;
-  void foresee_backward(StepPiece& piece) const;
+  void foresee_rest(StepPiece& piece) const;
   bool first_time() const { return microbatch_ == StepPlan::kAll || microbatch_ == 0; }
   int64_t records_of_layer(int64_t layer) const;
   void pay_due_records(int64_t first_record, int64_t last_record);

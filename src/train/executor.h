@@ -3,7 +3,8 @@
 // nothing.
 //
 // Threading: one thread calls everything. run() returns when the tasks are issued, not when they
-// are done; synchronize() waits. Data given to run() by pointer (the batch) must stay until then.
+// are done (without prefetch it waits before a page is brought to a device); synchronize() waits.
+// Data given to run() by pointer (the batch) must stay until then.
 #pragma once
 
 #include <atomic>

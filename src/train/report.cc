@@ -59,12 +59,14 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
   return sizes;
 }
 
-// A step's input, twice while it is put together in vectors that double; two layers' tasks.
+// A step's input, twice while it is put together in vectors that double; two layers' tasks; of all
+// layers the uses of pages that are foreseen, as a list, with their next uses, and rehearsed.
 int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
-  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6;
+  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kForeseenBytes = 1280;
   const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
                          config.num_experts + 4 * size.microbatches;
-  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes;
+  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes +
+         config.num_layers * blocks * kForeseenBytes;
 }
 
 // An evaluation rounds its weights from an fp32 copy of one record at a time.

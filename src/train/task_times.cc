@@ -23,9 +23,4 @@ void TaskTimes::end(Stream& s) {
   });
 }
 
-void TaskTimes::clear() {
-  std::lock_guard lock(mutex_);
-  for (auto& samples : samples_) samples.clear();
-}
-
 }  // namespace pagoda

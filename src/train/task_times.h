@@ -25,7 +25,6 @@ class TaskTimes {
   const std::vector<CostSample>& of(TaskKind kind) const {
     return samples_[static_cast<size_t>(kind)];
   }
-  void clear();
 
  private:
   struct Running;
