@@ -38,3 +38,6 @@ target_link_libraries(residency_study PRIVATE train)
 # Prints how far the simulator's times are from those of real steps on this machine.
 add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc)
 target_link_libraries(simulator_check PRIVATE testing)
+# Prints steps that page beside the least time this machine allows them.
+add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc)
+target_link_libraries(step_bound PRIVATE testing)

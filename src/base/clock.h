@@ -1,5 +1,7 @@
-// The one clock that durations and orders are taken from.
+// Clocks: wall time that never goes back, and the time processors gave to this process.
 #pragma once
+
+#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdint>
@@ -10,6 +12,16 @@ namespace pagoda {
 inline int64_t monotonic_us() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+// Microseconds of processor time, user's and system's, that all threads of this process have had.
+inline int64_t process_cpu_us() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);  // fails for bad arguments only
+  const auto us_of = [](const timeval& time) {
+    return static_cast<int64_t>(time.tv_sec) * 1000000 + static_cast<int64_t>(time.tv_usec);
+  };
+  return us_of(usage.ru_utime) + us_of(usage.ru_stime);
 }
 
 }  // namespace pagoda

@@ -1,32 +1,19 @@
 #include "bench/leg.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace pagoda {
-namespace {
 
-double seconds_of(const timeval& time) {
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
-}
-
-double process_cpu_s() {
-  rusage usage = {};
-  CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
-  return seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
-}
-
-}  // namespace
-
-LegTimer::LegTimer() : start_(std::chrono::steady_clock::now()), cpu_start_s_(process_cpu_s()) {}
+LegTimer::LegTimer() : start_us_(monotonic_us()), cpu_start_us_(process_cpu_us()) {}
 
 Leg LegTimer::finish(int64_t bytes) const {
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  return {bytes, std::max(elapsed.count(), 1e-9), process_cpu_s() - cpu_start_s_};
+  const int64_t wall_us = std::max<int64_t>(monotonic_us() - start_us_, 1);
+  const int64_t cpu_us = process_cpu_us() - cpu_start_us_;
+  return {bytes, 1e-6 * static_cast<double>(wall_us), 1e-6 * static_cast<double>(cpu_us)};
 }
 
 double quantile(std::vector<double> values, double share) {

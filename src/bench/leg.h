@@ -1,7 +1,6 @@
 // Leg: one candidate's turn in a race, with what it moved and what that took; and the clock for it.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -23,8 +22,7 @@ class LegTimer {
   Leg finish(int64_t bytes) const;
 
  private:
-  std::chrono::steady_clock::time_point start_;
-  double cpu_start_s_;
+  int64_t start_us_, cpu_start_us_;
 };
 
 // The value below which `share` of the values lie, between neighbours in proportion: 0 the

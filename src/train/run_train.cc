@@ -140,6 +140,9 @@ void TrainRun::report(const StepResult& result, const StepUsage& usage) {
                           {"first_row", first_row_},
                           {"rows", trainer_->rows_consumed() - first_row_},
                           {"step_s", r.step_s},
+                          {"forward_s", result.forward.wall_s},
+                          {"backward_s", result.backward.wall_s},
+                          {"cpu_s", result.forward.cpu_s + result.backward.cpu_s},
                           {"tokens_per_s", static_cast<double>(r.tokens) / r.step_s}};
   usage.append_to(fields);
   fields.emplace_back("experts", expert_loads(result.tokens_per_expert));

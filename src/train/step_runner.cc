@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/clock.h"
 #include "optim/clip.h"
 #include "plan/pinning.h"
 
@@ -20,6 +21,13 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
       forward_plan_(session->shape(), session->pages(), {.training = false}),
       forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
+StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
+
+PhaseTime StepRunner::between(const Moment& began, const Moment& ended) {
+  return {1e-6 * static_cast<double>(ended.wall_us - began.wall_us),
+          1e-6 * static_cast<double>(ended.cpu_us - began.cpu_us)};
+}
+
 void StepRunner::run(const TaskList& tasks) {
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kGradient) continue;
@@ -34,6 +42,7 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   const RunShape& shape = session_.shape();
   const int64_t t = shape.microbatch_tokens;
   Forward forward;
+  forward.began = Moment::now();
   forward.fractions.assign(shape.microbatches * shape.num_experts, 0.0);
   forward.prob_means = forward.fractions;
   const auto all = static_cast<double>(
@@ -67,6 +76,7 @@ Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, doubl
         break;
       case StepPiece::Then::kForwardDone:
         if (training) prepare_backward(forward, schedule);
+        forward.ended = Moment::now();
         break;
     }
   }
@@ -200,6 +210,8 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
   if (session_.shape().options.optimizer_at_end) RETURN_IF_ERROR(optimize());
+  result.forward = between(forward.began, forward.ended);
+  result.backward = between(forward.ended, Moment::now());
   return result;
 }
 

@@ -16,6 +16,11 @@
 
 namespace pagoda {
 
+// What a part of a step took: by the clock, and on all processors together.
+struct PhaseTime {
+  double wall_s = 0, cpu_s = 0;
+};
+
 struct StepResult {
   double loss = 0;       // cross-entropy, mean over the step's loss weight
   double aux_loss = 0;   // balance loss before its coefficient, mean over the tokens' microbatches
@@ -25,6 +30,8 @@ struct StepResult {
   double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
+  // The forward with the updates that were put off to it, and the rest.
+  PhaseTime forward, backward;
 };
 
 struct LossSum {
@@ -52,7 +59,12 @@ class StepRunner {
   Status settle();
 
  private:
+  struct Moment {
+    int64_t wall_us = 0, cpu_us = 0;
+    static Moment now();
+  };
   struct Forward {
+    Moment began, ended;
     double loss = 0;
     double aux_loss = 0;
     std::vector<double> shares;     // (M) of the step's tokens; padding is none
@@ -69,6 +81,7 @@ class StepRunner {
   void add_losses(const StepBatch& batch, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
+  static PhaseTime between(const Moment& began, const Moment& ended);
   StepResult finish(const Forward& forward, double learning_rate);
   Status optimize();
   void run(const TaskList& tasks);

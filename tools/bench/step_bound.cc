@@ -1,0 +1,445 @@
+// How close a step of a model that does not fit comes to what this machine allows. Not installed.
+//
+//   step_bound [DIR] [--rounds N] [--quick]   pages go to a new folder in DIR, removed at the end
+//
+// The bound of a step is the sum over its phases (the forward with the updates that were put off to
+// it; the backward) of the slowest independent resource. Both are measured in the same run, taking
+// turns with the steps:
+//   processor  seconds on all cores over the number of cores, of the same phases of the same steps
+//              with room for everything (no page moves), and what copies and checksums of the pages
+//              that move take by themselves;
+//   drive      the time of the phase's transfers when nothing else is done: the same moves through
+//              a pager of its own on devices that do nothing.
+// The optimizer alone: the updates that one step owes, paid at once, against its own bound.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/machine.h"
+#include "bench/leg.h"
+#include "offload/checksum.h"
+#include "tests/testing/random_token_run.h"
+#include "train/planned_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kWarmUpSteps = 2;
+constexpr int64_t kMicrobatchTokens = 512;
+constexpr int64_t kVocabulary = 8192;
+// 403 million parameters in 128 experts.
+constexpr const char* kModel = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 8192,
+  "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4,
+  "head_dim": 64, "intermediate_size": 1024, "moe_intermediate_size": 1024, "num_experts": 16,
+  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
+  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
+  "decoder_sparse_step": 1, "attention_bias": false})";
+
+double seconds_between(int64_t begin_us, int64_t end_us) {
+  return 1e-6 * static_cast<double>(end_us - begin_us);
+}
+
+// ---- a device that does nothing ----
+
+// Keeps the order of events and drops the work between them.
+class IdleStream final : public Stream {
+ public:
+  explicit IdleStream(std::string name) : name_(std::move(name)) {}
+  Event record() override {
+    last_ = when_all(after_);
+    after_ = {last_};
+    return last_;
+  }
+  void wait(const Event& event) override {
+    if (!event.happened()) after_.push_back(event);
+  }
+  void enqueue(std::function<void()>) override {}
+  void copy(void*, const void*, int64_t) override {}
+  ThreadPool& pool() override { return pool_; }
+  const std::string& name() const override { return name_; }
+  StreamTime time() const override { return {}; }
+  bool traced() const override { return false; }
+  void begin_span(TraceLabel) override {}
+  void end_span() override {}
+
+ private:
+  std::string name_;
+  std::vector<Event> after_;
+  Event last_;
+  ThreadPool pool_{1};
+};
+
+class IdleDevice final : public Device {
+ public:
+  explicit IdleDevice(int64_t arena_bytes) : memory_(need(HostMemory::allocate(arena_bytes))) {}
+  std::byte* arena() override { return memory_.data(); }  // never touched
+  int64_t arena_bytes() const override { return memory_.bytes(); }
+  std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind) override {
+    return std::make_unique<IdleStream>(name);
+  }
+  std::string describe() const override { return "idle"; }
+
+ private:
+  HostMemory memory_;
+};
+
+// ---- the plan of a session's steps with everything but transfers left out ----
+
+struct PhaseMoves {
+  double seconds = 0;
+  int64_t copied_bytes = 0, read_bytes = 0, written_bytes = 0;
+  int64_t checked_bytes() const { return read_bytes + written_bytes; }
+};
+
+class IdleReplay {
+ public:
+  IdleReplay(const Session& session, Storage* storage, const std::string& directory)
+      : session_(session),
+        storage_(storage),
+        file_options_{{directory}, "replayed", 1},
+        planned_(&session.shape(), &session.pages(), session.memory().classes,
+                 session.memory().state_on_device, session.options().eager_adam,
+                 Ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0))) {
+    std::vector<PageSpec> specs;
+    for (const PageTable::Page& page : session.pages().pages) {
+      specs.push_back({page.bytes, page.record, page.durable});
+    }
+    file_ = need(PageFile::create(storage, file_options_, specs));
+    Pager::Options options;
+    options.classes = session.memory().classes;
+    for (const PageTable::Class& c : session.pages().classes) {
+      options.class_bytes.push_back(c.page_bytes);
+    }
+    for (const PageTable::Page& page : session.pages().pages) {
+      options.page_class.push_back(page.slot_class);
+    }
+    for (int64_t bytes : session.memory().device_slot_bytes) {
+      devices_.push_back(std::make_unique<IdleDevice>(bytes));
+      compute_.push_back(std::make_unique<IdleStream>("compute"));
+      options.devices.push_back(devices_.back().get());
+      options.arena_offset.push_back(0);
+    }
+    pager_ = need(Pager::create(std::move(options), file_.get(), storage));
+    write_all();
+  }
+  ~IdleReplay() {
+    pager_.reset();
+    file_.reset();
+    need(PageFile::remove(storage_, file_options_));
+  }
+
+  // One step: what its forward and its backward move, and how long that takes.
+  std::pair<PhaseMoves, PhaseMoves> step(const Routing& routing) {
+    PhaseMoves forward;
+    begin_phase();
+    planned_.train(routing, [&](const StepPiece& piece) {
+      foresee(piece, *pager_);
+      run(piece.tasks);
+      if (piece.then != StepPiece::Then::kForwardDone) return;
+      forward = end_phase();
+      begin_phase();
+    });
+    return {forward, end_phase()};
+  }
+  PhaseMoves settle() {
+    begin_phase();
+    planned_.settle([&](const StepPiece& piece) { run(piece.tasks); });
+    return end_phase();
+  }
+  const Pager& pager() const { return *pager_; }
+
+ private:
+  void write_all() {
+    for (PageId page = 0; page < session_.pages().pages.size(); ++page) {
+      if (!session_.pages().pages[page].durable) continue;
+      const PageUse use = {page, Place::host(), Access::kCreate};
+      pager_->acquire({&use, 1}, host_, ++generation_);
+    }
+    need(pager_->flush());
+  }
+  void run(const TaskList& tasks) {
+    for (const Task& task : tasks) {
+      Stream& stream = task.on_host ? host_ : *compute_[task.device];
+      pager_->acquire(task.used(), stream, ++generation_);
+      for (int i = 0; i < task.num_uses; ++i) {
+        if (task.dies >> i & 1) pager_->discard(task.uses[i].page);
+      }
+    }
+  }
+  void begin_phase() {
+    before_ = pager_->counters();
+    begin_us_ = monotonic_us();
+  }
+  PhaseMoves end_phase() {
+    pager_->drain();
+    need(pager_->status());
+    const Pager::Counters& now = pager_->counters();
+    return {seconds_between(begin_us_, monotonic_us()),
+            now.upload_bytes + now.download_bytes - before_.upload_bytes - before_.download_bytes,
+            now.fetch_bytes - before_.fetch_bytes,
+            now.write_back_bytes - before_.write_back_bytes};
+  }
+
+  const Session& session_;
+  Storage* storage_;
+  PageFile::Options file_options_;
+  PlannedRun planned_;
+  std::unique_ptr<PageFile> file_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::vector<std::unique_ptr<Stream>> compute_;
+  IdleStream host_{"optimizer"};
+  std::unique_ptr<Pager> pager_;
+  uint64_t generation_ = 0;
+  Pager::Counters before_;
+  int64_t begin_us_ = 0;
+};
+
+// ---- one configuration ----
+
+struct Configuration {
+  int64_t microbatches;
+  bool eager;
+  double device;  // part of weights and state that fits on the device
+  double host;    // and in host memory
+};
+
+// Of each round.
+struct PhaseBound {
+  double processor_s = 0, drive_s = 0;
+  double seconds() const { return std::max(processor_s, drive_s); }
+};
+
+struct Row {
+  std::vector<double> step_s, resident_s, bound_s, optimizer_s, optimizer_bound_s;
+  std::vector<PhaseBound> forward, backward;
+  std::vector<PhaseTime> paged_forward, paged_backward;
+  int64_t read_bytes = 0, written_bytes = 0, copied_bytes = 0;  // of a step
+};
+
+double median(const std::vector<double>& values) {
+  return values.empty() ? 0 : quantile(values, 0.5);
+}
+
+class StepBound {
+ public:
+  StepBound(std::string directory, int rounds)
+      : directory_(std::move(directory)),
+        rounds_(rounds),
+        threads_(usable_cores()),
+        folder_(make_random_model(directory_, kModel)),
+        storage_(need(open_storage(IoKind::kAuto, directory_))),
+        replay_storage_(need(open_storage(IoKind::kAuto, directory_))) {
+    std::printf("storage: %s; %d cores\n", storage_->describe().c_str(), threads_);
+  }
+  Row run(const Configuration& configuration);
+
+ private:
+  SessionOptions options(const Configuration& configuration, bool resident) const;
+  void measure_memory(int64_t page_bytes);
+  PhaseBound bound(double cpu_s, const PhaseMoves& moves) const {
+    const double cpu = cpu_s + copy_s_ * static_cast<double>(moves.copied_bytes) +
+                       check_s_ * static_cast<double>(moves.checked_bytes());
+    return {cpu / threads_, moves.checked_bytes() > 0 ? moves.seconds : 0};
+  }
+
+  std::string directory_;
+  int rounds_, threads_;
+  HfFolder folder_;
+  std::unique_ptr<Storage> storage_, replay_storage_;
+  double copy_s_ = 0, check_s_ = 0;  // of a byte, on one core
+};
+
+SessionOptions StepBound::options(const Configuration& configuration, bool resident) const {
+  SessionOptions options;
+  options.size = {configuration.microbatches, kMicrobatchTokens, DType::kBF16, true, {}};
+  options.adam = {0.9, 0.95, 1e-8, 0.1, configuration.eager, 1.0};
+  options.threads = threads_;
+  options.directories = {directory_ + "/store"};
+  options.file_name = resident ? "resident" : "paged";
+  options.page_slots = 1;
+  options.eager_adam = configuration.eager;
+  options.device_bytes = options.host_bytes = 8 * kGiB;
+  if (resident) return options;
+  const TensorTable table = TensorTable::make(folder_.config());
+  int64_t bytes = 0;
+  for (const RecordSpec& r : table.records) {
+    bytes += r.num_elements * dtype_bytes(options.size.dtype) +
+             StateLayout(options.adam.state, options.size.dtype, r.num_elements).bytes;
+  }
+  const auto part = [&](double of) { return static_cast<int64_t>(of * static_cast<double>(bytes)); };
+  const int64_t workspace = Executor::workspace_bytes(folder_.config(), table, options.size, 0);
+  options.device_bytes = workspace + part(configuration.device);
+  options.host_bytes = part(configuration.host);
+  return options;
+}
+
+// Copies and checksums of pages that lie in no cache, on one core.
+void StepBound::measure_memory(int64_t page_bytes) {
+  constexpr int kPages = 16;
+  const HostMemory from = need(HostMemory::allocate(kPages * page_bytes));
+  const HostMemory to = need(HostMemory::allocate(kPages * page_bytes));
+  std::memset(from.data(), 1, static_cast<size_t>(from.bytes()));
+  std::memset(to.data(), 2, static_cast<size_t>(to.bytes()));
+  std::vector<double> copy_s, check_s;
+  volatile uint32_t sum = 0;
+  for (int i = 0; i < 3 * kPages; ++i) {
+    const int64_t at = i % kPages * page_bytes;
+    const int64_t begin = monotonic_us();
+    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
+    const int64_t copied = monotonic_us();
+    sum = sum + crc32c(to.data() + at, page_bytes);
+    copy_s.push_back(seconds_between(begin, copied) / static_cast<double>(page_bytes));
+    check_s.push_back(seconds_between(copied, monotonic_us()) / static_cast<double>(page_bytes));
+  }
+  copy_s_ = quantile(copy_s, 0.25);
+  check_s_ = quantile(check_s, 0.25);
+}
+
+int64_t largest_page_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.expert) bytes = std::max(bytes, c.page_bytes);
+  }
+  return bytes;
+}
+
+Row StepBound::run(const Configuration& c) {
+  RandomTokenRun resident(folder_, storage_.get(), options(c, true));
+  CHECK(resident.session().memory().state_on_device);
+  RandomTokenRun paged(folder_, storage_.get(), options(c, false));
+  IdleReplay idle(paged.session(), replay_storage_.get(), directory_ + "/replay");
+  measure_memory(largest_page_bytes(paged.session().pages()));
+  std::mt19937 random(3);
+  const StepSize& size = paged.session().options().size;
+  Row row;
+  const auto round = [&](bool measured) {
+    const StepBatch batch = random_batch(size, kVocabulary, random);
+    const StepResult here = resident.step(batch);
+    Pager& pager = paged.session().pager();
+    pager.drain();
+    const int64_t begin = monotonic_us();
+    const StepResult there = paged.step(batch);
+    pager.drain();
+    const double step_s = seconds_between(begin, monotonic_us());
+    CHECK(here.loss == there.loss, "paging changed the result");
+    const auto [forward, backward] = idle.step(here.tokens_per_expert);
+    if (!measured) return;
+    row.paged_forward.push_back(there.forward);
+    row.paged_backward.push_back(there.backward);
+    row.forward.push_back(bound(here.forward.cpu_s, forward));
+    row.backward.push_back(bound(here.backward.cpu_s, backward));
+    row.step_s.push_back(step_s);
+    row.resident_s.push_back(here.forward.wall_s + here.backward.wall_s);
+    row.bound_s.push_back(row.forward.back().seconds() + row.backward.back().seconds());
+    row.read_bytes = forward.read_bytes + backward.read_bytes;
+    row.written_bytes = forward.written_bytes + backward.written_bytes;
+    row.copied_bytes = forward.copied_bytes + backward.copied_bytes;
+  };
+  const auto optimizer_round = [&] {
+    round(false);
+    const LegTimer cpu;
+    resident.settle();
+    const double cpu_s = cpu.finish(1).cpu_seconds;
+    Pager& pager = paged.session().pager();
+    const int64_t begin = monotonic_us();
+    paged.settle();
+    pager.drain();
+    row.optimizer_s.push_back(seconds_between(begin, monotonic_us()));
+    row.optimizer_bound_s.push_back(bound(cpu_s, idle.settle()).seconds());
+  };
+  for (int i = 0; i < kWarmUpSteps; ++i) round(false);
+  for (int i = 0; i < rounds_; ++i) round(true);
+  for (int i = 0; i < (c.eager ? 0 : rounds_); ++i) optimizer_round();
+  return row;
+}
+
+void print(const Configuration& c, const Row& row) {
+  const auto part = [](const std::vector<PhaseBound>& phases, bool processor) {
+    std::vector<double> values;
+    for (const PhaseBound& p : phases) values.push_back(processor ? p.processor_s : p.drive_s);
+    return median(values);
+  };
+  const double step_s = median(row.step_s), bound_s = median(row.bound_s);
+  std::printf("%6lld  %-10s %4.0f %4.0f   %7.3f %7.3f  %5.3f   %6.3f %6.3f   %6.3f %6.3f   %7.3f   "
+              "%6.0f %6.0f %6.0f",
+              static_cast<long long>(c.microbatches * kMicrobatchTokens),
+              c.eager ? "per_expert" : "global", 100 * c.device, 100 * c.host, step_s, bound_s,
+              step_s / bound_s, part(row.forward, true), part(row.forward, false),
+              part(row.backward, true), part(row.backward, false), median(row.resident_s),
+              1e-6 * static_cast<double>(row.read_bytes),
+              1e-6 * static_cast<double>(row.written_bytes),
+              1e-6 * static_cast<double>(row.copied_bytes));
+  if (!row.optimizer_s.empty()) {
+    std::printf("   %6.3f %6.3f %6.3f", median(row.optimizer_s), median(row.optimizer_bound_s),
+                median(row.optimizer_s) / median(row.optimizer_bound_s));
+  }
+  std::printf("\n");
+  const auto time = [](const std::vector<PhaseTime>& phases, double PhaseTime::*field) {
+    std::vector<double> values;
+    for (const PhaseTime& p : phases) values.push_back(p.*field);
+    return median(values);
+  };
+  std::printf("        paged: forward %.3f s, %.3f on processors; backward %.3f s, %.3f\n",
+              time(row.paged_forward, &PhaseTime::wall_s),
+              time(row.paged_forward, &PhaseTime::cpu_s),
+              time(row.paged_backward, &PhaseTime::wall_s),
+              time(row.paged_backward, &PhaseTime::cpu_s));
+  std::fflush(stdout);
+}
+
+int measure(const std::string& parent, int rounds, bool quick, int only) {
+  const std::string directory = parent + "/step_bound";
+  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+  {
+    StepBound bound(directory, rounds);
+    std::printf("%6s  %-10s %4s %4s   %7s %7s  %5s   %6s %6s   %6s %6s   %7s   %6s %6s %6s   %s\n",
+                "tokens", "clip", "dev%", "host", "step s", "bound", "ratio", "f.cpu", "f.disk",
+                "b.cpu", "b.disk", "no page", "MB in", "out", "copied", "optimizer s, bound, ratio");
+    const std::vector<std::pair<double, double>> budgets = {
+        {0.25, 0.50}, {0.10, 0.40}, {0.15, 0.70}, {0.30, 0.80}};
+    int number = 0;
+    for (const auto& [device, host] : budgets) {
+      for (int64_t microbatches : {1, 2, 8}) {
+        for (bool eager : {false, true}) {
+          const Configuration c = {microbatches, eager, device, host};
+          if (only < 0 || number == only) print(c, bound.run(c));
+          ++number;
+        }
+      }
+      if (quick) break;
+    }
+  }
+  std::filesystem::remove_all(directory);
+  return 0;
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  std::string parent = std::filesystem::temp_directory_path();
+  int rounds = 5;
+  bool quick = false;
+  int only = -1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = std::atoi(argv[++i]);
+    } else if (std::strcmp(argv[i], "--quick") == 0) {
+      quick = true;
+    } else {
+      parent = argv[i];
+    }
+  }
+  return pagoda::measure(parent, rounds, quick, only);
+}
