@@ -459,8 +459,8 @@ class PlanMachine {
         const bool upload = move.kind == Move::Kind::kUpload;
         uploads_ += counting_ && upload && page_class_[move.page] == experts_;
       }
-      for (int i = 0; i < task.num_uses; ++i) {
-        if (task.dies >> i & 1) residency_.discard(task.uses[i].page);
+      for (const PageUse& use : uses) {
+        if (use.last) residency_.discard(use.page);
       }
     }
     residency_.check_invariants();
