@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "optim/clip.h"
 
@@ -126,13 +127,13 @@ std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   return gradient;
 }
 
-StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
+StepResult StepRunner::finish(Forward forward, double learning_rate) {
   StepResult result;
   result.loss = forward.loss;
   result.aux_loss = forward.aux_loss;
   result.learning_rate = learning_rate;
-  result.tokens_per_expert = forward.tokens_per_expert;
-  result.routing = forward.routing;
+  result.tokens_per_expert = std::move(forward.tokens_per_expert);
+  result.routing = std::move(forward.routing);
   account_.end_step(result.tokens_per_expert);
   std::vector<int64_t> touched = account_.touched();
   std::sort(touched.begin(), touched.end());
@@ -180,7 +181,7 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
   RETURN_IF_ERROR(session_.pager().status());
   RETURN_IF_ERROR(check_finite());
   add_losses(batch, forward);
-  StepResult result = finish(forward, learning_rate);
+  StepResult result = finish(std::move(forward), learning_rate);
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
   const StepPiece rest = account_.between_steps(ledger_);
@@ -195,7 +196,8 @@ Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(session_.pager().status());
   add_losses(batch, forward);
-  return LossSum{forward.loss * batch.total_weight, batch.total_weight, forward.routing};
+  return LossSum{forward.loss * batch.total_weight, batch.total_weight,
+                 std::move(forward.routing)};
 }
 
 Status StepRunner::settle() { return optimize(account_.settle(ledger_)); }

@@ -70,7 +70,7 @@ class StepRunner {
   void add_losses(const StepBatch& batch, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
-  StepResult finish(const Forward& forward, double learning_rate);
+  StepResult finish(Forward forward, double learning_rate);
   Status optimize(const StepPiece& piece);
   void run(const StepPiece& piece);
 
