@@ -24,6 +24,7 @@ struct PageUse {
   PageId page = 0;
   Place place;
   Access access = Access::kRead;
+  bool last = false;  // the content is not needed any more afterwards: whoever uses it discards it
 };
 
 }  // namespace pagoda

@@ -1,5 +1,6 @@
 #include "offload/pager.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/bytes.h"
@@ -199,6 +200,7 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
   moves_.clear();
   for (const PageUse& use : uses) count(use);
   residency_.acquire(uses, moves_, acquired_);
+  counters_.evictions = residency_.evictions();
   for (const Move& move : moves_) carry_out(move);
   Lease lease;
   lease.pager_ = this;
@@ -224,9 +226,11 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
 }
 
 void Pager::release(Lease& lease) {
+  const auto is_guess = [](const PageUse& use) { return use.access == Access::kPrefetch; };
+  if (std::all_of(lease.uses_.begin(), lease.uses_.end(), is_guess)) return;  // nothing is leased
   const Event done = lease.stream_->record();
   for (const PageUse& use : lease.uses_) {
-    if (use.access == Access::kPrefetch) continue;
+    if (is_guess(use)) continue;
     SlotState& slot =
         slot_state(use.page, place_index(use.place), residency_.slot_at(use.page, use.place));
     if (use.access == Access::kRead) {

@@ -72,10 +72,12 @@ class Pager {
   // Leases `uses` all at once for work on `stream`. `generation` becomes the version of pages that
   // are written or created.
   Lease acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation);
-  // As Residency's: what is certain to be acquired, where what is expected begins anew, and what
-  // should stay on devices.
+  // As Residency's: what is certain to be acquired, what is expected to come again, and what should
+  // stay on devices.
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void foresee_later(std::span<const PageUse> uses) { residency_.foresee_later(uses); }
   void begin_cycle() { residency_.begin_cycle(); }
+  void leave_cycle() { residency_.leave_cycle(); }
   void keep(std::span<const PageId> pages) { residency_.keep(pages); }
   void discard(PageId page);
   void set_on_disk(PageId page) { residency_.set_on_disk(page); }
@@ -94,6 +96,7 @@ class Pager {
   struct Counters {
     int64_t uses = 0;      // page uses, prefetches apart
     int64_t hits = 0;      // of them already resident
+    int64_t evictions = 0;  // copies that lost their slot to another page
     int64_t device_reads = 0;  // content needed now on a device
     int64_t device_hits = 0;   // of them there
     int64_t host_hits = 0;     // of the others in host memory

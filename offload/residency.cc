@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace pagoda {
+namespace {
+
+constexpr int64_t kLater = INT64_MAX / 4;  // no foresee() has as many uses
+
+}  // namespace
 
 void Residency::SlotSet::set_rank(int32_t slot, const Rank& rank) {
   auto node = order.extract(slots[slot].rank);
@@ -48,6 +53,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
       on_disk_(page_class_.size(), 0),
       kept_(page_class_.size(), 0),
       foreseen_(page_class_.size()),
+      later_(page_class_.size()),
       expected_(page_class_.size()) {
   for (const SlotClass& c : classes_) {
     CHECK(static_cast<int>(c.device_slots.size()) == devices_);
@@ -70,18 +76,25 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
     ++pages[c];
   }
   for (size_t c = 0; c < classes_.size(); ++c) {
-    leaves_host_.push_back(pages[c] > classes_[c].host_slots);
+    passes_host_.push_back(pages[c] > classes_[c].host_slots && classes_[c].host_slots >= 2);
   }
+}
+
+int64_t Residency::next_foreseen(PageId page, int place) const {
+  const int64_t soon = foreseen_.next_read(page, place);
+  if (soon != kNotForeseen) return soon;
+  const int64_t later = later_.next_read(page, place);
+  return later < kReplaced ? kLater + later : later;
 }
 
 Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) const {
   const SlotSet::Slot& s = slots.slots[slot];
   if (!s.used) return {Rank::kFree, s.turn, slot};
   if (kept_[s.page] && place != host()) return {Rank::kKept, s.turn, slot};
-  const int64_t foreseen = foreseen_.next_read(s.page, place);
-  if (foreseen != kNotForeseen) return {Rank::kForeseen, -foreseen, slot};
+  const int64_t foreseen = next_foreseen(s.page, place);
+  if (foreseen < kReplaced) return {Rank::kForeseen, -foreseen, slot};
   const int64_t expected = expected_.next_read(s.page, place);
-  if (expected != kNotForeseen) return {Rank::kExpected, -expected, slot};
+  if (expected < kReplaced) return {Rank::kExpected, -expected, slot};
   return {Rank::kUnforeseen, s.turn, slot};
 }
 
@@ -133,67 +146,6 @@ void Residency::begin_cycle() {
   update_ranks();
 }
 
-void Residency::foresee(std::span<const PageUse> uses) {
-  std::vector<ForeseenUse> future;
-  bool may_fetch = false;
-  for (const PageUse& use : uses) {
-    CHECK(use.page < num_pages());
-    const auto time = static_cast<int64_t>(future.size());
-    if (use.access != Access::kPrefetch) {
-      future.push_back({time, use.page, place_index(use.place), use.access});
-    }
-    may_fetch = may_fetch || leaves_host_[page_class_[use.page]];
-  }
-  if (future.empty() && foreseen_.empty()) return;
-  foreseen_.set(future);
-  update_ranks();
-  if (!may_fetch) return;
-  foreseen_.set(rehearse(uses));
-  update_ranks();
-}
-
-// The same uses with what the devices will ask of the host: before each upload a read there. What
-// devices miss depends on devices alone, so the host's choices in the rehearsal do not matter.
-std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses) {
-  // Nor does what is expected, which need not be copied.
-  Foresight expected = std::exchange(expected_, Foresight(0));
-  std::vector<ForeseenUse> cycle = std::exchange(cycle_, {});
-  Residency copy(*this);
-  expected_ = std::move(expected);
-  cycle_ = std::move(cycle);
-  copy.expected_ = Foresight(num_pages());
-  copy.cycles_ = false;
-  for (auto& places : copy.sets_) {
-    for (SlotSet& slots : places) {
-      for (SlotSet::Slot& slot : slots.slots) slot.pins = 0;  // leases will have been returned
-    }
-  }
-  std::vector<ForeseenUse> future;
-  std::vector<Move> moves;
-  std::vector<int32_t> slots;
-  for (size_t i = 0; i < uses.size(); ++i) {
-    const PageUse& use = uses[i];
-    const int place = place_index(use.place);
-    const auto time = static_cast<int64_t>(i);
-    const uint16_t c = page_class_[use.page];
-    const bool has_what_it_needs = use.access == Access::kCreate || copy.has_content(use.page);
-    // Two slots let one page up while another comes down.
-    const bool passes = leaves_host_[c] && classes_[c].host_slots >= 2 &&
-                        !copy.sets_[c][place].slots.empty();
-    if (passes && has_what_it_needs) {
-      moves.clear();
-      copy.acquire({&use, 1}, moves, slots);
-      copy.release({&use, 1});
-      for (const Move& move : moves) {
-        if (move.kind != Move::Kind::kUpload) continue;
-        future.push_back({time, move.page, host(), Access::kRead});
-      }
-    }
-    if (use.access != Access::kPrefetch) future.push_back({time, use.page, place, use.access});
-  }
-  return future;
-}
-
 void Residency::keep(std::span<const PageId> pages) {
   std::fill(kept_.begin(), kept_.end(), uint8_t{0});
   for (PageId page : pages) kept_[page] = 1;
@@ -218,10 +170,17 @@ void Residency::drop(PageId page, int place) {
   SlotSet& slots = set(page, place);
   CHECK(slots.slots[slot].pins == 0, "page %u dropped while pinned", page);
   slots.slots[slot].used = false;
+  --slots.used;
   slots.slots[slot].turn = slots.turn;
   if (slots.latest == slot) slots.latest = kNoSlot;
   slots.set_rank(slot, rank(slots, slot, place));
   slot_of(page, place) = kNoSlot;
+}
+
+void Residency::drop_elsewhere(PageId page, int place) {
+  for (int p = 0; p <= devices_; ++p) {
+    if (p != place && slot_of(page, p) != kNoSlot) drop(page, p);
+  }
 }
 
 void Residency::evict(int place, PageId page, std::vector<Move>& moves) {
@@ -234,6 +193,7 @@ void Residency::evict(int place, PageId page, std::vector<Move>& moves) {
     }
   }
   drop(page, place);
+  ++evictions_;
 }
 
 // Takes a slot for the page at `place`, evicting another page if there is no free one, and pins it
@@ -246,6 +206,7 @@ int32_t Residency::claim(PageId page, int place, std::vector<Move>& moves) {
   if (slots.slots[slot].used) evict(place, slots.slots[slot].page, moves);
   slots.slots[slot].page = page;
   slots.slots[slot].used = true;
+  ++slots.used;
   slots.slots[slot].pins = 1;
   slot_of(page, place) = slot;
   touch(page, place);
@@ -346,6 +307,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
     const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
     foreseen_.pass(use.page, place, use.access);  // and what it asked of the host just before it
+    later_.pass(use.page, place, use.access);
     go_round(use.page, place, use.access, again);
     touch(use.page, place);
     for (int p = 0; p <= devices_; ++p) update_rank(use.page, p);
@@ -353,9 +315,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
   for (const PageUse& use : uses) {
     if (!changes_content(use.access)) continue;
     on_disk_[use.page] = 0;
-    for (int p = 0; p <= devices_; ++p) {
-      if (p != place_index(use.place) && slot_of(use.page, p) != kNoSlot) drop(use.page, p);
-    }
+    drop_elsewhere(use.page, place_index(use.place));
   }
 }
 
@@ -402,9 +362,7 @@ int32_t Residency::slot_at(PageId page, Place place) const {
 }
 
 int32_t Residency::used_slots(size_t slot_class, Place place) const {
-  int32_t used = 0;
-  for (const SlotSet::Slot& slot : sets_[slot_class][place_index(place)].slots) used += slot.used;
-  return used;
+  return sets_[slot_class][place_index(place)].used;
 }
 
 void Residency::check_invariants() const {
@@ -420,6 +378,10 @@ void Residency::check_invariants() const {
     for (int p = 0; p <= devices_; ++p) {
       const SlotSet& slots = sets_[c][p];
       CHECK(slots.order.size() == slots.slots.size(), "the order lost a slot");
+      const auto used = std::count_if(slots.slots.begin(), slots.slots.end(),
+                                      [](const SlotSet::Slot& slot) { return slot.used; });
+      CHECK(slots.used == used, "%d slots are counted as used, %lld are", slots.used,
+            static_cast<long long>(used));
       for (int32_t s = 0; s < static_cast<int32_t>(slots.slots.size()); ++s) {
         const SlotSet::Slot& slot = slots.slots[s];
         CHECK(slot.pins >= 0 && slot.turn <= slots.turn);

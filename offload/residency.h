@@ -15,8 +15,8 @@
 // The victim is an unpinned slot of the class at that place, chosen in this order:
 //  1. a free slot, the one free for longest;
 //  2. a page of which no use is foreseen or expected, least recently used first (LRU);
-//  3. a page of which no use is foreseen but one expected, because the cycle (step, pass) before
-//     had it: the farthest first. Steps go round the same layers, for which LRU is the worst rule;
+//  3. a page of which no use is foreseen but one expected, because the cycle (a step) before had
+//     it: the farthest first. Steps go round the same layers, for which LRU is the worst rule;
 //  4. the page whose next foreseen use is farthest (Belady, "A study of replacement algorithms for
 //     a virtual-storage computer", 1966; with pages of one size the fewest misses, also where some
 //     uses create their page, which costs nothing, or ask for several at once);
@@ -26,8 +26,8 @@
 // are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest.
 //
 // The host is where pages pass through on their way to a device. What passes when follows from what
-// the devices will miss, so foresee() rehearses the uses on a copy of the object; host slots are
-// then chosen by what the devices will ask of them.
+// the devices will miss, so where they may miss foresee() rehearses the uses on a copy of the
+// object; host slots are then chosen by what the devices will ask of them.
 #pragma once
 
 #include <compare>
@@ -73,16 +73,22 @@ class Residency {
   // page_class[p] is the class of page p; classes[c].device_slots has one entry per device.
   Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class);
 
-  // The uses that are certain to come, in their order, in place of all that was foreseen before;
+  // The uses that are certain to come, in their order, in place of what the last call foresaw;
   // others may come between them. Each acquire() passes its own by. A future that does not come
-  // costs transfers and nothing else; foresee({}) forgets it. Takes O((n + slots) log slots) for n
-  // uses, rehearsal included, and memory for n uses; do not call it for every use.
+  // costs transfers and nothing else; foresee({}) forgets it. Takes O(n log slots + pages) for n
+  // uses now and at the last call, and O(slots) more to rehearse; memory for n uses. Do not call it
+  // for every use.
   void foresee(std::span<const PageUse> uses);
+  // Uses that are certain too, but come after all that foresee() will say until they do; in place
+  // of those of the last call. Told once, they need not be repeated.
+  void foresee_later(std::span<const PageUse> uses);
 
-  // What is not foreseen is expected to come as it came since the last call, which is then
-  // forgotten. Until the first call nothing is expected. Memory for the uses of two cycles, those
-  // of one page in a row counted once.
+  // What is not foreseen is expected to come as it came in the last cycle, which ended here or
+  // where it was left, and is then forgotten. Until the first call nothing is expected. Memory for
+  // the uses of two cycles, those of one page in a row counted once.
   void begin_cycle();
+  // What comes until the next begin_cycle() is no part of one (an evaluation between steps).
+  void leave_cycle() { cycles_ = false; }
 
   // These pages' copies on devices are victims only when nothing else is but what was used just
   // now, until the next keep().
@@ -108,8 +114,10 @@ class Residency {
   bool has_content(PageId page) const;
   bool valid_at(PageId page, Place place) const;
   int32_t slot_at(PageId page, Place place) const;  // kNoSlot when not there
-  // Slots of a class that hold a page there. Linear in slots; for traces.
+  // Slots of a class that hold a page there.
   int32_t used_slots(size_t slot_class, Place place) const;
+  // Copies that have lost their slot to another page so far.
+  int64_t evictions() const { return evictions_; }
   int devices() const { return devices_; }
   size_t num_pages() const { return page_class_.size(); }
   const std::vector<SlotClass>& classes() const { return classes_; }
@@ -138,6 +146,7 @@ class Residency {
     };
     std::vector<Slot> slots;
     std::set<Rank> order;      // of all slots
+    int32_t used = 0;          // slots that hold a page
     int32_t depth = 1;
     int64_t turn = 0;          // counts uses of another slot than the last
     int32_t latest = kNoSlot;  // slot of the last use
@@ -145,6 +154,7 @@ class Residency {
     bool just_used(const Slot& slot) const;
     int32_t next_victim() const;
     int32_t spare_slots(int32_t except) const;
+    int32_t free_slots() const { return static_cast<int32_t>(slots.size()) - used; }
   };
 
   int place_index(Place place) const;
@@ -153,13 +163,21 @@ class Residency {
   int32_t& slot_of(PageId page, int place) { return where_[page * (devices_ + 1) + place]; }
   int32_t slot_of(PageId page, int place) const { return where_[page * (devices_ + 1) + place]; }
   int host() const { return devices_; }
+  int64_t next_foreseen(PageId page, int place) const;
   Rank rank(const SlotSet& slots, int32_t slot, int place) const;
   void update_rank(PageId page, int place);
   void update_ranks();
+  void update_overdue_ranks();
+  void set_future(Foresight& foresight, std::span<const ForeseenUse> uses);
   void touch(PageId page, int place);
   bool is_latest(PageId page, int place) const;
   void go_round(PageId page, int place, Access access, bool again);
-  std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses);
+  std::vector<ForeseenUse> as_foreseen(std::span<const PageUse> uses) const;
+  std::vector<uint8_t> classes_that_may_miss(std::span<const PageUse> uses) const;
+  Residency copy_to_rehearse();
+  std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses,
+                                    const std::vector<uint8_t>& may_miss);
+  bool rehearse(const PageUse& use, std::vector<Move>& moves);
 
   int32_t place_page(const PageUse& use, int place, std::vector<Move>& moves);
   int32_t prefetch(PageId page, int place, std::vector<Move>& moves);
@@ -167,6 +185,7 @@ class Residency {
   int32_t claim(PageId page, int place, std::vector<Move>& moves);
   void evict(int place, PageId page, std::vector<Move>& moves);
   void drop(PageId page, int place);
+  void drop_elsewhere(PageId page, int place);
   void bring(PageId page, int place, std::vector<Move>& moves);
   void bring_to_host(PageId page, std::vector<Move>& moves);
   int copies(PageId page) const;
@@ -175,14 +194,17 @@ class Residency {
   std::vector<SlotClass> classes_;
   std::vector<uint16_t> page_class_;
   std::vector<std::vector<SlotSet>> sets_;  // [class][place]; places: devices, then host
-  std::vector<uint8_t> leaves_host_;        // [class] 1: has more pages than host slots
+  // [class] 1: its pages pass through the host: there are more than slots, and two slots at least,
+  // so that one page goes up while another comes down.
+  std::vector<uint8_t> passes_host_;
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]
   std::vector<uint8_t> kept_;               // [page]
-  Foresight foreseen_;
+  Foresight foreseen_, later_;
   Foresight expected_;                // of the cycle in hand
   std::vector<ForeseenUse> cycle_;    // what came in it
   bool cycles_ = false;               // whether that is recorded
+  int64_t evictions_ = 0;
 };
 
 }  // namespace pagoda

@@ -8,6 +8,7 @@
 #include "plan/memory_plan.h"
 #include "tests/testing/random_plan.h"
 #include "tests/testing/tiny_run.h"
+#include "train/batch.h"
 
 namespace pagoda {
 namespace {
@@ -36,6 +37,14 @@ Traffic operator-(const Traffic& a, const Traffic& b) {
           minus(a.write_back, b.write_back)};
 }
 
+PlannedRun planned_run(const Session& session, bool skip_untouched) {
+  return PlannedRun(&session.shape(), &session.pages(), session.memory().classes,
+                    session.memory().state_on_device, session.options().eager_adam,
+                    Ledger(skip_untouched, 0,
+                           std::vector<int64_t>(session.table().records.size(), 0)),
+                    session.options().pinned_share);
+}
+
 // Trains, and beside it plans from the routings alone; all steps in all counters must agree.
 Traffic expect_predicted(const RunConfig& config) {
   SimStorage storage(13);
@@ -44,10 +53,7 @@ Traffic expect_predicted(const RunConfig& config) {
   Trainer& trainer = **started;
   Session& session = trainer.session();
   Replay replay(&session.pages(), session.pager().residency());
-  PlannedRun planned(&session.shape(), &session.pages(), session.memory().classes,
-                     session.memory().state_on_device, session.options().eager_adam,
-                     Ledger(config.optim.untouched == UntouchedKind::kSkip, 0,
-                            std::vector<int64_t>(session.table().records.size(), 0)));
+  PlannedRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
   session.pager().drain();
   const Traffic start = counted(session.pager());
   const PageFile::Counters file_start = session.file().counters();
@@ -57,7 +63,7 @@ Traffic expect_predicted(const RunConfig& config) {
     const auto result = trainer.step();
     CHECK(result.ok(), "%s", result.status().message().c_str());
     CHECK(!result.value().skipped);
-    planned.train(result.value().tokens_per_expert, [&](const StepPiece& piece) {
+    planned.train(result.value().routing, [&](const StepPiece& piece) {
       foresee(piece, replay);
       for (const Task& task : piece.tasks) replay.place(task);
     });
@@ -104,7 +110,8 @@ TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
 
 TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
   const PlanOptions plans[] = {{.prefetch = false}, {.optimizer_at_end = true},
-                               {.whole_layers = true}};
+                               {.whole_layers = true}, {.microbatch_major = true},
+                               {false, true, true, true}};
   for (const PlanOptions& plan : plans) {
     for (int64_t devices : {1, 2}) {
       TinyRun run;
@@ -115,6 +122,63 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
       EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
       if (testing::Test::HasFailure()) return;
     }
+  }
+}
+
+TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 100 * kKiB);
+  std::optional<Traffic> of_none;
+  for (const char* pin : {"off", "25%", "100%"}) {
+    SCOPED_TRACE(pin);
+    run.new_run();
+    run.config().memory.pin = pin;
+    const Traffic moved = expect_predicted(run.config());
+    EXPECT_GT(moved.fetch.moves, 0);
+    if (!of_none) {
+      of_none = moved;
+    } else {
+      EXPECT_NE(moved, *of_none) << "what is kept changes what moves";
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// Evaluations between steps, which are no part of what is expected to come again.
+TEST(PredictedBytes, AreThoseCountedWithEvaluations) {
+  for (const bool microbatch_major : {false, true}) {
+    TinyRun run;
+    run.config().plan.microbatch_major = microbatch_major;
+    run.use_minimum_budgets();
+    SimStorage storage(13);
+    auto trainer = Trainer::start(run.config(), false, &storage).take();
+    Session& session = trainer->session();
+    Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
+    StepRunner runner(&session, &ledger, 1.0);
+    PlannedRun planned = planned_run(session, false);
+    Replay replay(&session.pages(), session.pager().residency());
+    const auto visit = [&](const StepPiece& piece) {
+      foresee(piece, replay);
+      for (const Task& task : piece.tasks) replay.place(task);
+    };
+    session.pager().drain();
+    const Traffic start = counted(session.pager());
+    for (uint64_t step = 0; step < 6; ++step) {
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      const auto batch = make_batch(trainer->data(), 4 * step, 2, 2).take();
+      planned.train(runner.train(batch, 1e-3).take().routing, visit);
+      if (step % 3 == 1) {
+        ASSERT_TRUE(runner.settle().ok());
+        planned.settle(visit);
+        planned.evaluate(runner.evaluate(batch).take().routing, visit);
+      }
+      session.pager().drain();
+      const Traffic all = counted(session.pager()) - start;
+      ASSERT_EQ(all, replay.traffic())
+          << "counted " << text(all) << "\npredicted " << text(replay.traffic());
+    }
+    EXPECT_GT(replay.traffic().fetch.moves, 0);
   }
 }
 

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <iterator>
 #include <map>
 #include <random>
 #include <set>
@@ -134,47 +136,34 @@ int belady_misses(const Trace& trace) {
   return misses;
 }
 
-// A residency of one device and one class, and the two places' histories.
-class Machine {
+// The two places' histories of the pages of one class, and what moved.
+class History {
  public:
-  Machine(int pages, const SlotClass& slots)
-      : residency_(1, {slots}, std::vector<uint16_t>(pages, 0)), slots_(slots) {
+  History(const SlotClass& slots, const std::vector<uint16_t>& page_class, uint16_t mine)
+      : page_class_(page_class), mine_(mine) {
     device_.slots = slots.device_slots[0];
     device_.depth = slots.device_depth;
     host_.slots = slots.host_slots;
     host_.depth = slots.host_depth;
-    for (PageId page = 0; page < residency_.num_pages(); ++page) residency_.set_on_disk(page);
   }
 
-  Residency& residency() { return residency_; }
+  bool has(PageId page) const { return page_class_[page] == mine_; }
 
-  void use(const PageUse& use) {
-    std::vector<Move> moves;
-    std::vector<int32_t> slots;
-    residency_.acquire({&use, 1}, moves, slots);
-    residency_.release({&use, 1});
-    residency_.check_invariants();
-    note(use, moves);
-  }
-
-  // From here on misses count, and these uses are what comes.
-  void foresee(const std::vector<PageUse>& uses) {
-    for (PageId page = 0; page < residency_.num_pages(); ++page) {
-      if (residency_.valid_at(page, kDevice)) device_.start.insert(page);
-      if (residency_.valid_at(page, Place::host())) host_.start.insert(page);
+  // From here on misses count.
+  void start(const Residency& residency) {
+    for (PageId page = 0; page < residency.num_pages(); ++page) {
+      if (!has(page)) continue;
+      if (residency.valid_at(page, kDevice)) device_.start.insert(page);
+      if (residency.valid_at(page, Place::host())) host_.start.insert(page);
     }
     counting_ = true;
-    residency_.foresee(uses);
-    residency_.check_invariants();
   }
 
-  const Trace& device() const { return device_; }
-  const Trace& host() const { return host_; }
-  int uploads() const { return uploads_; }
-  int fetches() const { return fetches_; }
-
- private:
-  void note(const PageUse& use, const std::vector<Move>& moves) {
+  // A use of one of its pages, the only one of an acquire that made these moves.
+  void note(const PageUse& use, const std::vector<Move>& all_moves) {
+    std::vector<Move> moves;
+    std::copy_if(all_moves.begin(), all_moves.end(), std::back_inserter(moves),
+                 [&](const Move& move) { return has(move.page); });
     // A page that is in the host already and goes up from there is held meanwhile.
     PageId held = kNobody;
     for (const Move& move : moves) {
@@ -191,19 +180,65 @@ class Machine {
     const bool on_device = use.place == kDevice;
     const auto kind = use.access == Access::kCreate ? Happening::kCreate : Happening::kRead;
     add(on_device ? device_ : host_, {kind, use.page});
-    if (changes_content(use.access)) {
-      add(on_device ? host_ : device_, {Happening::kReplaced, use.page});
-    }
+    const bool void_elsewhere = changes_content(use.access) || use.last;
+    if (void_elsewhere) add(on_device ? host_ : device_, {Happening::kReplaced, use.page});
+    if (use.last) add(on_device ? device_ : host_, {Happening::kReplaced, use.page});
   }
+
+  const Trace& device() const { return device_; }
+  const Trace& host() const { return host_; }
+  int uploads() const { return uploads_; }
+  int fetches() const { return fetches_; }
+
+ private:
   void add(Trace& trace, const Happening& h) {
     (counting_ ? trace.counted : trace.before).push_back(h);
   }
 
-  Residency residency_;
-  SlotClass slots_;
+  const std::vector<uint16_t>& page_class_;
+  uint16_t mine_;
   Trace device_, host_;
   bool counting_ = false;
   int uploads_ = 0, fetches_ = 0;
+};
+
+// A residency of one device and one class.
+class Machine {
+ public:
+  Machine(int pages, const SlotClass& slots)
+      : page_class_(pages, 0),
+        residency_(1, {slots}, page_class_),
+        history_(slots, page_class_, 0) {
+    for (PageId page = 0; page < residency_.num_pages(); ++page) residency_.set_on_disk(page);
+  }
+
+  Residency& residency() { return residency_; }
+
+  void use(const PageUse& use) {
+    std::vector<Move> moves;
+    std::vector<int32_t> slots;
+    residency_.acquire({&use, 1}, moves, slots);
+    residency_.release({&use, 1});
+    residency_.check_invariants();
+    history_.note(use, moves);
+  }
+
+  // From here on misses count, and these uses are what comes.
+  void foresee(const std::vector<PageUse>& uses) {
+    history_.start(residency_);
+    residency_.foresee(uses);
+    residency_.check_invariants();
+  }
+
+  const Trace& device() const { return history_.device(); }
+  const Trace& host() const { return history_.host(); }
+  int uploads() const { return history_.uploads(); }
+  int fetches() const { return history_.fetches(); }
+
+ private:
+  std::vector<uint16_t> page_class_;
+  Residency residency_;
+  History history_;
 };
 
 struct Dice {
@@ -423,13 +458,14 @@ TEST(Residency, KeptPagesStayWhileThereIsAnother) {
   EXPECT_FALSE(machine.residency().valid_at(1, kDevice));
 }
 
-// A residency of a plan's pages, and the device's history of expert weights.
+// A residency of a plan's pages, with a history of each class.
 class PlanMachine {
  public:
-  PlanMachine(const PageTable& pages, uint16_t experts, const std::vector<SlotClass>& classes)
-      : experts_(experts), page_class_(classes_of(pages)), residency_(1, classes, page_class_) {
-    trace_.slots = classes[experts].device_slots[0];
-    trace_.depth = classes[experts].device_depth;
+  PlanMachine(const PageTable& pages, const std::vector<SlotClass>& classes)
+      : page_class_(classes_of(pages)), residency_(1, classes, page_class_) {
+    for (size_t c = 0; c < classes.size(); ++c) {
+      histories_.emplace_back(classes[c], page_class_, static_cast<uint16_t>(c));
+    }
     for (PageId p = 0; p < pages.pages.size(); ++p) {
       if (pages.pages[p].durable) residency_.set_on_disk(p);
     }
@@ -439,35 +475,25 @@ class PlanMachine {
   void foresee(const TaskList& tasks) {
     std::vector<PageUse> uses;
     add_uses(tasks, uses);
+    for (History& history : histories_) history.start(residency_);
     residency_.foresee(uses);
-    for (PageId p = 0; p < page_class_.size(); ++p) {
-      const bool here = page_class_[p] == experts_ && residency_.valid_at(p, kDevice);
-      if (here) trace_.start.insert(p);
-    }
-    counting_ = true;
   }
 
   void run(const TaskList& tasks) {
     for (const Task& task : tasks) {
-      const std::span<const PageUse> uses(task.uses.data(), task.num_uses);
       std::vector<Move> moves;
       std::vector<int32_t> slots;
-      residency_.acquire(uses, moves, slots);
-      residency_.release(uses);
-      for (const PageUse& use : uses) note(use);
-      for (const Move& move : moves) {
-        const bool upload = move.kind == Move::Kind::kUpload;
-        uploads_ += counting_ && upload && page_class_[move.page] == experts_;
-      }
-      for (int i = 0; i < task.num_uses; ++i) {
-        if (task.dies >> i & 1) residency_.discard(task.uses[i].page);
+      residency_.acquire(task.used(), moves, slots);
+      residency_.release(task.used());
+      for (const PageUse& use : task.used()) histories_[page_class_[use.page]].note(use, moves);
+      for (const PageUse& use : task.used()) {
+        if (use.last) residency_.discard(use.page);
       }
     }
     residency_.check_invariants();
   }
 
-  const Trace& trace() const { return trace_; }
-  int uploads() const { return uploads_; }
+  const std::vector<History>& histories() const { return histories_; }
 
  private:
   static std::vector<uint16_t> classes_of(const PageTable& pages) {
@@ -475,17 +501,10 @@ class PlanMachine {
     for (const PageTable::Page& page : pages.pages) classes.push_back(page.slot_class);
     return classes;
   }
-  void note(const PageUse& use) {
-    if (page_class_[use.page] != experts_ || use.place != kDevice) return;
-    (counting_ ? trace_.counted : trace_.before).push_back({Happening::kRead, use.page});
-  }
 
-  uint16_t experts_;
   std::vector<uint16_t> page_class_;
   Residency residency_;
-  Trace trace_;
-  bool counting_ = false;
-  int uploads_ = 0;
+  std::vector<History> histories_;
 };
 
 RunShape shape_with_experts() {
@@ -508,20 +527,11 @@ RunShape shape_with_experts() {
   return shape;
 }
 
-// The backward of a real plan, experts skipped, blocks of rows, gradients and activations beside
-// the weights: uploads of expert weights are the fewest.
-TEST(Residency, BackwardOfAPlanMissesTheMinimum) {
-  const RunShape shape = shape_with_experts();
-  const PageTable pages(shape);
-  const uint16_t experts = pages.pages[pages.weights(shape.expert(0, 0))].slot_class;
-  const StepPlan plan(shape, pages, {});
-  for (uint32_t seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
-    Dice dice(seed);
-    std::vector<SlotClass> classes(pages.classes.size(), SlotClass{{8}, 8, 1 + dice.pick(3), 3});
-    classes[experts].device_slots = {4 + dice.pick(28)};
+// The forward of a real plan as far as it is resolved, and its backward.
+struct PlannedStep {
+  PlannedStep(const StepPlan& plan, Dice& dice) {
+    const RunShape& shape = plan.shape();
     std::vector<std::vector<int64_t>> tokens(4, std::vector<int64_t>(12, 0));
-    TaskList forward, backward;
     plan.embed(StepPlan::kAll, forward);
     for (int64_t l = 0; l < 4; ++l) {
       for (int64_t& count : tokens[l]) count = dice.pick(3) == 0 ? 0 : 1 + dice.pick(150);
@@ -530,12 +540,122 @@ TEST(Residency, BackwardOfAPlanMissesTheMinimum) {
     }
     plan.head(forward);
     for (int64_t l = 3; l >= 0; --l) plan.backward_layer(l, tokens[l], backward);
-    PlanMachine machine(pages, experts, classes);
-    machine.run(forward);
-    machine.foresee(backward);
-    machine.run(backward);
-    EXPECT_EQ(machine.uploads(), belady_misses(machine.trace()));
   }
+  TaskList forward, backward;
+};
+
+// The backward of a real plan, experts skipped, blocks of rows, gradients that leave, activations
+// that die, optimizer work on the host in it or not: what devices miss is the fewest in every class
+// of pages, and so is what the host fetches from disk for what the devices ask of it.
+TEST(Residency, BackwardOfAPlanMissesTheMinimum) {
+  const RunShape shape = shape_with_experts();
+  const PageTable pages(shape);
+  const uint16_t experts = pages.pages[pages.weights(shape.expert(0, 0))].slot_class;
+  int missed[2] = {0, 0}, fetched[2] = {0, 0};
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    Dice dice(seed);
+    const bool eager = seed % 2 == 0;
+    std::vector<SlotClass> classes;
+    for (size_t c = 0; c < pages.classes.size(); ++c) {
+      classes.push_back({{4 + dice.pick(4)}, 5 + dice.pick(8), 1 + dice.pick(3), 1 + dice.pick(3)});
+    }
+    classes[experts].device_slots = {4 + dice.pick(28)};
+    const StepPlan plan(shape, pages, {.eager_adam = eager});
+    const PlannedStep step(plan, dice);
+    PlanMachine machine(pages, classes);
+    machine.run(step.forward);
+    machine.foresee(step.backward);
+    machine.run(step.backward);
+    for (size_t c = 0; c < classes.size(); ++c) {
+      SCOPED_TRACE(testing::Message() << "class " << c << " of kind "
+                                      << static_cast<int>(pages.classes[c].kind));
+      const History& history = machine.histories()[c];
+      EXPECT_EQ(history.uploads(), belady_misses(history.device()));
+      EXPECT_EQ(history.fetches(), belady_misses(history.host()));
+      missed[eager] += history.uploads();
+      fetched[eager] += history.fetches();
+    }
+  }
+  for (const bool eager : {false, true}) {
+    EXPECT_GT(missed[eager], 500);
+    EXPECT_GT(fetched[eager], 300);
+  }
+}
+
+// Fewest fetches over all choices of victims on the device and in the host together, of reads on a
+// device with depths of 1; first_uploads: of those with the fewest uploads.
+int fewest_fetches(const Machine& machine, const std::vector<PageUse>& uses, bool first_uploads) {
+  using Pages = uint32_t;  // a bit each
+  const auto bits = [](const std::set<PageId>& pages) {
+    Pages all = 0;
+    for (PageId page : pages) all |= Pages{1} << page;
+    return all;
+  };
+  // With the page in, all that may be resident then.
+  const auto with = [](Pages resident, PageId page, int slots) {
+    std::vector<Pages> next;
+    const Pages in = resident | Pages{1} << page;
+    if (std::popcount(in) <= slots) return std::vector<Pages>{in};
+    for (PageId out = 0; out < 32; ++out) {
+      if (out != page && (in >> out & 1) != 0) next.push_back(in & ~(Pages{1} << out));
+    }
+    return next;
+  };
+  const int upload = first_uploads ? 1000 : 0;
+  std::map<std::pair<Pages, Pages>, int> reached{
+      {{bits(machine.device().start), bits(machine.host().start)}, 0}};
+  for (const PageUse& use : uses) {
+    std::map<std::pair<Pages, Pages>, int> next;
+    const auto reach = [&](Pages device, Pages host, int cost) {
+      const auto [at, fresh] = next.try_emplace({device, host}, cost);
+      if (!fresh) at->second = std::min(at->second, cost);
+    };
+    for (const auto& [at, cost] : reached) {
+      const auto [device, host] = at;
+      if ((device >> use.page & 1) != 0) {
+        reach(device, host, cost);
+        continue;
+      }
+      const bool here = (host >> use.page & 1) != 0;
+      const auto hosts = here ? std::vector{host} : with(host, use.page, machine.host().slots);
+      for (Pages up : with(device, use.page, machine.device().slots)) {
+        for (Pages in : hosts) reach(up, in, cost + upload + (here ? 0 : 1));
+      }
+    }
+    reached = std::move(next);
+  }
+  int fewest = INT32_MAX;
+  for (const auto& [at, cost] : reached) fewest = std::min(fewest, cost);
+  return first_uploads ? fewest % 1000 : fewest;
+}
+
+// The host's fetches are the fewest for what the devices ask. Were the device's victims chosen for
+// the host's sake, there would be fewer: on these small instances we fetch 1.044 times the fewest
+// that go with the fewest uploads, and 1.086 times the fewest of all, for which the device misses
+// more than it must.
+TEST(Residency, FetchesBesideTheFewestOfBothPlacesTogether) {
+  int ours = 0, with_fewest_uploads = 0, fewest = 0;
+  for (uint32_t seed = 1; seed <= 1500; ++seed) {
+    Dice dice(seed);
+    const int pages = 4 + dice.pick(3);
+    SlotClass slots{{1 + dice.pick(3)}, 2 + dice.pick(3), 1, 1};
+    Machine machine(pages, slots);
+    for (const PageUse& use : random_uses(dice, 8, pages, Mix::kReads)) machine.use(use);
+    const auto future = random_uses(dice, 16, pages, Mix::kReads);
+    machine.foresee(future);
+    for (const PageUse& use : future) machine.use(use);
+    const int lexical = fewest_fetches(machine, future, true);
+    const int joint = fewest_fetches(machine, future, false);
+    ASSERT_LE(joint, lexical) << "seed " << seed;
+    ASSERT_LE(lexical, machine.fetches()) << "seed " << seed;
+    ours += machine.fetches();
+    with_fewest_uploads += lexical;
+    fewest += joint;
+  }
+  EXPECT_GT(fewest, 2000);
+  EXPECT_LE(ours, 1.05 * with_fewest_uploads);
+  EXPECT_LE(ours, 1.09 * fewest);
 }
 
 }  // namespace

@@ -81,6 +81,7 @@ std::vector<PageUse> random_future(Trial& trial, const Residency& residency, int
   for (int n = trial.pick(12); n > 0; --n) {
     for (PageUse use : random_uses(trial, residency, devices)) {
       if (trial.pick(8) == 0) use.access = Access::kRead;
+      use.last = trial.pick(8) == 0;  // which need not come true
       future.push_back(use);
     }
   }
@@ -105,7 +106,7 @@ void run_trial(uint32_t seed, bool* paged) {
   for (int64_t version = 1; version <= 400; ++version) {
     const PageId page = static_cast<PageId>(trial.pick(static_cast<int>(pages)));
     std::vector<Move> moves;
-    const int action = trial.pick(23);
+    const int action = trial.pick(25);
     if (action == 0) {
       residency.discard(page);
     } else if (action == 20) {
@@ -114,6 +115,10 @@ void run_trial(uint32_t seed, bool* paged) {
       residency.keep({&page, 1});
     } else if (action == 22) {
       residency.begin_cycle();
+    } else if (action == 23) {
+      residency.foresee_later(random_future(trial, residency, devices));
+    } else if (action == 24) {
+      residency.leave_cycle();
     } else if (action == 1 && residency.has_content(page)) {
       residency.flush(page, moves);
       for (const Move& move : moves) model.carry_out(move);
@@ -124,8 +129,9 @@ void run_trial(uint32_t seed, bool* paged) {
       residency.acquire(uses, moves, slots);
       for (const Move& move : moves) model.carry_out(move);
       for (size_t i = 0; i < uses.size(); ++i) {
-        const bool guess = uses[i].access == Access::kPrefetch;  // not pinned: may be gone again
-        if (guess && !residency.valid_at(uses[i].page, uses[i].place)) continue;
+        // A guess may have found no room, and is not pinned, so it may be gone again.
+        const bool there = slots[i] != kNoSlot && residency.valid_at(uses[i].page, uses[i].place);
+        if (uses[i].access == Access::kPrefetch && !there) continue;
         model.use(uses[i], slots[i], version);
       }
       residency.release(uses);

@@ -23,6 +23,7 @@ constexpr int64_t kHeaderBytes = 4096;
 struct Mode {
   bool eager = false;
   bool skip_untouched = false;
+  double pinned_share = 0;
   PlanOptions options;
 };
 
@@ -45,7 +46,8 @@ struct Case {
     budget.host_bytes = between(roomy->min_host_bytes, host_all);
     memory = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
     run = std::make_unique<PlannedRun>(&shape, &pages, memory.classes, memory.state_on_device,
-                                       mode.eager, Ledger(mode.skip_untouched, 0, steps()));
+                                       mode.eager, Ledger(mode.skip_untouched, 0, steps()),
+                                       mode.pinned_share);
   }
   static RunShape with_options(RunShape shape, const PlanOptions& options) {
     shape.options = options;
@@ -116,6 +118,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     mode.options.optimizer_at_end = random() % 4 == 0;
     mode.options.whole_layers = random() % 4 == 0;
     mode.options.microbatch_major = random() % 4 == 0;
+    mode.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     Case c(random, devices, mode, rooms[random() % 5]);
@@ -139,7 +142,9 @@ TEST(Validator, GenerationKeepsEveryRule) {
     for (int pass = 0; pass < 5; ++pass) {
       validator.begin_step();
       StepSchedule schedule(&plan, nullptr, &forecast, StepSchedule::Extent::kForward);
-      walk(schedule, random_routing(random, one), [&](const StepPiece& piece) {
+      const Routing routing = random_routing(random, one);
+      const auto routing_of = [&](int64_t layer, int64_t) { return routing[0][layer]; };
+      walk(schedule, routing_of, [&](const StepPiece& piece) {
         foresee(piece, replay);
         for (const Task& task : piece.tasks) {
           const PlacedTask placed = place(replay, task);
@@ -168,14 +173,14 @@ struct Recorded {
              made->shape.microbatches < 2);
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
-      Routing routing(made->shape.num_layers);
+      std::vector<std::vector<int64_t>> layers(made->shape.num_layers);
       for (int64_t l = 0; l < made->shape.num_layers; ++l) {
         if (!made->shape.is_moe[l]) continue;
-        routing[l].assign(made->shape.num_experts, 2 * made->shape.row_block - 1);
-        routing[l][static_cast<size_t>(step)] = 0;
+        layers[l].assign(made->shape.num_experts, 2 * made->shape.row_block - 1);
+        layers[l][static_cast<size_t>(step)] = 0;
       }
       std::vector<PlacedTask>& placed = steps.emplace_back();
-      made->run->train(routing, [&](const StepPiece& piece) {
+      made->run->train({layers}, [&](const StepPiece& piece) {
         for (const Task& task : piece.tasks) placed.push_back(place(replay, task));
       });
     }
@@ -323,15 +328,14 @@ TEST(Validator, SeesWeightsReadTwice) {
     const TaskKind kind = phase == Phase::kForward ? TaskKind::kExpert : TaskKind::kExpertBackward;
     std::optional<Task> first;
     validator.begin_step();
-    Routing routing(c->shape.num_layers, std::vector<int64_t>(c->shape.num_experts, 1));
-    c->run->train(routing, [&](const StepPiece& piece) {
+    const std::vector layers(c->shape.num_layers, std::vector<int64_t>(c->shape.num_experts, 1));
+    c->run->train({layers}, [&](const StepPiece& piece) {
       for (const Task& task : piece.tasks) {
         Task twice = task;
         if (task.kind == kind && first && task.layer == first->layer && task.expert == 3) {
           twice.kind = TaskKind::kBring;
           twice.uses[0] = first->uses[0];
           twice.num_uses = 1;
-          twice.dies = 0;
           const PlacedTask placed = place(replay, twice);
           validator.check(twice, placed.moves, placed.slots);
         }
@@ -354,7 +358,7 @@ TEST(Validator, SeesGradientsMadeOrConsumedTwiceOrNever) {
                   [](Steps& steps) { repeat(steps, find(steps, of_kind(TaskKind::kGradient), 2)); },
                   eager);
     expect_broken(PlanRule::kGradientOnce, "not given up", [](Steps& steps) {
-      steps[1][find(steps, consumes, 1)].task.dies = 0;
+      steps[1][find(steps, consumes, 1)].task.uses[2].last = false;
     }, eager);
     expect_broken(PlanRule::kGradientOnce, "consumed twice",
                   [](Steps& steps) { repeat(steps, find(steps, consumes, 1)); },
@@ -370,14 +374,12 @@ TEST(Validator, SeesStateUsedTwice) {
     const size_t i = find(steps, of_kind(TaskKind::kAdam));
     repeat(steps, i);
     steps[1][i + 1].task.num_uses = 2;
-    steps[1][i + 1].task.dies = 0;
   });
   expect_broken(PlanRule::kStateOnce, "read by something else", [](Steps& steps) {
     const size_t i = find(steps, of_kind(TaskKind::kAdam));
     repeat(steps, i);
     steps[1][i + 1].task.kind = TaskKind::kBring;
     steps[1][i + 1].task.num_uses = 2;
-    steps[1][i + 1].task.dies = 0;
   });
 }
 

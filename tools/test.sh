@@ -22,7 +22,7 @@ asan_tests=(
   residency_test residency_minimum_test pager_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test text_stream_test generation_test bench_test
-  root_promise_test step_trace_test trainer_fault_test
+  root_promise_test root_promise_table_test step_trace_test trainer_fault_test
   predicted_bytes_test validator_test simulator_test
 )
 # ThreadSanitizer: what has threads.
@@ -32,7 +32,8 @@ tsan_tests=(
   pager_test checkpoint_test tokenizer_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test generation_test bench_test
-  root_promise_test step_trace_test trainer_fault_test exactly_once_test predicted_bytes_test
+  root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
+  predicted_bytes_test
 )
 
 jobs=$(nproc)

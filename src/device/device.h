@@ -44,8 +44,6 @@ class Event {
   // Runs `then` once the event has happened: at once when it already has, else on the signalling
   // thread, which it must not block.
   void when_happened(std::function<void()> then) const;
-  // What held it up. REQUIRES: it has happened.
-  Delays delays() const;
   // The delays of `own` work that could begin when this happened. REQUIRES: it has happened.
   Delays followed_by(WorkKind own) const;
 

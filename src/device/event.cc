@@ -43,11 +43,6 @@ void Event::when_happened(std::function<void()> then) const {
   state_->when_happened([then = std::move(then)](const Delays&) { then(); });
 }
 
-Delays Event::delays() const {
-  CHECK(happened());
-  return state_ ? state_->delays : Delays();
-}
-
 Delays Event::followed_by(WorkKind own) const {
   CHECK(happened());
   return state_ ? Delays(own, state_->happened_us, state_->delays) : Delays(own);

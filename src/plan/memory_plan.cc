@@ -32,9 +32,11 @@ TaskList whole_step(const StepPlan& plan) {
   StepSchedule schedule(
       &plan, training ? &debts : nullptr, nullptr,
       training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
-  const std::vector<int64_t> one_each(shape.num_experts, 1);
+  const auto one_each = [&](int64_t, int64_t) {
+    return std::vector<int64_t>(shape.num_experts, 1);
+  };
   TaskList tasks;
-  walk(schedule, std::vector(shape.num_layers, one_each), [&](const StepPiece& piece) {
+  walk(schedule, one_each, [&](const StepPiece& piece) {
     for (const Task& task : piece.tasks) {
       if (task.kind == TaskKind::kAdam) debts.pay(task.record);
       tasks.push_back(task);

@@ -37,6 +37,20 @@ std::vector<Load> hot_experts(const RunShape& shape, int device,
   return hot;
 }
 
+// Slots that are not to be kept: transfers take turns in them, or a whole layer comes up in them.
+int64_t slots_in_turn(const RunShape& shape, int device, const SlotClass& room) {
+  if (!shape.options.whole_layers) return room.device_depth;
+  int64_t most = room.device_depth;
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    int64_t experts = 0;
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      experts += shape.records[shape.expert(l, e)].device == device;
+    }
+    most = std::max(most, experts);
+  }
+  return most;
+}
+
 }  // namespace
 
 std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages,
@@ -49,7 +63,8 @@ std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages
     if (hot.empty()) continue;
     // Experts are of one size, so their weights are of one class.
     const SlotClass& room = slots[pages.pages[pages.weights(hot.front().record)].slot_class];
-    keep_hottest(hot, std::max(0, room.device_slots[d] - room.device_depth));
+    const int64_t most = room.device_slots[d] - slots_in_turn(shape, d, room);
+    keep_hottest(hot, std::max<int64_t>(0, most));
     for (const Load& load : hot) kept.push_back(pages.weights(load.record));
   }
   return kept;

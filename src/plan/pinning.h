@@ -17,8 +17,8 @@ namespace pagoda {
 
 // The weight pages to keep: of each MoE layer the `fraction` (rounded down) of each device's
 // experts with the most tokens, at least one token; of those, while a device has not room for all
-// beside the slots that transfers take turns in, the ones with the most tokens again. Equal counts:
-// the lower record first.
+// beside the slots that transfers take turns in (or that a whole layer comes up in), the ones with
+// the most tokens again. Equal counts: the lower record first.
 // tokens_per_expert: [layer][num_experts], empty for dense layers.
 std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages,
                                    const std::vector<SlotClass>& slots,

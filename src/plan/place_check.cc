@@ -108,7 +108,7 @@ void PlaceCheck::check(const Task& task, std::span<const Move> moves,
     }
   }
   for (size_t i = 0; i < task.num_uses; ++i) {
-    if (task.dies >> i & 1) discard(task.uses[i].page);
+    if (task.uses[i].last) discard(task.uses[i].page);
   }
 }
 

@@ -78,8 +78,8 @@ Replay::Placed Replay::place(const Task& task) {
     note(move.page);
   }
   for (const PageUse& use : task.used()) note(use.page);
-  for (int i = 0; i < task.num_uses; ++i) {
-    if (task.dies >> i & 1) discard(task.uses[i].page);
+  for (const PageUse& use : task.used()) {
+    if (use.last) discard(use.page);
   }
   return {moves_, slots_};
 }

@@ -35,7 +35,9 @@ class Replay {
 
   // As Residency's.
   void begin_cycle() { residency_.begin_cycle(); }
+  void leave_cycle() { residency_.leave_cycle(); }
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void foresee_later(std::span<const PageUse> uses) { residency_.foresee_later(uses); }
   void keep(std::span<const PageId> pages) { residency_.keep(pages); }
 
   // Until the next call.

@@ -1,5 +1,7 @@
 #include "plan/step_schedule.h"
 
+#include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/check.h"
@@ -13,6 +15,17 @@ void pay(const StepPlan& plan, const Debts& debts, int64_t record, TaskList& tas
 }
 
 }  // namespace
+
+std::vector<int64_t> tokens_per_expert(const Routing& routing, int64_t layer, int64_t microbatch) {
+  const int64_t turns = static_cast<int64_t>(routing.size());
+  CHECK(turns > std::max<int64_t>(microbatch, 0), "routing of %lld turns", (long long)turns);
+  if (microbatch != StepPlan::kAll) return routing[microbatch][layer];
+  std::vector<int64_t> sum(routing[0][layer].size(), 0);
+  for (const auto& layers : routing) {
+    std::transform(sum.begin(), sum.end(), layers[layer].begin(), sum.begin(), std::plus<>());
+  }
+  return sum;
+}
 
 void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
              TaskList& tasks) {
@@ -28,11 +41,12 @@ void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks) {
   }
 }
 
-void walk(StepSchedule& schedule, const std::vector<std::vector<int64_t>>& tokens_per_expert,
+void walk(StepSchedule& schedule, const RoutingOf& routing_of,
           const std::function<void(const StepPiece&)>& visit) {
   for (StepPiece piece; schedule.next(piece);) {
     visit(piece);
-    if (piece.then == StepPiece::Then::kResolve) schedule.resolve(tokens_per_expert[piece.layer]);
+    if (piece.then != StepPiece::Then::kResolve) continue;
+    schedule.resolve(routing_of(piece.layer, piece.microbatch));
   }
 }
 
@@ -64,7 +78,7 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
   const bool last = layer_ + 1 == shape.num_layers;
   const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
-  if (first_time()) pay_due_records(next, after);
+  if (turn() == 0) pay_due_records(next, after);
   if (shape.is_moe[layer_] && shape.options.prefetch) {
     if (shape.options.whole_layers) {
       std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
@@ -76,7 +90,8 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   }
   plan_.forward_layer(layer_, microbatch_, pending_);
   piece.tasks.swap(pending_);
-  foresee_forward(after, piece);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  if (begins()) foresee_debts(after, piece);
   if (!shape.is_moe[layer_]) return end_layer();
   piece.then = StepPiece::Then::kResolve;
   piece.layer = layer_;
@@ -105,20 +120,20 @@ void StepSchedule::resolve(std::span<const int64_t> tokens_per_expert) {
     if (tokens_per_expert[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
   }
   plan_.forward_experts(layer_, microbatch_, tokens_per_expert, pending_);
+  routing_.resize(turn() + 1, std::vector<std::vector<int64_t>>(shape.num_layers));
+  routing_[turn()][layer_].assign(tokens_per_expert.begin(), tokens_per_expert.end());
   std::vector<int64_t>& sum = tokens_per_expert_[layer_];
   sum.resize(tokens_per_expert.size(), 0);
   for (size_t e = 0; e < sum.size(); ++e) sum[e] += tokens_per_expert[e];
   end_layer();
 }
 
-// The piece, and the optimizer's work on records from first_record on, which is owed already.
-void StepSchedule::foresee_forward(int64_t first_record, StepPiece& piece) const {
+// The optimizer's work on records from first_record on, which is owed already.
+void StepSchedule::foresee_debts(int64_t first_record, StepPiece& piece) const {
   const auto end = static_cast<int64_t>(plan_.shape().records.size());
   TaskList later;
   if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, end, later);
-  piece.foreseen.emplace();
-  add_uses(piece.tasks, *piece.foreseen);
-  add_uses(later, *piece.foreseen);
+  add_uses(later, piece.foreseen_later.emplace());
 }
 
 // All routing is known, so all that follows the piece is.
@@ -133,21 +148,26 @@ void StepSchedule::foresee_rest(StepPiece& piece) const {
 bool StepSchedule::next(StepPiece& piece) {
   CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
   piece = {};
-  piece.first = at_ == At::kLayer && layer_ == 0 && first_time();
+  const bool step = extent_ == Extent::kStep;
+  if (begins()) {
+    const bool of_steps = step || !plan_.shape().training;
+    piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kApart;
+    piece.kept = std::exchange(kept_, std::nullopt);
+  }
   switch (at_) {
     case At::kRouting:
     case At::kEnd: return false;
     case At::kLayer: begin_layer(piece); return true;
     case At::kLayersEnd:
       piece.tasks.swap(pending_);
-      piece.then = StepPiece::Then::kLayersDone;
+      if (step) piece.then = StepPiece::Then::kLayersDone;
       at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
       foresee_rest(piece);
       return true;
     case At::kHead:
       plan_.head(piece.tasks);
-      piece.then = StepPiece::Then::kForwardDone;
-      at_ = extent_ == Extent::kForward ? At::kEnd : At::kBackward;
+      if (step) piece.then = StepPiece::Then::kForwardDone;
+      at_ = step ? At::kBackward : At::kEnd;
       return true;
     case At::kBackward:
       --layer_;

@@ -19,6 +19,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "plan/debts.h"
@@ -27,28 +28,49 @@
 
 namespace pagoda {
 
+// What routing chose in a step, turn by turn: all microbatches together are one; a forward that
+// takes them one after another has one for each. [turn][layer][num_experts], empty for dense
+// layers.
+using Routing = std::vector<std::vector<std::vector<int64_t>>>;
+
+// Tokens of each expert of a microbatch, or of all together (StepPlan::kAll): summed over the
+// turns. (num_experts)
+std::vector<int64_t> tokens_per_expert(const Routing& routing, int64_t layer, int64_t microbatch);
+
 struct StepPiece {
   // What the schedule, or what runs it, must learn between these tasks and the next.
   enum class Then : uint8_t {
     kGoOn,
     kResolve,      // what the routing of `layer` chose for `microbatch`: resolve()
+    // Of a step:
     kLayersDone,   // no gradient waits any more: a new update may begin, its gradients follow
     kForwardDone,  // the balance loss's gradient, which the backward reads
+  };
+  enum class Cycle : uint8_t {
+    kGoesOn,
+    kBegins,  // a step, like the one before; or a pass, where there is nothing but passes
+    kApart,   // what comes between steps
   };
   TaskList tasks;
   Then then = Then::kGoOn;
   int64_t layer = -1;       // kResolve
   int64_t microbatch = -1;  // kResolve; StepPlan::kAll: of all together
-  bool first = false;  // of its pass
+  // What a residency should know (offload/residency.h). Nothing: as was said before.
+  Cycle cycle = Cycle::kGoesOn;
+  std::optional<std::vector<PageId>> kept;
   // Uses of pages that are certain to come, these tasks' first; prefetches among them, which a
-  // residency passes by. Nothing: as was foreseen before.
+  // residency passes by.
   std::optional<std::vector<PageUse>> foreseen;
+  std::optional<std::vector<PageUse>> foreseen_later;  // after those of this pass's pieces
 };
 
 // Tells a residency, or the pager that has one, what it should know before the piece's tasks.
 template <typename ResidencyOrPager>
 void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
-  if (piece.first) pages.begin_cycle();
+  if (piece.cycle == StepPiece::Cycle::kBegins) pages.begin_cycle();
+  if (piece.cycle == StepPiece::Cycle::kApart) pages.leave_cycle();
+  if (piece.kept) pages.keep(*piece.kept);
+  if (piece.foreseen_later) pages.foresee_later(*piece.foreseen_later);
   if (piece.foreseen) pages.foresee(*piece.foreseen);
 }
 
@@ -63,6 +85,9 @@ class StepSchedule {
   // Nothing is owned. `debts`: nullptr when nothing can be owed. `forecast`: nullptr: none is made.
   StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast, Extent extent);
 
+  // What should stay on devices from the first piece on.
+  void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
+
   // Replaces `piece` by what comes next; false when the pass is over. REQUIRES: what the piece
   // before it asked for was given.
   bool next(StepPiece& piece);
@@ -71,15 +96,17 @@ class StepSchedule {
 
   // [layer][E], what is resolved of all microbatches; empty for dense layers.
   const std::vector<std::vector<int64_t>>& tokens_per_expert() const { return tokens_per_expert_; }
+  const Routing& routing() const { return routing_; }  // what is resolved
 
  private:
   enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
 
   void begin_layer(StepPiece& piece);
   void end_layer();
-  void foresee_forward(int64_t first_record, StepPiece& piece) const;
+  void foresee_debts(int64_t first_record, StepPiece& piece) const;
   void foresee_rest(StepPiece& piece) const;
-  bool first_time() const { return microbatch_ == StepPlan::kAll || microbatch_ == 0; }
+  int64_t turn() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
+  bool begins() const { return at_ == At::kLayer && layer_ == 0 && turn() == 0; }
   int64_t records_of_layer(int64_t layer) const;
   void pay_due_records(int64_t first_record, int64_t last_record);
 
@@ -91,7 +118,9 @@ class StepSchedule {
   int64_t layer_ = 0;  // of the next piece, or to be resolved
   int64_t microbatch_ = StepPlan::kAll;  // likewise
   TaskList pending_;   // known already, and issued with the next piece
+  std::optional<std::vector<PageId>> kept_;
   std::vector<std::vector<int64_t>> tokens_per_expert_;
+  Routing routing_;
 };
 
 // Tasks that pay what should not wait: dense records, gradients that wait, and old debts. Records
@@ -101,10 +130,13 @@ void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t la
 // Tasks that pay every debt.
 void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks);
 
-// Runs through a pass whose routing is known: tokens_per_expert [layer][E], of all microbatches
-// together, or of each when the pass takes them one after the other. `visit` sees every
-// piece before the schedule goes on, and accounts for it in the schedule's debts.
-void walk(StepSchedule& schedule, const std::vector<std::vector<int64_t>>& tokens_per_expert,
+// The tokens of each expert that a layer's routing chose, for the microbatch or StepPlan::kAll that
+// the piece asks for. (num_experts)
+using RoutingOf = std::function<std::vector<int64_t>(int64_t layer, int64_t microbatch)>;
+
+// Runs through a pass whose routing is known. `visit` sees every piece before the schedule goes on,
+// and accounts for it in the schedule's debts.
+void walk(StepSchedule& schedule, const RoutingOf& routing_of,
           const std::function<void(const StepPiece&)>& visit);
 
 }  // namespace pagoda

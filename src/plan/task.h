@@ -58,12 +58,10 @@ struct Task {
   int64_t rows = 0;
   std::array<PageUse, 4> uses{};
   uint8_t num_uses = 0;
-  uint8_t dies = 0;  // bit i: the content of uses[i] is not needed after this task
 
   std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
   void use(PageId page, Place place, Access access, bool last_use = false) {
-    dies |= static_cast<uint8_t>(last_use) << num_uses;
-    uses[num_uses++] = {page, place, access};
+    uses[num_uses++] = {page, place, access, last_use};
   }
 };
 

@@ -52,10 +52,7 @@ void Timeline::finish(Work work) {
   Piece& piece = works_[work];
   piece.end_s = now_s_;
   if (piece.resource != kNone) demand_[piece.resource] -= piece.demand;
-  if (piece.stream != kNone) {
-    streams_[piece.stream].busy_s += piece.end_s - piece.start_s;
-    streams_[piece.stream].end_s = piece.end_s;
-  }
+  if (piece.stream != kNone) streams_[piece.stream].busy_s += piece.end_s - piece.start_s;
   for (Work next : piece.follow) {
     if (--works_[next].waits_for == 0) ready_.push_back(next);
   }

@@ -32,7 +32,6 @@ class Timeline {
   struct Stream {
     std::string name;
     double busy_s = 0;
-    double end_s = 0;  // of its last work
     Work last = kNothing;
   };
 

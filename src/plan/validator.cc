@@ -58,12 +58,11 @@ void PlanValidator::begin_step() {
 
 // Gradients are made by kGradient only, read and given up by kAdam only.
 void PlanValidator::check_gradient_uses(const Task& task) {
-  for (int i = 0; i < task.num_uses; ++i) {
-    const PageUse& use = task.uses[i];
+  for (const PageUse& use : task.used()) {
     if (kind_[use.page] != PageKind::kGradient) continue;
     const bool makes = task.kind == TaskKind::kGradient && use.access == Access::kCreate;
-    const bool consumes = task.kind == TaskKind::kAdam && use.access == Access::kRead &&
-                          (task.dies >> i & 1) != 0;
+    const bool consumes =
+        task.kind == TaskKind::kAdam && use.access == Access::kRead && use.last;
     if (!makes && !consumes)
       fault(PlanRule::kGradientOnce, use.page, "is neither made nor consumed");
     if (makes) {

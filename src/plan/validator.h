@@ -29,6 +29,7 @@ class PlanValidator {
   // plan_memory.
   PlanValidator(const RunShape* shape, const PageTable* pages, const MemoryPlan& memory,
                 const MemoryBudget& budget, int64_t header_bytes, const Residency& start);
+  PlanValidator(const PlanValidator&) = delete;  // its parts write into its faults
 
   void begin_step();
   // One task, with the moves before it and the slots of its uses.

@@ -141,14 +141,15 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
     {
       const Lease lease = setup_.pager->acquire(task.used(), s, generation);
       prefetches_.after(task, residency);
+      if (task.kind == TaskKind::kPrefetch) continue;  // nothing for the stream to do
       if (s.traced()) s.begin_span(task_label(task));
       if (times_) times_->begin(task, s);
       enqueue(task, lease, s, ledger);
       if (times_) times_->end(s);
       s.end_span();
     }
-    for (int i = 0; i < task.num_uses; ++i) {
-      if (task.dies >> i & 1) setup_.pager->discard(task.uses[i].page);
+    for (const PageUse& use : task.used()) {
+      if (use.last) setup_.pager->discard(use.page);
     }
   }
 }

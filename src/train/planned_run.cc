@@ -1,59 +1,49 @@
 #include "train/planned_run.h"
 
 namespace pagoda {
+namespace {
+
+constexpr double kLearningRate = 1e-3;  // any: nothing is computed
+
+RoutingOf of(const Routing& routing) {
+  return [&routing](int64_t layer, int64_t microbatch) {
+    return tokens_per_expert(routing, layer, microbatch);
+  };
+}
+
+}  // namespace
 
 PlannedRun::PlannedRun(const RunShape* shape, const PageTable* pages,
                        const std::vector<SlotClass>& classes, bool state_on_device, bool eager,
-                       Ledger ledger)
-    : shape_(*shape),
-      eager_(eager),
-      plan_(*shape, *pages,
-            {.training = true,
-             .state_on_device = state_on_device,
-             .eager_adam = eager && !shape->options.optimizer_at_end}),
-      forward_plan_(*shape, *pages, {.training = false}),
-      ledger_(std::move(ledger)),
-      forecast_(*shape, *pages, classes) {}
+                       Ledger ledger, double pinned_share)
+    : account_(*shape, *pages, classes, {state_on_device, eager, pinned_share}),
+      ledger_(std::move(ledger)) {}
 
-void PlannedRun::account(const TaskList& tasks) {
-  for (const Task& task : tasks) {
-    if (task.kind == TaskKind::kGradient) {
-      touched_.push_back(task.record);
-      if (eager_) ledger_.touch(task.record);
-    }
+void PlannedRun::run(const StepPiece& piece, const Visit& visit) {
+  visit(piece);
+  account_.issue(piece.tasks, ledger_);
+  for (const Task& task : piece.tasks) {
     if (task.kind == TaskKind::kAdam) ledger_.pay(task.record);
   }
 }
 
 void PlannedRun::train(const Routing& routing, const Visit& visit, bool skip) {
-  touched_.clear();
-  StepSchedule schedule(&plan_, &ledger_, &forecast_, StepSchedule::Extent::kStep);
-  walk(schedule, routing, [&](const StepPiece& piece) {
-    visit(piece);
-    account(piece.tasks);
-    if (eager_ && piece.then == StepPiece::Then::kLayersDone) ledger_.begin(1e-3, 1.0f);
+  StepSchedule schedule = account_.begin(StepSchedule::Extent::kStep, ledger_);
+  walk(schedule, of(routing), [&](const StepPiece& piece) {
+    run(piece, visit);
+    if (piece.then == StepPiece::Then::kLayersDone) account_.layers_done(kLearningRate, ledger_);
   });
-  if (!eager_ && !skip) {
-    ledger_.begin(1e-3, 1.0f);
-    for (int64_t record : touched_) ledger_.touch(record);
-  }
-  if (!shape_.options.optimizer_at_end) return;
-  StepPiece piece;
-  pay_due(plan_, ledger_, 0, static_cast<int64_t>(shape_.records.size()), piece.tasks);
-  visit(piece);
-  account(piece.tasks);
+  account_.end_step(schedule.tokens_per_expert());
+  if (!skip) account_.update(kLearningRate, 1.0f, ledger_);
+  const StepPiece rest = account_.between_steps(ledger_);
+  if (!rest.tasks.empty()) run(rest, visit);
 }
 
-void PlannedRun::settle(const Visit& visit) {
-  StepPiece piece;
-  pay_all(plan_, ledger_, piece.tasks);
-  visit(piece);
-  account(piece.tasks);
-}
+void PlannedRun::settle(const Visit& visit) { run(account_.settle(ledger_), visit); }
 
 void PlannedRun::evaluate(const Routing& routing, const Visit& visit) {
-  StepSchedule schedule(&forward_plan_, &ledger_, &forecast_, StepSchedule::Extent::kForward);
-  walk(schedule, routing, visit);
+  StepSchedule schedule = account_.begin(StepSchedule::Extent::kForward, ledger_);
+  walk(schedule, of(routing), visit);
 }
 
 }  // namespace pagoda

@@ -5,39 +5,33 @@
 #include <functional>
 #include <vector>
 
-#include "plan/step_schedule.h"
-#include "train/ledger.h"
+#include "train/step_account.h"
 
 namespace pagoda {
-
-using Routing = std::vector<std::vector<int64_t>>;  // [layer][E] tokens per expert
 
 class PlannedRun {
  public:
   using Visit = std::function<void(const StepPiece&)>;
 
-  // `shape` and `pages` are not owned.
+  // `shape` and `pages` are copied. pinned_share: of each layer's experts (plan/pinning.h).
   PlannedRun(const RunShape* shape, const PageTable* pages, const std::vector<SlotClass>& classes,
-             bool state_on_device, bool eager, Ledger ledger);
+             bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
 
-  // One step. `skip`: its gradients are not finite, and no update follows from them.
+  // One step. `routing`: one turn, or with plan.microbatch_major one for each microbatch. `skip`:
+  // its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
   void settle(const Visit& visit);
   // Forward only. REQUIRES: settle() since train().
   void evaluate(const Routing& routing, const Visit& visit);
 
   // Records whose gradient the newest step made.
-  const std::vector<int64_t>& touched() const { return touched_; }
+  const std::vector<int64_t>& touched() const { return account_.touched(); }
 
  private:
-  void account(const TaskList& tasks);
+  void run(const StepPiece& piece, const Visit& visit);
 
-  const RunShape& shape_;
-  bool eager_;
-  StepPlan plan_, forward_plan_;
+  StepAccount account_;
   Ledger ledger_;
-  ExpertForecast forecast_;
-  std::vector<int64_t> touched_;
 };
 
 }  // namespace pagoda

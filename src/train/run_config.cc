@@ -107,7 +107,7 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
   t.add("pin", c.memory.pin, kRunOnly,
         "experts of a layer that stay on the device from step to step, those with most tokens: a "
-        "percentage, or off; auto: off, for what the plan foresees keeps them as well");
+        "percentage; auto, off: none, what the plan foresees keeps them as well");
 }
 
 void declare_plan(RunConfig& c, OptionTable& t) {

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/clock.h"
 #include "optim/clip.h"
-#include "plan/pinning.h"
 
 namespace pagoda {
 
@@ -14,12 +14,8 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
       ledger_(*ledger),
       clip_norm_(clip_norm),
       eager_(session->options().eager_adam),
-      plan_(session->shape(), session->pages(),
-            {.training = true,
-             .state_on_device = session->memory().state_on_device,
-             .eager_adam = eager_ && !session->shape().options.optimizer_at_end}),
-      forward_plan_(session->shape(), session->pages(), {.training = false}),
-      forecast_(session->shape(), session->pages(), session->memory().classes) {}
+      account_(session->shape(), session->pages(), session->memory().classes,
+               {session->memory().state_on_device, eager_, session->options().pinned_share}) {}
 
 StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
 
@@ -28,13 +24,10 @@ PhaseTime StepRunner::between(const Moment& began, const Moment& ended) {
           1e-6 * static_cast<double>(ended.cpu_us - began.cpu_us)};
 }
 
-void StepRunner::run(const TaskList& tasks) {
-  for (const Task& task : tasks) {
-    if (task.kind != TaskKind::kGradient) continue;
-    touched_.push_back(task.record);
-    if (eager_) ledger_.touch(task.record);
-  }
-  session_.executor().run(tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
+void StepRunner::run(const StepPiece& piece) {
+  foresee(piece, session_.pager());
+  account_.issue(piece.tasks, ledger_);
+  session_.executor().run(piece.tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
 }
 
 // Shares of the step's tokens, and room for what routing will choose.
@@ -58,13 +51,10 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
 }
 
 // Runs a pass; tells the schedule, the ledger and the executor what they learn of each other.
-Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, double learning_rate,
-                        Forward& forward) {
-  const bool training = plan.options().training;
-  StepSchedule schedule(&plan, &ledger_, &forecast_, extent);
+Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forward& forward) {
+  StepSchedule schedule = account_.begin(extent, ledger_);
   for (StepPiece piece; schedule.next(piece);) {
-    foresee(piece, session_.pager());
-    run(piece.tasks);
+    run(piece);
     RETURN_IF_ERROR(session_.pager().status());
     switch (piece.then) {
       case StepPiece::Then::kGoOn: break;
@@ -72,21 +62,22 @@ Status StepRunner::pass(const StepPlan& plan, StepSchedule::Extent extent, doubl
         schedule.resolve(add_routing(piece, forward));
         break;
       case StepPiece::Then::kLayersDone:
-        if (eager_ && training) ledger_.begin(learning_rate, 1.0f);
+        account_.layers_done(learning_rate, ledger_);
         break;
       case StepPiece::Then::kForwardDone:
-        if (training) prepare_backward(forward, schedule);
+        prepare_backward(forward, schedule);
         forward.ended = Moment::now();
         break;
     }
   }
   forward.tokens_per_expert = schedule.tokens_per_expert();
+  forward.routing = schedule.routing();
   return Status();
 }
 
 Status StepRunner::evaluate_layers(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(forward_plan_, StepSchedule::Extent::kLayers, 0, forward);
+  const Status status = pass(StepSchedule::Extent::kLayers, 0, forward);
   session_.executor().synchronize();
   return status;
 }
@@ -146,28 +137,25 @@ std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   return gradient;
 }
 
-StepResult StepRunner::finish(const Forward& forward, double learning_rate) {
+StepResult StepRunner::finish(Forward forward, double learning_rate) {
   StepResult result;
   result.loss = forward.loss;
   result.aux_loss = forward.aux_loss;
   result.learning_rate = learning_rate;
-  result.tokens_per_expert = forward.tokens_per_expert;
-  session_.pager().keep(pinned_weights(session_.shape(), session_.pages(),
-                                       session_.memory().classes, result.tokens_per_expert,
-                                       session_.options().pinned_share));
-  std::sort(touched_.begin(), touched_.end());
+  result.tokens_per_expert = std::move(forward.tokens_per_expert);
+  result.routing = std::move(forward.routing);
+  account_.end_step(result.tokens_per_expert);
+  std::vector<int64_t> touched = account_.touched();
+  std::sort(touched.begin(), touched.end());
   double square_sum = 0;
-  for (int64_t record : touched_) square_sum += session_.executor().square_sum(record);
+  for (int64_t record : touched) square_sum += session_.executor().square_sum(record);
   result.grad_norm = std::sqrt(square_sum);
   if (eager_) return result;
   result.skipped = !std::isfinite(result.grad_norm);
-  if (!result.skipped) ledger_.begin(learning_rate, clip_factor(result.grad_norm, clip_norm_));
-  for (int64_t record : touched_) {
-    if (result.skipped) {
-      session_.pager().discard(session_.pages().gradient(record));
-    } else {
-      ledger_.touch(record);
-    }
+  if (result.skipped) {
+    for (int64_t record : touched) session_.pager().discard(session_.pages().gradient(record));
+  } else {
+    account_.update(learning_rate, clip_factor(result.grad_norm, clip_norm_), ledger_);
   }
   return result;
 }
@@ -186,11 +174,9 @@ Status StepRunner::check_finite() const {
                 "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
 }
 
-// The optimizer's part of a step that does not wait for the next one.
-Status StepRunner::optimize() {
-  TaskList tasks;
-  pay_due(plan_, ledger_, 0, static_cast<int64_t>(session_.shape().records.size()), tasks);
-  run(tasks);
+// The optimizer's work between passes. Waits.
+Status StepRunner::optimize(const StepPiece& piece) {
+  run(piece);
   session_.executor().synchronize();
   RETURN_IF_ERROR(session_.pager().status());
   return check_finite();
@@ -198,40 +184,35 @@ Status StepRunner::optimize() {
 
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   CHECK(batch.total_weight > 0, "a step without anything to train");
-  touched_.clear();
   Forward forward = begin(batch);
-  const Status status = pass(plan_, StepSchedule::Extent::kStep, learning_rate, forward);
+  const Status status = pass(StepSchedule::Extent::kStep, learning_rate, forward);
   session_.executor().synchronize();  // work that is queued still reads the batch
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(session_.pager().status());
   RETURN_IF_ERROR(check_finite());
   add_losses(batch, forward);
-  StepResult result = finish(forward, learning_rate);
+  const Moment began = forward.began, forward_ended = forward.ended;
+  StepResult result = finish(std::move(forward), learning_rate);
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
-  if (session_.shape().options.optimizer_at_end) RETURN_IF_ERROR(optimize());
-  result.forward = between(forward.began, forward.ended);
-  result.backward = between(forward.ended, Moment::now());
+  const StepPiece rest = account_.between_steps(ledger_);
+  if (!rest.tasks.empty()) RETURN_IF_ERROR(optimize(rest));
+  result.forward = between(began, forward_ended);
+  result.backward = between(forward_ended, Moment::now());
   return result;
 }
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(forward_plan_, StepSchedule::Extent::kForward, 0, forward);
+  const Status status = pass(StepSchedule::Extent::kForward, 0, forward);
   session_.executor().synchronize();
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(session_.pager().status());
   add_losses(batch, forward);
-  return LossSum{forward.loss * batch.total_weight, batch.total_weight};
+  return LossSum{forward.loss * batch.total_weight, batch.total_weight,
+                 std::move(forward.routing)};
 }
 
-Status StepRunner::settle() {
-  TaskList tasks;
-  pay_all(plan_, ledger_, tasks);
-  run(tasks);
-  session_.executor().synchronize();
-  RETURN_IF_ERROR(session_.pager().status());
-  return check_finite();
-}
+Status StepRunner::settle() { return optimize(account_.settle(ledger_)); }
 
 }  // namespace pagoda

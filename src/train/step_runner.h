@@ -10,9 +10,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/step_schedule.h"
-#include "train/ledger.h"
 #include "train/session.h"
+#include "train/step_account.h"
 
 namespace pagoda {
 
@@ -30,6 +29,7 @@ struct StepResult {
   double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
+  Routing routing;  // the same by turns, from which PlannedRun makes the same step
   // The forward with the updates that were put off to it, and the rest.
   PhaseTime forward, backward;
 };
@@ -37,6 +37,7 @@ struct StepResult {
 struct LossSum {
   double loss = 0;    // sum over targets
   double weight = 0;
+  Routing routing;    // of one batch; empty in a sum over several
 };
 
 class StepRunner {
@@ -72,28 +73,25 @@ class StepRunner {
     std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers
     std::vector<double> prob_means;  // (M, E) mean probability of each expert, likewise
     std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
+    Routing routing;
   };
   Forward begin(const StepBatch& batch);
-  Status pass(const StepPlan& plan, StepSchedule::Extent extent, double learning_rate,
-              Forward& forward);
+  Status pass(StepSchedule::Extent extent, double learning_rate, Forward& forward);
   std::vector<int64_t> add_routing(const StepPiece& piece, Forward& forward);
   void prepare_backward(const Forward& forward, const StepSchedule& schedule);
   void add_losses(const StepBatch& batch, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
   static PhaseTime between(const Moment& began, const Moment& ended);
-  StepResult finish(const Forward& forward, double learning_rate);
-  Status optimize();
-  void run(const TaskList& tasks);
+  StepResult finish(Forward forward, double learning_rate);
+  Status optimize(const StepPiece& piece);
+  void run(const StepPiece& piece);
 
   Session& session_;
   Ledger& ledger_;
   double clip_norm_;
   bool eager_;
-  StepPlan plan_;          // training
-  StepPlan forward_plan_;  // evaluation
-  ExpertForecast forecast_;
-  std::vector<int64_t> touched_;  // records with a gradient this step
+  StepAccount account_;
 };
 
 }  // namespace pagoda

@@ -40,12 +40,15 @@ RunShape random_shape(std::mt19937& random, int devices) {
 }
 
 Routing random_routing(std::mt19937& random, const RunShape& shape) {
-  Routing routing(shape.num_layers);
-  for (int64_t l = 0; l < shape.num_layers; ++l) {
-    if (!shape.is_moe[l]) continue;
-    for (int64_t e = 0; e < shape.num_experts; ++e) {
-      const auto most = static_cast<uint64_t>(random() % 2 == 0 ? 3 * shape.row_block : 3);
-      routing[l].push_back(random() % 3 == 0 ? 0 : static_cast<int64_t>(random() % most));
+  Routing routing(shape.options.microbatch_major ? shape.microbatches : 1,
+                  std::vector<std::vector<int64_t>>(shape.num_layers));
+  for (auto& layers : routing) {
+    for (int64_t l = 0; l < shape.num_layers; ++l) {
+      if (!shape.is_moe[l]) continue;
+      for (int64_t e = 0; e < shape.num_experts; ++e) {
+        const auto most = static_cast<uint64_t>(random() % 2 == 0 ? 3 * shape.row_block : 3);
+        layers[l].push_back(random() % 3 == 0 ? 0 : static_cast<int64_t>(random() % most));
+      }
     }
   }
   return routing;

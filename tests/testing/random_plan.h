@@ -20,7 +20,7 @@ PlacedTask place(Replay& replay, const Task& task);
 
 // Small numbers of everything: layers with and without experts, devices, microbatches.
 RunShape random_shape(std::mt19937& random, int devices);
-// Some experts get many tokens, some none.
+// Some experts get many tokens, some none. As many turns as the shape's forward takes.
 Routing random_routing(std::mt19937& random, const RunShape& shape);
 
 }  // namespace pagoda

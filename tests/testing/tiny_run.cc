@@ -1,5 +1,7 @@
 #include "tests/testing/tiny_run.h"
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 
 #include "checkpoint/init_folder.h"
@@ -68,6 +70,22 @@ void TinyRun::use_minimum_budgets() {
   config_.memory.host = MemorySize::of_bytes(plan.value().min_host_bytes);
 }
 
+Paging Paging::so_far(Session& session) {
+  const Pager::Counters& counters = session.pager().counters();
+  return {counters.fetches, counters.evictions, counters.write_backs};
+}
+
+Paging Paging::operator-(const Paging& before) const {
+  return {fetches - before.fetches, evictions - before.evictions,
+          write_backs - before.write_backs};
+}
+
+void expect_paged(const Paging& paging) {
+  EXPECT_GT(paging.fetches, 0) << "no disk read";
+  EXPECT_GT(paging.evictions, 0) << "no eviction";
+  EXPECT_GT(paging.write_backs, 0) << "no write back";
+}
+
 std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses) {
   const Status saved = trainer.save();
   CHECK(saved.ok(), "%s", saved.message().c_str());
@@ -91,15 +109,16 @@ Outcome run_to_end(const RunConfig& config, Storage* storage, int64_t stop_at) {
     auto started = Trainer::start(config, resume, storage);
     if (!started.ok()) return {started.status(), "", {}, {}};
     Trainer& trainer = **started;
+    const Paging before = Paging::so_far(trainer.session());
     while (trainer.steps_done() < end) {
       auto result = trainer.step();
       if (!result.ok()) return {result.status(), "", {}, {}};
       outcome.losses.push_back(result->loss);
     }
+    outcome.paging = Paging::so_far(trainer.session()) - before;
     if (end == config.train.steps) outcome.sha256 = outcome_hash(trainer, outcome.losses);
     outcome.status = trainer.save();
     if (!outcome.status.ok()) return outcome;
-    outcome.counters = trainer.session().pager().counters();
     resume = true;
   }
   return outcome;

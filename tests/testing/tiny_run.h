@@ -39,12 +39,23 @@ class TinyRun {
   int runs_ = 0;
 };
 
-// What a run leaves behind: hash over losses, weights and state, and what it moved.
+// How much a session's steps paged; loading, saving and looking at the result page too.
+struct Paging {
+  int64_t fetches = 0, evictions = 0, write_backs = 0;
+
+  static Paging so_far(Session& session);
+  Paging operator-(const Paging& before) const;
+};
+// A run that is meant to page did.
+void expect_paged(const Paging& paging);
+
+// What a run leaves behind: hash over losses, weights and state, and how much the steps of its last
+// trainer paged.
 struct Outcome {
   Status status;
   std::string sha256;
   std::vector<double> losses;
-  Pager::Counters counters;
+  Paging paging;
 };
 
 // Hash of the run's weights and optimizer state after paying all debts, and of `losses`.

@@ -33,7 +33,8 @@
 namespace pagoda {
 namespace {
 
-using Routings = std::vector<Routing>;  // [step]
+using Layers = std::vector<std::vector<int64_t>>;  // tokens of each expert of a step
+using Routings = std::vector<Layers>;              // [step]
 
 enum class Regime { kDeferred, kEager, kForward };
 constexpr const char* kRegimeNames[] = {"train, clip=global", "train, eager Adam", "forward only"};
@@ -59,7 +60,7 @@ Routings draw_routing(double exponent, double sticky) {
   Routings routing;
   std::vector<std::vector<size_t>> chosen(kLayers, std::vector<size_t>(kChoices, 0));
   for (uint64_t step = 0; step < kSteps; ++step) {
-    Routing layers(kLayers, std::vector<int64_t>(kExperts, 0));
+    Layers layers(kLayers, std::vector<int64_t>(kExperts, 0));
     for (uint64_t l = 0; l < kLayers; ++l) {
       std::vector<double> weights;
       for (uint64_t e = 0; e < kExperts; ++e) {
@@ -79,7 +80,7 @@ Routings draw_routing(double exponent, double sticky) {
   return routing;
 }
 
-RunShape shape_of(const Routing& layers) {
+RunShape shape_of(const Layers& layers) {
   RunShape shape;
   shape.num_layers = static_cast<int64_t>(layers.size());
   shape.hidden_size = 64;
@@ -105,7 +106,7 @@ RunShape shape_of(const Routing& layers) {
 // A piece of a step, and the step's routing if it is the last.
 struct Batch {
   StepPiece piece;
-  const Routing* ended = nullptr;
+  const Layers* ended = nullptr;
 };
 
 // The run's pieces in order, as training issues them.
@@ -116,11 +117,11 @@ std::vector<Batch> batches_of(const RunShape& shape, const PageTable& pages,
                  Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
   std::vector<Batch> batches;
   const auto visit = [&](const StepPiece& piece) { batches.push_back({piece, nullptr}); };
-  for (const Routing& tokens : routing) {
+  for (const Layers& tokens : routing) {
     if (regime == Regime::kForward) {
-      run.evaluate(tokens, visit);
+      run.evaluate({tokens}, visit);
     } else {
-      run.train(tokens, visit);
+      run.train({tokens}, visit);
     }
     batches.back().ended = &tokens;
   }
@@ -174,10 +175,12 @@ Misses replay_of(const RunShape& shape, const PageTable& pages, std::vector<Slot
   }
   Misses misses;
   for (const Batch& batch : batches) {
-    if (batch.piece.first && policy.expects) replay.begin_cycle();
-    const bool foresees = policy.foresees && !policy.clairvoyant && batch.piece.foreseen;
-    if (foresees) replay.foresee(*batch.piece.foreseen);
-    for (const Task& task : batch.piece.tasks) count(pages, replay.place(task).moves, misses);
+    const StepPiece& piece = batch.piece;
+    if (piece.cycle == StepPiece::Cycle::kBegins && policy.expects) replay.begin_cycle();
+    const bool foresees = policy.foresees && !policy.clairvoyant;
+    if (foresees && piece.foreseen_later) replay.foresee_later(*piece.foreseen_later);
+    if (foresees && piece.foreseen) replay.foresee(*piece.foreseen);
+    for (const Task& task : piece.tasks) count(pages, replay.place(task).moves, misses);
     if (!batch.ended || policy.pinned_share == 0) continue;
     replay.keep(pinned_weights(shape, pages, classes, *batch.ended, policy.pinned_share));
   }
@@ -254,7 +257,7 @@ Result<Routings> read_routing(const char* path) try {
   std::ifstream file(path);
   Routings routing;
   for (std::string line; std::getline(file, line);) {
-    routing.push_back(Json::parse(line).get<Routing>());
+    routing.push_back(Json::parse(line).get<Layers>());
   }
   if (routing.empty()) return Status(Exit::kUsage, std::string(path) + ": no routing in it");
   return routing;

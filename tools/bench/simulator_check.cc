@@ -107,7 +107,7 @@ class Run {
     const StepResult result = need(runner_.train(batch, 1e-4));
     const double step_s = seconds_since(start);
     CHECK(!result.skipped);
-    routing = result.tokens_per_expert;
+    routing = result.routing;
     return step_s;
   }
   Session& session() { return *session_; }

@@ -1,0 +1,69 @@
+#include "train/step_account.h"
+
+#include <utility>
+
+#include "plan/pinning.h"
+
+namespace pagoda {
+
+StepAccount::StepAccount(const RunShape& shape, const PageTable& pages,
+                         std::vector<SlotClass> classes, const Options& options)
+    : options_(options),
+      classes_(std::move(classes)),
+      plan_(shape, pages,
+            {.training = true,
+             .state_on_device = options.state_on_device,
+             .eager_adam = options.eager && !shape.options.optimizer_at_end}),
+      forward_plan_(shape, pages, {.training = false}),
+      forecast_(shape, pages, classes_) {}
+
+StepSchedule StepAccount::begin(StepSchedule::Extent extent, const Ledger& ledger) {
+  const bool step = extent == StepSchedule::Extent::kStep;
+  StepSchedule schedule(step ? &plan_ : &forward_plan_, &ledger, &forecast_, extent);
+  if (!step) return schedule;
+  touched_.clear();
+  if (kept_) schedule.keep(*std::exchange(kept_, std::nullopt));
+  return schedule;
+}
+
+void StepAccount::issue(const TaskList& tasks, Ledger& ledger) {
+  for (const Task& task : tasks) {
+    if (task.kind != TaskKind::kGradient) continue;
+    touched_.push_back(task.record);
+    if (options_.eager) ledger.touch(task.record);
+  }
+}
+
+void StepAccount::layers_done(double learning_rate, Ledger& ledger) {
+  if (options_.eager) ledger.begin(learning_rate, 1.0f);
+}
+
+void StepAccount::end_step(std::span<const std::vector<int64_t>> tokens_per_expert) {
+  if (options_.pinned_share <= 0) return;
+  kept_ = pinned_weights(plan_.shape(), plan_.pages(), classes_, tokens_per_expert,
+                         options_.pinned_share);
+}
+
+void StepAccount::update(double learning_rate, float clip_factor, Ledger& ledger) {
+  if (options_.eager) return;
+  ledger.begin(learning_rate, clip_factor);
+  for (int64_t record : touched_) ledger.touch(record);
+}
+
+StepPiece StepAccount::between_steps(const Ledger& ledger) const {
+  StepPiece piece;
+  if (!plan_.shape().options.optimizer_at_end) return piece;
+  pay_due(plan_, ledger, 0, static_cast<int64_t>(plan_.shape().records.size()), piece.tasks);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  return piece;
+}
+
+StepPiece StepAccount::settle(const Ledger& ledger) const {
+  StepPiece piece;
+  piece.cycle = StepPiece::Cycle::kApart;
+  pay_all(plan_, ledger, piece.tasks);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  return piece;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,65 @@
+// What training remembers from task to task and from step to step, whoever runs the tasks: the
+// plans of its passes, the records whose gradient was made, when the ledger begins an update, and
+// what stays on devices. StepRunner runs its steps on devices, PlannedRun runs them nowhere; they
+// are the same steps because both ask here.
+//
+//   StepSchedule schedule = account.begin(StepSchedule::Extent::kStep, ledger);
+//   for (StepPiece piece; schedule.next(piece);) {
+//     account.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which pays the ledger ...
+//     if (piece.then == StepPiece::Then::kLayersDone) account.layers_done(learning_rate, ledger);
+//   }
+//   account.end_step(schedule.tokens_per_expert());
+//   account.update(learning_rate, clip_factor, ledger);  // not when the step is skipped
+//   ... the tasks of account.between_steps(ledger) ...
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "plan/step_schedule.h"
+#include "train/ledger.h"
+
+namespace pagoda {
+
+class StepAccount {
+ public:
+  struct Options {
+    bool state_on_device = false;
+    bool eager = false;       // updates inside the backward (clip = per_expert, none)
+    double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
+  };
+
+  // `classes`: the slots of plan_memory.
+  StepAccount(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
+              const Options& options);
+
+  // A pass; with kStep a step. The schedule refers to this object and to `ledger`.
+  StepSchedule begin(StepSchedule::Extent extent, const Ledger& ledger);
+  // Before the tasks run: gradients they make belong to the update that an eager plan has begun.
+  void issue(const TaskList& tasks, Ledger& ledger);
+  // Eager: the step's update begins.
+  void layers_done(double learning_rate, Ledger& ledger);
+  // tokens_per_expert: of the step, [layer][E].
+  void end_step(std::span<const std::vector<int64_t>> tokens_per_expert);
+  // The step's gradients become an update, unless an eager plan has begun it.
+  void update(double learning_rate, float clip_factor, Ledger& ledger);
+
+  // The optimizer's part of a step that does not wait for the next one.
+  StepPiece between_steps(const Ledger& ledger) const;
+  // Pays every debt.
+  StepPiece settle(const Ledger& ledger) const;
+
+  // Records whose gradient the newest step made, as it made them.
+  const std::vector<int64_t>& touched() const { return touched_; }
+
+ private:
+  Options options_;
+  std::vector<SlotClass> classes_;
+  StepPlan plan_, forward_plan_;
+  ExpertForecast forecast_;
+  std::vector<int64_t> touched_;
+  std::optional<std::vector<PageId>> kept_;  // from the next step on
+};
+
+}  // namespace pagoda

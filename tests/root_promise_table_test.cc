@@ -1,0 +1,133 @@
+// The root promise as a table: budgets, directories, storage kinds, completion orders, devices,
+// page slots, pins, interruptions and every option of the plan, in combinations. Each row is a run
+// whose SHA-256 over losses, weights and optimizer state must be that of a run with room for
+// everything, and which must have paged: fetched, evicted, written back.
+// (tests/root_promise_test.cc varies one thing at a time, and further.)
+#include <gtest/gtest.h>
+
+#include "offload/storage_sim.h"
+#include "tests/testing/tiny_run.h"
+
+namespace pagoda {
+namespace {
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int64_t kSteps = 2;  // sanitized builds look for races: every row, but a short run
+#else
+constexpr int64_t kSteps = 6;
+#endif
+
+enum class Drive { kSim, kThreads, kUring };
+
+struct Row {
+  const char* what;
+  int64_t more_device = 0, more_host = 0;  // KiB beyond the smallest budgets
+  Drive drive = Drive::kSim;
+  uint64_t seed = 1;      // of the simulated drive's completion order
+  int directories = 1;
+  int64_t devices = 1;
+  int page_slots = 2;
+  const char* pin = "off";
+  bool resumed = false;   // halfway; needs two page slots
+  PlanOptions plan = {};
+};
+
+constexpr PlanOptions kNoPrefetch{.prefetch = false};
+constexpr PlanOptions kAtEnd{.optimizer_at_end = true};
+constexpr PlanOptions kWhole{.whole_layers = true};
+constexpr PlanOptions kByMicrobatch{.microbatch_major = true};
+constexpr PlanOptions kGeneric{false, true, true, false};  // as generic offloading does
+constexpr PlanOptions kAll{false, true, true, true};
+
+const Row kRows[] = {
+    {.what = "smallest budgets"},
+    {.what = "another order of completions", .seed = 2},
+    {.what = "more device", .more_device = 150, .seed = 3},
+    {.what = "more host", .more_host = 300, .seed = 4},
+    {.what = "more of both, resumed", .more_device = 300, .more_host = 400, .seed = 5,
+     .resumed = true},
+    {.what = "threads", .drive = Drive::kThreads},
+    {.what = "threads, two drives", .drive = Drive::kThreads, .directories = 2, .page_slots = 1},
+    {.what = "io_uring", .drive = Drive::kUring, .resumed = true},
+    {.what = "io_uring, three drives", .drive = Drive::kUring, .directories = 3},
+    {.what = "io_uring, more host", .more_host = 200, .drive = Drive::kUring, .page_slots = 1},
+    {.what = "two drives", .seed = 6, .directories = 2},
+    {.what = "one slot a page", .seed = 7, .page_slots = 1},
+    {.what = "two devices", .seed = 8, .devices = 2},
+    {.what = "three devices, two drives", .seed = 9, .directories = 2, .devices = 3},
+    {.what = "two devices, io_uring", .drive = Drive::kUring, .devices = 2, .resumed = true},
+    {.what = "three devices, more of both", .more_device = 60, .more_host = 500, .seed = 10,
+     .devices = 3, .page_slots = 1},
+    {.what = "pinned", .more_device = 120, .seed = 11, .pin = "25%", .resumed = true},
+    {.what = "pinned, two devices", .more_device = 80, .seed = 12, .devices = 2, .pin = "100%"},
+    {.what = "no prefetch", .seed = 13, .plan = kNoPrefetch},
+    {.what = "no prefetch, three devices", .drive = Drive::kThreads, .devices = 3,
+     .plan = kNoPrefetch},
+    {.what = "optimizer at the end", .more_host = 100, .seed = 14, .page_slots = 1, .plan = kAtEnd},
+    {.what = "optimizer at the end, resumed", .seed = 15, .devices = 2, .resumed = true,
+     .plan = kAtEnd},
+    {.what = "whole layers", .seed = 16, .directories = 2, .plan = kWhole},
+    {.what = "whole layers, pinned", .more_device = 90, .seed = 17, .pin = "50%", .plan = kWhole},
+    {.what = "microbatch-major", .seed = 18, .resumed = true, .plan = kByMicrobatch},
+    {.what = "microbatch-major, two devices", .drive = Drive::kUring, .devices = 2,
+     .plan = kByMicrobatch},
+    {.what = "generic offloading", .seed = 19, .page_slots = 1, .plan = kGeneric},
+    {.what = "every switch, two drives, three devices", .seed = 20, .directories = 2,
+     .devices = 3, .resumed = true, .plan = kAll},
+};
+static_assert(std::size(kRows) >= 24);
+
+std::unique_ptr<Storage> storage_of(const Row& row, const TinyRun& run) {
+  if (row.drive == Drive::kSim) return std::make_unique<SimStorage>(row.seed);
+  const IoKind kind = row.drive == Drive::kUring ? IoKind::kUring : IoKind::kThreads;
+  auto storage = open_storage(kind, run.dir().path());
+  return storage.ok() ? storage.take() : nullptr;
+}
+
+void configure(const Row& row, TinyRun& run) {
+  RunConfig& config = run.config();
+  config.train.steps = kSteps;
+  config.train.save_steps = row.page_slots == 2 ? kSteps : 0;
+  config.train.host_devices = row.devices;
+  config.plan = row.plan;
+  config.memory.pin = row.pin;
+  for (int i = 0; i < row.directories && row.directories > 1; ++i) {
+    config.memory.disk.push_back(run.dir().file(strf("drive-%d", i)));
+  }
+  run.use_minimum_budgets();
+  config.memory.device = MemorySize::of_bytes(config.device_bytes() + row.more_device * kKiB);
+  config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
+}
+
+const std::string& reference() {
+  static const std::string hash = [] {
+    TinyRun run;
+    run.config().train.steps = run.config().train.save_steps = kSteps;
+    SimStorage storage(99);
+    const Outcome outcome = run_to_end(run.config(), &storage);
+    CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
+    CHECK(outcome.paging.write_backs == 0, "the reference pages");
+    return outcome.sha256;
+  }();
+  return hash;
+}
+
+class RootPromiseTable : public testing::TestWithParam<Row> {};
+
+TEST_P(RootPromiseTable, OneHash) {
+  const Row& row = GetParam();
+  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  TinyRun run;
+  configure(row, run);
+  const auto storage = storage_of(row, run);
+  if (!storage) GTEST_SKIP() << "SKIPPED: io_uring is not available here";
+  const Outcome outcome = run_to_end(run.config(), storage.get(), row.resumed ? kSteps / 2 : -1);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.sha256, reference());
+  expect_paged(outcome.paging);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(kRows));
+
+}  // namespace
+}  // namespace pagoda
