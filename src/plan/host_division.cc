@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::array<double, 5> kSampled = {1.0 / 16, 1.0 / 8, 1.0 / 4, 1.0 / 2, 1.0};
 constexpr int kMostProposals = 4;
+// Of the bytes that the division in proportion moves: one that moves more than this has not saved
+// enough to make up for the slots to work in that the other has in every class.
+constexpr double kWorthIt = 0.98;
 
 using HostSlots = std::vector<int32_t>;  // [class]
 
@@ -191,8 +194,8 @@ HostSlots HostDivision::with_everything() const {
   return slots;
 }
 
-// Twice the slots that transfers and work take turns in, so that neither waits for the other at
-// once, for every class that passes through the host.
+// For every class that passes through the host twice the slots that transfers and work take turns
+// in, so that neither waits for the other at once; out of a quarter of the memory.
 HostSlots HostDivision::with_working_slots() const {
   HostSlots slots = least_;
   std::vector<SlotShare> shares;
@@ -258,7 +261,7 @@ HostSlots HostDivision::divide() {
   const HostSlots everything = with_everything();
   if (left(everything) >= 0) return in_proportion(everything, true);
   HostSlots best = in_proportion(least_, false);
-  int64_t best_bytes = count(best);
+  auto best_bytes = static_cast<int64_t>(kWorthIt * static_cast<double>(count(best)));
   const HostSlots from = with_working_slots();
   sample(from);
   for (int i = 0; i < kMostProposals; ++i) {

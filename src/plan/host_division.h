@@ -18,8 +18,8 @@
 // point on every class's curve of bytes over slots. From a few such points of each class come the
 // segments of its lower convex hull, and the memory goes to segments in the order of bytes saved
 // per byte; what that choice moves is counted too, which adds a point to each curve where it
-// matters, and so on. The division in proportion to bytes is among the choices: the result never
-// moves more than it.
+// matters, and so on. The division in proportion to bytes is among the points, and stays unless
+// another saves a fiftieth of what it moves.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,10 @@
 namespace pagoda {
 
 // `slots`: what devices have, and the fewest slots in the host; host slots are added for at most
-// `left_bytes`, with `header_bytes` before each. A class that pages has at first, if there is room,
-// enough of them for transfers to overlap. Returns the host memory, those fewest slots included,
-// from which on such steps need no disk. Takes some ten replays of a few steps.
+// `left_bytes`, with `header_bytes` before each. A quarter of that goes first to slots in which
+// transfers overlap with work, for every class that passes through the host. Returns the host
+// memory, those fewest slots included, from which on such steps need no disk. Takes some ten
+// replays of a few steps.
 int64_t divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
                     std::vector<SlotClass>& slots);
 
