@@ -29,14 +29,6 @@ std::string text(const Traffic& t) {
          link(t.download) + ", write back " + link(t.write_back);
 }
 
-Traffic operator-(const Traffic& a, const Traffic& b) {
-  const auto minus = [](const Traffic::Link& x, const Traffic::Link& y) {
-    return Traffic::Link{x.moves - y.moves, x.bytes - y.bytes};
-  };
-  return {minus(a.fetch, b.fetch), minus(a.upload, b.upload), minus(a.download, b.download),
-          minus(a.write_back, b.write_back)};
-}
-
 PlannedRun planned_run(const Session& session, bool skip_untouched) {
   return PlannedRun(&session.shape(), &session.pages(), session.memory().classes,
                     session.memory().state_on_device, session.options().eager_adam,

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <regex>
+
+#include "checkpoint/hf_folder.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {
@@ -31,6 +35,90 @@ TEST(Report, CountsTheThreadsThatAreStarted) {
     ASSERT_TRUE(trainer.ok()) << trainer.status().message();
     EXPECT_EQ(threads_of_this_process() - before, session_threads(session_options(run.config())));
   }
+}
+
+// What a tiny run prints, and what it takes the numbers from.
+struct Printed {
+  MemoryPlan memory;
+  std::vector<std::string> lines;
+
+  Printed(const RunConfig& config, RunOutlook outlook = {}) {
+    HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+    const SessionOptions options = session_options(config);
+    memory = Session::plan(folder.config(), options).take();
+    lines = plan_report(folder.config(), options, memory, outlook);
+  }
+  // The first number behind `before` in a line that begins with `line`, times its unit; -1 when
+  // there is none.
+  double number(const std::string& line, const std::string& before) const {
+    const std::map<std::string, double> units = {{"kB", 1e3},      {"MB", 1e6}, {"GB", 1e9},
+                                                 {"million", 1e6}, {"billion", 1e9}};
+    const std::regex wanted(before + "([0-9.e+-]+) ?([A-Za-z]*)");
+    for (const std::string& l : lines) {
+      std::smatch found;
+      if (!l.starts_with(line) || !std::regex_search(l, found, wanted)) continue;
+      const auto unit = units.find(found[2]);
+      return std::stod(found[1]) * (unit == units.end() ? 1 : unit->second);
+    }
+    return -1;
+  }
+  bool has(const std::string& begin) const {
+    return std::any_of(lines.begin(), lines.end(),
+                       [&](const std::string& line) { return line.starts_with(begin); });
+  }
+};
+
+TEST(Report, NamesTheBudgetsThatNeedLess) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  const Printed tight(run.config());
+  EXPECT_TRUE(tight.has("offload: device + host + disk: ")) << tight.lines[1];
+  EXPECT_TRUE(tight.has("a step: "));
+  run.config().memory.host = MemorySize::of_bytes(tight.memory.whole_host_bytes);
+  const Printed roomy(run.config());
+  EXPECT_TRUE(roomy.has("offload: device + host: ")) << roomy.lines[1];
+  EXPECT_TRUE(roomy.has("a step: 0 B read from disk, 0 B written, "));
+  run.config().memory.device = MemorySize::of_bytes(tight.memory.whole_device_bytes);
+  const Printed resident(run.config());
+  EXPECT_TRUE(resident.has("offload: none: ")) << resident.lines[1];
+  EXPECT_FALSE(resident.has("a step: "));
+}
+
+TEST(Report, NamesTheTokensThatStepsHaveRoomFor) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 300 * kKiB);
+  const auto tokens =
+      static_cast<int64_t>(Printed(run.config()).number("  workspace", "has room for "));
+  ASSERT_GT(tokens, run.config().train.tokens_per_step);
+  HfFolder folder = std::move(HfFolder::open(run.config().model.path).value());
+  run.config().train.tokens_per_step = tokens;
+  EXPECT_TRUE(Session::plan(folder.config(), session_options(run.config())).ok());
+  run.config().train.tokens_per_step = tokens + run.config().train.micro_batch_tokens;
+  EXPECT_EQ(Session::plan(folder.config(), session_options(run.config())).status().code(),
+            Exit::kDeviceMemory);
+}
+
+// Per step, checkpoint and run, and the rating's steps: by hand from what is predicted.
+TEST(Report, TellsTheLifeOfADrive) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  EXPECT_FALSE(Printed(run.config()).has("drive"));
+  const Printed plain(run.config(), {.steps = 1000, .save_steps = 100});
+  const double step = plain.number("drive:", ":  "), save = plain.number("drive:", "step and ");
+  const double all = plain.number("drive:", "checkpoint, ");
+  EXPECT_GT(step, 0);
+  EXPECT_GT(save, 0);
+  // The store is written once; what is printed is rounded.
+  const double steps = 1000 * step + 10 * save;
+  EXPECT_GE(all, 0.99 * steps);
+  EXPECT_LE(all, 1.05 * steps);
+  EXPECT_EQ(plain.number("        ", "of the "), -1);
+  const Printed rated(run.config(), {.steps = 1000, .save_steps = 100, .drive_tbw = 0.5});
+  EXPECT_EQ(rated.number("        ", "of the "), 0.5);
+  const double percent = 100 * all / 0.5e12, lasts = 0.5e12 / (step + save / 100);
+  EXPECT_NEAR(rated.number("        ", "^ +"), percent, 0.06 * percent) << "two digits";
+  EXPECT_NEAR(rated.number("        ", "last for "), lasts, 0.01 * lasts);
 }
 
 }  // namespace

@@ -79,6 +79,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
       "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
+      "memory.drive_tbw",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
       "plan.whole_layers",  "plan.microbatch_major"};
   const uint64_t before = complete_config().config_hash();
@@ -141,6 +142,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"memory.host", {"0B"}, "above 0"},
                              Wrong{"memory.pin", {"101%"}, "percentage"},
                              Wrong{"memory.pin", {"25"}, "percentage"},
+                             Wrong{"memory.drive_tbw", {"-1"}, "negative"},
                              Wrong{"memory.disk", {"a", "a"}, "twice"},
                              Wrong{"memory.disk", {""}, "folder"},
                              Wrong{"data.path", {""}, "name a file"},

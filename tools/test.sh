@@ -23,7 +23,7 @@ asan_tests=(
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test text_stream_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
-  predicted_bytes_test validator_test simulator_test
+  predicted_bytes_test validator_test simulator_test host_division_test steady_run_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -234,6 +235,12 @@ Result<bool> make_directory(const std::string& path, std::vector<std::string>* c
 }
 
 }  // namespace
+
+int64_t free_disk_bytes(const std::string& path) {
+  struct statvfs disk;
+  if (statvfs(path.c_str(), &disk) != 0) return -1;
+  return static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+}
 
 Status create_empty_directory(const std::string& path, std::vector<std::string>* created) {
   namespace fs = std::filesystem;

@@ -80,6 +80,9 @@ std::string absolute_path(const std::string& path);
 // `path`, or the nearest directory above it that exists; "." where a relative path has none.
 std::string nearest_directory(const std::string& path);
 
+// What this user may still write to the disk that `path`, which exists, lies on; -1: not told.
+int64_t free_disk_bytes(const std::string& path);
+
 // Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
 // kCannotCreate. `created`, if wanted, gets those it created, parents first, also when it fails.
 Status create_empty_directory(const std::string& path, std::vector<std::string>* created = nullptr);

@@ -1,7 +1,5 @@
 #include "base/new_folder.h"
 
-#include <sys/statvfs.h>
-
 #include <cstdio>
 #include <utility>
 
@@ -14,10 +12,8 @@ namespace pagoda {
 namespace {
 
 Status check_room(const std::string& path, int64_t needed_bytes) {
-  struct statvfs disk;
-  if (statvfs(path.c_str(), &disk) != 0) return Status();  // writing will tell
-  const auto free_bytes = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
-  if (needed_bytes <= free_bytes) return Status();
+  const int64_t free_bytes = free_disk_bytes(path);
+  if (free_bytes < 0 || needed_bytes <= free_bytes) return Status();  // writing will tell
   return Status(Exit::kCannotCreate,
                 strf("%s: needs %s, the disk has %s free; nothing was written, make room or name "
                      "another disk",

@@ -3,8 +3,9 @@
 // Device memory = fixed workspace + slots. Host memory = slots. The minimum of each place is the
 // largest simultaneous need of any task of a step in which every expert is touched, read off the
 // plan itself, plus the host slots that a transfer between disk and a device passes through. What
-// is left goes first to the dense weights (attention stays on the device), then to experts and
-// activations in proportion to their bytes. If everything fits on the devices, optimizer state
+// is left on a device goes first to the dense weights (attention stays on the device), then to
+// experts and activations in proportion to their bytes; in the host to whatever saves most traffic
+// with the disk (plan/host_division.h). If everything fits on the devices, optimizer state
 // included, Adam runs there and no byte moves.
 #pragma once
 
@@ -33,6 +34,11 @@ struct MemoryPlan {
   int64_t host_slot_bytes = 0;             // header room included
   int64_t min_device_bytes = 0;            // smallest memory.device that would do
   int64_t min_host_bytes = 0;
+  // From this memory.device on everything stays there, and nothing moves.
+  int64_t whole_device_bytes = 0;
+  // Beside these devices, from this memory.host on a step in which every expert is used needs no
+  // disk.
+  int64_t whole_host_bytes = 0;
 
   // Bytes of one kind's slots on all devices or in host memory.
   int64_t on_devices(const PageTable& pages, PageKind kind) const;
@@ -40,8 +46,10 @@ struct MemoryPlan {
 };
 
 // kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit.
-// `header_bytes` is the room before each host slot's payload.
+// `header_bytes` is the room before each host slot's payload. eager_adam: updates do not wait for
+// the norm of all gradients.
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
-                               const MemoryBudget& budget, int64_t header_bytes);
+                               const MemoryBudget& budget, int64_t header_bytes,
+                               bool eager_adam = false);
 
 }  // namespace pagoda

@@ -16,6 +16,15 @@ Traffic::Link& Traffic::of(Move::Kind kind) {
   CHECK(false, "no such move");
 }
 
+Traffic::Link Traffic::Link::operator-(const Link& other) const {
+  return {moves - other.moves, bytes - other.bytes};
+}
+
+Traffic Traffic::operator-(const Traffic& other) const {
+  return {fetch - other.fetch, upload - other.upload, download - other.download,
+          write_back - other.write_back};
+}
+
 Residency all_on_disk(int devices, const PageTable& pages, const std::vector<SlotClass>& classes) {
   std::vector<uint16_t> page_class;
   for (const PageTable::Page& page : pages.pages) page_class.push_back(page.slot_class);
@@ -67,16 +76,20 @@ void Replay::note(PageId page) {
   }
 }
 
-Replay::Placed Replay::place(const Task& task) {
-  moves_.clear();
-  residency_.acquire(task.used(), moves_, slots_);
-  residency_.release(task.used());
+void Replay::count_moves() {
   for (const Move& move : moves_) {
     Traffic::Link& link = traffic_.of(move.kind);
     ++link.moves;
     link.bytes += pages_.pages[move.page].bytes;
     note(move.page);
   }
+}
+
+Replay::Placed Replay::place(const Task& task) {
+  moves_.clear();
+  residency_.acquire(task.used(), moves_, slots_);
+  residency_.release(task.used());
+  count_moves();
   for (const PageUse& use : task.used()) note(use.page);
   for (const PageUse& use : task.used()) {
     if (use.last) discard(use.page);
@@ -87,6 +100,12 @@ Replay::Placed Replay::place(const Task& task) {
 void Replay::discard(PageId page) {
   residency_.discard(page);
   note(page);
+}
+
+void Replay::flush(PageId page) {
+  moves_.clear();
+  residency_.flush(page, moves_);
+  count_moves();
 }
 
 int64_t Replay::peak_bytes(Place place) const { return peak_bytes_[place_index(place)]; }

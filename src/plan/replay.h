@@ -17,11 +17,13 @@ namespace pagoda {
 struct Traffic {
   struct Link {
     int64_t moves = 0, bytes = 0;
+    Link operator-(const Link& other) const;
     bool operator==(const Link&) const = default;
   };
   Link fetch, upload, download, write_back;
 
   Link& of(Move::Kind kind);
+  Traffic operator-(const Traffic& other) const;
   bool operator==(const Traffic&) const = default;
 };
 
@@ -48,6 +50,8 @@ class Replay {
   // Leases the task's pages, gives them back, and forgets those whose last use it is.
   Placed place(const Task& task);
   void discard(PageId page);
+  // Makes the page's content valid on disk, as for a checkpoint.
+  void flush(PageId page);
 
   const Residency& residency() const { return residency_; }
   const Traffic& traffic() const { return traffic_; }
@@ -59,6 +63,7 @@ class Replay {
 
   int place_index(Place place) const;
   void note(PageId page);
+  void count_moves();
 
   const PageTable& pages_;
   Residency residency_;

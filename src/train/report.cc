@@ -91,16 +91,6 @@ std::string cache_line(const ModelConfig& config, const StepSize& size) {
               size.training ? "; steps use it too" : "");
 }
 
-const char* residence_line(const SessionOptions& options, const MemoryPlan& memory) {
-  if (!options.size.training) {
-    return memory.state_on_device ? "everything fits on the device: nothing pages"
-                                  : "experts page";
-  }
-  return memory.state_on_device
-             ? "everything fits on the device: nothing pages, the optimizer runs there"
-             : "the optimizer runs on the host, expert by expert";
-}
-
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
   int64_t bytes = 0;
@@ -108,6 +98,34 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
     bytes += Executor::workspace_bytes(config, table, options.size, d);
   }
   return bytes;
+}
+
+// Tokens of a step that memory.device has room for, in microbatches like these: what a task needs
+// of pages does not depend on their number.
+int64_t most_tokens(const ModelConfig& config, const SessionOptions& options,
+                    const MemoryPlan& memory) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const TensorTable table = TensorTable::make(config);
+  const auto workspace = [&](int64_t microbatches) {
+    StepSize size = options.size;
+    size.microbatches = microbatches;
+    return Executor::workspace_bytes(config, table, size, 0);
+  };
+  const int64_t pages = memory.min_device_bytes - workspace(options.size.microbatches);
+  int64_t fit = options.size.microbatches, too_many = kMost / options.size.microbatch_tokens + 1;
+  while (too_many - fit > 1) {
+    const int64_t middle = fit + (too_many - fit) / 2;
+    (workspace(middle) + pages <= options.device_bytes ? fit : too_many) = middle;
+  }
+  return fit * options.size.microbatch_tokens;
+}
+
+std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
+                           const MemoryPlan& memory) {
+  return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld",
+              "workspace", format_bytes(workspace_bytes(config, options)).c_str(),
+              (long long)options.size.tokens(),
+              (long long)most_tokens(config, options, memory));
 }
 
 }  // namespace
@@ -149,14 +167,11 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
 }
 
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
-                                     const MemoryPlan& memory) {
+                                     const MemoryPlan& memory, const RunOutlook& outlook) {
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options);
   const PageTable pages(shape);
-  std::vector<PageSpec> specs;
-  for (const PageTable::Page& page : pages.pages) {
-    specs.push_back({page.bytes, page.record, page.durable});
-  }
+  const SteadyTraffic traffic = predict_traffic(shape, pages, options, memory);
   const int64_t workspace = workspace_bytes(config, options);
   const int64_t slots = std::accumulate(memory.device_slot_bytes.begin(),
                                         memory.device_slot_bytes.end(), int64_t{0});
@@ -167,6 +182,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
+  lines.push_back(offload_line(options, memory, traffic.step));
   lines.push_back(strf(
       "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
       format_bytes(workspace + slots).c_str(),
@@ -176,21 +192,20 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
                        format_bytes_up(memory.min_host_bytes).c_str()));
-  lines.push_back(
-      strf("disk:   %s in %zu director%s, %d version%s of each page",
-           format_bytes(PageFile::disk_bytes(specs, options.page_slots,
-                                             static_cast<int>(options.directories.size())))
-               .c_str(),
-           options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
-           options.page_slots, options.page_slots == 1 ? "" : "s"));
+  lines.push_back(disk_line(pages, options, outlook));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
   if (options.size.training) {
     lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
+  if (options.size.training) lines.push_back(workspace_line(config, options, memory));
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
-  lines.push_back(residence_line(options, memory));
+  const std::string moved = step_line(options, traffic.step);
+  if (!moved.empty()) lines.push_back(moved);
+  for (std::string& line : drive_lines(pages, options, outlook, traffic)) {
+    lines.push_back(std::move(line));
+  }
   lines.push_back(strf("memory beyond the budgets: at most %s",
                        format_bytes_up(fixed_overhead_bytes(config, options)).c_str()));
   return lines;

@@ -1,10 +1,11 @@
-// What a run says before it starts: parameters, what every tier will hold, what will page.
+// What a run says before it starts: parameters, what every tier will hold, what will page and move.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "train/session.h"
+#include "train/traffic_report.h"
 
 namespace pagoda {
 
@@ -21,8 +22,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
                             const MemoryPlan& memory);
 
-// Lines for the log. `disk_bytes` is what the page file takes.
+// Lines for the log.
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
-                                     const MemoryPlan& memory);
+                                     const MemoryPlan& memory, const RunOutlook& outlook = {});
 
 }  // namespace pagoda

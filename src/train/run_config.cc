@@ -108,6 +108,10 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.add("pin", c.memory.pin, kRunOnly,
         "experts of a layer that stay on the device from step to step, those with most tokens: a "
         "percentage; auto, off: none, what the plan foresees keeps them as well");
+  t.add("drive_tbw", c.memory.drive_tbw, kRunOnly,
+        "what each drive of memory.disk is rated to be written; train then tells its life; 0: "
+        "not told",
+        "TB");
 }
 
 void declare_plan(RunConfig& c, OptionTable& t) {
@@ -242,6 +246,9 @@ Status check_memory(const RunConfig::Memory& m) {
   RETURN_IF_ERROR(check_budget("memory.host", m.host));
   if (!parse_pin(m.pin)) {
     return refuse("memory.pin", toml_string(m.pin), "must be auto, off or a percentage as \"25%\"");
+  }
+  if (m.drive_tbw < 0) {
+    return refuse("memory.drive_tbw", real_text(m.drive_tbw), "must not be negative");
   }
   for (size_t i = 0; i < m.disk.size(); ++i) {
     if (m.disk[i].empty()) return refuse("memory.disk", "\"\"", "name a folder, or leave it out");

@@ -90,6 +90,7 @@ struct RunConfig {
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
     std::string pin = "auto";
+    double drive_tbw = 0;  // 10^12 bytes; 0: not told
   } memory;
 
   PlanOptions plan;

@@ -63,6 +63,7 @@ class TrainRun {
   int64_t failed_saves_ = 0;
   EvalHistory evals_;
   std::optional<double> last_loss_;  // of a step of this process
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
 Status TrainRun::run(bool resumed) {
@@ -276,6 +277,12 @@ Status TrainRun::finish() {
                   (long long)evals_.last_step,
                   100.0 * (evals_.last_loss / evals_.first_loss - 1.0)));
   }
+  const auto written = static_cast<double>(trainer_->session().file().counters().write_bytes);
+  if (written > 0) {
+    log_info(strf("disk: %s written since the start, %s a day at this rate",
+                  format_decimal_bytes(written).c_str(),
+                  format_decimal_bytes(written / seconds_since(start_) * 86400).c_str()));
+  }
   log_info(strf("metrics: %s/metrics.jsonl", out.c_str()));
   if (trainer_->saved_step() >= 0) {
     log_info(strf("checkpoint: %s/checkpoints; make a model folder of it with: pagoda export "
@@ -294,7 +301,11 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   SessionOptions options = session_options(config, prompts);
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
-  for (const std::string& line : plan_report(folder.config(), options, memory)) log_info(line);
+  const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
+                              flags.resume};
+  for (const std::string& line : plan_report(folder.config(), options, memory, outlook)) {
+    log_info(line);
+  }
   RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
   if (config.data.sequence_len > folder.config().max_position_embeddings) {
     log_warn(strf("data.sequence_len = %lld is more than the %lld positions of the model's "

@@ -5,8 +5,6 @@
 #include "train/trace_names.h"
 
 namespace pagoda {
-namespace {
-
 std::vector<PageSpec> page_specs(const PageTable& pages) {
   std::vector<PageSpec> specs;
   for (const PageTable::Page& page : pages.pages) {
@@ -14,8 +12,6 @@ std::vector<PageSpec> page_specs(const PageTable& pages) {
   }
   return specs;
 }
-
-}  // namespace
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
                         const SessionOptions& options) {
@@ -60,7 +56,7 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options);
   return plan_memory(shape, PageTable(shape), options.size.training,
-                     budget(config, table, options), kPageHeaderBytes);
+                     budget(config, table, options), kPageHeaderBytes, options.eager_adam);
 }
 
 Session::Session(const ModelConfig& config, const SessionOptions& options, Storage* storage)

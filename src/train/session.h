@@ -35,6 +35,9 @@ struct SessionOptions {
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
                         const SessionOptions& options);
 
+// A run's pages as the page file sees them.
+std::vector<PageSpec> page_specs(const PageTable& pages);
+
 class Session {
  public:
   // What the budgets come to, without allocating anything.

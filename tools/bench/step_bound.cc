@@ -152,7 +152,10 @@ class IdleReplay {
   }
   PhaseMoves settle() {
     begin_phase();
-    planned_.settle([&](const StepPiece& piece) { run(piece.tasks); });
+    planned_.settle([&](const StepPiece& piece) {
+      foresee(piece, *pager_);
+      run(piece.tasks);
+    });
     return end_phase();
   }
   const Pager& pager() const { return *pager_; }
@@ -171,7 +174,7 @@ class IdleReplay {
       Stream& stream = task.on_host ? host_ : *compute_[task.device];
       pager_->acquire(task.used(), stream, ++generation_);
       for (int i = 0; i < task.num_uses; ++i) {
-        if (task.dies >> i & 1) pager_->discard(task.uses[i].page);
+        if (task.uses[i].last) pager_->discard(task.uses[i].page);
       }
     }
   }
@@ -275,7 +278,9 @@ SessionOptions StepBound::options(const Configuration& configuration, bool resid
     bytes += r.num_elements * dtype_bytes(options.size.dtype) +
              StateLayout(options.adam.state, options.size.dtype, r.num_elements).bytes;
   }
-  const auto part = [&](double of) { return static_cast<int64_t>(of * static_cast<double>(bytes)); };
+  const auto part = [bytes](double of) {
+    return static_cast<int64_t>(of * static_cast<double>(bytes));
+  };
   const int64_t workspace = Executor::workspace_bytes(folder_.config(), table, options.size, 0);
   options.device_bytes = workspace + part(configuration.device);
   options.host_bytes = part(configuration.host);
@@ -331,7 +336,7 @@ Row StepBound::run(const Configuration& c) {
     pager.drain();
     const double step_s = seconds_between(begin, monotonic_us());
     CHECK(here.loss == there.loss, "paging changed the result");
-    const auto [forward, backward] = idle.step(here.tokens_per_expert);
+    const auto [forward, backward] = idle.step(here.routing);
     if (!measured) return;
     row.paged_forward.push_back(there.forward);
     row.paged_backward.push_back(there.backward);
@@ -403,7 +408,8 @@ int measure(const std::string& parent, int rounds, bool quick, int only) {
     StepBound bound(directory, rounds);
     std::printf("%6s  %-10s %4s %4s   %7s %7s  %5s   %6s %6s   %6s %6s   %7s   %6s %6s %6s   %s\n",
                 "tokens", "clip", "dev%", "host", "step s", "bound", "ratio", "f.cpu", "f.disk",
-                "b.cpu", "b.disk", "no page", "MB in", "out", "copied", "optimizer s, bound, ratio");
+                "b.cpu", "b.disk", "no page", "MB in", "out", "copied",
+                "optimizer s, bound, ratio");
     const std::vector<std::pair<double, double>> budgets = {
         {0.25, 0.50}, {0.10, 0.40}, {0.15, 0.70}, {0.30, 0.80}};
     int number = 0;

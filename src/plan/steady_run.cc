@@ -1,0 +1,117 @@
+#include "plan/steady_run.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pagoda {
+
+SteadyRun::SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast)
+    : plan_(*plan),
+      forecast_(forecast),
+      routing_(plan->shape().num_layers),
+      gradients_(plan->shape().records.size()) {
+  for (int64_t l = 0; l < plan->shape().num_layers; ++l) {
+    if (plan->shape().is_moe[l]) routing_[l].assign(plan->shape().num_experts, tokens_per_expert);
+  }
+}
+
+void SteadyRun::Gradients::account(const TaskList& tasks) {
+  for (const Task& task : tasks) {
+    if (task.kind == TaskKind::kGradient) waits_[task.record] = 1;
+    if (task.kind == TaskKind::kAdam) waits_[task.record] = 0;
+  }
+}
+
+void SteadyRun::step(const Visit& visit) {
+  const bool training = plan_.options().training;
+  StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
+                        training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
+  const auto routing = [this](int64_t layer, int64_t) { return routing_[layer]; };
+  walk(schedule, routing, [&](const StepPiece& piece) {
+    visit(piece);
+    gradients_.account(piece.tasks);
+  });
+  if (training && plan_.shape().options.optimizer_at_end) update(StepPiece(), visit);
+}
+
+void SteadyRun::settle(const Visit& visit) {
+  StepPiece piece;
+  piece.cycle = StepPiece::Cycle::kApart;
+  update(std::move(piece), visit);
+}
+
+void SteadyRun::update(StepPiece piece, const Visit& visit) {
+  pay_all(plan_, gradients_, piece.tasks);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  visit(piece);
+  gradients_.account(piece.tasks);
+}
+
+namespace {
+
+constexpr int kStepsUntilSettled = 3;
+
+// Of one expert. Its blocks use the same pages, but for those that go between devices.
+int64_t even_tokens(const RunShape& shape) {
+  if (shape.devices == 1) return 1;
+  const int64_t microbatches = shape.options.microbatch_major ? 1 : shape.microbatches;
+  const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+}
+
+// A steady run whose pages have found their places.
+struct SettledRun {
+  ExpertForecast forecast;
+  SteadyRun run;
+  Replay replay;
+
+  // Nothing is owned.
+  SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes);
+  Traffic step();
+  void place(const StepPiece& piece);
+  void save(const PageTable& pages);
+};
+
+SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes)
+    : forecast(plan->shape(), plan->pages(), classes),
+      run(plan, even_tokens(plan->shape()), &forecast),
+      replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
+  for (int i = 0; i < kStepsUntilSettled; ++i) step();
+}
+
+Traffic SettledRun::step() {
+  const Traffic before = replay.traffic();
+  run.step([this](const StepPiece& piece) { place(piece); });
+  return replay.traffic() - before;
+}
+
+void SettledRun::place(const StepPiece& piece) {
+  foresee(piece, replay);
+  for (const Task& task : piece.tasks) replay.place(task);
+}
+
+void SettledRun::save(const PageTable& pages) {
+  run.settle([this](const StepPiece& piece) { place(piece); });
+  for (PageId page = 0; page < pages.pages.size(); ++page) {
+    if (pages.pages[page].durable) replay.flush(page);
+  }
+}
+
+}  // namespace
+
+Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  return SettledRun(&plan, classes).step();
+}
+
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  SettledRun settled(&plan, classes);
+  SteadyTraffic traffic;
+  traffic.step = settled.step();
+  const Traffic before = settled.replay.traffic();
+  settled.save(plan.pages());
+  settled.step();
+  traffic.checkpoint = settled.replay.traffic() - before - traffic.step;
+  return traffic;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,62 @@
+// A run whose every step uses every expert, each with as many tokens: what a step certainly needs,
+// what memory is divided for, and what traffic is predicted by before any routing is known. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "plan/replay.h"
+#include "plan/step_schedule.h"
+
+namespace pagoda {
+
+class SteadyRun {
+ public:
+  using Visit = std::function<void(const StepPiece&)>;
+
+  // Of a plan for training the steps, of any other the forward passes. Nothing is owned.
+  // tokens_per_expert: in each layer, of what the plan takes at a time; at least 1. `forecast`:
+  // nullptr: nothing is brought up on a guess.
+  SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast = nullptr);
+
+  // The next step. The first has nothing to update yet; those after it are all alike.
+  void step(const Visit& visit);
+  // The updates that are owed, as before a checkpoint.
+  void settle(const Visit& visit);
+
+ private:
+  // A gradient makes a debt, its update pays it.
+  class Gradients final : public Debts {
+   public:
+    explicit Gradients(size_t records) : waits_(records, 0) {}
+    int64_t owed(int64_t record) const override { return waits_[record]; }
+    bool has_gradient(int64_t record) const override { return waits_[record] > 0; }
+    bool due(int64_t) const override { return false; }
+    void account(const TaskList& tasks);
+
+   private:
+    std::vector<int64_t> waits_;  // 1: for its update
+  };
+
+  void update(StepPiece piece, const Visit& visit);
+
+  const StepPlan& plan_;
+  ExpertForecast* forecast_;
+  std::vector<std::vector<int64_t>> routing_;  // [layer][E]
+  Gradients gradients_;
+};
+
+// What a settled run moves in a step, guesses of last step's experts included; every expert gets as
+// many tokens, at least one. Replays some steps as a trainer issues them, from all on disk.
+Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes);
+
+struct SteadyTraffic {
+  Traffic step;
+  Traffic checkpoint;  // beyond what the step after it then has less to do
+};
+
+// REQUIRES: a plan for training.
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes);
+
+}  // namespace pagoda
