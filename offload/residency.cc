@@ -52,6 +52,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
       where_(page_class_.size() * (devices + 1), kNoSlot),
       on_disk_(page_class_.size(), 0),
       kept_(page_class_.size(), 0),
+      kept_in_host_(page_class_.size(), 0),
       foreseen_(page_class_.size()),
       later_(page_class_.size()),
       expected_(page_class_.size()) {
@@ -77,6 +78,13 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
   }
   for (size_t c = 0; c < classes_.size(); ++c) {
     passes_host_.push_back(pages[c] > classes_[c].host_slots && classes_[c].host_slots >= 2);
+    CHECK(classes_[c].host_kept <= classes_[c].host_slots);
+  }
+  std::vector<int64_t> nth(classes_.size(), 0);
+  for (size_t page = 0; page < page_class_.size(); ++page) {
+    const uint16_t c = page_class_[page];
+    const int64_t before = nth[c]++ * classes_[c].host_kept / pages[c];
+    kept_in_host_[page] = nth[c] * classes_[c].host_kept / pages[c] > before;
   }
 }
 
@@ -91,9 +99,12 @@ Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) c
   const SlotSet::Slot& s = slots.slots[slot];
   if (!s.used) return {Rank::kFree, s.turn, slot};
   if (kept_[s.page] && place != host()) return {Rank::kKept, s.turn, slot};
+  const bool stays = place == host() && kept_in_host_[s.page];
   const int64_t foreseen = next_foreseen(s.page, place);
+  if (foreseen < kReplaced && stays) return {Rank::kKept, s.turn, slot};
   if (foreseen < kReplaced) return {Rank::kForeseen, -foreseen, slot};
   const int64_t expected = expected_.next_read(s.page, place);
+  if (expected < kReplaced && stays) return {Rank::kKept, s.turn, slot};
   if (expected < kReplaced) return {Rank::kExpected, -expected, slot};
   return {Rank::kUnforeseen, s.turn, slot};
 }

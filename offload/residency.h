@@ -20,7 +20,7 @@
 //  4. the page whose next foreseen use is farthest (Belady, "A study of replacement algorithms for
 //     a virtual-storage computer", 1966; with pages of one size the fewest misses, also where some
 //     uses create their page, which costs nothing, or ask for several at once);
-//  5. a kept page, least recently used first.
+//  5. a kept page, least recently used first; in the host, while its use is foreseen or expected.
 // Pages that were used just now are passed over while there is another: the work on them may not
 // have begun, and a transfer into their slots would wait for it. SlotClass says how many. So misses
 // are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest.
@@ -66,6 +66,11 @@ struct SlotClass {
   // beside it. On a device the next upload; in the host the next fetch and the last write back.
   int32_t device_depth = 2;
   int32_t host_depth = 3;
+  // Of the class's pages, in the order of their ids, so many at equal distances that stay in the
+  // host from cycle to cycle; the others pass through the rest of the slots. As few pages are
+  // missed as with any other choice when a cycle takes each page once, and they are missed all
+  // along it, not one after the other while the drive alone works.
+  int32_t host_kept = 0;
 };
 
 class Residency {
@@ -199,7 +204,8 @@ class Residency {
   std::vector<uint8_t> passes_host_;
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]
-  std::vector<uint8_t> kept_;               // [page]
+  std::vector<uint8_t> kept_;               // [page] on devices
+  std::vector<uint8_t> kept_in_host_;       // [page]
   Foresight foreseen_, later_;
   Foresight expected_;                // of the cycle in hand
   std::vector<ForeseenUse> cycle_;    // what came in it

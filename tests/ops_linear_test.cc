@@ -298,5 +298,37 @@ TEST(Linear, WeightGradientOfBlocksIsThatOfOneCall) {
   }
 }
 
+// Weight gradient from zero of `rows` rows and `zeros` rows of zeros, of either sign, behind them.
+std::string weight_gradient_bits(DType dt, int64_t in, int64_t out, int64_t rows, int64_t zeros) {
+  TestTensor x(dt, (rows + zeros) * in), dy(dt, (rows + zeros) * out);
+  x.randomise(41);
+  dy.randomise(42);
+  for (int64_t i = rows * in; i < x.size(); ++i) x.set(i, i % 2 ? 0.0 : -0.0);
+  for (int64_t i = rows * out; i < dy.size(); ++i) dy.set(i, i % 3 ? 0.0 : -0.0);
+  TestTensor dw(DType::kF32, out * in);
+  dw.fill(0);
+  Stream& s = test_stream();
+  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), rows + zeros, in, out, dw.floats(), s);
+  s.synchronize();
+  return dw.bits();
+}
+
+// Among them heights that kernels pad to different depths, and more than one block.
+TEST(Linear, RowsOfZerosChangeNoBitOfAWeightGradient) {
+  for (DType dt : kDTypes) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{48, 70}, {160, 16}}) {
+      for (int64_t rows : kHeights) {
+        const std::string alone = weight_gradient_bits(dt, in, out, rows, 0);
+        for (int64_t all : {rows + 1, int64_t{64}, int64_t{128}, int64_t{256}, int64_t{300}}) {
+          if (all <= rows) continue;
+          EXPECT_EQ(weight_gradient_bits(dt, in, out, rows, all - rows) == alone, true)
+              << dtype_name(dt) << " in " << in << " out " << out << ": " << rows << " rows and "
+              << all - rows << " of zeros";
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -146,6 +146,43 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   EXPECT_EQ(next_row, 1200);
 }
 
+// What is beyond an expert's own rows is computed, and no more: it is not handed out twice, and an
+// expert without tokens makes no gradient.
+TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {
+  RunShape shape = small_shape(GetParam());
+  shape.options.padded_experts = true;
+  const StepPlan plan(shape, PageTable(shape), {});
+  const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
+  TaskList forward, backward;
+  plan.forward_experts(0, StepPlan::kAll, tokens, forward);
+  plan.backward_layer(0, tokens, backward);
+  for (const auto& [tasks, kind] : {std::pair{&forward, TaskKind::kExpert},
+                                    {&backward, TaskKind::kExpertBackward}}) {
+    std::vector<int64_t> rows(5, 0), computed(5, 0), finished(5, 0);
+    int64_t next_row = 0;
+    for (const Task& task : *tasks) {
+      if (task.kind != kind) continue;
+      const auto e = static_cast<size_t>(task.expert);
+      EXPECT_EQ(task.first, computed[e] == 0);
+      EXPECT_EQ(task.first_row, next_row);
+      EXPECT_LE(task.rows + task.padding, shape.row_block);
+      next_row += task.rows;
+      rows[e] += task.rows;
+      computed[e] += task.rows + task.padding;
+      finished[e] += task.last;
+      EXPECT_EQ(task.last, computed[e] == 643 && tokens[e] > 0);
+    }
+    EXPECT_EQ(rows, tokens);
+    EXPECT_EQ(computed, std::vector<int64_t>(5, 643));
+    EXPECT_EQ(finished, (std::vector<int64_t>{1, 0, 1, 1, 1}));
+  }
+  std::vector<int64_t> gradients;
+  for (const Task& task : backward) {
+    if (task.kind == TaskKind::kGradient && task.expert >= 0) gradients.push_back(task.expert);
+  }
+  EXPECT_EQ(gradients, (std::vector<int64_t>{0, 2, 3, 4}));
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, Plans, testing::Values(1, 2, 3));
 
 // The hottest of each layer and device, no more than leave slots to take turns in, none without

@@ -103,7 +103,7 @@ TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
 TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
   const PlanOptions plans[] = {{.prefetch = false}, {.optimizer_at_end = true},
                                {.whole_layers = true}, {.microbatch_major = true},
-                               {false, true, true, true}};
+                               {.padded_experts = true}, {false, true, true, true, true}};
   for (const PlanOptions& plan : plans) {
     for (int64_t devices : {1, 2}) {
       TinyRun run;

@@ -241,7 +241,8 @@ TEST(RootPromise, PlanOptions) {
                         {"optimizer at the end", {.optimizer_at_end = true}},
                         {"whole layers", {.whole_layers = true}},
                         {"microbatch-major", {.microbatch_major = true}},
-                        {"all of them", {false, true, true, true}}};
+                        {"padded experts", {.padded_experts = true}},
+                        {"all of them", {false, true, true, true, true}}};
   for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     const std::string expected =
         clip == ClipKind::kGlobal ? global_reference() : reference(clip);

@@ -81,7 +81,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
       "memory.drive_tbw",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
-      "plan.whole_layers",  "plan.microbatch_major"};
+      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;

@@ -112,14 +112,16 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     PlannedRun run(&shape, &pages, memory->classes, memory->state_on_device, eager,
                    Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Replay replay(&pages, all_on_disk(1, pages, memory->classes));
-    Routing routing(shape.num_layers);
+    std::vector<std::vector<int64_t>> routing(shape.num_layers);
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, 3 * shape.row_block - 1);
     }
+    const bool one_by_one = shape.options.microbatch_major && shape.microbatches > 1;
+    const Routing turns(static_cast<size_t>(one_by_one ? shape.microbatches : 1), routing);
     Traffic before;
     for (int step = 0; step < 4; ++step) {
       before = replay.traffic();
-      run.train(routing, [&](const StepPiece& piece) {
+      run.train(turns, [&](const StepPiece& piece) {
         foresee(piece, replay);
         for (const Task& task : piece.tasks) replay.place(task);
       });

@@ -28,6 +28,12 @@ add_test(NAME check_tree
 add_test(NAME check_tree_self_test
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py --self-test)
 
+# Tries the tables on models of no size; nothing is timed.
+add_test(NAME es_moe_tables
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/es_moe_tables.py
+          $<TARGET_FILE:pagoda> --tiny
+          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/es-moe-tables)
+
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
 add_executable(tokenizer_probe ${PROJECT_SOURCE_DIR}/tools/bench/tokenizer_probe.cc)
 target_link_libraries(tokenizer_probe PRIVATE data)
@@ -36,8 +42,10 @@ target_link_libraries(tokenizer_probe PRIVATE data)
 add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
 target_link_libraries(residency_study PRIVATE train)
 # Prints how far the simulator's times are from those of real steps on this machine.
-add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc)
-target_link_libraries(simulator_check PRIVATE testing)
+add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc
+  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
+target_link_libraries(simulator_check PRIVATE train bench)
 # Prints steps that page beside the least time this machine allows them.
-add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc)
-target_link_libraries(step_bound PRIVATE testing)
+add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc
+  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
+target_link_libraries(step_bound PRIVATE train bench)

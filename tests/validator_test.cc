@@ -119,6 +119,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     mode.options.whole_layers = random() % 4 == 0;
     mode.options.microbatch_major = random() % 4 == 0;
     mode.pinned_share = random() % 4 == 0 ? 0.5 : 0;
+    mode.options.padded_experts = random() % 4 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     Case c(random, devices, mode, rooms[random() % 5]);

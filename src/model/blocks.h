@@ -23,6 +23,13 @@ struct LayerOffsets {
   int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
+// A block of an expert's rows: [first, first + count) of the re-index vector, count + padding <=
+// kRowBlock. What pads them is zero, is computed with them and is not combined.
+struct BlockRows {
+  int64_t first = 0, count = 0, padding = 0;
+  int64_t computed() const { return count + padding; }
+};
+
 class Blocks {
  public:
   Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops);
@@ -71,15 +78,13 @@ class Blocks {
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
                           const StepSpace& w, Stream& s) const;
 
-  // Rows [first, first + n) of the re-index vector, n <= kRowBlock. Layout of inbound and outbound
-  // as in plan/pages.h.
-  void dispatch(int64_t first, int64_t n, void* inbound, bool backward, const StepSpace& w,
-                Stream& s) const;
-  void expert(const void* weights, const void* inbound, int64_t n, void* outbound,
+  // Layout of inbound and outbound as in plan/pages.h.
+  void dispatch(BlockRows rows, void* inbound, bool backward, const StepSpace& w, Stream& s) const;
+  void expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
               const ExpertSpace& w, Stream& s) const;
-  void expert_backward(const void* weights, const void* inbound, int64_t n, bool first_block,
+  void expert_backward(const void* weights, const void* inbound, BlockRows rows, bool first_block,
                        void* outbound, const ExpertSpace& w, Stream& s) const;
-  void combine(int64_t first, int64_t n, const void* outbound, bool backward, const StepSpace& w,
+  void combine(BlockRows block, const void* outbound, bool backward, const StepSpace& w,
                Stream& s) const;
 
   // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient
@@ -102,6 +107,8 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
+  void gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows, int64_t dim,
+                     void* out, Stream& s) const;
   // The MLP's first half: rows (T, d) -> w.mlp.gate_up (T, 2f), w.mlp.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const StepSpace& w, Stream& s) const;

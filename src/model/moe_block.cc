@@ -94,27 +94,37 @@ int64_t inbound_scale(int64_t d) { return 2 * kRowBlock * d; }     // elements
 int64_t outbound_scale(int64_t d) { return kRowBlock * d; }        // floats
 }  // namespace
 
-void Blocks::dispatch(int64_t first, int64_t n, void* inbound, bool backward, const StepSpace& w,
-                      Stream& s) const {
-  const int64_t d = c_.hidden_size;
-  ops_.gather_rows(dt_, w.normed, w.rows + first, n, d, inbound, s);
-  if (!backward) return;
-  ops_.gather_rows(dt_, w.dresidual, w.rows + first, n, d, at(inbound, inbound_gradient(d)), s);
-  ops_.gather_rows(DType::kF32, w.weights, w.choices + first, n, 1, at(inbound, inbound_scale(d)),
-                   s);
+// The rows that `index` names from rows.first on, and zeros behind them.
+void Blocks::gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows,
+                           int64_t dim, void* out, Stream& s) const {
+  ops_.gather_rows(dt, from, index + rows.first, rows.count, dim, out, s);
+  if (rows.padding == 0) return;
+  const int64_t row_bytes = dim * dtype_bytes(dt);
+  ops_.fill_zero(static_cast<std::byte*>(out) + rows.count * row_bytes, rows.padding * row_bytes,
+                 s);
 }
 
-void Blocks::expert(const void* weights, const void* inbound, int64_t n, void* outbound,
+void Blocks::dispatch(BlockRows rows, void* inbound, bool backward, const StepSpace& w,
+                      Stream& s) const {
+  const int64_t d = c_.hidden_size;
+  gather_padded(dt_, w.normed, w.rows, rows, d, inbound, s);
+  if (!backward) return;
+  gather_padded(dt_, w.dresidual, w.rows, rows, d, at(inbound, inbound_gradient(d)), s);
+  gather_padded(DType::kF32, w.weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
+}
+
+void Blocks::expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
                     const ExpertSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size;
+  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
   ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, w.gate_up, s);
   ops_.swiglu(dt_, w.gate_up, n, f, w.act, s);
   ops_.linear(dt_, w.act, at(weights, 2 * f * d), n, f, d, DType::kF32, outbound, s);
 }
 
-void Blocks::expert_backward(const void* weights, const void* inbound, int64_t n, bool first_block,
-                             void* outbound, const ExpertSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size;
+void Blocks::expert_backward(const void* weights, const void* inbound, BlockRows rows,
+                             bool first_block, void* outbound, const ExpertSpace& w,
+                             Stream& s) const {
+  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
   const void* down = at(weights, 2 * f * d);
   const void* dout = at(inbound, inbound_gradient(d));
   const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(d)));
@@ -129,11 +139,11 @@ void Blocks::expert_backward(const void* weights, const void* inbound, int64_t n
   ops_.linear_backward_input(dt_, w.gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
 }
 
-void Blocks::combine(int64_t first, int64_t n, const void* outbound, bool backward,
-                     const StepSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size;
-  const int32_t* rows = w.rows + first;
-  const int32_t* choices = w.choices + first;
+void Blocks::combine(BlockRows block, const void* outbound, bool backward, const StepSpace& w,
+                     Stream& s) const {
+  const int64_t d = c_.hidden_size, n = block.count;
+  const int32_t* rows = w.rows + block.first;
+  const int32_t* choices = w.choices + block.first;
   const auto* out = static_cast<const float*>(outbound);
   if (!backward) {
     ops_.gather_rows(DType::kF32, w.weights, choices, n, 1, w.scale, s);

@@ -18,16 +18,16 @@ void ExpertForecast::note(int64_t layer, std::span<const int64_t> tokens_per_exp
   tokens_per_expert_[layer].assign(tokens_per_expert.begin(), tokens_per_expert.end());
 }
 
-void ExpertForecast::prefetch(const StepPlan& plan, int64_t layer, TaskList& tasks) const {
+std::vector<int64_t> ExpertForecast::expected(const RunShape& shape, int64_t layer) const {
   const std::vector<int64_t>& last = tokens_per_expert_[layer];
-  const RunShape& shape = plan.shape();
   std::vector<int64_t> room = room_, records;
   for (size_t e = 0; e < last.size(); ++e) {
     const int64_t record = shape.expert(layer, static_cast<int64_t>(e));
-    if (last[e] == 0 || room[shape.records[record].device]-- <= 0) continue;
+    const bool used = last[e] > 0 || shape.options.padded_experts;
+    if (!used || room[shape.records[record].device]-- <= 0) continue;
     records.push_back(record);
   }
-  plan.prefetch(records, tasks);
+  return records;
 }
 
 }  // namespace pagoda

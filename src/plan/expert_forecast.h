@@ -18,9 +18,9 @@ class ExpertForecast {
 
   // What a layer's routing chose. (num_experts)
   void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
-  // Tasks that bring up the experts the layer had last, as many as leave room for those that turn
-  // out to be.
-  void prefetch(const StepPlan& plan, int64_t layer, TaskList& tasks) const;
+  // Records of the experts the layer had last, as many as leave room on the devices for those that
+  // turn out to be, in their order.
+  std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
 
  private:
   std::vector<int64_t> room_;  // [device] weights of experts that may be brought up

@@ -15,9 +15,9 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskKind::kGradient: return elements();
     case TaskKind::kDispatch:
     case TaskKind::kExpert:
-    case TaskKind::kCombine:
     case TaskKind::kDispatchBackward:
-    case TaskKind::kExpertBackward:
+    case TaskKind::kExpertBackward: return static_cast<double>(task.rows + task.padding);
+    case TaskKind::kCombine:
     case TaskKind::kCombineBackward: return static_cast<double>(task.rows);
     case TaskKind::kIndex:
       return static_cast<double>((task.microbatch < 0 ? shape.microbatches : 1) *

@@ -38,7 +38,8 @@ struct MachineProfile {
 };
 
 // What the time of a task is proportional to, as against others of its kind in the same run: rows
-// of a block, elements of a gradient, elements times updates of an optimizer's task, tokens.
+// of a block with their padding (none of it is combined), elements of a gradient, elements times
+// updates of an optimizer's task, tokens.
 double task_units(const Task& task, const RunShape& shape);
 
 // One measured piece.

@@ -112,6 +112,21 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
   share_out(other, left);
 }
 
+// A step takes the optimizer states of experts one after another, and their gradients if these wait
+// for the norm of all. What the host has no room for is missed all along the step, where that costs
+// no more than a twentieth of what is missed anyhow: the slots that pages pass through keep none.
+void keep_in_host(const PageTable& pages, bool eager_adam, std::vector<SlotClass>& slots) {
+  constexpr int32_t kPassing = 5;  // one in work, two on their way up, two on their way down
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    const bool in_order = info.kind == PageKind::kState ||
+                          (info.kind == PageKind::kGradient && !eager_adam);
+    const int64_t more = kPassing - (slots[c].host_depth - 1);
+    const bool cheap = 20 * more <= info.num_pages - slots[c].host_slots;
+    if (in_order && cheap) slots[c].host_kept = std::max(0, slots[c].host_slots - kPassing);
+  }
+}
+
 Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
   if (budget.device_bytes < plan.min_device_bytes) {
     const int64_t fixed = *std::max_element(budget.fixed_bytes.begin(), budget.fixed_bytes.end());
@@ -184,6 +199,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
                                         header_bytes, plan.classes);
+    keep_in_host(pages, eager_adam, plan.classes);
   }
   for (int d = 0; d < shape.devices; ++d) {
     plan.device_slot_bytes.push_back(device_bytes(pages, plan.classes, d));

@@ -81,6 +81,12 @@ void OrderCheck::check_dense(const Task& task) {
   }
 }
 
+bool OrderCheck::possible_height(const Task& task) const {
+  const int64_t least = shape_.options.padded_experts ? 0 : 1, height = task.rows + task.padding;
+  if (task.padding < 0 || (task.padding > 0 && !shape_.options.padded_experts)) return false;
+  return task.rows >= least && height > 0 && height <= shape_.row_block;
+}
+
 void OrderCheck::check_block(const Task& task) {
   const Block block{task.phase, task.layer, task.first_row, task.rows};
   const auto rows = rows_.find({task.phase, task.layer});
@@ -92,7 +98,7 @@ void OrderCheck::check_block(const Task& task) {
   switch (task.kind) {
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward:
-      if (task.rows <= 0 || task.rows > shape_.row_block) fault(task, "of an impossible height");
+      if (!possible_height(task)) fault(task, "of an impossible height");
       if (task.first_row != rows->second.dispatched) fault(task, "skips or repeats rows");
       rows->second.dispatched = task.first_row + task.rows;
       exchange_[task.uses[0].page] = block;

@@ -49,6 +49,7 @@ class OrderCheck {
   bool experts_over(const Task& task) const;
   bool begun_backward(const Task& task) const;
   void check_dense(const Task& task);
+  bool possible_height(const Task& task) const;
   void check_block(const Task& task);
   void check_gradient(const Task& task);
 

@@ -20,6 +20,10 @@ struct PlanOptions {
   // read once for each. The backward stays as it is: an expert's gradient is a sum over blocks of
   // rows of all microbatches, and other blocks would be other bits.
   bool microbatch_major = false;
+  // true: every expert of a layer computes as many rows as the busiest one, those without tokens
+  // too, as systems do that multiply all experts at once (ES-MoE 2.2, HEXA-MoE 2.2). What is
+  // beyond an expert's own rows is zero, goes nowhere and makes no gradient.
+  bool padded_experts = false;
 };
 
 // One record (model/tensors.h) as planning sees it.

@@ -93,6 +93,12 @@ void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks)
   });
 }
 
+// Rows that every expert computes, whatever its tokens.
+int64_t StepPlan::least_rows(std::span<const int64_t> tokens_per_expert) const {
+  if (!shape_.options.padded_experts) return 0;
+  return *std::max_element(tokens_per_expert.begin(), tokens_per_expert.end());
+}
+
 // Dispatch, expert and combine of every block, in expert order. With several devices the combine
 // lags, so that device 0 can hand out work before it waits for results; the order of the combines,
 // which is the order of their sums, stays that of the experts.
@@ -104,19 +110,22 @@ void StepPlan::expert_blocks(int64_t layer, int64_t microbatch,
   std::vector<Task> combines;
   size_t combined = 0;
   int64_t first_row = 0;
+  const int64_t least = least_rows(tokens_per_expert);
   if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     const int64_t record = shape_.expert(layer, e);
     const int device = shape_.records[record].device;
-    for (int64_t done = 0; done < tokens_per_expert[e]; done += shape_.row_block) {
+    const int64_t tokens = tokens_per_expert[e], computed = std::max(tokens, least);
+    for (int64_t done = 0; done < computed; done += shape_.row_block) {
       Task t = task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, phase, layer,
                     microbatch);
       t.expert = static_cast<int32_t>(e);
       t.record = record;
-      t.first_row = first_row + done;
-      t.rows = std::min(shape_.row_block, tokens_per_expert[e] - done);
+      t.first_row = first_row + std::min(done, tokens);
+      t.rows = std::clamp<int64_t>(tokens - done, 0, shape_.row_block);
+      t.padding = std::min(shape_.row_block, computed - done) - t.rows;
       t.first = done == 0;
-      t.last = done + t.rows == tokens_per_expert[e];
+      t.last = tokens > 0 && done + shape_.row_block >= computed;
       const int64_t slot = static_cast<int64_t>(combines.size()) % in_flight;
       Task expert = t, combine = t;
       t.use(pages_.inbound(slot), kDevice0, Access::kCreate);
@@ -135,7 +144,7 @@ void StepPlan::expert_blocks(int64_t layer, int64_t microbatch,
         tasks.push_back(combines[combined++]);
       }
     }
-    first_row += tokens_per_expert[e];
+    first_row += tokens;
   }
   while (combined < combines.size()) tasks.push_back(combines[combined++]);
 }

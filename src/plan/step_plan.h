@@ -55,6 +55,7 @@ class StepPlan {
 
  private:
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  int64_t least_rows(std::span<const int64_t> tokens_per_expert) const;
   void expert_blocks(int64_t layer, int64_t microbatch,
                      std::span<const int64_t> tokens_per_expert, bool backward,
                      TaskList& tasks) const;

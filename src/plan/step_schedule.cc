@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
@@ -68,8 +69,35 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
   return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
 }
 
+// Weights go up from where their update leaves them in the host, before others take their room.
 void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
-  if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, last_record, pending_);
+  if (debts_ == nullptr) return;
+  std::vector<int64_t> expected;
+  // Whole layers take turns in the devices' slots.
+  if (!plan_.shape().options.whole_layers) {
+    expected = expected_experts(plan_.shape().records[first_record].layer);
+  }
+  brought_.clear();
+  for (int64_t r = first_record; r < last_record; ++r) {
+    const size_t before = pending_.size();
+    pay_due(plan_, *debts_, r, r + 1, pending_);
+    const bool on_host = pending_.size() > before && pending_.back().on_host;
+    const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
+    if (on_host && wanted) brought_.push_back(r);
+    if (on_host && wanted) plan_.prefetch({&r, 1}, pending_);
+  }
+}
+
+// Records whose weights go up before the layer's routing is known, in their order.
+std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
+  const RunShape& shape = plan_.shape();
+  if (layer < 0 || !shape.is_moe[layer] || !shape.options.prefetch) return {};
+  if (!shape.options.whole_layers) {
+    return forecast_ != nullptr ? forecast_->expected(shape, layer) : std::vector<int64_t>();
+  }
+  std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
+  std::iota(experts.begin(), experts.end(), shape.expert(layer, 0));
+  return experts;
 }
 
 // Tasks up to where the layer's routing must be known.
@@ -78,17 +106,13 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
   const bool last = layer_ + 1 == shape.num_layers;
   const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
-  if (turn() == 0) pay_due_records(next, after);
-  if (shape.is_moe[layer_] && shape.options.prefetch) {
-    if (shape.options.whole_layers) {
-      std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
-      std::iota(experts.begin(), experts.end(), shape.expert(layer_, 0));
-      plan_.prefetch(experts, pending_);
-    } else if (forecast_ != nullptr) {
-      forecast_->prefetch(plan_, layer_, pending_);
-    }
-  }
   plan_.forward_layer(layer_, microbatch_, pending_);
+  std::vector<int64_t> others = expected_experts(layer_);
+  std::erase_if(others, [this](int64_t record) {
+    return std::binary_search(brought_.begin(), brought_.end(), record);
+  });
+  plan_.prefetch(others, pending_);
+  if (turn() == 0) pay_due_records(next, after);
   piece.tasks.swap(pending_);
   add_uses(piece.tasks, piece.foreseen.emplace());
   if (begins()) foresee_debts(after, piece);

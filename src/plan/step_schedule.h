@@ -7,8 +7,10 @@
 //     if (piece.then == StepPiece::Then::kResolve) schedule.resolve(routing of piece.layer);
 //   }
 //
-// Optimizer work that was put off runs a layer ahead of the computation: before the tasks of layer
-// l come those that pay the debts of layer l + 1. What routing chose is paid when it is known.
+// Optimizer work that was put off runs a layer ahead of the computation: while the routing of layer
+// l is awaited, the debts of layer l + 1 are paid. They come after all that layer l wants on the
+// devices as far as it is known, so that weights are on their way up before others take their room
+// in the host. What routing chose is paid when it is known.
 //
 // The tasks of a piece must be accounted for in `debts` (kAdam pays, kGradient of an eager plan
 // makes a debt) before the next piece is asked for. Pure: same answers, same tasks. A copy runs
@@ -108,7 +110,8 @@ class StepSchedule {
   int64_t turn() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
   bool begins() const { return at_ == At::kLayer && layer_ == 0 && turn() == 0; }
   int64_t records_of_layer(int64_t layer) const;
-  void pay_due_records(int64_t first_record, int64_t last_record);
+  void pay_due_records(int64_t first_record, int64_t last_record);  // of one layer, or the head's
+  std::vector<int64_t> expected_experts(int64_t layer) const;
 
   const StepPlan& plan_;
   const Debts* debts_;
@@ -118,6 +121,7 @@ class StepSchedule {
   int64_t layer_ = 0;  // of the next piece, or to be resolved
   int64_t microbatch_ = StepPlan::kAll;  // likewise
   TaskList pending_;   // known already, and issued with the next piece
+  std::vector<int64_t> brought_;  // experts' records whose weights go up after their updates
   std::optional<std::vector<PageId>> kept_;
   std::vector<std::vector<int64_t>> tokens_per_expert_;
   Routing routing_;

@@ -48,7 +48,7 @@ struct Task {
   uint8_t device = 0;      // whose compute stream; kAdam: see on_host
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
   bool first = false;      // the first block of an expert
-  bool last = false;       // the last block of an expert
+  bool last = false;       // the last block of an expert that has tokens: its gradient is complete
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;  // -1: all together, or none
@@ -56,6 +56,7 @@ struct Task {
   int64_t updates = 0;     // kAdam: optimizer steps it pays
   int64_t first_row = 0;   // block of an expert: offset into its rows
   int64_t rows = 0;
+  int64_t padding = 0;     // rows of zeros behind them that are computed too (padded_experts)
   std::array<PageUse, 4> uses{};
   uint8_t num_uses = 0;
 

@@ -155,7 +155,8 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
 }
 
 void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
-  const int64_t l = task.layer, b = task.microbatch, n = task.rows, first = task.first_row;
+  const int64_t l = task.layer, b = task.microbatch;
+  const BlockRows rows{task.first_row, task.rows, task.padding};
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
   auto page = [&](size_t i) -> void* { return lease.data(i); };
@@ -175,9 +176,9 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), s);
     case TaskKind::kIndex: return enqueue_index(task, s);
-    case TaskKind::kDispatch: return blocks_.dispatch(first, n, page(0), false, rows_of(b), s);
-    case TaskKind::kExpert: return blocks_.expert(page(0), page(1), n, page(2), expert, s);
-    case TaskKind::kCombine: return blocks_.combine(first, n, page(0), false, rows_of(b), s);
+    case TaskKind::kDispatch: return blocks_.dispatch(rows, page(0), false, rows_of(b), s);
+    case TaskKind::kExpert: return blocks_.expert(page(0), page(1), rows, page(2), expert, s);
+    case TaskKind::kCombine: return blocks_.combine(rows, page(0), false, rows_of(b), s);
     case TaskKind::kResidual: return blocks_.residual(b, page(0), page(1), step_, s);
     case TaskKind::kDenseMlp:
       return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
@@ -191,10 +192,10 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kRouteReplay:
       blocks_.route(l, b, page(0), page(1), choices(1), true, step_, s);
       return blocks_.begin_sum_backward(l, b, page(0), step_, s);
-    case TaskKind::kDispatchBackward: return blocks_.dispatch(first, n, page(0), true, step_, s);
+    case TaskKind::kDispatchBackward: return blocks_.dispatch(rows, page(0), true, step_, s);
     case TaskKind::kExpertBackward:
-      return blocks_.expert_backward(page(0), page(1), n, task.first, page(2), expert, s);
-    case TaskKind::kCombineBackward: return blocks_.combine(first, n, page(0), true, step_, s);
+      return blocks_.expert_backward(page(0), page(1), rows, task.first, page(2), expert, s);
+    case TaskKind::kCombineBackward: return blocks_.combine(rows, page(0), true, step_, s);
     case TaskKind::kRouteBackward:
       return blocks_.route_backward(l, b, page(0), page(1), step_, s);
     case TaskKind::kDenseMlpBackward:

@@ -61,10 +61,13 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
 
 // A step's input, twice while it is put together in vectors that double; two layers' tasks; of all
 // layers the uses of pages that are foreseen, as a list, with their next uses, and rehearsed.
-int64_t step_bytes(const ModelConfig& config, const StepSize& size) {
+int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOptions& plan) {
   constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kForeseenBytes = 1280;
-  const int64_t blocks = div_ceil(size.tokens() * config.experts_per_token, kRowBlock) +
-                         config.num_experts + 4 * size.microbatches;
+  // Padded, every expert may have to compute all tokens of the step.
+  const int64_t rows = size.tokens() *
+                       (plan.padded_experts ? config.num_experts : config.experts_per_token);
+  const int64_t blocks =
+      div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
   return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes +
          config.num_layers * blocks * kForeseenBytes;
 }
@@ -161,7 +164,7 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
          options.devices *
              kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
-         step_bytes(config, options.size) + record_bytes(table, options.size) +
+         step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
          (options.trace ? options.trace->most_bytes() : 0) +
          sampling_bytes(config, options.size);
 }

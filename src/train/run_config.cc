@@ -124,6 +124,8 @@ void declare_plan(RunConfig& c, OptionTable& t) {
         "bring up all experts of a layer before any of them computes");
   t.add("microbatch_major", c.plan.microbatch_major, kRunOnly,
         "the forward takes one microbatch after the other and reads weights for each");
+  t.add("padded_experts", c.plan.padded_experts, kRunOnly,
+        "every expert of a layer computes as many rows as the busiest one, zeros among them");
 }
 
 Status refuse(const std::string& key, const std::string& value, const std::string& why) {

@@ -68,6 +68,7 @@ TraceLabel task_label(const Task& task) {
     label.add("microbatch", task.microbatch);
   }
   if (task.rows > 0) label.add("rows", task.rows);
+  if (task.padding > 0) label.add("padding", task.padding);
   return label;
 }
 

@@ -7,15 +7,11 @@
 // Everything the simulator is told is measured in the same run: the times of tasks in steps of a
 // second session with room for everything, which take turns with the steps that are measured;
 // copies, checksums and the drive by themselves.
-#include <sys/resource.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,13 +19,13 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "base/machine.h"
-#include "checkpoint/init_folder.h"
+#include "bench/leg.h"
 #include "offload/checksum.h"
 #include "plan/simulator.h"
+#include "tools/bench/random_token_run.h"
 #include "train/planned_run.h"
-#include "train/step_runner.h"
-#include "train/weights.h"
 
 namespace pagoda {
 namespace {
@@ -37,6 +33,7 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int kStepsOfRound = 3;
 constexpr int64_t kMicrobatchTokens = 512;
+constexpr int64_t kVocabulary = 2048;
 constexpr const char* kModel = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 2048,
   "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
@@ -46,28 +43,9 @@ constexpr const char* kModel = R"({
   "initializer_range": 0.05, "max_position_embeddings": 2048, "mlp_only_layers": [],
   "decoder_sparse_step": 1, "attention_bias": false})";
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds_since(int64_t start_us) {
+  return 1e-6 * static_cast<double>(monotonic_us() - start_us);
 }
-
-double processor_seconds() {
-  rusage usage{};
-  CHECK(::getrusage(RUSAGE_SELF, &usage) == 0);
-  const auto seconds = [](const timeval& t) {
-    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
-  };
-  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
-}
-
-template <typename T>
-T need(Result<T> result) {
-  CHECK(result.ok(), "%s", result.status().message().c_str());
-  return result.take();
-}
-
-void need(const Status& status) { CHECK(status.ok(), "%s", status.message().c_str()); }
 
 struct Configuration {
   int64_t microbatches;
@@ -76,72 +54,13 @@ struct Configuration {
   double host;    // and in host memory
 };
 
-// A model in a session, fed random tokens.
-class Run {
- public:
-  Run(const HfFolder& folder, Storage* storage, SessionOptions options)
-      : session_(need(Session::create(folder.config(), options, storage))),
-        ledger_(false, 0, std::vector<int64_t>(session_->table().records.size(), 0)),
-        runner_(session_.get(), &ledger_, 1.0) {
-    need(load_weights(*weights_of_folder(folder), *session_));
-    need(session_->pager().flush());
-  }
-  ~Run() { session_->remove_files(); }
-
-  // Seconds; the routing of the step goes to `routing`.
-  double step(std::mt19937& random, Routing& routing) {
-    const StepSize& size = session_->options().size;
-    StepBatch batch;
-    for (int64_t i = 0; i < size.tokens(); ++i) {
-      // Few tokens are frequent, so that experts' loads differ.
-      const auto token = static_cast<int32_t>(random() % 2048 * (random() % 2048) / 2048);
-      batch.tokens.push_back(token);
-      batch.targets.push_back(token / 2);
-      batch.positions.push_back(static_cast<int32_t>(i % size.microbatch_tokens));
-      batch.weights.push_back(1);
-    }
-    batch.document_start.assign(size.microbatches,
-                                {0, static_cast<int32_t>(size.microbatch_tokens)});
-    batch.total_weight = static_cast<double>(size.tokens());
-    const auto start = Clock::now();
-    const StepResult result = need(runner_.train(batch, 1e-4));
-    const double step_s = seconds_since(start);
-    CHECK(!result.skipped);
-    routing = result.routing;
-    return step_s;
-  }
-  Session& session() { return *session_; }
-  const Session& session() const { return *session_; }
-
- private:
-  std::unique_ptr<Session> session_;
-  Ledger ledger_;
-  StepRunner runner_;
-};
-
 // ---- the machine by itself ----
-
-// Seconds of the fastest quarter of `rounds` calls, on average: others use this machine too.
-template <typename Body>
-double quick_seconds(int rounds, Body&& body) {
-  std::vector<double> times;
-  for (int i = 0; i < rounds; ++i) {
-    const auto start = Clock::now();
-    body(i);
-    times.push_back(seconds_since(start));
-  }
-  std::sort(times.begin(), times.end());
-  times.resize(std::max(1, rounds / 4));
-  double sum = 0;
-  for (double t : times) sum += t;
-  return sum / static_cast<double>(times.size());
-}
 
 // Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads) {
   constexpr double kMoment_s = 0.1;
-  const double before = processor_seconds();
-  const auto start = Clock::now();
+  const LegTimer timer;
+  const int64_t start = monotonic_us();
   std::vector<std::thread> workers;
   for (int i = 0; i < threads; ++i) {
     workers.emplace_back([start] {
@@ -152,27 +71,8 @@ double cores_to_be_had(int threads) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  return (processor_seconds() - before) / seconds_since(start);
-}
-
-// Copies and checksums of pages that lie in no cache.
-void measure_memory(int64_t page_bytes, MachineProfile& profile) {
-  constexpr int kPages = 24;
-  const HostMemory from = need(HostMemory::allocate(kPages * page_bytes));
-  const HostMemory to = need(HostMemory::allocate(kPages * page_bytes));
-  std::memset(from.data(), 1, static_cast<size_t>(from.bytes()));
-  std::memset(to.data(), 2, static_cast<size_t>(to.bytes()));
-  const auto bytes = static_cast<double>(page_bytes);
-  const double copy_s = quick_seconds(3 * kPages, [&](int i) {
-    const int64_t at = i % kPages * page_bytes;
-    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
-  });
-  volatile uint32_t sum = 0;
-  const double check_s = quick_seconds(3 * kPages, [&](int i) {
-    sum = sum + crc32c(from.data() + i % kPages * page_bytes, page_bytes);
-  });
-  profile.upload = profile.download = {0, copy_s / bytes, 1};
-  profile.checksum = {0, check_s / bytes, 1};
+  const Leg leg = timer.finish(0);
+  return leg.cpu_seconds / leg.seconds;
 }
 
 // The drive under pages of this size: all written, all read, and half of each at once.
@@ -207,14 +107,11 @@ void measure_drive(Storage* storage, const std::string& directory, int64_t page_
   const auto mixed = [](int i) {
     return i % 2 == 0 ? IoRequest::Op::kRead : IoRequest::Op::kWrite;
   };
-  const auto median = [](std::vector<double> times) {
-    std::sort(times.begin(), times.end());
-    return times[times.size() / 2];
-  };
+  const auto median = [](const std::vector<double>& times) { return quantile(times, 0.5); };
   std::vector<double> write_s, read_s, mixed_s, one_s;
   for (int round = 0; round < 5; ++round) {
     const auto time = [&](std::vector<double>& times, int pages, const auto& op_of) {
-      const auto start = Clock::now();
+      const int64_t start = monotonic_us();
       transfer(0, pages, op_of);
       times.push_back(seconds_since(start));
     };
@@ -247,13 +144,10 @@ struct Outcome {
 class Check {
  public:
   Check(std::string directory, int rounds)
-      : directory_(std::move(directory)), rounds_(rounds), threads_(usable_cores()) {
-    std::ofstream(directory_ + "/config.json") << kModel;
-    InitOptions init;
-    init.config_path = directory_ + "/config.json";
-    init.out_directory = directory_ + "/model";
-    need(init_folder(init));
-    folder_ = std::make_unique<HfFolder>(need(HfFolder::open(directory_ + "/model")));
+      : directory_(std::move(directory)),
+        rounds_(rounds),
+        threads_(usable_cores()),
+        folder_(make_random_model(directory_, kModel)) {
     storage_ = need(open_storage(IoKind::kAuto, directory_));
     std::printf("storage: %s\n", storage_->describe().c_str());
   }
@@ -265,7 +159,7 @@ class Check {
 
   std::string directory_;
   int rounds_, threads_;
-  std::unique_ptr<HfFolder> folder_;
+  HfFolder folder_;
   std::unique_ptr<Storage> storage_;
 };
 
@@ -280,9 +174,9 @@ SessionOptions Check::options(const Configuration& configuration, bool resident)
   options.eager_adam = configuration.eager;
   options.device_bytes = options.host_bytes = 4 * kGiB;
   if (resident) return options;
-  const MemoryPlan roomy = need(Session::plan(folder_->config(), options));
+  const MemoryPlan roomy = need(Session::plan(folder_.config(), options));
   int64_t elements = 0;
-  for (const RecordSpec& r : TensorTable::make(folder_->config()).records) {
+  for (const RecordSpec& r : TensorTable::make(folder_.config()).records) {
     elements += r.num_elements;
   }
   const auto part = [&](double of) { return static_cast<int64_t>(of * 14 * double(elements)); };
@@ -302,18 +196,17 @@ class Twin {
                         std::vector<int64_t>(run.session().table().records.size(), 0))) {}
 
   void warm_up(std::mt19937& random) {
-    Routing routing;
     for (int i = 0; i < kWarmUpSteps; ++i) {
-      run.step(random, routing);
-      planned_.train(routing, [](const StepPiece&) {});
+      planned_.train(step(random), [](const StepPiece&) {});
     }
   }
   // From quiet to quiet; the time of the steps alone counts.
   void measure(std::mt19937& random, int steps) {
     run.session().pager().drain();
+    if (rounds_.empty()) measured_s_ = 0;  // of the warm up
     rounds_.push_back({run.session().pager().residency(), {}});
     for (int i = 0; i < steps; ++i, ++steps_) {
-      measured_s_ += run.step(random, rounds_.back().routings.emplace_back());
+      rounds_.back().routings.push_back(step(random));
     }
   }
   double measured_s() const { return measured_s_ / steps_; }  // of a step, on average
@@ -333,13 +226,22 @@ class Twin {
     return sum / steps_;
   }
 
-  Run run;
+  RandomTokenRun run;
 
  private:
   struct Round {
     Residency start;
     std::vector<Routing> routings;
   };
+  Routing step(std::mt19937& random) {
+    const SessionOptions& options = run.session().options();
+    const StepBatch batch = random_batch(options.size, kVocabulary, random);
+    const int64_t start = monotonic_us();
+    const StepResult result = run.step(batch);
+    measured_s_ += seconds_since(start);
+    return result.routing;
+  }
+
   PlannedRun planned_;  // after the warm up
   std::vector<Round> rounds_;
   double measured_s_ = 0;
@@ -371,8 +273,8 @@ void add_tasks(const TaskTimes& times, double cores, const Twin& resident,
 }
 
 Outcome Check::run(const Configuration& configuration) {
-  Twin resident(*folder_, storage_.get(), options(configuration, true));
-  Twin paged(*folder_, storage_.get(), options(configuration, false));
+  Twin resident(folder_, storage_.get(), options(configuration, true));
+  Twin paged(folder_, storage_.get(), options(configuration, false));
   CHECK(resident.run.session().memory().state_on_device);
   std::mt19937 random(3);
   resident.warm_up(random);
@@ -386,13 +288,15 @@ Outcome Check::run(const Configuration& configuration) {
   for (int round = 0; round < rounds_; ++round) {
     profile.cores += cores_to_be_had(threads_) / rounds_;
     resident.run.session().executor().time_tasks(&times);
-    const double processor_before = processor_seconds();
+    const LegTimer timer;
     resident.measure(random, kStepsOfRound - 1);
-    processor_s += processor_seconds() - processor_before;
+    processor_s += timer.finish(0).cpu_seconds;
     paged.measure(random, kStepsOfRound);
   }
   paged.run.session().pager().drain();
-  measure_memory(page_bytes(paged.run.session().pages()), profile);
+  const ByteCost bytes = measure_bytes(page_bytes(paged.run.session().pages()));
+  profile.upload = profile.download = {0, bytes.copy_s, 1};
+  profile.checksum = {0, bytes.check_s, 1};
   measure_drive(storage_.get(), directory_, page_bytes(paged.run.session().pages()), profile);
   const double cores =
       std::min(profile.cores, processor_s / (resident.measured_s() * resident.steps()));

@@ -24,8 +24,7 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "bench/leg.h"
-#include "offload/checksum.h"
-#include "tests/testing/random_token_run.h"
+#include "tools/bench/random_token_run.h"
 #include "train/planned_run.h"
 
 namespace pagoda {
@@ -34,11 +33,11 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int64_t kMicrobatchTokens = 512;
 constexpr int64_t kVocabulary = 8192;
-// 403 million parameters in 128 experts.
+// 302 million parameters in 256 experts.
 constexpr const char* kModel = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 8192,
-  "hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 4,
-  "head_dim": 64, "intermediate_size": 1024, "moe_intermediate_size": 1024, "num_experts": 16,
+  "hidden_size": 768, "num_hidden_layers": 16, "num_attention_heads": 12, "num_key_value_heads": 4,
+  "head_dim": 64, "intermediate_size": 512, "moe_intermediate_size": 512, "num_experts": 16,
   "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
   "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
   "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
@@ -247,10 +246,9 @@ class StepBound {
 
  private:
   SessionOptions options(const Configuration& configuration, bool resident) const;
-  void measure_memory(int64_t page_bytes);
   PhaseBound bound(double cpu_s, const PhaseMoves& moves) const {
-    const double cpu = cpu_s + copy_s_ * static_cast<double>(moves.copied_bytes) +
-                       check_s_ * static_cast<double>(moves.checked_bytes());
+    const double cpu = cpu_s + bytes_.copy_s * static_cast<double>(moves.copied_bytes) +
+                       bytes_.check_s * static_cast<double>(moves.checked_bytes());
     return {cpu / threads_, moves.checked_bytes() > 0 ? moves.seconds : 0};
   }
 
@@ -258,7 +256,7 @@ class StepBound {
   int rounds_, threads_;
   HfFolder folder_;
   std::unique_ptr<Storage> storage_, replay_storage_;
-  double copy_s_ = 0, check_s_ = 0;  // of a byte, on one core
+  ByteCost bytes_;
 };
 
 SessionOptions StepBound::options(const Configuration& configuration, bool resident) const {
@@ -287,28 +285,6 @@ SessionOptions StepBound::options(const Configuration& configuration, bool resid
   return options;
 }
 
-// Copies and checksums of pages that lie in no cache, on one core.
-void StepBound::measure_memory(int64_t page_bytes) {
-  constexpr int kPages = 16;
-  const HostMemory from = need(HostMemory::allocate(kPages * page_bytes));
-  const HostMemory to = need(HostMemory::allocate(kPages * page_bytes));
-  std::memset(from.data(), 1, static_cast<size_t>(from.bytes()));
-  std::memset(to.data(), 2, static_cast<size_t>(to.bytes()));
-  std::vector<double> copy_s, check_s;
-  volatile uint32_t sum = 0;
-  for (int i = 0; i < 3 * kPages; ++i) {
-    const int64_t at = i % kPages * page_bytes;
-    const int64_t begin = monotonic_us();
-    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
-    const int64_t copied = monotonic_us();
-    sum = sum + crc32c(to.data() + at, page_bytes);
-    copy_s.push_back(seconds_between(begin, copied) / static_cast<double>(page_bytes));
-    check_s.push_back(seconds_between(copied, monotonic_us()) / static_cast<double>(page_bytes));
-  }
-  copy_s_ = quantile(copy_s, 0.25);
-  check_s_ = quantile(check_s, 0.25);
-}
-
 int64_t largest_page_bytes(const PageTable& pages) {
   int64_t bytes = 0;
   for (const PageTable::Class& c : pages.classes) {
@@ -322,7 +298,7 @@ Row StepBound::run(const Configuration& c) {
   CHECK(resident.session().memory().state_on_device);
   RandomTokenRun paged(folder_, storage_.get(), options(c, false));
   IdleReplay idle(paged.session(), replay_storage_.get(), directory_ + "/replay");
-  measure_memory(largest_page_bytes(paged.session().pages()));
+  bytes_ = measure_bytes(largest_page_bytes(paged.session().pages()));
   std::mt19937 random(3);
   const StepSize& size = paged.session().options().size;
   Row row;

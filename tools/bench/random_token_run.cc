@@ -1,8 +1,11 @@
-#include "tests/testing/random_token_run.h"
+#include "tools/bench/random_token_run.h"
 
+#include <cstring>
 #include <fstream>
 
+#include "bench/leg.h"
 #include "checkpoint/init_folder.h"
+#include "offload/checksum.h"
 #include "train/weights.h"
 
 namespace pagoda {
@@ -31,6 +34,27 @@ StepBatch random_batch(const StepSize& size, int64_t vocab_size, std::mt19937& r
                               {0, static_cast<int32_t>(size.microbatch_tokens)});
   batch.total_weight = static_cast<double>(size.tokens());
   return batch;
+}
+
+ByteCost measure_bytes(int64_t page_bytes) {
+  constexpr int kPages = 24;
+  const HostMemory from = need(HostMemory::allocate(kPages * page_bytes));
+  const HostMemory to = need(HostMemory::allocate(kPages * page_bytes));
+  std::memset(from.data(), 1, static_cast<size_t>(from.bytes()));
+  std::memset(to.data(), 2, static_cast<size_t>(to.bytes()));
+  std::vector<double> copy_s, check_s;
+  uint32_t sum = 0;
+  for (int i = 0; i < 3 * kPages; ++i) {
+    const int64_t at = i % kPages * page_bytes, away = (i + kPages / 2) % kPages * page_bytes;
+    const LegTimer copying;
+    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
+    copy_s.push_back(copying.finish(page_bytes).seconds / static_cast<double>(page_bytes));
+    const LegTimer checking;
+    sum ^= crc32c(from.data() + away, page_bytes);
+    check_s.push_back(checking.finish(page_bytes).seconds / static_cast<double>(page_bytes));
+  }
+  CHECK(sum == 0, "72 equal pages have sums that differ");
+  return {quantile(copy_s, 0.125), quantile(check_s, 0.125)};
 }
 
 RandomTokenRun::RandomTokenRun(const HfFolder& folder, Storage* storage,

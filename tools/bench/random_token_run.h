@@ -24,6 +24,12 @@ HfFolder make_random_model(const std::string& directory, const std::string& conf
 // Few tokens are frequent, so that experts' loads differ; one document a microbatch.
 StepBatch random_batch(const StepSize& size, int64_t vocab_size, std::mt19937& random);
 
+// Of pages that lie in no cache, on one core: seconds of a byte, in the fastest quarter of trials.
+struct ByteCost {
+  double copy_s = 0, check_s = 0;  // check: CRC32C
+};
+ByteCost measure_bytes(int64_t page_bytes);
+
 class RandomTokenRun {
  public:
   // `storage` is not owned. All of the folder's weights are on disk when it returns.
