@@ -1,6 +1,7 @@
 // How close a step of a model that does not fit comes to what this machine allows. Not installed.
 //
-//   step_bound [DIR] [--rounds N] [--quick]   pages go to a new folder in DIR, removed at the end
+//   step_bound [DIR] [--rounds N] [--quick] [--only ROW]
+//       pages go to a new folder in DIR, removed at the end; --quick: the first budgets only
 //
 // The bound of a step is the sum over its phases (the forward with the updates that were put off to
 // it; the backward) of the slowest independent resource. Both are measured in the same run, taking
