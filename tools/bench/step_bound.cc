@@ -12,6 +12,10 @@
 //   drive      the time of the phase's transfers when nothing else is done: the same moves through
 //              a pager of its own on devices that do nothing.
 // The optimizer alone: the updates that one step owes, paid at once, against its own bound.
+//
+// With room for everything: what deciding, waiting for and leasing pages takes when none moves, all
+// of it on the thread that issues, which devices wait for only where it is late: the step's plan is
+// made and its pages are leased on a device that does nothing.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -244,6 +248,7 @@ class StepBound {
     std::printf("storage: %s; %d cores\n", storage_->describe().c_str(), threads_);
   }
   Row run(const Configuration& configuration);
+  void run_resident(const Configuration& configuration);
 
  private:
   SessionOptions options(const Configuration& configuration, bool resident) const;
@@ -344,6 +349,34 @@ Row StepBound::run(const Configuration& c) {
   return row;
 }
 
+void StepBound::run_resident(const Configuration& c) {
+  RandomTokenRun resident(folder_, storage_.get(), options(c, true));
+  IdleReplay idle(resident.session(), replay_storage_.get(), directory_ + "/replay");
+  std::mt19937 random(3);
+  std::vector<double> step_s, pager_s;
+  int64_t moved_bytes = 0;
+  for (int i = -kWarmUpSteps; i < rounds_; ++i) {
+    const StepBatch batch = random_batch(resident.session().options().size, kVocabulary, random);
+    const Pager::Counters before = resident.session().pager().counters();
+    const StepResult result = resident.step(batch);
+    const Pager::Counters& after = resident.session().pager().counters();
+    const auto [forward, backward] = idle.step(result.routing);
+    if (i < 0) continue;
+    step_s.push_back(result.forward.wall_s + result.backward.wall_s);
+    pager_s.push_back(forward.seconds + backward.seconds);
+    moved_bytes += after.upload_bytes + after.download_bytes + after.fetch_bytes +
+                   after.write_back_bytes - before.upload_bytes - before.download_bytes -
+                   before.fetch_bytes - before.write_back_bytes;
+  }
+  std::printf("%6lld  %-10s with room for everything: %.3f s a step, %lld bytes moved; plan and "
+              "pager by themselves %.4f s, %.2f %%\n",
+              static_cast<long long>(c.microbatches * kMicrobatchTokens),
+              c.eager ? "per_expert" : "global", median(step_s),
+              static_cast<long long>(moved_bytes), median(pager_s),
+              100 * median(pager_s) / median(step_s));
+  std::fflush(stdout);
+}
+
 void print(const Configuration& c, const Row& row) {
   const auto part = [](const std::vector<PhaseBound>& phases, bool processor) {
     std::vector<double> values;
@@ -383,6 +416,9 @@ int measure(const std::string& parent, int rounds, bool quick, int only) {
   CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
   {
     StepBound bound(directory, rounds);
+    if (only < 0) {
+      for (int64_t microbatches : {1, 8}) bound.run_resident({microbatches, false, 0, 0});
+    }
     std::printf("%6s  %-10s %4s %4s   %7s %7s  %5s   %6s %6s   %6s %6s   %7s   %6s %6s %6s   %s\n",
                 "tokens", "clip", "dev%", "host", "step s", "bound", "ratio", "f.cpu", "f.disk",
                 "b.cpu", "b.disk", "no page", "MB in", "out", "copied",
