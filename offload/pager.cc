@@ -200,7 +200,6 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
   moves_.clear();
   for (const PageUse& use : uses) count(use);
   residency_.acquire(uses, moves_, acquired_);
-  counters_.evictions = residency_.evictions();
   for (const Move& move : moves_) carry_out(move);
   Lease lease;
   lease.pager_ = this;

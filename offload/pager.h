@@ -96,7 +96,6 @@ class Pager {
   struct Counters {
     int64_t uses = 0;      // page uses, prefetches apart
     int64_t hits = 0;      // of them already resident
-    int64_t evictions = 0;  // copies that lost their slot to another page
     int64_t device_reads = 0;  // content needed now on a device
     int64_t device_hits = 0;   // of them there
     int64_t host_hits = 0;     // of the others in host memory

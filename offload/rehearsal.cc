@@ -19,20 +19,16 @@ void Residency::set_future(Foresight& foresight, std::span<const ForeseenUse> us
   }
 }
 
-// Uses that should have come and did not: in the ranks they are still the nearest of all.
+// Expected uses that should have come and did not: in the ranks they are still the nearest of all.
 void Residency::update_overdue_ranks() {
   for (auto& places : sets_) {
     for (int p = 0; p <= devices_; ++p) {
       SlotSet& slots = places[p];
       std::vector<PageId> pages;
-      const auto add_from = [&](Rank::Group group, int64_t now) {
-        for (auto at = slots.order.lower_bound({group, -now + 1, 0});
-             at != slots.order.end() && at->group == group; ++at) {
-          pages.push_back(slots.slots[at->slot].page);
-        }
-      };
-      add_from(Rank::kExpected, expected_.now());
-      add_from(Rank::kForeseen, foreseen_.now());
+      for (auto at = slots.order.lower_bound({Rank::kExpected, -expected_.now() + 1, 0});
+           at != slots.order.end() && at->group == Rank::kExpected; ++at) {
+        pages.push_back(slots.slots[at->slot].page);
+      }
       for (PageId page : pages) update_rank(page, p);
     }
   }

@@ -78,7 +78,9 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
   }
   for (size_t c = 0; c < classes_.size(); ++c) {
     passes_host_.push_back(pages[c] > classes_[c].host_slots && classes_[c].host_slots >= 2);
-    CHECK(classes_[c].host_kept <= classes_[c].host_slots);
+    const SlotClass& slots = classes_[c];
+    CHECK(slots.host_kept <= slots.host_slots, "class %zu keeps %d pages in %d slots", c,
+          slots.host_kept, slots.host_slots);
   }
   std::vector<int64_t> nth(classes_.size(), 0);
   for (size_t page = 0; page < page_class_.size(); ++page) {

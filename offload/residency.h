@@ -23,7 +23,8 @@
 //  5. a kept page, least recently used first; in the host, while its use is foreseen or expected.
 // Pages that were used just now are passed over while there is another: the work on them may not
 // have begun, and a transfer into their slots would wait for it. SlotClass says how many. So misses
-// are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest.
+// are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest. Both
+// are said of classes that keep no pages in the host.
 //
 // The host is where pages pass through on their way to a device. What passes when follows from what
 // the devices will miss, so where they may miss foresee() rehearses the uses on a copy of the
@@ -67,9 +68,9 @@ struct SlotClass {
   int32_t device_depth = 2;
   int32_t host_depth = 3;
   // Of the class's pages, in the order of their ids, so many at equal distances that stay in the
-  // host from cycle to cycle; the others pass through the rest of the slots. As few pages are
-  // missed as with any other choice when a cycle takes each page once, and they are missed all
-  // along it, not one after the other while the drive alone works.
+  // host from cycle to cycle; the others pass through the rest of the slots, one of which would do
+  // for the fewest misses of a cycle that takes each page once. What is missed is missed all along
+  // the cycle, not one page after another while the drive alone works. At most host_slots.
   int32_t host_kept = 0;
 };
 

@@ -30,7 +30,7 @@ std::string text(const Traffic& t) {
 }
 
 PlannedRun planned_run(const Session& session, bool skip_untouched) {
-  return PlannedRun(&session.shape(), &session.pages(), session.memory().classes,
+  return PlannedRun(session.shape(), session.pages(), session.memory().classes,
                     session.memory().state_on_device, session.options().eager_adam,
                     Ledger(skip_untouched, 0,
                            std::vector<int64_t>(session.table().records.size(), 0)),
@@ -218,7 +218,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
           classes[c] = memory->classes[c];
         }
       }
-      PlannedRun run(&shape, &pages, classes, false, seed % 3 == 0,
+      PlannedRun run(shape, pages, classes, false, seed % 3 == 0,
                      Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
       Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
       for (int step = 0; step < 3; ++step) {

@@ -36,8 +36,11 @@ constexpr PlanOptions kNoPrefetch{.prefetch = false};
 constexpr PlanOptions kAtEnd{.optimizer_at_end = true};
 constexpr PlanOptions kWhole{.whole_layers = true};
 constexpr PlanOptions kByMicrobatch{.microbatch_major = true};
-constexpr PlanOptions kGeneric{false, true, true, false};  // as generic offloading does
-constexpr PlanOptions kAll{false, true, true, true};
+constexpr PlanOptions kPadded{.padded_experts = true};
+// As generic offloading does.
+constexpr PlanOptions kGeneric{.prefetch = false, .optimizer_at_end = true, .whole_layers = true};
+constexpr PlanOptions kAll{.prefetch = false, .optimizer_at_end = true, .whole_layers = true,
+                           .microbatch_major = true, .padded_experts = true};
 
 const Row kRows[] = {
     {.what = "smallest budgets"},
@@ -71,6 +74,7 @@ const Row kRows[] = {
     {.what = "microbatch-major", .seed = 18, .resumed = true, .plan = kByMicrobatch},
     {.what = "microbatch-major, two devices", .drive = Drive::kUring, .devices = 2,
      .plan = kByMicrobatch},
+    {.what = "padded experts", .more_device = 50, .seed = 21, .resumed = true, .plan = kPadded},
     {.what = "generic offloading", .seed = 19, .page_slots = 1, .plan = kGeneric},
     {.what = "every switch, two drives, three devices", .seed = 20, .directories = 2,
      .devices = 3, .resumed = true, .plan = kAll},

@@ -20,7 +20,7 @@
 namespace pagoda {
 namespace {
 
-constexpr double kMostSeconds = 1;  // Release; a refusal takes milliseconds
+constexpr double kMostSeconds = 10;  // a refusal takes milliseconds; what it refuses, hours
 
 class TokenizerRefusalTest : public testing::Test {
  protected:
@@ -364,7 +364,7 @@ TEST_F(RegexRefusalTest, PatternsThatTakeQuadraticTime) {
     const std::string million(1 << 20, 'q');
     const std::clock_t begin = std::clock();  // of the processor, as tokenizer/pattern.h has it
     expect_refused(opened.value().encode(million + "1", &ids), "takes too long");
-    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 6 * kMostSeconds);
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kMostSeconds);
   }
 }
 

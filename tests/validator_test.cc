@@ -45,7 +45,7 @@ struct Case {
     budget.device_bytes = between(roomy->min_device_bytes, all);
     budget.host_bytes = between(roomy->min_host_bytes, host_all);
     memory = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
-    run = std::make_unique<PlannedRun>(&shape, &pages, memory.classes, memory.state_on_device,
+    run = std::make_unique<PlannedRun>(shape, pages, memory.classes, memory.state_on_device,
                                        mode.eager, Ledger(mode.skip_untouched, 0, steps()),
                                        mode.pinned_share);
   }

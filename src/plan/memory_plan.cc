@@ -199,7 +199,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
                                         header_bytes, plan.classes);
-    keep_in_host(pages, eager_adam, plan.classes);
+    keep_in_host(pages, below.options().eager_adam, plan.classes);
   }
   for (int d = 0; d < shape.devices; ++d) {
     plan.device_slot_bytes.push_back(device_bytes(pages, plan.classes, d));

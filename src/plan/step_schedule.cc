@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
@@ -61,8 +60,9 @@ StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForec
   CHECK(extent != Extent::kStep || plan->options().training);
   const RunShape& shape = plan->shape();
   if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
-  pay_due_records(0, shape.layer_record[0] + records_of_layer(0));
+  pay_due_records(0, shape.layer_record[0]);
   plan_.embed(microbatch_, pending_);
+  pay_due_records(shape.layer_record[0], shape.layer_record[0] + records_of_layer(0));
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
@@ -77,14 +77,15 @@ void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
   if (!plan_.shape().options.whole_layers) {
     expected = expected_experts(plan_.shape().records[first_record].layer);
   }
-  brought_.clear();
+  asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
     const size_t before = pending_.size();
     pay_due(plan_, *debts_, r, r + 1, pending_);
     const bool on_host = pending_.size() > before && pending_.back().on_host;
     const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
-    if (on_host && wanted) brought_.push_back(r);
-    if (on_host && wanted) plan_.prefetch({&r, 1}, pending_);
+    if (!on_host || !wanted) continue;
+    asked_.push_back(r);
+    plan_.prefetch({&r, 1}, pending_);
   }
 }
 
@@ -109,7 +110,7 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   plan_.forward_layer(layer_, microbatch_, pending_);
   std::vector<int64_t> others = expected_experts(layer_);
   std::erase_if(others, [this](int64_t record) {
-    return std::binary_search(brought_.begin(), brought_.end(), record);
+    return std::binary_search(asked_.begin(), asked_.end(), record);
   });
   plan_.prefetch(others, pending_);
   if (turn() == 0) pay_due_records(next, after);

@@ -110,7 +110,8 @@ class StepSchedule {
   int64_t turn() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
   bool begins() const { return at_ == At::kLayer && layer_ == 0 && turn() == 0; }
   int64_t records_of_layer(int64_t layer) const;
-  void pay_due_records(int64_t first_record, int64_t last_record);  // of one layer, or the head's
+  // Records [first, last) of one layer, or of none.
+  void pay_due_records(int64_t first_record, int64_t last_record);
   std::vector<int64_t> expected_experts(int64_t layer) const;
 
   const StepPlan& plan_;
@@ -121,7 +122,7 @@ class StepSchedule {
   int64_t layer_ = 0;  // of the next piece, or to be resolved
   int64_t microbatch_ = StepPlan::kAll;  // likewise
   TaskList pending_;   // known already, and issued with the next piece
-  std::vector<int64_t> brought_;  // experts' records whose weights go up after their updates
+  std::vector<int64_t> asked_;  // records whose weights go up after their updates, if there is room
   std::optional<std::vector<PageId>> kept_;
   std::vector<std::vector<int64_t>> tokens_per_expert_;
   Routing routing_;

@@ -13,10 +13,10 @@ RoutingOf of(const Routing& routing) {
 
 }  // namespace
 
-PlannedRun::PlannedRun(const RunShape* shape, const PageTable* pages,
+PlannedRun::PlannedRun(const RunShape& shape, const PageTable& pages,
                        const std::vector<SlotClass>& classes, bool state_on_device, bool eager,
                        Ledger ledger, double pinned_share)
-    : account_(*shape, *pages, classes, {state_on_device, eager, pinned_share}),
+    : account_(shape, pages, classes, {state_on_device, eager, pinned_share}),
       ledger_(std::move(ledger)) {}
 
 void PlannedRun::run(const StepPiece& piece, const Visit& visit) {

@@ -13,8 +13,8 @@ class PlannedRun {
  public:
   using Visit = std::function<void(const StepPiece&)>;
 
-  // `shape` and `pages` are copied. pinned_share: of each layer's experts (plan/pinning.h).
-  PlannedRun(const RunShape* shape, const PageTable* pages, const std::vector<SlotClass>& classes,
+  // pinned_share: of each layer's experts (plan/pinning.h).
+  PlannedRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
              bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
 
   // One step. `routing`: one turn, or with plan.microbatch_major one for each microbatch. `skip`:

@@ -5,6 +5,7 @@
 #include "train/trace_names.h"
 
 namespace pagoda {
+
 std::vector<PageSpec> page_specs(const PageTable& pages) {
   std::vector<PageSpec> specs;
   for (const PageTable::Page& page : pages.pages) {

@@ -91,11 +91,12 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
 std::string step_line(const SessionOptions& options, const Traffic& step) {
   if (step == Traffic()) return "";
   return strf("%s %s read from disk, %s written, %s copied to the device, %s from it "
-              "(predicted, all experts used)",
+              "(predicted, all experts used%s)",
               options.size.training ? "a step:" : "a pass:",
               format_bytes(file_bytes(step.fetch)).c_str(),
               format_bytes(file_bytes(step.write_back)).c_str(),
-              format_bytes(step.upload.bytes).c_str(), format_bytes(step.download.bytes).c_str());
+              format_bytes(step.upload.bytes).c_str(), format_bytes(step.download.bytes).c_str(),
+              options.pinned_share > 0 ? ", none pinned" : "");
 }
 
 std::string disk_line(const PageTable& pages, const SessionOptions& options,
@@ -119,6 +120,7 @@ std::vector<std::string> drive_lines(const PageTable& pages, const SessionOption
   const double all = static_cast<double>(durable_bytes(pages)) / drives + steps * step +
                      saved * save;
   const double a_step = step + saved * save / steps;  // checkpoints shared out
+  if (a_step == 0) return {};
   std::vector<std::string> lines = {
       strf("drive%s %s written a step%s, %s in this run's %lld steps; %s a million tokens",
            drives > 1 ? "s, each:" : ": ", format_decimal_bytes(step).c_str(),

@@ -13,7 +13,7 @@ namespace pagoda {
 
 // What is known of a training run besides its session.
 struct RunOutlook {
-  int64_t steps = 0;       // 0: no training run
+  int64_t steps = 0;       // of the whole run; 0: no training run
   int64_t save_steps = 0;  // distance of checkpoints; 0: none
   double drive_tbw = 0;    // 10^12 bytes that each drive may be written by its rating; 0: not told
   bool resumed = false;    // the page file is there
@@ -31,7 +31,8 @@ std::string step_line(const SessionOptions& options, const Traffic& step);
 // The page file: size, versions and what the other choice would take, room on the disk.
 std::string disk_line(const PageTable& pages, const SessionOptions& options,
                       const RunOutlook& outlook);
-// What is written to each drive, and how much of its life that is; none where nothing is.
+// What is written to each drive by the whole run, and how much of its life that is; none where
+// nothing is.
 std::vector<std::string> drive_lines(const PageTable& pages, const SessionOptions& options,
                                      const RunOutlook& outlook, const SteadyTraffic& traffic);
 

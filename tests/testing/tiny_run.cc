@@ -71,8 +71,8 @@ void TinyRun::use_minimum_budgets() {
 }
 
 Paging Paging::so_far(Session& session) {
-  const Pager::Counters& counters = session.pager().counters();
-  return {counters.fetches, counters.evictions, counters.write_backs};
+  const Pager& pager = session.pager();
+  return {pager.counters().fetches, pager.residency().evictions(), pager.counters().write_backs};
 }
 
 Paging Paging::operator-(const Paging& before) const {

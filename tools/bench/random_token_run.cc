@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/machine.h"
 #include "bench/leg.h"
 #include "checkpoint/init_folder.h"
 #include "offload/checksum.h"
@@ -10,8 +11,29 @@
 
 namespace pagoda {
 
-HfFolder make_random_model(const std::string& directory, const std::string& config_json) {
-  std::ofstream(directory + "/config.json") << config_json;
+namespace {
+
+// clang-format off
+constexpr const char* kConfig = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": %lld,
+  "hidden_size": %lld, "num_hidden_layers": %lld, "num_attention_heads": %lld,
+  "num_key_value_heads": %lld, "head_dim": %lld, "intermediate_size": %lld,
+  "moe_intermediate_size": %lld, "num_experts": %lld, "num_experts_per_tok": %lld,
+  "initializer_range": %g, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
+  "max_position_embeddings": 2048, "mlp_only_layers": [], "decoder_sparse_step": 1,
+  "attention_bias": false})";
+// clang-format on
+
+}  // namespace
+
+HfFolder make_random_model(const std::string& directory, const RandomModel& m) {
+  const auto number = [](int64_t value) { return static_cast<long long>(value); };
+  std::ofstream(directory + "/config.json")
+      << strf(kConfig, number(m.vocab_size), number(m.hidden_size), number(m.layers),
+              number(m.heads), number(m.kv_heads), number(m.head_dim), number(m.expert_size),
+              number(m.expert_size), number(m.experts), number(m.experts_per_token),
+              m.initializer_range);
   InitOptions init;
   init.config_path = directory + "/config.json";
   init.out_directory = directory + "/model";
@@ -19,8 +41,23 @@ HfFolder make_random_model(const std::string& directory, const std::string& conf
   return need(HfFolder::open(init.out_directory));
 }
 
-StepBatch random_batch(const StepSize& size, int64_t vocab_size, std::mt19937& random) {
-  const auto vocabulary = static_cast<uint64_t>(vocab_size);
+SessionOptions roomy_options(const std::string& directory, const std::string& file_name,
+                             int64_t microbatches, int64_t microbatch_tokens, bool eager) {
+  SessionOptions options;
+  options.size = {microbatches, microbatch_tokens, DType::kBF16, true, {}};
+  options.adam = {0.9, 0.95, 1e-8, 0.1, eager, 1.0};
+  options.threads = usable_cores();
+  options.directories = {directory};
+  options.file_name = file_name;
+  options.page_slots = 1;
+  options.eager_adam = eager;
+  options.device_bytes = options.host_bytes = 8 * kGiB;
+  return options;
+}
+
+StepBatch random_batch(const Session& session, std::mt19937& random) {
+  const StepSize& size = session.options().size;
+  const auto vocabulary = static_cast<uint64_t>(session.config().vocab_size);
   StepBatch batch;
   for (int64_t i = 0; i < size.tokens(); ++i) {
     const uint64_t a = random() % vocabulary, b = random() % vocabulary;

@@ -18,11 +18,23 @@ T need(Result<T> result) {
 }
 inline void need(const Status& status) { CHECK(status.ok(), "%s", status.message().c_str()); }
 
+// A model in Qwen3-MoE's form, every layer with experts.
+struct RandomModel {
+  int64_t layers = 0, hidden_size = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t experts = 0, experts_per_token = 0, expert_size = 0, vocab_size = 0;
+  double initializer_range = 0.02;
+};
+
 // Writes config.json and a model of it with random weights below `directory`, and opens it.
-HfFolder make_random_model(const std::string& directory, const std::string& config_json);
+HfFolder make_random_model(const std::string& directory, const RandomModel& model);
+
+// Training in bf16 with AdamW below `directory`: budgets with room for everything, one version of
+// each page. eager: updates inside the backward.
+SessionOptions roomy_options(const std::string& directory, const std::string& file_name,
+                             int64_t microbatches, int64_t microbatch_tokens, bool eager);
 
 // Few tokens are frequent, so that experts' loads differ; one document a microbatch.
-StepBatch random_batch(const StepSize& size, int64_t vocab_size, std::mt19937& random);
+StepBatch random_batch(const Session& session, std::mt19937& random);
 
 // Of pages that lie in no cache, on one core: seconds of a byte, in the fastest quarter of trials.
 struct ByteCost {

@@ -113,7 +113,7 @@ struct Batch {
 std::vector<Batch> batches_of(const RunShape& shape, const PageTable& pages,
                               const std::vector<SlotClass>& classes, Regime regime,
                               const Routings& routing) {
-  PlannedRun run(&shape, &pages, classes, false, regime == Regime::kEager,
+  PlannedRun run(shape, pages, classes, false, regime == Regime::kEager,
                  Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
   std::vector<Batch> batches;
   const auto visit = [&](const StepPiece& piece) { batches.push_back({piece, nullptr}); };

@@ -33,15 +33,9 @@ namespace {
 constexpr int kWarmUpSteps = 2;
 constexpr int kStepsOfRound = 3;
 constexpr int64_t kMicrobatchTokens = 512;
-constexpr int64_t kVocabulary = 2048;
-constexpr const char* kModel = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 2048,
-  "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
-  "head_dim": 32, "intermediate_size": 512, "moe_intermediate_size": 512, "num_experts": 24,
-  "num_experts_per_tok": 4, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
-  "initializer_range": 0.05, "max_position_embeddings": 2048, "mlp_only_layers": [],
-  "decoder_sparse_step": 1, "attention_bias": false})";
+constexpr RandomModel kModel{.layers = 4, .hidden_size = 256, .heads = 8, .kv_heads = 4,
+                             .head_dim = 32, .experts = 24, .experts_per_token = 4,
+                             .expert_size = 512, .vocab_size = 2048, .initializer_range = 0.05};
 
 double seconds_since(int64_t start_us) {
   return 1e-6 * static_cast<double>(monotonic_us() - start_us);
@@ -164,15 +158,9 @@ class Check {
 };
 
 SessionOptions Check::options(const Configuration& configuration, bool resident) const {
-  SessionOptions options;
-  options.size = {configuration.microbatches, kMicrobatchTokens, DType::kBF16, true, {}};
-  options.adam = {0.9, 0.95, 1e-8, 0.1, configuration.eager, 1.0};
-  options.threads = threads_;
-  options.directories = {directory_ + "/store"};
-  options.file_name = resident ? "resident" : "paged";
-  options.page_slots = 1;
-  options.eager_adam = configuration.eager;
-  options.device_bytes = options.host_bytes = 4 * kGiB;
+  SessionOptions options =
+      roomy_options(directory_ + "/store", resident ? "resident" : "paged",
+                    configuration.microbatches, kMicrobatchTokens, configuration.eager);
   if (resident) return options;
   const MemoryPlan roomy = need(Session::plan(folder_.config(), options));
   int64_t elements = 0;
@@ -190,7 +178,7 @@ class Twin {
  public:
   Twin(const HfFolder& folder, Storage* storage, const SessionOptions& options)
       : run(folder, storage, options),
-        planned_(&run.session().shape(), &run.session().pages(), run.session().memory().classes,
+        planned_(run.session().shape(), run.session().pages(), run.session().memory().classes,
                  run.session().memory().state_on_device, options.eager_adam,
                  Ledger(false, 0,
                         std::vector<int64_t>(run.session().table().records.size(), 0))) {}
@@ -234,8 +222,7 @@ class Twin {
     std::vector<Routing> routings;
   };
   Routing step(std::mt19937& random) {
-    const SessionOptions& options = run.session().options();
-    const StepBatch batch = random_batch(options.size, kVocabulary, random);
+    const StepBatch batch = random_batch(run.session(), random);
     const int64_t start = monotonic_us();
     const StepResult result = run.step(batch);
     measured_s_ += seconds_since(start);

@@ -36,17 +36,12 @@ namespace pagoda {
 namespace {
 
 constexpr int kWarmUpSteps = 2;
+constexpr int kMostFirstSteps = 20;  // until every expert has been chosen
 constexpr int64_t kMicrobatchTokens = 512;
-constexpr int64_t kVocabulary = 8192;
 // 302 million parameters in 256 experts.
-constexpr const char* kModel = R"({
-  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 8192,
-  "hidden_size": 768, "num_hidden_layers": 16, "num_attention_heads": 12, "num_key_value_heads": 4,
-  "head_dim": 64, "intermediate_size": 512, "moe_intermediate_size": 512, "num_experts": 16,
-  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
-  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.001,
-  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
-  "decoder_sparse_step": 1, "attention_bias": false})";
+constexpr RandomModel kModel{.layers = 16, .hidden_size = 768, .heads = 12, .kv_heads = 4,
+                             .head_dim = 64, .experts = 16, .experts_per_token = 2,
+                             .expert_size = 512, .vocab_size = 8192};
 
 double seconds_between(int64_t begin_us, int64_t end_us) {
   return 1e-6 * static_cast<double>(end_us - begin_us);
@@ -110,14 +105,11 @@ class IdleReplay {
       : session_(session),
         storage_(storage),
         file_options_{{directory}, "replayed", 1},
-        planned_(&session.shape(), &session.pages(), session.memory().classes,
+        planned_(session.shape(), session.pages(), session.memory().classes,
                  session.memory().state_on_device, session.options().eager_adam,
                  Ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0))) {
-    std::vector<PageSpec> specs;
-    for (const PageTable::Page& page : session.pages().pages) {
-      specs.push_back({page.bytes, page.record, page.durable});
-    }
-    file_ = need(PageFile::create(storage, file_options_, specs));
+    file_ = need(PageFile::create(storage, file_options_,
+                                  page_specs(session.pages())));
     Pager::Options options;
     options.classes = session.memory().classes;
     for (const PageTable::Class& c : session.pages().classes) {
@@ -177,8 +169,8 @@ class IdleReplay {
     for (const Task& task : tasks) {
       Stream& stream = task.on_host ? host_ : *compute_[task.device];
       pager_->acquire(task.used(), stream, ++generation_);
-      for (int i = 0; i < task.num_uses; ++i) {
-        if (task.uses[i].last) pager_->discard(task.uses[i].page);
+      for (const PageUse& use : task.used()) {
+        if (use.last) pager_->discard(use.page);
       }
     }
   }
@@ -266,15 +258,9 @@ class StepBound {
 };
 
 SessionOptions StepBound::options(const Configuration& configuration, bool resident) const {
-  SessionOptions options;
-  options.size = {configuration.microbatches, kMicrobatchTokens, DType::kBF16, true, {}};
-  options.adam = {0.9, 0.95, 1e-8, 0.1, configuration.eager, 1.0};
-  options.threads = threads_;
-  options.directories = {directory_ + "/store"};
-  options.file_name = resident ? "resident" : "paged";
-  options.page_slots = 1;
-  options.eager_adam = configuration.eager;
-  options.device_bytes = options.host_bytes = 8 * kGiB;
+  SessionOptions options =
+      roomy_options(directory_ + "/store", resident ? "resident" : "paged",
+                    configuration.microbatches, kMicrobatchTokens, configuration.eager);
   if (resident) return options;
   const TensorTable table = TensorTable::make(folder_.config());
   int64_t bytes = 0;
@@ -306,10 +292,9 @@ Row StepBound::run(const Configuration& c) {
   IdleReplay idle(paged.session(), replay_storage_.get(), directory_ + "/replay");
   bytes_ = measure_bytes(largest_page_bytes(paged.session().pages()));
   std::mt19937 random(3);
-  const StepSize& size = paged.session().options().size;
   Row row;
   const auto round = [&](bool measured) {
-    const StepBatch batch = random_batch(size, kVocabulary, random);
+    const StepBatch batch = random_batch(paged.session(), random);
     const StepResult here = resident.step(batch);
     Pager& pager = paged.session().pager();
     pager.drain();
@@ -354,25 +339,27 @@ void StepBound::run_resident(const Configuration& c) {
   IdleReplay idle(resident.session(), replay_storage_.get(), directory_ + "/replay");
   std::mt19937 random(3);
   std::vector<double> step_s, pager_s;
-  int64_t moved_bytes = 0;
-  for (int i = -kWarmUpSteps; i < rounds_; ++i) {
-    const StepBatch batch = random_batch(resident.session().options().size, kVocabulary, random);
-    const Pager::Counters before = resident.session().pager().counters();
+  const auto moved_bytes = [&] {
+    const Pager::Counters& c = resident.session().pager().counters();
+    return c.upload_bytes + c.download_bytes + c.fetch_bytes + c.write_back_bytes;
+  };
+  int64_t moved = 0;
+  // Experts are brought up when they are chosen for the first time.
+  for (int i = 0; i < kMostFirstSteps + rounds_ && std::ssize(step_s) < rounds_; ++i) {
+    const StepBatch batch = random_batch(resident.session(), random);
+    const int64_t before = moved_bytes();
     const StepResult result = resident.step(batch);
-    const Pager::Counters& after = resident.session().pager().counters();
     const auto [forward, backward] = idle.step(result.routing);
-    if (i < 0) continue;
+    if (i < kMostFirstSteps && step_s.empty() && moved_bytes() > before) continue;
     step_s.push_back(result.forward.wall_s + result.backward.wall_s);
     pager_s.push_back(forward.seconds + backward.seconds);
-    moved_bytes += after.upload_bytes + after.download_bytes + after.fetch_bytes +
-                   after.write_back_bytes - before.upload_bytes - before.download_bytes -
-                   before.fetch_bytes - before.write_back_bytes;
+    moved += moved_bytes() - before;
   }
   std::printf("%6lld  %-10s with room for everything: %.3f s a step, %lld bytes moved; plan and "
               "pager by themselves %.4f s, %.2f %%\n",
               static_cast<long long>(c.microbatches * kMicrobatchTokens),
               c.eager ? "per_expert" : "global", median(step_s),
-              static_cast<long long>(moved_bytes), median(pager_s),
+              static_cast<long long>(moved), median(pager_s),
               100 * median(pager_s) / median(step_s));
   std::fflush(stdout);
 }
