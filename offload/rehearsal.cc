@@ -138,7 +138,8 @@ std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses,
     const PageUse& use = uses[i];
     const auto time = static_cast<int64_t>(i);
     if (may_miss[page_class_[use.page]] && copy.rehearse(use, moves)) {
-      future.push_back({time, use.page, host(), Access::kRead});
+      const bool guess = use.access == Access::kPrefetch;
+      future.push_back({time, use.page, host(), guess ? Access::kPrefetch : Access::kRead});
     }
     if (use.access == Access::kPrefetch) continue;
     future.push_back({time, use.page, place_index(use.place), use.access});

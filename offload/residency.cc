@@ -293,10 +293,11 @@ bool Residency::room_for(PageId page, int place) const {
 int32_t Residency::prefetch(PageId page, int place, std::vector<Move>& moves) {
   CHECK(has_content(page), "page %u is prefetched before it was made", page);
   if (slot_of(page, place) == kNoSlot) {
-    if (!room_for(page, place)) return kNoSlot;
-    bring(page, place, moves);
+    if (room_for(page, place)) bring(page, place, moves);
+    foreseen_.pass(page, host(), Access::kPrefetch);  // brought up or not
+    update_rank(page, host());
   }
-  touch(page, place);
+  if (slot_of(page, place) != kNoSlot) touch(page, place);
   return slot_of(page, place);
 }
 

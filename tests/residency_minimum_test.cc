@@ -160,7 +160,7 @@ class History {
   }
 
   // A use of one of its pages, the only one of an acquire that made these moves.
-  void note(const PageUse& use, const std::vector<Move>& all_moves) {
+  void note(const PageUse& use, const std::vector<Move>& all_moves, bool came = true) {
     std::vector<Move> moves;
     std::copy_if(all_moves.begin(), all_moves.end(), std::back_inserter(moves),
                  [&](const Move& move) { return has(move.page); });
@@ -174,11 +174,13 @@ class History {
     for (const Move& move : moves) {
       if (move.kind == Move::Kind::kUpload) add(host_, {Happening::kRead, move.page});
       if (move.kind == Move::Kind::kDownload) add(host_, {Happening::kCreate, move.page, held});
-      uploads_ += counting_ && move.kind == Move::Kind::kUpload;
+      uploads_ += counting_ && move.kind == Move::Kind::kUpload && use.access != Access::kPrefetch;
       fetches_ += counting_ && move.kind == Move::Kind::kFetch;
     }
     const bool on_device = use.place == kDevice;
-    const auto kind = use.access == Access::kCreate ? Happening::kCreate : Happening::kRead;
+    if (use.access == Access::kPrefetch && !came) return;
+    const bool costs_nothing = use.access == Access::kCreate || use.access == Access::kPrefetch;
+    const auto kind = costs_nothing ? Happening::kCreate : Happening::kRead;
     add(on_device ? device_ : host_, {kind, use.page});
     const bool void_elsewhere = changes_content(use.access) || use.last;
     if (void_elsewhere) add(on_device ? host_ : device_, {Happening::kReplaced, use.page});
@@ -485,7 +487,10 @@ class PlanMachine {
       std::vector<int32_t> slots;
       residency_.acquire(task.used(), moves, slots);
       residency_.release(task.used());
-      for (const PageUse& use : task.used()) histories_[page_class_[use.page]].note(use, moves);
+      for (const PageUse& use : task.used()) {
+        const bool came = use.access != Access::kPrefetch || residency_.valid_at(use.page, use.place);
+        histories_[page_class_[use.page]].note(use, moves, came);
+      }
       for (const PageUse& use : task.used()) {
         if (use.last) residency_.discard(use.page);
       }

@@ -51,6 +51,12 @@ void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const
   }
 }
 
+// From where its update leaves them in the host to the slot they had on the device.
+void StepPlan::bring_back(int64_t record, TaskList& tasks) const {
+  if (options_.state_on_device || !shape_.options.prefetch) return;
+  tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, Access::kPrefetch));
+}
+
 void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e), Access::kRead));
@@ -185,7 +191,9 @@ void StepPlan::gradient(int64_t record, TaskList& tasks) const {
   t.device = static_cast<uint8_t>(shape.device);
   t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
   tasks.push_back(t);
-  if (options_.eager_adam) adam(record, 1, true, tasks);
+  if (!options_.eager_adam) return;
+  adam(record, 1, true, tasks);
+  bring_back(record, tasks);
 }
 
 void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,

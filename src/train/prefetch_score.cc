@@ -22,7 +22,8 @@ void PrefetchScore::before(const Task& task, const Residency& residency) {
 }
 
 void PrefetchScore::after(const Task& task, const Residency& residency) {
-  if (task.kind != TaskKind::kPrefetch || was_there_ || !is_there(task, residency)) return;
+  const bool guess = task.kind == TaskKind::kPrefetch && task.phase == Phase::kForward;
+  if (!guess || was_there_ || !is_there(task, residency)) return;
   ++counts_.brought;
   waiting_[static_cast<size_t>(task.record)] = 1;
 }

@@ -1,5 +1,5 @@
-// How good speculative prefetches were: which of the pages they brought up were still there when
-// their layer used them. One thread.
+// How good speculative prefetches of a forward were: which of the pages they brought up were still
+// there when their layer used them. One thread.
 #pragma once
 
 #include <cstdint>
