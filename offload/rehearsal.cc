@@ -103,7 +103,8 @@ Residency Residency::copy_to_rehearse() {
 
 // True when the use brings its page up from the host, on a copy. What devices miss depends on
 // devices alone: the host's choices do not matter here, and a use in the host matters as far as it
-// replaces what devices hold.
+// replaces what devices hold. A prefetch also asks the host for room, of which the copy knows less:
+// it may come here and not later, or later and not here. That costs transfers and nothing else.
 bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
   if (use.access != Access::kCreate && !has_content(use.page)) return false;
   const int place = place_index(use.place);

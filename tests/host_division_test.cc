@@ -222,10 +222,20 @@ TEST(HostDivision, IsMadeForThousandsOfExperts) {
   }
   add(151936 * 2048, -1, -1);
   const PageTable pages(shape);
-  const MemoryBudget budget{24 * kGiB, 64 * kGiB, {0}};
+  MemoryBudget budget{24 * kGiB, 64 * kGiB, {0}};
   auto plan = plan_memory(shape, pages, true, budget, kHeaderBytes);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_LE(plan->host_slot_bytes, budget.host_bytes);
+  // That division alone, from the fewest slots.
+  const int64_t left = budget.host_bytes - plan->min_host_bytes;
+  budget.host_bytes = plan->min_host_bytes;
+  std::vector<SlotClass> slots = plan_memory(shape, pages, true, budget, kHeaderBytes)->classes;
+  const DividedHost divided = divide_host(StepPlan(shape, pages, {}), left, kHeaderBytes, slots);
+  for (size_t c = 0; c < slots.size(); ++c) {
+    EXPECT_EQ(slots[c].host_slots, plan->classes[c].host_slots) << "class " << c;
+  }
+  EXPECT_GE(divided.replays, 7) << "no curve was sampled";
+  EXPECT_LE(divided.replays, 12) << "a start of such a run waits for them";
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Plans and budgets without a device: the order a plan promises, and that the printed minimum is
-// enough and no more.
+// Plans and budgets without a device: the order a plan promises, when weights go up, and that the
+// printed minimum is enough and no more.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -8,6 +8,7 @@
 #include "plan/memory_plan.h"
 #include "plan/pinning.h"
 #include "plan/replay.h"
+#include "tests/testing/random_plan.h"
 
 namespace pagoda {
 namespace {
@@ -184,6 +185,88 @@ TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, Plans, testing::Values(1, 2, 3));
+
+// Records of experts that had tokens, of each layer and device the first ones, as many as half the
+// slots of their weights there.
+std::set<int64_t> experts_that_had_tokens(const RunShape& shape, const PageTable& pages,
+                                          const std::vector<SlotClass>& classes,
+                                          const Routing& last) {
+  std::set<int64_t> records;
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int32_t> taken(shape.devices, 0);
+    for (size_t e = 0; e < last[0][l].size(); ++e) {
+      const int64_t record = shape.expert(l, static_cast<int64_t>(e));
+      const int device = shape.records[record].device;
+      const SlotClass& slots = classes[pages.pages[pages.weights(record)].slot_class];
+      if (last[0][l][e] == 0 || taken[device] == slots.device_slots[device] / 2) continue;
+      ++taken[device];
+      records.insert(record);
+    }
+  }
+  return records;
+}
+
+// A run's tasks of each step up to its head. Every step has its own routing.
+struct Forwards {
+  Forwards(std::mt19937& random, bool eager)
+      : shape(random_shape(random, static_cast<int>(1 + random() % 3))), pages(shape) {
+    MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
+    const MemoryPlan roomy = plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
+    budget.device_bytes = roomy.min_device_bytes + static_cast<int64_t>(random() % 100000);
+    budget.host_bytes = roomy.min_host_bytes + static_cast<int64_t>(random() % 400000);
+    memory = plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
+    PlannedRun run(shape, pages, memory.classes, memory.state_on_device, eager,
+                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+    for (int step = 0; step < 4; ++step) {
+      routings.push_back(random_routing(random, shape));
+      TaskList& forward = forwards.emplace_back();
+      bool done = false;
+      run.train(routings.back(), [&](const StepPiece& piece) {
+        if (!done) forward.insert(forward.end(), piece.tasks.begin(), piece.tasks.end());
+        done = done || piece.then == StepPiece::Then::kForwardDone;
+      });
+    }
+  }
+  RunShape shape;
+  PageTable pages;
+  MemoryPlan memory;
+  std::vector<Routing> routings;
+  std::vector<TaskList> forwards;
+};
+
+// Weights of experts that are expected go up as soon as the host has updated them, those of the
+// first layer too, and all that are expected are asked for, once.
+TEST(StepSchedule, WeightsGoUpRightAfterTheirUpdates) {
+  int updates[2] = {0, 0}, first_layer = 0, asked = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const bool eager = seed % 4 == 0;
+    const Forwards run(random, eager);
+    for (size_t step = 1; step < run.forwards.size(); ++step) {
+      const TaskList& tasks = run.forwards[step];
+      const std::set<int64_t> expected = experts_that_had_tokens(
+          run.shape, run.pages, run.memory.classes, run.routings[step - 1]);
+      std::multiset<int64_t> prefetched;
+      for (size_t i = 0; i < tasks.size(); ++i) {
+        if (tasks[i].kind == TaskKind::kPrefetch) prefetched.insert(tasks[i].record);
+        const bool update = tasks[i].kind == TaskKind::kAdam && tasks[i].on_host;
+        if (!update || !expected.contains(tasks[i].record)) continue;
+        ASSERT_LT(i + 1, tasks.size());
+        EXPECT_EQ(tasks[i + 1].kind, TaskKind::kPrefetch) << "record " << tasks[i].record;
+        EXPECT_EQ(tasks[i + 1].record, tasks[i].record);
+        ++updates[eager];
+        first_layer += tasks[i].layer == 0;
+      }
+      EXPECT_EQ(prefetched, std::multiset<int64_t>(expected.begin(), expected.end()));
+      asked += static_cast<int>(expected.size());
+    }
+  }
+  EXPECT_GT(updates[false], 1000);
+  EXPECT_EQ(updates[true], 0) << "eager updates are over by then";
+  EXPECT_GT(first_layer, 200);
+  EXPECT_GT(asked, updates[false]);
+}
 
 // The hottest of each layer and device, no more than leave slots to take turns in, none without
 // tokens.

@@ -121,5 +121,27 @@ TEST(Report, TellsTheLifeOfADrive) {
   EXPECT_NEAR(rated.number("        ", "last for "), lasts, 0.01 * lasts);
 }
 
+// The store is written by the run's start, not by those who go on with it.
+TEST(Report, ResumedRunsDoNotCountTheStoreAgain) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  const RunOutlook outlook = {.steps = 2, .save_steps = 1};
+  RunOutlook on = outlook;
+  on.resumed = true;
+  const Printed started(run.config(), outlook), resumed(run.config(), on);
+  const auto all = [](const Printed& printed) { return printed.number("drive:", "checkpoint, "); };
+  const double step = resumed.number("drive:", ":  "), save = resumed.number("drive:", "step and ");
+  HfFolder folder = std::move(HfFolder::open(run.config().model.path).value());
+  const TensorTable table = TensorTable::make(folder.config());
+  // Two bytes of a weight and twelve of its state, a page's header and what fills its last sector.
+  const auto pages = static_cast<double>(2 * table.records.size());
+  const auto least = 14.0 * static_cast<double>(table.total_parameters());
+  const double most = least + pages * static_cast<double>(kPageHeaderBytes + kIoAlign);
+  // Three digits of each are printed.
+  EXPECT_NEAR(all(resumed), 2 * (step + save), 0.02 * all(resumed));
+  EXPECT_GE(all(started) - all(resumed), least - 0.01 * all(started));
+  EXPECT_LE(all(started) - all(resumed), most + 0.01 * all(started));
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -97,6 +98,7 @@ void run_trial(uint32_t seed, bool* paged) {
     c.host_slots = 4 + trial.pick(4);
     c.device_depth = 1 + trial.pick(3);
     c.host_depth = 1 + trial.pick(4);
+    c.host_kept = trial.pick(c.host_slots + 1);
   }
   const size_t pages = 4 + trial.pick(24);
   std::vector<uint16_t> page_class;
@@ -210,6 +212,94 @@ TEST(Residency, PalindromeMissesAreMinimal) {
   EXPECT_EQ(pass(true, Access::kRead), kPages - kSlots);
   EXPECT_EQ(pass(false, Access::kRead), kPages - kSlots);
 }
+
+// States: each is changed in the host once a cycle, in the order of the ids. Gradients: made on the
+// device in a cycle's second half, the last one first, and used up in the host in the next one's
+// first.
+enum class Order { kStates, kGradients };
+
+class KeptInHost {
+ public:
+  KeptInHost(int pages, int host_slots, int host_kept, Order order)
+      : order_(order),
+        residency_(1, {slots(host_slots, host_kept)}, std::vector<uint16_t>(pages, 0)) {
+    for (PageId page = 0; order == Order::kStates && page < residency_.num_pages(); ++page) {
+      residency_.set_on_disk(page);
+    }
+  }
+
+  // The next cycle. [page] whether it came from disk.
+  std::vector<uint8_t> cycle() {
+    const auto pages = static_cast<PageId>(residency_.num_pages());
+    std::vector<uint8_t> fetched(pages, 0);
+    residency_.begin_cycle();
+    const Access access = order_ == Order::kStates ? Access::kWrite : Access::kRead;
+    for (PageId page = 0; page < pages; ++page) {
+      if (!residency_.has_content(page)) continue;  // no gradient was made yet
+      fetched[page] = use({page, Place::host(), access});
+      if (order_ == Order::kGradients) residency_.discard(page);
+    }
+    for (PageId page = pages; order_ == Order::kGradients && page-- > 0;) {
+      use({page, Place::on_device(0), Access::kCreate});
+    }
+    return fetched;
+  }
+
+ private:
+  static SlotClass slots(int host_slots, int host_kept) {
+    SlotClass slots{{2}, host_slots};
+    slots.host_kept = host_kept;
+    return slots;
+  }
+  // Whether it was read from disk.
+  bool use(const PageUse& use) {
+    std::vector<Move> moves;
+    std::vector<int32_t> slots;
+    residency_.acquire({&use, 1}, moves, slots);
+    residency_.release({&use, 1});
+    residency_.check_invariants();
+    return std::any_of(moves.begin(), moves.end(),
+                       [](const Move& move) { return move.kind == Move::Kind::kFetch; });
+  }
+
+  Order order_;
+  Residency residency_;
+};
+
+int longest_run(const std::vector<uint8_t>& fetched) {
+  int longest = 0, run = 0;
+  for (const uint8_t f : fetched) longest = std::max(longest, run = f ? run + 1 : 0);
+  return longest;
+}
+
+class HostKept : public testing::TestWithParam<Order> {};
+
+// Of n pages in s slots k are kept: once a cycle was seen the same k never come from disk, and
+// between two of them lie fewer than n / k, rounded up. That costs no more than the slots that work
+// and transfers take turns in. With none kept, those that are missed follow one another.
+TEST_P(HostKept, StayFromCycleToCycleAndWhatIsMissedIsSpread) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    Trial trial(seed);
+    const int n = 20 + trial.pick(180), s = 8 + trial.pick(n - 8), k = 1 + trial.pick(s - 5);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << k << " of " << n
+                                    << " pages kept in " << s << " slots");
+    KeptInHost some(n, s, k, GetParam()), none(n, s, 0, GetParam());
+    std::vector<uint8_t> ever(n, 0);
+    for (int cycle = 0; cycle < 9; ++cycle) {
+      const std::vector<uint8_t> fetched = some.cycle(), of_none = none.cycle();
+      if (cycle < 3) continue;
+      for (int page = 0; page < n; ++page) ever[page] |= fetched[page];
+      const auto missed = std::count(fetched.begin(), fetched.end(), 1);
+      EXPECT_LE(missed, n - s + SlotClass().host_depth);
+      EXPECT_GE(missed, n - s - 2) << "two may be on the device";
+      EXPECT_GE(2 * longest_run(of_none), std::count(of_none.begin(), of_none.end(), 1));
+    }
+    EXPECT_GE(std::count(ever.begin(), ever.end(), 0), k);
+    EXPECT_LT(longest_run(ever), (n + k - 1) / k);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Orders, HostKept, testing::Values(Order::kStates, Order::kGradients));
 
 TEST(ResidencyDeathTest, TooFewSlotsIsABug) {
   Residency residency(1, {{{1}, 2}}, std::vector<uint16_t>(2, 0));

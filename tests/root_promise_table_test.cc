@@ -1,7 +1,8 @@
 // The root promise as a table: budgets, directories, storage kinds, completion orders, devices,
 // page slots, pins, interruptions and every option of the plan, in combinations. Each row is a run
 // whose SHA-256 over losses, weights and optimizer state must be that of a run with room for
-// everything, and which must have paged: fetched, evicted, written back.
+// everything, and which must have paged: fetched, evicted, written back. A second table has so many
+// experts that the plan keeps some of their pages in the host.
 // (tests/root_promise_test.cc varies one thing at a time, and further.)
 #include <gtest/gtest.h>
 
@@ -103,17 +104,23 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
-const std::string& reference() {
-  static const std::string hash = [] {
-    TinyRun run;
-    run.config().train.steps = run.config().train.save_steps = kSteps;
-    SimStorage storage(99);
-    const Outcome outcome = run_to_end(run.config(), &storage);
-    CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
-    CHECK(outcome.paging.write_backs == 0, "the reference pages");
-    return outcome.sha256;
-  }();
-  return hash;
+std::string hash_with_room(const char* model_config) {
+  TinyRun run(DType::kBF16, model_config);
+  run.config().train.steps = run.config().train.save_steps = kSteps;
+  SimStorage storage(99);
+  const Outcome outcome = run_to_end(run.config(), &storage);
+  CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
+  CHECK(outcome.paging.write_backs == 0, "the reference pages");
+  return outcome.sha256;
+}
+
+void expect_hash(const Row& row, TinyRun& run, const std::string& resident) {
+  const auto storage = storage_of(row, run);
+  if (!storage) GTEST_SKIP() << "SKIPPED: io_uring is not available here";
+  const Outcome outcome = run_to_end(run.config(), storage.get(), row.resumed ? kSteps / 2 : -1);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.sha256, resident);
+  expect_paged(outcome.paging);
 }
 
 class RootPromiseTable : public testing::TestWithParam<Row> {};
@@ -121,17 +128,64 @@ class RootPromiseTable : public testing::TestWithParam<Row> {};
 TEST_P(RootPromiseTable, OneHash) {
   const Row& row = GetParam();
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  static const std::string resident = hash_with_room(kTinyConfig);
   TinyRun run;
   configure(row, run);
-  const auto storage = storage_of(row, run);
-  if (!storage) GTEST_SKIP() << "SKIPPED: io_uring is not available here";
-  const Outcome outcome = run_to_end(run.config(), storage.get(), row.resumed ? kSteps / 2 : -1);
-  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
-  EXPECT_EQ(outcome.sha256, reference());
-  expect_paged(outcome.paging);
+  expect_hash(row, run, resident);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(kRows));
+
+constexpr const char* kManyExperts = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 272,
+  "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 16, "intermediate_size": 48, "moe_intermediate_size": 16, "num_experts": 96,
+  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
+  "initializer_range": 0.1, "max_position_embeddings": 256, "attention_bias": false})";
+
+// Where the host has room for a part of the experts' states or waiting gradients.
+struct KeptRow {
+  PageKind kind = PageKind::kState;
+  Row row;
+};
+
+const KeptRow kKeptRows[] = {
+    {PageKind::kState, {.what = "some states", .more_host = 1000, .drive = Drive::kThreads,
+                        .resumed = true}},
+    {PageKind::kState, {.what = "half the states", .more_host = 3500, .seed = 22}},
+    {PageKind::kState, {.what = "states, two devices", .more_host = 3500, .seed = 23,
+                        .devices = 2}},
+    {PageKind::kGradient, {.what = "gradients", .more_host = 6000, .seed = 24}},
+};
+
+// Pages of that kind which the plan keeps in the host (SlotClass::host_kept).
+int32_t kept_in_host(const RunConfig& config, PageKind kind) {
+  const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+  const SessionOptions options = session_options(config);
+  const MemoryPlan memory = Session::plan(folder.config(), options).take();
+  const PageTable pages(
+      make_run_shape(folder.config(), TensorTable::make(folder.config()), options));
+  int32_t kept = 0;
+  for (size_t c = 0; c < memory.classes.size(); ++c) {
+    if (pages.classes[c].kind == kind) kept += memory.classes[c].host_kept;
+  }
+  return kept;
+}
+
+class RootPromiseKept : public testing::TestWithParam<KeptRow> {};
+
+TEST_P(RootPromiseKept, OneHash) {
+  const Row& row = GetParam().row;
+  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  static const std::string resident = hash_with_room(kManyExperts);
+  TinyRun run(DType::kBF16, kManyExperts);
+  configure(row, run);
+  ASSERT_GE(kept_in_host(run.config(), GetParam().kind), 10);
+  expect_hash(row, run, resident);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(kKeptRows));
 
 }  // namespace
 }  // namespace pagoda

@@ -24,6 +24,7 @@ struct Mode {
   bool eager = false;
   bool skip_untouched = false;
   double pinned_share = 0;
+  bool keep_in_host = false;  // any number of pages of each class, as against what is planned
   PlanOptions options;
 };
 
@@ -45,6 +46,9 @@ struct Case {
     budget.device_bytes = between(roomy->min_device_bytes, all);
     budget.host_bytes = between(roomy->min_host_bytes, host_all);
     memory = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    for (SlotClass& c : memory.classes) {
+      if (mode.keep_in_host) c.host_kept = static_cast<int32_t>(random() % (c.host_slots + 1));
+    }
     run = std::make_unique<PlannedRun>(shape, pages, memory.classes, memory.state_on_device,
                                        mode.eager, Ledger(mode.skip_untouched, 0, steps()),
                                        mode.pinned_share);
@@ -120,6 +124,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     mode.options.microbatch_major = random() % 4 == 0;
     mode.pinned_share = random() % 4 == 0 ? 0.5 : 0;
     mode.options.padded_experts = random() % 4 == 0;
+    mode.keep_in_host = random() % 2 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     Case c(random, devices, mode, rooms[random() % 5]);

@@ -19,7 +19,7 @@ asan_tests=(
   token_file_test dataset_test packed_step_test
   chat_test example_test inspection_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
-  residency_test residency_minimum_test pager_test checkpoint_test
+  residency_test residency_minimum_test residency_plan_test pager_test checkpoint_test
   ops_linear_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test text_stream_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test

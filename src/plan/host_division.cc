@@ -127,6 +127,7 @@ class HostDivision {
   HostSlots divide();
   // Of the host, with which nothing is between it and the disk. REQUIRES: divide().
   int64_t bytes_without_disk() const;
+  int replays() const { return replays_; }
 
  private:
   bool is_known(const HostSlots& slots) const;
@@ -143,6 +144,7 @@ class HostDivision {
   int64_t left_bytes_;
   HostSlots least_;
   std::vector<Curve> curves_;
+  int replays_ = 0;
 };
 
 HostDivision::HostDivision(const StepPlan* plan, int64_t left_bytes, int64_t header_bytes,
@@ -167,6 +169,7 @@ bool HostDivision::is_known(const HostSlots& slots) const {
 int64_t HostDivision::count(const HostSlots& slots) {
   if (!is_known(slots)) {
     const std::vector<Moved> moved = count_.moved(slots);
+    ++replays_;
     for (size_t c = 0; c < slots.size(); ++c) {
       curves_[c].disk_bytes[slots[c]] = moved[c].disk_bytes;
       curves_[c].moves = curves_[c].moves || moved[c].any;
@@ -286,12 +289,12 @@ int64_t HostDivision::bytes_without_disk() const {
 
 }  // namespace
 
-int64_t divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
-                    std::vector<SlotClass>& slots) {
+DividedHost divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
+                        std::vector<SlotClass>& slots) {
   HostDivision division(&plan, left_bytes, header_bytes, slots);
   const HostSlots host = division.divide();
   for (size_t c = 0; c < slots.size(); ++c) slots[c].host_slots = host[c];
-  return division.bytes_without_disk();
+  return {division.bytes_without_disk(), division.replays()};
 }
 
 }  // namespace pagoda

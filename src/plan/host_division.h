@@ -20,6 +20,10 @@
 // per byte; what that choice moves is counted too, which adds a point to each curve where it
 // matters, and so on. The division in proportion to bytes is among the points, and stays unless
 // another saves a fiftieth of what it moves.
+//
+// The count knows less than a run does: each step's uses are expected because the one before had
+// them, but none is foreseen, so nothing is rehearsed either, and no class keeps pages in the host
+// (SlotClass::host_kept is decided by what comes of the division).
 #pragma once
 
 #include <cstdint>
@@ -29,12 +33,15 @@
 
 namespace pagoda {
 
+struct DividedHost {
+  int64_t bytes_without_disk = 0;  // of the host, fewest slots included: such steps need no disk
+  int replays = 0;                 // that it took, of a few steps each
+};
+
 // `slots`: what devices have, and the fewest slots in the host; host slots are added for at most
 // `left_bytes`, with `header_bytes` before each. A quarter of that goes first to slots in which
-// transfers overlap with work, for every class that passes through the host. Returns the host
-// memory, those fewest slots included, from which on such steps need no disk. Takes some ten
-// replays of a few steps.
-int64_t divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
-                    std::vector<SlotClass>& slots);
+// transfers overlap with work, for every class that passes through the host.
+DividedHost divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
+                        std::vector<SlotClass>& slots);
 
 }  // namespace pagoda

@@ -198,7 +198,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
       grow_device(shape, pages, d, left, false, plan.classes);
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
-                                        header_bytes, plan.classes);
+                                        header_bytes, plan.classes).bytes_without_disk;
     keep_in_host(pages, below.options().eager_adam, plan.classes);
   }
   for (int d = 0; d < shape.devices; ++d) {

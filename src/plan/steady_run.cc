@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/pinning.h"
+
 namespace pagoda {
 
 SteadyRun::SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast)
@@ -22,10 +24,15 @@ void SteadyRun::Gradients::account(const TaskList& tasks) {
   }
 }
 
+void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
+  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, routing_, share);
+}
+
 void SteadyRun::step(const Visit& visit) {
   const bool training = plan_.options().training;
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
                         training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
+  if (!pinned_.empty()) schedule.keep(pinned_);
   const auto routing = [this](int64_t layer, int64_t) { return routing_[layer]; };
   walk(schedule, routing, [&](const StepPiece& piece) {
     visit(piece);
@@ -65,18 +72,21 @@ struct SettledRun {
   SteadyRun run;
   Replay replay;
 
-  // Nothing is owned.
-  SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes);
+  // The plan is not owned.
+  SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes, double pinned_share);
   Traffic step();
   void place(const StepPiece& piece);
   void save(const PageTable& pages);
 };
 
-SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes)
+SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
+                       double pinned_share)
     : forecast(plan->shape(), plan->pages(), classes),
       run(plan, even_tokens(plan->shape()), &forecast),
       replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
-  for (int i = 0; i < kStepsUntilSettled; ++i) step();
+  step();
+  run.pin(classes, pinned_share);
+  for (int i = 1; i < kStepsUntilSettled; ++i) step();
 }
 
 Traffic SettledRun::step() {
@@ -100,11 +110,12 @@ void SettledRun::save(const PageTable& pages) {
 }  // namespace
 
 Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes) {
-  return SettledRun(&plan, classes).step();
+  return SettledRun(&plan, classes, 0).step();
 }
 
-SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes) {
-  SettledRun settled(&plan, classes);
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
+                             double pinned_share) {
+  SettledRun settled(&plan, classes, pinned_share);
   SteadyTraffic traffic;
   traffic.step = settled.step();
   const Traffic before = settled.replay.traffic();

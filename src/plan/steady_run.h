@@ -20,6 +20,9 @@ class SteadyRun {
   // nullptr: nothing is brought up on a guess.
   SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast = nullptr);
 
+  // From the next step on this share of each layer's experts stays on devices (plan/pinning.h).
+  // `classes`: the slots of plan_memory.
+  void pin(const std::vector<SlotClass>& classes, double share);
   // The next step. The first has nothing to update yet; those after it are all alike.
   void step(const Visit& visit);
   // The updates that are owed, as before a checkpoint.
@@ -44,6 +47,7 @@ class SteadyRun {
   const StepPlan& plan_;
   ExpertForecast* forecast_;
   std::vector<std::vector<int64_t>> routing_;  // [layer][E]
+  std::vector<PageId> pinned_;
   Gradients gradients_;
 };
 
@@ -56,7 +60,8 @@ struct SteadyTraffic {
   Traffic checkpoint;  // beyond what the step after it then has less to do
 };
 
-// REQUIRES: a plan for training.
-SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes);
+// pinned_share: of each layer's experts. REQUIRES: a plan for training.
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
+                             double pinned_share = 0);
 
 }  // namespace pagoda

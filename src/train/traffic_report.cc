@@ -37,7 +37,7 @@ std::string versions_text(const PageTable& pages, const SessionOptions& options)
               saves ? "out" : "", format_bytes(store_bytes(pages, options, saves ? 1 : 2)).c_str());
 }
 
-// What a start writes once, at most.
+// What a new run writes once, at most.
 int64_t durable_bytes(const PageTable& pages) {
   int64_t bytes = 0;
   for (const PageTable::Page& page : pages.pages) {
@@ -66,7 +66,7 @@ SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
                       {.training = options.size.training,
                        .state_on_device = memory.state_on_device,
                        .eager_adam = options.eager_adam && !options.plan.optimizer_at_end});
-  if (options.size.training) return steady_traffic(plan, memory.classes);
+  if (options.size.training) return steady_traffic(plan, memory.classes, options.pinned_share);
   return {steady_step(plan, memory.classes), {}};
 }
 
@@ -91,12 +91,11 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
 std::string step_line(const SessionOptions& options, const Traffic& step) {
   if (step == Traffic()) return "";
   return strf("%s %s read from disk, %s written, %s copied to the device, %s from it "
-              "(predicted, all experts used%s)",
+              "(predicted, all experts used)",
               options.size.training ? "a step:" : "a pass:",
               format_bytes(file_bytes(step.fetch)).c_str(),
               format_bytes(file_bytes(step.write_back)).c_str(),
-              format_bytes(step.upload.bytes).c_str(), format_bytes(step.download.bytes).c_str(),
-              options.pinned_share > 0 ? ", none pinned" : "");
+              format_bytes(step.upload.bytes).c_str(), format_bytes(step.download.bytes).c_str());
 }
 
 std::string disk_line(const PageTable& pages, const SessionOptions& options,
@@ -117,8 +116,8 @@ std::vector<std::string> drive_lines(const PageTable& pages, const SessionOption
   const auto steps = static_cast<double>(outlook.steps);
   const auto tokens = static_cast<double>(options.size.tokens());
   const double saved = saves ? std::ceil(steps / static_cast<double>(outlook.save_steps)) : 0;
-  const double all = static_cast<double>(durable_bytes(pages)) / drives + steps * step +
-                     saved * save;
+  const auto start = static_cast<double>(outlook.resumed ? 0 : durable_bytes(pages));
+  const double all = start / drives + steps * step + saved * save;
   const double a_step = step + saved * save / steps;  // checkpoints shared out
   if (a_step == 0) return {};
   std::vector<std::string> lines = {

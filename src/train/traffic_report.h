@@ -16,7 +16,7 @@ struct RunOutlook {
   int64_t steps = 0;       // of the whole run; 0: no training run
   int64_t save_steps = 0;  // distance of checkpoints; 0: none
   double drive_tbw = 0;    // 10^12 bytes that each drive may be written by its rating; 0: not told
-  bool resumed = false;    // the page file is there
+  bool resumed = false;    // the page file is there, and not written again
 };
 
 // The session's steps, or forward passes, by the bytes they move.
