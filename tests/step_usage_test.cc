@@ -124,7 +124,8 @@ TEST(StepUsage, APagedStepAddsUp) {
         EXPECT_LE(usage.prefetch_accuracy, 1);
       }
     }
-    EXPECT_GT(prefetches, 0);
+    // Eager updates have brought up all there is room for.
+    if (clip == ClipKind::kGlobal) EXPECT_GT(prefetches, 0);
     EXPECT_GT(optimizer_s, 0);
     EXPECT_GE(hidden, 5) << "all steps but the first, which owes nothing yet";
   }
