@@ -57,11 +57,14 @@ struct Lanes {
     Pair low, high;
   };
 
-  static constexpr float kInfinity = __builtin_inff();
   static constexpr uint32_t kHighHalf = 0xffff0000u, kLowHalf = 0xffffu, kSign = 0x80000000u;
 
   PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
-  PAGODA_LANES Bits number(uint32_t first) { return count(Indices()) + first; }
+  // The number of each lane of a Quad that begins at element i, of 16 in 64 elements.
+  PAGODA_LANES Bits quad_number(int64_t i) {
+    return count(Indices()) + static_cast<uint32_t>((i & ~int64_t{63}) / 4 + (i & 63) / 2);
+  }
+  PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
@@ -99,7 +102,7 @@ struct Lanes {
 #endif
   }
 
-  // x / divisor, rounded as a division rounds. With the divisor's reciprocal at hand three
+  // x / divisor, rounded as a division rounds; NaN for an infinite x. With the divisor's reciprocal at hand three
   // operations do that on a processor with a fused multiply-add, whose divider is free meanwhile
   // (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 / divisor as
   // rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
@@ -107,18 +110,14 @@ struct Lanes {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
       const Floats near = x * reciprocal;
-      const Floats left = _mm512_fnmadd_ps(near, divisor, x);
-      const __mmask16 finite = _mm512_cmp_ps_mask(x, splat(kInfinity), _CMP_LT_OQ);
-      return _mm512_mask3_fmadd_ps(left, reciprocal, near, finite);
+      return _mm512_fmadd_ps(_mm512_fnmadd_ps(near, divisor, x), reciprocal, near);
     }
     if constexpr (kCount == 8) {
       const Floats near = x * reciprocal;
-      const Floats left = _mm256_fnmadd_ps(near, divisor, x);
-      const Floats exact = _mm256_fmadd_ps(left, reciprocal, near);
-      return x < kInfinity ? exact : near;
+      return _mm256_fmadd_ps(_mm256_fnmadd_ps(near, divisor, x), reciprocal, near);
     }
 #endif
-    return x / divisor;
+    return x / divisor + (x - x);
   }
 
   PAGODA_LANES int32_t largest_lane(Ints v) { return largest_of<kCount / 2>(v); }

@@ -2,8 +2,10 @@
 // still if it were rounded to nearest (the new share is below half a step of 8 or 16 bits), so it
 // is rounded stochastically: up with the probability that makes it right on average, by a hash of
 // the element's number and a key that the caller draws per record and update. No state, so a replay
-// gives the same bits. Elements 2k and 2k + 1 share the hash of k: the even one's m takes the low
-// bits and its v the high ones, the odd one's m the high bits and its v the low ones.
+// gives the same bits. Of each 64 elements, 2 i + {0, 1, 32, 33} share a hash, that of the number
+// k = (64 elements' number) * 16 + i. The m of the first takes its low bits as noise, of the second
+// its high ones, and the last two do so with the hash rotated left by 6; the v of each takes what
+// the m of its neighbour does.
 //
 // 8 bits (after Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv
 // 2110.02861, with plain floats in place of their table, which vector units convert without a
@@ -27,8 +29,8 @@ namespace pagoda {
 
 // An integer hash of 32 bits with low bias (Wellons 2018, "Prospecting for Hash Functions").
 template <typename Bits>
-[[gnu::always_inline]] inline Bits moment_noise(Bits pair, uint32_t key) {
-  Bits x = pair ^ key;
+[[gnu::always_inline]] inline Bits moment_noise(Bits number, uint32_t key) {
+  Bits x = number ^ key;
   x = (x ^ (x >> 16)) * 0x7feb352du;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
   return x ^ (x >> 16);
@@ -87,15 +89,14 @@ class Bf16Moments {
   }
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
                                     const typename V::Quad& v) {
-    store_pair(i, m.low, v.low);
-    store_pair(i + 32, m.high, v.high);
+    const auto noise = moment_noise(V::quad_number(first_ + i), key_);
+    store_pair(i, m.low, v.low, noise);
+    store_pair(i + 32, m.high, v.high, V::rotated_left(noise, 6));
   }
 
  private:
   [[gnu::always_inline]] void store_pair(int64_t i, const typename V::Pair& m,
-                                         const typename V::Pair& v) {
-    const auto pair = V::number(static_cast<uint32_t>((first_ + i) / 2));
-    const auto noise = moment_noise(pair, key_);
+                                         const typename V::Pair& v, typename V::Bits noise) {
     const auto low = noise & V::kLowHalf, high = noise >> 16;
     V::store(m_ + i, rounded(m, low, high));
     V::store(v_ + i, rounded(v, high, low));
@@ -144,8 +145,8 @@ class ByteMoments {
     const int64_t slot = code_at(i) % kMomentBlock / kCount / 4;
     new_m_[slot] = m;
     new_v_[slot] = v;
-    m_largest_ = V::larger(m_largest_, largest(m));
-    v_largest_ = V::larger(v_largest_, largest(v));
+    m_largest_ = V::larger(m_largest_, largest(magnitudes(m.low), magnitudes(m.high)));
+    v_largest_ = V::larger(v_largest_, largest(v.low, v.high));
   }
 
   [[gnu::always_inline]] void end_block(int64_t i) {
@@ -155,8 +156,8 @@ class ByteMoments {
     const auto m_factor = V::splat(factor_of(scale[0])), v_factor = V::splat(factor_of(scale[1]));
     for (int64_t slot = 0; slot < kSlots; ++slot) {
       const int64_t code = i + slot * 4 * kCount;
-      const auto pair = V::number(static_cast<uint32_t>((first_ + element_at(code)) / 2));
-      const auto noise = moment_noise(pair, key_), next = moment_noise(pair + 16, key_);
+      const auto noise = moment_noise(V::quad_number(first_ + element_at(code)), key_);
+      const auto next = V::rotated_left(noise, 6);
       const auto low = noise & kDropped, high = noise >> 12;
       const auto next_low = next & kDropped, next_high = next >> 12;
       const auto& m = new_m_[slot];
@@ -220,11 +221,13 @@ class ByteMoments {
     return (a >> 24) | ((b >> 16) & 0xff00u) | ((c >> 8) & 0xff0000u) | (d & 0xff000000u);
   }
 
-  PAGODA_LANES typename V::Ints largest(const typename V::Quad& quad) {
-    return V::larger(largest(quad.low), largest(quad.high));
+  PAGODA_LANES typename V::Pair magnitudes(const typename V::Pair& pair) {
+    return {V::floats(V::magnitude(pair.even)), V::floats(V::magnitude(pair.odd))};
   }
-  PAGODA_LANES typename V::Ints largest(const typename V::Pair& pair) {
-    return V::larger(V::ints(V::magnitude(pair.even)), V::ints(V::magnitude(pair.odd)));
+  // Of values that are not negative, whose bits are in their order.
+  PAGODA_LANES typename V::Ints largest(const typename V::Pair& a, const typename V::Pair& b) {
+    return V::larger(V::larger(V::ints(V::bits(a.even)), V::ints(V::bits(a.odd))),
+                     V::larger(V::ints(V::bits(b.even)), V::ints(V::bits(b.odd))));
   }
   PAGODA_LANES float scale_of(typename V::Ints largest) {
     const float scale = __builtin_bit_cast(float, V::largest_lane(largest));

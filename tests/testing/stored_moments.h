@@ -13,15 +13,15 @@ namespace pagoda::testing {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
-inline uint32_t pair_noise(uint32_t element, uint32_t key) {
-  uint32_t x = element / 2 ^ key;
+inline uint32_t quad_noise(uint32_t element, uint32_t key) {
+  uint32_t x = (element / 64 * 16 + element % 32 / 2) ^ key;
   x = (x ^ x >> 16) * 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
-  return x ^ x >> 16;
+  return std::rotl(x ^ x >> 16, element % 64 < 32 ? 0 : 6);
 }
 // `bits` of noise for a moment of an element.
 inline uint32_t noise_of(Moment moment, uint32_t element, uint32_t key, int bits) {
-  const uint32_t noise = pair_noise(element, key);
+  const uint32_t noise = quad_noise(element, key);
   const bool low = (element % 2 == 0) == (moment == Moment::kFirst);
   return low ? noise & ((1u << bits) - 1) : noise >> (32 - bits);
 }
