@@ -4,7 +4,7 @@
 //   m  = m + (g - m) (1 - beta1)
 //   v  = v beta2 + ((1 - beta2) g) g
 //   p += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
-// (a v that overflows makes p NaN, where PyTorch would let it stand still for good)
+// A v that overflows makes p NaN, where PyTorch would let p stand still from then on.
 // Element arithmetic is fp32 without fused multiply-adds; the scalars above are computed in double
 // and rounded once. The update uses the new moments as they are; formats of fewer bits round them
 // when they are stored. Results are the same for any thread count and ISA.

@@ -62,7 +62,8 @@ struct Lanes {
   PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
   // The number of each lane of a Quad that begins at element i, of 16 in 64 elements.
   PAGODA_LANES Bits quad_number(int64_t i) {
-    return count(Indices()) + static_cast<uint32_t>((i & ~int64_t{63}) / 4 + (i & 63) / 2);
+    const auto element = static_cast<uint32_t>(i);
+    return count(Indices()) + (element / 64 * 16 + element % 64 / 2);
   }
   PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
@@ -70,7 +71,6 @@ struct Lanes {
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
   PAGODA_LANES Bits magnitude(Floats v) { return bits(v) & ~kSign; }
   PAGODA_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
-  PAGODA_LANES Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 
   PAGODA_LANES Bits load(const void* at) {
     Bits v;
@@ -102,10 +102,10 @@ struct Lanes {
 #endif
   }
 
-  // x / divisor, rounded as a division rounds; NaN for an infinite x. With the divisor's reciprocal at hand three
-  // operations do that on a processor with a fused multiply-add, whose divider is free meanwhile
-  // (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 / divisor as
-  // rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
+  // x / divisor, rounded as a division rounds; NaN for an infinite x. With the divisor's reciprocal
+  // at hand three operations do that on a processor with a fused multiply-add, whose divider is
+  // free meanwhile (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 /
+  // divisor as rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
   PAGODA_LANES Floats quotient(Floats x, Floats divisor, Floats reciprocal) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {

@@ -162,14 +162,14 @@ class ByteMoments {
       const auto next_low = next & kDropped, next_high = next >> 12;
       const auto& m = new_m_[slot];
       const auto& v = new_v_[slot];
-      V::store(m_ + code, joined(encode_m(m.low.even, m_factor, low),
-                                 encode_m(m.low.odd, m_factor, high),
-                                 encode_m(m.high.even, m_factor, next_low),
-                                 encode_m(m.high.odd, m_factor, next_high)));
-      V::store(v_ + code, joined(encode_v(v.low.even, v_factor, high),
-                                 encode_v(v.low.odd, v_factor, low),
-                                 encode_v(v.high.even, v_factor, next_high),
-                                 encode_v(v.high.odd, v_factor, next_low)));
+      V::store(m_ + code, joined_m(encode_m(m.low.even, m_factor, low),
+                                   encode_m(m.low.odd, m_factor, high),
+                                   encode_m(m.high.even, m_factor, next_low),
+                                   encode_m(m.high.odd, m_factor, next_high)));
+      V::store(v_ + code, joined_v(encode_v(v.low.even, v_factor, high),
+                                   encode_v(v.low.odd, v_factor, low),
+                                   encode_v(v.high.even, v_factor, next_high),
+                                   encode_v(v.high.odd, v_factor, next_low)));
     }
   }
 
@@ -207,18 +207,25 @@ class ByteMoments {
     return V::floats((placed<j>(codes) & (0xffu << kDroppedBits)) | kLeastVBits) * v_scale_;
   }
 
-  // Codes in the highest byte of each lane, other bits below.
+  // The code in the highest byte of each lane, other bits below.
   PAGODA_LANES Bits encode_m(Floats m, Floats factor, Bits noise) {
     const Floats value = m * factor;
     const Floats shifted = V::floats(V::magnitude(value)) + kLeastM;
-    return (((V::bits(shifted) + noise) << 4) & ~V::kSign) | (V::bits(value) & V::kSign);
+    // Exponents of values from 2^-15 to 1 are 0111.... in bits: what becomes the sign's bit is 1.
+    return ((V::bits(shifted) + noise) << 4) & (V::bits(value) | ~V::kSign);
   }
-  PAGODA_LANES Bits encode_v(Floats v, Floats factor, Bits noise) {
-    const Floats value = V::larger(v * factor, V::splat(kLeastV));
-    return (V::bits(value) + noise) << 4;
-  }
-  PAGODA_LANES Bits joined(Bits a, Bits b, Bits c, Bits d) {
+  PAGODA_LANES Bits joined_m(Bits a, Bits b, Bits c, Bits d) {
     return (a >> 24) | ((b >> 16) & 0xff00u) | ((c >> 8) & 0xff0000u) | (d & 0xff000000u);
+  }
+  // The code from bit kDroppedBits on, other bits around it.
+  PAGODA_LANES Bits encode_v(Floats v, Floats factor, Bits noise) {
+    // Values that are not negative are in the order of their bits.
+    const auto value = V::larger(V::ints(V::bits(v * factor)), V::ints(V::bits(V::splat(kLeastV))));
+    return __builtin_bit_cast(Bits, value) + noise;
+  }
+  PAGODA_LANES Bits joined_v(Bits a, Bits b, Bits c, Bits d) {
+    return ((a >> kDroppedBits) & 0xffu) | ((b >> (kDroppedBits - 8)) & 0xff00u) |
+           ((c >> (kDroppedBits - 16)) & 0xff0000u) | ((d << (24 - kDroppedBits)) & 0xff000000u);
   }
 
   PAGODA_LANES typename V::Pair magnitudes(const typename V::Pair& pair) {

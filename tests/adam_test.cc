@@ -241,6 +241,29 @@ TEST(Adam, IsaDoesNotMatter) {
   std::printf("\n");
 }
 
+// Loops that multiply with a reciprocal and correct (lanes.h) round as a division does: from zero,
+// a weight becomes a quotient whose last bit shows that of the root's.
+TEST(Adam, DividesExactlyOnEveryIsa) {
+  constexpr int64_t kCount = 1 << 18;
+  ThreadPool pool(2);
+  TestTensor g(DType::kF32, kCount), zero(DType::kF32, kCount);
+  g.randomise(11, 0.1);
+  zero.fill(0);
+  for (const int64_t t : {1, 2, 3, 4, 7, 20, 100, 333, 1000, 5000, 100000}) {
+    const AdamStep step = {.lr = 1, .eps = 1e-30, .t = t};
+    for (const AdamKernel& kernel : adam_kernels()) {
+      State state(DType::kF32, StateFormat::kFp32, kCount);
+      state.begin(zero);
+      ASSERT_TRUE(adam_update(step, state.record(), g.data(), 1.0f, pool, kernel));
+      for (int64_t i = 0; i < kCount; ++i) {
+        float p = 0, m = 0, v = 0;
+        torch_step(step, g.get(i), p, m, v);
+        ASSERT_EQ(state.weights.get(i), p) << kernel.isa << ", t " << t << ", element " << i;
+      }
+    }
+  }
+}
+
 // A record whose middle does not decay: as three updates, of which the middle one has no decay.
 TEST(Adam, SpansDecayAsTheySay) {
   ThreadPool pool(2);
