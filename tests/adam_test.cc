@@ -244,7 +244,7 @@ TEST(Adam, IsaDoesNotMatter) {
 // Loops that multiply with a reciprocal and correct (lanes.h) round as a division does: from zero,
 // a weight becomes a quotient whose last bit shows that of the root's.
 TEST(Adam, DividesExactlyOnEveryIsa) {
-  constexpr int64_t kCount = 1 << 18;
+  constexpr int64_t kCount = 1 << 16;
   ThreadPool pool(2);
   TestTensor g(DType::kF32, kCount), zero(DType::kF32, kCount);
   g.randomise(11, 0.1);
