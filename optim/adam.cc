@@ -2,38 +2,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 
 #include "base/bytes.h"
-#include "base/target_clones.h"
-#include "optim/masters.h"
-#include "optim/moments.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int64_t kPiece = 1024;   // elements that are unpacked at once: stays in L1
-constexpr int64_t kBlock = 65536;  // elements of one parallel task
-static_assert(kPiece % kMomentBlock == 0 && kBlock % kPiece == 0);
+constexpr int64_t kLeastShare = 64;  // blocks worth waking a thread for
 
-struct Scalars {
-  float keep;         // 1 - lr * weight_decay
-  float lerp;         // 1 - beta1
-  bool lerp_from_end; // torch.lerp computes from the nearer end
-  float lerp_rest;    // beta1
-  float beta2;
-  float square;       // 1 - beta2
-  float root;         // sqrt(1 - beta2^t)
-  float eps;
-  float rate;         // -lr / (1 - beta1^t)
-};
-
-Scalars scalars_of(const AdamStep& s) {
+AdamScalars scalars_of(const AdamStep& s, float grad_scale) {
   const auto t = static_cast<double>(s.t);
   const double lerp = 1.0 - s.beta1;
-  Scalars c;
+  AdamScalars c;
   c.keep = static_cast<float>(1.0 - s.lr * s.weight_decay);
   c.lerp = static_cast<float>(lerp);
   c.lerp_from_end = lerp >= 0.5;
@@ -43,169 +26,153 @@ Scalars scalars_of(const AdamStep& s) {
   c.root = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, t)));
   c.eps = static_cast<float>(s.eps);
   c.rate = static_cast<float>(-(s.lr / (1.0 - std::pow(s.beta1, t))));
+  c.grad_scale = grad_scale;
+  c.noise_key = s.noise_key;
   return c;
 }
 
-PAGODA_TARGET_CLONES void widen_scaled(const bf16* grad, float scale, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = to_float(grad[i]) * scale;
-}
+constexpr std::byte kZeros[kMomentBlock * sizeof(float)] = {};
 
-PAGODA_TARGET_CLONES void copy_scaled(const float* grad, float scale, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = grad[i] * scale;
-}
-
-PAGODA_TARGET_CLONES void update_values(const Scalars& c, bool decay, const float* __restrict grad,
-                                        int64_t n, float* __restrict master, float* __restrict m,
-                                        float* __restrict v) {
-  const float keep = decay ? c.keep : 1.0f;
-  for (int64_t i = 0; i < n; ++i) {
-    const float g = grad[i];
-    const float difference = g - m[i];
-    const float mean = c.lerp_from_end ? g - difference * c.lerp_rest : m[i] + c.lerp * difference;
-    const float square = v[i] * c.beta2 + (c.square * g) * g;
-    const float denominator = std::sqrt(square) / c.root + c.eps;
-    master[i] = master[i] * keep + (c.rate * mean) / denominator;
-    m[i] = mean;
-    v[i] = square;
-  }
-}
-
-// The largest magnitude as bits, which order as the values do; infinity and NaN are above all.
-PAGODA_TARGET_CLONES uint32_t largest_bits(const float* values, int64_t n) {
-  uint32_t largest = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu);
-  }
-  return largest;
-}
-
-// The scaled gradient of n elements from `first`, in `out`.
-void read_gradient(DType dtype, const void* grad, float scale, int64_t first, int64_t n,
-                   float* out) {
-  if (grad == nullptr) {
-    std::fill_n(out, n, 0.0f);
-  } else if (dtype == DType::kBF16) {
-    widen_scaled(static_cast<const bf16*>(grad) + first, scale, n, out);
-  } else {
-    copy_scaled(static_cast<const float*>(grad) + first, scale, n, out);
-  }
-}
-
-// Elements [first, first + n) of a record as fp32: where they are stored as such in place, else
-// unpacked here. n <= kPiece, first a multiple of kPiece.
-class Piece {
+// One update of one record.
+class Update {
  public:
-  Piece(const AdamRecord& record, int64_t first, int64_t n)
-      : layout_(record.layout), record_(record), first_(first), n_(n) {
-    unpack_masters();
-    unpack_moments();
+  Update(const AdamStep& step, const AdamRecord& record, const void* grad, float grad_scale,
+         const AdamKernel& kernel)
+      : layout_(record.layout), record_(record), gradient_(grad),
+        decaying_(scalars_of(step, grad_scale)), kept_(decaying_),
+        loop_(kernel.loop(layout_.weight_dtype, layout_.format)) {
+    kept_.keep = 1.0f;
   }
 
-  void update(const Scalars& scalars, const float* gradient) {
-    for (const AdamSpan& span : record_.spans) {
-      const int64_t begin = std::max(span.begin, first_) - first_;
-      const int64_t end = std::min(span.end, first_ + n_) - first_;
-      if (begin >= end) continue;
-      update_values(scalars, span.decay, gradient + begin, end - begin, master_ + begin,
-                    m_ + begin, v_ + begin);
+  // Blocks [begin, end) of kMomentBlock elements, the last of which may be a part. Returns what an
+  // AdamLoop does.
+  uint32_t run(int64_t begin, int64_t end) const {
+    uint32_t largest = 0;
+    const AdamSpan* span = record_.spans.data();
+    while (begin < end) {
+      while (span->end <= begin * kMomentBlock) ++span;
+      const int64_t whole = std::min(end, span->end / kMomentBlock);
+      const int64_t next = std::max(whole, begin + 1);
+      largest = std::max(largest, whole > begin
+                                      ? loop_(scalars(*span), blocks(begin, whole - begin))
+                                      : run_block(begin, span));
+      begin = next;
     }
+    return largest;
   }
-
-  void store(uint32_t key) {
-    if (layout_.weight_dtype == DType::kBF16) {
-      split_masters(master_, n_, part<bf16>(record_.weights), remainders());
-    }
-    if (layout_.format == StateFormat::kBf16) {
-      round_moments(m_, n_, key, first_, at<bf16>(layout_.m_at));
-      round_moments(v_, n_, ~key, first_, at<bf16>(layout_.v_at));
-    }
-    if (layout_.format == StateFormat::k8Bit) encode(key);
-  }
-
-  uint32_t largest() const { return largest_bits(master_, n_); }
 
  private:
-  template <typename T>
-  T* part(void* whole) const {
-    return static_cast<T*>(whole) + first_;
-  }
-  template <typename T>
-  T* at(int64_t offset) const {
-    return part<T>(record_.state + offset);
-  }
-  int16_t* remainders() const { return at<int16_t>(layout_.remainders_at); }
-  float* scales(int64_t begin) const {
-    return reinterpret_cast<float*>(record_.state + layout_.scales_at) +
-           2 * ((first_ + begin) / kMomentBlock);
+  // A block by itself, with zeros where the record has ended.
+  struct Alone {
+    alignas(64) std::byte gradient[kMomentBlock * sizeof(float)] = {};
+    alignas(64) std::byte weights[kMomentBlock * sizeof(float)] = {};
+    alignas(64) int16_t remainders[kMomentBlock] = {};
+    alignas(64) std::byte m[kMomentBlock * sizeof(float)] = {};
+    alignas(64) std::byte v[kMomentBlock * sizeof(float)] = {};
+    float scales[2] = {};
+  };
+
+  const AdamScalars& scalars(const AdamSpan& span) const { return span.decay ? decaying_ : kept_; }
+  int64_t weight_bytes() const { return dtype_bytes(layout_.weight_dtype); }
+  bool split() const { return layout_.weight_dtype == DType::kBF16; }
+  float* scales(int64_t block) const {
+    return reinterpret_cast<float*>(record_.state + layout_.scales_at) + 2 * block;
   }
 
-  void unpack_masters() {
-    if (layout_.weight_dtype == DType::kF32) {
-      master_ = part<float>(record_.weights);
-    } else {
-      join_masters(part<bf16>(record_.weights), remainders(), n_, master_);
-    }
+  AdamBlocks blocks(int64_t block, int64_t count) const {
+    const int64_t first = block * kMomentBlock;
+    const int64_t moments_at = layout_.moments_bytes(first);
+    AdamBlocks blocks;
+    blocks.count = count;
+    blocks.first = first;
+    blocks.same_gradient = gradient_ == nullptr;
+    blocks.gradient = gradient_ == nullptr
+                          ? kZeros
+                          : static_cast<const std::byte*>(gradient_) + first * weight_bytes();
+    blocks.weights = static_cast<std::byte*>(record_.weights) + first * weight_bytes();
+    blocks.remainders =
+        reinterpret_cast<int16_t*>(record_.state + layout_.remainders_at) + first;
+    blocks.m = record_.state + layout_.m_at + moments_at;
+    blocks.v = record_.state + layout_.v_at + moments_at;
+    blocks.scales = scales(block);
+    return blocks;
   }
 
-  void unpack_moments() {
-    switch (layout_.format) {
-      case StateFormat::kFp32:
-        m_ = at<float>(layout_.m_at);
-        v_ = at<float>(layout_.v_at);
-        return;
-      case StateFormat::kBf16:
-        widen_moments(at<bf16>(layout_.m_at), n_, m_);
-        widen_moments(at<bf16>(layout_.v_at), n_, v_);
-        return;
-      case StateFormat::k8Bit:
-        for (int64_t i = 0; i < n_; i += kMomentBlock) {
-          const int64_t count = std::min(kMomentBlock, n_ - i);
-          const float* scale = scales(i);
-          decode_first_moments(at<uint8_t>(layout_.m_at) + i, scale[0], count, m_ + i);
-          decode_second_moments(at<uint8_t>(layout_.v_at) + i, scale[1], count, v_ + i);
-        }
+  // A block that the record's end or borders of spans cut, of which `span` holds the first element:
+  // updated whole under the rule of each span, whose own weights are then kept.
+  uint32_t run_block(int64_t block, const AdamSpan* span) const {
+    const AdamBlocks stored = blocks(block, 1);
+    const int64_t end = std::min(stored.first + kMomentBlock, layout_.num_elements);
+    Alone before, after;
+    copy_in(stored, end - stored.first, before);
+    uint32_t largest = 0;
+    for (int64_t i = stored.first; i < end; ++span) {
+      const int64_t next = std::min(span->end, end);
+      after = before;
+      largest = std::max(largest, loop_(scalars(*span), in_place_of(stored, after)));
+      copy_weights_out(after, i - stored.first, next - stored.first, stored);
+      i = next;
     }
+    copy_moments(in_place_of(stored, after), end - stored.first, stored);
+    return largest;
   }
 
-  void encode(uint32_t key) {
-    for (int64_t i = 0; i < n_; i += kMomentBlock) {
-      const int64_t count = std::min(kMomentBlock, n_ - i);
-      float* scale = scales(i);
-      scale[0] = encode_first_moments(m_ + i, count, key, first_ + i,
-                                      at<uint8_t>(layout_.m_at) + i);
-      scale[1] = encode_second_moments(v_ + i, count, ~key, first_ + i,
-                                       at<uint8_t>(layout_.v_at) + i);
-    }
+  static AdamBlocks in_place_of(const AdamBlocks& stored, Alone& alone) {
+    AdamBlocks blocks = stored;
+    blocks.gradient = alone.gradient;
+    blocks.weights = alone.weights;
+    blocks.remainders = alone.remainders;
+    blocks.m = alone.m;
+    blocks.v = alone.v;
+    blocks.scales = alone.scales;
+    return blocks;
+  }
+
+  // Of the first n elements.
+  void copy_in(const AdamBlocks& from, int64_t n, Alone& to) const {
+    const auto size = static_cast<size_t>(n * weight_bytes());
+    std::memcpy(to.gradient, from.gradient, size);
+    std::memcpy(to.weights, from.weights, size);
+    if (split()) std::memcpy(to.remainders, from.remainders, static_cast<size_t>(n) * 2);
+    copy_moments(from, n, in_place_of(from, to));
+  }
+  void copy_moments(const AdamBlocks& from, int64_t n, const AdamBlocks& to) const {
+    const auto size = static_cast<size_t>(layout_.moments_bytes(n));
+    std::memcpy(to.m, from.m, size);
+    std::memcpy(to.v, from.v, size);
+    if (layout_.format == StateFormat::k8Bit) std::memcpy(to.scales, from.scales, 2 * 4);
+  }
+  void copy_weights_out(const Alone& from, int64_t begin, int64_t end,
+                        const AdamBlocks& to) const {
+    std::memcpy(static_cast<std::byte*>(to.weights) + begin * weight_bytes(),
+                from.weights + begin * weight_bytes(),
+                static_cast<size_t>((end - begin) * weight_bytes()));
+    if (!split()) return;
+    std::memcpy(to.remainders + begin, from.remainders + begin,
+                static_cast<size_t>(end - begin) * sizeof(int16_t));
   }
 
   const StateLayout& layout_;
   const AdamRecord& record_;
-  const int64_t first_, n_;
-  float buffer_[3][kPiece];
-  float *master_ = buffer_[0], *m_ = buffer_[1], *v_ = buffer_[2];
+  const void* gradient_;
+  AdamScalars decaying_, kept_;
+  AdamLoop loop_;
 };
 
 }  // namespace
 
-bool adam_update(const AdamStep& step, const AdamRecord& record, DType grad_dtype,
-                 const void* grad, float grad_scale, ThreadPool& pool) {
+bool adam_update(const AdamStep& step, const AdamRecord& record, const void* grad,
+                 float grad_scale, ThreadPool& pool, const AdamKernel& kernel) {
   const int64_t n = record.layout.num_elements;
   CHECK(step.t >= 1 && n < int64_t{1} << 32);
   constexpr uint32_t kInfinity = 0x7f800000u, kHalfOfBf16Step = 0x8000u;
-  const Scalars scalars = scalars_of(step);
+  const Update update(step, record, grad, grad_scale, kernel);
+  const int64_t blocks = div_ceil(n, kMomentBlock);
+  // Each thread has one stretch: arrays that are read on and on are what memory is fastest at.
+  const int64_t shares = std::clamp<int64_t>(blocks / kLeastShare, 1, pool.threads());
   std::atomic<bool> finite{true};
-  pool.parallel_for(div_ceil(n, kBlock), [&](int64_t block) {
-    const int64_t end = std::min(n, (block + 1) * kBlock);
-    float gradient[kPiece];
-    uint32_t largest = 0;
-    for (int64_t i = block * kBlock; i < end; i += kPiece) {
-      const int64_t count = std::min(kPiece, end - i);
-      read_gradient(grad_dtype, grad, grad_scale, i, count, gradient);
-      Piece piece(record, i, count);
-      piece.update(scalars, gradient);
-      piece.store(step.noise_key);
-      largest = std::max(largest, piece.largest());
-    }
+  pool.parallel_for(shares, [&](int64_t share) {
+    const uint32_t largest = update.run(blocks * share / shares, blocks * (share + 1) / shares);
     if (largest + kHalfOfBf16Step >= kInfinity) finite = false;
   });
   return finite;

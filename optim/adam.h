@@ -4,16 +4,17 @@
 //   m  = m + (g - m) (1 - beta1)
 //   v  = v beta2 + ((1 - beta2) g) g
 //   p += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+// A v that overflows makes p NaN, where PyTorch would let p stand still from then on.
 // Element arithmetic is fp32 without fused multiply-adds; the scalars above are computed in double
 // and rounded once. The update uses the new moments as they are; formats of fewer bits round them
-// when they are stored. Results are the same for any thread count and vector width.
+// when they are stored. Results are the same for any thread count and ISA.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "base/dtype.h"
 #include "device/device.h"
+#include "optim/adam_kernel.h"
 #include "optim/state_format.h"
 
 namespace pagoda {
@@ -40,10 +41,12 @@ struct AdamRecord {
   std::byte* state = nullptr;
 };
 
-// One update, in place. The gradient is grad * grad_scale (clipping); grad == nullptr is a gradient
-// of zeros and gives exactly its bits. Blocks until done. False if a new master is not finite, or
-// not when rounded to bf16. REQUIRES: t >= 1; fewer than 2^32 elements.
-[[nodiscard]] bool adam_update(const AdamStep& step, const AdamRecord& record, DType grad_dtype,
-                               const void* grad, float grad_scale, ThreadPool& pool);
+// One update, in place. The gradient, of the weights' dtype, is grad * grad_scale (clipping);
+// grad == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. False if a
+// new master is not finite, or not when rounded to bf16; a weight of NaN may then be any number.
+// REQUIRES: t >= 1; fewer than 2^32 elements; `kernel` is of adam_kernels().
+[[nodiscard]] bool adam_update(const AdamStep& step, const AdamRecord& record, const void* grad,
+                               float grad_scale, ThreadPool& pool,
+                               const AdamKernel& kernel = adam_kernels().front());
 
 }  // namespace pagoda

@@ -24,18 +24,29 @@ bool parse_state_format(std::string_view name, StateFormat* format) {
 
 StateLayout::StateLayout(StateFormat format, DType weight_dtype, int64_t num_elements)
     : format(format), weight_dtype(weight_dtype), num_elements(num_elements) {
-  constexpr int64_t kMomentBytes[] = {4, 2, 1};
   const auto place = [&](int64_t size) {
     const int64_t at = bytes;
     bytes = align_up(at + size, 64);
     return at;
   };
-  const int64_t moment_bytes = num_elements * kMomentBytes[static_cast<int>(format)];
+  const int64_t moment_bytes = moments_bytes(num_elements);
   remainders_at = place(weight_dtype == DType::kBF16 ? num_elements * 2 : 0);
   m_at = place(moment_bytes);
   v_at = place(moment_bytes);
   const int64_t blocks = format == StateFormat::k8Bit ? div_ceil(num_elements, kMomentBlock) : 0;
   scales_at = place(blocks * 2 * static_cast<int64_t>(sizeof(float)));
+}
+
+int64_t StateLayout::moments_bytes(int64_t n) const {
+  switch (format) {
+    case StateFormat::kFp32:
+      return n * 4;
+    case StateFormat::kBf16:
+      return n * 2;
+    case StateFormat::k8Bit:
+      return align_up(n, 64);  // of 64 codes, an element's place is in their whole
+  }
+  return 0;
 }
 
 void begin_weights(const StateLayout& layout, const float* masters, void* weights) {

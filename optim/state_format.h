@@ -36,6 +36,10 @@ struct StateLayout {
   StateFormat format = StateFormat::kFp32;
   DType weight_dtype = DType::kF32;
   int64_t num_elements = 0;
+  // Of the m of a record's first n elements, and of their v. REQUIRES: n is a multiple of 64, or
+  // all of them.
+  int64_t moments_bytes(int64_t n) const;
+
   int64_t remainders_at = 0, m_at = 0, v_at = 0, scales_at = 0;
   int64_t bytes = 0;
 };

@@ -10,13 +10,18 @@
 #include "base/bytes.h"
 #include "optim/adam.h"
 #include "optim/clip.h"
+#include "optim/masters.h"
 #include "optim/schedule.h"
 #include "tests/testing/op_testing.h"
+#include "tests/testing/stored_moments.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int64_t kN = 70003;  // more than one parallel block, and a part of a piece
+using testing::Moment;
+using testing::StoredMoments;
+
+constexpr int64_t kN = 70003;  // more than a share of each thread, and a part of a block
 
 constexpr std::pair<DType, StateFormat> kKinds[] = {
     {DType::kF32, StateFormat::kFp32}, {DType::kBF16, StateFormat::kFp32},
@@ -44,6 +49,23 @@ struct State {
   }
   const float* m() { return reinterpret_cast<const float*>(bytes() + layout.m_at); }
   const float* v() { return reinterpret_cast<const float*>(bytes() + layout.v_at); }
+  testing::StoredMoments moments() { return testing::StoredMoments(layout, bytes()); }
+  bool same_moments(State& other) {
+    for (const Moment moment : {Moment::kFirst, Moment::kSecond}) {
+      for (int64_t i = 0; i < layout.num_elements; ++i) {
+        if (moments().get(moment, i) != other.moments().get(moment, i)) return false;
+      }
+    }
+    return true;
+  }
+  void set_masters(const std::vector<float>& masters) {
+    if (layout.weight_dtype == DType::kF32) {
+      std::copy(masters.begin(), masters.end(), static_cast<float*>(weights.data()));
+    } else {
+      split_masters(masters.data(), layout.num_elements, static_cast<bf16*>(weights.data()),
+                    reinterpret_cast<int16_t*>(bytes() + layout.remainders_at));
+    }
+  }
   std::string bits() const { return weights.bits() + page.bits(); }
 
   StateLayout layout;
@@ -67,8 +89,7 @@ AdamStep step_number(int64_t t) {
 
 void update(const AdamStep& step, const TestTensor* g, float scale, State& state,
             ThreadPool& pool) {
-  EXPECT_TRUE(adam_update(step, state.record(), g ? g->dtype() : DType::kF32,
-                          g ? g->data() : nullptr, scale, pool));
+  EXPECT_TRUE(adam_update(step, state.record(), g ? g->data() : nullptr, scale, pool));
 }
 
 // The operations of torch.optim.AdamW's single-tensor path, one fp32 rounding each.
@@ -76,12 +97,31 @@ void torch_step(const AdamStep& s, double grad, float& p, float& m, float& v) {
   const float g = static_cast<float>(grad);
   const double correction1 = 1 - std::pow(s.beta1, s.t), correction2 = 1 - std::pow(s.beta2, s.t);
   p = p * static_cast<float>(1 - s.lr * s.weight_decay);
-  m = m + static_cast<float>(1 - s.beta1) * (g - m);
+  const float lerp = static_cast<float>(1 - s.beta1);
+  m = lerp < 0.5f ? m + lerp * (g - m) : g - (g - m) * (1 - lerp);
   v = v * static_cast<float>(s.beta2);
   v = v + static_cast<float>(1 - s.beta2) * g * g;
   const float root = std::sqrt(v) / static_cast<float>(std::sqrt(correction2));
   const float denominator = root + static_cast<float>(s.eps);
   p = p + static_cast<float>(-(s.lr / correction1)) * m / denominator;
+}
+
+// An update of a record that decays, one element at a time.
+void slow_update(const AdamStep& step, const TestTensor& grad, float scale, State& state) {
+  std::vector<float> masters = state.masters(), m(kMomentBlock), v(kMomentBlock);
+  StoredMoments moments = state.moments();
+  for (int64_t first = 0; first < kN; first += kMomentBlock) {
+    const int64_t n = std::min(kMomentBlock, kN - first);
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t i = first + k;
+      m[k] = moments.get(Moment::kFirst, i);
+      v[k] = moments.get(Moment::kSecond, i);
+      torch_step(step, static_cast<float>(grad.get(i)) * scale, masters[i], m[k], v[k]);
+    }
+    moments.set(Moment::kFirst, first, n, step.noise_key, m.data());
+    moments.set(Moment::kSecond, first, n, step.noise_key, v.data());
+  }
+  state.set_masters(masters);
 }
 
 TEST(Adam, IsPyTorchsOperationByOperation) {
@@ -170,6 +210,60 @@ TEST(Adam, ThreadsDoNotMatter) {
   }
 }
 
+// Every format by the loop of every ISA that this processor has, and element by element.
+TEST(Adam, IsaDoesNotMatter) {
+  ThreadPool pool(2);
+  for (const auto& [dt, format] : kKinds) {
+    for (const double beta1 : {0.9, 0.3}) {  // torch.lerp computes from either end
+      State reference(dt, format);
+      for (int64_t t = 1; t <= 3; ++t) {
+        AdamStep step = step_number(t);
+        step.beta1 = beta1;
+        slow_update(step, gradient(dt, t), 0.3f, reference);
+      }
+      for (const AdamKernel& kernel : adam_kernels()) {
+        State state(dt, format);
+        for (int64_t t = 1; t <= 3; ++t) {
+          AdamStep step = step_number(t);
+          step.beta1 = beta1;
+          const TestTensor g = gradient(dt, t);
+          ASSERT_TRUE(adam_update(step, state.record(), g.data(), 0.3f, pool, kernel));
+        }
+        EXPECT_EQ(state.masters() == reference.masters(), true)
+            << kernel.isa << ' ' << dtype_name(dt) << ' ' << state_format_name(format);
+        EXPECT_EQ(state.same_moments(reference), true)
+            << kernel.isa << ' ' << dtype_name(dt) << ' ' << state_format_name(format);
+      }
+    }
+  }
+  std::printf("ISAs:");
+  for (const AdamKernel& kernel : adam_kernels()) std::printf(" %s", kernel.isa);
+  std::printf("\n");
+}
+
+// Loops that multiply with a reciprocal and correct (lanes.h) round as a division does: from zero,
+// a weight becomes a quotient whose last bit shows that of the root's.
+TEST(Adam, DividesExactlyOnEveryIsa) {
+  constexpr int64_t kCount = 1 << 16;
+  ThreadPool pool(2);
+  TestTensor g(DType::kF32, kCount), zero(DType::kF32, kCount);
+  g.randomise(11, 0.1);
+  zero.fill(0);
+  for (const int64_t t : {1, 2, 3, 4, 7, 20, 100, 333, 1000, 5000, 100000}) {
+    const AdamStep step = {.lr = 1, .eps = 1e-30, .t = t};
+    for (const AdamKernel& kernel : adam_kernels()) {
+      State state(DType::kF32, StateFormat::kFp32, kCount);
+      state.begin(zero);
+      ASSERT_TRUE(adam_update(step, state.record(), g.data(), 1.0f, pool, kernel));
+      for (int64_t i = 0; i < kCount; ++i) {
+        float p = 0, m = 0, v = 0;
+        torch_step(step, g.get(i), p, m, v);
+        ASSERT_EQ(state.weights.get(i), p) << kernel.isa << ", t " << t << ", element " << i;
+      }
+    }
+  }
+}
+
 // A record whose middle does not decay: as three updates, of which the middle one has no decay.
 TEST(Adam, SpansDecayAsTheySay) {
   ThreadPool pool(2);
@@ -182,7 +276,7 @@ TEST(Adam, SpansDecayAsTheySay) {
     no_decay.weight_decay = 0;
     AdamRecord record = whole.record();
     record.spans = spans;
-    EXPECT_TRUE(adam_update(step, record, dt, g.data(), 1.0f, pool));
+    EXPECT_TRUE(adam_update(step, record, g.data(), 1.0f, pool));
     update(step, &g, 1.0f, decayed, pool);
     update(no_decay, &g, 1.0f, kept, pool);
     for (int64_t i = 0; i < kN; ++i) {
@@ -195,7 +289,7 @@ TEST(Adam, SpansDecayAsTheySay) {
 
 TEST(Adam, NothingToDo) {
   ThreadPool pool(2);
-  EXPECT_TRUE(adam_update(step_number(1), {}, DType::kF32, nullptr, 1.0f, pool));
+  EXPECT_TRUE(adam_update(step_number(1), {}, nullptr, 1.0f, pool));
 }
 
 // Wherever it is, and also the fp32 values that bf16 rounds to infinity.
@@ -214,7 +308,7 @@ TEST(Adam, SaysWhenAWeightIsNotFinite) {
       state.begin(masters);
       AdamStep step = step_number(1);
       step.lr = step.weight_decay = 0;
-      const bool finite = adam_update(step, state.record(), DType::kF32, nullptr, 1.0f, pool);
+      const bool finite = adam_update(step, state.record(), nullptr, 1.0f, pool);
       EXPECT_EQ(finite, std::abs(value) < rounds_up) << value << " at " << at;
     }
   }

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/bytes.h"
+#include "bench/adam_stream.h"
 #include "bench/disk.h"
 #include "bench/disk_pages.h"
 #include "bench/noise.h"
@@ -139,6 +140,29 @@ TEST(StreamsTest, ComputeWhatPlainLoopsCompute) {
   for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(c[i], 2 * a[i] + 1) << i;
   stream_fill(c, 7, kBytes);
   for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(c[i], 7) << i;
+}
+
+// Every bit of weights, remainders and moments once, in whatever shares; gradients stay.
+TEST(StreamsTest, TheStreamOfARecordTouchesAllOfIt) {
+  constexpr int64_t kElements = 5 * kMomentBlock;
+  const AdamSpan span{0, kElements, true};
+  for (const StateFormat format : {StateFormat::kFp32, StateFormat::kBf16, StateFormat::k8Bit}) {
+    const StateLayout layout(format, DType::kBF16, kElements);
+    std::vector<std::byte> gradient(kElements * 2, std::byte{5}), weights(kElements * 2);
+    std::vector<std::byte> state(static_cast<size_t>(layout.bytes));
+    const AdamRecord record = {layout, {&span, 1}, weights.data(), state.data()};
+    for (int64_t share = 0; share < 3; ++share) {
+      stream_record(record, gradient.data(), ~uint64_t{0}, share, 3);
+    }
+    const auto count = [](const std::vector<std::byte>& bytes, std::byte value) {
+      return std::count(bytes.begin(), bytes.end(), value);
+    };
+    EXPECT_EQ(count(gradient, std::byte{5}), kElements * 2);
+    EXPECT_EQ(count(weights, std::byte{255}), kElements * 2);
+    const int64_t scale_bytes = layout.bytes - layout.scales_at;
+    EXPECT_EQ(count(state, std::byte{255}), layout.bytes - scale_bytes);
+    EXPECT_EQ(adam_bytes(layout), kElements * 2 * 3 + layout.bytes * 2);
+  }
 }
 
 TEST(ProgramTest, OutputAndEndOfAProgram) {

@@ -20,9 +20,9 @@ constexpr int64_t kRecords = 6;
 
 // One record's numbers, as the optimizer sees them.
 struct Numbers {
-  StateLayout layout{StateFormat::kFp32, DType::kBF16, kElements};
+  StateLayout layout{StateFormat::kFp32, DType::kF32, kElements};
   AdamSpan span{0, kElements, true};
-  std::vector<bf16> weights;
+  std::vector<float> weights;
   std::vector<std::byte> state;
 
   explicit Numbers(uint64_t seed)
@@ -36,12 +36,12 @@ struct Numbers {
   void apply(const Ledger::Step& step, const std::vector<float>* gradient, ThreadPool& pool) {
     const AdamStep adam{.lr = step.learning_rate, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8,
                         .weight_decay = 0.1, .t = step.t};
-    EXPECT_TRUE(adam_update(adam, {layout, {&span, 1}, weights.data(), state.data()}, DType::kF32,
+    EXPECT_TRUE(adam_update(adam, {layout, {&span, 1}, weights.data(), state.data()},
                             gradient ? gradient->data() : nullptr, step.clip_factor, pool));
   }
   bool same_bits(const Numbers& other) const {
     return state == other.state &&
-           std::memcmp(weights.data(), other.weights.data(), weights.size() * sizeof(bf16)) == 0;
+           std::memcmp(weights.data(), other.weights.data(), weights.size() * sizeof(float)) == 0;
   }
 };
 

@@ -37,7 +37,8 @@ class BenchTest : public ::testing::Test {
     EXPECT_NE(result.error_line().find(names), std::string::npos) << result.err;
     EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
   }
-  static void expect_figure(const nlohmann::json& figure, int rounds) {
+  static void expect_figure(const nlohmann::json& figure, int rounds,
+                            const char* unit = "GB/s") {
     for (const char* key : {"value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max"}) {
       EXPECT_GT(figure.at(key).get<double>(), 0) << key << " of " << figure;
     }
@@ -46,7 +47,7 @@ class BenchTest : public ::testing::Test {
     }
     EXPECT_LE(figure.at("ratio_min"), figure.at("ratio"));
     EXPECT_LE(figure.at("ratio"), figure.at("ratio_max"));
-    EXPECT_EQ(figure.at("unit"), "GB/s");
+    EXPECT_EQ(figure.at("unit"), unit);
     EXPECT_EQ(figure.at("rounds"), rounds);
   }
 
@@ -134,11 +135,37 @@ TEST_F(BenchTest, Memory) {
   }
 }
 
+// Each format against its stream, and what fewer bits are worth against fp32.
+TEST_F(BenchTest, Adam) {
+  const nlohmann::json object =
+      run_json({"adam", "--bytes", "48MiB", "--rounds", "2", "--threads", "2"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "adam");
+  EXPECT_FALSE(object.at("isa").get<std::string>().empty());
+  EXPECT_EQ(object.at("bytes_per_element_fp32"), "26.000");
+  EXPECT_EQ(object.at("bytes_per_element_bf16"), "18.000");
+  const nlohmann::json& figures = object.at("figures");
+  ASSERT_EQ(figures.size(), 10u) << "one record of all there is room for, and those of 2^20";
+  size_t i = 0;
+  for (const char* path : {"whole", "record"}) {
+    for (const char* name : {"fp32", "bf16", "8bit", "bf16:fp32", "8bit:fp32"}) {
+      const nlohmann::json& figure = figures[i++];
+      EXPECT_EQ(figure.at("name"), name);
+      EXPECT_EQ(figure.at("path"), path);
+      EXPECT_EQ(figure.at("threads"), 2);
+      EXPECT_EQ(figure.at("elements").get<int64_t>() == 1 << 20, path == std::string("record"));
+      expect_figure(figure, 2, std::string(name).ends_with(":fp32") ? "Gelement/s" : "GB/s");
+    }
+  }
+}
+
 TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({}, 2, "no command given");
   expect_refused({"dsik"}, 2, "did you mean \"disk\"?");
   expect_refused({"disk", "--rounds", "0"}, 2, "--rounds: must be from 1");
   expect_refused({"memory", "--rounds", "1001"}, 2, "--rounds: must be from 1 to 1000");
+  expect_refused({"adam", "--threads", "0"}, 2, "--threads: must be from 1");
+  expect_refused({"adam", "--bytes", "1KiB"}, 2, "--bytes: \"1KiB\"");
   expect_refused({"disk", "--page_bytes", "5000"}, 2, "--page_bytes: \"5000\"");
   expect_refused({"disk", "--page_bytes", "10000B"}, 2, "must be a multiple of 4096 bytes");
   expect_refused({"disk", "--page_bytes", "50%"}, 2, "--page_bytes: \"50%\"");

@@ -9,8 +9,9 @@
 #include <random>
 #include <vector>
 
+#include "optim/adam.h"
 #include "optim/masters.h"
-#include "optim/moments.h"
+#include "tests/testing/stored_moments.h"
 
 namespace pagoda {
 namespace {
@@ -66,100 +67,121 @@ TEST(StateLayout, BytesOfAParameter) {
   EXPECT_FALSE(parse_state_format("fp16", &format));
 }
 
-std::vector<float> wide_values(bool negative) {
+using testing::Moment;
+
+// One block of moments, as updates store them.
+class Block {
+ public:
+  explicit Block(StateFormat format)
+      : layout_(format, DType::kF32, kMomentBlock), state_(static_cast<size_t>(layout_.bytes)) {}
+
+  // With gradient g and the betas, of which 0 makes m = g and v = g * g.
+  void update(const std::vector<float>& g, double beta, uint32_t key) {
+    ThreadPool pool(1);
+    const AdamSpan span{0, kMomentBlock, true};
+    const AdamStep step = {.beta1 = beta, .beta2 = beta, .noise_key = key};
+    ASSERT_TRUE(adam_update(step, {layout_, {&span, 1}, weights_.data(), state_.data()}, g.data(),
+                            1.0f, pool));
+  }
+  std::vector<float> moments(Moment moment) {
+    const testing::StoredMoments stored(layout_, state_.data());
+    std::vector<float> values;
+    for (int64_t i = 0; i < kMomentBlock; ++i) values.push_back(stored.get(moment, i));
+    return values;
+  }
+
+ private:
+  StateLayout layout_;
+  std::vector<std::byte> state_;
+  std::vector<float> weights_ = std::vector<float>(kMomentBlock, 1.0f);
+};
+
+std::vector<float> wide_values() {
   std::mt19937 random(5);
   std::normal_distribution<float> exponent(0, 4), sign;
   std::vector<float> values;
   for (int64_t i = 0; i < kMomentBlock; ++i) {
     const float value = std::exp2(exponent(random));
-    values.push_back(negative && sign(random) < 0 ? -value : value);
+    values.push_back(sign(random) < 0 ? -value : value);
   }
   values[3] = 0;
   return values;
 }
 
-void round_16(const std::vector<float>& in, uint32_t key, std::vector<float>& out) {
-  std::vector<bf16> kept(in.size());
-  round_moments(in.data(), kMomentBlock, key, 512, kept.data());
-  widen_moments(kept.data(), kMomentBlock, out.data());
-}
-void round_first(const std::vector<float>& in, uint32_t key, std::vector<float>& out) {
-  std::vector<uint8_t> codes(in.size());
-  const float scale = encode_first_moments(in.data(), kMomentBlock, key, 512, codes.data());
-  decode_first_moments(codes.data(), scale, kMomentBlock, out.data());
-}
-void round_second(const std::vector<float>& in, uint32_t key, std::vector<float>& out) {
-  std::vector<uint8_t> codes(in.size());
-  const float scale = encode_second_moments(in.data(), kMomentBlock, key, 512, codes.data());
-  decode_second_moments(codes.data(), scale, kMomentBlock, out.data());
-}
-
 struct Format {
   const char* name;
-  void (*round)(const std::vector<float>& in, uint32_t key, std::vector<float>& out);
-  bool negative;
+  StateFormat format;
+  Moment moment;
   double step;      // largest distance of neighbours, relative to the value
-  double smallest;  // below this share of the largest magnitude neighbours are as far as this
+  double smallest;  // near this share of the largest magnitude neighbours are as far as this
 };
-const Format kFormats[] = {{"bf16", round_16, true, 0x1p-7, 0},
-                           {"8-bit m", round_first, true, 0x1p-3, 0x1p-15},
-                           {"8-bit v", round_second, false, 0x1p-3, 0x1p-31}};
+const Format kFormats[] = {{"bf16 m", StateFormat::kBf16, Moment::kFirst, 0x1p-7, 0},
+                           {"bf16 v", StateFormat::kBf16, Moment::kSecond, 0x1p-7, 0},
+                           {"8-bit m", StateFormat::k8Bit, Moment::kFirst, 0x1p-3, 0x1p-15},
+                           {"8-bit v", StateFormat::k8Bit, Moment::kSecond, 0x1p-3, 0x1p-31}};
 
-// To one of the two neighbours, and to each so often that the mean is the value.
+// To one of the two neighbours, and to each so often that the mean is the value; a v below the
+// smallest counts as that.
 TEST(Moments, RoundToNeighboursAndRightOnAverage) {
   constexpr int kDraws = 4000;
+  const std::vector<float> gradients = wide_values();
   for (const Format& format : kFormats) {
-    const std::vector<float> values = wide_values(format.negative);
+    std::vector<double> values(gradients.begin(), gradients.end()), mean(values.size());
     double largest = 0;
-    for (float value : values) largest = std::max<double>(largest, std::abs(value));
-    std::vector<float> out(values.size());
-    std::vector<double> mean(values.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (format.moment == Moment::kSecond) values[i] = gradients[i] * gradients[i];
+      largest = std::max(largest, std::abs(values[i]));
+    }
+    const double smallest = format.smallest * largest;
+    for (double& value : values) {
+      if (format.moment == Moment::kSecond) value = std::max(value, smallest);
+    }
+    const auto width = [&](size_t i) { return (std::abs(values[i]) + smallest) * format.step; };
+    Block block(format.format);
     for (int draw = 0; draw < kDraws; ++draw) {
-      format.round(values, static_cast<uint32_t>(draw) * 2654435761u, out);
+      block.update(gradients, 0, static_cast<uint32_t>(draw) * 2654435761u);
+      const std::vector<float> out = block.moments(format.moment);
       for (size_t i = 0; i < values.size(); ++i) {
-        const double width = std::max(std::abs(values[i]) * format.step,
-                                      values[i] != 0 ? format.smallest * largest : 0);
-        ASSERT_LE(std::abs(double{out[i]} - values[i]), width) << format.name << " element " << i;
+        ASSERT_LE(std::abs(double{out[i]} - values[i]), width(i) * (1 + 1e-6))
+            << format.name << " element " << i;
         mean[i] += double{out[i]} / kDraws;
       }
     }
     for (size_t i = 0; i < values.size(); ++i) {
-      const double width = std::max(std::abs(values[i]) * format.step, format.smallest * largest);
       // The mean of draws that are at most `width` apart: 6 standard deviations of half of that.
-      EXPECT_NEAR(mean[i], values[i], 3 * width / std::sqrt(kDraws))
+      EXPECT_NEAR(mean[i], values[i], 3 * width(i) / std::sqrt(kDraws) + 1e-6 * std::abs(values[i]))
           << format.name << " element " << i;
     }
   }
 }
 
 TEST(Moments, APositiveSecondMomentIsNeverZero) {
-  std::vector<float> values(kMomentBlock, 1e-30f), out(kMomentBlock);
-  values[0] = 1.0f;
-  round_second(values, 9, out);
+  std::vector<float> gradients(kMomentBlock, 1e-15f);
+  gradients[0] = 1.0f;
+  Block block(StateFormat::k8Bit);
+  block.update(gradients, 0, 9);
+  const std::vector<float> out = block.moments(Moment::kSecond);
   EXPECT_EQ(out[0], 1.0f);
   for (float value : out) EXPECT_GT(value, 0);
 }
 
 TEST(Moments, ZerosStayZeros) {
-  const std::vector<float> values(kMomentBlock, 0.0f);
+  const std::vector<float> zeros(kMomentBlock, 0.0f);
   for (const Format& format : kFormats) {
-    std::vector<float> out(kMomentBlock, 1.0f);
-    format.round(values, 3, out);
-    EXPECT_EQ(out, values) << format.name;
+    Block block(format.format);
+    block.update(zeros, 0.9, 3);
+    EXPECT_EQ(block.moments(format.moment), zeros) << format.name;
   }
 }
 
 // The average of beta 0.999, whose new share is far below a step, goes where it goes in fp32.
 TEST(Moments, ASlowAverageDoesNotStandStill) {
+  const std::vector<float> ones(kMomentBlock, 1.0f);
   for (const Format& format : kFormats) {
-    std::vector<float> average(kMomentBlock, 0.0f);
-    for (uint32_t t = 0; t < 4000; ++t) {
-      for (float& value : average) value = 0.999f * value + 0.001f * 1.0f;
-      const std::vector<float> exact = average;
-      format.round(exact, t * 40503u, average);
-    }
+    Block block(format.format);
+    for (uint32_t t = 0; t < 4000; ++t) block.update(ones, 0.999, t * 40503u);
     double mean = 0;
-    for (float value : average) mean += double{value} / kMomentBlock;
+    for (float value : block.moments(format.moment)) mean += double{value} / kMomentBlock;
     const double want = 1 - std::pow(0.999, 4000);
     // Each step's rounding error is at most a step and is forgotten at 0.999 a step: variance
     // step^2 / 4 / (1 - 0.999^2), over 256 elements; 6 standard deviations.

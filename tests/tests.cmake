@@ -38,6 +38,10 @@ add_test(NAME es_moe_tables
 add_executable(tokenizer_probe ${PROJECT_SOURCE_DIR}/tools/bench/tokenizer_probe.cc)
 target_link_libraries(tokenizer_probe PRIVATE data)
 
+# Asked by tools/bench/adam_peers.py.
+add_executable(adam_probe ${PROJECT_SOURCE_DIR}/tools/bench/adam_probe.cc)
+target_link_libraries(adam_probe PRIVATE bench)
+
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
 add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
 target_link_libraries(residency_study PRIVATE train)

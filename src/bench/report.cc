@@ -14,6 +14,7 @@ nlohmann::ordered_json json_of(const Figure& figure) {
   out["name"] = figure.name;
   out["path"] = figure.path;
   if (figure.page_bytes > 0) out["page_bytes"] = figure.page_bytes;
+  if (figure.elements > 0) out["elements"] = figure.elements;
   if (figure.threads > 0) out["threads"] = figure.threads;
   out["unit"] = figure.unit;
   out["value"] = figure.value;
@@ -32,6 +33,7 @@ nlohmann::ordered_json json_of(const Figure& figure) {
 std::string size_text(const Figure& figure) {
   std::string text;
   if (figure.page_bytes > 0) text = format_bytes(figure.page_bytes);
+  if (figure.elements > 0) text = strf("%.2f M", static_cast<double>(figure.elements) / 1e6);
   if (figure.threads > 0) {
     text += strf("%s%d thread%s", text.empty() ? "" : ", ", figure.threads,
                  figure.threads == 1 ? "" : "s");
@@ -45,10 +47,12 @@ std::string disturbance_text(const Figure& figure) {
 }
 
 std::string row(const Figure& figure) {
-  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %10.3f %8.3f%s\n",
+  const char* unit = figure.unit == "GB/s" ? "" : figure.unit.c_str();
+  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %10.3f %8.3f  %s%s\n",
               figure.name.c_str(), figure.path.c_str(), size_text(figure).c_str(), figure.value,
               figure.roof, figure.ratio, figure.ratio_min, figure.ratio_p10, figure.ratio_max,
-              figure.cpu_s_per_gb, figure.roof_cpu_s_per_gb, disturbance_text(figure).c_str());
+              figure.cpu_s_per_gb, figure.roof_cpu_s_per_gb, unit,
+              disturbance_text(figure).c_str());
 }
 
 }  // namespace

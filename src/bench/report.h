@@ -18,6 +18,7 @@ struct Figure {
   std::string name;        // "read", "upload", "triad"
   std::string path;        // what moved the bytes: "page file", "storage", "stream"
   int64_t page_bytes = 0;  // 0: does not apply
+  int64_t elements = 0;    // of a record; 0: does not apply
   int threads = 0;         // 0: does not apply
   std::string unit = "GB/s";
   double value = 0;
@@ -30,10 +31,10 @@ struct Figure {
   int disturbed_rounds = 0;  // of them; see Race
 };
 
-// The rounds of a race, one after the other. `name`, `path`, `page_bytes` and `threads` are taken
-// from `what`. Where threads are named both legs keep them busy, and a round in which either had
-// less than kUndisturbed of its threads' time is disturbed: other programs had the cores. Such
-// rounds count only when all are so.
+// The rounds of a race, one after the other. `name`, `path`, `page_bytes`, `elements`, `threads`
+// and `unit` are taken from `what`. Where threads are named both legs keep them busy, and a round
+// in which either had less than kUndisturbed of its threads' time is disturbed: other programs had
+// the cores. Such rounds count only when all are so.
 class Race {
  public:
   static constexpr double kUndisturbed = 0.9;
@@ -59,10 +60,10 @@ struct BenchReport {
   std::vector<Figure> figures;
 
   std::string text() const;  // ends in a newline
-  // {"bench": ..., the facts, "figures": [{"name", "path", "page_bytes", "threads", "unit",
-  // "value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max", "cpu_s_per_gb",
-  // "roof_cpu_s_per_gb", "rounds", "disturbed_rounds"}]}; page_bytes or threads only where they
-  // apply.
+  // {"bench": ..., the facts, "figures": [{"name", "path", "page_bytes", "elements", "threads",
+  // "unit", "value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max", "cpu_s_per_gb",
+  // "roof_cpu_s_per_gb", "rounds", "disturbed_rounds"}]}; page_bytes, elements or threads only
+  // where they apply.
   std::string json() const;
 };
 

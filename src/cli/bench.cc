@@ -1,4 +1,4 @@
-// pagoda bench disk|copy|memory [--json] [--rounds N] [--bytes SIZE] ...
+// pagoda bench disk|copy|memory|adam [--json] [--rounds N] [--bytes SIZE] ...
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include "base/machine.h"
 #include "base/memory_size.h"
 #include "base/stop_signal.h"
+#include "bench/adam.h"
 #include "bench/copy.h"
 #include "bench/disk.h"
 #include "bench/memory.h"
@@ -20,6 +21,7 @@ constexpr int64_t kMaxRounds = 1000;
 constexpr int64_t kMaxBenchPageBytes = 4 * kGiB;
 constexpr int64_t kMaxBenchPages = 1 << 16;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
+constexpr int64_t kMaxThreads = 1024;
 
 // A size from `lowest` to `highest` bytes.
 Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
@@ -45,7 +47,7 @@ Result<E> parse_choice(const char* flag, const std::string& text,
                                    names.c_str()));
 }
 
-// What the three have in common.
+// What they have in common.
 class BenchCommand : public Command {
  public:
   Status run() final {
@@ -69,7 +71,8 @@ class BenchCommand : public Command {
         ->type_name("INT");
   }
 
-  void add_bytes(const char* help) {
+  void add_bytes(const char* help, const char* by_default = "512MiB") {
+    bytes_text_ = by_default;
     app().add_option("--bytes", bytes_text_, help)->type_name("SIZE");
   }
   void add_pages() {
@@ -102,7 +105,7 @@ class BenchCommand : public Command {
 
   bool json_ = false;
   int64_t rounds_ = 7;
-  std::string bytes_text_ = "512MiB";
+  std::string bytes_text_;
   std::vector<std::string> page_texts_ = {"1MiB", "4MiB", "16MiB", "64MiB"};
 };
 
@@ -193,14 +196,43 @@ class BenchMemoryCommand final : public BenchCommand {
   }
 };
 
+class BenchAdamCommand final : public BenchCommand {
+ public:
+  explicit BenchAdamCommand(CLI::App& bench)
+      : BenchCommand(bench, "adam", "Updates of weights against streams of the same bytes") {
+    add_bytes("of gradients, weights and states, together (default 2GiB)", "2GiB");
+    app()
+        .add_option("--threads", threads_, "cores that update (default: all)")
+        ->type_name("INT");
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    if (threads_ < 1 || threads_ > kMaxThreads) {
+      return Status(Exit::kUsage,
+                    strf("--threads: must be from 1 to %lld", (long long)kMaxThreads));
+    }
+    AdamBench bench;
+    bench.rounds = rounds();
+    bench.threads = static_cast<int>(threads_);
+    bench.record_elements = {1 << 20, 5 << 19, 5 << 20};
+    ASSIGN_OR_RETURN(bench.bytes, bytes(kMiB, kMaxArrayBytes));
+    return run_adam_bench(bench);
+  }
+
+  int64_t threads_ = usable_cores();
+};
+
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
-  CLI::App& bench = *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory");
+  CLI::App& bench =
+      *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory, adam");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
   commands.push_back(std::make_unique<BenchMemoryCommand>(bench));
+  commands.push_back(std::make_unique<BenchAdamCommand>(bench));
   return commands;
 }
 

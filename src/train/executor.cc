@@ -256,7 +256,7 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
                           .state = lease.data(1)};
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
   const double* square_sum = experts_[task.device].square_sums + task.record;
-  s.enqueue([this, &s, dt, record, gradient, square_sum, number = task.record,
+  s.enqueue([this, &s, record, gradient, square_sum, number = task.record,
              steps = ledger.pay(task.record)] {
     const AdamSettings& settings = setup_.adam;
     for (const Ledger::Step& step : steps) {
@@ -278,7 +278,7 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
           .noise_key = philox(settings.seed, RandomPurpose::kMoments,
                               static_cast<uint64_t>(number), static_cast<uint64_t>(step.t))[0]};
       const bool finite =
-          adam_update(adam, record, dt, step.has_gradient ? gradient : nullptr, factor, s.pool());
+          adam_update(adam, record, step.has_gradient ? gradient : nullptr, factor, s.pool());
       if (!finite) weights_overflowed_ = true;
     }
   });

@@ -1,0 +1,19 @@
+// Standard headers come before the pragma: their inline functions are shared with files that must
+// run everywhere.
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "optim/adam_kernel.h"
+
+#if PAGODA_X86_LEVELS
+#include <immintrin.h>
+#pragma GCC target("arch=x86-64-v3")
+#include "optim/adam_loop.h"
+
+namespace pagoda {
+const AdamKernel kAdamAvx2 = adam_kernel<8>("AVX2");
+}
+#endif

@@ -1,0 +1,165 @@
+// A few fp32 lanes as one value, for code that is compiled once per ISA with as many lanes as that
+// has in a register: 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON). Every operation is element by
+// element and rounds as IEEE 754 says, so results do not depend on their number.
+//
+// Sixteen bits wide values are read two to a lane: the even elements of a stretch come as one
+// vector, the odd ones as another, without a shuffle. A Pair is such a stretch of 2 * kCount
+// elements.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#else
+#include <cmath>
+#endif
+
+namespace pagoda {
+
+#define PAGODA_LANES [[gnu::always_inline]] static inline
+
+// Fetches the lines of 64 elements of kBytes each, kAheadElements before they are used.
+inline constexpr int64_t kAheadElements = 512;
+template <int64_t kBytes>
+PAGODA_LANES void fetch_ahead(const void* at) {
+  const char* ahead = static_cast<const char*>(at) + kAheadElements * kBytes;
+  for (int64_t line = 0; line < kBytes; ++line) __builtin_prefetch(ahead + line * 64);
+}
+
+template <int kCount>
+struct Vectors;
+#define PAGODA_VECTORS(count)                                      \
+  template <>                                                      \
+  struct Vectors<count> {                                          \
+    using Floats = float __attribute__((vector_size(4 * count)));  \
+    using Bits = uint32_t __attribute__((vector_size(4 * count))); \
+    using Ints = int32_t __attribute__((vector_size(4 * count)));  \
+  }
+PAGODA_VECTORS(4);
+PAGODA_VECTORS(8);
+PAGODA_VECTORS(16);
+#undef PAGODA_VECTORS
+
+template <int kCount>
+struct Lanes {
+  using Floats = typename Vectors<kCount>::Floats;
+  using Bits = typename Vectors<kCount>::Bits;
+  using Ints = typename Vectors<kCount>::Ints;
+
+  struct Pair {
+    Floats even, odd;
+  };
+  // Of 64 elements, those of 2 * kCount from i on and of as many from i + 32 on.
+  struct Quad {
+    Pair low, high;
+  };
+
+  static constexpr uint32_t kHighHalf = 0xffff0000u, kLowHalf = 0xffffu, kSign = 0x80000000u;
+
+  PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
+  // The number of each lane of a Quad that begins at element i, of 16 in 64 elements.
+  PAGODA_LANES Bits quad_number(int64_t i) {
+    const auto element = static_cast<uint32_t>(i);
+    return count(Indices()) + (element / 64 * 16 + element % 64 / 2);
+  }
+  PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
+  PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
+  PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
+  PAGODA_LANES Bits magnitude(Floats v) { return bits(v) & ~kSign; }
+  PAGODA_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+
+  PAGODA_LANES Bits load(const void* at) {
+    Bits v;
+    std::memcpy(&v, at, sizeof v);
+    return v;
+  }
+  PAGODA_LANES void store(void* at, Bits v) { std::memcpy(at, &v, sizeof v); }
+
+  PAGODA_LANES Pair widen(Bits both) { return {floats(both << 16), floats(both & kHighHalf)}; }
+
+  PAGODA_LANES Pair load_floats(const float* at) {
+    const Floats a = floats(load(at)), b = floats(load(at + kCount));
+    return {evens(a, b, Indices()), odds(a, b, Indices())};
+  }
+  PAGODA_LANES void store_floats(float* at, const Pair& pair) {
+    store(at, bits(first_half(pair, Indices())));
+    store(at + kCount, bits(second_half(pair, Indices())));
+  }
+
+  PAGODA_LANES Floats root(Floats v) {
+#if defined(__x86_64__)
+    // Its unmasked form warns of an uninitialised value (GCC bug 105593).
+    if constexpr (kCount == 16) return _mm512_maskz_sqrt_ps(0xffff, v);
+    if constexpr (kCount == 8) return _mm256_sqrt_ps(v);
+    if constexpr (kCount == 4) return _mm_sqrt_ps(v);
+#else
+    for (int i = 0; i < kCount; ++i) v[i] = std::sqrt(v[i]);
+    return v;
+#endif
+  }
+
+  // x / divisor, rounded as a division rounds; NaN for an infinite x. With the divisor's reciprocal
+  // at hand three operations do that on a processor with a fused multiply-add, whose divider is
+  // free meanwhile (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 /
+  // divisor as rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
+  PAGODA_LANES Floats quotient(Floats x, Floats divisor, Floats reciprocal) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      const Floats near = x * reciprocal;
+      return _mm512_fmadd_ps(_mm512_fnmadd_ps(near, divisor, x), reciprocal, near);
+    }
+    if constexpr (kCount == 8) {
+      const Floats near = x * reciprocal;
+      return _mm256_fmadd_ps(_mm256_fnmadd_ps(near, divisor, x), reciprocal, near);
+    }
+#endif
+    return x / divisor + (x - x);
+  }
+
+  PAGODA_LANES int32_t largest_lane(Ints v) { return largest_of<kCount / 2>(v); }
+
+ private:
+  using Indices = std::make_integer_sequence<int, kCount>;
+
+  // Over lanes, each of which stands for that `by` further on as well.
+  template <int by>
+  PAGODA_LANES int32_t largest_of(Ints v) {
+    const Ints largest = larger(v, rotated<by>(v, Indices()));
+    if constexpr (by == 1) {
+      return largest[0];
+    } else {
+      return largest_of<by / 2>(largest);
+    }
+  }
+  template <int by, int... i>
+  PAGODA_LANES Ints rotated(Ints v, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(v, v, ((i + by) % kCount)...);
+  }
+
+  template <int... i>
+  PAGODA_LANES Bits count(std::integer_sequence<int, i...>) {
+    return Bits{i...};
+  }
+  template <int... i>
+  PAGODA_LANES Floats evens(Floats a, Floats b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b, (2 * i)...);
+  }
+  template <int... i>
+  PAGODA_LANES Floats odds(Floats a, Floats b, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(a, b, (2 * i + 1)...);
+  }
+  template <int... i>
+  PAGODA_LANES Floats first_half(const Pair& p, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(p.even, p.odd, (i / 2 + i % 2 * kCount)...);
+  }
+  template <int... i>
+  PAGODA_LANES Floats second_half(const Pair& p, std::integer_sequence<int, i...>) {
+    return __builtin_shufflevector(p.even, p.odd, (kCount / 2 + i / 2 + i % 2 * kCount)...);
+  }
+};
+
+}  // namespace pagoda
