@@ -134,6 +134,35 @@ TEST_F(BenchTest, Memory) {
   }
 }
 
+// A row against the roof for every size; and one against the library where there is one.
+TEST_F(BenchTest, Gemm) {
+  const nlohmann::json object =
+      run_json({"gemm", "--bytes", "1MiB", "--rounds", "2", "--threads", "1", "--hidden", "64",
+                "--ffn", "96,32", "--tokens", "5,300"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "gemm");
+  for (const char* fact : {"products", "registers", "read", "write", "to_library"}) {
+    EXPECT_FALSE(object.at(fact).get<std::string>().empty()) << fact;
+  }
+  std::vector<std::string> rows;
+  for (const nlohmann::json& figure : object.at("figures")) {
+    const auto name = figure.at("name").get<std::string>();
+    if (!name.ends_with(":lib")) {
+      rows.push_back(name + ", " + figure.at("path").get<std::string>());
+    }
+    EXPECT_EQ(figure.at("unit"), "GFLOP/s");
+    EXPECT_EQ(figure.at("threads"), 1);
+    EXPECT_EQ(figure.at("rounds"), 2);
+    EXPECT_GT(figure.at("value"), 0);
+    EXPECT_GT(figure.at("ratio"), 0);
+  }
+  const std::vector<std::string> want = {"f 96, 5 tokens", "f 96, 300 tokens", "f 32, 5 tokens",
+                                         "f 32, 300 tokens"};
+  EXPECT_EQ(rows, want);
+  expect_refused({"gemm", "--hidden", "0"}, 2, "must be from 1 to 65536");
+  expect_refused({"gemm", "--bytes", "1TiB"}, 71, "of memory");
+}
+
 TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({}, 2, "no command given");
   expect_refused({"dsik"}, 2, "did you mean \"disk\"?");

@@ -1,5 +1,6 @@
-// pagoda bench disk|copy|memory [--json] [--rounds N] [--bytes SIZE] ...
+// pagoda bench disk|copy|memory|gemm [--json] [--rounds N] [--bytes SIZE] ...
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -10,6 +11,7 @@
 #include "base/stop_signal.h"
 #include "bench/copy.h"
 #include "bench/disk.h"
+#include "bench/gemm.h"
 #include "bench/memory.h"
 #include "cli/commands.h"
 
@@ -20,6 +22,7 @@ constexpr int64_t kMaxRounds = 1000;
 constexpr int64_t kMaxBenchPageBytes = 4 * kGiB;
 constexpr int64_t kMaxBenchPages = 1 << 16;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
+constexpr int64_t kMaxGemmSize = 1 << 16;
 
 // A size from `lowest` to `highest` bytes.
 Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
@@ -45,7 +48,7 @@ Result<E> parse_choice(const char* flag, const std::string& text,
                                    names.c_str()));
 }
 
-// What the three have in common.
+// What they have in common.
 class BenchCommand : public Command {
  public:
   Status run() final {
@@ -193,14 +196,61 @@ class BenchMemoryCommand final : public BenchCommand {
   }
 };
 
+class BenchGemmCommand final : public BenchCommand {
+ public:
+  explicit BenchGemmCommand(CLI::App& bench)
+      : BenchCommand(bench, "gemm", "Products of cold experts against processor and memory") {
+    add_bytes("of weights, and up to 2.5 times as much again (default 512MiB)");
+    app().add_option("--threads", threads_, "cores that multiply (default: all)")->type_name("INT");
+    app()
+        .add_option("--hidden", hidden_, "width of an expert's input (default 2048)")
+        ->type_name("INT");
+    app()
+        .add_option("--ffn", ffn_, "widths inside an expert (default 768 1408)")
+        ->type_name("INT")
+        ->delimiter(',');
+    app()
+        .add_option("--tokens", tokens_, "of an expert (default 16 32 64 128 256 1024)")
+        ->type_name("INT")
+        ->delimiter(',');
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    const auto outside = [](int64_t v) { return v < 1 || v > kMaxGemmSize; };
+    if (outside(threads_) || outside(hidden_) || std::any_of(ffn_.begin(), ffn_.end(), outside) ||
+        std::any_of(tokens_.begin(), tokens_.end(), outside)) {
+      return Status(Exit::kUsage,
+                    strf("--threads, --hidden, --ffn, --tokens: must be from 1 to %lld",
+                         (long long)kMaxGemmSize));
+    }
+    GemmBench bench;
+    bench.rounds = rounds();
+    bench.threads = static_cast<int>(threads_);
+    bench.hidden = hidden_;
+    bench.ffn = ffn_;
+    bench.tokens = tokens_;
+    const int64_t least = std::max(kMiB, threads_ * 16 * kIoAlign);  // for streams on every thread
+    ASSIGN_OR_RETURN(bench.bytes, bytes(least, kMaxArrayBytes));
+    return run_gemm_bench(bench);
+  }
+
+  int64_t threads_ = usable_cores();
+  int64_t hidden_ = 2048;
+  std::vector<int64_t> ffn_ = {768, 1408};
+  std::vector<int64_t> tokens_ = {16, 32, 64, 128, 256, 1024};
+};
+
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
-  CLI::App& bench = *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory");
+  CLI::App& bench =
+      *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory, gemm");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
   commands.push_back(std::make_unique<BenchMemoryCommand>(bench));
+  commands.push_back(std::make_unique<BenchGemmCommand>(bench));
   return commands;
 }
 
