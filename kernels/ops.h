@@ -71,10 +71,10 @@ class Ops {
   // dx = dy w.   dy (n, out) of dt, w (out, in), dx (n, in) of type `dx_dt`
   virtual void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                      int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
-  // dw += dy^T x, in kRowBlock blocks of rows in order. Rows of zeros behind the others change no
-  // bit of a dw that began at zero.   dw (out, in) fp32
+  // dw += dy^T x, in kRowBlock blocks of rows in order; without `add`, as if dw held zeros. Rows of
+  // zeros behind the others change no bit of a dw that began at zero.   dw (out, in) fp32
   virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
-                                      int64_t in, int64_t out, float* dw, Stream& s) = 0;
+                                      int64_t in, int64_t out, bool add, float* dw, Stream& s) = 0;
 
   // dbias += sum over rows of dy, in kRowBlock blocks in order.   dy (n, dim), dbias (dim) fp32
   virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,

@@ -86,7 +86,7 @@ void check_backward_weight(DType dt, const Size& s) {
   x.randomise(6);
   dw.randomise(7);  // the gradient is added to what is there
   const Doubles before = dw.doubles();
-  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), s.n, s.in, s.out, dw.floats(),
+  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), s.n, s.in, s.out, true, dw.floats(),
                                    test_stream());
   test_stream().synchronize();
   auto want = product(s.out, s.in, s.n, [&](auto i, auto p) { return dy.get(p * s.out + i); },
@@ -188,7 +188,7 @@ TEST(Linear, NoRowsIsNothing) {
   Stream& s = test_stream();
   cpu_ops().linear(DType::kF32, nullptr, w.data(), 0, 3, 4, DType::kF32, nullptr, s);
   cpu_ops().linear_backward_input(DType::kF32, nullptr, w.data(), 0, 3, 4, DType::kF32, nullptr, s);
-  cpu_ops().linear_backward_weight(DType::kF32, nullptr, nullptr, 0, 3, 4, dw.floats(), s);
+  cpu_ops().linear_backward_weight(DType::kF32, nullptr, nullptr, 0, 3, 4, true, dw.floats(), s);
   s.synchronize();
   EXPECT_EQ(dw.bits() == before, true);
 }
@@ -268,7 +268,8 @@ TEST(Linear, ThreadsDoNotMatter) {
       cpu_ops().linear(dt, x.data(), w.data(), kN, kIn, kOut, dt, y.data(), s);
       cpu_ops().linear_backward_input(dt, dy.data(), w.data(), kN, kIn, kOut, DType::kF32,
                                       dx.data(), s);
-      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, dw.floats(), s);
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, true, dw.floats(),
+                                       s);
       s.synchronize();
       return y.bits() + dx.bits() + dw.bits();
     });
@@ -286,15 +287,38 @@ TEST(Linear, WeightGradientOfBlocksIsThatOfOneCall) {
     whole.fill(0);
     parts.fill(0);
     Stream& s = test_stream();
-    cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, whole.floats(), s);
+    cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, true, whole.floats(),
+                                     s);
     for (int64_t row = 0; row < kN; row += kRowBlock) {
       const auto* dy_rows = static_cast<std::byte*>(dy.data()) + row * kOut * dtype_bytes(dt);
       const auto* x_rows = static_cast<std::byte*>(x.data()) + row * kIn * dtype_bytes(dt);
       cpu_ops().linear_backward_weight(dt, dy_rows, x_rows, std::min(kRowBlock, kN - row), kIn,
-                                       kOut, parts.floats(), s);
+                                       kOut, true, parts.floats(), s);
     }
     s.synchronize();
     EXPECT_EQ(whole.bits() == parts.bits(), true) << dtype_name(dt);
+  }
+}
+
+// Without `add` a gradient is what it would be from zeros; no rows give zeros.
+TEST(Linear, WeightGradientWithoutAddBeginsAtZero) {
+  constexpr int64_t kIn = 48, kOut = 70;
+  for (DType dt : kDTypes) {
+    for (const int64_t n : {0, 5, 300}) {
+      TestTensor x(dt, n * kIn), dy(dt, n * kOut);
+      x.randomise(51);
+      dy.randomise(52);
+      TestTensor added(DType::kF32, kOut * kIn), written(DType::kF32, kOut * kIn);
+      added.fill(0);
+      written.fill(NAN);
+      Stream& s = test_stream();
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), n, kIn, kOut, true, added.floats(),
+                                       s);
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), n, kIn, kOut, false,
+                                       written.floats(), s);
+      s.synchronize();
+      EXPECT_EQ(added.bits() == written.bits(), true) << dtype_name(dt) << " n " << n;
+    }
   }
 }
 
@@ -308,7 +332,8 @@ std::string weight_gradient_bits(DType dt, int64_t in, int64_t out, int64_t rows
   TestTensor dw(DType::kF32, out * in);
   dw.fill(0);
   Stream& s = test_stream();
-  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), rows + zeros, in, out, dw.floats(), s);
+  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), rows + zeros, in, out, true,
+                                   dw.floats(), s);
   s.synchronize();
   return dw.bits();
 }

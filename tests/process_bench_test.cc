@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/testing/files.h"
 #include "tests/testing/process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -38,7 +39,7 @@ class BenchTest : public ::testing::Test {
     EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
   }
   static void expect_figure(const nlohmann::json& figure, int rounds,
-                            const char* unit = "GB/s") {
+                            const std::string& unit = "GB/s") {
     for (const char* key : {"value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max"}) {
       EXPECT_GT(figure.at(key).get<double>(), 0) << key << " of " << figure;
     }
@@ -159,13 +160,90 @@ TEST_F(BenchTest, Adam) {
   }
 }
 
+// A row against the roof for every size; and one against the library where there is one.
+TEST_F(BenchTest, Gemm) {
+  const nlohmann::json object =
+      run_json({"gemm", "--bytes", "1MiB", "--rounds", "2", "--threads", "1", "--hidden", "64",
+                "--ffn", "96,32", "--tokens", "5,300"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "gemm");
+  for (const char* fact : {"products", "registers", "read", "write", "to_library"}) {
+    EXPECT_FALSE(object.at(fact).get<std::string>().empty()) << fact;
+  }
+  std::vector<std::string> rows;
+  for (const nlohmann::json& figure : object.at("figures")) {
+    const auto name = figure.at("name").get<std::string>();
+    if (!name.ends_with(":lib")) {
+      rows.push_back(name + ", " + figure.at("path").get<std::string>());
+    }
+    EXPECT_EQ(figure.at("unit"), "GFLOP/s");
+    EXPECT_EQ(figure.at("threads"), 1);
+    EXPECT_EQ(figure.at("rounds"), 2);
+    EXPECT_GT(figure.at("value"), 0);
+    EXPECT_GT(figure.at("ratio"), 0);
+  }
+  const std::vector<std::string> want = {"f 96, 5 tokens", "f 96, 300 tokens", "f 32, 5 tokens",
+                                         "f 32, 300 tokens"};
+  EXPECT_EQ(rows, want);
+  expect_refused({"gemm", "--hidden", "0"}, 2, "must be from 1 to 65536");
+  expect_refused({"gemm", "--bytes", "1TiB"}, 71, "of memory");
+}
+
+TEST_F(BenchTest, Attention) {
+  const nlohmann::json object =
+      run_json({"attention", "--tokens", "512", "--lengths", "512,64", "--heads", "4", "--kv_heads",
+                "2", "--head_dim", "32", "--rounds", "2"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "attention");
+  ASSERT_EQ(object.at("figures").size(), 4u);
+  size_t i = 0;
+  for (const char* length : {"64", "512"}) {
+    const auto memory = object.at(std::string("memory_") + length).get<std::string>();
+    EXPECT_TRUE(memory.starts_with("tensors ")) << memory;
+    for (const char* name : {"forward", "backward"}) {
+      const nlohmann::json& figure = object.at("figures")[i++];
+      EXPECT_EQ(figure.at("name"), name);
+      EXPECT_EQ(figure.at("path"), std::string("length ") + length);
+      expect_figure(figure, 2, "GFLOP/s");
+    }
+  }
+}
+
+// 2.4 million parameters: far more than the least memory that a step with them needs.
+constexpr const char* kStepConfig = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 320,
+  "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 96, "num_experts": 32,
+  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
+  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
+  "decoder_sparse_step": 1, "attention_bias": false})";
+
+TEST_F(BenchTest, Step) {
+  put_file(dir_.file("step.json"), kStepConfig);
+  const nlohmann::json object =
+      run_json({"step", "--config", dir_.file("step.json"), "--dir", disk_, "--tokens", "128",
+                "--sequence_len", "32", "--rounds", "2"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "step");
+  const auto resident = object.at("qwen3_moe_resident").get<std::string>();
+  EXPECT_NE(resident.find(", 0 B to it, "), std::string::npos) << resident;
+  ASSERT_EQ(object.at("figures").size(), 2u) << "nothing was paged: " << object;
+  size_t i = 0;
+  for (const char* path : {"resident", "paged"}) {
+    const nlohmann::json& figure = object.at("figures")[i++];
+    EXPECT_EQ(figure.at("name"), "qwen3_moe");
+    EXPECT_EQ(figure.at("path"), path);
+    expect_figure(figure, 2, "token/s");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "the pages were left behind";
+}
+
 TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({}, 2, "no command given");
   expect_refused({"dsik"}, 2, "did you mean \"disk\"?");
   expect_refused({"disk", "--rounds", "0"}, 2, "--rounds: must be from 1");
   expect_refused({"memory", "--rounds", "1001"}, 2, "--rounds: must be from 1 to 1000");
-  expect_refused({"adam", "--threads", "0"}, 2, "--threads: must be from 1");
-  expect_refused({"adam", "--bytes", "1KiB"}, 2, "--bytes: \"1KiB\"");
   expect_refused({"disk", "--page_bytes", "5000"}, 2, "--page_bytes: \"5000\"");
   expect_refused({"disk", "--page_bytes", "10000B"}, 2, "must be a multiple of 4096 bytes");
   expect_refused({"disk", "--page_bytes", "50%"}, 2, "--page_bytes: \"50%\"");
@@ -177,10 +255,21 @@ TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({"disk", "--io", "libaio"}, 2, "one of auto, uring, threads");
   expect_refused({"disk", "--roof", "dd"}, 2, "one of auto, fio, loop");
   expect_refused({"memory", "--dir", "x"}, 2, "unknown flag \"--dir\"");
+  expect_refused({"adam", "--bytes", "1KiB"}, 2, "--bytes: \"1KiB\"");
+  expect_refused({"adam", "--threads", "0"}, 2, "--threads: must be from 1");
+  expect_refused({"attention", "--threads", "0"}, 2, "--threads: must be from 1 to 1024");
+  expect_refused({"attention", "--heads", "3"}, 2, "--heads must be a multiple of --kv_heads");
+  expect_refused({"attention", "--head_dim", "7"}, 2, "--head_dim even");
+  expect_refused({"attention", "--lengths", "0"}, 2, "--lengths: 0 does not divide");
+  expect_refused({"attention", "--lengths", "300"}, 2, "--lengths: 300 does not divide the 16384");
+  expect_refused({"step", "--tokens", "1000"}, 2, "--sequence_len: must be from 1 to 1000");
+  expect_refused({"step", "--tokens", "1500"}, 2, "must be a multiple of --sequence_len");
+  expect_refused({"step", "--config", dir_.file("none"), "--dir", disk_}, 66, "none");
 }
 
 TEST_F(BenchTest, FoldersThatCannotBeUsed) {
   expect_refused({"disk", "--dir", dir_.file("none")}, 66, "no such folder");
+  expect_refused({"step", "--dir", dir_.file("none")}, 66, "no such folder");
   const Words small = {"disk", "--page_bytes", "64KiB", "--bytes", "1MiB", "--rounds", "1"};
   const auto at = [&](const std::string& folder) {
     Words words = small;

@@ -1,10 +1,11 @@
 #include "kernels/cpu/cpu_ops.h"
 
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products.h"
 
 namespace pagoda {
 
-std::string cpu_ops_build() { return gemm_build(); }
+std::string cpu_ops_build() { return products_build() + "; " + gemm_build(); }
 
 Ops& cpu_ops() {
   static CpuOps ops;

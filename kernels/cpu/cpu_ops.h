@@ -27,7 +27,7 @@ class CpuOps final : public Ops {
   void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                              int64_t out, DType dx_dt, void* dx, Stream& s) override;
   void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
-                              int64_t out, float* dw, Stream& s) override;
+                              int64_t out, bool add, float* dw, Stream& s) override;
   void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
                      Stream& s) override;
   void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,

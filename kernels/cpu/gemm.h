@@ -1,6 +1,7 @@
-// The one multiply of the CPU kernels, single-threaded: C (m, n) = A (m, k) B (k, n), sums in fp32.
-// B is packed first, in whatever order the implementation likes, and then multiplied with A 64 rows
-// at a time. Two implementations, one is linked: gemm_onednn.cc and gemm_loop.cc.
+// The multiply of the CPU kernels but for products by blocks (products.h), single-threaded:
+// C (m, n) = A (m, k) B (k, n), sums in fp32. B is packed first, in whatever order the
+// implementation likes, and then multiplied with A 64 rows at a time. Two implementations, one is
+// linked: gemm_onednn.cc and gemm_loop.cc.
 //
 // What callers rely on:
 //  - a row of C depends on its row of A and on B, not on m and not on what the other rows hold;

@@ -1,23 +1,11 @@
-// Multiplications of activations and weights, tile by tile with gemm.h.
+// Multiplications of activations and weights: by blocks (products.h), or tile by tile with gemm.h.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products.h"
 
 namespace pagoda {
 namespace {
-
-// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride.
-struct Product {
-  DType dt;
-  const void* a;
-  const void* b;  // (k, n), or (n, k) when transposed
-  int64_t ldb;
-  bool transposed;
-  int64_t m, n, k;
-  DType c_dt;
-  void* c;
-  const void* bias = nullptr;  // (n) of dt, or none
-};
 
 // Tall where there are columns enough for every thread, since each tile packs its columns anew.
 int64_t tile_rows(int64_t n) { return n >= 8 * kGemmCols ? kSlabRows : 2 * kGemmRows; }
@@ -103,6 +91,7 @@ void multiply_slab(const Product& p, int64_t row0, int64_t m, int64_t col0, int6
 void multiply(const Product& p, ThreadPool& pool) {
   CHECK(p.m >= 0 && p.n > 0 && p.k > 0, "product of %lld x %lld x %lld",
         static_cast<long long>(p.m), static_cast<long long>(p.n), static_cast<long long>(p.k));
+  if (const BlockKernel* kernel = product_kernel(p)) return multiply_blocks(*kernel, p, pool);
   const bool one_panel = p.k <= kGemmDepth;
   const int64_t slab_rows = one_panel ? std::max<int64_t>(p.m, 1) : kSlabRows;
   const int64_t slab_cols = one_panel ? p.n : kSlabCols;
@@ -115,14 +104,6 @@ void multiply(const Product& p, ThreadPool& pool) {
 }
 
 // ---- weight gradients: dw (out, in) += dy^T x over one block of rows ----
-
-struct WeightGradient {
-  DType dt;
-  const void* dy;  // (rows, out)
-  const void* x;   // (rows, in)
-  int64_t rows, in, out;
-  float* dw;
-};
 
 // Rows are padded with zeros to one of few depths: each depth is a kernel to generate.
 int64_t padded_depth(int64_t rows) {
@@ -211,6 +192,12 @@ void add_weight_slab(const WeightGradient& g, int64_t out0, int64_t outs, Thread
   });
 }
 
+void zero(float* x, int64_t n, ThreadPool& pool) {
+  for_blocks(pool, n, 16 * kBlockElements, [&](int64_t begin, int64_t end) {
+    std::memset(x + begin, 0, static_cast<size_t>(end - begin) * sizeof(float));
+  });
+}
+
 }  // namespace
 
 void CpuOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
@@ -235,12 +222,18 @@ void CpuOps::linear_backward_input(DType dt, const void* dy, const void* w, int6
 }
 
 void CpuOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
-                                    int64_t out, float* dw, Stream& s) {
+                                    int64_t out, bool add, float* dw, Stream& s) {
   CHECK(n >= 0 && in > 0 && out > 0);
   s.enqueue([=, pool = &s.pool()] {
+    const BlockKernel* kernel = gradient_kernel(dt);
+    if (!add && (kernel == nullptr || n == 0)) zero(dw, out * in, *pool);
     for (int64_t row = 0; row < n; row += kRowBlock) {
       const WeightGradient g{dt, at(dt, dy, row * out), at(dt, x, row * in),
-                             std::min(kRowBlock, n - row), in, out, dw};
+                             std::min(kRowBlock, n - row), in, out, dw, add || row > 0};
+      if (kernel != nullptr) {
+        add_gradient_blocks(*kernel, g, *pool);
+        continue;
+      }
       for (int64_t out0 = 0; out0 < out; out0 += kSlabCols) {
         add_weight_slab(g, out0, std::min(kSlabCols, out - out0), *pool);
       }

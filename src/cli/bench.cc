@@ -1,5 +1,6 @@
-// pagoda bench disk|copy|memory|adam [--json] [--rounds N] [--bytes SIZE] ...
+// pagoda bench disk|copy|memory|adam|gemm|attention|step [--json] [--rounds N] [--bytes SIZE] ...
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -9,9 +10,12 @@
 #include "base/memory_size.h"
 #include "base/stop_signal.h"
 #include "bench/adam.h"
+#include "bench/attention.h"
 #include "bench/copy.h"
 #include "bench/disk.h"
+#include "bench/gemm.h"
 #include "bench/memory.h"
+#include "bench/step.h"
 #include "cli/commands.h"
 
 namespace pagoda {
@@ -22,6 +26,10 @@ constexpr int64_t kMaxBenchPageBytes = 4 * kGiB;
 constexpr int64_t kMaxBenchPages = 1 << 16;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxGemmSize = 1 << 16;
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxTokens = 1 << 24;  // of a call or a step
 
 // A size from `lowest` to `highest` bytes.
 Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
@@ -47,13 +55,22 @@ Result<E> parse_choice(const char* flag, const std::string& text,
                                    names.c_str()));
 }
 
+Status check_folder(const std::string& directory) {
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) return Status();
+  return Status(Exit::kNoInput, "--dir " + printable(directory) + ": no such folder");
+}
+
+Status check_range(const char* flag, int64_t value, int64_t highest) {
+  if (value >= 1 && value <= highest) return Status();
+  return Status(Exit::kUsage, strf("%s: must be from 1 to %lld", flag, (long long)highest));
+}
+
 // What they have in common.
 class BenchCommand : public Command {
  public:
   Status run() final {
-    if (rounds_ < 1 || rounds_ > kMaxRounds) {
-      return Status(Exit::kUsage, strf("--rounds: must be from 1 to %lld", (long long)kMaxRounds));
-    }
+    RETURN_IF_ERROR(check_range("--rounds", rounds_, kMaxRounds));
     install_stop_signals();
     const Result<BenchReport> report = measure();
     if (!report.ok()) return report.status();
@@ -130,10 +147,7 @@ class BenchDiskCommand final : public BenchCommand {
 
  private:
   Result<BenchReport> measure() override {
-    std::error_code error;
-    if (!std::filesystem::is_directory(directory_, error)) {
-      return Status(Exit::kNoInput, "--dir " + printable(directory_) + ": no such folder");
-    }
+    RETURN_IF_ERROR(check_folder(directory_));
     DiskBench bench;
     bench.directory = directory_;
     bench.rounds = rounds();
@@ -208,10 +222,7 @@ class BenchAdamCommand final : public BenchCommand {
 
  private:
   Result<BenchReport> measure() override {
-    if (threads_ < 1 || threads_ > kMaxThreads) {
-      return Status(Exit::kUsage,
-                    strf("--threads: must be from 1 to %lld", (long long)kMaxThreads));
-    }
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
     AdamBench bench;
     bench.rounds = rounds();
     bench.threads = static_cast<int>(threads_);
@@ -223,16 +234,147 @@ class BenchAdamCommand final : public BenchCommand {
   int64_t threads_ = usable_cores();
 };
 
+class BenchGemmCommand final : public BenchCommand {
+ public:
+  explicit BenchGemmCommand(CLI::App& bench)
+      : BenchCommand(bench, "gemm", "Products of cold experts against processor and memory") {
+    add_bytes("of weights, and up to 2.5 times as much again (default 512MiB)");
+    app().add_option("--threads", threads_, "cores that multiply (default: all)")->type_name("INT");
+    app()
+        .add_option("--hidden", hidden_, "width of an expert's input (default 2048)")
+        ->type_name("INT");
+    app()
+        .add_option("--ffn", ffn_, "widths inside an expert (default 768 1408)")
+        ->type_name("INT")
+        ->delimiter(',');
+    app()
+        .add_option("--tokens", tokens_, "of an expert (default 16 32 64 128 256 1024)")
+        ->type_name("INT")
+        ->delimiter(',');
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    const auto outside = [](int64_t v) { return v < 1 || v > kMaxGemmSize; };
+    if (outside(threads_) || outside(hidden_) || std::any_of(ffn_.begin(), ffn_.end(), outside) ||
+        std::any_of(tokens_.begin(), tokens_.end(), outside)) {
+      return Status(Exit::kUsage,
+                    strf("--threads, --hidden, --ffn, --tokens: must be from 1 to %lld",
+                         (long long)kMaxGemmSize));
+    }
+    GemmBench bench;
+    bench.rounds = rounds();
+    bench.threads = static_cast<int>(threads_);
+    bench.hidden = hidden_;
+    bench.ffn = ffn_;
+    bench.tokens = tokens_;
+    const int64_t least = std::max(kMiB, threads_ * 16 * kIoAlign);  // for streams on every thread
+    ASSIGN_OR_RETURN(bench.bytes, bytes(least, kMaxArrayBytes));
+    return run_gemm_bench(bench);
+  }
+
+  int64_t threads_ = usable_cores();
+  int64_t hidden_ = 2048;
+  std::vector<int64_t> ffn_ = {768, 1408};
+  std::vector<int64_t> tokens_ = {16, 32, 64, 128, 256, 1024};
+};
+
+class BenchAttentionCommand final : public BenchCommand {
+ public:
+  explicit BenchAttentionCommand(CLI::App& bench)
+      : BenchCommand(bench, "attention", "Causal attention against the products it is made of") {
+    app()
+        .add_option("--tokens", tokens_, "of a call, in documents of one length (default 16384)")
+        ->type_name("INT");
+    app()
+        .add_option("--lengths", lengths_,
+                    "of documents, each a divisor of --tokens (default 256 512 ... 16384)")
+        ->type_name("INT")
+        ->delimiter(',');
+    app().add_option("--heads", heads_, "of queries (default 8)")->type_name("INT");
+    app()
+        .add_option("--kv_heads", kv_heads_, "of keys and values, a divisor of --heads (default 2)")
+        ->type_name("INT");
+    app().add_option("--head_dim", head_dim_, "even (default 128)")->type_name("INT");
+    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
+    RETURN_IF_ERROR(check_range("--heads", heads_, kMaxHeads));
+    RETURN_IF_ERROR(check_range("--kv_heads", kv_heads_, heads_));
+    RETURN_IF_ERROR(check_range("--head_dim", head_dim_, kMaxHeadDim));
+    if (heads_ % kv_heads_ != 0 || head_dim_ % 2 != 0) {
+      return Status(Exit::kUsage, "--heads must be a multiple of --kv_heads, --head_dim even");
+    }
+    for (const int64_t length : lengths_) {
+      if (length > 0 && tokens_ % length == 0) continue;
+      return Status(Exit::kUsage, strf("--lengths: %lld does not divide the %lld of --tokens",
+                                       (long long)length, (long long)tokens_));
+    }
+    AttentionBench bench{rounds(), static_cast<int>(threads_), heads_, kv_heads_, head_dim_,
+                         tokens_, lengths_};
+    std::sort(bench.lengths.begin(), bench.lengths.end());
+    return run_attention_bench(bench);
+  }
+
+  int64_t tokens_ = 16384;
+  std::vector<int64_t> lengths_ = {256, 512, 1024, 2048, 4096, 8192, 16384};
+  int64_t heads_ = 8, kv_heads_ = 2, head_dim_ = 128;
+  int64_t threads_ = usable_cores();
+};
+
+class BenchStepCommand final : public BenchCommand {
+ public:
+  explicit BenchStepCommand(CLI::App& bench)
+      : BenchCommand(bench, "step", "Training steps, resident and paged, against their products") {
+    app()
+        .add_option("--config", config_path_,
+                    "config.json of the model (default: two of a quarter of 10^9 parameters)")
+        ->type_name("FILE");
+    app()
+        .add_option("--dir", directory_, "folder on the drive that pages go to (default: here)")
+        ->type_name("DIR");
+    app().add_option("--tokens", tokens_, "of a step (default 4096)")->type_name("INT");
+    app()
+        .add_option("--sequence_len", sequence_len_, "a divisor of --tokens (default 1024)")
+        ->type_name("INT");
+    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
+    RETURN_IF_ERROR(check_range("--sequence_len", sequence_len_, tokens_));
+    if (tokens_ % sequence_len_ != 0) {
+      return Status(Exit::kUsage, "--tokens must be a multiple of --sequence_len");
+    }
+    RETURN_IF_ERROR(check_folder(directory_));
+    return run_step_bench({directory_, config_path_, rounds(), static_cast<int>(threads_), tokens_,
+                           sequence_len_});
+  }
+
+  std::string config_path_, directory_ = ".";
+  int64_t tokens_ = 4096, sequence_len_ = 1024;
+  int64_t threads_ = usable_cores();
+};
+
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
-  CLI::App& bench =
-      *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory, adam");
+  CLI::App& bench = *root.add_subcommand(
+      "bench", "How fast this machine is: disk, copy, memory, adam, gemm, attention, step");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
   commands.push_back(std::make_unique<BenchMemoryCommand>(bench));
   commands.push_back(std::make_unique<BenchAdamCommand>(bench));
+  commands.push_back(std::make_unique<BenchGemmCommand>(bench));
+  commands.push_back(std::make_unique<BenchAttentionCommand>(bench));
+  commands.push_back(std::make_unique<BenchStepCommand>(bench));
   return commands;
 }
 

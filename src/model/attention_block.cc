@@ -109,7 +109,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   void* dresidual = at(w.dresidual, b * t * d);
   attention_inner(layer, b, weights, x, documents, w, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
-  ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, grad + o.o, s);
+  ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, true, grad + o.o, s);
   ops_.attention_backward(dt_, shape, documents.start.data(),
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
@@ -118,7 +118,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
             shape.qkv_stride, true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, w, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
-  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, grad + o.qkv, s);
+  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, true, grad + o.qkv, s);
   ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, shape.qkv_stride, dt_,
                              a.projected, s);
   ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,

@@ -72,8 +72,8 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
   ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, nullptr, t, f, w.mlp.gate_up, w.mlp.act,
                        nullptr, s);
-  ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, grad + o.gate_up, s);
+  ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, true, grad + o.down, s);
+  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
   ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_,
                              w.dnormed, s);
   ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.rstd + b * t, w.dnormed, t, 1, d, d,
@@ -101,7 +101,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     if (!backward) continue;
     ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
                                at(w.head.dnormed, first * d), s);
-    ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, w.table_grad + d, s);
+    ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, true, w.table_grad + d, s);
   }
   if (!backward) return;
   ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d,

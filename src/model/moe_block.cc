@@ -52,10 +52,10 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, c
   ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
   ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, w.mlp.gate, t, f, w.mlp.gate_up, w.mlp.act,
                        w.mlp.dgate, s);
-  ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, grad + o.gate_up, s);
+  ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, true, grad + o.down, s);
+  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
   ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
-  ops_.linear_backward_weight(dt_, w.mlp.dlogits, normed, t, d, 1, grad + o.shared_gate, s);
+  ops_.linear_backward_weight(dt_, w.mlp.dlogits, normed, t, d, 1, true, grad + o.shared_gate, s);
   ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32,
                              sum, s);
   ops_.linear_backward_input(dt_, w.mlp.dlogits, at(weights, o.shared_gate), t, d, 1, dt_,
@@ -72,7 +72,8 @@ void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const
   ops_.route_backward(dt_, w.probs + b * t * e, w.experts + b * t * k, w.weights + b * t * k,
                       w.dweights + b * t * k, w.aux_grad + b * e, t, e, k, c_.norm_topk_prob,
                       w.dlogits, s);
-  ops_.linear_backward_weight(dt_, w.dlogits, at(w.normed, b * t * d), t, d, e, grad + o.router, s);
+  ops_.linear_backward_weight(dt_, w.dlogits, at(w.normed, b * t * d), t, d, e, true,
+                              grad + o.router, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);
   ops_.add(dt_, w.dnormed, DType::kF32, w.sum + b * t * d, t * d, w.dnormed, s);
   ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.rstd + b * t, w.dnormed, t, 1, d, d,
@@ -130,12 +131,11 @@ void Blocks::expert_backward(const void* weights, const void* inbound, BlockRows
   const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(d)));
   float* dx = static_cast<float*>(outbound);
   float* dscale = dx + outbound_scale(d);
-  if (first_block) ops_.fill_zero(w.grad, 3 * d * f * 4, s);
   ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, w.gate_up, s);
   ops_.linear_backward_input(dt_, dout, down, n, f, d, dt_, w.dact, s);
   ops_.swiglu_backward(dt_, w.gate_up, w.dact, scale, n, f, w.gate_up, w.act, dscale, s);
-  ops_.linear_backward_weight(dt_, dout, w.act, n, f, d, w.grad + 2 * f * d, s);
-  ops_.linear_backward_weight(dt_, w.gate_up, inbound, n, d, 2 * f, w.grad, s);
+  ops_.linear_backward_weight(dt_, dout, w.act, n, f, d, !first_block, w.grad + 2 * f * d, s);
+  ops_.linear_backward_weight(dt_, w.gate_up, inbound, n, d, 2 * f, !first_block, w.grad, s);
   ops_.linear_backward_input(dt_, w.gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
 }
 

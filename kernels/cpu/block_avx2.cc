@@ -1,0 +1,72 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/cpu/block_kernel.h"
+#include "kernels/cpu/subnormals.h"
+
+// What the pragma covers is instantiated for types of this file alone.
+#pragma GCC push_options
+#pragma GCC target("avx2,fma")
+#include "kernels/cpu/block_lanes.h"
+
+namespace pagoda {
+namespace {
+
+struct Avx2 {
+  static constexpr int kWidth = 8, kRows = 2, kVectors = 2;
+  using Vector = __m256;
+  using Words [[gnu::may_alias]] = uint32_t __attribute__((vector_size(32)));
+  using Halves = uint16_t __attribute__((vector_size(16)));
+  static Vector zero() { return _mm256_setzero_ps(); }
+  static Vector load(const float* at) { return _mm256_load_ps(at); }
+  static void store(float* at, Vector v) { _mm256_store_ps(at, v); }
+  static Vector add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
+  static Vector broadcast(const float* at) { return _mm256_broadcast_ss(at); }
+  static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
+  static void widen(const std::byte* pairs, Vector& low, Vector& high) {
+    const auto both = *reinterpret_cast<const Words*>(pairs);
+    low = reinterpret_cast<Vector>(both << 16);
+    high = reinterpret_cast<Vector>(both & 0xffff0000u);
+  }
+  static Vector widen_row(const std::byte* row) {
+    Halves halves;
+    std::memcpy(&halves, row, sizeof halves);
+    return reinterpret_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
+  }
+};
+
+[[gnu::noinline]] void multiply(const BlockProduct& p) { multiply_lanes<Avx2>(p); }
+int64_t saturate(int64_t rounds) { return saturate_lanes<Avx2>(rounds); }
+
+}  // namespace
+}  // namespace pagoda
+#pragma GCC pop_options
+
+namespace pagoda {
+namespace {
+
+void enter() {}
+void leave() {}
+
+void multiply_without_subnormals(const BlockProduct& p) {
+  const WithoutSubnormals guard;
+  multiply(p);
+}
+
+}  // namespace
+
+const BlockKernel* avx2_block_kernel() {
+  static const BlockKernel kernel{"avx2", enter, multiply_without_subnormals, leave, saturate};
+  const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return can ? &kernel : nullptr;
+}
+
+}  // namespace pagoda
+#else
+#include "kernels/cpu/block_kernel.h"
+namespace pagoda {
+const BlockKernel* avx2_block_kernel() { return nullptr; }
+}  // namespace pagoda
+#endif

@@ -1,0 +1,72 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/cpu/block_kernel.h"
+#include "kernels/cpu/subnormals.h"
+
+// What the pragma covers is instantiated for types of this file alone.
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw")
+#include "kernels/cpu/block_lanes.h"
+
+namespace pagoda {
+namespace {
+
+struct Avx512 {
+  static constexpr int kWidth = 16, kRows = 4, kVectors = 2;
+  using Vector = __m512;
+  using Words [[gnu::may_alias]] = uint32_t __attribute__((vector_size(64)));
+  using Halves = uint16_t __attribute__((vector_size(32)));
+  static Vector zero() { return _mm512_setzero_ps(); }
+  static Vector load(const float* at) { return _mm512_load_ps(at); }
+  static void store(float* at, Vector v) { _mm512_store_ps(at, v); }
+  static Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
+  static Vector broadcast(const float* at) { return _mm512_set1_ps(*at); }
+  static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
+  static void widen(const std::byte* pairs, Vector& low, Vector& high) {
+    const auto both = *reinterpret_cast<const Words*>(pairs);
+    low = reinterpret_cast<Vector>(both << 16);
+    high = reinterpret_cast<Vector>(both & 0xffff0000u);
+  }
+  static Vector widen_row(const std::byte* row) {
+    Halves halves;
+    std::memcpy(&halves, row, sizeof halves);
+    return reinterpret_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
+  }
+};
+
+[[gnu::noinline]] void multiply(const BlockProduct& p) { multiply_lanes<Avx512>(p); }
+int64_t saturate(int64_t rounds) { return saturate_lanes<Avx512>(rounds); }
+
+}  // namespace
+}  // namespace pagoda
+#pragma GCC pop_options
+
+namespace pagoda {
+namespace {
+
+void enter() {}
+void leave() {}
+
+void multiply_without_subnormals(const BlockProduct& p) {
+  const WithoutSubnormals guard;
+  multiply(p);
+}
+
+}  // namespace
+
+const BlockKernel* avx512_block_kernel() {
+  static const BlockKernel kernel{"avx512", enter, multiply_without_subnormals, leave, saturate};
+  const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+  return can ? &kernel : nullptr;
+}
+
+}  // namespace pagoda
+#else
+#include "kernels/cpu/block_kernel.h"
+namespace pagoda {
+const BlockKernel* avx512_block_kernel() { return nullptr; }
+}  // namespace pagoda
+#endif

@@ -1,0 +1,74 @@
+// One block of a product of bf16 matrices, 32 rows by 32 columns of fp32 sums, single-threaded: on
+// AMX tiles (Intel SDM, TDPBF16PS) or on vectors.
+//
+// All kernels give the same bits. Depth is taken in steps of 32. A step makes two chains of fused
+// multiply-adds from zero, one over its even and one over its odd positions, adds the second to the
+// first and the result to the block's sum; everything is rounded to nearest-even, subnormals are
+// zero before and after each operation. That is what TDPBF16PS does to a tile, and what the vector
+// kernels do to sixteen or eight columns at a time. (AVX512_BF16's VDPBF16PS is left out: it is no
+// faster than two widened FMAs and joins the two chains at every pair.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+inline constexpr int64_t kBlock = 32;      // rows and columns of a block, depth of a step
+inline constexpr int64_t kTileSide = 16;   // rows and columns of a tile: a block is 2 x 2 of them
+inline constexpr int64_t kTileBytes = 1024;
+inline constexpr int64_t kStepBytes = 2 * kTileBytes;  // what a packed operand has for a step
+inline constexpr int64_t kBlockFloats = kBlock * kBlock;
+
+struct BlockProduct {
+  // Row r < 16 of tile t < 2 at step s: 32 bf16 from
+  // left + r * row_stride + t * tile_stride + s * step_stride (bytes).
+  const std::byte* left;
+  int64_t row_stride, tile_stride, step_stride;
+  // Tile t at step s from right + s * kStepBytes + t * kTileBytes: 16 rows, each the pair of depths
+  // (2i, 2i + 1) of 16 columns, the two of a column beside each other. 64-byte aligned.
+  const std::byte* right;
+  int64_t steps;
+  // Four tiles of (16, 16), 64-byte aligned: rows 0 to 15 by columns 0 to 15, then columns 16 to
+  // 31; rows 16 to 31 likewise.
+  float* sums;
+  bool add = false;  // to what `sums` holds
+  // The rest of the 32 need not be computed: a kernel may leave it as it was or as zeros make it.
+  int64_t rows = kBlock, cols = kBlock;
+};
+
+struct BlockKernel {
+  const char* name;
+  // What a thread sets up before its first block and restores behind its last.
+  void (*enter)();
+  void (*multiply)(const BlockProduct&);
+  void (*leave)();
+  // Multiplies what registers hold, again and again; returns the floating-point operations that
+  // were: the rate no product can exceed. Between enter and leave.
+  int64_t (*saturate)(int64_t rounds);
+};
+
+class BlockSession {
+ public:
+  explicit BlockSession(const BlockKernel& kernel) : kernel_(kernel) { kernel.enter(); }
+  ~BlockSession() { kernel_.leave(); }
+  BlockSession(const BlockSession&) = delete;
+  BlockSession& operator=(const BlockSession&) = delete;
+  void multiply(const BlockProduct& product) const { kernel_.multiply(product); }
+  int64_t saturate(int64_t rounds) const { return kernel_.saturate(rounds); }
+
+ private:
+  const BlockKernel& kernel_;
+};
+
+// Those that this processor and system can run, the best first: AMX, AVX-512, AVX2. The first call
+// asks the system for the tiles.
+const std::vector<const BlockKernel*>& block_kernels();
+
+// One of each source file; nullptr where it cannot run.
+const BlockKernel* amx_block_kernel();
+const BlockKernel* avx512_block_kernel();
+const BlockKernel* avx2_block_kernel();
+
+}  // namespace pagoda

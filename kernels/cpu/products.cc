@@ -1,0 +1,336 @@
+#include "kernels/cpu/products.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/operands.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
+constexpr int64_t kMaxRows = 256;       // packed at once
+constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
+constexpr int64_t kGroupBlocks = 8;     // of columns packed at once
+constexpr int64_t kStripeSums = 128;    // blocks of sums kept in the L2 cache
+constexpr int64_t kInPlacePairs = 2;    // of rows for which packing w costs more than it saves
+constexpr int64_t kSerialElements = 1 << 17;  // packed by one thread: waking others takes longer
+
+int64_t blocks_of(int64_t n) { return div_ceil(n, kBlock); }
+
+// Rows of activations of depth k that are packed at once.
+int64_t chunk_rows(int64_t k) {
+  const int64_t rows = kSharedBytes / (blocks_of(k) * kBlock * int64_t{sizeof(bf16)});
+  return std::clamp(rows / kBlock * kBlock, kBlock, kMaxRows);
+}
+
+BlockRows block_of(const bf16* m, int64_t stride, int64_t row, int64_t rows, int64_t col,
+                   int64_t cols) {
+  return {m + row * stride + col, stride, std::min(kBlock, rows - row),
+          std::min(kBlock, cols - col)};
+}
+
+// pack(i) for i in [0, count), `elements` in all.
+template <typename Pack>
+void pack_all(ThreadPool& pool, int64_t count, int64_t elements, Pack&& pack) {
+  if (elements <= kSerialElements) {
+    for (int64_t i = 0; i < count; ++i) pack(i);
+  } else {
+    pool.parallel_for(count, pack);
+  }
+}
+
+// body(session, begin, end) once a thread, on neighbouring parts of [0, count).
+template <typename Body>
+void for_stretches(const BlockKernel& kernel, ThreadPool& pool, int64_t count, Body&& body) {
+  const int64_t parts = std::min<int64_t>(pool.threads(), count);
+  pool.parallel_for(parts, [&](int64_t i) {
+    const BlockSession session(kernel);
+    body(session, count * i / parts, count * (i + 1) / parts);
+  });
+}
+
+void set_packed_left(BlockProduct& product, const std::byte* packed) {
+  product.left = packed;
+  product.row_stride = 64;
+  product.tile_stride = kTileBytes;
+  product.step_stride = kStepBytes;
+}
+
+// Rows [row, row + rows) of a product, with A packed: (pairs of tiles of rows, steps).
+struct Chunk {
+  const Product& p;
+  int64_t row, rows;
+  int64_t pairs, steps;
+  const std::byte* packed;
+
+  const bf16* weights() const { return static_cast<const bf16*>(p.b); }
+  const std::byte* of_pair(int64_t pair) const { return packed + pair * steps * kStepBytes; }
+  int64_t pair_rows(int64_t pair) const { return std::min(kBlock, rows - pair * kBlock); }
+  BlockTarget target(int64_t pair, int64_t col) const {
+    return {p.c_dt, at(p.c_dt, p.c, (row + pair * kBlock) * p.n + col), p.n, pair_rows(pair),
+            std::min(kBlock, p.n - col)};
+  }
+  // kBlock floats, zeros beyond the columns there are.
+  const float* bias(int64_t col) const {
+    if (p.bias == nullptr) return nullptr;
+    float* row = scratch_floats(Scratch::kRowA, kBlock);
+    std::fill_n(row, kBlock, 0.0f);
+    widen(static_cast<const bf16*>(p.bias) + col, std::min(kBlock, p.n - col), row);
+    return row;
+  }
+};
+
+// ---- forward: blocks of w by blocks of rows ----
+
+bool in_place(const Chunk& c, int64_t col) {
+  return c.pairs <= kInPlacePairs && col + kBlock <= c.p.n && c.p.k % kBlock == 0;
+}
+
+// Rows [col, col + kBlock) of w at `steps` steps from s on, as they lie or packed.
+BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, bool as_they_lie) {
+  const Product& p = c.p;
+  BlockProduct product{};
+  product.steps = steps;
+  product.add = s > 0;
+  product.rows = std::min(kBlock, p.n - col);
+  if (as_they_lie) {
+    product.left = reinterpret_cast<const std::byte*>(c.weights() + col * p.ldb + s * kBlock);
+    product.row_stride = p.ldb * int64_t{sizeof(bf16)};
+    product.tile_stride = kTileSide * product.row_stride;
+    product.step_stride = 64;
+    return product;
+  }
+  std::byte* packed = scratch_bytes(Scratch::kPacked, kSlabSteps * kStepBytes);
+  pack_left_rows({c.weights() + col * p.ldb + s * kBlock, p.ldb, product.rows,
+                  std::min(steps * kBlock, p.k - s * kBlock)},
+                 packed);
+  set_packed_left(product, packed);
+  return product;
+}
+
+void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
+  float* sums = scratch_floats(Scratch::kTile, c.pairs * kBlockFloats);
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t col = panel * kBlock;
+    const bool as_they_lie = in_place(c, col);
+    const float* bias = c.bias(col);
+    const int64_t slab = as_they_lie ? c.steps : kSlabSteps;
+    for (int64_t s = 0; s < c.steps; s += slab) {
+      BlockProduct product = weight_rows(c, col, s, std::min(slab, c.steps - s), as_they_lie);
+      for (int64_t pair = 0; pair < c.pairs; ++pair) {
+        product.right = c.of_pair(pair) + s * kStepBytes;
+        product.cols = c.pair_rows(pair);
+        product.sums = sums + pair * kBlockFloats;
+        session.multiply(product);
+        if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
+      }
+    }
+  }
+}
+
+// ---- input gradient: blocks of rows by blocks of columns of w ----
+
+// Blocks [first, first + count) of columns of w, and the sums that they have with all rows while w
+// is read from its first row to its last.
+struct Stripe {
+  const Chunk& c;
+  int64_t first, count;
+  float* sums;  // (pairs, count) blocks
+
+  float* sums_of(int64_t pair, int64_t block) const {
+    return sums + (pair * count + block - first) * kBlockFloats;
+  }
+};
+
+// Adds what blocks [block, end) of columns give at `steps` steps from s on. They are packed a step
+// of all blocks after the other: rows of w are read side by side and along, as it suits the
+// processor's prefetchers.
+void add_group(const BlockSession& session, const Stripe& stripe, int64_t block, int64_t end,
+               int64_t s, int64_t steps) {
+  const Chunk& c = stripe.c;
+  std::byte* packed = scratch_bytes(Scratch::kPacked, kGroupBlocks * kSlabSteps * kStepBytes);
+  const auto place = [&](int64_t b) { return packed + (b - block) * kSlabSteps * kStepBytes; };
+  for (int64_t i = 0; i < steps; ++i) {
+    for (int64_t b = block; b < end; ++b) {
+      pack_right_columns(block_of(c.weights(), c.p.ldb, (s + i) * kBlock, c.p.k, b * kBlock, c.p.n),
+                         place(b) + i * kStepBytes);
+    }
+  }
+  BlockProduct product{};
+  product.steps = steps;
+  product.add = s > 0;
+  for (int64_t b = block; b < end; ++b) {
+    product.right = place(b);
+    product.cols = std::min(kBlock, c.p.n - b * kBlock);
+    for (int64_t pair = 0; pair < c.pairs; ++pair) {
+      set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
+      product.rows = c.pair_rows(pair);
+      product.sums = stripe.sums_of(pair, b);
+      session.multiply(product);
+    }
+  }
+}
+
+// Blocks [begin, end) of columns of w.
+void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
+  const int64_t width = std::max<int64_t>(kStripeSums / c.pairs, 1);
+  float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
+  for (int64_t first = begin; first < end; first += width) {
+    const Stripe stripe{c, first, std::min(width, end - first), sums};
+    const int64_t last = first + stripe.count;
+    for (int64_t s = 0; s < c.steps; s += kSlabSteps) {
+      for (int64_t b = first; b < last; b += kGroupBlocks) {
+        add_group(session, stripe, b, std::min(b + kGroupBlocks, last), s,
+                  std::min(kSlabSteps, c.steps - s));
+      }
+    }
+    for (int64_t b = first; b < last; ++b) {
+      const float* bias = c.bias(b * kBlock);
+      for (int64_t pair = 0; pair < c.pairs; ++pair) {
+        store_sums(stripe.sums_of(pair, b), false, bias, c.target(pair, b * kBlock));
+      }
+    }
+  }
+}
+
+// ---- both ----
+
+void multiply_chunk(const BlockKernel& kernel, Chunk c, ThreadPool& pool) {
+  const Product& p = c.p;
+  std::byte* packed = scratch_bytes(Scratch::kSharedLeft, c.pairs * c.steps * kStepBytes);
+  const auto* a = static_cast<const bf16*>(p.a) + c.row * p.k;
+  pack_all(pool, c.pairs, c.rows * p.k, [&](int64_t pair) {
+    std::byte* to = packed + pair * c.steps * kStepBytes;
+    if (!p.transposed) {
+      return pack_left_rows({a + pair * kBlock * p.k, p.k, c.pair_rows(pair), p.k}, to);
+    }
+    for (int64_t s = 0; s < c.steps; ++s) {
+      pack_right_rows(block_of(a, p.k, pair * kBlock, c.rows, s * kBlock, p.k),
+                      to + s * kStepBytes);
+    }
+  });
+  c.packed = packed;
+  for_stretches(kernel, pool, blocks_of(p.n),
+                [&](const BlockSession& session, int64_t begin, int64_t end) {
+                  (p.transposed ? forward_panels : input_stripes)(session, c, begin, end);
+                });
+}
+
+// ---- weight gradient ----
+
+struct PackedGradient {
+  const WeightGradient& g;
+  int64_t out0, outs, steps;
+  const std::byte *left, *right;
+};
+
+// Rows [out0 + begin * kBlock, out0 + end * kBlock) of dw.
+void gradient_panels(const BlockSession& session, const PackedGradient& packed, int64_t begin,
+                     int64_t end) {
+  const WeightGradient& g = packed.g;
+  alignas(64) float sums[kBlockFloats];
+  BlockProduct product{};
+  product.steps = packed.steps;
+  product.sums = sums;
+  for (int64_t panel = begin; panel < end; ++panel) {
+    const int64_t row = panel * kBlock;
+    set_packed_left(product, packed.left + panel * packed.steps * kStepBytes);
+    product.rows = std::min(kBlock, packed.outs - row);
+    for (int64_t col = 0; col < g.in; col += kBlock) {
+      product.right = packed.right + col / kBlock * packed.steps * kStepBytes;
+      product.cols = std::min(kBlock, g.in - col);
+      session.multiply(product);
+      add_sums(sums, g.add, {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in,
+                            product.rows, product.cols});
+    }
+  }
+}
+
+constexpr int64_t kGradientRows = 4096;  // of dw at once: what is packed for them stays small
+
+void add_gradient_rows(const BlockKernel& kernel, const WeightGradient& g, int64_t out0,
+                       int64_t outs, const std::byte* right, ThreadPool& pool) {
+  const int64_t steps = blocks_of(g.rows), panels = blocks_of(outs);
+  std::byte* left = scratch_bytes(Scratch::kSharedLeft, panels * steps * kStepBytes);
+  pack_all(pool, panels, g.rows * outs, [&](int64_t panel) {
+    for (int64_t s = 0; s < steps; ++s) {
+      pack_left_columns(block_of(static_cast<const bf16*>(g.dy) + out0, g.out, s * kBlock, g.rows,
+                                 panel * kBlock, outs),
+                        left + (panel * steps + s) * kStepBytes);
+    }
+  });
+  const PackedGradient packed{g, out0, outs, steps, left, right};
+  for_stretches(kernel, pool, panels,
+                [&](const BlockSession& session, int64_t begin, int64_t end) {
+                  gradient_panels(session, packed, begin, end);
+                });
+}
+
+}  // namespace
+
+void multiply_blocks(const BlockKernel& kernel, const Product& p, ThreadPool& pool) {
+  const int64_t height = chunk_rows(p.k), steps = blocks_of(p.k);
+  for (int64_t row = 0; row < p.m; row += height) {
+    const int64_t rows = std::min(height, p.m - row);
+    multiply_chunk(kernel, {p, row, rows, blocks_of(rows), steps, nullptr}, pool);
+  }
+}
+
+void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, ThreadPool& pool) {
+  const int64_t steps = blocks_of(g.rows), columns = blocks_of(g.in);
+  std::byte* right = scratch_bytes(Scratch::kSharedPacked, columns * steps * kStepBytes);
+  pack_all(pool, columns, g.rows * g.in, [&](int64_t column) {
+    for (int64_t s = 0; s < steps; ++s) {
+      pack_right_columns(block_of(static_cast<const bf16*>(g.x), g.in, s * kBlock, g.rows,
+                                  column * kBlock, g.in),
+                         right + (column * steps + s) * kStepBytes);
+    }
+  });
+  for (int64_t out0 = 0; out0 < g.out; out0 += kGradientRows) {
+    add_gradient_rows(kernel, g, out0, std::min(kGradientRows, g.out - out0), right, pool);
+  }
+}
+
+// ---- the choice ----
+
+namespace {
+
+// What a kernel is better at than gemm.h.
+struct Reach {
+  const char* kernel;
+  int64_t most_depth;      // beyond, too few rows are packed at once for each reading of w
+  int64_t fewest_columns;  // below, there are too few panels to share out
+};
+constexpr Reach kReaches[] = {{"amx", 8192, 64}, {"avx512", 8192, 64}, {"avx2", 8192, 64}};
+
+// That of the processor's best kernel; nullptr without one.
+const Reach* reach() {
+  if (block_kernels().empty()) return nullptr;
+  const std::string_view best = block_kernels().front()->name;
+  const Reach* found = std::find_if(std::begin(kReaches), std::end(kReaches),
+                                    [&](const Reach& r) { return r.kernel == best; });
+  return found == std::end(kReaches) ? nullptr : found;
+}
+
+}  // namespace
+
+const BlockKernel* product_kernel(const Product& p) {
+  const Reach* r = reach();
+  if (r == nullptr || p.dt != DType::kBF16) return nullptr;
+  return p.k <= r->most_depth && p.n >= r->fewest_columns ? block_kernels().front() : nullptr;
+}
+
+const BlockKernel* gradient_kernel(DType dt) {
+  return reach() != nullptr && dt == DType::kBF16 ? block_kernels().front() : nullptr;
+}
+
+std::string products_build() {
+  const Reach* r = reach();
+  if (r == nullptr) return "no products by blocks";
+  return strf("bf16 by blocks on %s from %lld columns and to depth %lld", r->kernel,
+              static_cast<long long>(r->fewest_columns), static_cast<long long>(r->most_depth));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,61 @@
+// The three products of a linear layer in bf16 by blocks (block_kernel.h):
+//  - forward: rows of w are left operands, as they lie where rows of x are few; x is packed once
+//    and shared by all threads;
+//  - input gradient: dy is packed once; each thread packs the columns of w that it multiplies;
+//  - weight gradient: both are packed once; a block of dw is written when it is complete, past the
+//    cache where it begins at zero.
+//
+// Weights are expected to be cold. They are read once for 256 rows, 32 of their own rows side
+// by side and along, which the processor's prefetchers follow; asking for lines by instruction
+// instead holds the few buffers that also bring packed operands from the L2 cache. A loop over
+// panels of weights is the only work in parallel (and packing, where it is large), each thread
+// taking a stretch of neighbours.
+//
+// An element of a result is the sum of one row and one column in the order that block_kernel.h
+// says, whatever the other rows are, which kernel ran and how many threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/dtype.h"
+#include "device/device.h"
+#include "kernels/cpu/block_kernel.h"
+
+namespace pagoda {
+
+// C (m, n) of c_dt = A (m, k) op(B) + bias, everything dense but B's row stride.
+struct Product {
+  DType dt;
+  const void* a;
+  const void* b;  // (k, n), or (n, k) when transposed
+  int64_t ldb;
+  bool transposed;
+  int64_t m, n, k;
+  DType c_dt;
+  void* c;
+  const void* bias = nullptr;  // (n) of dt, or none
+};
+
+// dw (out, in) = or += dy^T x over one block of at most kRowBlock rows.
+struct WeightGradient {
+  DType dt;
+  const void* dy;  // (rows, out)
+  const void* x;   // (rows, in)
+  int64_t rows, in, out;
+  float* dw;
+  bool add;
+};
+
+// The kernel that a product of bf16 is computed with; nullptr: by gemm.h. A table of shapes and of
+// what the processor has: weights' shapes only, since a row must not depend on how many there are.
+const BlockKernel* product_kernel(const Product& p);
+const BlockKernel* gradient_kernel(DType dt);
+
+// "bf16 by blocks on amx ...": what this decides of the bits of results.
+std::string products_build();
+
+void multiply_blocks(const BlockKernel& kernel, const Product& p, ThreadPool& pool);
+void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, ThreadPool& pool);
+
+}  // namespace pagoda

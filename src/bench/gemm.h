@@ -1,0 +1,35 @@
+// `pagoda bench gemm`: the products of experts whose weights are cold, against what the processor
+// and its memory allow, and against the linked library alone.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/report.h"
+
+namespace pagoda {
+
+struct GemmBench {
+  int64_t bytes = 0;  // of weights that are multiplied in turn: more than the caches hold
+  int rounds = 0;
+  int threads = 0;
+  int64_t hidden = 0;           // d
+  std::vector<int64_t> ffn;     // f
+  std::vector<int64_t> tokens;  // of an expert
+};
+
+// For each f and number of tokens, the six products of an expert forward and backward: gate and up,
+// down; their two input gradients and two weight gradients, as the trainer asks for them. Rates are
+// of their 18 d f tokens operations.
+//  - "f 768", "64 tokens": against T_roof = max(operations / what the kernel's registers reach, two
+//    reads of the weights and one of the activations / read rate + gradient / write rate), with the
+//    rates measured in the same round on the same threads.
+//  - "f 768:lib": against the library's products of the same shapes, each thread on its own columns
+//    of them, weights given in the library's own order: forward and input gradients have a copy
+//    each. Only where a library is linked.
+// The facts have the geometric mean of the latter over 16 to 256 tokens. Stops between legs when a
+// signal asks (stop_status).
+Result<BenchReport> run_gemm_bench(const GemmBench& bench);
+
+}  // namespace pagoda

@@ -1,0 +1,179 @@
+#include "bench/gemm_experts.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "base/bytes.h"
+#include "bench/noise.h"
+#include "kernels/ops.h"
+
+namespace pagoda {
+namespace {
+
+// Noise between 2^-7 and 2^-6 in magnitude: no product or sum of it is subnormal or overflows.
+void fill_values(bf16* values, int64_t count) {
+  constexpr int64_t kTile = 1 << 19;
+  std::vector<bf16> tile(kTile);
+  fill_noise(reinterpret_cast<std::byte*>(tile.data()), kTile * 2);
+  for (bf16& value : tile) value.bits = static_cast<uint16_t>((value.bits & 0x807fu) | 0x3c00u);
+  for (int64_t i = 0; i < count; i += kTile) {
+    std::memcpy(values + i, tile.data(), static_cast<size_t>(std::min(kTile, count - i)) * 2);
+  }
+}
+
+}  // namespace
+
+Result<Experts> Experts::allocate(const ExpertShape& shape, int64_t bytes) {
+  Experts e;
+  e.shape_ = shape;
+  const int64_t weight_bytes = shape.weights() * int64_t{sizeof(bf16)};
+  e.count_ = std::max<int64_t>(2, bytes / weight_bytes);
+  e.gradients_ = div_ceil(e.count_, 4);
+  ASSIGN_OR_RETURN(e.weights_, HostMemory::allocate(e.count_ * weight_bytes));
+  ASSIGN_OR_RETURN(e.gradient_, HostMemory::allocate(e.gradients_ * 2 * weight_bytes));
+  ASSIGN_OR_RETURN(e.activations_, HostMemory::allocate(shape.activation_bytes(shape.tokens)));
+  fill_values(e.weights(0), e.count_ * shape.weights());
+  fill_values(reinterpret_cast<bf16*>(e.gradient(0)), e.gradients_ * 2 * shape.weights());
+  fill_values(at<bf16>(e.activations_, 0), shape.activation_bytes(shape.tokens) / 2);
+  e.place_activations();
+  return e;
+}
+
+void Experts::place_activations() {
+  std::byte* place = activations_.data();
+  const auto take = [&](auto& pointer, int64_t columns) {
+    pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
+    place += shape_.tokens * columns * int64_t{sizeof *pointer};
+  };
+  take(out, shape_.hidden);
+  take(dx, shape_.hidden);
+  take(x, shape_.hidden);
+  take(dout, shape_.hidden);
+  take(gate_up, 2 * shape_.ffn);
+  take(act, shape_.ffn);
+  take(dact, shape_.ffn);
+}
+
+void Experts::run(int64_t tokens, Stream& s) {
+  constexpr DType kType = DType::kBF16;
+  const int64_t d = shape_.hidden, f = shape_.ffn;
+  const bf16 *up = weights(next_), *down = up + 2 * f * d;
+  float* grad = gradient(next_);
+  Ops& ops = cpu_ops();
+  for (int64_t row = 0; row < tokens; row += kRowBlock) {
+    const int64_t n = std::min(kRowBlock, tokens - row);
+    ops.linear(kType, x + row * d, up, n, d, 2 * f, kType, gate_up + row * 2 * f, s);
+    ops.linear(kType, act + row * f, down, n, f, d, DType::kF32, out + row * d, s);
+  }
+  for (int64_t row = 0; row < tokens; row += kRowBlock) {
+    const int64_t n = std::min(kRowBlock, tokens - row);
+    const bf16 *dout_rows = dout + row * d, *gate_up_rows = gate_up + row * 2 * f;
+    ops.linear_backward_input(kType, dout_rows, down, n, f, d, kType, dact + row * f, s);
+    ops.linear_backward_weight(kType, dout_rows, act + row * f, n, f, d, row > 0,
+                               grad + 2 * f * d, s);
+    ops.linear_backward_weight(kType, gate_up_rows, x + row * d, n, d, 2 * f, row > 0, grad, s);
+    ops.linear_backward_input(kType, gate_up_rows, up, n, d, 2 * f, DType::kF32, dx + row * d, s);
+  }
+  s.synchronize();
+  next_ = (next_ + 1) % count_;
+}
+
+// ---- the library ----
+
+Result<std::unique_ptr<LibraryExperts>> LibraryExperts::make(const Experts& experts,
+                                                             int64_t tokens, ThreadPool& pool) {
+  std::unique_ptr<LibraryExperts> made(new LibraryExperts(experts, tokens));
+  if (!made->make_parts(pool.threads())) return std::unique_ptr<LibraryExperts>();
+  ASSIGN_OR_RETURN(made->packed_, HostMemory::allocate(made->packed_bytes_ * experts.count()));
+  for (int64_t e = 0; e < experts.count(); ++e) made->pack(e, pool);
+  return made;
+}
+
+bool LibraryExperts::make_parts(int64_t threads) {
+  for (size_t product = 0; product < kProducts; ++product) {
+    for (int64_t t = 0; t < threads; ++t) {
+      Part made = part(product, t, threads);
+      if (made.matmul == nullptr) return false;
+      if (made.b == nullptr) {
+        made.packed_at = packed_bytes_;
+        packed_bytes_ += align_up(made.matmul->packed_bytes(), kIoAlign);
+      }
+      parts_[product].push_back(std::move(made));
+    }
+  }
+  return true;
+}
+
+namespace {
+
+// The six products: which columns of weights, or rows of a gradient, are shared out, and how long
+// a sum is.
+enum Product : size_t { kGateUp, kDown, kDact, kDownGradient, kGateUpGradient, kDx };
+int64_t shared_out(size_t product, int64_t d, int64_t f) {
+  if (product == kGateUp || product == kGateUpGradient) return 2 * f;
+  return product == kDact ? f : d;
+}
+
+}  // namespace
+
+LibraryExperts::Part LibraryExperts::part(size_t product, int64_t share, int64_t shares) const {
+  const Experts& e = experts_;
+  const int64_t d = e.shape().hidden, f = e.shape().ffn, n = tokens_;
+  const int64_t all = shared_out(product, d, f);
+  const int64_t first = all * share / shares, count = all * (share + 1) / shares - first;
+  Part p;
+  const auto weighted = [&](const bf16* a, int64_t k, DType c_dt, void* c) {
+    p.matmul = make_library_matmul({n, count, k, c_dt, false, true});
+    p.a = a;
+    p.c = static_cast<std::byte*>(c) + first * n * dtype_bytes(c_dt);
+  };
+  const auto gradient = [&](const bf16* a, const bf16* b, int64_t columns, int64_t at) {
+    p.matmul = make_library_matmul({count, columns, n, DType::kF32, true, false});
+    p.a = a + first * n;
+    p.b = b;
+    p.gradient_at = at + first * columns;
+  };
+  switch (product) {
+    case kGateUp: weighted(e.x, d, DType::kBF16, e.gate_up); break;
+    case kDown: weighted(e.act, f, DType::kF32, e.out); break;
+    case kDact: weighted(e.dout, d, DType::kBF16, e.dact); break;
+    case kDx: weighted(e.gate_up, 2 * f, DType::kF32, e.dx); break;
+    case kDownGradient: gradient(e.dout, e.act, f, 2 * f * d); break;
+    default: gradient(e.gate_up, e.x, d, 0);
+  }
+  return p;
+}
+
+void LibraryExperts::pack(int64_t expert, ThreadPool& pool) {
+  const int64_t d = experts_.shape().hidden, f = experts_.shape().ffn;
+  const bf16 *up = experts_.weights(expert), *down = up + 2 * f * d;
+  const int64_t threads = pool.threads();
+  pool.parallel_for(threads, [&](int64_t t) {
+    const auto pack = [&](size_t product, const bf16* weights, int64_t stride, bool transposed) {
+      const Part& p = parts_[product][static_cast<size_t>(t)];
+      const int64_t first = shared_out(product, d, f) * t / threads;
+      p.matmul->pack(weights + first * (transposed ? stride : 1), stride, transposed,
+                     packed_.data() + expert * packed_bytes_ + p.packed_at);
+    };
+    pack(kGateUp, up, d, true);
+    pack(kDown, down, f, true);
+    pack(kDact, down, f, false);
+    pack(kDx, up, d, false);
+  });
+}
+
+void LibraryExperts::run(ThreadPool& pool) {
+  const std::byte* packed = packed_.data() + next_ * packed_bytes_;
+  float* gradients = experts_.gradient(next_);
+  for (const std::vector<Part>& parts : parts_) {
+    pool.parallel_for(pool.threads(), [&](int64_t t) {
+      const Part& p = parts[static_cast<size_t>(t)];
+      const void* b = p.b != nullptr ? static_cast<const void*>(p.b) : packed + p.packed_at;
+      p.matmul->multiply(p.a, b, p.c != nullptr ? p.c : gradients + p.gradient_at);
+    });
+  }
+  next_ = (next_ + 1) % experts_.count();
+}
+
+}  // namespace pagoda

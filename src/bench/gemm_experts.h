@@ -1,0 +1,96 @@
+// Experts for `pagoda bench gemm`: their weights, gradients and activations, and their products.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+#include "kernels/cpu/library_matmul.h"
+
+namespace pagoda {
+
+struct ExpertShape {
+  int64_t hidden = 0;
+  int64_t ffn = 0;
+  int64_t tokens = 0;  // at most
+
+  int64_t weights() const { return 3 * hidden * ffn; }  // elements: gate and up, then down
+  int64_t operations(int64_t rows) const { return 6 * rows * weights(); }
+  // Bytes of the activations that the products of `rows` rows read and write, each once.
+  int64_t activation_bytes(int64_t rows) const { return rows * (12 * hidden + 8 * ffn); }
+};
+
+// Weights of `count` experts, and fewer buffers of gradients that they take in turn. Every product
+// reads weights that were last read `count` experts ago.
+class Experts {
+ public:
+  // As many as have `bytes` of weights, at least two.
+  static Result<Experts> allocate(const ExpertShape& shape, int64_t bytes);
+
+  // Products of the next expert with `tokens` rows, by the ops of the trainer on `s`.
+  void run(int64_t tokens, Stream& s);
+
+  const ExpertShape& shape() const { return shape_; }
+  int64_t count() const { return count_; }
+  bf16* weights(int64_t expert) const { return at<bf16>(weights_, expert * shape_.weights()); }
+  float* gradient(int64_t expert) const {
+    return at<float>(gradient_, expert % gradients_ * shape_.weights());
+  }
+
+  // Activations: input and gradient of the output (tokens, d), output and gradient of the input
+  // (tokens, d); gate_up, standing for its gradient too (tokens, 2f); what follows it and that
+  // one's gradient (tokens, f).
+  bf16 *x = nullptr, *dout = nullptr, *gate_up = nullptr, *act = nullptr, *dact = nullptr;
+  float *out = nullptr, *dx = nullptr;
+
+ private:
+  void place_activations();
+
+  template <typename T>
+  static T* at(const HostMemory& memory, int64_t element) {
+    return reinterpret_cast<T*>(memory.data()) + element;
+  }
+
+  ExpertShape shape_;
+  int64_t count_ = 0, gradients_ = 0, next_ = 0;
+  HostMemory weights_, gradient_, activations_;
+};
+
+// The same products by the library alone, each thread on its own columns of a product, or its own
+// rows of a weight gradient.
+class LibraryExperts {
+ public:
+  // nullptr: no library is linked, or it has no such product. `experts` outlives it.
+  static Result<std::unique_ptr<LibraryExperts>> make(const Experts& experts, int64_t tokens,
+                                                      ThreadPool& pool);
+  void run(ThreadPool& pool);
+
+ private:
+  // One thread's share of one product.
+  struct Part {
+    std::unique_ptr<LibraryMatmul> matmul;
+    const bf16* a = nullptr;
+    const bf16* b = nullptr;    // or, packed weights:
+    int64_t packed_at = 0;      // bytes from where an expert's begin
+    void* c = nullptr;          // or, a weight gradient:
+    int64_t gradient_at = 0;    // elements from where an expert's begins
+  };
+  static constexpr size_t kProducts = 6;
+
+  LibraryExperts(const Experts& experts, int64_t tokens) : experts_(experts), tokens_(tokens) {}
+  Part part(size_t product, int64_t share, int64_t shares) const;
+  bool make_parts(int64_t threads);
+  void pack(int64_t expert, ThreadPool& pool);
+
+  const Experts& experts_;
+  const int64_t tokens_;
+  std::array<std::vector<Part>, kProducts> parts_;
+  int64_t packed_bytes_ = 0;  // of an expert
+  int64_t next_ = 0;
+  HostMemory packed_;
+};
+
+}  // namespace pagoda
