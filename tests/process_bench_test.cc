@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tests/testing/files.h"
 #include "tests/testing/process.h"
 #include "tests/testing/temp_dir.h"
 
@@ -37,7 +38,8 @@ class BenchTest : public ::testing::Test {
     EXPECT_NE(result.error_line().find(names), std::string::npos) << result.err;
     EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
   }
-  static void expect_figure(const nlohmann::json& figure, int rounds) {
+  static void expect_figure(const nlohmann::json& figure, int rounds,
+                            const std::string& unit = "GB/s") {
     for (const char* key : {"value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max"}) {
       EXPECT_GT(figure.at(key).get<double>(), 0) << key << " of " << figure;
     }
@@ -46,7 +48,7 @@ class BenchTest : public ::testing::Test {
     }
     EXPECT_LE(figure.at("ratio_min"), figure.at("ratio"));
     EXPECT_LE(figure.at("ratio"), figure.at("ratio_max"));
-    EXPECT_EQ(figure.at("unit"), "GB/s");
+    EXPECT_EQ(figure.at("unit"), unit);
     EXPECT_EQ(figure.at("rounds"), rounds);
   }
 
@@ -134,6 +136,56 @@ TEST_F(BenchTest, Memory) {
   }
 }
 
+TEST_F(BenchTest, Attention) {
+  const nlohmann::json object =
+      run_json({"attention", "--tokens", "512", "--lengths", "512,64", "--heads", "4", "--kv_heads",
+                "2", "--head_dim", "32", "--rounds", "2"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "attention");
+  ASSERT_EQ(object.at("figures").size(), 4u);
+  size_t i = 0;
+  for (const char* length : {"64", "512"}) {
+    const auto memory = object.at(std::string("memory_") + length).get<std::string>();
+    EXPECT_TRUE(memory.starts_with("tensors ")) << memory;
+    for (const char* name : {"forward", "backward"}) {
+      const nlohmann::json& figure = object.at("figures")[i++];
+      EXPECT_EQ(figure.at("name"), name);
+      EXPECT_EQ(figure.at("path"), std::string("length ") + length);
+      expect_figure(figure, 2, "GFLOP/s");
+    }
+  }
+}
+
+// 2.4 million parameters: far more than the least memory that a step with them needs.
+constexpr const char* kStepConfig = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 320,
+  "hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 16, "intermediate_size": 64, "moe_intermediate_size": 96, "num_experts": 32,
+  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
+  "initializer_range": 0.02, "max_position_embeddings": 2048, "mlp_only_layers": [],
+  "decoder_sparse_step": 1, "attention_bias": false})";
+
+TEST_F(BenchTest, Step) {
+  put_file(dir_.file("step.json"), kStepConfig);
+  const nlohmann::json object =
+      run_json({"step", "--config", dir_.file("step.json"), "--dir", disk_, "--tokens", "128",
+                "--sequence_len", "32", "--rounds", "2"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_EQ(object.at("bench"), "step");
+  const auto resident = object.at("qwen3_moe_resident").get<std::string>();
+  EXPECT_NE(resident.find(", 0 B to it, "), std::string::npos) << resident;
+  ASSERT_EQ(object.at("figures").size(), 2u) << "nothing was paged: " << object;
+  size_t i = 0;
+  for (const char* path : {"resident", "paged"}) {
+    const nlohmann::json& figure = object.at("figures")[i++];
+    EXPECT_EQ(figure.at("name"), "qwen3_moe");
+    EXPECT_EQ(figure.at("path"), path);
+    expect_figure(figure, 2, "token/s");
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "the pages were left behind";
+}
+
 TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({}, 2, "no command given");
   expect_refused({"dsik"}, 2, "did you mean \"disk\"?");
@@ -150,10 +202,19 @@ TEST_F(BenchTest, WrongCommandLines) {
   expect_refused({"disk", "--io", "libaio"}, 2, "one of auto, uring, threads");
   expect_refused({"disk", "--roof", "dd"}, 2, "one of auto, fio, loop");
   expect_refused({"memory", "--dir", "x"}, 2, "unknown flag \"--dir\"");
+  expect_refused({"attention", "--threads", "0"}, 2, "--threads: must be from 1 to 1024");
+  expect_refused({"attention", "--heads", "3"}, 2, "--heads must be a multiple of --kv_heads");
+  expect_refused({"attention", "--head_dim", "7"}, 2, "--head_dim even");
+  expect_refused({"attention", "--lengths", "0"}, 2, "--lengths: 0 does not divide");
+  expect_refused({"attention", "--lengths", "300"}, 2, "--lengths: 300 does not divide the 16384");
+  expect_refused({"step", "--tokens", "1000"}, 2, "--sequence_len: must be from 1 to 1000");
+  expect_refused({"step", "--tokens", "1500"}, 2, "must be a multiple of --sequence_len");
+  expect_refused({"step", "--config", dir_.file("none"), "--dir", disk_}, 66, "none");
 }
 
 TEST_F(BenchTest, FoldersThatCannotBeUsed) {
   expect_refused({"disk", "--dir", dir_.file("none")}, 66, "no such folder");
+  expect_refused({"step", "--dir", dir_.file("none")}, 66, "no such folder");
   const Words small = {"disk", "--page_bytes", "64KiB", "--bytes", "1MiB", "--rounds", "1"};
   const auto at = [&](const std::string& folder) {
     Words words = small;

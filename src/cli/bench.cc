@@ -1,5 +1,6 @@
-// pagoda bench disk|copy|memory [--json] [--rounds N] [--bytes SIZE] ...
+// pagoda bench disk|copy|memory|attention|step [--json] [--rounds N] [--bytes SIZE] ...
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -8,9 +9,11 @@
 #include "base/machine.h"
 #include "base/memory_size.h"
 #include "base/stop_signal.h"
+#include "bench/attention.h"
 #include "bench/copy.h"
 #include "bench/disk.h"
 #include "bench/memory.h"
+#include "bench/step.h"
 #include "cli/commands.h"
 
 namespace pagoda {
@@ -20,6 +23,10 @@ constexpr int64_t kMaxRounds = 1000;
 constexpr int64_t kMaxBenchPageBytes = 4 * kGiB;
 constexpr int64_t kMaxBenchPages = 1 << 16;
 constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
+constexpr int64_t kMaxThreads = 1024;
+constexpr int64_t kMaxHeads = 1024;
+constexpr int64_t kMaxHeadDim = 256;
+constexpr int64_t kMaxTokens = 1 << 24;  // of a call or a step
 
 // A size from `lowest` to `highest` bytes.
 Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
@@ -45,13 +52,22 @@ Result<E> parse_choice(const char* flag, const std::string& text,
                                    names.c_str()));
 }
 
-// What the three have in common.
+Status check_folder(const std::string& directory) {
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) return Status();
+  return Status(Exit::kNoInput, "--dir " + printable(directory) + ": no such folder");
+}
+
+Status check_range(const char* flag, int64_t value, int64_t highest) {
+  if (value >= 1 && value <= highest) return Status();
+  return Status(Exit::kUsage, strf("%s: must be from 1 to %lld", flag, (long long)highest));
+}
+
+// What they have in common.
 class BenchCommand : public Command {
  public:
   Status run() final {
-    if (rounds_ < 1 || rounds_ > kMaxRounds) {
-      return Status(Exit::kUsage, strf("--rounds: must be from 1 to %lld", (long long)kMaxRounds));
-    }
+    RETURN_IF_ERROR(check_range("--rounds", rounds_, kMaxRounds));
     install_stop_signals();
     const Result<BenchReport> report = measure();
     if (!report.ok()) return report.status();
@@ -127,10 +143,7 @@ class BenchDiskCommand final : public BenchCommand {
 
  private:
   Result<BenchReport> measure() override {
-    std::error_code error;
-    if (!std::filesystem::is_directory(directory_, error)) {
-      return Status(Exit::kNoInput, "--dir " + printable(directory_) + ": no such folder");
-    }
+    RETURN_IF_ERROR(check_folder(directory_));
     DiskBench bench;
     bench.directory = directory_;
     bench.rounds = rounds();
@@ -193,14 +206,100 @@ class BenchMemoryCommand final : public BenchCommand {
   }
 };
 
+class BenchAttentionCommand final : public BenchCommand {
+ public:
+  explicit BenchAttentionCommand(CLI::App& bench)
+      : BenchCommand(bench, "attention", "Causal attention against the products it is made of") {
+    app()
+        .add_option("--tokens", tokens_, "of a call, in documents of one length (default 16384)")
+        ->type_name("INT");
+    app()
+        .add_option("--lengths", lengths_,
+                    "of documents, each a divisor of --tokens (default 256 512 ... 16384)")
+        ->type_name("INT")
+        ->delimiter(',');
+    app().add_option("--heads", heads_, "of queries (default 8)")->type_name("INT");
+    app()
+        .add_option("--kv_heads", kv_heads_, "of keys and values, a divisor of --heads (default 2)")
+        ->type_name("INT");
+    app().add_option("--head_dim", head_dim_, "even (default 128)")->type_name("INT");
+    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
+    RETURN_IF_ERROR(check_range("--heads", heads_, kMaxHeads));
+    RETURN_IF_ERROR(check_range("--kv_heads", kv_heads_, heads_));
+    RETURN_IF_ERROR(check_range("--head_dim", head_dim_, kMaxHeadDim));
+    if (heads_ % kv_heads_ != 0 || head_dim_ % 2 != 0) {
+      return Status(Exit::kUsage, "--heads must be a multiple of --kv_heads, --head_dim even");
+    }
+    for (const int64_t length : lengths_) {
+      if (length > 0 && tokens_ % length == 0) continue;
+      return Status(Exit::kUsage, strf("--lengths: %lld does not divide the %lld of --tokens",
+                                       (long long)length, (long long)tokens_));
+    }
+    AttentionBench bench{rounds(), static_cast<int>(threads_), heads_, kv_heads_, head_dim_,
+                         tokens_, lengths_};
+    std::sort(bench.lengths.begin(), bench.lengths.end());
+    return run_attention_bench(bench);
+  }
+
+  int64_t tokens_ = 16384;
+  std::vector<int64_t> lengths_ = {256, 512, 1024, 2048, 4096, 8192, 16384};
+  int64_t heads_ = 8, kv_heads_ = 2, head_dim_ = 128;
+  int64_t threads_ = usable_cores();
+};
+
+class BenchStepCommand final : public BenchCommand {
+ public:
+  explicit BenchStepCommand(CLI::App& bench)
+      : BenchCommand(bench, "step", "Training steps, resident and paged, against their products") {
+    app()
+        .add_option("--config", config_path_,
+                    "config.json of the model (default: two of a quarter of 10^9 parameters)")
+        ->type_name("FILE");
+    app()
+        .add_option("--dir", directory_, "folder on the drive that pages go to (default: here)")
+        ->type_name("DIR");
+    app().add_option("--tokens", tokens_, "of a step (default 4096)")->type_name("INT");
+    app()
+        .add_option("--sequence_len", sequence_len_, "a divisor of --tokens (default 1024)")
+        ->type_name("INT");
+    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+  }
+
+ private:
+  Result<BenchReport> measure() override {
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
+    RETURN_IF_ERROR(check_range("--sequence_len", sequence_len_, tokens_));
+    if (tokens_ % sequence_len_ != 0) {
+      return Status(Exit::kUsage, "--tokens must be a multiple of --sequence_len");
+    }
+    RETURN_IF_ERROR(check_folder(directory_));
+    return run_step_bench({directory_, config_path_, rounds(), static_cast<int>(threads_), tokens_,
+                           sequence_len_});
+  }
+
+  std::string config_path_, directory_ = ".";
+  int64_t tokens_ = 4096, sequence_len_ = 1024;
+  int64_t threads_ = usable_cores();
+};
+
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
-  CLI::App& bench = *root.add_subcommand("bench", "How fast this machine is: disk, copy, memory");
+  CLI::App& bench = *root.add_subcommand(
+      "bench", "How fast this machine is: disk, copy, memory, attention, step");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
   commands.push_back(std::make_unique<BenchMemoryCommand>(bench));
+  commands.push_back(std::make_unique<BenchAttentionCommand>(bench));
+  commands.push_back(std::make_unique<BenchStepCommand>(bench));
   return commands;
 }
 
