@@ -14,11 +14,15 @@
 #include "bench/disk_pages.h"
 #include "bench/noise.h"
 #include "bench/program.h"
+#include "bench/random_weights.h"
 #include "bench/report.h"
+#include "bench/step_products.h"
+#include "bench/step_shapes.h"
 #include "bench/streams.h"
 #include "offload/storage_posix.h"
 #include "tests/testing/files.h"
 #include "tests/testing/storages.h"
+#include "tests/testing/tiny_config.h"
 
 namespace pagoda {
 namespace {
@@ -212,6 +216,81 @@ TEST(SweepTest, TheBestMedianWins) {
   const auto best = sweep(&roof, Op::kRead, {"", 0, kGiB}, 3);
   ASSERT_TRUE(best.ok());
   EXPECT_EQ(best.value().depth, 3);
+}
+
+// Against a count over every pair of tokens: two products of the forward, five of the backward.
+TEST(AttentionOperationsTest, CountsWhatIsBelowTheDiagonal) {
+  constexpr int64_t kTokens = 24, kLength = 6, kHeads = 3, kHeadDim = 10;
+  int64_t pairs = 0;
+  for (int64_t q = 0; q < kTokens; ++q) {
+    for (int64_t k = 0; k <= q; ++k) pairs += q / kLength == k / kLength;
+  }
+  const AttentionOperations found = attention_operations(kTokens, kLength, kHeads, kHeadDim);
+  EXPECT_EQ(found.forward, 2 * 2 * kHeads * kHeadDim * pairs);
+  EXPECT_EQ(found.backward, 5 * 2 * kHeads * kHeadDim * pairs);
+}
+
+TEST(TileProductsTest, DoWhatIsAskedOnEveryThread) {
+  ThreadPool pool(3);
+  auto products = TileProducts::make(40, &pool);
+  ASSERT_TRUE(products.ok()) << products.status().message();
+  constexpr int64_t kOperations = 30000000, kOfAPair = 2 * 2 * 64 * 128 * 40;
+  const Leg leg = products.value().run(kOperations);
+  EXPECT_GE(leg.bytes, kOperations);
+  EXPECT_LT(leg.bytes, kOperations + 3 * kOfAPair);
+  EXPECT_GT(leg.seconds, 0);
+}
+
+// A token visits every matrix but the embedding and the experts that are not its own once.
+TEST(StepProductsTest, MultiplyEveryActiveWeightByEveryToken) {
+  for (const StepShape& shape : kStepShapes) {
+    const auto config = ModelConfig::parse(shape.config, shape.name);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    const TensorTable table = TensorTable::make(config.value());
+    EXPECT_GT(table.total_parameters(), 200000000);
+    EXPECT_LT(table.total_parameters(), 300000000);
+    int64_t active = table.active_parameters(config.value());
+    for (const TensorSpec& tensor : table.tensors) {
+      const bool multiplied = tensor.role != TensorRole::kEmbedding && tensor.shape.size() > 1;
+      if (!multiplied) active -= tensor.num_elements();
+    }
+    constexpr int64_t kTokens = 8192, kLength = 2048;
+    int64_t multiplied = 0;
+    for (const LinearProduct& p : linear_products(config.value(), kTokens, kLength)) {
+      EXPECT_LE(p.rows, kLength);
+      multiplied += p.rows * p.in * p.out * p.count;
+    }
+    EXPECT_EQ(multiplied, kTokens * active) << shape.name;
+    const AttentionOperations attention = attention_operations(
+        kTokens, kLength, config.value().num_heads, config.value().head_dim);
+    EXPECT_EQ(step_operations(config.value(), kTokens, kLength),
+              6 * multiplied +
+                  config.value().num_layers * (attention.forward + attention.backward));
+  }
+}
+
+TEST(RandomWeightsTest, HaveEveryTensorsKindAndSpread) {
+  const auto config = ModelConfig::parse(tiny_config().dump(), "tiny");
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  const TensorTable table = TensorTable::make(config.value());
+  RandomWeights weights(config.value());
+  for (size_t r = 0; r < table.records.size(); ++r) {
+    const RecordSpec& record = table.records[r];
+    std::vector<float> values(static_cast<size_t>(record.num_elements), -7.0f);
+    ASSERT_TRUE(weights.read_record(static_cast<int64_t>(r), values.data()).ok());
+    for (int64_t t = record.first_tensor; t < record.first_tensor + record.num_tensors; ++t) {
+      const TensorSpec& tensor = table.tensors[static_cast<size_t>(t)];
+      const auto begin = values.begin() + tensor.offset, end = begin + tensor.num_elements();
+      if (tensor.init == TensorInit::kOnes) {
+        EXPECT_EQ(std::count(begin, end, 1.0f), end - begin) << tensor.name;
+        continue;
+      }
+      // Six standard deviations from 0, and not all alike.
+      EXPECT_LT(*std::max_element(begin, end), 0.12f) << tensor.name;
+      EXPECT_GT(*std::min_element(begin, end), -0.12f) << tensor.name;
+      EXPECT_LT(*std::min_element(begin, end), *std::max_element(begin, end)) << tensor.name;
+    }
+  }
 }
 
 class RoofTest : public ::testing::TestWithParam<const char*> {};

@@ -1,6 +1,7 @@
 #include "base/machine.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -121,6 +122,12 @@ int64_t mapped_file_bytes() {
     if (file) bytes += static_cast<int64_t>(end - begin);
   }
   return bytes;
+}
+
+int64_t resident_bytes() {
+  int64_t pages = 0, resident = 0;
+  std::istringstream(first_line("/proc/self/statm")) >> pages >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
 }
 
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted) {

@@ -41,7 +41,7 @@ CommandPtr add_export_command(CLI::App& root);
 CommandPtr add_data_command(CLI::App& root);  // inspect
 CommandPtr add_doctor_command(CLI::App& root);
 std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);   // ls, verify
-std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, copy, memory
+std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, memory, step, ...
 
 // `pagoda --version`: one line, or a JSON object.
 std::string version_text(bool json);

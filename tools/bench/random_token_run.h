@@ -2,9 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <random>
 #include <string>
 
+#include "bench/random_batch.h"
 #include "checkpoint/hf_folder.h"
 #include "train/step_runner.h"
 
@@ -32,9 +32,6 @@ HfFolder make_random_model(const std::string& directory, const RandomModel& mode
 // each page. eager: updates inside the backward.
 SessionOptions roomy_options(const std::string& directory, const std::string& file_name,
                              int64_t microbatches, int64_t microbatch_tokens, bool eager);
-
-// Few tokens are frequent, so that experts' loads differ; one document a microbatch.
-StepBatch random_batch(const Session& session, std::mt19937& random);
 
 // Of pages that lie in no cache, on one core: seconds of a byte, in the fastest quarter of trials.
 struct ByteCost {

@@ -1,0 +1,23 @@
+// Weights that cost nothing to make: as `pagoda init` draws them, but the same million values again
+// and again.
+#pragma once
+
+#include <vector>
+
+#include "train/weights.h"
+
+namespace pagoda {
+
+class RandomWeights final : public WeightSource {
+ public:
+  explicit RandomWeights(const ModelConfig& config);
+  const ModelConfig& config() const override { return config_; }
+  Status read_record(int64_t record, float* out) override;
+
+ private:
+  ModelConfig config_;
+  TensorTable table_;
+  std::vector<float> values_;
+};
+
+}  // namespace pagoda
