@@ -16,17 +16,6 @@ int64_t weights_bytes(const StateLayout& layout) {
   return align_up(layout.num_elements * 2, kIoAlign);
 }
 
-// Fills with bf16 noise between 2^-7 and 2^-6 in magnitude: no sum or square of it is denormal.
-void fill_values(bf16* values, int64_t count) {
-  constexpr int64_t kTile = 1 << 19;
-  std::vector<bf16> tile(kTile);
-  fill_noise(reinterpret_cast<std::byte*>(tile.data()), kTile * 2);
-  for (bf16& value : tile) value.bits = static_cast<uint16_t>((value.bits & 0x807fu) | 0x3c00u);
-  for (int64_t i = 0; i < count; i += kTile) {
-    std::memcpy(values + i, tile.data(), static_cast<size_t>(std::min(kTile, count - i)) * 2);
-  }
-}
-
 }  // namespace
 
 AdamRecords::AdamRecords(const StateLayout& layout, int64_t count, std::byte* memory)

@@ -1,7 +1,6 @@
 #include "bench/gemm_experts.h"
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 #include "base/bytes.h"
@@ -9,20 +8,6 @@
 #include "kernels/ops.h"
 
 namespace pagoda {
-namespace {
-
-// Noise between 2^-7 and 2^-6 in magnitude: no product or sum of it is subnormal or overflows.
-void fill_values(bf16* values, int64_t count) {
-  constexpr int64_t kTile = 1 << 19;
-  std::vector<bf16> tile(kTile);
-  fill_noise(reinterpret_cast<std::byte*>(tile.data()), kTile * 2);
-  for (bf16& value : tile) value.bits = static_cast<uint16_t>((value.bits & 0x807fu) | 0x3c00u);
-  for (int64_t i = 0; i < count; i += kTile) {
-    std::memcpy(values + i, tile.data(), static_cast<size_t>(std::min(kTile, count - i)) * 2);
-  }
-}
-
-}  // namespace
 
 Result<Experts> Experts::allocate(const ExpertShape& shape, int64_t bytes) {
   Experts e;
