@@ -14,7 +14,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-WARM_STEPS = 2  # pages arrive in the first; the first updates run in the second
+WARM_STEPS = 3  # pages arrive in the first, the first updates run in the second, and what comes of
+# both is known from the third on: from then on steps move as much as each other
 LAYERS = 4
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 REFUSED = {71, 72, 73}
