@@ -43,15 +43,16 @@ RunShape small_shape(int devices) {
 TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_expert) {
   TaskList tasks;
   const RunShape& shape = plan.shape();
+  const LayerRouting routing = spread(tokens_per_expert, shape.microbatches);
   for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, 1, false, tasks);
   plan.embed(StepPlan::kAll, tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     plan.forward_layer(l, StepPlan::kAll, tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens_per_expert, tasks);
+    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, routing, tasks);
   }
   plan.head(tasks);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
-    plan.backward_layer(l, tokens_per_expert, tasks);
+    plan.backward_layer(l, routing, tasks);
   }
   plan.embed_backward(tasks);
   return tasks;
@@ -134,10 +135,10 @@ TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {
 TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   const RunShape shape = small_shape(GetParam());
   const StepPlan plan(shape, PageTable(shape), {});
-  const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
+  const LayerRouting routing = spread({300, 0, 1, 256, 643}, shape.microbatches);
   int64_t next_row = 0;
   TaskList tasks;
-  plan.forward_experts(0, StepPlan::kAll, tokens, tasks);
+  plan.forward_experts(0, StepPlan::kAll, routing, tasks);
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kCombine) continue;
     EXPECT_EQ(task.first_row, next_row);
@@ -155,8 +156,9 @@ TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {
   const StepPlan plan(shape, PageTable(shape), {});
   const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
   TaskList forward, backward;
-  plan.forward_experts(0, StepPlan::kAll, tokens, forward);
-  plan.backward_layer(0, tokens, backward);
+  const LayerRouting routing = spread(tokens, shape.microbatches);
+  plan.forward_experts(0, StepPlan::kAll, routing, forward);
+  plan.backward_layer(0, routing, backward);
   for (const auto& [tasks, kind] : {std::pair{&forward, TaskKind::kExpert},
                                     {&backward, TaskKind::kExpertBackward}}) {
     std::vector<int64_t> rows(5, 0), computed(5, 0), finished(5, 0);
@@ -194,11 +196,13 @@ std::set<int64_t> experts_that_had_tokens(const RunShape& shape, const PageTable
   std::set<int64_t> records;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int32_t> taken(shape.devices, 0);
-    for (size_t e = 0; e < last[0][l].size(); ++e) {
+    if (!shape.is_moe[l]) continue;
+    const std::vector<int64_t> tokens = tokens_per_expert(layer_routing(last, l, StepPlan::kAll));
+    for (size_t e = 0; e < tokens.size(); ++e) {
       const int64_t record = shape.expert(l, static_cast<int64_t>(e));
       const int device = shape.records[record].device;
       const SlotClass& slots = classes[pages.pages[pages.weights(record)].slot_class];
-      if (last[0][l][e] == 0 || taken[device] == slots.device_slots[device] / 2) continue;
+      if (tokens[e] == 0 || taken[device] == slots.device_slots[device] / 2) continue;
       ++taken[device];
       records.insert(record);
     }

@@ -83,7 +83,7 @@ int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, 
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
   const PageTable::Class& info = pages.classes[c];
   if (info.is_exchange()) return info.num_pages;
-  if (info.kind == PageKind::kActivation) return device == 0 ? info.num_pages : 0;
+  if (info.is_of_device_0()) return device == 0 ? info.num_pages : 0;
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {
     if (page.slot_class == c) count += shape.records[page.record].device == device;
@@ -91,9 +91,10 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c,
   return count;
 }
 
+// In-layer buffers come first: one that has no room goes up for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
-  std::vector<SlotShare> dense, other;
+  std::vector<SlotShare> in_layer, dense, other;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     SlotShare share{&slots[c].device_slots[device], info.page_bytes,
@@ -106,8 +107,10 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
       share.most = std::max<int64_t>(share.most, *share.slots);
     }
     const bool stays = info.kind == PageKind::kWeights && !info.expert;
-    (stays ? dense : other).push_back(share);
+    std::vector<SlotShare>& rank = stays ? dense : other;
+    (info.kind == PageKind::kInLayer ? in_layer : rank).push_back(share);
   }
+  share_out(in_layer, left);
   share_out(dense, left);
   share_out(other, left);
 }

@@ -35,6 +35,10 @@ class OrderCheck {
     Phase phase;
     int64_t layer, first_row, rows;
     bool operator==(const Block&) const = default;
+    bool holds(const Task& part) const {
+      return phase == part.phase && layer == part.layer &&
+             first_row + part.block_row == part.first_row && part.block_row + part.rows <= rows;
+    }
   };
   struct Done {
     TaskKind kind;
@@ -50,6 +54,7 @@ class OrderCheck {
   bool begun_backward(const Task& task) const;
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
+  void check_dispatch(const Task& task, Rows& rows);
   void check_block(const Task& task);
   void check_gradient(const Task& task);
 

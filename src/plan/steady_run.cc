@@ -10,10 +10,12 @@ namespace pagoda {
 SteadyRun::SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast)
     : plan_(*plan),
       forecast_(forecast),
-      routing_(plan->shape().num_layers),
+      routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
       gradients_(plan->shape().records.size()) {
-  for (int64_t l = 0; l < plan->shape().num_layers; ++l) {
-    if (plan->shape().is_moe[l]) routing_[l].assign(plan->shape().num_experts, tokens_per_expert);
+  for (LayerRouting& layers : routing_) {
+    for (int64_t l = 0; l < plan->shape().num_layers; ++l) {
+      if (plan->shape().is_moe[l]) layers[l].assign(plan->shape().num_experts, tokens_per_expert);
+    }
   }
 }
 
@@ -25,7 +27,8 @@ void SteadyRun::Gradients::account(const TaskList& tasks) {
 }
 
 void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
-  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, routing_, share);
+  // Every microbatch loads the experts alike.
+  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, routing_.front(), share);
 }
 
 void SteadyRun::step(const Visit& visit) {
@@ -33,7 +36,9 @@ void SteadyRun::step(const Visit& visit) {
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
                         training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
   if (!pinned_.empty()) schedule.keep(pinned_);
-  const auto routing = [this](int64_t layer, int64_t) { return routing_[layer]; };
+  const auto routing = [this](int64_t layer, int64_t microbatch) {
+    return layer_routing(routing_, layer, microbatch);
+  };
   walk(schedule, routing, [&](const StepPiece& piece) {
     visit(piece);
     gradients_.account(piece.tasks);
@@ -58,11 +63,21 @@ namespace {
 
 constexpr int kStepsUntilSettled = 3;
 
-// Of one expert. Its blocks use the same pages, but for those that go between devices.
-int64_t even_tokens(const RunShape& shape) {
-  if (shape.devices == 1) return 1;
-  const int64_t microbatches = shape.options.microbatch_major ? 1 : shape.microbatches;
-  const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
+bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    const bool fits = classes[c].device_slots[0] >= info.num_pages;
+    if (info.kind == PageKind::kInLayer && !fits) return false;
+  }
+  return true;
+}
+
+// Of one expert and microbatch. Its blocks use the same pages, but for those that go between
+// devices and for in-layer buffers that come and go.
+int64_t even_tokens(const RunShape& shape, const PageTable& pages,
+                    const std::vector<SlotClass>& classes) {
+  if (shape.devices == 1 && in_layer_stays(pages, classes)) return 1;
+  const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
   return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
 }
 
@@ -82,7 +97,7 @@ struct SettledRun {
 SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
                        double pinned_share)
     : forecast(plan->shape(), plan->pages(), classes),
-      run(plan, even_tokens(plan->shape()), &forecast),
+      run(plan, even_tokens(plan->shape(), plan->pages(), classes), &forecast),
       replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
   step();
   run.pin(classes, pinned_share);

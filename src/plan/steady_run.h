@@ -16,8 +16,8 @@ class SteadyRun {
   using Visit = std::function<void(const StepPiece&)>;
 
   // Of a plan for training the steps, of any other the forward passes. Nothing is owned.
-  // tokens_per_expert: in each layer, of what the plan takes at a time; at least 1. `forecast`:
-  // nullptr: nothing is brought up on a guess.
+  // tokens_per_expert: in each layer, of each microbatch; at least 1. `forecast`: nullptr: nothing
+  // is brought up on a guess.
   SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast = nullptr);
 
   // From the next step on this share of each layer's experts stays on devices (plan/pinning.h).
@@ -46,7 +46,7 @@ class SteadyRun {
 
   const StepPlan& plan_;
   ExpertForecast* forecast_;
-  std::vector<std::vector<int64_t>> routing_;  // [layer][E]
+  Routing routing_;
   std::vector<PageId> pinned_;
   Gradients gradients_;
 };

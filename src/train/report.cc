@@ -66,10 +66,11 @@ int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOp
   // Padded, every expert may have to compute all tokens of the step.
   const int64_t rows = size.tokens() *
                        (plan.padded_experts ? config.num_experts : config.experts_per_token);
-  const int64_t blocks =
-      div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
-  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes +
-         config.num_layers * blocks * kForeseenBytes;
+  // Of each block's parts, the first counts as the block.
+  const int64_t parts = div_ceil(rows, kRowBlock) + config.num_experts * size.microbatches +
+                        4 * size.microbatches;
+  return size.tokens() * kTokenBytes * 4 + 2 * parts * kTasksPerBlock * kTaskBytes +
+         config.num_layers * parts * kForeseenBytes;
 }
 
 // An evaluation rounds its weights from an fp32 copy of one record at a time.
@@ -202,6 +203,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
+  lines.push_back(held_line("in-layer", held(pages, memory, PageKind::kInLayer)));
   if (options.size.training) lines.push_back(workspace_line(config, options, memory));
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
   const std::string moved = step_line(options, traffic.step);
