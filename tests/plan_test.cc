@@ -148,6 +148,45 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   EXPECT_EQ(next_row, 1200);
 }
 
+// The forward gives up a microbatch's normed rows with the last task that reads them, and its sum
+// with the residual; the backward has the gradient of the residual stream from head to embedding.
+TEST_P(Plans, InLayerBuffersLiveAsLongAsTheyAreRead) {
+  const RunShape shape = small_shape(GetParam());
+  const PageTable pages(shape);
+  const StepPlan plan(shape, pages, {});
+  std::map<PageId, bool> lives;
+  std::map<PageId, int> ended;
+  for (const Task& task : step(plan, {300, 0, 1, 256, 643})) {
+    for (const PageUse& use : task.used()) {
+      if (pages.classes[pages.pages[use.page].slot_class].kind != PageKind::kInLayer) continue;
+      EXPECT_EQ(lives[use.page], use.access != Access::kCreate) << "page " << use.page;
+      lives[use.page] = !use.last;
+      ended[use.page] += use.last;
+    }
+  }
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    // Two layers with experts, forward and backward.
+    EXPECT_EQ(ended[pages.normed(b)], 4);
+    EXPECT_EQ(ended[pages.sum(b)], 4);
+    EXPECT_EQ(ended[pages.dresidual(b)], 1);
+  }
+  for (const auto& [page, alive] : lives) EXPECT_FALSE(alive) << "page " << page;
+}
+
+// More microbatches in a step need no more room for pages.
+TEST_P(Plans, MinimumDoesNotGrowWithTheStep) {
+  RunShape shape = small_shape(GetParam());
+  const MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
+  std::optional<int64_t> few;
+  for (int64_t microbatches : {4, 8, 64}) {
+    shape.microbatches = microbatches;
+    auto memory = plan_memory(shape, PageTable(shape), true, budget, kHeaderBytes);
+    ASSERT_TRUE(memory.ok());
+    if (!few) few = memory->min_device_bytes;
+    EXPECT_EQ(memory->min_device_bytes, *few) << microbatches << " microbatches";
+  }
+}
+
 // What is beyond an expert's own rows is computed, and no more: it is not handed out twice, and an
 // expert without tokens makes no gradient.
 TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {

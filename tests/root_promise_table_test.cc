@@ -2,7 +2,8 @@
 // page slots, pins, interruptions and every option of the plan, in combinations. Each row is a run
 // whose SHA-256 over losses, weights and optimizer state must be that of a run with room for
 // everything, and which must have paged: fetched, evicted, written back. A second table has so many
-// experts that the plan keeps some of their pages in the host.
+// experts that the plan keeps some of their pages in the host, a third so many microbatches that
+// their in-layer buffers page too.
 // (tests/root_promise_test.cc varies one thing at a time, and further.)
 #include <gtest/gtest.h>
 
@@ -104,8 +105,7 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
-std::string hash_with_room(const char* model_config) {
-  TinyRun run(DType::kBF16, model_config);
+std::string hash_with_room(TinyRun& run) {
   run.config().train.steps = run.config().train.save_steps = kSteps;
   SimStorage storage(99);
   const Outcome outcome = run_to_end(run.config(), &storage);
@@ -128,7 +128,7 @@ class RootPromiseTable : public testing::TestWithParam<Row> {};
 TEST_P(RootPromiseTable, OneHash) {
   const Row& row = GetParam();
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
-  static const std::string resident = hash_with_room(kTinyConfig);
+  static const std::string resident = hash_with_room(*std::make_unique<TinyRun>());
   TinyRun run;
   configure(row, run);
   expect_hash(row, run, resident);
@@ -159,16 +159,24 @@ const KeptRow kKeptRows[] = {
     {PageKind::kGradient, {.what = "gradients", .more_host = 6000, .seed = 24}},
 };
 
-// Pages of that kind which the plan keeps in the host (SlotClass::host_kept).
-int32_t kept_in_host(const RunConfig& config, PageKind kind) {
+struct Planned {
+  MemoryPlan memory;
+  PageTable pages;
+};
+
+Planned plan_of(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
   const SessionOptions options = session_options(config);
-  const MemoryPlan memory = Session::plan(folder.config(), options).take();
-  const PageTable pages(
-      make_run_shape(folder.config(), TensorTable::make(folder.config()), options));
+  return {Session::plan(folder.config(), options).take(),
+          PageTable(make_run_shape(folder.config(), TensorTable::make(folder.config()), options))};
+}
+
+// Pages of that kind which the plan keeps in the host (SlotClass::host_kept).
+int32_t kept_in_host(const RunConfig& config, PageKind kind) {
+  const Planned plan = plan_of(config);
   int32_t kept = 0;
-  for (size_t c = 0; c < memory.classes.size(); ++c) {
-    if (pages.classes[c].kind == kind) kept += memory.classes[c].host_kept;
+  for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
+    if (plan.pages.classes[c].kind == kind) kept += plan.memory.classes[c].host_kept;
   }
   return kept;
 }
@@ -178,7 +186,8 @@ class RootPromiseKept : public testing::TestWithParam<KeptRow> {};
 TEST_P(RootPromiseKept, OneHash) {
   const Row& row = GetParam().row;
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
-  static const std::string resident = hash_with_room(kManyExperts);
+  static const std::string resident =
+      hash_with_room(*std::make_unique<TinyRun>(DType::kBF16, kManyExperts));
   TinyRun run(DType::kBF16, kManyExperts);
   configure(row, run);
   ASSERT_GE(kept_in_host(run.config(), GetParam().kind), 10);
@@ -186,6 +195,49 @@ TEST_P(RootPromiseKept, OneHash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(kKeptRows));
+
+// Eight microbatches a step.
+std::unique_ptr<TinyRun> small_microbatches() {
+  auto run = std::make_unique<TinyRun>();
+  run->config().data.sequence_len = run->config().train.micro_batch_tokens = 16;
+  return run;
+}
+
+const Row kInLayerRows[] = {
+    {.what = "smallest budgets"},
+    {.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true},
+    {.what = "some in the host", .more_host = 200, .drive = Drive::kUring},
+    {.what = "two devices", .seed = 26, .devices = 2},
+    {.what = "microbatch-major", .drive = Drive::kThreads, .plan = kByMicrobatch},
+    {.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll},
+};
+
+class RootPromiseInLayer : public testing::TestWithParam<Row> {};
+
+TEST_P(RootPromiseInLayer, OneHash) {
+  const Row& row = GetParam();
+  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  static const std::string resident = hash_with_room(*small_microbatches());
+  const std::unique_ptr<TinyRun> made = small_microbatches();
+  TinyRun& run = *made;
+  configure(row, run);
+  const Planned plan = plan_of(run.config());
+  int64_t beyond_device = 0, beyond_host = 0;  // pages without room there
+  for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
+    const PageTable::Class& info = plan.pages.classes[c];
+    if (info.kind != PageKind::kInLayer) continue;
+    const SlotClass& slots = plan.memory.classes[c];
+    beyond_device += info.num_pages - slots.device_slots[0];
+    beyond_host += info.num_pages - slots.device_slots[0] - slots.host_slots;
+  }
+  EXPECT_GT(beyond_device, 0);
+  if (row.more_device + row.more_host == 0) {
+    EXPECT_GT(beyond_host, 0);
+  }
+  expect_hash(row, run, resident);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kInLayerRows));
 
 }  // namespace
 }  // namespace pagoda

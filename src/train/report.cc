@@ -31,6 +31,15 @@ std::string held_line(const char* what, const Held& h) {
               format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
 }
 
+std::string in_layer_line(const Held& h) {
+  const bool thrashes = h.device < h.all;
+  return held_line("in-layer", h) +
+         (thrashes
+              ? "; they move for one expert after the other: a higher memory.device or a lower "
+                "train.tokens_per_step is faster"
+              : "");
+}
+
 // A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
 constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
 constexpr int64_t kTensorBytes =
@@ -203,7 +212,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
-  lines.push_back(held_line("in-layer", held(pages, memory, PageKind::kInLayer)));
+  lines.push_back(in_layer_line(held(pages, memory, PageKind::kInLayer)));
   if (options.size.training) lines.push_back(workspace_line(config, options, memory));
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
   const std::string moved = step_line(options, traffic.step);
