@@ -222,7 +222,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
         // The room that one microbatch would leave is not the same; it is made equal.
         for (int d = 0; d < shape.devices; ++d) {
           classes[c].device_slots[d] =
-              info.is_of_device_0() ? static_cast<int32_t>(info.num_pages) : 2;
+              info.only_device_0() ? static_cast<int32_t>(info.num_pages) : 2;
         }
         classes[c].host_slots = 3;
         if (info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound) {

@@ -113,6 +113,12 @@ TEST(Report, TellsWhenInLayerBuffersMove) {
   run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 300 * kKiB);
   const Printed roomy(run.config());
   EXPECT_TRUE(roomy.line("  in-layer").ends_with("in host memory")) << roomy.line("  in-layer");
+  // At the tokens it names they still stay.
+  run.config().train.tokens_per_step =
+      static_cast<int64_t>(roomy.number("  workspace", "[0-9], for "));
+  ASSERT_GT(run.config().train.tokens_per_step, 128);
+  const Printed full(run.config());
+  EXPECT_TRUE(full.line("  in-layer").ends_with("in host memory")) << full.line("  in-layer");
 }
 
 // Per step, checkpoint and run, and the rating's steps: by hand from what is predicted.

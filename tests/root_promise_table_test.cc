@@ -7,6 +7,7 @@
 // (tests/root_promise_test.cc varies one thing at a time, and further.)
 #include <gtest/gtest.h>
 
+#include "model/json.h"
 #include "offload/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 
@@ -196,45 +197,72 @@ TEST_P(RootPromiseKept, OneHash) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(kKeptRows));
 
-// Eight microbatches a step.
-std::unique_ptr<TinyRun> small_microbatches() {
-  auto run = std::make_unique<TinyRun>();
+// The tiny model with some keys changed.
+std::string tiny_with(const char* changes) {
+  Json config = Json::parse(kTinyConfig);
+  config.merge_patch(Json::parse(changes));
+  return config.dump();
+}
+
+struct InLayerRow {
+  Row row;
+  const char* changes = "{}";  // of the model
+  DType dtype = DType::kBF16;
+};
+
+constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2})";
+constexpr const char* kTied = R"({"tie_word_embeddings": true})";
+
+const InLayerRow kInLayerRows[] = {
+    {{.what = "smallest budgets"}},
+    {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
+    {{.what = "some in the host", .more_host = 200, .drive = Drive::kUring}},
+    {{.what = "two devices", .seed = 26, .devices = 2}},
+    {{.what = "microbatch-major", .drive = Drive::kThreads, .plan = kByMicrobatch}},
+    {{.what = "padded experts", .seed = 28, .plan = kPadded}},
+    {{.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll}},
+    {{.what = "a shared expert, dense layers", .seed = 29, .resumed = true}, kShared},
+    {{.what = "tied embeddings", .seed = 30}, kTied},
+    {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
+};
+
+// Eight microbatches a step, and losses of held-out rows between steps.
+std::unique_ptr<TinyRun> small_microbatches(const InLayerRow& row) {
+  auto run = std::make_unique<TinyRun>(row.dtype, tiny_with(row.changes).c_str());
   run->config().data.sequence_len = run->config().train.micro_batch_tokens = 16;
+  run->config().train.eval_steps = kSteps / 2;
   return run;
 }
 
-const Row kInLayerRows[] = {
-    {.what = "smallest budgets"},
-    {.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true},
-    {.what = "some in the host", .more_host = 200, .drive = Drive::kUring},
-    {.what = "two devices", .seed = 26, .devices = 2},
-    {.what = "microbatch-major", .drive = Drive::kThreads, .plan = kByMicrobatch},
-    {.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll},
-};
-
-class RootPromiseInLayer : public testing::TestWithParam<Row> {};
-
-TEST_P(RootPromiseInLayer, OneHash) {
-  const Row& row = GetParam();
-  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
-  static const std::string resident = hash_with_room(*small_microbatches());
-  const std::unique_ptr<TinyRun> made = small_microbatches();
-  TinyRun& run = *made;
-  configure(row, run);
-  const Planned plan = plan_of(run.config());
-  int64_t beyond_device = 0, beyond_host = 0;  // pages without room there
+// Pages of in-layer buffers that have no room on the device, or there and in the host.
+std::pair<int64_t, int64_t> in_layer_beyond(const RunConfig& config) {
+  const Planned plan = plan_of(config);
+  int64_t device = 0, host = 0;
   for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
     const PageTable::Class& info = plan.pages.classes[c];
     if (info.kind != PageKind::kInLayer) continue;
     const SlotClass& slots = plan.memory.classes[c];
-    beyond_device += info.num_pages - slots.device_slots[0];
-    beyond_host += info.num_pages - slots.device_slots[0] - slots.host_slots;
+    device += info.num_pages - slots.device_slots[0];
+    host += info.num_pages - slots.device_slots[0] - slots.host_slots;
   }
+  return {device, host};
+}
+
+class RootPromiseInLayer : public testing::TestWithParam<InLayerRow> {};
+
+TEST_P(RootPromiseInLayer, OneHash) {
+  const Row& row = GetParam().row;
+  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  const std::string resident = hash_with_room(*small_microbatches(GetParam()));
+  const std::unique_ptr<TinyRun> run = small_microbatches(GetParam());
+  configure(row, *run);
+  const auto [beyond_device, beyond_host] = in_layer_beyond(run->config());
   EXPECT_GT(beyond_device, 0);
   if (row.more_device + row.more_host == 0) {
     EXPECT_GT(beyond_host, 0);
   }
-  expect_hash(row, run, resident);
+  expect_hash(row, *run, resident);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kInLayerRows));

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <random>
+
 #include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
 #include "tests/testing/random_plan.h"
@@ -118,6 +121,25 @@ int64_t in_layer_bytes(const PageTable& pages) {
     if (c.kind == PageKind::kInLayer) bytes += c.total_bytes();
   }
   return bytes;
+}
+
+// Planning runs through as many experts' tasks whatever the number of microbatches.
+TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
+  std::mt19937 random(1);
+  RunShape shape = random_shape(random, 1);
+  std::optional<int64_t> of_one;
+  for (int64_t microbatches : {1, 16}) {
+    shape.microbatches = microbatches;
+    const StepPlan plan(shape, PageTable(shape), {});
+    int64_t tasks = 0;
+    SteadyRun run(&plan, SteadyRun::Tokens::kOne);
+    run.step([&](const StepPiece& piece) {
+      for (const Task& task : piece.tasks) tasks += task.expert >= 0;
+    });
+    if (!of_one) of_one = tasks;
+    EXPECT_EQ(tasks, *of_one);
+    EXPECT_GT(tasks, 0);
+  }
 }
 
 // The same with every switch of the plan, against the run's plan.

@@ -271,6 +271,18 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
     const size_t b = find(steps, of_kind(TaskKind::kCombine), 1);
     std::swap(steps[1][a], steps[1][b]);
   });
+  for (TaskKind kind : {TaskKind::kDispatch, TaskKind::kCombineBackward}) {
+    expect_broken(PlanRule::kInputs, "rows of another microbatch", [&](Steps& steps) {
+      Task& t = steps[1][find(steps, of_kind(kind))].task;
+      t.microbatch = 1 - t.microbatch;
+    });
+    expect_broken(PlanRule::kInputs, "rows beyond their block", [&](Steps& steps) {
+      ++steps[1][find(steps, of_kind(kind))].task.rows;
+    });
+    expect_broken(PlanRule::kInputs, "rows not where they lie in their block", [&](Steps& steps) {
+      ++steps[1][find(steps, of_kind(kind))].task.block_row;
+    });
+  }
   for (Move::Kind kind : {Move::Kind::kFetch, Move::Kind::kUpload}) {
     expect_broken(PlanRule::kInputs, "a page does not come", [&](Steps& steps) {
       std::erase_if(steps[1][find(steps, with_move(kind))].moves,

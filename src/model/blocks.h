@@ -23,10 +23,9 @@ struct LayerOffsets {
   int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
-// Rows of an expert's block: [first, first + count) of the re-index vector, which are [at, at +
-// count) of the block. What pads them is zero, is computed with them and is not combined: at +
-// count
-// + padding <= kRowBlock.
+// Rows of an expert's block: `count` of the re-index vector from `first` on, which lie in the block
+// from `at` on. What pads them is zero, is computed with them and is not combined. at + count +
+// padding <= kRowBlock.
 struct BlockRows {
   int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
@@ -82,7 +81,8 @@ class Blocks {
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
                           void* dresidual, const StepSpace& w, Stream& s) const;
 
-  // Microbatch b's rows of a block. Layout of inbound and outbound as in plan/pages.h.
+  // Microbatch b's rows of a block (-1: it has none but padding). Layout of inbound and outbound as
+  // in plan/pages.h.
   void dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
                 const StepSpace& w, Stream& s) const;
   void expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,

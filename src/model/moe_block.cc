@@ -1,5 +1,7 @@
 #include "model/blocks.h"
 
+#include <algorithm>
+
 namespace pagoda {
 
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
@@ -104,7 +106,9 @@ void Blocks::dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inboun
   const int64_t d = c_.hidden_size;
   gather_padded(dt_, in.normed, w.rows, rows, d, inbound, s);
   if (!backward) return;
-  const float* weights = w.weights + b * size_.microbatch_tokens * c_.experts_per_token;
+  const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
+                               c_.experts_per_token;
+  const float* weights = w.weights + first_choice;
   gather_padded(dt_, in.dresidual, w.rows, rows, d, at(inbound, inbound_gradient(d)), s);
   gather_padded(DType::kF32, weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
 }

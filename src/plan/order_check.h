@@ -32,8 +32,8 @@ class OrderCheck {
   };
   // Rows that an exchange page holds.
   struct Block {
-    Phase phase;
-    int64_t layer, first_row, rows;
+    Phase phase = Phase::kForward;
+    int64_t layer = -1, first_row = 0, rows = 0;
     bool operator==(const Block&) const = default;
     bool holds(const Task& part) const {
       return phase == part.phase && layer == part.layer &&

@@ -57,7 +57,7 @@ struct PageTable {
     int64_t num_pages = 0;
     bool expert = false;  // pages of experts, as against dense records
     int64_t total_bytes() const { return page_bytes * num_pages; }
-    bool is_of_device_0() const {
+    bool only_device_0() const {
       return kind == PageKind::kActivation || kind == PageKind::kInLayer;
     }
     bool is_exchange() const { return kind == PageKind::kInbound || kind == PageKind::kOutbound; }

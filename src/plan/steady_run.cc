@@ -7,14 +7,29 @@
 
 namespace pagoda {
 
-SteadyRun::SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast)
+namespace {
+
+int64_t even_tokens(const RunShape& shape) {
+  const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+}
+
+}  // namespace
+
+SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast)
     : plan_(*plan),
       forecast_(forecast),
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
       gradients_(plan->shape().records.size()) {
-  for (LayerRouting& layers : routing_) {
-    for (int64_t l = 0; l < plan->shape().num_layers; ++l) {
-      if (plan->shape().is_moe[l]) layers[l].assign(plan->shape().num_experts, tokens_per_expert);
+  const RunShape& shape = plan->shape();
+  const bool by_turns = tokens == Tokens::kOne && !shape.options.microbatch_major;
+  const int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
+      for (int64_t e = 0; e < shape.num_experts; ++e) {
+        const bool chosen = !by_turns || e % shape.microbatches == b;
+        routing_[b][l].push_back(chosen ? count : 0);
+      }
     }
   }
 }
@@ -27,8 +42,12 @@ void SteadyRun::Gradients::account(const TaskList& tasks) {
 }
 
 void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
-  // Every microbatch loads the experts alike.
-  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, routing_.front(), share);
+  // Every expert is loaded alike.
+  std::vector<std::vector<int64_t>> loads(plan_.shape().num_layers);
+  for (int64_t l = 0; l < plan_.shape().num_layers; ++l) {
+    loads[l] = tokens_per_expert(layer_routing(routing_, l, StepPlan::kAll));
+  }
+  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, loads, share);
 }
 
 void SteadyRun::step(const Visit& visit) {
@@ -59,10 +78,6 @@ void SteadyRun::update(StepPiece piece, const Visit& visit) {
   gradients_.account(piece.tasks);
 }
 
-namespace {
-
-constexpr int kStepsUntilSettled = 3;
-
 bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
   for (size_t c = 0; c < classes.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
@@ -72,13 +87,15 @@ bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classe
   return true;
 }
 
-// Of one expert and microbatch. Its blocks use the same pages, but for those that go between
-// devices and for in-layer buffers that come and go.
-int64_t even_tokens(const RunShape& shape, const PageTable& pages,
-                    const std::vector<SlotClass>& classes) {
-  if (shape.devices == 1 && in_layer_stays(pages, classes)) return 1;
-  const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
-  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+namespace {
+
+constexpr int kStepsUntilSettled = 3;
+
+// Blocks of an expert use the same pages, but for those that go between devices and for in-layer
+// buffers that move.
+SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  const bool one = plan.shape().devices == 1 && in_layer_stays(plan.pages(), classes);
+  return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
 }
 
 // A steady run whose pages have found their places.
@@ -97,7 +114,7 @@ struct SettledRun {
 SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
                        double pinned_share)
     : forecast(plan->shape(), plan->pages(), classes),
-      run(plan, even_tokens(plan->shape(), plan->pages(), classes), &forecast),
+      run(plan, tokens_that_matter(*plan, classes), &forecast),
       replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
   step();
   run.pin(classes, pinned_share);

@@ -249,31 +249,32 @@ void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
                               TaskList& tasks) const {
   const int64_t record = shape_.layer_record[layer];
   const bool moe = shape_.is_moe[layer];
-  // `saved`: what the forward kept, of microbatch 0.
-  const auto per_microbatch = [&](TaskKind kind, PageId saved, bool last_use, Access residual) {
-    for (int64_t b = 0; b < shape_.microbatches; ++b) {
-      Task t = task(kind, Phase::kBackward, layer, b);
-      t.use(pages_.weights(record), kDevice0, Access::kRead);
-      t.use(saved + static_cast<PageId>(b), kDevice0, Access::kRead, last_use);
-      t.use(pages_.dresidual(b), kDevice0, residual);
-      const bool replay = kind == TaskKind::kRouteReplay;
-      if (replay || kind == TaskKind::kRouteBackward) {
-        const Access access = replay ? Access::kCreate : Access::kRead;
-        t.use(pages_.normed(b), kDevice0, access, !replay);
-        t.use(pages_.sum(b), kDevice0, access, !replay);
-      }
-      tasks.push_back(t);
+  // `saved`: what the forward kept.
+  const auto backward = [&](TaskKind kind, int64_t b, PageId saved, bool last_use) {
+    const bool replay = kind == TaskKind::kRouteReplay;
+    Task t = task(kind, Phase::kBackward, layer, b);
+    t.use(pages_.weights(record), kDevice0, Access::kRead);
+    t.use(saved, kDevice0, Access::kRead, last_use);
+    t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
+    if (replay || kind == TaskKind::kRouteBackward) {
+      const Access access = replay ? Access::kCreate : Access::kRead;
+      t.use(pages_.normed(b), kDevice0, access, !replay);
+      t.use(pages_.sum(b), kDevice0, access, !replay);
     }
+    tasks.push_back(t);
   };
-  const PageId middle = pages_.middle(layer, 0), input = pages_.layer_input(layer, 0);
+  for (int64_t b = 0; b < shape_.microbatches && moe; ++b) {
+    backward(TaskKind::kRouteReplay, b, pages_.middle(layer, b), false);
+  }
   if (moe) {
-    per_microbatch(TaskKind::kRouteReplay, middle, false, Access::kRead);
     tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
     expert_tasks(layer, kAll, routing, Phase::kBackward, tasks);
   }
-  per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, middle, true,
-                 Access::kWrite);
-  per_microbatch(TaskKind::kAttentionBackward, input, true, Access::kWrite);
+  const TaskKind above = moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    backward(above, b, pages_.middle(layer, b), true);
+    backward(TaskKind::kAttentionBackward, b, pages_.layer_input(layer, b), true);
+  }
   gradient(record, tasks);
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "offload/residency.h"
 
 namespace pagoda {
@@ -19,7 +20,7 @@ enum class TaskKind : uint8_t {
   kAttention,          // layer_input -> middle
   kCachedAttention,    // likewise, over the cached keys of the tokens before
   kRoute,              // middle -> normed rows, chosen experts
-  kIndex,              // chosen experts of the whole step -> rows of each expert
+  kIndex,              // chosen experts of all microbatches, or of one -> rows of each expert
   kDispatch,           // one microbatch's rows of an expert's block -> inbound
   kExpert,             // inbound -> outbound
   kCombine,            // outbound -> one microbatch's sum over experts
@@ -64,6 +65,7 @@ struct Task {
 
   std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
   void use(PageId page, Place place, Access access, bool last_use = false) {
+    CHECK(num_uses < uses.size(), "a task of kind %d uses too many pages", static_cast<int>(kind));
     uses[num_uses++] = {page, place, access, last_use};
   }
 };

@@ -107,7 +107,7 @@ void Executor::begin_pass(const GenerationPass& pass) {
 }
 
 void Executor::set_routing(int64_t layer, const LayerRouting& routing) {
-  LayerRouting& first = first_row_[layer];
+  std::vector<std::vector<int64_t>>& first = first_row_[layer];
   first = routing;
   int64_t row = 0;
   for (size_t e = 0; e < routing.front().size(); ++e) {
@@ -116,6 +116,7 @@ void Executor::set_routing(int64_t layer, const LayerRouting& routing) {
       row += routing[b][e];
     }
   }
+  CHECK(row <= tokens_ * setup_.config.experts_per_token, "routing of %lld rows", (long long)row);
 }
 
 Stream& Executor::stream_of(const Task& task) {
@@ -182,7 +183,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kCachedAttention:
       return blocks_.cached_attention(l, page(0), page(1), page(2), step_, s);
     case TaskKind::kRoute:
-      return enqueue_route(task, lease, choices(1), s);
+      return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
     case TaskKind::kDispatch: return blocks_.dispatch(rows, b, in, page(0), false, step_, s);
     case TaskKind::kExpert: return blocks_.expert(page(0), page(1), rows, page(2), expert, s);
@@ -243,7 +244,7 @@ InLayer Executor::in_layer(const Task& task, const Lease& lease) const {
 void Executor::enqueue_index(const Task& task, Stream& s) {
   const int64_t k = setup_.config.experts_per_token;
   const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
-  const LayerRouting& first = first_row_[task.layer];
+  const std::vector<std::vector<int64_t>>& first = first_row_[task.layer];
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = std::max<int64_t>(task.microbatch, 0) + static_cast<int64_t>(i);
     cpu_ops().index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
@@ -251,10 +252,10 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   }
 }
 
-void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {
+void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices,
+                             const InLayer& in, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
-  const InLayer in = in_layer(task, lease);
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
   blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step_, s);
   blocks_.begin_sum(l, lease.data(0), in, step_, s);

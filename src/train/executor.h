@@ -83,7 +83,7 @@ class Executor {
   // Likewise the input of a pass of generation, whose tasks follow.
   void begin_pass(const GenerationPass& pass);
   // Tokens per expert of a layer, needed by its next kIndex task: of that task's microbatch, or of
-  // all. REQUIRES: device 0 is done with the kIndex tasks before.
+  // all.
   void set_routing(int64_t layer, const LayerRouting& routing);
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
@@ -124,7 +124,8 @@ class Executor {
  private:
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
-  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s);
+  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const InLayer& in,
+                     Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
@@ -146,7 +147,7 @@ class Executor {
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   TaskTimes* times_ = nullptr;
   // [layer][microbatch][E]: where an expert's rows of the microbatch begin in the re-index vector.
-  std::vector<LayerRouting> first_row_;
+  std::vector<std::vector<std::vector<int64_t>>> first_row_;
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;
