@@ -149,9 +149,9 @@ class Ops {
 
   // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
   // order within an expert; choices of -1 are left out. rows[first[e] + i] is the token and
-  // choices[first[e] + i] the position t*k + j in `experts` of e's i-th row. first (E + 1) is the
-  // prefix sum of the counts, in host memory, copied at the call.   experts (T, k), rows, choices
-  // (T*k)
+  // choices[first[e] + i] the position t*k + j in `experts` of e's i-th row. first (E) is in host
+  // memory, copied at the call; with room left between experts, several calls fill one vector.
+  // experts (T, k), rows, choices (at least the T*k choices made)
   virtual void index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
                           const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) = 0;
 

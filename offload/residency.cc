@@ -49,6 +49,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
     : devices_(devices),
       classes_(std::move(classes)),
       page_class_(std::move(page_class)),
+      class_pages_(classes_.size(), 0),
       where_(page_class_.size() * (devices + 1), kNoSlot),
       on_disk_(page_class_.size(), 0),
       kept_(page_class_.size(), 0),
@@ -71,13 +72,13 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
     }
     sets_.push_back(std::move(places));
   }
-  std::vector<int64_t> pages(classes_.size(), 0);
   for (uint16_t c : page_class_) {
     CHECK(c < classes_.size());
-    ++pages[c];
+    ++class_pages_[c];
   }
   for (size_t c = 0; c < classes_.size(); ++c) {
-    passes_host_.push_back(pages[c] > classes_[c].host_slots && classes_[c].host_slots >= 2);
+    const auto pages = static_cast<int64_t>(class_pages_[c]);
+    passes_host_.push_back(pages > classes_[c].host_slots && classes_[c].host_slots >= 2);
     const SlotClass& slots = classes_[c];
     CHECK(slots.host_kept <= slots.host_slots, "class %zu keeps %d pages in %d slots", c,
           slots.host_kept, slots.host_slots);
@@ -85,8 +86,9 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
   std::vector<int64_t> nth(classes_.size(), 0);
   for (size_t page = 0; page < page_class_.size(); ++page) {
     const uint16_t c = page_class_[page];
-    const int64_t before = nth[c]++ * classes_[c].host_kept / pages[c];
-    kept_in_host_[page] = nth[c] * classes_[c].host_kept / pages[c] > before;
+    const auto pages = static_cast<int64_t>(class_pages_[c]);
+    const int64_t before = nth[c]++ * classes_[c].host_kept / pages;
+    kept_in_host_[page] = nth[c] * classes_[c].host_kept / pages > before;
   }
 }
 
@@ -145,9 +147,11 @@ bool Residency::is_latest(PageId page, int place) const {
 }
 
 // The cycle has come to a use, or to what an upload asks of the host. `again`: the one before of
-// the class at the place was of the same page.
+// the class at the place was of the same page. Where every page of a class has a slot nothing is
+// evicted, so nothing need be known.
 void Residency::go_round(PageId page, int place, Access access, bool again) {
-  if (!cycles_ || (again && access == Access::kRead)) return;
+  if (!cycles_ || (again && access != Access::kCreate)) return;
+  if (set(page, place).slots.size() >= class_pages_[page_class_[page]]) return;
   expected_.pass(page, place, access);
   cycle_.push_back({static_cast<int64_t>(cycle_.size()), page, place, access});
 }

@@ -199,6 +199,7 @@ class Residency {
   int devices_;
   std::vector<SlotClass> classes_;
   std::vector<uint16_t> page_class_;
+  std::vector<size_t> class_pages_;  // [class] how many there are
   std::vector<std::vector<SlotSet>> sets_;  // [class][place]; places: devices, then host
   // [class] 1: its pages pass through the host: there are more than slots, and two slots at least,
   // so that one page goes up while another comes down.

@@ -60,8 +60,7 @@ struct Case {
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, shape.row_block + 1);
     }
-    const bool one_by_one = shape.options.microbatch_major && shape.microbatches > 1;
-    const Routing turns(static_cast<size_t>(one_by_one ? shape.microbatches : 1), routing);
+    const Routing turns(static_cast<size_t>(shape.microbatches), routing);
     std::vector<int64_t> bytes;
     for (int step = 0; step < kUntilSettled + kSteps; ++step) {
       if (step <= kUntilSettled) bytes.assign(slots.size(), 0);

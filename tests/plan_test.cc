@@ -43,15 +43,16 @@ RunShape small_shape(int devices) {
 TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_expert) {
   TaskList tasks;
   const RunShape& shape = plan.shape();
+  const LayerRouting routing = spread(tokens_per_expert, shape.microbatches);
   for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, 1, false, tasks);
   plan.embed(StepPlan::kAll, tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     plan.forward_layer(l, StepPlan::kAll, tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens_per_expert, tasks);
+    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, routing, tasks);
   }
   plan.head(tasks);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
-    plan.backward_layer(l, tokens_per_expert, tasks);
+    plan.backward_layer(l, routing, tasks);
   }
   plan.embed_backward(tasks);
   return tasks;
@@ -134,10 +135,10 @@ TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {
 TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   const RunShape shape = small_shape(GetParam());
   const StepPlan plan(shape, PageTable(shape), {});
-  const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
+  const LayerRouting routing = spread({300, 0, 1, 256, 643}, shape.microbatches);
   int64_t next_row = 0;
   TaskList tasks;
-  plan.forward_experts(0, StepPlan::kAll, tokens, tasks);
+  plan.forward_experts(0, StepPlan::kAll, routing, tasks);
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kCombine) continue;
     EXPECT_EQ(task.first_row, next_row);
@@ -145,6 +146,45 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
     next_row += task.rows;
   }
   EXPECT_EQ(next_row, 1200);
+}
+
+// The forward gives up a microbatch's normed rows with the last task that reads them, and its sum
+// with the residual; the backward has the gradient of the residual stream from head to embedding.
+TEST_P(Plans, InLayerBuffersLiveAsLongAsTheyAreRead) {
+  const RunShape shape = small_shape(GetParam());
+  const PageTable pages(shape);
+  const StepPlan plan(shape, pages, {});
+  std::map<PageId, bool> lives;
+  std::map<PageId, int> ended;
+  for (const Task& task : step(plan, {300, 0, 1, 256, 643})) {
+    for (const PageUse& use : task.used()) {
+      if (pages.classes[pages.pages[use.page].slot_class].kind != PageKind::kInLayer) continue;
+      EXPECT_EQ(lives[use.page], use.access != Access::kCreate) << "page " << use.page;
+      lives[use.page] = !use.last;
+      ended[use.page] += use.last;
+    }
+  }
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    // Two layers with experts, forward and backward.
+    EXPECT_EQ(ended[pages.normed(b)], 4);
+    EXPECT_EQ(ended[pages.sum(b)], 4);
+    EXPECT_EQ(ended[pages.dresidual(b)], 1);
+  }
+  for (const auto& [page, alive] : lives) EXPECT_FALSE(alive) << "page " << page;
+}
+
+// More microbatches in a step need no more room for pages.
+TEST_P(Plans, MinimumDoesNotGrowWithTheStep) {
+  RunShape shape = small_shape(GetParam());
+  const MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
+  std::optional<int64_t> few;
+  for (int64_t microbatches : {4, 8, 64}) {
+    shape.microbatches = microbatches;
+    auto memory = plan_memory(shape, PageTable(shape), true, budget, kHeaderBytes);
+    ASSERT_TRUE(memory.ok());
+    if (!few) few = memory->min_device_bytes;
+    EXPECT_EQ(memory->min_device_bytes, *few) << microbatches << " microbatches";
+  }
 }
 
 // What is beyond an expert's own rows is computed, and no more: it is not handed out twice, and an
@@ -155,8 +195,9 @@ TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {
   const StepPlan plan(shape, PageTable(shape), {});
   const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
   TaskList forward, backward;
-  plan.forward_experts(0, StepPlan::kAll, tokens, forward);
-  plan.backward_layer(0, tokens, backward);
+  const LayerRouting routing = spread(tokens, shape.microbatches);
+  plan.forward_experts(0, StepPlan::kAll, routing, forward);
+  plan.backward_layer(0, routing, backward);
   for (const auto& [tasks, kind] : {std::pair{&forward, TaskKind::kExpert},
                                     {&backward, TaskKind::kExpertBackward}}) {
     std::vector<int64_t> rows(5, 0), computed(5, 0), finished(5, 0);
@@ -194,11 +235,13 @@ std::set<int64_t> experts_that_had_tokens(const RunShape& shape, const PageTable
   std::set<int64_t> records;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int32_t> taken(shape.devices, 0);
-    for (size_t e = 0; e < last[0][l].size(); ++e) {
+    if (!shape.is_moe[l]) continue;
+    const std::vector<int64_t> tokens = tokens_per_expert(layer_routing(last, l, StepPlan::kAll));
+    for (size_t e = 0; e < tokens.size(); ++e) {
       const int64_t record = shape.expert(l, static_cast<int64_t>(e));
       const int device = shape.records[record].device;
       const SlotClass& slots = classes[pages.pages[pages.weights(record)].slot_class];
-      if (last[0][l][e] == 0 || taken[device] == slots.device_slots[device] / 2) continue;
+      if (tokens[e] == 0 || taken[device] == slots.device_slots[device] / 2) continue;
       ++taken[device];
       records.insert(record);
     }

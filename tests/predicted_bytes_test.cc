@@ -184,9 +184,19 @@ TEST(PredictedBytes, AreThoseCountedForEveryNumberOfMicrobatches) {
   }
 }
 
+Routing spread_over(const Routing& of_one, int64_t microbatches) {
+  Routing routing(static_cast<size_t>(microbatches), LayerRouting(of_one[0].size()));
+  for (size_t l = 0; l < of_one[0].size(); ++l) {
+    const LayerRouting layer = spread(of_one[0][l], microbatches);
+    for (size_t b = 0; b < routing.size(); ++b) routing[b][l] = layer[b];
+  }
+  return routing;
+}
+
 // Layer-major order: the same tokens in more microbatches move the same weights, gradients and
-// states. (Activations are pages of a microbatch each and lie on the device here; the bytes that
-// they would move are those of the same tokens, but for the ends of pages.)
+// states. (Activations and in-layer buffers are pages of a microbatch each and lie on the device
+// here; the bytes that activations would move are those of the same tokens, but for the ends of
+// pages.)
 TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
   constexpr int64_t kTokens = 960;
   for (uint32_t seed = 1; seed <= 40; ++seed) {
@@ -194,7 +204,8 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
     std::optional<Traffic> of_one;
     for (int64_t microbatches : {1, 2, 5, 8}) {
       std::mt19937 random(seed);
-      RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2));
+      RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2)), one = shape;
+      one.microbatches = 1;
       shape.microbatches = microbatches;
       shape.microbatch_tokens = kTokens / microbatches;
       const PageTable pages(shape);
@@ -210,8 +221,8 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
         const PageTable::Class& info = pages.classes[c];
         // The room that one microbatch would leave is not the same; it is made equal.
         for (int d = 0; d < shape.devices; ++d) {
-          const bool activation = info.kind == PageKind::kActivation;
-          classes[c].device_slots[d] = activation ? static_cast<int32_t>(info.num_pages) : 2;
+          classes[c].device_slots[d] =
+              info.only_device_0() ? static_cast<int32_t>(info.num_pages) : 2;
         }
         classes[c].host_slots = 3;
         if (info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound) {
@@ -222,10 +233,11 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
                      Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
       Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
       for (int step = 0; step < 3; ++step) {
-        run.train(random_routing(random, shape), [&](const StepPiece& piece) {
-          foresee(piece, replay);
-          for (const Task& task : piece.tasks) replay.place(task);
-        });
+        run.train(spread_over(random_routing(random, one), microbatches),
+                  [&](const StepPiece& piece) {
+                    foresee(piece, replay);
+                    for (const Task& task : piece.tasks) replay.place(task);
+                  });
       }
       EXPECT_GT(replay.traffic().fetch.moves, 0);
       if (!of_one) of_one = replay.traffic();

@@ -62,10 +62,14 @@ struct Printed {
     }
     return -1;
   }
-  bool has(const std::string& begin) const {
-    return std::any_of(lines.begin(), lines.end(),
-                       [&](const std::string& line) { return line.starts_with(begin); });
+  // "": there is none.
+  std::string line(const std::string& begin) const {
+    for (const std::string& l : lines) {
+      if (l.starts_with(begin)) return l;
+    }
+    return "";
   }
+  bool has(const std::string& begin) const { return !line(begin).empty(); }
 };
 
 TEST(Report, NamesTheBudgetsThatNeedLess) {
@@ -97,6 +101,24 @@ TEST(Report, NamesTheTokensThatStepsHaveRoomFor) {
   run.config().train.tokens_per_step = tokens + run.config().train.micro_batch_tokens;
   EXPECT_EQ(Session::plan(folder.config(), session_options(run.config())).status().code(),
             Exit::kDeviceMemory);
+}
+
+// In-layer buffers are pages: a step has room for more tokens than they leave on the device, and
+// the plan says what that costs.
+TEST(Report, TellsWhenInLayerBuffersMove) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  const Printed tight(run.config());
+  EXPECT_TRUE(tight.line("  in-layer").ends_with("is faster")) << tight.line("  in-layer");
+  run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 300 * kKiB);
+  const Printed roomy(run.config());
+  EXPECT_TRUE(roomy.line("  in-layer").ends_with("in host memory")) << roomy.line("  in-layer");
+  // At the tokens it names they still stay.
+  run.config().train.tokens_per_step =
+      static_cast<int64_t>(roomy.number("  workspace", "[0-9], for "));
+  ASSERT_GT(run.config().train.tokens_per_step, 128);
+  const Printed full(run.config());
+  EXPECT_TRUE(full.line("  in-layer").ends_with("in host memory")) << full.line("  in-layer");
 }
 
 // Per step, checkpoint and run, and the rating's steps: by hand from what is predicted.

@@ -73,10 +73,13 @@ RunShape shape_with_experts() {
 struct PlannedStep {
   PlannedStep(const StepPlan& plan, std::mt19937& random) {
     const RunShape& shape = plan.shape();
-    std::vector<std::vector<int64_t>> tokens(4, std::vector<int64_t>(12, 0));
+    std::vector<LayerRouting> tokens(4,
+                                     LayerRouting(shape.microbatches, std::vector<int64_t>(12, 0)));
     plan.embed(StepPlan::kAll, forward);
     for (int64_t l = 0; l < 4; ++l) {
-      for (int64_t& count : tokens[l]) count = pick(random, 3) == 0 ? 0 : 1 + pick(random, 150);
+      for (auto& of_one : tokens[l]) {
+        for (int64_t& count : of_one) count = pick(random, 3) == 0 ? 0 : 1 + pick(random, 150);
+      }
       plan.forward_layer(l, StepPlan::kAll, forward);
       if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens[l], forward);
     }

@@ -2,10 +2,12 @@
 // page slots, pins, interruptions and every option of the plan, in combinations. Each row is a run
 // whose SHA-256 over losses, weights and optimizer state must be that of a run with room for
 // everything, and which must have paged: fetched, evicted, written back. A second table has so many
-// experts that the plan keeps some of their pages in the host.
+// experts that the plan keeps some of their pages in the host, a third so many microbatches that
+// their in-layer buffers page too.
 // (tests/root_promise_test.cc varies one thing at a time, and further.)
 #include <gtest/gtest.h>
 
+#include "model/json.h"
 #include "offload/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 
@@ -104,8 +106,7 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
-std::string hash_with_room(const char* model_config) {
-  TinyRun run(DType::kBF16, model_config);
+std::string hash_with_room(TinyRun& run) {
   run.config().train.steps = run.config().train.save_steps = kSteps;
   SimStorage storage(99);
   const Outcome outcome = run_to_end(run.config(), &storage);
@@ -128,7 +129,7 @@ class RootPromiseTable : public testing::TestWithParam<Row> {};
 TEST_P(RootPromiseTable, OneHash) {
   const Row& row = GetParam();
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
-  static const std::string resident = hash_with_room(kTinyConfig);
+  static const std::string resident = hash_with_room(*std::make_unique<TinyRun>());
   TinyRun run;
   configure(row, run);
   expect_hash(row, run, resident);
@@ -159,16 +160,24 @@ const KeptRow kKeptRows[] = {
     {PageKind::kGradient, {.what = "gradients", .more_host = 6000, .seed = 24}},
 };
 
-// Pages of that kind which the plan keeps in the host (SlotClass::host_kept).
-int32_t kept_in_host(const RunConfig& config, PageKind kind) {
+struct Planned {
+  MemoryPlan memory;
+  PageTable pages;
+};
+
+Planned plan_of(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
   const SessionOptions options = session_options(config);
-  const MemoryPlan memory = Session::plan(folder.config(), options).take();
-  const PageTable pages(
-      make_run_shape(folder.config(), TensorTable::make(folder.config()), options));
+  return {Session::plan(folder.config(), options).take(),
+          PageTable(make_run_shape(folder.config(), TensorTable::make(folder.config()), options))};
+}
+
+// Pages of that kind which the plan keeps in the host (SlotClass::host_kept).
+int32_t kept_in_host(const RunConfig& config, PageKind kind) {
+  const Planned plan = plan_of(config);
   int32_t kept = 0;
-  for (size_t c = 0; c < memory.classes.size(); ++c) {
-    if (pages.classes[c].kind == kind) kept += memory.classes[c].host_kept;
+  for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
+    if (plan.pages.classes[c].kind == kind) kept += plan.memory.classes[c].host_kept;
   }
   return kept;
 }
@@ -178,7 +187,8 @@ class RootPromiseKept : public testing::TestWithParam<KeptRow> {};
 TEST_P(RootPromiseKept, OneHash) {
   const Row& row = GetParam().row;
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
-  static const std::string resident = hash_with_room(kManyExperts);
+  static const std::string resident =
+      hash_with_room(*std::make_unique<TinyRun>(DType::kBF16, kManyExperts));
   TinyRun run(DType::kBF16, kManyExperts);
   configure(row, run);
   ASSERT_GE(kept_in_host(run.config(), GetParam().kind), 10);
@@ -186,6 +196,76 @@ TEST_P(RootPromiseKept, OneHash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(kKeptRows));
+
+// The tiny model with some keys changed.
+std::string tiny_with(const char* changes) {
+  Json config = Json::parse(kTinyConfig);
+  config.merge_patch(Json::parse(changes));
+  return config.dump();
+}
+
+struct InLayerRow {
+  Row row;
+  const char* changes = "{}";  // of the model
+  DType dtype = DType::kBF16;
+};
+
+constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2})";
+constexpr const char* kTied = R"({"tie_word_embeddings": true})";
+
+const InLayerRow kInLayerRows[] = {
+    {{.what = "smallest budgets"}},
+    {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
+    {{.what = "some in the host", .more_host = 200, .drive = Drive::kUring}},
+    {{.what = "two devices", .seed = 26, .devices = 2}},
+    {{.what = "microbatch-major", .drive = Drive::kThreads, .plan = kByMicrobatch}},
+    {{.what = "padded experts", .seed = 28, .plan = kPadded}},
+    {{.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll}},
+    {{.what = "a shared expert, dense layers", .seed = 29, .resumed = true}, kShared},
+    {{.what = "tied embeddings", .seed = 30}, kTied},
+    {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
+};
+
+// Eight microbatches a step, and losses of held-out rows between steps.
+std::unique_ptr<TinyRun> small_microbatches(const InLayerRow& row) {
+  auto run = std::make_unique<TinyRun>(row.dtype, tiny_with(row.changes).c_str());
+  run->config().data.sequence_len = run->config().train.micro_batch_tokens = 16;
+  run->config().train.eval_steps = kSteps / 2;
+  return run;
+}
+
+// Pages of in-layer buffers that have no room on the device, or there and in the host.
+std::pair<int64_t, int64_t> in_layer_beyond(const RunConfig& config) {
+  const Planned plan = plan_of(config);
+  int64_t device = 0, host = 0;
+  for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
+    const PageTable::Class& info = plan.pages.classes[c];
+    if (info.kind != PageKind::kInLayer) continue;
+    const SlotClass& slots = plan.memory.classes[c];
+    device += info.num_pages - slots.device_slots[0];
+    host += info.num_pages - slots.device_slots[0] - slots.host_slots;
+  }
+  return {device, host};
+}
+
+class RootPromiseInLayer : public testing::TestWithParam<InLayerRow> {};
+
+TEST_P(RootPromiseInLayer, OneHash) {
+  const Row& row = GetParam().row;
+  SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
+  const std::string resident = hash_with_room(*small_microbatches(GetParam()));
+  const std::unique_ptr<TinyRun> run = small_microbatches(GetParam());
+  configure(row, *run);
+  const auto [beyond_device, beyond_host] = in_layer_beyond(run->config());
+  EXPECT_GT(beyond_device, 0);
+  if (row.more_device + row.more_host == 0) {
+    EXPECT_GT(beyond_host, 0);
+  }
+  expect_hash(row, *run, resident);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kInLayerRows));
 
 }  // namespace
 }  // namespace pagoda

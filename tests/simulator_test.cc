@@ -123,7 +123,7 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
                      Ledger(false, 0, std::vector<int64_t>(run.shape.records.size(), 0)));
   Simulator simulator(&run.shape, &run.pages, profile,
                       all_on_disk(1, run.pages, run.memory.classes));
-  const Routing routing(1, std::vector(run.shape.num_layers,
+  const Routing routing(run.shape.microbatches, std::vector(run.shape.num_layers,
                                        std::vector<int64_t>(run.shape.num_experts, 700)));
   double tasks_s = 0;
   Traffic before;

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <random>
+
 #include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
 #include "tests/testing/random_plan.h"
@@ -112,6 +115,33 @@ TEST(SteadyRun, KnowsPinnedAndPaddedExperts) {
   }
 }
 
+int64_t in_layer_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == PageKind::kInLayer) bytes += c.total_bytes();
+  }
+  return bytes;
+}
+
+// Planning runs through as many experts' tasks whatever the number of microbatches.
+TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
+  std::mt19937 random(1);
+  RunShape shape = random_shape(random, 1);
+  std::optional<int64_t> of_one;
+  for (int64_t microbatches : {1, 16}) {
+    shape.microbatches = microbatches;
+    const StepPlan plan(shape, PageTable(shape), {});
+    int64_t tasks = 0;
+    SteadyRun run(&plan, SteadyRun::Tokens::kOne);
+    run.step([&](const StepPiece& piece) {
+      for (const Task& task : piece.tasks) tasks += task.expert >= 0;
+    });
+    if (!of_one) of_one = tasks;
+    EXPECT_EQ(tasks, *of_one);
+    EXPECT_GT(tasks, 0);
+  }
+}
+
 // The same with every switch of the plan, against the run's plan.
 TEST(SteadyRun, IsThePlanOfEvenRouting) {
   int changed_by_pins = 0;
@@ -140,12 +170,18 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
     // settled, but where microbatches come one after another some take more steps until then.
-    const int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
+    // In-layer buffers that come and go do so more often: there it takes the run's own tokens.
+    const bool in_layer_stays = memory->on_devices(pages, PageKind::kInLayer) ==
+                                in_layer_bytes(pages);
+    int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
+    if (!in_layer_stays && shape.num_experts > 0) {
+      tokens = std::max<int64_t>(
+          1, shape.microbatch_tokens * shape.experts_per_token / shape.num_experts);
+    }
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, tokens);
     }
-    const bool one_by_one = shape.options.microbatch_major && shape.microbatches > 1;
-    const Routing turns(static_cast<size_t>(one_by_one ? shape.microbatches : 1), routing);
+    const Routing turns(static_cast<size_t>(shape.microbatches), routing);
     Traffic before;
     for (int step = 0; step < 4; ++step) {
       before = replay.traffic();

@@ -149,7 +149,9 @@ TEST(Validator, GenerationKeepsEveryRule) {
       validator.begin_step();
       StepSchedule schedule(&plan, nullptr, &forecast, StepSchedule::Extent::kForward);
       const Routing routing = random_routing(random, one);
-      const auto routing_of = [&](int64_t layer, int64_t) { return routing[0][layer]; };
+      const auto routing_of = [&](int64_t layer, int64_t microbatch) {
+        return layer_routing(routing, layer, microbatch);
+      };
       walk(schedule, routing_of, [&](const StepPiece& piece) {
         foresee(piece, replay);
         for (const Task& task : piece.tasks) {
@@ -186,7 +188,7 @@ struct Recorded {
         layers[l][static_cast<size_t>(step)] = 0;
       }
       std::vector<PlacedTask>& placed = steps.emplace_back();
-      made->run->train({layers}, [&](const StepPiece& piece) {
+      made->run->train(Routing(made->shape.microbatches, layers), [&](const StepPiece& piece) {
         for (const Task& task : piece.tasks) placed.push_back(place(replay, task));
       });
     }
@@ -269,6 +271,18 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
     const size_t b = find(steps, of_kind(TaskKind::kCombine), 1);
     std::swap(steps[1][a], steps[1][b]);
   });
+  for (TaskKind kind : {TaskKind::kDispatch, TaskKind::kCombineBackward}) {
+    expect_broken(PlanRule::kInputs, "rows of another microbatch", [&](Steps& steps) {
+      Task& t = steps[1][find(steps, of_kind(kind))].task;
+      t.microbatch = 1 - t.microbatch;
+    });
+    expect_broken(PlanRule::kInputs, "rows beyond their block", [&](Steps& steps) {
+      ++steps[1][find(steps, of_kind(kind))].task.rows;
+    });
+    expect_broken(PlanRule::kInputs, "rows not where they lie in their block", [&](Steps& steps) {
+      ++steps[1][find(steps, of_kind(kind))].task.block_row;
+    });
+  }
   for (Move::Kind kind : {Move::Kind::kFetch, Move::Kind::kUpload}) {
     expect_broken(PlanRule::kInputs, "a page does not come", [&](Steps& steps) {
       std::erase_if(steps[1][find(steps, with_move(kind))].moves,
@@ -335,7 +349,7 @@ TEST(Validator, SeesWeightsReadTwice) {
     std::optional<Task> first;
     validator.begin_step();
     const std::vector layers(c->shape.num_layers, std::vector<int64_t>(c->shape.num_experts, 1));
-    c->run->train({layers}, [&](const StepPiece& piece) {
+    c->run->train(Routing(c->shape.microbatches, layers), [&](const StepPiece& piece) {
       for (const Task& task : piece.tasks) {
         Task twice = task;
         if (task.kind == kind && first && task.layer == first->layer && task.expert == 3) {

@@ -98,7 +98,8 @@ void Blocks::add_attention(int64_t layer, const void* weights, const void* x, vo
 }
 
 void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                                Documents documents, const StepSpace& w, Stream& s) const {
+                                Documents documents, void* dresidual, const StepSpace& w,
+                                Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t q_dim = c_.num_heads * c_.head_dim;
   const AttentionShape shape = attention_shape();
@@ -106,7 +107,6 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   const LayerOffsets& o = offsets_[layer];
   const AttentionSpace& a = w.attention;
   float* grad = w.layer_grad;
-  void* dresidual = at(w.dresidual, b * t * d);
   attention_inner(layer, b, weights, x, documents, w, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
   ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, true, grad + o.o, s);

@@ -31,12 +31,13 @@ void Blocks::embed(int64_t b, const void* embedding, void* x, const StepSpace& w
   ops_.embedding(dt_, w.tokens + b * t, embedding, t, c_.hidden_size, x, s);
 }
 
-void Blocks::embed_backward(int64_t b, const StepSpace& w, Stream& s) const {
+void Blocks::embed_backward(int64_t b, const void* dresidual, const StepSpace& w,
+                            Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   float* table = w.table_grad + d;
   // A tied table already holds the head's gradient.
   if (b == 0 && !c_.tie_word_embeddings) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
-  ops_.embedding_backward(dt_, w.tokens + b * t, at(w.dresidual, b * t * d), t, d, table, s);
+  ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, table, s);
 }
 
 void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
@@ -46,28 +47,28 @@ void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* r
   ops_.swiglu(dt_, w.mlp.gate_up, t, f, w.mlp.act, s);
 }
 
-void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle,
-                       void* next, const StepSpace& w, Stream& s) const {
+// Between attentions their space is free.
+void Blocks::dense_mlp(int64_t layer, const void* weights, const void* middle, void* next,
+                       const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
-  void* normed = at(w.normed, b * t * d);
+  void* normed = w.attention.normed;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
-               normed, w.rstd + b * t, s);
+               normed, w.attention.rstd, s);
   mlp_inner(o, weights, normed, f, w, s);
   ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, dt_, normed, s);
   ops_.add(dt_, middle, dt_, normed, t * d, next, s);
 }
 
 void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                                const StepSpace& w, Stream& s) const {
+                                void* dresidual, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
   float* grad = w.layer_grad;
   if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
-  void* normed = at(w.normed, b * t * d);
-  void* dresidual = at(w.dresidual, b * t * d);
+  void* normed = w.attention.normed;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
-               normed, w.rstd + b * t, s);
+               normed, w.attention.rstd, s);
   ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
   ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, nullptr, t, f, w.mlp.gate_up, w.mlp.act,
@@ -76,13 +77,13 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
   ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
   ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_,
                              w.dnormed, s);
-  ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.rstd + b * t, w.dnormed, t, 1, d, d,
+  ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.attention.rstd, w.dnormed, t, 1, d, d,
                         w.dnormed, grad + o.norm2, s);
   ops_.add(dt_, dresidual, dt_, w.dnormed, t * d, dresidual, s);
 }
 
 void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-                  double total_weight, const StepSpace& w, Stream& s) const {
+                  double total_weight, void* dresidual, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   const bool backward = total_weight > 0;
@@ -105,7 +106,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
   }
   if (!backward) return;
   ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d,
-                        at(w.dresidual, b * t * d), w.table_grad, s);
+                        dresidual, w.table_grad, s);
 }
 
 void Blocks::logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,

@@ -23,10 +23,11 @@ struct LayerOffsets {
   int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
-// A block of an expert's rows: [first, first + count) of the re-index vector, count + padding <=
-// kRowBlock. What pads them is zero, is computed with them and is not combined.
+// Rows of an expert's block: `count` of the re-index vector from `first` on, which lie in the block
+// from `at` on. What pads them is zero, is computed with them and is not combined. at + count +
+// padding <= kRowBlock.
 struct BlockRows {
-  int64_t first = 0, count = 0, padding = 0;
+  int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
 };
 
@@ -44,14 +45,15 @@ class Blocks {
   };
 
   void embed(int64_t b, const void* embedding, void* x, const StepSpace& w, Stream& s) const;
-  void embed_backward(int64_t b, const StepSpace& w, Stream& s) const;
+  void embed_backward(int64_t b, const void* dresidual, const StepSpace& w, Stream& s) const;
 
   // x, middle (T, d)
   void attention(int64_t layer, int64_t b, const void* weights, const void* x, Documents documents,
                  void* middle, const StepSpace& w, Stream& s) const;
-  // dresidual rows of b: gradient of `middle` in, of x out.
+  // dresidual (T, d): gradient of `middle` in, of x out.
   void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                          Documents documents, const StepSpace& w, Stream& s) const;
+                          Documents documents, void* dresidual, const StepSpace& w,
+                          Stream& s) const;
 
   // Likewise for a pass of generation, microbatch 0, whose tokens attend to the cache and join it.
   void cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
@@ -60,38 +62,41 @@ class Blocks {
   // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept, or with
   // `replay` where they come from.
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
-             bool replay, const StepSpace& w, Stream& s) const;
+             bool replay, const InLayer& in, const StepSpace& w, Stream& s) const;
   // What experts will add to: the shared expert's output, or zero.
-  void begin_sum(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+  void begin_sum(int64_t layer, const void* weights, const InLayer& in, const StepSpace& w,
                  Stream& s) const;
   // Likewise of the gradient with respect to the normed rows, and clears the other gradients.
-  void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
-                          Stream& s) const;
-  // dresidual rows of b: gradient of the layer's output in, of `middle` out.
-  void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                      const StepSpace& w, Stream& s) const;
-  // next = middle + sum over experts
-  void residual(int64_t b, const void* middle, void* next, const StepSpace& w, Stream& s) const;
-
-  void dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle, void* next,
-                 const StepSpace& w, Stream& s) const;
-  void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+  void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const InLayer& in,
                           const StepSpace& w, Stream& s) const;
+  // in.dresidual: gradient of the layer's output in, of `middle` out.
+  void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+                      const InLayer& in, const StepSpace& w, Stream& s) const;
+  // next = middle + sum over experts
+  void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 
-  // Layout of inbound and outbound as in plan/pages.h.
-  void dispatch(BlockRows rows, void* inbound, bool backward, const StepSpace& w, Stream& s) const;
+  void dense_mlp(int64_t layer, const void* weights, const void* middle, void* next,
+                 const StepSpace& w, Stream& s) const;
+  // dresidual (T, d): as of route_backward.
+  void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
+                          void* dresidual, const StepSpace& w, Stream& s) const;
+
+  // Microbatch b's rows of a block (-1: it has none but padding). Layout of inbound and outbound as
+  // in plan/pages.h.
+  void dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
+                const StepSpace& w, Stream& s) const;
   void expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
               const ExpertSpace& w, Stream& s) const;
   void expert_backward(const void* weights, const void* inbound, BlockRows rows, bool first_block,
                        void* outbound, const ExpertSpace& w, Stream& s) const;
-  void combine(BlockRows block, const void* outbound, bool backward, const StepSpace& w,
-               Stream& s) const;
+  void combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,
+               const StepSpace& w, Stream& s) const;
 
   // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient
-  // of the sum over the step divided by total_weight: with respect to x, into dresidual, and of
-  // norm and table, into table_grad. tied_embedding: the embedding's weights, or nullptr.
+  // of the sum over the step divided by total_weight: with respect to x, into dresidual (T, d), and
+  // of norm and table, into table_grad. tied_embedding: the embedding's weights, or nullptr.
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-            double total_weight, const StepSpace& w, Stream& s) const;
+            double total_weight, void* dresidual, const StepSpace& w, Stream& s) const;
 
   // Logits of the first n wanted rows of x (w.cache.wanted) into w.head.logits (n, V).
   void logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
@@ -108,7 +113,7 @@ class Blocks {
   }
   AttentionShape attention_shape() const;
   void gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows, int64_t dim,
-                     void* out, Stream& s) const;
+                     void* block, Stream& s) const;
   // The MLP's first half: rows (T, d) -> w.mlp.gate_up (T, 2f), w.mlp.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const StepSpace& w, Stream& s) const;

@@ -1,51 +1,50 @@
 #include "model/blocks.h"
 
+#include <algorithm>
+
 namespace pagoda {
 
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
-                   int32_t* choices, bool replay, const StepSpace& w, Stream& s) const {
+                   int32_t* choices, bool replay, const InLayer& in, const StepSpace& w,
+                   Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const int64_t choices_bytes = t * k * static_cast<int64_t>(sizeof(int32_t));
   const LayerOffsets& o = offsets_[layer];
   int32_t* experts = w.experts + b * t * k;
-  float* probs = w.probs + b * t * e;
-  void* normed = at(w.normed, b * t * d);
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
-               normed, w.rstd + b * t, s);
-  ops_.linear(dt_, normed, at(weights, o.router), t, d, e, DType::kF32, probs, s);
+               in.normed, in.rstd, s);
+  ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
   if (replay) s.copy(experts, choices, choices_bytes);
   const uint8_t* padding = replay ? nullptr : w.padding + b * t;
-  ops_.route(probs, padding, t, e, k, c_.norm_topk_prob, replay, probs, experts,
+  ops_.route(in.probs, padding, t, e, k, c_.norm_topk_prob, replay, in.probs, experts,
              w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   if (!replay) s.copy(choices, experts, choices_bytes);
 }
 
-void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
+void Blocks::begin_sum(int64_t layer, const void* weights, const InLayer& in, const StepSpace& w,
                        Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
-  float* sum = w.sum + b * t * d;
-  if (f == 0) return ops_.fill_zero(sum, t * d * 4, s);
+  if (f == 0) return ops_.fill_zero(in.sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
-  const void* normed = at(w.normed, b * t * d);
-  ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
+  ops_.linear(dt_, in.normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
   ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
-  mlp_inner(o, weights, normed, f, w, s);
-  ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, DType::kF32, sum, s);
-  ops_.scale_rows(w.mlp.gate, t, d, sum, s);
+  mlp_inner(o, weights, in.normed, f, w, s);
+  ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, DType::kF32, in.sum, s);
+  ops_.scale_rows(w.mlp.gate, t, d, in.sum, s);
 }
 
 // The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
 // its gradient too.
-void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, const StepSpace& w,
-                                Stream& s) const {
+void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+                                const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
-  float *grad = w.layer_grad, *sum = w.sum + b * t * d;
+  float *grad = w.layer_grad, *sum = in.sum;
   ops_.fill_zero(w.dweights + b * t * c_.experts_per_token, t * c_.experts_per_token * 4, s);
   if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
   if (f == 0) return ops_.fill_zero(sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
-  const void *normed = at(w.normed, b * t * d), *dout = at(w.dresidual, b * t * d);
+  const void *normed = in.normed, *dout = in.dresidual;
   ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
   ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
   ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
@@ -64,28 +63,25 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, c
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                            const StepSpace& w, Stream& s) const {
+                            const InLayer& in, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
   float* grad = w.layer_grad;
-  ops_.route_backward(dt_, w.probs + b * t * e, w.experts + b * t * k, w.weights + b * t * k,
+  ops_.route_backward(dt_, in.probs, w.experts + b * t * k, w.weights + b * t * k,
                       w.dweights + b * t * k, w.aux_grad + b * e, t, e, k, c_.norm_topk_prob,
                       w.dlogits, s);
-  ops_.linear_backward_weight(dt_, w.dlogits, at(w.normed, b * t * d), t, d, e, true,
-                              grad + o.router, s);
+  ops_.linear_backward_weight(dt_, w.dlogits, in.normed, t, d, e, true, grad + o.router, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);
-  ops_.add(dt_, w.dnormed, DType::kF32, w.sum + b * t * d, t * d, w.dnormed, s);
-  ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.rstd + b * t, w.dnormed, t, 1, d, d,
+  ops_.add(dt_, w.dnormed, DType::kF32, in.sum, t * d, w.dnormed, s);
+  ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), in.rstd, w.dnormed, t, 1, d, d,
                         w.dnormed, grad + o.norm2, s);
-  void* dresidual = at(w.dresidual, b * t * d);
-  ops_.add(dt_, dresidual, dt_, w.dnormed, t * d, dresidual, s);
+  ops_.add(dt_, in.dresidual, dt_, w.dnormed, t * d, in.dresidual, s);
 }
 
-void Blocks::residual(int64_t b, const void* middle, void* next, const StepSpace& w,
-                      Stream& s) const {
+void Blocks::residual(const void* middle, const float* sum, void* next, Stream& s) const {
   const int64_t n = size_.microbatch_tokens * c_.hidden_size;
-  ops_.add(dt_, middle, DType::kF32, w.sum + b * n, n, next, s);
+  ops_.add(dt_, middle, DType::kF32, sum, n, next, s);
 }
 
 namespace {
@@ -97,21 +93,24 @@ int64_t outbound_scale(int64_t d) { return kRowBlock * d; }        // floats
 
 // The rows that `index` names from rows.first on, and zeros behind them.
 void Blocks::gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows,
-                           int64_t dim, void* out, Stream& s) const {
-  ops_.gather_rows(dt, from, index + rows.first, rows.count, dim, out, s);
-  if (rows.padding == 0) return;
+                           int64_t dim, void* block, Stream& s) const {
   const int64_t row_bytes = dim * dtype_bytes(dt);
-  ops_.fill_zero(static_cast<std::byte*>(out) + rows.count * row_bytes, rows.padding * row_bytes,
-                 s);
+  std::byte* out = static_cast<std::byte*>(block) + rows.at * row_bytes;
+  if (rows.count > 0) ops_.gather_rows(dt, from, index + rows.first, rows.count, dim, out, s);
+  if (rows.padding == 0) return;
+  ops_.fill_zero(out + rows.count * row_bytes, rows.padding * row_bytes, s);
 }
 
-void Blocks::dispatch(BlockRows rows, void* inbound, bool backward, const StepSpace& w,
-                      Stream& s) const {
+void Blocks::dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
+                      const StepSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size;
-  gather_padded(dt_, w.normed, w.rows, rows, d, inbound, s);
+  gather_padded(dt_, in.normed, w.rows, rows, d, inbound, s);
   if (!backward) return;
-  gather_padded(dt_, w.dresidual, w.rows, rows, d, at(inbound, inbound_gradient(d)), s);
-  gather_padded(DType::kF32, w.weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
+  const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
+                               c_.experts_per_token;
+  const float* weights = w.weights + first_choice;
+  gather_padded(dt_, in.dresidual, w.rows, rows, d, at(inbound, inbound_gradient(d)), s);
+  gather_padded(DType::kF32, weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
 }
 
 void Blocks::expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
@@ -139,20 +138,22 @@ void Blocks::expert_backward(const void* weights, const void* inbound, BlockRows
   ops_.linear_backward_input(dt_, w.gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
 }
 
-void Blocks::combine(BlockRows block, const void* outbound, bool backward, const StepSpace& w,
-                     Stream& s) const {
-  const int64_t d = c_.hidden_size, n = block.count;
-  const int32_t* rows = w.rows + block.first;
-  const int32_t* choices = w.choices + block.first;
-  const auto* out = static_cast<const float*>(outbound);
+void Blocks::combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,
+                     const StepSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size, n = rows.count;
+  if (n == 0) return;
+  const int64_t first_choice = b * size_.microbatch_tokens * c_.experts_per_token;
+  const int32_t *tokens = w.rows + rows.first, *choices = w.choices + rows.first;
+  const auto* block = static_cast<const float*>(outbound);
+  const float* out = block + rows.at * d;
   if (!backward) {
-    ops_.gather_rows(DType::kF32, w.weights, choices, n, 1, w.scale, s);
-    ops_.scatter_add_rows(DType::kF32, out, rows, w.scale, n, d, w.sum, s);
+    ops_.gather_rows(DType::kF32, w.weights + first_choice, choices, n, 1, w.scale, s);
+    ops_.scatter_add_rows(DType::kF32, out, tokens, w.scale, n, d, sum, s);
     return;
   }
-  ops_.scatter_add_rows(DType::kF32, out, rows, nullptr, n, d, w.sum, s);
-  ops_.scatter_add_rows(DType::kF32, out + outbound_scale(d), choices, nullptr, n, 1, w.dweights,
-                        s);
+  ops_.scatter_add_rows(DType::kF32, out, tokens, nullptr, n, d, sum, s);
+  ops_.scatter_add_rows(DType::kF32, block + outbound_scale(d) + rows.at, choices, nullptr, n, 1,
+                        w.dweights + first_choice, s);
 }
 
 }  // namespace pagoda

@@ -72,7 +72,6 @@ CacheSpace carve_cache(Carver& carver, const ModelConfig& c, const StepSize& siz
 void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
                       const StepSize& size) {
   const int64_t n = size.tokens(), m = size.microbatches;
-  const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
   const int64_t k = c.experts_per_token, e = c.num_experts;
   tokens = carver.take<int32_t>(n);
   targets = carver.take<int32_t>(n);
@@ -80,10 +79,6 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   loss_weights = carver.take<float>(n);
   padding = carver.take<uint8_t>(n);
   loss_sums = carver.take<double>(m);
-  normed = carver.take_bytes(n * d * mat);
-  rstd = carver.take<float>(n);
-  sum = carver.take<float>(n * d);
-  probs = carver.take<float>(n * e);
   experts = carver.take<int32_t>(n * k);
   weights = carver.take<float>(n * k);
   rows = carver.take<int32_t>(n * k);
@@ -107,7 +102,6 @@ void StepSpace::carve_training(Carver& carver, const ModelConfig& c, const Tenso
   const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
   const int64_t k = c.experts_per_token, e = c.num_experts;
   dweights = carver.take<float>(n * k);
-  dresidual = carver.take_bytes(n * d * mat);
   dnormed = carver.take_bytes(t * d * mat);
   dlogits = carver.take_bytes(t * e * mat);
   aux_grad = carver.take<float>(m * e);

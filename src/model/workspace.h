@@ -1,5 +1,6 @@
 // The fixed working memory of a step on its devices. Everything here is sized before the run from
-// the architecture and the tokens per step; nothing is allocated during a step.
+// the architecture and the tokens per step; nothing is allocated during a step. What a layer needs
+// of all tokens is in pages (plan/pages.h), but for what is chosen for each: some (N, k) numbers.
 //
 // Letters: N tokens of a step, M microbatches, T = N / M, d hidden size, k experts per token, E
 // experts, f ffn, R = kRowBlock, V vocabulary. "mat" elements are of the compute dtype.
@@ -102,6 +103,16 @@ struct CacheSpace {
   void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
 };
 
+// A microbatch's in-layer buffers (plan/pages.h); of those that a piece of work does not take,
+// nullptr.
+struct InLayer {
+  void* normed = nullptr;     // (T, d) mat, input of router and experts
+  float* rstd = nullptr;      // (T)
+  float* probs = nullptr;     // (T, E)
+  float* sum = nullptr;       // (T, d) sum over experts, or its gradient with respect to normed
+  void* dresidual = nullptr;  // (T, d) mat, gradient of the residual stream
+};
+
 // On device 0.
 struct StepSpace {
   // The step's input.
@@ -112,20 +123,15 @@ struct StepSpace {
   uint8_t* padding = nullptr;     // (N), 1: padding, which no expert sees
 
   // Inside one layer, for all tokens of the step.
-  void* normed = nullptr;        // (N, d) mat, input of router and experts
-  float* rstd = nullptr;         // (N)
-  float* sum = nullptr;          // (N, d) sum over experts, or its gradient with respect to normed
-  float* probs = nullptr;        // (N, E)
   int32_t* experts = nullptr;    // (N, k)
   float* weights = nullptr;      // (N, k)
   float* dweights = nullptr;     // (N, k), training
-  int32_t* rows = nullptr;       // (N k) re-index vector
-  int32_t* choices = nullptr;    // (N k)
+  int32_t* rows = nullptr;       // (N k) re-index vector, tokens counted from their microbatch's
+  int32_t* choices = nullptr;    // (N k) likewise
   float* scale = nullptr;        // (R)
   int32_t* counts = nullptr;     // (M, E)
   double* prob_sums = nullptr;   // (M, E)
 
-  void* dresidual = nullptr;     // (N, d) mat, gradient of the residual stream, training
   void* dnormed = nullptr;       // (T, d) mat, training
   void* dlogits = nullptr;       // (T, E) mat, router, training
   float* aux_grad = nullptr;     // (M, E), training

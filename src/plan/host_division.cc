@@ -31,7 +31,9 @@ class StepCount {
   StepCount(const StepPlan* plan, const std::vector<SlotClass>& slots)
       : plan_(*plan), slots_(slots) {
     ExpertForecast forecast(plan->shape(), plan->pages(), slots);
-    SteadyRun run(plan, 1, &forecast);
+    const auto tokens = in_layer_stays(plan->pages(), slots) ? SteadyRun::Tokens::kOne
+                                                             : SteadyRun::Tokens::kEven;
+    SteadyRun run(plan, tokens, &forecast);
     for (TaskList& step : steps_) {
       run.step([&](const StepPiece& piece) { add(piece.tasks, step); });
     }

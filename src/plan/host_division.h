@@ -9,6 +9,7 @@
 //   weights      3: read in the backward, read and written by the next update. The first two
 //                layers' worth of slots save far more: updates run a layer ahead of use, and what
 //                stays in the host until then is not read again, in every layer;
+//   in-layer buffers that the device has no room for: up to 2 for every expert;
 //   and nothing what the devices hold anyhow.
 // The first slots of a class save little, for pages pass through them: room in one class is worth
 // more than in several.

@@ -47,7 +47,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const PageTable& pages = plan.pages();
   std::vector<SlotClass> slots(pages.classes.size());
   for (SlotClass& c : slots) c.device_slots.assign(devices, 0);
-  SteadyRun run(&plan, 1);
+  SteadyRun run(&plan, SteadyRun::Tokens::kOne);
   run.step([](const StepPiece&) {});
   run.step([&](const StepPiece& piece) {
     for (const Task& task : piece.tasks) hold_task(task, pages, slots);
@@ -83,7 +83,7 @@ int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, 
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
   const PageTable::Class& info = pages.classes[c];
   if (info.is_exchange()) return info.num_pages;
-  if (info.kind == PageKind::kActivation) return device == 0 ? info.num_pages : 0;
+  if (info.only_device_0()) return device == 0 ? info.num_pages : 0;
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {
     if (page.slot_class == c) count += shape.records[page.record].device == device;
@@ -91,13 +91,16 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c,
   return count;
 }
 
+// In-layer buffers come first: one that has no room goes up for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
-  std::vector<SlotShare> dense, other;
+  std::vector<SlotShare> in_layer, dense, other;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     SlotShare share{&slots[c].device_slots[device], info.page_bytes,
                     pages_on_device(shape, pages, c, device)};
+    // A model without experts, or one that only generates, has no use for some.
+    if (info.kind == PageKind::kInLayer && *share.slots == 0) share.most = 0;
     share.most = std::max<int64_t>(share.most, *share.slots);
     const bool updated_below = info.kind == PageKind::kState || info.kind == PageKind::kGradient;
     if (updated_below && !everything) {
@@ -106,8 +109,10 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
       share.most = std::max<int64_t>(share.most, *share.slots);
     }
     const bool stays = info.kind == PageKind::kWeights && !info.expert;
-    (stays ? dense : other).push_back(share);
+    std::vector<SlotShare>& rank = stays ? dense : other;
+    (info.kind == PageKind::kInLayer ? in_layer : rank).push_back(share);
   }
+  share_out(in_layer, left);
   share_out(dense, left);
   share_out(other, left);
 }

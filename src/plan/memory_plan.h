@@ -3,11 +3,12 @@
 // Device memory = fixed workspace + slots. Host memory = slots. The minimum of each place is the
 // largest simultaneous need of any task of a step in which every expert is touched, read off the
 // plan itself, plus the host slots that a transfer between disk and a device passes through. What
-// is left on a device goes first to the dense weights (attention stays on the device), then to
-// experts and activations in proportion to their bytes; in the host to whatever saves most traffic
-// with the disk (plan/host_division.h). Where the host has room for a part of the states or waiting
-// gradients of experts, most of that part stays there (SlotClass::host_kept). If everything fits on
-// the devices, optimizer state included, Adam runs there and no byte moves.
+// is left on a device goes first to in-layer buffers, which would move once for every expert, then
+// to the dense weights (attention stays on the device), then to experts and activations in
+// proportion to their bytes; in the host to whatever saves most traffic with the disk
+// (plan/host_division.h). Where the host has room for a part of the states or waiting gradients of
+// experts, most of that part stays there (SlotClass::host_kept). If everything fits on the devices,
+// optimizer state included, Adam runs there and no byte moves.
 #pragma once
 
 #include <cstdint>

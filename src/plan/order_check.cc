@@ -87,32 +87,44 @@ bool OrderCheck::possible_height(const Task& task) const {
   return task.rows >= least && height > 0 && height <= shape_.row_block;
 }
 
+// The first part of a block begins the page, the others follow without a gap.
+void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
+  const Block part{task.phase, task.layer, task.first_row, task.rows};
+  Block& block = exchange_[task.uses[0].page];
+  if (task.rows > 0 && task.first_row != rows.dispatched) fault(task, "skips or repeats rows");
+  rows.dispatched += task.rows;
+  if (task.block_row == 0) {
+    block = part;
+  } else if (task.block_row != block.rows || block.first_row + block.rows != task.first_row) {
+    fault(task, "does not follow what its block has");
+  } else {
+    block.rows += task.rows;
+  }
+}
+
 void OrderCheck::check_block(const Task& task) {
-  const Block block{task.phase, task.layer, task.first_row, task.rows};
   const auto rows = rows_.find({task.phase, task.layer});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
-  const auto holds = [&](PageId page) {
-    const auto at = exchange_.find(page);
-    return at != exchange_.end() && at->second == block;
-  };
   switch (task.kind) {
     case TaskKind::kDispatch:
-    case TaskKind::kDispatchBackward:
-      if (!possible_height(task)) fault(task, "of an impossible height");
-      if (task.first_row != rows->second.dispatched) fault(task, "skips or repeats rows");
-      rows->second.dispatched = task.first_row + task.rows;
-      exchange_[task.uses[0].page] = block;
-      return;
+    case TaskKind::kDispatchBackward: return check_dispatch(task, rows->second);
     case TaskKind::kExpert:
-    case TaskKind::kExpertBackward:
-      if (!holds(task.uses[1].page)) fault(task, "reads rows that are not its own");
+    case TaskKind::kExpertBackward: {
+      const Block block{task.phase, task.layer, task.first_row, task.rows};
+      if (!possible_height(task)) fault(task, "of an impossible height");
+      if (exchange_[task.uses[1].page] != block) fault(task, "reads rows that are not its own");
       exchange_[task.uses[2].page] = block;
       if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
       return;
+    }
     default:
-      if (!holds(task.uses[0].page)) fault(task, "combines rows that are not its own");
-      if (task.first_row != rows->second.combined) fault(task, "sums out of the experts' order");
-      rows->second.combined = task.first_row + task.rows;
+      if (!exchange_[task.uses[0].page].holds(task)) {
+        fault(task, "combines rows that are not its own");
+      }
+      if (task.rows > 0 && task.first_row != rows->second.combined) {
+        fault(task, "sums out of the experts' order");
+      }
+      rows->second.combined += task.rows;
       return;
   }
 }

@@ -32,9 +32,13 @@ class OrderCheck {
   };
   // Rows that an exchange page holds.
   struct Block {
-    Phase phase;
-    int64_t layer, first_row, rows;
+    Phase phase = Phase::kForward;
+    int64_t layer = -1, first_row = 0, rows = 0;
     bool operator==(const Block&) const = default;
+    bool holds(const Task& part) const {
+      return phase == part.phase && layer == part.layer &&
+             first_row + part.block_row == part.first_row && part.block_row + part.rows <= rows;
+    }
   };
   struct Done {
     TaskKind kind;
@@ -50,6 +54,7 @@ class OrderCheck {
   bool begun_backward(const Task& task) const;
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
+  void check_dispatch(const Task& task, Rows& rows);
   void check_block(const Task& task);
   void check_gradient(const Task& task);
 

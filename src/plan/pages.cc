@@ -17,24 +17,29 @@ PageTable::PageTable(const RunShape& shape)
     add(PageKind::kGradient, shape.training ? record.num_elements * shape.dtype_bytes : kIoAlign,
         static_cast<uint32_t>(r), false, record.expert >= 0);
   }
-  const auto scratch_record = static_cast<uint32_t>(num_records_);
-  const int64_t residual = shape.microbatch_tokens * shape.hidden_size * shape.dtype_bytes;
-  const int64_t routing = shape.microbatch_tokens * shape.experts_per_token * 4;
+  const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
+  const int64_t rows = t * d * shape.dtype_bytes;
   // Inputs and middles share slots, so they share a size.
+  const int64_t activation = rows + t * shape.experts_per_token * 4;
   first_activation_ = static_cast<int64_t>(pages.size());
-  for (int64_t i = 0; i < (shape.num_layers + 1) * microbatches_; ++i) {
-    add(PageKind::kActivation, residual + routing, scratch_record, false, false);
-  }
+  add_scratch(PageKind::kActivation, activation, (shape.num_layers + 1) * microbatches_);
   first_middle_ = static_cast<int64_t>(pages.size());
-  for (int64_t i = 0; i < shape.num_layers * microbatches_; ++i) {
-    add(PageKind::kActivation, residual + routing, scratch_record, false, false);
-  }
+  add_scratch(PageKind::kActivation, activation, shape.num_layers * microbatches_);
+  first_in_layer_ = static_cast<int64_t>(pages.size());
+  add_scratch(PageKind::kInLayer, rows + t * (1 + shape.num_experts) * 4, microbatches_);
+  add_scratch(PageKind::kInLayer, t * d * 4, microbatches_);
+  add_scratch(PageKind::kInLayer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());
-  const int64_t row_bytes = shape.hidden_size * shape.dtype_bytes;
   for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
-    add(PageKind::kInbound, shape.row_block * (2 * row_bytes + 4), scratch_record, false, true);
-    add(PageKind::kOutbound, shape.row_block * (4 * shape.hidden_size + 4), scratch_record, false,
-        true);
+    add_scratch(PageKind::kInbound, shape.row_block * (2 * d * shape.dtype_bytes + 4), 1);
+    add_scratch(PageKind::kOutbound, shape.row_block * (4 * d + 4), 1);
+  }
+}
+
+void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
+  const bool exchange = kind == PageKind::kInbound || kind == PageKind::kOutbound;
+  for (int64_t i = 0; i < count; ++i) {
+    add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
   }
 }
 

@@ -6,6 +6,12 @@
 //   num_layers
 //                          is what the head reads
 //   middle(l, b)           (T, d) residual after attention, then (T, k) int32 chosen experts
+// In-layer buffers, which hold what all tokens of a step need inside the layer at work:
+//   normed(b)              (T, d) rows that router and experts read, then fp32 (T) 1 / rms of each
+//                          and (T, E) probabilities
+//   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
+//   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
+// Between devices:
 //   inbound(i)             rows on their way to an expert: (B, d) input, (B, d) output gradient
 //                          (backward), (B) fp32 routing weights; B = row_block
 //   outbound(i)            rows on their way back: (B, d) fp32, (B) fp32 routing weight gradients
@@ -21,7 +27,15 @@
 
 namespace pagoda {
 
-enum class PageKind : uint8_t { kWeights, kState, kGradient, kActivation, kInbound, kOutbound };
+enum class PageKind : uint8_t {
+  kWeights,
+  kState,
+  kGradient,
+  kActivation,
+  kInLayer,
+  kInbound,
+  kOutbound,
+};
 
 // Blocks in flight between devices: the combine of a block is issued this many blocks after its
 // dispatch, so that devices overlap; with one device a block is combined at once.
@@ -43,6 +57,9 @@ struct PageTable {
     int64_t num_pages = 0;
     bool expert = false;  // pages of experts, as against dense records
     int64_t total_bytes() const { return page_bytes * num_pages; }
+    bool only_device_0() const {
+      return kind == PageKind::kActivation || kind == PageKind::kInLayer;
+    }
     bool is_exchange() const { return kind == PageKind::kInbound || kind == PageKind::kOutbound; }
   };
 
@@ -61,15 +78,22 @@ struct PageTable {
   PageId middle(int64_t layer, int64_t microbatch) const {
     return static_cast<PageId>(first_middle_ + layer * microbatches_ + microbatch);
   }
+  PageId normed(int64_t microbatch) const { return in_layer(0, microbatch); }
+  PageId sum(int64_t microbatch) const { return in_layer(1, microbatch); }
+  PageId dresidual(int64_t microbatch) const { return in_layer(2, microbatch); }
   PageId inbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i); }
   PageId outbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i + 1); }
 
  private:
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
+  void add_scratch(PageKind kind, int64_t bytes, int64_t count);
+  PageId in_layer(int64_t which, int64_t microbatch) const {
+    return static_cast<PageId>(first_in_layer_ + which * microbatches_ + microbatch);
+  }
 
   int64_t num_records_, microbatches_;
-  int64_t first_activation_ = 0, first_middle_ = 0, first_exchange_ = 0;
+  int64_t first_activation_ = 0, first_middle_ = 0, first_in_layer_ = 0, first_exchange_ = 0;
 };
 
 }  // namespace pagoda

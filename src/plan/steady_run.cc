@@ -7,13 +7,30 @@
 
 namespace pagoda {
 
-SteadyRun::SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast)
+namespace {
+
+int64_t even_tokens(const RunShape& shape) {
+  const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+}
+
+}  // namespace
+
+SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast)
     : plan_(*plan),
       forecast_(forecast),
-      routing_(plan->shape().num_layers),
+      routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
       gradients_(plan->shape().records.size()) {
-  for (int64_t l = 0; l < plan->shape().num_layers; ++l) {
-    if (plan->shape().is_moe[l]) routing_[l].assign(plan->shape().num_experts, tokens_per_expert);
+  const RunShape& shape = plan->shape();
+  const bool by_turns = tokens == Tokens::kOne && !shape.options.microbatch_major;
+  const int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
+      for (int64_t e = 0; e < shape.num_experts; ++e) {
+        const bool chosen = !by_turns || e % shape.microbatches == b;
+        routing_[b][l].push_back(chosen ? count : 0);
+      }
+    }
   }
 }
 
@@ -25,7 +42,12 @@ void SteadyRun::Gradients::account(const TaskList& tasks) {
 }
 
 void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
-  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, routing_, share);
+  // Every expert is loaded alike.
+  std::vector<std::vector<int64_t>> loads(plan_.shape().num_layers);
+  for (int64_t l = 0; l < plan_.shape().num_layers; ++l) {
+    loads[l] = tokens_per_expert(layer_routing(routing_, l, StepPlan::kAll));
+  }
+  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, loads, share);
 }
 
 void SteadyRun::step(const Visit& visit) {
@@ -33,7 +55,9 @@ void SteadyRun::step(const Visit& visit) {
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
                         training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
   if (!pinned_.empty()) schedule.keep(pinned_);
-  const auto routing = [this](int64_t layer, int64_t) { return routing_[layer]; };
+  const auto routing = [this](int64_t layer, int64_t microbatch) {
+    return layer_routing(routing_, layer, microbatch);
+  };
   walk(schedule, routing, [&](const StepPiece& piece) {
     visit(piece);
     gradients_.account(piece.tasks);
@@ -54,16 +78,24 @@ void SteadyRun::update(StepPiece piece, const Visit& visit) {
   gradients_.account(piece.tasks);
 }
 
+bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    const bool fits = classes[c].device_slots[0] >= info.num_pages;
+    if (info.kind == PageKind::kInLayer && !fits) return false;
+  }
+  return true;
+}
+
 namespace {
 
 constexpr int kStepsUntilSettled = 3;
 
-// Of one expert. Its blocks use the same pages, but for those that go between devices.
-int64_t even_tokens(const RunShape& shape) {
-  if (shape.devices == 1) return 1;
-  const int64_t microbatches = shape.options.microbatch_major ? 1 : shape.microbatches;
-  const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
-  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+// Blocks of an expert use the same pages, but for those that go between devices and for in-layer
+// buffers that move.
+SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  const bool one = plan.shape().devices == 1 && in_layer_stays(plan.pages(), classes);
+  return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
 }
 
 // A steady run whose pages have found their places.
@@ -82,7 +114,7 @@ struct SettledRun {
 SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
                        double pinned_share)
     : forecast(plan->shape(), plan->pages(), classes),
-      run(plan, even_tokens(plan->shape()), &forecast),
+      run(plan, tokens_that_matter(*plan, classes), &forecast),
       replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
   step();
   run.pin(classes, pinned_share);

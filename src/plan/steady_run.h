@@ -15,10 +15,17 @@ class SteadyRun {
  public:
   using Visit = std::function<void(const StepPiece&)>;
 
+  enum class Tokens : uint8_t {
+    // Of each expert one in all that the plan takes at a time, from microbatches by turns. That is
+    // enough to use every page of weights, gradients, states and activations, and much less to run
+    // through.
+    kOne,
+    kEven,  // of each expert its even share of each microbatch, at least one
+  };
+
   // Of a plan for training the steps, of any other the forward passes. Nothing is owned.
-  // tokens_per_expert: in each layer, of what the plan takes at a time; at least 1. `forecast`:
-  // nullptr: nothing is brought up on a guess.
-  SteadyRun(const StepPlan* plan, int64_t tokens_per_expert, ExpertForecast* forecast = nullptr);
+  // `forecast`: nullptr: nothing is brought up on a guess.
+  SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast = nullptr);
 
   // From the next step on this share of each layer's experts stays on devices (plan/pinning.h).
   // `classes`: the slots of plan_memory.
@@ -46,10 +53,14 @@ class SteadyRun {
 
   const StepPlan& plan_;
   ExpertForecast* forecast_;
-  std::vector<std::vector<int64_t>> routing_;  // [layer][E]
+  Routing routing_;
   std::vector<PageId> pinned_;
   Gradients gradients_;
 };
+
+// All in-layer buffers have their room on device 0. Else the tokens of a block decide how often
+// they move.
+bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes);
 
 // What a settled run moves in a step, guesses of last step's experts included; every expert gets as
 // many tokens, at least one. Replays some steps as a trainer issues them, from all on disk.

@@ -94,76 +94,124 @@ void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks)
     // kRoute writes the chosen experts behind the residual.
     second.use(pages_.middle(layer, b), kDevice0, moe ? Access::kWrite : Access::kRead,
                forward_only && !moe);
-    if (!moe) second.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
+    second.use(moe ? pages_.normed(b) : pages_.layer_input(layer + 1, b), kDevice0,
+               Access::kCreate);
+    if (moe) second.use(pages_.sum(b), kDevice0, Access::kCreate);
     tasks.push_back(second);
   });
 }
 
-// Rows that every expert computes, whatever its tokens.
-int64_t StepPlan::least_rows(std::span<const int64_t> tokens_per_expert) const {
-  if (!shape_.options.padded_experts) return 0;
-  return *std::max_element(tokens_per_expert.begin(), tokens_per_expert.end());
+Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
+                          const ExpertBlock& block) const {
+  Task t = task(kind, phase, layer, -1);
+  t.expert = static_cast<int32_t>(block.expert);
+  t.record = shape_.expert(layer, block.expert);
+  t.first_row = block.first_row;
+  t.rows = block.rows;
+  t.padding = block.padding;
+  t.first = block.first;
+  t.last = block.last;
+  return t;
+}
+
+namespace {
+
+// One microbatch's part of a block; where there is none, what the block has of padding.
+Task part_of(Task block, const ExpertBlock& rows, size_t i, int64_t first_microbatch) {
+  if (i + 1 < rows.parts.size()) block.padding = 0;
+  if (rows.parts.empty()) return block;
+  const ExpertBlock::Part& part = rows.parts[i];
+  block.microbatch = static_cast<int32_t>(first_microbatch + part.microbatch);
+  block.first_row = part.first_row;
+  block.block_row = part.block_row;
+  block.rows = part.rows;
+  return block;
+}
+
+// No task after these reads the normed rows: a backward makes them again.
+void give_up_normed(size_t first_task, TaskList& tasks) {
+  std::vector<PageId> seen;
+  for (size_t i = tasks.size(); i-- > first_task;) {
+    Task& t = tasks[i];
+    if (t.kind != TaskKind::kDispatch || t.rows == 0) continue;
+    PageUse& normed = t.uses[1];
+    normed.last = std::find(seen.begin(), seen.end(), normed.page) == seen.end();
+    if (normed.last) seen.push_back(normed.page);
+  }
+}
+
+}  // namespace
+
+void StepPlan::dispatch(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+                        PageId inbound, TaskList& tasks) const {
+  const bool backward = block.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, rows.parts.size()); ++i) {
+    Task t = part_of(block, rows, i, first_microbatch);
+    t.kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+    t.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
+    if (t.rows > 0) t.use(pages_.normed(t.microbatch), kDevice0, Access::kRead);
+    if (t.rows > 0 && backward) t.use(pages_.dresidual(t.microbatch), kDevice0, Access::kRead);
+    tasks.push_back(t);
+  }
+}
+
+void StepPlan::combine(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+                       PageId outbound, TaskList& tasks) const {
+  const bool backward = block.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, rows.parts.size()); ++i) {
+    Task t = part_of(block, rows, i, first_microbatch);
+    t.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+    t.use(outbound, kDevice0, Access::kRead);
+    if (t.rows > 0) t.use(pages_.sum(t.microbatch), kDevice0, Access::kWrite);
+    tasks.push_back(t);
+  }
 }
 
 // Dispatch, expert and combine of every block, in expert order. With several devices the combine
 // lags, so that device 0 can hand out work before it waits for results; the order of the combines,
 // which is the order of their sums, stays that of the experts.
-void StepPlan::expert_blocks(int64_t layer, int64_t microbatch,
-                             std::span<const int64_t> tokens_per_expert, bool backward,
-                             TaskList& tasks) const {
-  const Phase phase = backward ? Phase::kBackward : Phase::kForward;
+void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+                            Phase phase, TaskList& tasks) const {
+  const bool backward = phase == Phase::kBackward;
   const int64_t in_flight = blocks_in_flight(shape_.devices);
-  std::vector<Task> combines;
-  size_t combined = 0;
-  int64_t first_row = 0;
-  const int64_t least = least_rows(tokens_per_expert);
+  const int64_t first_microbatch = std::max<int64_t>(microbatch, 0);
   if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
-  for (int64_t e = 0; e < shape_.num_experts; ++e) {
-    const int64_t record = shape_.expert(layer, e);
-    const int device = shape_.records[record].device;
-    const int64_t tokens = tokens_per_expert[e], computed = std::max(tokens, least);
-    for (int64_t done = 0; done < computed; done += shape_.row_block) {
-      Task t = task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, phase, layer,
-                    microbatch);
-      t.expert = static_cast<int32_t>(e);
-      t.record = record;
-      t.first_row = first_row + std::min(done, tokens);
-      t.rows = std::clamp<int64_t>(tokens - done, 0, shape_.row_block);
-      t.padding = std::min(shape_.row_block, computed - done) - t.rows;
-      t.first = done == 0;
-      t.last = tokens > 0 && done + shape_.row_block >= computed;
-      const int64_t slot = static_cast<int64_t>(combines.size()) % in_flight;
-      Task expert = t, combine = t;
-      t.use(pages_.inbound(slot), kDevice0, Access::kCreate);
-      expert.kind = backward ? TaskKind::kExpertBackward : TaskKind::kExpert;
-      expert.device = static_cast<uint8_t>(device);
-      expert.use(pages_.weights(record), Place::on_device(device), Access::kRead);
-      expert.use(pages_.inbound(slot), Place::on_device(device), Access::kRead);
-      expert.use(pages_.outbound(slot), Place::on_device(device), Access::kCreate);
-      combine.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
-      combine.use(pages_.outbound(slot), kDevice0, Access::kRead);
-      tasks.push_back(t);
-      tasks.push_back(expert);
-      combines.push_back(combine);
-      if (backward && t.last) gradient(record, tasks);
-      if (static_cast<int64_t>(combines.size() - combined) == in_flight) {
-        tasks.push_back(combines[combined++]);
-      }
-    }
-    first_row += tokens;
+  const size_t first_task = tasks.size();
+  const std::vector<ExpertBlock> blocks =
+      expert_blocks(routing, shape_.row_block, shape_.options.padded_experts);
+  const auto combine_block = [&](int64_t i) {
+    const Task t = block_task(TaskKind::kCombine, phase, layer, blocks[i]);
+    combine(t, blocks[i], first_microbatch, pages_.outbound(i % in_flight), tasks);
+  };
+  const auto count = static_cast<int64_t>(blocks.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const Task t = block_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, phase,
+                              layer, blocks[i]);
+    const int64_t slot = i % in_flight;
+    dispatch(t, blocks[i], first_microbatch, pages_.inbound(slot), tasks);
+    Task expert = t;
+    const int device = shape_.records[t.record].device;
+    expert.device = static_cast<uint8_t>(device);
+    expert.use(pages_.weights(t.record), Place::on_device(device), Access::kRead);
+    expert.use(pages_.inbound(slot), Place::on_device(device), Access::kRead);
+    expert.use(pages_.outbound(slot), Place::on_device(device), Access::kCreate);
+    tasks.push_back(expert);
+    if (backward && t.last) gradient(t.record, tasks);
+    if (i + 1 >= in_flight) combine_block(i + 1 - in_flight);
   }
-  while (combined < combines.size()) tasks.push_back(combines[combined++]);
+  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) combine_block(i);
+  if (!backward) give_up_normed(first_task, tasks);
 }
 
-void StepPlan::forward_experts(int64_t layer, int64_t microbatch,
-                               std::span<const int64_t> tokens_per_expert,
+void StepPlan::forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
                                TaskList& tasks) const {
   tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, microbatch));
-  expert_blocks(layer, microbatch, tokens_per_expert, false, tasks);
+  expert_tasks(layer, microbatch, routing, Phase::kForward, tasks);
   for_microbatches(microbatch, [&](int64_t b) {
     Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
     t.use(pages_.middle(layer, b), kDevice0, Access::kRead, !options_.training);
     t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
+    t.use(pages_.sum(b), kDevice0, Access::kRead, true);
     tasks.push_back(t);
   });
 }
@@ -178,6 +226,7 @@ void StepPlan::head(TaskList& tasks) const {
     if (shape_.tied_embeddings) {
       t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
     }
+    if (options_.training) t.use(pages_.dresidual(b), kDevice0, Access::kCreate);
     tasks.push_back(t);
   }
   if (options_.training) gradient(shape_.head(), tasks);
@@ -196,33 +245,44 @@ void StepPlan::gradient(int64_t record, TaskList& tasks) const {
   bring_back(record, tasks);
 }
 
-void StepPlan::backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,
+void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
                               TaskList& tasks) const {
   const int64_t record = shape_.layer_record[layer];
-  const PageId weights = pages_.weights(record);
   const bool moe = shape_.is_moe[layer];
-  auto per_microbatch = [&](TaskKind kind, PageId first, bool last_use) {
-    for (int64_t b = 0; b < shape_.microbatches; ++b) {
-      Task t = task(kind, Phase::kBackward, layer, b);
-      t.use(weights, kDevice0, Access::kRead);
-      t.use(first + static_cast<PageId>(b), kDevice0, Access::kRead, last_use);
-      tasks.push_back(t);
+  // `saved`: what the forward kept.
+  const auto backward = [&](TaskKind kind, int64_t b, PageId saved, bool last_use) {
+    const bool replay = kind == TaskKind::kRouteReplay;
+    Task t = task(kind, Phase::kBackward, layer, b);
+    t.use(pages_.weights(record), kDevice0, Access::kRead);
+    t.use(saved, kDevice0, Access::kRead, last_use);
+    t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
+    if (replay || kind == TaskKind::kRouteBackward) {
+      const Access access = replay ? Access::kCreate : Access::kRead;
+      t.use(pages_.normed(b), kDevice0, access, !replay);
+      t.use(pages_.sum(b), kDevice0, access, !replay);
     }
+    tasks.push_back(t);
   };
-  const PageId middle = pages_.middle(layer, 0), input = pages_.layer_input(layer, 0);
-  if (moe) {
-    per_microbatch(TaskKind::kRouteReplay, middle, false);
-    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
-    expert_blocks(layer, kAll, tokens_per_expert, true, tasks);
+  for (int64_t b = 0; b < shape_.microbatches && moe; ++b) {
+    backward(TaskKind::kRouteReplay, b, pages_.middle(layer, b), false);
   }
-  per_microbatch(moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward, middle, true);
-  per_microbatch(TaskKind::kAttentionBackward, input, true);
+  if (moe) {
+    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
+    expert_tasks(layer, kAll, routing, Phase::kBackward, tasks);
+  }
+  const TaskKind above = moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    backward(above, b, pages_.middle(layer, b), true);
+    backward(TaskKind::kAttentionBackward, b, pages_.layer_input(layer, b), true);
+  }
   gradient(record, tasks);
 }
 
 void StepPlan::embed_backward(TaskList& tasks) const {
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
-    tasks.push_back(task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b));
+    Task t = task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b);
+    t.use(pages_.dresidual(b), kDevice0, Access::kRead, true);
+    tasks.push_back(t);
   }
   gradient(shape_.embedding(), tasks);
 }

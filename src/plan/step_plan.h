@@ -4,13 +4,19 @@
 // in reverse. So the weights of an expert are read once forward and once backward per step, however
 // many microbatches there are, and its gradient is complete when its layer's backward ends.
 //
+// An expert's block takes rows of several microbatches, whose in-layer buffers are pages: each
+// microbatch's rows are a dispatch and a combine of their own, so that a task wants few pages
+// however many microbatches there are. Without room for all of them on device 0 they go up for one
+// expert after the other.
+//
 // What depends on routing is generated ("resolved") once the layer's routing is known: the caller
-// passes tokens_per_expert. Pure: same arguments, same tasks.
+// passes it. Pure: same arguments, same tasks.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
+#include "plan/expert_blocks.h"
 #include "plan/pages.h"
 #include "plan/run_shape.h"
 #include "plan/task.h"
@@ -41,12 +47,12 @@ class StepPlan {
   void embed(int64_t microbatch, TaskList& tasks) const;
   // Attention, and routing if the layer has experts.
   void forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const;
-  // REQUIRES: a MoE layer. tokens_per_expert (num_experts), of the microbatch or of all together.
-  void forward_experts(int64_t layer, int64_t microbatch,
-                       std::span<const int64_t> tokens_per_expert, TaskList& tasks) const;
+  // REQUIRES: a MoE layer. `routing`: of the microbatch, or of all.
+  void forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+                       TaskList& tasks) const;
   void head(TaskList& tasks) const;
-  void backward_layer(int64_t layer, std::span<const int64_t> tokens_per_expert,
-                      TaskList& tasks) const;
+  // `routing`: of all microbatches; for a dense layer anything.
+  void backward_layer(int64_t layer, const LayerRouting& routing, TaskList& tasks) const;
   void embed_backward(TaskList& tasks) const;
 
   const RunShape& shape() const { return shape_; }
@@ -55,10 +61,13 @@ class StepPlan {
 
  private:
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
-  int64_t least_rows(std::span<const int64_t> tokens_per_expert) const;
-  void expert_blocks(int64_t layer, int64_t microbatch,
-                     std::span<const int64_t> tokens_per_expert, bool backward,
-                     TaskList& tasks) const;
+  void expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing, Phase phase,
+                    TaskList& tasks) const;
+  Task block_task(TaskKind kind, Phase phase, int64_t layer, const ExpertBlock& block) const;
+  void dispatch(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+                PageId inbound, TaskList& tasks) const;
+  void combine(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+               PageId outbound, TaskList& tasks) const;
   template <typename Body>
   void for_microbatches(int64_t microbatch, Body&& body) const;
   void bring_back(int64_t record, TaskList& tasks) const;

@@ -16,15 +16,11 @@ void pay(const StepPlan& plan, const Debts& debts, int64_t record, TaskList& tas
 
 }  // namespace
 
-std::vector<int64_t> tokens_per_expert(const Routing& routing, int64_t layer, int64_t microbatch) {
-  const int64_t turns = static_cast<int64_t>(routing.size());
-  CHECK(turns > std::max<int64_t>(microbatch, 0), "routing of %lld turns", (long long)turns);
-  if (microbatch != StepPlan::kAll) return routing[microbatch][layer];
-  std::vector<int64_t> sum(routing[0][layer].size(), 0);
-  for (const auto& layers : routing) {
-    std::transform(sum.begin(), sum.end(), layers[layer].begin(), sum.begin(), std::plus<>());
-  }
-  return sum;
+LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch) {
+  if (microbatch != StepPlan::kAll) return {routing[microbatch][layer]};
+  LayerRouting all;
+  for (const auto& layers : routing) all.push_back(layers[layer]);
+  return all;
 }
 
 void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
@@ -56,7 +52,8 @@ StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForec
       debts_(debts),
       forecast_(forecast),
       extent_(extent),
-      tokens_per_expert_(plan->shape().num_layers) {
+      tokens_per_expert_(plan->shape().num_layers),
+      routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
   CHECK(extent != Extent::kStep || plan->options().training);
   const RunShape& shape = plan->shape();
   if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
@@ -136,20 +133,24 @@ void StepSchedule::end_layer() {
   plan_.embed(++microbatch_, pending_);
 }
 
-void StepSchedule::resolve(std::span<const int64_t> tokens_per_expert) {
+void StepSchedule::resolve(const LayerRouting& routing) {
   const RunShape& shape = plan_.shape();
+  const bool all = microbatch_ == StepPlan::kAll;
   CHECK(at_ == At::kRouting, "no layer waits for its routing");
-  CHECK(static_cast<int64_t>(tokens_per_expert.size()) == shape.num_experts);
-  if (forecast_ != nullptr) forecast_->note(layer_, tokens_per_expert);
+  CHECK(static_cast<int64_t>(routing.size()) == (all ? shape.microbatches : 1));
+  const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
+  CHECK(static_cast<int64_t>(tokens.size()) == shape.num_experts);
+  if (forecast_ != nullptr) forecast_->note(layer_, tokens);
   for (int64_t e = 0; e < shape.num_experts && debts_ != nullptr; ++e) {
-    if (tokens_per_expert[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
+    if (tokens[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
   }
-  plan_.forward_experts(layer_, microbatch_, tokens_per_expert, pending_);
-  routing_.resize(turn() + 1, std::vector<std::vector<int64_t>>(shape.num_layers));
-  routing_[turn()][layer_].assign(tokens_per_expert.begin(), tokens_per_expert.end());
+  plan_.forward_experts(layer_, microbatch_, routing, pending_);
+  for (size_t i = 0; i < routing.size(); ++i) {
+    routing_[static_cast<size_t>(turn()) + i][layer_] = routing[i];
+  }
   std::vector<int64_t>& sum = tokens_per_expert_[layer_];
-  sum.resize(tokens_per_expert.size(), 0);
-  for (size_t e = 0; e < sum.size(); ++e) sum[e] += tokens_per_expert[e];
+  sum.resize(tokens.size(), 0);
+  std::transform(sum.begin(), sum.end(), tokens.begin(), sum.begin(), std::plus<>());
   end_layer();
 }
 
@@ -196,7 +197,7 @@ bool StepSchedule::next(StepPiece& piece) {
       return true;
     case At::kBackward:
       --layer_;
-      plan_.backward_layer(layer_, tokens_per_expert_[layer_], piece.tasks);
+      plan_.backward_layer(layer_, layer_routing(routing_, layer_, StepPlan::kAll), piece.tasks);
       if (layer_ == 0) at_ = At::kEmbedBackward;
       return true;
     case At::kEmbedBackward:

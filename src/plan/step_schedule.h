@@ -30,14 +30,11 @@
 
 namespace pagoda {
 
-// What routing chose in a step, turn by turn: all microbatches together are one; a forward that
-// takes them one after another has one for each. [turn][layer][num_experts], empty for dense
-// layers.
+// What routing chose in a step: [microbatch][layer][num_experts], empty for dense layers.
 using Routing = std::vector<std::vector<std::vector<int64_t>>>;
 
-// Tokens of each expert of a microbatch, or of all together (StepPlan::kAll): summed over the
-// turns. (num_experts)
-std::vector<int64_t> tokens_per_expert(const Routing& routing, int64_t layer, int64_t microbatch);
+// Of a microbatch, or of all (StepPlan::kAll).
+LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch);
 
 struct StepPiece {
   // What the schedule, or what runs it, must learn between these tasks and the next.
@@ -93,8 +90,8 @@ class StepSchedule {
   // Replaces `piece` by what comes next; false when the pass is over. REQUIRES: what the piece
   // before it asked for was given.
   bool next(StepPiece& piece);
-  // Tokens of each expert of the layer and microbatch that the newest piece named. (num_experts)
-  void resolve(std::span<const int64_t> tokens_per_expert);
+  // What routing chose for the layer and microbatch that the newest piece named.
+  void resolve(const LayerRouting& routing);
 
   // [layer][E], what is resolved of all microbatches; empty for dense layers.
   const std::vector<std::vector<int64_t>>& tokens_per_expert() const { return tokens_per_expert_; }
@@ -135,9 +132,8 @@ void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t la
 // Tasks that pay every debt.
 void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks);
 
-// The tokens of each expert that a layer's routing chose, for the microbatch or StepPlan::kAll that
-// the piece asks for. (num_experts)
-using RoutingOf = std::function<std::vector<int64_t>(int64_t layer, int64_t microbatch)>;
+// What a layer's routing chose for the microbatch or StepPlan::kAll that a piece asks for.
+using RoutingOf = std::function<LayerRouting(int64_t layer, int64_t microbatch)>;
 
 // Runs through a pass whose routing is known. `visit` sees every piece before the schedule goes on,
 // and accounts for it in the schedule's debts.

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/check.h"
 #include "offload/residency.h"
 
 namespace pagoda {
@@ -19,10 +20,10 @@ enum class TaskKind : uint8_t {
   kAttention,          // layer_input -> middle
   kCachedAttention,    // likewise, over the cached keys of the tokens before
   kRoute,              // middle -> normed rows, chosen experts
-  kIndex,              // chosen experts of the whole step -> rows of each expert
-  kDispatch,           // rows of one expert's block -> inbound
+  kIndex,              // chosen experts of all microbatches, or of one -> rows of each expert
+  kDispatch,           // one microbatch's rows of an expert's block -> inbound
   kExpert,             // inbound -> outbound
-  kCombine,            // outbound -> sum over experts
+  kCombine,            // outbound -> one microbatch's sum over experts
   kResidual,           // middle + sum -> next layer_input
   kDenseMlp,           // middle -> next layer_input, for layers without experts
   kHead,               // loss and its gradient
@@ -54,14 +55,17 @@ struct Task {
   int32_t microbatch = -1;  // -1: all together, or none
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it pays
-  int64_t first_row = 0;   // block of an expert: offset into its rows
+  // Rows of an expert's block, or those of one microbatch in it.
+  int64_t first_row = 0;   // the first of them in the layer's re-index vector
+  int64_t block_row = 0;   // likewise in the block
   int64_t rows = 0;
   int64_t padding = 0;     // rows of zeros behind them that are computed too (padded_experts)
-  std::array<PageUse, 4> uses{};
+  std::array<PageUse, 5> uses{};
   uint8_t num_uses = 0;
 
   std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
   void use(PageId page, Place place, Access access, bool last_use = false) {
+    CHECK(num_uses < uses.size(), "a task of kind %d uses too many pages", static_cast<int>(kind));
     uses[num_uses++] = {page, place, access, last_use};
   }
 };

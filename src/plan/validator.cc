@@ -75,6 +75,17 @@ void PlanValidator::check_gradient_uses(const Task& task) {
   }
 }
 
+// A task uses its own microbatch's in-layer buffers.
+void PlanValidator::check_in_layer_uses(const Task& task) {
+  for (const PageUse& use : task.used()) {
+    if (kind_[use.page] != PageKind::kInLayer) continue;
+    const int64_t b = task.microbatch;
+    const bool own = b >= 0 && (use.page == pages_.normed(b) || use.page == pages_.sum(b) ||
+                                use.page == pages_.dresidual(b));
+    if (!own) fault(PlanRule::kInputs, use.page, "is of another microbatch");
+  }
+}
+
 // Weights are not computed with while an update of them waits, state not at all but by kAdam.
 void PlanValidator::check_freshness(const Task& task) {
   if (task.kind == TaskKind::kAdam) {
@@ -139,6 +150,7 @@ void PlanValidator::check(const Task& task, std::span<const Move> moves,
                           std::span<const int32_t> slots) {
   check_freshness(task);
   check_gradient_uses(task);
+  check_in_layer_uses(task);
   order_.check(task);
   count_moves(task, moves);
   places_.check(task, moves, slots);

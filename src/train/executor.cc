@@ -106,10 +106,17 @@ void Executor::begin_pass(const GenerationPass& pass) {
   s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
-void Executor::set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert) {
-  std::vector<int64_t>& first = first_row_[layer];
-  first.assign(1, 0);
-  for (int64_t count : tokens_per_expert) first.push_back(first.back() + count);
+void Executor::set_routing(int64_t layer, const LayerRouting& routing) {
+  std::vector<std::vector<int64_t>>& first = first_row_[layer];
+  first = routing;
+  int64_t row = 0;
+  for (size_t e = 0; e < routing.front().size(); ++e) {
+    for (size_t b = 0; b < routing.size(); ++b) {
+      first[b][e] = row;
+      row += routing[b][e];
+    }
+  }
+  CHECK(row <= tokens_ * setup_.config.experts_per_token, "routing of %lld rows", (long long)row);
 }
 
 Stream& Executor::stream_of(const Task& task) {
@@ -156,7 +163,8 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
 
 void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
   const int64_t l = task.layer, b = task.microbatch;
-  const BlockRows rows{task.first_row, task.rows, task.padding};
+  const BlockRows rows{task.first_row, task.block_row, task.rows, task.padding};
+  const InLayer in = in_layer(task, lease);
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
   auto page = [&](size_t i) -> void* { return lease.data(i); };
@@ -164,6 +172,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes);
   };
   const ExpertSpace& expert = experts_[task.device];
+  const bool tied = setup_.config.tie_word_embeddings;
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kBring: return;
@@ -174,66 +183,82 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kCachedAttention:
       return blocks_.cached_attention(l, page(0), page(1), page(2), step_, s);
     case TaskKind::kRoute:
-      return enqueue_route(task, lease, choices(1), s);
+      return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
-    case TaskKind::kDispatch: return blocks_.dispatch(rows, page(0), false, rows_of(b), s);
+    case TaskKind::kDispatch: return blocks_.dispatch(rows, b, in, page(0), false, step_, s);
     case TaskKind::kExpert: return blocks_.expert(page(0), page(1), rows, page(2), expert, s);
-    case TaskKind::kCombine: return blocks_.combine(rows, page(0), false, rows_of(b), s);
-    case TaskKind::kResidual: return blocks_.residual(b, page(0), page(1), step_, s);
+    case TaskKind::kCombine: return blocks_.combine(rows, b, page(0), false, in.sum, step_, s);
+    case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
-      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
+      return blocks_.dense_mlp(l, page(0), page(1), page(2), step_, s);
     case TaskKind::kHead:
     case TaskKind::kLoss:
-      return blocks_.head(b, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1),
-                          task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, step_, s);
+      return blocks_.head(b, page(0), tied ? page(2) : nullptr, page(1),
+                          task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
+                          step_, s);
     case TaskKind::kLogits:
-      return blocks_.logits(wanted_, page(0), task.num_uses > 2 ? page(2) : nullptr, page(1), step_,
-                            s);
+      return blocks_.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step_, s);
     case TaskKind::kRouteReplay:
-      blocks_.route(l, b, page(0), page(1), choices(1), true, step_, s);
-      return blocks_.begin_sum_backward(l, b, page(0), step_, s);
-    case TaskKind::kDispatchBackward: return blocks_.dispatch(rows, page(0), true, step_, s);
+      blocks_.route(l, b, page(0), page(1), choices(1), true, in, step_, s);
+      return blocks_.begin_sum_backward(l, b, page(0), in, step_, s);
+    case TaskKind::kDispatchBackward: return blocks_.dispatch(rows, b, in, page(0), true, step_, s);
     case TaskKind::kExpertBackward:
       return blocks_.expert_backward(page(0), page(1), rows, task.first, page(2), expert, s);
-    case TaskKind::kCombineBackward: return blocks_.combine(rows, page(0), true, step_, s);
+    case TaskKind::kCombineBackward:
+      return blocks_.combine(rows, b, page(0), true, in.sum, step_, s);
     case TaskKind::kRouteBackward:
-      return blocks_.route_backward(l, b, page(0), page(1), step_, s);
+      return blocks_.route_backward(l, b, page(0), page(1), in, step_, s);
     case TaskKind::kDenseMlpBackward:
-      return blocks_.dense_mlp_backward(l, b, page(0), page(1), step_, s);
+      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, step_, s);
     case TaskKind::kAttentionBackward:
-      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), step_, s);
-    case TaskKind::kEmbedBackward: return blocks_.embed_backward(b, step_, s);
+      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, step_,
+                                        s);
+    case TaskKind::kEmbedBackward: return blocks_.embed_backward(b, in.dresidual, step_, s);
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
   }
   CHECK(false, "no such task");
 }
 
-// The step's space as experts see it: all rows, or those of one microbatch as if it were the step.
-StepSpace Executor::rows_of(int64_t microbatch) const {
-  StepSpace space = step_;
-  if (microbatch < 0) return space;
-  const int64_t row = microbatch * setup_.size.microbatch_tokens;
-  const int64_t k = setup_.config.experts_per_token, d = setup_.config.hidden_size;
-  space.normed = static_cast<std::byte*>(space.normed) + row * d * dtype_bytes(setup_.size.dtype);
-  space.sum += row * d;
-  space.experts += row * k;
-  space.weights += row * k;
-  return space;
+// What the task leases of its microbatch's in-layer buffers.
+InLayer Executor::in_layer(const Task& task, const Lease& lease) const {
+  InLayer in;
+  if (task.microbatch < 0) return in;
+  const PageTable& pages = *setup_.pages;
+  const int64_t t = setup_.size.microbatch_tokens;
+  const int64_t rows_bytes = t * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
+  for (size_t i = 0; i < task.num_uses; ++i) {
+    const PageId page = task.uses[i].page;
+    if (page == pages.normed(task.microbatch)) {
+      in.normed = lease.data(i);
+      in.rstd = reinterpret_cast<float*>(lease.data(i) + rows_bytes);
+      in.probs = in.rstd + t;
+    } else if (page == pages.sum(task.microbatch)) {
+      in.sum = reinterpret_cast<float*>(lease.data(i));
+    } else if (page == pages.dresidual(task.microbatch)) {
+      in.dresidual = lease.data(i);
+    }
+  }
+  return in;
 }
 
 void Executor::enqueue_index(const Task& task, Stream& s) {
-  const int64_t tokens = task.microbatch < 0 ? tokens_ : setup_.size.microbatch_tokens;
-  cpu_ops().index_rows(rows_of(task.microbatch).experts, tokens, setup_.config.experts_per_token,
-                       setup_.config.num_experts, first_row_[task.layer].data(), step_.rows,
-                       step_.choices, s);
+  const int64_t k = setup_.config.experts_per_token;
+  const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
+  const std::vector<std::vector<int64_t>>& first = first_row_[task.layer];
+  for (size_t i = 0; i < first.size(); ++i) {
+    const int64_t b = std::max<int64_t>(task.microbatch, 0) + static_cast<int64_t>(i);
+    cpu_ops().index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
+                         first[i].data(), step_.rows, step_.choices, s);
+  }
 }
 
-void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s) {
+void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices,
+                             const InLayer& in, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, step_, s);
-  blocks_.begin_sum(l, b, lease.data(0), step_, s);
+  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step_, s);
+  blocks_.begin_sum(l, lease.data(0), in, step_, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {

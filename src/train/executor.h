@@ -16,6 +16,8 @@
 #include "model/blocks.h"
 #include "offload/pager.h"
 #include "optim/adam.h"
+#include "plan/expert_blocks.h"
+#include "plan/pages.h"
 #include "plan/task.h"
 #include "train/ledger.h"
 #include "train/prefetch_score.h"
@@ -60,6 +62,7 @@ class Executor {
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
     std::vector<int> record_device;  // who computes each record
+    const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int threads = 1;               // of the optimizer on the host
     bool prefetch = true;          // false: a device's next task waits for it before it is issued
@@ -80,8 +83,8 @@ class Executor {
   // Likewise the input of a pass of generation, whose tasks follow.
   void begin_pass(const GenerationPass& pass);
   // Tokens per expert of a layer, needed by its next kIndex task: of that task's microbatch, or of
-  // all together. (num_experts) REQUIRES: device 0 is done with the kIndex tasks before.
-  void set_routing(int64_t layer, std::vector<int64_t> tokens_per_expert);
+  // all.
+  void set_routing(int64_t layer, const LayerRouting& routing);
   // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
 
@@ -121,12 +124,13 @@ class Executor {
  private:
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
-  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, Stream& s);
+  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const InLayer& in,
+                     Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
-  StepSpace rows_of(int64_t microbatch) const;
+  InLayer in_layer(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
 
   // Neighbouring tensors of a record with the same decay setting are one span.
@@ -142,7 +146,8 @@ class Executor {
   int64_t wanted_ = 0;  // of the pass in hand
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   TaskTimes* times_ = nullptr;
-  std::vector<std::vector<int64_t>> first_row_;  // [layer] prefix sums of tokens per expert
+  // [layer][microbatch][E]: where an expert's rows of the microbatch begin in the re-index vector.
+  std::vector<std::vector<std::vector<int64_t>>> first_row_;
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;

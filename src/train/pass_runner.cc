@@ -19,11 +19,11 @@ PassRunner::PassRunner(Session* session)
             {.training = false, .generating = true}),
       forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
-std::vector<int64_t> PassRunner::read_routing() {
+LayerRouting PassRunner::read_routing() {
   std::vector<int32_t> counts;
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
-  return {counts.begin(), counts.begin() + session_.shape().num_experts};
+  return {{counts.begin(), counts.begin() + session_.shape().num_experts}};
 }
 
 Status PassRunner::run_tasks(bool with_logits) {
@@ -36,9 +36,9 @@ Status PassRunner::run_tasks(bool with_logits) {
     executor.run(piece.tasks, nullptr, kGeneration);
     RETURN_IF_ERROR(session_.pager().status());
     if (piece.then != StepPiece::Then::kResolve) continue;
-    const std::vector<int64_t> tokens_per_expert = read_routing();
-    executor.set_routing(piece.layer, tokens_per_expert);
-    schedule.resolve(tokens_per_expert);
+    const LayerRouting routing = read_routing();
+    executor.set_routing(piece.layer, routing);
+    schedule.resolve(routing);
   }
   return Status();
 }

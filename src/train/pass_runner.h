@@ -30,7 +30,7 @@ class PassRunner {
 
  private:
   Status run_tasks(bool with_logits);
-  std::vector<int64_t> read_routing();
+  LayerRouting read_routing();
 
   Session& session_;
   StepPlan plan_;

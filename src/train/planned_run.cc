@@ -7,7 +7,7 @@ constexpr double kLearningRate = 1e-3;  // any: nothing is computed
 
 RoutingOf of(const Routing& routing) {
   return [&routing](int64_t layer, int64_t microbatch) {
-    return tokens_per_expert(routing, layer, microbatch);
+    return layer_routing(routing, layer, microbatch);
   };
 }
 

@@ -17,8 +17,7 @@ class PlannedRun {
   PlannedRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
              bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
 
-  // One step. `routing`: one turn, or with plan.microbatch_major one for each microbatch. `skip`:
-  // its gradients are not finite, and no update follows from them.
+  // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
   void settle(const Visit& visit);
   // Forward only. REQUIRES: settle() since train().

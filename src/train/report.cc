@@ -31,6 +31,15 @@ std::string held_line(const char* what, const Held& h) {
               format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
 }
 
+std::string in_layer_line(const Held& h) {
+  const bool thrashes = h.device < h.all;
+  return held_line("in-layer", h) +
+         (thrashes
+              ? "; they move for one expert after the other: a higher memory.device or a lower "
+                "train.tokens_per_step is faster"
+              : "");
+}
+
 // A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
 constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
 constexpr int64_t kTensorBytes =
@@ -62,14 +71,17 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
 // A step's input, twice while it is put together in vectors that double; two layers' tasks; of all
 // layers the uses of pages that are foreseen, as a list, with their next uses, and rehearsed.
 int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOptions& plan) {
-  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kForeseenBytes = 1280;
+  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
   // Padded, every expert may have to compute all tokens of the step.
   const int64_t rows = size.tokens() *
                        (plan.padded_experts ? config.num_experts : config.experts_per_token);
   const int64_t blocks =
       div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
-  return size.tokens() * kTokenBytes * 4 + 2 * blocks * kTasksPerBlock * kTaskBytes +
-         config.num_layers * blocks * kForeseenBytes;
+  // Of a block's microbatches, the first counts as the block.
+  const int64_t parts = config.num_experts * (size.microbatches - 1);
+  return size.tokens() * kTokenBytes * 4 +
+         2 * (blocks * kTasksPerBlock + 4 * parts) * kTaskBytes +
+         config.num_layers * (blocks * kBlockBytes + parts * kPartBytes);
 }
 
 // An evaluation rounds its weights from an fp32 copy of one record at a time.
@@ -103,32 +115,41 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
   return bytes;
 }
 
-// Tokens of a step that memory.device has room for, in microbatches like these: what a task needs
-// of pages does not depend on their number.
-int64_t most_tokens(const ModelConfig& config, const SessionOptions& options,
-                    const MemoryPlan& memory) {
+// Tokens of a step that memory.device has room for, in microbatches like these, beside
+// `page_bytes` and for each microbatch `microbatch_bytes`.
+int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, int64_t page_bytes,
+                    int64_t microbatch_bytes) {
   constexpr int64_t kMost = int64_t{1} << 31;
   const TensorTable table = TensorTable::make(config);
-  const auto workspace = [&](int64_t microbatches) {
+  const auto bytes = [&](int64_t microbatches) {
     StepSize size = options.size;
     size.microbatches = microbatches;
-    return Executor::workspace_bytes(config, table, size, 0);
+    return Executor::workspace_bytes(config, table, size, 0) + page_bytes +
+           microbatches * microbatch_bytes;
   };
-  const int64_t pages = memory.min_device_bytes - workspace(options.size.microbatches);
-  int64_t fit = options.size.microbatches, too_many = kMost / options.size.microbatch_tokens + 1;
+  int64_t fit = 0, too_many = kMost / options.size.microbatch_tokens + 1;
   while (too_many - fit > 1) {
     const int64_t middle = fit + (too_many - fit) / 2;
-    (workspace(middle) + pages <= options.device_bytes ? fit : too_many) = middle;
+    (bytes(middle) <= options.device_bytes ? fit : too_many) = middle;
   }
   return fit * options.size.microbatch_tokens;
 }
 
+// What a task needs of pages does not depend on the number of microbatches; that all in-layer
+// buffers stay does.
 std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
-                           const MemoryPlan& memory) {
-  return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld",
+                           const PageTable& pages, const MemoryPlan& memory) {
+  const int64_t workspace =
+      Executor::workspace_bytes(config, TensorTable::make(config), options.size, 0);
+  const int64_t needed = memory.min_device_bytes - workspace;
+  const int64_t in_layer =
+      held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
+  return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
+              "for %lld with all their in-layer buffers",
               "workspace", format_bytes(workspace_bytes(config, options)).c_str(),
               (long long)options.size.tokens(),
-              (long long)most_tokens(config, options, memory));
+              (long long)most_tokens(config, options, needed, 0),
+              (long long)most_tokens(config, options, needed, in_layer));
 }
 
 }  // namespace
@@ -202,7 +223,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
-  if (options.size.training) lines.push_back(workspace_line(config, options, memory));
+  lines.push_back(in_layer_line(held(pages, memory, PageKind::kInLayer)));
+  if (options.size.training) lines.push_back(workspace_line(config, options, pages, memory));
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
   const std::string moved = step_line(options, traffic.step);
   if (!moved.empty()) lines.push_back(moved);

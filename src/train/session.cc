@@ -136,6 +136,7 @@ Status Session::allocate() try {
   setup.table = table_;
   setup.size = options_.size;
   setup.adam = options_.adam;
+  setup.pages = &pages_;
   setup.pager = pager_.get();
   setup.threads = options_.threads;
   setup.prefetch = options_.plan.prefetch;

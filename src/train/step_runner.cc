@@ -83,23 +83,23 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
 }
 
 // What the layer's routing chose; adds to the balance loss's means.
-std::vector<int64_t> StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
+LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   const RunShape& shape = session_.shape();
   std::vector<int32_t> counts;
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
-  std::vector<int64_t> tokens(shape.num_experts, 0);
-  const bool all = piece.microbatch == StepPlan::kAll;
-  for (size_t i = 0; i < counts.size(); ++i) {
-    const size_t b = i / shape.num_experts;
-    if (!all && static_cast<int64_t>(b) != piece.microbatch) continue;
-    const double rows = forward.rows[b];
-    tokens[i % shape.num_experts] += counts[i];
-    forward.fractions[i] += counts[i] / rows;
-    forward.prob_means[i] += prob_sums[i] / rows;
+  LayerRouting routing;
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    if (piece.microbatch != StepPlan::kAll && piece.microbatch != b) continue;
+    const auto first = counts.begin() + b * shape.num_experts;
+    routing.emplace_back(first, first + shape.num_experts);
+    for (int64_t i = b * shape.num_experts; i < (b + 1) * shape.num_experts; ++i) {
+      forward.fractions[i] += counts[i] / forward.rows[b];
+      forward.prob_means[i] += prob_sums[i] / forward.rows[b];
+    }
   }
-  session_.executor().set_routing(piece.layer, tokens);
-  return tokens;
+  session_.executor().set_routing(piece.layer, routing);
+  return routing;
 }
 
 // Waits for device 0. The backward takes all microbatches together, whatever the forward did.
@@ -107,7 +107,7 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
   session_.executor().set_aux_gradient(aux_gradient(forward));
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
-    session_.executor().set_routing(l, schedule.tokens_per_expert()[l]);
+    session_.executor().set_routing(l, layer_routing(schedule.routing(), l, StepPlan::kAll));
   }
 }
 

@@ -39,9 +39,18 @@ RunShape random_shape(std::mt19937& random, int devices) {
   return shape;
 }
 
+LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches) {
+  LayerRouting routing(static_cast<size_t>(microbatches));
+  for (int64_t b = 0; b < microbatches; ++b) {
+    for (const int64_t tokens : tokens_per_expert) {
+      routing[b].push_back(tokens * (b + 1) / microbatches - tokens * b / microbatches);
+    }
+  }
+  return routing;
+}
+
 Routing random_routing(std::mt19937& random, const RunShape& shape) {
-  Routing routing(shape.options.microbatch_major ? shape.microbatches : 1,
-                  std::vector<std::vector<int64_t>>(shape.num_layers));
+  Routing routing(shape.microbatches, LayerRouting(shape.num_layers));
   for (auto& layers : routing) {
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (!shape.is_moe[l]) continue;

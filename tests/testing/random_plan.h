@@ -20,7 +20,9 @@ PlacedTask place(Replay& replay, const Task& task);
 
 // Small numbers of everything: layers with and without experts, devices, microbatches.
 RunShape random_shape(std::mt19937& random, int devices);
-// Some experts get many tokens, some none. As many turns as the shape's forward takes.
+// Tokens of each expert, spread over the microbatches as evenly as they go.
+LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches);
+// Some experts get many tokens, some none.
 Routing random_routing(std::mt19937& random, const RunShape& shape);
 
 }  // namespace pagoda
