@@ -10,10 +10,8 @@ namespace {
 using HalfRow = uint16_t __attribute__((vector_size(32)));
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-// Where columns [16 half, 16 half + 16) of a row begin in a block of sums.
-PAGODA_INLINE int64_t sums_of_row(int64_t row, int64_t half) {
-  return row / kTileSide * 512 + half * 256 + row % kTileSide * kTileSide;
-}
+// Tile `t` of a block of sums: rows [16 (t / 2), ...) by columns [16 (t % 2), ...).
+PAGODA_INLINE const float* tile_of(const float* block, int64_t t) { return block + t * 256; }
 
 // Column numbers of half a row.
 PAGODA_INLINE Vec columns_of(int64_t half) {
@@ -40,22 +38,26 @@ PAGODA_INLINE Vec larger(Vec a, Vec b) { return a > b ? a : b; }
 // ---- forward: rows are keys ----
 
 PAGODA_INLINE Vec highest_score(const float* scores, int64_t count, bool diagonal, int64_t half) {
-  Vec best[2] = {splat(kLowest), splat(kLowest)};
+  Vec even = splat(kLowest), odd = even;
   const int64_t whole = diagonal ? count - 1 : count;
-  for (int64_t b = 0; b < whole; ++b) {
+  for (int64_t t = half; t < 4 * whole; t += 2) {
+    const float* tile = tile_of(scores, t);
 #pragma GCC unroll 8
-    for (int64_t r = 0; r < kBlock; ++r) {
-      best[r % 2] = larger(load(scores + b * kBlockFloats + sums_of_row(r, half)), best[r % 2]);
+    for (int64_t r = 0; r < kTileSide; r += 2) {
+      even = larger(load(tile + r * kTileSide), even);
+      odd = larger(load(tile + (r + 1) * kTileSide), odd);
     }
   }
-  if (diagonal) {
-    const Vec query = columns_of(half);
-    for (int64_t r = 0; r < kBlock; ++r) {
-      const Vec v = load(scores + whole * kBlockFloats + sums_of_row(r, half));
-      best[0] = larger(query < static_cast<float>(r) ? splat(kLowest) : v, best[0]);
+  if (!diagonal) return larger(even, odd);
+  const Vec query = columns_of(half);
+  for (int64_t top = 0; top < 2; ++top) {
+    const float* tile = tile_of(scores, 4 * whole + 2 * top + half);
+    for (int64_t r = 0; r < kTileSide; ++r) {
+      const auto key = static_cast<float>(top * kTileSide + r);
+      even = larger(query < key ? splat(kLowest) : load(tile + r * kTileSide), even);
     }
   }
-  return larger(best[0], best[1]);
+  return larger(even, odd);
 }
 
 // Sixteen queries' weights of a block of keys; returns their sums.
@@ -64,43 +66,54 @@ PAGODA_INLINE Vec weigh(const float* scores, float scale, Vec highest, int64_t h
                         std::byte* step) {
   const Vec query = columns_of(half);
   Vec sum{};
-  for (int64_t i = 0; i < kTileSide; ++i) {
-    Vec e[2];
-#pragma GCC unroll 2
-    for (int64_t odd = 0; odd < 2; ++odd) {
-      const int64_t r = 2 * i + odd;
-      e[odd] = exp2_lanes(load(scores + sums_of_row(r, half)) * scale - highest);
-      if (kDiagonal) e[odd] = query < static_cast<float>(r) ? Vec{} : e[odd];
+  for (int64_t top = 0; top < 2; ++top) {
+    const float* tile = tile_of(scores, 2 * top + half);
+    std::byte* pairs = step + half * kTileBytes + top * kTileBytes / 2;
+    for (int64_t r = 0; r < kTileSide; r += 2) {
+      Vec even = exp2_lanes(load(tile + r * kTileSide) * scale - highest);
+      Vec odd = exp2_lanes(load(tile + (r + 1) * kTileSide) * scale - highest);
+      if (kDiagonal) {
+        const auto key = static_cast<float>(top * kTileSide + r);
+        even = query < key ? Vec{} : even;
+        odd = query < key + 1.0f ? Vec{} : odd;
+      }
+      sum += even + odd;
+      put_pair(pairs + r * 32, rounded(even), rounded(odd));
     }
-    sum += e[0] + e[1];
-    put_pair(step + half * kTileBytes + i * 64, rounded(e[0]), rounded(e[1]));
   }
   return sum;
 }
 
 // ---- backward: rows are queries ----
 
+// Row `r` of a block, sixteen keys of it.
 template <bool kDiagonal>
-PAGODA_INLINE void gradient_pair(const ScoreGradient& g, int64_t i, int64_t half) {
-  UVec weights[2], gradients[2];
-#pragma GCC unroll 2
-  for (int64_t odd = 0; odd < 2; ++odd) {
-    const int64_t r = 2 * i + odd, at = sums_of_row(r, half);
-    Vec p = exp2_lanes(load(g.scores + at) * g.scale - g.lse[r]);
-    Vec ds = p * (load(g.dp + at) - g.delta[r]);
-    if (kDiagonal) {
-      const auto seen = columns_of(half) <= static_cast<float>(r);
-      p = seen ? p : Vec{};
-      ds = seen ? ds : Vec{};
-    }
-    weights[odd] = rounded(p);
-    gradients[odd] = rounded(ds);
-    const HalfRow row = __builtin_convertvector(gradients[odd] >> 16, HalfRow);
-    std::memcpy(g.gradient_rows + r * 64 + half * 32, &row, sizeof row);
+PAGODA_INLINE void find_row(const ScoreGradient& g, int64_t r, int64_t half, int64_t at,
+                            UVec& weights, UVec& gradients) {
+  Vec p = exp2_lanes(load(g.scores + at) * g.scale - g.lse[r]);
+  Vec ds = p * (load(g.dp + at) - g.delta[r]);
+  if (kDiagonal) {
+    const auto seen = columns_of(half) <= static_cast<float>(r);
+    p = seen ? p : Vec{};
+    ds = seen ? ds : Vec{};
   }
-  const int64_t at = half * kTileBytes + i * 64;
-  put_pair(g.weights + at, weights[0], weights[1]);
-  put_pair(g.gradients + at, gradients[0], gradients[1]);
+  weights = rounded(p);
+  gradients = rounded(ds);
+  const HalfRow row = __builtin_convertvector(gradients >> 16, HalfRow);
+  std::memcpy(g.gradient_rows + r * 64 + half * 32, &row, sizeof row);
+}
+
+template <bool kDiagonal>
+PAGODA_INLINE void find_tile(const ScoreGradient& g, int64_t top, int64_t half) {
+  const int64_t pairs = half * kTileBytes + top * kTileBytes / 2;
+  for (int64_t r = 0; r < kTileSide; r += 2) {
+    const int64_t at = (2 * top + half) * 256 + r * kTileSide, row = top * kTileSide + r;
+    UVec weights[2], gradients[2];
+    find_row<kDiagonal>(g, row, half, at, weights[0], gradients[0]);
+    find_row<kDiagonal>(g, row + 1, half, at + kTileSide, weights[1], gradients[1]);
+    put_pair(g.weights + pairs + r * 32, weights[0], weights[1]);
+    put_pair(g.gradients + pairs + r * 32, gradients[0], gradients[1]);
+  }
 }
 
 }  // namespace
@@ -142,10 +155,11 @@ PAGODA_TARGET_CLONES void scale_columns(float* sums, int64_t count, const float*
   }
 }
 
-PAGODA_TARGET_CLONES void find_score_gradient(const ScoreGradient& g) {
-  for (int64_t i = 0; i < kTileSide; ++i) {
+PAGODA_TARGET_CLONES void find_score_gradient(const ScoreGradient& gradient) {
+  const ScoreGradient g = gradient;
+  for (int64_t top = 0; top < 2; ++top) {
     for (int64_t half = 0; half < 2; ++half) {
-      g.diagonal ? gradient_pair<true>(g, i, half) : gradient_pair<false>(g, i, half);
+      g.diagonal ? find_tile<true>(g, top, half) : find_tile<false>(g, top, half);
     }
   }
 }

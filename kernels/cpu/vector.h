@@ -85,7 +85,7 @@ PAGODA_INLINE Vec exp_lanes(Vec x) {
 // relative error there is least (by Lawson's weights, 1961), times 2^n.
 PAGODA_INLINE Vec exp2_lanes(Vec x) {
   const Vec low = splat(-126.0f);
-  const Vec clamped = x < low ? low : x;
+  const Vec clamped = low > x ? low : x;
   const float kRound = 12582912.0f + 127.0f;  // the low bits then hold n and the exponent's bias
   const Vec shifted = clamped + kRound;
   const Vec f = clamped - (shifted - kRound);
