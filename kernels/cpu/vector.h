@@ -8,7 +8,9 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "base/dtype.h"
 #include "base/target_clones.h"
 
 namespace pagoda {
@@ -39,6 +41,45 @@ PAGODA_INLINE Vec load_lanes(const float* p, int64_t count, float absent = 0.0f)
 PAGODA_INLINE void store_lanes(float* p, Vec v, int64_t count) {
   if (count == kLanes) return store(p, v);
   std::memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
+}
+
+// Lanes as bf16 to nearest-even, NaN quiet (bf16_round).
+using HalfRow = uint16_t __attribute__((vector_size(32)));
+PAGODA_INLINE HalfRow round_lanes(Vec v) {
+  const UVec w = std::bit_cast<UVec>(v);
+  const UVec rounded = (w + 0x7fffu + ((w >> 16) & 1u)) >> 16;
+  const UVec quiet = (w >> 16) | 0x40u;
+  return __builtin_convertvector((w & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, HalfRow);
+}
+PAGODA_INLINE Vec widen_lanes(HalfRow v) {
+  return std::bit_cast<Vec>(__builtin_convertvector(v, UVec) << 16);
+}
+
+// Elements of either type: read as fp32, written rounded, and what a reader of the written sees.
+PAGODA_INLINE Vec load_lanes(const bf16* p, int64_t count) {
+  HalfRow v{};
+  std::memcpy(&v, p, count == kLanes ? sizeof v : static_cast<size_t>(count) * sizeof(bf16));
+  return widen_lanes(v);
+}
+PAGODA_INLINE void store_lanes(bf16* p, Vec v, int64_t count) {
+  const HalfRow rounded = round_lanes(v);
+  std::memcpy(p, &rounded, count == kLanes ? sizeof rounded
+                                           : static_cast<size_t>(count) * sizeof(bf16));
+}
+template <typename T>
+PAGODA_INLINE Vec as_stored(Vec v) {
+  if constexpr (std::is_same_v<T, bf16>) return widen_lanes(round_lanes(v));
+  return v;
+}
+
+// body(T()) with T the elements' type: kernels that read and write tensors in one pass.
+template <typename Body>
+PAGODA_INLINE void with_type(DType dt, Body&& body) {
+  if (dt == DType::kF32) {
+    body(float());
+  } else {
+    body(bf16());
+  }
 }
 
 // Joins lanes i and i + 8, then i and i + 4, and so on: one tree for every ISA.
