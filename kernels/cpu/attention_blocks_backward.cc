@@ -195,20 +195,26 @@ class KeyHeads {
     });
   }
 
-  // Query heads one after the other. A turn belongs to a smaller i, which its thread comes to
-  // earlier: some thread can always go on.
+  // Query heads one after the other. Whole documents where threads then have equal parts: their
+  // sums stay in a core's cache. Else tile by tile; a turn belongs to a smaller i, which its thread
+  // comes to earlier: some thread can always go on.
   void add_queries(const BlockKernel& kernel, ThreadPool& pool) const {
     const int64_t group = a_.shape.heads / a_.shape.kv_heads;
+    const std::vector<int64_t> documents = first_blocks();
+    if (even(documents, pool.threads())) {
+      pool.parallel_for(std::ssize(documents) * count_, [&](int64_t i) {
+        const BlockSession session(kernel);
+        const int64_t first = documents[static_cast<size_t>(i / count_)];
+        const int64_t end = span_.blocks[static_cast<size_t>(first)].end;
+        for (int64_t member = 0; member < group; ++member) {
+          for (int64_t b = first; b < end; ++b) add_tile(session, i % count_, member, b);
+        }
+      });
+      return;
+    }
     pool.parallel_for(group * blocks_ * count_, [&](int64_t i) {
       const BlockSession session(kernel);
-      const int64_t slot = i % count_, b = i / count_ % blocks_, member = i / count_ / blocks_;
-      const AttentionBlock& block = span_.blocks[static_cast<size_t>(b)];
-      QueryGradientTile tile(session, a_, (first_ + slot) * group + member, block);
-      for (int64_t j = block.first; j <= b; ++j) {
-        tile.add_keys(key_tile(slot, j), j == block.first, j == b,
-                      member * (block.end - j) + b - j);
-      }
-      tile.store();
+      add_tile(session, i % count_, i / count_ / blocks_, i / count_ % blocks_);
     });
   }
 
@@ -225,6 +231,36 @@ class KeyHeads {
   }
 
  private:
+  std::vector<int64_t> first_blocks() const {
+    std::vector<int64_t> first;
+    for (int64_t b = 0; b < blocks_; b = span_.blocks[static_cast<size_t>(b)].end) {
+      first.push_back(b);
+    }
+    return first;
+  }
+  // Whether threads that take whole documents in turn have about the same number of tiles.
+  bool even(const std::vector<int64_t>& documents, int64_t threads) const {
+    std::vector<int64_t> tiles(static_cast<size_t>(threads), 0);
+    int64_t all = 0;
+    for (int64_t i = 0; i < std::ssize(documents) * count_; ++i) {
+      const int64_t first = documents[static_cast<size_t>(i / count_)];
+      const int64_t side = span_.blocks[static_cast<size_t>(first)].end - first;
+      tiles[static_cast<size_t>(i % threads)] += side * (side + 1) / 2;
+      all += side * (side + 1) / 2;
+    }
+    return 8 * threads * *std::max_element(tiles.begin(), tiles.end()) <= 9 * all;
+  }
+  // The queries of block b of one of the slot's query heads.
+  void add_tile(const BlockSession& session, int64_t slot, int64_t member, int64_t b) const {
+    const AttentionBlock& block = span_.blocks[static_cast<size_t>(b)];
+    const int64_t group = a_.shape.heads / a_.shape.kv_heads;
+    QueryGradientTile tile(session, a_, (first_ + slot) * group + member, block);
+    for (int64_t j = block.first; j <= b; ++j) {
+      tile.add_keys(key_tile(slot, j), j == block.first, j == b,
+                    member * (block.end - j) + b - j);
+    }
+    tile.store();
+  }
   HeadTokens rows(const bf16* base, int64_t slot) const {
     return {base + (first_ + slot) * a_.shape.head_dim, a_.shape.qkv_stride, a_.shape.head_dim};
   }
