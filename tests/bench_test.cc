@@ -234,10 +234,10 @@ TEST(TileProductsTest, DoWhatIsAskedOnEveryThread) {
   ThreadPool pool(3);
   auto products = TileProducts::make(40, &pool);
   ASSERT_TRUE(products.ok()) << products.status().message();
-  constexpr int64_t kOperations = 30000000, kOfAPair = 2 * 2 * 64 * 128 * 40;
+  constexpr int64_t kOperations = 30000000, kOfATile = 2 * 2 * 128 * 128 * 40;
   const Leg leg = products.value().run(kOperations);
   EXPECT_GE(leg.bytes, kOperations);
-  EXPECT_LT(leg.bytes, kOperations + 3 * kOfAPair);
+  EXPECT_LT(leg.bytes, kOperations + 3 * kOfATile);
   EXPECT_GT(leg.seconds, 0);
 }
 

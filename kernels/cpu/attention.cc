@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vector.h"
@@ -132,6 +133,11 @@ void attend_heads(const Forward& f, const AttentionSpan& span, int64_t first, in
   });
 }
 
+AttentionTensors tensors_of(const Forward& f) {
+  const auto bf16_of = [](const void* p) { return static_cast<const bf16*>(p); };
+  return {f.shape, bf16_of(f.q), bf16_of(f.k), bf16_of(f.v), static_cast<bf16*>(f.out), f.lse};
+}
+
 }  // namespace
 
 void CpuOps::attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
@@ -141,7 +147,12 @@ void CpuOps::attention(DType dt, const AttentionShape& shape, const int32_t* doc
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   const Forward f{dt, shape, q, k, v, out, lse, scale};
   s.enqueue([f, spans = std::move(spans), pool = &s.pool()] {
+    const BlockKernel* kernel = attention_kernel(f.dt);
     for (const AttentionSpan& span : spans) {
+      if (kernel != nullptr) {
+        attend_by_blocks(*kernel, tensors_of(f), span, *pool);
+        continue;
+      }
       const int64_t at_once = PackedBlocks::heads_at_once(f.dt, span, f.shape.head_dim, 2,
                                                           f.shape.kv_heads);
       for (int64_t head = 0; head < f.shape.kv_heads; head += at_once) {

@@ -6,6 +6,7 @@
 // to dt before they multiply.
 #include <cmath>
 
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vector.h"
@@ -229,6 +230,13 @@ void key_gradients(const Backward& b, const AttentionSpan& span, int64_t first, 
   }
 }
 
+AttentionGradients gradients_of(const Backward& b) {
+  const auto from = [](const void* p) { return static_cast<const bf16*>(p); };
+  const auto to = [](void* p) { return static_cast<bf16*>(p); };
+  return {b.shape, from(b.q), from(b.k), from(b.v), from(b.dout), b.lse,
+          b.delta, to(b.dq),  to(b.dk),  to(b.dv)};
+}
+
 }  // namespace
 
 void CpuOps::attention_backward(DType dt, const AttentionShape& shape,
@@ -244,7 +252,12 @@ void CpuOps::attention_backward(DType dt, const AttentionShape& shape,
     b.delta = delta.data();
     compute_delta(b, *pool);
     const int64_t kv_heads = b.shape.kv_heads;
+    const BlockKernel* kernel = attention_kernel(b.dt);
     for (const AttentionSpan& span : spans) {
+      if (kernel != nullptr) {
+        attend_backward_by_blocks(*kernel, gradients_of(b), span, *pool);
+        continue;
+      }
       const int64_t dim = b.shape.head_dim;
       const int64_t at_once = PackedBlocks::heads_at_once(b.dt, span, dim, 4, kv_heads);
       for (int64_t head = 0; head < kv_heads; head += at_once) {

@@ -10,7 +10,7 @@ void add_document(int64_t begin, int64_t end, AttentionSpan& span) {
   const int64_t end_block = first_block + div_ceil(end - begin, kAttentionBlock);
   for (int64_t row = begin; row < end; row += kAttentionBlock) {
     const int64_t rows = std::min(kAttentionBlock, end - row);
-    span.blocks.push_back({row, rows, align_up(rows, 32)});
+    span.blocks.push_back({row, rows, align_up(rows, 32), first_block, end_block});
   }
   for (int64_t row = begin; row < end; row += kGemmRows) {
     span.chunks.push_back({row, std::min(kGemmRows, end - row),

@@ -20,6 +20,7 @@ inline constexpr int64_t kPackedBudgetBytes = 8 * kMiB;
 struct AttentionBlock {
   int64_t row = 0, rows = 0;
   int64_t padded = 0;  // rows rounded up to a multiple of 32
+  int64_t first = 0, end = 0;  // the blocks of its document
 };
 
 struct AttentionChunk {

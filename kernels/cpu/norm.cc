@@ -9,27 +9,62 @@
 namespace pagoda {
 namespace {
 
-PAGODA_TARGET_CLONES void multiply_row(const float* a, const float* b, int64_t n, float* out) {
-  for (int64_t i = 0; i < n; ++i) out[i] = a[i] * b[i];
-}
-
-PAGODA_TARGET_CLONES void add_product(const float* a, const float* b, int64_t n, float* sum) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += a[i] * b[i];
-}
-
-// sum of dout w h
-PAGODA_TARGET_CLONES float gradient_dot(const float* dout, const float* w, const float* h,
-                                        int64_t n) {
+PAGODA_TARGET_CLONES float square_sum(DType dt, const void* x, int64_t n) {
   Vec sum{};
-  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
-    sum += load_lanes(dout + i, count) * load_lanes(w + i, count) * load_lanes(h + i, count);
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec v = load_lanes(static_cast<const T*>(x) + i, count);
+      sum += v * v;
+    });
   });
   return sum_lanes(sum);
 }
 
-PAGODA_TARGET_CLONES void input_gradient(const float* dout, const float* w, const float* h,
-                                         float rstd, float mean, int64_t n, float* dx) {
-  for (int64_t i = 0; i < n; ++i) dx[i] = rstd * (dout[i] * w[i] - h[i] * mean);
+// out = round(x rstd) w
+PAGODA_TARGET_CLONES void normalise(DType dt, const void* x, const void* w, float rstd, int64_t n,
+                                    void* out) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec h = as_stored<T>(load_lanes(static_cast<const T*>(x) + i, count) * rstd);
+      store_lanes(static_cast<T*>(out) + i, h * load_lanes(static_cast<const T*>(w) + i, count),
+                  count);
+    });
+  });
+}
+
+struct GradientRow {
+  DType dt;
+  const void *x, *w, *dout;
+  float rstd;
+  int64_t n;
+  void* dx;
+  float* dw;  // added to
+};
+
+// sum of dout w h
+PAGODA_TARGET_CLONES float gradient_dot(const GradientRow& row) {
+  Vec sum{};
+  with_type(row.dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(row.n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec h = load_lanes(static_cast<const T*>(row.x) + i, count) * row.rstd;
+      sum += load_lanes(static_cast<const T*>(row.dout) + i, count) *
+             load_lanes(static_cast<const T*>(row.w) + i, count) * h;
+    });
+  });
+  return sum_lanes(sum);
+}
+
+PAGODA_TARGET_CLONES void add_gradient(const GradientRow& row, float mean) {
+  with_type(row.dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(row.n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec h = load_lanes(static_cast<const T*>(row.x) + i, count) * row.rstd;
+      const Vec dout = load_lanes(static_cast<const T*>(row.dout) + i, count);
+      const Vec w = load_lanes(static_cast<const T*>(row.w) + i, count);
+      store_lanes(static_cast<T*>(row.dx) + i, row.rstd * (dout * w - h * mean), count);
+      // The forward multiplied the weight with what was rounded.
+      store_lanes(row.dw + i, load_lanes(row.dw + i, count) + dout * as_stored<T>(h), count);
+    });
+  });
 }
 
 }  // namespace
@@ -40,18 +75,13 @@ void CpuOps::rmsnorm(DType dt, const void* x, const void* weight, float eps, int
   CHECK(rows >= 0 && groups > 0 && dim > 0 && stride >= groups * dim);
   s.enqueue([=, pool = &s.pool()] {
     for_blocks(*pool, rows, rows_per_block(groups * dim), [&](int64_t begin, int64_t end) {
-      const float* w = read_row(dt, weight, dim, Scratch::kRowA);
       for (int64_t i = begin * groups; i < end * groups; ++i) {
         const int64_t offset = i / groups * stride + i % groups * dim;
-        const float* row = read_row(dt, at(dt, x, offset), dim, Scratch::kRowB);
+        const void* row = at(dt, x, offset);
         const float scale =
-            1.0f / std::sqrt(dot(row, row, dim) / static_cast<float>(dim) + eps);
+            1.0f / std::sqrt(square_sum(dt, row, dim) / static_cast<float>(dim) + eps);
         rstd[i] = scale;
-        float* result = row_to_write(dt, at(dt, out, offset), dim, Scratch::kRowC);
-        scale_row(row, dim, scale, result);
-        round_through(dt, result, dim);
-        multiply_row(result, w, dim, result);
-        write_row(dt, result, dim, at(dt, out, offset));
+        normalise(dt, row, weight, scale, dim, at(dt, out, offset));
       }
     });
   });
@@ -66,21 +96,13 @@ void CpuOps::rmsnorm_backward(DType dt, const void* x, const void* weight, const
     float* partial = scratch_floats(Scratch::kSharedSums, blocks * dim);
     pool->parallel_for(blocks, [&](int64_t block) {
       const int64_t begin = block * kRowBlock, end = std::min(rows, begin + kRowBlock);
-      const float* w = read_row(dt, weight, dim, Scratch::kRowA);
       float* sum = partial + block * dim;
       std::fill_n(sum, dim, 0.0f);
       for (int64_t i = begin * groups; i < end * groups; ++i) {
         const int64_t offset = i / groups * stride + i % groups * dim;
-        const float* dy = read_row(dt, at(dt, dout, offset), dim, Scratch::kRowB);
-        const float* row = read_row(dt, at(dt, x, offset), dim, Scratch::kRowC);
-        float* h = scratch_floats(Scratch::kRowD, dim);
-        scale_row(row, dim, rstd[i], h);
-        const float mean = gradient_dot(dy, w, h, dim) / static_cast<float>(dim);
-        float* result = scratch_floats(Scratch::kRowE, dim);
-        input_gradient(dy, w, h, rstd[i], mean, dim, result);
-        round_through(dt, h, dim);  // what the forward multiplied the weight with
-        add_product(dy, h, dim, sum);
-        write_row(dt, result, dim, at(dt, dx, offset));
+        const GradientRow row{dt,  at(dt, x, offset),  weight, at(dt, dout, offset), rstd[i],
+                              dim, at(dt, dx, offset), sum};
+        add_gradient(row, gradient_dot(row) / static_cast<float>(dim));
       }
     });
     for (int64_t block = 0; block < blocks; ++block) {

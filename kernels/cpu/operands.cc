@@ -107,15 +107,6 @@ PAGODA_INLINE void load_tile(const float* tile, bool transposed, UVec (&rows)[16
   if (transposed) transpose(rows);
 }
 
-// Sixteen sums as bf16 to nearest-even, NaN quiet (bf16_round).
-using HalfRow = uint16_t __attribute__((vector_size(32)));
-PAGODA_INLINE HalfRow round_lanes(Vec v) {
-  const UVec w = std::bit_cast<UVec>(v);
-  const UVec rounded = (w + 0x7fffu + ((w >> 16) & 1u)) >> 16;
-  const UVec quiet = (w >> 16) | 0x40u;
-  return __builtin_convertvector((w & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, HalfRow);
-}
-
 // Sixteen rows by sixteen columns of the target, from one tile.
 PAGODA_INLINE void store_tile(const float* tile, bool transposed, const float* bias, DType dt,
                               std::byte* at, int64_t row_bytes) {

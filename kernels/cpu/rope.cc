@@ -1,19 +1,24 @@
 // Rotary position embedding (Su et al. 2021), half-split pairs.
 #include <cmath>
 
-#include "base/target_clones.h"
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/vector.h"
 
 namespace pagoda {
 namespace {
 
-PAGODA_TARGET_CLONES void rotate(const float* cosine, const float* sine, int64_t half, float* x) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float a = x[i], b = x[i + half];
-    x[i] = a * cosine[i] - b * sine[i];
-    x[i + half] = b * cosine[i] + a * sine[i];
-  }
+PAGODA_TARGET_CLONES void rotate(DType dt, const float* cosine, const float* sine, int64_t half,
+                                 void* x) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    T* low = static_cast<T*>(x);
+    for_lanes(half, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec a = load_lanes(low + i, count), b = load_lanes(low + half + i, count);
+      const Vec c = load_lanes(cosine + i, count), s = load_lanes(sine + i, count);
+      store_lanes(low + i, a * c - b * s, count);
+      store_lanes(low + half + i, b * c + a * s, count);
+    });
+  });
 }
 
 }  // namespace
@@ -39,11 +44,7 @@ void CpuOps::rope(DType dt, const int32_t* positions, double theta, int64_t toke
           sine[i] = static_cast<float>(inverse ? -std::sin(angle) : std::sin(angle));
         }
         for (int64_t head = 0; head < heads; ++head) {
-          void* place = at(dt, x, t * stride + head * head_dim);
-          float* row = row_to_write(dt, place, head_dim, Scratch::kRowC);
-          if (dt == DType::kBF16) widen(static_cast<const bf16*>(place), head_dim, row);
-          rotate(cosine, sine, half, row);
-          write_row(dt, row, head_dim, place);
+          rotate(dt, cosine, sine, half, at(dt, x, t * stride + head * head_dim));
         }
       }
     });

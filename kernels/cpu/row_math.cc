@@ -17,11 +17,6 @@ PAGODA_TARGET_CLONES void round_to_bf16(const float* x, int64_t n, bf16* out) {
   for (int64_t i = 0; i < n; ++i) out[i] = bf16_round(x[i]);
 }
 
-PAGODA_TARGET_CLONES void round_through(DType dt, float* x, int64_t n) {
-  if (dt == DType::kF32) return;
-  for (int64_t i = 0; i < n; ++i) x[i] = to_float(bf16_round(x[i]));
-}
-
 PAGODA_TARGET_CLONES float dot(const float* a, const float* b, int64_t n) {
   Vec sum{};
   for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {

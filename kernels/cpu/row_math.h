@@ -10,8 +10,6 @@ namespace pagoda {
 
 void widen(const bf16* x, int64_t n, float* out);
 void round_to_bf16(const float* x, int64_t n, bf16* out);  // as bf16_round
-// Rounds to dt and back: what a reader of the stored value sees.
-void round_through(DType dt, float* x, int64_t n);
 float dot(const float* a, const float* b, int64_t n);
 float max_of(const float* x, int64_t n);  // n >= 1; NaN is passed over, so test what follows
 // out = exp(x - shift); returns the sum of out.

@@ -1,8 +1,35 @@
 // Rows moved, summed and cleared.
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/vector.h"
 
 namespace pagoda {
+namespace {
+
+// y += scale * x
+PAGODA_TARGET_CLONES void add_scaled(DType dt, const void* x, int64_t n, float scale, float* y) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec added = scale * load_lanes(static_cast<const T*>(x) + i, count);
+      store_lanes(y + i, load_lanes(y + i, count) + added, count);
+    });
+  });
+}
+
+PAGODA_TARGET_CLONES void add_rounded(DType dt, const void* a, DType b_dt, const void* b, int64_t n,
+                                      void* out) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    with_type(b_dt, [&]<typename B>(B) PAGODA_INLINE_LAMBDA {
+      for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+        const Vec left = load_lanes(static_cast<const T*>(a) + i, count);
+        store_lanes(static_cast<T*>(out) + i,
+                    left + load_lanes(static_cast<const B*>(b) + i, count), count);
+      });
+    });
+  });
+}
+
+}  // namespace
 
 void CpuOps::gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim,
                          void* out, Stream& s) {
@@ -23,9 +50,7 @@ void CpuOps::scatter_add_rows(DType dt, const void* x, const int32_t* rows, cons
   s.enqueue([=, pool = &s.pool()] {
     for_blocks(*pool, n, rows_per_block(dim), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float* row = read_row(dt, at(dt, x, i * dim), dim, Scratch::kRowA);
-        float* target = y + rows[i] * dim;
-        add_scaled_row(row, dim, scale ? scale[i] : 1.0f, target);
+        add_scaled(dt, at(dt, x, i * dim), dim, scale ? scale[i] : 1.0f, y + rows[i] * dim);
       }
     });
   });
@@ -45,15 +70,8 @@ void CpuOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, 
   CHECK(n >= 0);
   s.enqueue([=, pool = &s.pool()] {
     for_blocks(*pool, n, kBlockElements, [&](int64_t begin, int64_t end) {
-      constexpr int64_t kPiece = 1024;  // stays in the L1 cache
-      for (int64_t i = begin; i < end; i += kPiece) {
-        const int64_t count = std::min(kPiece, end - i);
-        const float* left = read_row(dt, at(dt, a, i), count, Scratch::kRowA);
-        const float* right = read_row(b_dt, at(b_dt, b, i), count, Scratch::kRowB);
-        float* sum = row_to_write(dt, at(dt, out, i), count, Scratch::kRowC);
-        add_row(left, right, count, sum);
-        write_row(dt, sum, count, at(dt, out, i));
-      }
+      add_rounded(dt, at(dt, a, begin), b_dt, at(b_dt, b, begin), end - begin,
+                  at(dt, out, begin));
     });
   });
 }

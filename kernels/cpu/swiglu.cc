@@ -7,22 +7,13 @@
 namespace pagoda {
 namespace {
 
-PAGODA_TARGET_CLONES void activate(const float* gate, const float* up, int64_t n, float* out) {
-  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
-    const Vec g = load_lanes(gate + i, count), u = load_lanes(up + i, count);
-    store_lanes(out + i, g * sigmoid_lanes(g) * u, count);
-  });
-}
-
-// dgate and dup may be gate and up.
-PAGODA_TARGET_CLONES void activate_backward(const float* gate, const float* up, const float* dact,
-                                            float scale, int64_t n, float* dgate, float* dup) {
-  for_lanes(n, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
-    const Vec g = load_lanes(gate + i, count), u = load_lanes(up + i, count);
-    const Vec d = load_lanes(dact + i, count) * scale;
-    const Vec sigmoid = sigmoid_lanes(g);
-    store_lanes(dgate + i, d * u * sigmoid * (1.0f + g * (1.0f - sigmoid)), count);
-    store_lanes(dup + i, d * (g * sigmoid), count);
+PAGODA_TARGET_CLONES void activate(DType dt, const void* gate_up, int64_t f, void* out) {
+  with_type(dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    const T* gate = static_cast<const T*>(gate_up);
+    for_lanes(f, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec g = load_lanes(gate + i, count), u = load_lanes(gate + f + i, count);
+      store_lanes(static_cast<T*>(out) + i, g * sigmoid_lanes(g) * u, count);
+    });
   });
 }
 
@@ -37,24 +28,28 @@ struct Backward {
   float* dscale;
 };
 
-void backward_row(const Backward& b, int64_t t) {
+// A piece of a row is read before it is written: dgate_up may alias gate_up.
+PAGODA_TARGET_CLONES void backward_row(const Backward& b, int64_t t) {
   const int64_t f = b.f;
-  const float* gate = read_row(b.dt, at(b.dt, b.gate_up, t * 2 * f), 2 * f, Scratch::kRowA);
-  const float* up = gate + f;
-  const float* dact = read_row(b.dt, at(b.dt, b.dact, t * f), f, Scratch::kRowB);
   const float scale = b.row_scale ? b.row_scale[t] : 1.0f;
-  float* act = scratch_floats(Scratch::kRowC, f);
-  activate(gate, up, f, act);
-  round_through(b.dt, act, f);
-  if (b.row_scale) {
-    b.dscale[t] = dot(dact, act, f);
-    scale_row(act, f, scale, act);
-  }
-  // Everything is read before the first write: dgate_up may alias gate_up.
-  float* result = scratch_floats(Scratch::kRowD, 2 * f);
-  activate_backward(gate, up, dact, scale, f, result, result + f);
-  if (b.scaled_act) write_row(b.dt, act, f, at(b.dt, b.scaled_act, t * f));
-  write_row(b.dt, result, 2 * f, at(b.dt, b.dgate_up, t * 2 * f));
+  Vec sum{};
+  with_type(b.dt, [&]<typename T>(T) PAGODA_INLINE_LAMBDA {
+    const T* gate = static_cast<const T*>(b.gate_up) + t * 2 * f;
+    const T* dact = static_cast<const T*>(b.dact) + t * f;
+    T* dgate = static_cast<T*>(b.dgate_up) + t * 2 * f;
+    for_lanes(f, [&](int64_t i, int64_t count) PAGODA_INLINE_LAMBDA {
+      const Vec g = load_lanes(gate + i, count), u = load_lanes(gate + f + i, count);
+      const Vec gradient = load_lanes(dact + i, count), sigmoid = sigmoid_lanes(g);
+      const Vec act = as_stored<T>(g * sigmoid * u), d = gradient * scale;
+      sum += gradient * act;
+      if (b.scaled_act != nullptr) {
+        store_lanes(static_cast<T*>(b.scaled_act) + t * f + i, act * scale, count);
+      }
+      store_lanes(dgate + i, d * u * sigmoid * (1.0f + g * (1.0f - sigmoid)), count);
+      store_lanes(dgate + f + i, d * (g * sigmoid), count);
+    });
+  });
+  if (b.row_scale) b.dscale[t] = sum_lanes(sum);
 }
 
 }  // namespace
@@ -64,10 +59,7 @@ void CpuOps::swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* o
   s.enqueue([=, pool = &s.pool()] {
     for_blocks(*pool, n, rows_per_block(2 * f), [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const float* gate = read_row(dt, at(dt, gate_up, t * 2 * f), 2 * f, Scratch::kRowA);
-        float* act = row_to_write(dt, at(dt, out, t * f), f, Scratch::kRowB);
-        activate(gate, gate + f, f, act);
-        write_row(dt, act, f, at(dt, out, t * f));
+        activate(dt, at(dt, gate_up, t * 2 * f), f, at(dt, out, t * f));
       }
     });
   });

@@ -8,7 +8,9 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "base/dtype.h"
 #include "base/target_clones.h"
 
 namespace pagoda {
@@ -39,6 +41,45 @@ PAGODA_INLINE Vec load_lanes(const float* p, int64_t count, float absent = 0.0f)
 PAGODA_INLINE void store_lanes(float* p, Vec v, int64_t count) {
   if (count == kLanes) return store(p, v);
   std::memcpy(p, &v, static_cast<size_t>(count) * sizeof(float));
+}
+
+// Lanes as bf16 to nearest-even, NaN quiet (bf16_round).
+using HalfRow = uint16_t __attribute__((vector_size(32)));
+PAGODA_INLINE HalfRow round_lanes(Vec v) {
+  const UVec w = std::bit_cast<UVec>(v);
+  const UVec rounded = (w + 0x7fffu + ((w >> 16) & 1u)) >> 16;
+  const UVec quiet = (w >> 16) | 0x40u;
+  return __builtin_convertvector((w & 0x7fffffffu) > 0x7f800000u ? quiet : rounded, HalfRow);
+}
+PAGODA_INLINE Vec widen_lanes(HalfRow v) {
+  return std::bit_cast<Vec>(__builtin_convertvector(v, UVec) << 16);
+}
+
+// Elements of either type: read as fp32, written rounded, and what a reader of the written sees.
+PAGODA_INLINE Vec load_lanes(const bf16* p, int64_t count) {
+  HalfRow v{};
+  std::memcpy(&v, p, count == kLanes ? sizeof v : static_cast<size_t>(count) * sizeof(bf16));
+  return widen_lanes(v);
+}
+PAGODA_INLINE void store_lanes(bf16* p, Vec v, int64_t count) {
+  const HalfRow rounded = round_lanes(v);
+  std::memcpy(p, &rounded, count == kLanes ? sizeof rounded
+                                           : static_cast<size_t>(count) * sizeof(bf16));
+}
+template <typename T>
+PAGODA_INLINE Vec as_stored(Vec v) {
+  if constexpr (std::is_same_v<T, bf16>) return widen_lanes(round_lanes(v));
+  return v;
+}
+
+// body(T()) with T the elements' type: kernels that read and write tensors in one pass.
+template <typename Body>
+PAGODA_INLINE void with_type(DType dt, Body&& body) {
+  if (dt == DType::kF32) {
+    body(float());
+  } else {
+    body(bf16());
+  }
 }
 
 // Joins lanes i and i + 8, then i and i + 4, and so on: one tree for every ISA.
@@ -78,6 +119,24 @@ PAGODA_INLINE Vec exp_lanes(Vec x) {
   const UVec power = (std::bit_cast<UVec>(shifted) + 127u) << 23;
   const Vec value = p * std::bit_cast<Vec>(power);
   return x < low ? splat(0.0f) : value;
+}
+
+// 2^x, relative error below 2e-7, exactly 1 at 0, for x up to 127; 2^-126 for what is less; NaN
+// stays NaN. Method: x = n + f with |f| <= 1/2, the polynomial of degree 5 through 1 whose largest
+// relative error there is least (by Lawson's weights, 1961), times 2^n.
+PAGODA_INLINE Vec exp2_lanes(Vec x) {
+  const Vec low = splat(-126.0f);
+  const Vec clamped = low > x ? low : x;
+  const float kRound = 12582912.0f + 127.0f;  // the low bits then hold n and the exponent's bias
+  const Vec shifted = clamped + kRound;
+  const Vec f = clamped - (shifted - kRound);
+  Vec p = splat(1.3264728e-3f);
+  p = p * f + 9.671513e-3f;
+  p = p * f + 5.5507336e-2f;
+  p = p * f + 0.24022242f;
+  p = p * f + 0.693147f;
+  p = p * f + 1.0f;
+  return p * std::bit_cast<Vec>(std::bit_cast<UVec>(shifted) << 23);
 }
 
 PAGODA_INLINE Vec sigmoid_lanes(Vec x) { return 1.0f / (1.0f + exp_lanes(-x)); }

@@ -1,8 +1,9 @@
 // The products that attention is made of, by themselves: its roof.
 //
-// Tiles are those of kernels/cpu/attention_tiles.h: 64 queries times 128 keys over a head's width,
-// and their 64 x 128 weights times 128 values. Keys and values are packed and stay in the core's
-// cache, as those of a document of 1024 tokens do.
+// Tiles are those of kernels/cpu/attention_blocks.h, or of attention_tiles.h where the processor
+// has no kernel for blocks: 128 queries times 128 keys over a head's width, and their weights times
+// 128 values. Keys and values are packed and stay in the core's cache, as those of a document of
+// 1024 tokens do.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,10 @@ class TileProducts {
   TileProducts(int64_t head_dim, ThreadPool* pool) : head_dim_(head_dim), pool_(pool) {}
   Share share(int64_t thread) const;
   int64_t share_bytes() const;
-  void multiply(const Share& share, int64_t pairs) const;
+  void pack(const Share& share) const;
+  void multiply(const Share& share, int64_t tiles) const;
+  void multiply_blocks(const Share& share, int64_t tiles) const;
+  int64_t operand_bytes() const;
 
   int64_t head_dim_;
   ThreadPool* pool_;
