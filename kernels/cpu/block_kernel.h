@@ -21,6 +21,18 @@ inline constexpr int64_t kTileBytes = 1024;
 inline constexpr int64_t kStepBytes = 2 * kTileBytes;  // what a packed operand has for a step
 inline constexpr int64_t kBlockFloats = kBlock * kBlock;
 
+// Lines that a later block reads, brought from memory to the L2 cache meanwhile: at step s those of
+// row r < rows at at + r * stride + s * step_stride (bytes).
+struct Ahead {
+  const std::byte* at = nullptr;
+  int64_t rows = 0, stride = 0, step_stride = 0;
+};
+
+inline void ask_for(const Ahead& ahead, int64_t step) {
+  const std::byte* at = ahead.at + step * ahead.step_stride;
+  for (int64_t r = 0; r < ahead.rows; ++r) __builtin_prefetch(at + r * ahead.stride, 0, 2);
+}
+
 struct BlockProduct {
   // Row r < 16 of tile t < 2 at step s: 32 bf16 from
   // left + r * row_stride + t * tile_stride + s * step_stride (bytes).
@@ -36,6 +48,7 @@ struct BlockProduct {
   bool add = false;  // to what `sums` holds
   // The rest of the 32 need not be computed: a kernel may leave it as it was or as zeros make it.
   int64_t rows = kBlock, cols = kBlock;
+  Ahead ahead = {};
 };
 
 struct BlockKernel {

@@ -62,6 +62,7 @@ inline void multiply_lanes(const BlockProduct& p) {
     for (int64_t i = 0; i < kBlockFloats; ++i) p.sums[i] = 0;
   }
   for (int64_t step = 0; step < p.steps; ++step) {
+    ask_for(p.ahead, step);
     widen_left<Lanes>(p, step, wide);
     for (int64_t column = 0; column < p.cols; column += kColumns) {
       const std::byte* right = p.right + step * kStepBytes + column / kTileSide * kTileBytes;

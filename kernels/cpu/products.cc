@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
-constexpr int64_t kGroupBlocks = 8;     // of columns packed at once
+constexpr int64_t kGroupBlocks = 64;    // of columns packed at once: rows are read far along
 constexpr int64_t kStripeSums = 128;    // blocks of sums kept in the L2 cache
 constexpr int64_t kInPlacePairs = 2;    // of rows for which packing w costs more than it saves
 constexpr int64_t kSerialElements = 1 << 17;  // packed by one thread: waking others takes longer
@@ -110,6 +110,16 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
   return product;
 }
 
+// What the product of a pair asks for: its share of the next panel's weights, at its own steps.
+// Weights that are read once, in order, need no asking.
+Ahead rows_ahead(const Chunk& c, int64_t col, int64_t s, int64_t pair) {
+  if (c.pairs == 1 || col + 2 * kBlock > c.p.n) return {};
+  const int64_t first = kBlock * pair / c.pairs, last = kBlock * (pair + 1) / c.pairs;
+  const int64_t row_bytes = c.p.ldb * int64_t{sizeof(bf16)};
+  const bf16* next = c.weights() + (col + kBlock + first) * c.p.ldb + s * kBlock;
+  return {reinterpret_cast<const std::byte*>(next), last - first, row_bytes, 64};
+}
+
 void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
   float* sums = scratch_floats(Scratch::kTile, c.pairs * kBlockFloats);
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -123,6 +133,7 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
         product.right = c.of_pair(pair) + s * kStepBytes;
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
+        if (panel + 1 < end) product.ahead = rows_ahead(c, col, s, pair);
         session.multiply(product);
         if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
       }

@@ -6,10 +6,10 @@
 //    cache where it begins at zero.
 //
 // Weights are expected to be cold. They are read once for 256 rows, 32 of their own rows side
-// by side and along, which the processor's prefetchers follow; asking for lines by instruction
-// instead holds the few buffers that also bring packed operands from the L2 cache. A loop over
-// panels of weights is the only work in parallel (and packing, where it is large), each thread
-// taking a stretch of neighbours.
+// by side and along, which the processor's prefetchers follow; where there is more to multiply than
+// to read, a panel is also asked for while the one before it is multiplied. A loop over panels of
+// weights is the only work in parallel (and packing, where it is large), each thread taking a
+// stretch of neighbours.
 //
 // An element of a result is the sum of one row and one column in the order that block_kernel.h
 // says, whatever the other rows are, which kernel ran and how many threads.
