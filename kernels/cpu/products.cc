@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
-constexpr int64_t kGroupBlocks = 64;    // of columns packed at once: rows are read far along
+constexpr int64_t kStripeBlocks = 64;   // of columns packed at once, at most
 constexpr int64_t kStripeSums = 128;    // blocks of sums kept in the L2 cache
 constexpr int64_t kInPlacePairs = 2;    // of rows for which packing w costs more than it saves
 constexpr int64_t kSerialElements = 1 << 17;  // packed by one thread: waking others takes longer
@@ -110,14 +110,13 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
   return product;
 }
 
-// What the product of a pair asks for: its share of the next panel's weights, at its own steps.
-// Weights that are read once, in order, need no asking.
-Ahead rows_ahead(const Chunk& c, int64_t col, int64_t s, int64_t pair) {
-  if (c.pairs == 1 || col + 2 * kBlock > c.p.n) return {};
-  const int64_t first = kBlock * pair / c.pairs, last = kBlock * (pair + 1) / c.pairs;
-  const int64_t row_bytes = c.p.ldb * int64_t{sizeof(bf16)};
-  const bf16* next = c.weights() + (col + kBlock + first) * c.p.ldb + s * kBlock;
-  return {reinterpret_cast<const std::byte*>(next), last - first, row_bytes, 64};
+// What the product of a pair with a slab of `steps` steps from s on asks for: its share of the next
+// panel. Weights that are read once, in order, need no asking.
+Ahead panel_ahead(const Chunk& c, int64_t col, int64_t s, int64_t steps, int64_t pair) {
+  if (c.pairs == 1 || c.p.ldb != c.p.k || col + 2 * kBlock > c.p.n) return {};
+  const auto* next = reinterpret_cast<const std::byte*>(c.weights() + (col + kBlock) * c.p.ldb);
+  const int64_t lines = div_ceil(kBlock, c.pairs);
+  return {next + (s * c.pairs + pair * steps) * lines * 64, lines};
 }
 
 void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
@@ -133,7 +132,7 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
         product.right = c.of_pair(pair) + s * kStepBytes;
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
-        if (panel + 1 < end) product.ahead = rows_ahead(c, col, s, pair);
+        if (panel + 1 < end) product.ahead = panel_ahead(c, col, s, product.steps, pair);
         session.multiply(product);
         if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
       }
@@ -148,33 +147,38 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
 struct Stripe {
   const Chunk& c;
   int64_t first, count;
-  float* sums;  // (pairs, count) blocks
+  float* sums;       // (pairs, count) blocks
+  std::byte* slabs;  // packed: (count, kSlabSteps)
 
   float* sums_of(int64_t pair, int64_t block) const {
-    return sums + (pair * count + block - first) * kBlockFloats;
+    return sums + (pair * count + block) * kBlockFloats;
   }
+  std::byte* slab_of(int64_t block) const { return slabs + block * kSlabSteps * kStepBytes; }
+  int64_t column(int64_t block) const { return (first + block) * kBlock; }
 };
 
-// Adds what blocks [block, end) of columns give at `steps` steps from s on. They are packed a step
-// of all blocks after the other: rows of w are read side by side and along, as it suits the
-// processor's prefetchers.
-void add_group(const BlockSession& session, const Stripe& stripe, int64_t block, int64_t end,
-               int64_t s, int64_t steps) {
-  const Chunk& c = stripe.c;
-  std::byte* packed = scratch_bytes(Scratch::kPacked, kGroupBlocks * kSlabSteps * kStepBytes);
-  const auto place = [&](int64_t b) { return packed + (b - block) * kSlabSteps * kStepBytes; };
+// Packs `steps` steps of w from s on, a step of all blocks after the other: rows of w are read side
+// by side and far along, as it suits the processor's prefetchers.
+void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
+  const Product& p = stripe.c.p;
   for (int64_t i = 0; i < steps; ++i) {
-    for (int64_t b = block; b < end; ++b) {
-      pack_right_columns(block_of(c.weights(), c.p.ldb, (s + i) * kBlock, c.p.k, b * kBlock, c.p.n),
-                         place(b) + i * kStepBytes);
+    for (int64_t b = 0; b < stripe.count; ++b) {
+      pack_right_columns(block_of(stripe.c.weights(), p.ldb, (s + i) * kBlock, p.k,
+                                  stripe.column(b), p.n),
+                         stripe.slab_of(b) + i * kStepBytes);
     }
   }
+}
+
+void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int64_t steps) {
+  const Chunk& c = stripe.c;
+  pack_slab(stripe, s, steps);
   BlockProduct product{};
   product.steps = steps;
   product.add = s > 0;
-  for (int64_t b = block; b < end; ++b) {
-    product.right = place(b);
-    product.cols = std::min(kBlock, c.p.n - b * kBlock);
+  for (int64_t b = 0; b < stripe.count; ++b) {
+    product.right = stripe.slab_of(b);
+    product.cols = std::min(kBlock, c.p.n - stripe.column(b));
     for (int64_t pair = 0; pair < c.pairs; ++pair) {
       set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
       product.rows = c.pair_rows(pair);
@@ -186,21 +190,18 @@ void add_group(const BlockSession& session, const Stripe& stripe, int64_t block,
 
 // Blocks [begin, end) of columns of w.
 void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
-  const int64_t width = std::max<int64_t>(kStripeSums / c.pairs, 1);
+  const int64_t width = std::clamp<int64_t>(kStripeSums / c.pairs, 1, kStripeBlocks);
   float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
+  std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabSteps * kStepBytes);
   for (int64_t first = begin; first < end; first += width) {
-    const Stripe stripe{c, first, std::min(width, end - first), sums};
-    const int64_t last = first + stripe.count;
+    const Stripe stripe{c, first, std::min(width, end - first), sums, slabs};
     for (int64_t s = 0; s < c.steps; s += kSlabSteps) {
-      for (int64_t b = first; b < last; b += kGroupBlocks) {
-        add_group(session, stripe, b, std::min(b + kGroupBlocks, last), s,
-                  std::min(kSlabSteps, c.steps - s));
-      }
+      add_slab(session, stripe, s, std::min(kSlabSteps, c.steps - s));
     }
-    for (int64_t b = first; b < last; ++b) {
-      const float* bias = c.bias(b * kBlock);
+    for (int64_t b = 0; b < stripe.count; ++b) {
+      const float* bias = c.bias(stripe.column(b));
       for (int64_t pair = 0; pair < c.pairs; ++pair) {
-        store_sums(stripe.sums_of(pair, b), false, bias, c.target(pair, b * kBlock));
+        store_sums(stripe.sums_of(pair, b), false, bias, c.target(pair, stripe.column(b)));
       }
     }
   }
