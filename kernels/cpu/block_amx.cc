@@ -30,7 +30,10 @@ PAGODA_AMX void enter() {
   _tile_loadconfig(&config);
 }
 
-PAGODA_AMX void leave() { _tile_release(); }
+PAGODA_AMX void leave() {
+  _tile_release();
+  _mm_sfence();
+}
 
 // Sums of the tiles there are: the lower two only if `kTall`, the right two only if `kWide`.
 template <bool kTall, bool kWide>
@@ -85,6 +88,15 @@ void multiply(const BlockProduct& p) {
   }
 }
 
+__attribute__((target("avx512f"))) void write(const float* sums, float* target, int64_t stride) {
+  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
+    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
+    _mm512_stream_ps(target, _mm512_add_ps(_mm512_load_ps(row), _mm512_setzero_ps()));
+    _mm512_stream_ps(target + kTileSide,
+                     _mm512_add_ps(_mm512_load_ps(row + 256), _mm512_setzero_ps()));
+  }
+}
+
 PAGODA_AMX int64_t saturate(int64_t rounds) {
   for (int64_t i = 0; i < rounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);
@@ -101,6 +113,7 @@ bool granted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if (!__builtin_cpu_supports("avx512f")) return false;
   if ((d >> 22 & 1u) == 0 || (d >> 24 & 1u) == 0) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
@@ -108,7 +121,7 @@ bool granted() {
 }  // namespace
 
 const BlockKernel* amx_block_kernel() {
-  static const BlockKernel kernel{"amx", enter, multiply, leave, saturate};
+  static const BlockKernel kernel{"amx", enter, multiply, leave, write, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

@@ -53,10 +53,14 @@ struct BlockProduct {
 
 struct BlockKernel {
   const char* name;
-  // What a thread sets up before its first block and restores behind its last.
+  // What a thread sets up before its first block, and restores behind its last: other threads then
+  // see what it wrote.
   void (*enter)();
   void (*multiply)(const BlockProduct&);
   void (*leave)();
+  // target = sums, past the cache; a sum of -0 counts as 0. 32 rows of 32 floats, `stride` floats
+  // apart, each 64-byte aligned.
+  void (*write)(const float* sums, float* target, int64_t stride);
   // Multiplies what registers hold, again and again; returns the floating-point operations that
   // were: the rate no product can exceed. Between enter and leave.
   int64_t (*saturate)(int64_t rounds);
@@ -69,6 +73,9 @@ class BlockSession {
   BlockSession(const BlockSession&) = delete;
   BlockSession& operator=(const BlockSession&) = delete;
   void multiply(const BlockProduct& product) const { kernel_.multiply(product); }
+  void write(const float* sums, float* target, int64_t stride) const {
+    kernel_.write(sums, target, stride);
+  }
   int64_t saturate(int64_t rounds) const { return kernel_.saturate(rounds); }
 
  private:

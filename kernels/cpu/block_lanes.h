@@ -76,6 +76,17 @@ inline void multiply_lanes(const BlockProduct& p) {
 }
 
 template <typename Lanes>
+inline void write_lanes(const float* sums, float* target, int64_t stride) {
+  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
+    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
+    for (int64_t c = 0; c < kBlock; c += Lanes::kWidth) {
+      const auto v = Lanes::load(row + c / kTileSide * 256 + c % kTileSide);
+      Lanes::stream(target + c, Lanes::add(v, Lanes::zero()));
+    }
+  }
+}
+
+template <typename Lanes>
 inline int64_t saturate_lanes(int64_t rounds) {
   constexpr int kChains = 12;  // more than a processor has multiply-adds under way
   alignas(64) float values[kBlock] = {};

@@ -38,7 +38,7 @@ struct BlockTarget {
 // target = round(sums + bias). bias: kBlock floats, or nullptr. `transposed`: the
 // block's columns are the target's rows.
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target);
-// target += sums, or target = sums, past the cache. A sum of -0 counts as 0. fp32 targets.
+// target += sums, or target = sums. A sum of -0 counts as 0. fp32 targets.
 void add_sums(const float* sums, bool add, const BlockTarget& target);
 
 }  // namespace pagoda

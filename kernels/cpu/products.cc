@@ -238,6 +238,16 @@ struct PackedGradient {
   const std::byte *left, *right;
 };
 
+// Sums that begin dw are not wanted in the cache, where their rows are whole lines of it.
+void store_gradient(const BlockSession& session, const float* sums, bool add,
+                    const BlockTarget& target) {
+  auto* out = static_cast<float*>(target.at);
+  const bool whole = target.rows == kBlock && target.cols == kBlock;
+  const bool lines = reinterpret_cast<uintptr_t>(out) % 64 == 0 && target.stride % kTileSide == 0;
+  if (!add && whole && lines) return session.write(sums, out, target.stride);
+  add_sums(sums, add, target);
+}
+
 // Rows [out0 + begin * kBlock, out0 + end * kBlock) of dw.
 void gradient_panels(const BlockSession& session, const PackedGradient& packed, int64_t begin,
                      int64_t end) {
@@ -254,8 +264,9 @@ void gradient_panels(const BlockSession& session, const PackedGradient& packed, 
       product.right = packed.right + col / kBlock * packed.steps * kStepBytes;
       product.cols = std::min(kBlock, g.in - col);
       session.multiply(product);
-      add_sums(sums, g.add, {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in,
-                            product.rows, product.cols});
+      store_gradient(session, sums, g.add,
+                     {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in, product.rows,
+                      product.cols});
     }
   }
 }
