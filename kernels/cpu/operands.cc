@@ -193,6 +193,22 @@ PAGODA_TARGET_CLONES void pack_right_columns(const BlockRows& m, std::byte* step
   }
 }
 
+PAGODA_TARGET_CLONES void pack_right_stretch(const BlockRows& m, int64_t block_bytes,
+                                             std::byte* step) {
+  constexpr int64_t kAhead = 4;  // rows
+  const int64_t blocks = m.cols / kBlock;
+  for (int64_t i = 0; i < kTileSide; ++i) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      const BlockRows pair{m.at + 2 * i * m.stride + b * kBlock, m.stride, 2, kBlock};
+      __builtin_prefetch(pair.at + kAhead * m.stride, 0, 2);
+      __builtin_prefetch(pair.at + (kAhead + 1) * m.stride, 0, 2);
+      std::byte* to = step + b * block_bytes + i * 64;
+      put(to, paired_row<0>(pair, 0));
+      put(to + kTileBytes, paired_row<16>(pair, 0));
+    }
+  }
+}
+
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target) {
   const int64_t element = dtype_bytes(target.dt), row_bytes = target.stride * element;
   auto* at = static_cast<std::byte*>(target.at);

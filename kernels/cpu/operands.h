@@ -27,6 +27,10 @@ void pack_left_columns(const BlockRows& m, std::byte* step);
 void pack_right_rows(const BlockRows& m, std::byte* step);
 void pack_right_columns(const BlockRows& m, std::byte* step);
 
+// The latter for whole blocks side by side, `block_bytes` apart when packed: m's rows are read in
+// pairs, each to its end, and asked for a little ahead.
+void pack_right_stretch(const BlockRows& m, int64_t block_bytes, std::byte* step);
+
 // Where the sums of a block go: `rows` by `cols` elements of `dt`, row stride in elements.
 struct BlockTarget {
   DType dt;

@@ -157,15 +157,20 @@ struct Stripe {
   int64_t column(int64_t block) const { return (first + block) * kBlock; }
 };
 
-// Packs `steps` steps of w from s on, a step of all blocks after the other: rows of w are read side
-// by side and far along, as it suits the processor's prefetchers.
+// Packs `steps` steps of w from s on.
 void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
   const Product& p = stripe.c.p;
   for (int64_t i = 0; i < steps; ++i) {
-    for (int64_t b = 0; b < stripe.count; ++b) {
-      pack_right_columns(block_of(stripe.c.weights(), p.ldb, (s + i) * kBlock, p.k,
-                                  stripe.column(b), p.n),
-                         stripe.slab_of(b) + i * kStepBytes);
+    const int64_t row = (s + i) * kBlock;
+    const int64_t whole =
+        row + kBlock > p.k ? 0 : std::min(stripe.count, p.n / kBlock - stripe.first);
+    const bf16* at = stripe.c.weights() + row * p.ldb + stripe.column(0);
+    pack_right_stretch({at, p.ldb, kBlock, whole * kBlock}, kSlabSteps * kStepBytes,
+                       stripe.slab_of(0) + i * kStepBytes);
+    for (int64_t b = whole; b < stripe.count; ++b) {
+      pack_right_columns(
+          block_of(stripe.c.weights(), p.ldb, row, p.k, stripe.column(b), p.n),
+          stripe.slab_of(b) + i * kStepBytes);
     }
   }
 }
