@@ -30,42 +30,71 @@ PAGODA_AMX void enter() {
   _tile_loadconfig(&config);
 }
 
-PAGODA_AMX void leave() { _tile_release(); }
+PAGODA_AMX void leave() {
+  _tile_release();
+  _mm_sfence();
+}
 
+// Sums of the tiles there are: the lower two only if `kTall`, the right two only if `kWide`.
+template <bool kTall, bool kWide>
 PAGODA_AMX inline void begin_sums(const BlockProduct& p) {
   if (!p.add) {
     _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    if (kWide) _tile_zero(1);
+    if (kTall) _tile_zero(2);
+    if (kTall && kWide) _tile_zero(3);
     return;
   }
   _tile_loadd(0, p.sums, kRowBytes);
-  _tile_loadd(1, p.sums + 256, kRowBytes);
-  _tile_loadd(2, p.sums + 512, kRowBytes);
-  _tile_loadd(3, p.sums + 768, kRowBytes);
+  if (kWide) _tile_loadd(1, p.sums + 256, kRowBytes);
+  if (kTall) _tile_loadd(2, p.sums + 512, kRowBytes);
+  if (kTall && kWide) _tile_loadd(3, p.sums + 768, kRowBytes);
 }
 
-PAGODA_AMX void multiply(const BlockProduct& p) {
-  begin_sums(p);
+template <bool kTall, bool kWide>
+PAGODA_AMX inline void end_sums(const BlockProduct& p) {
+  _tile_stored(0, p.sums, kRowBytes);
+  if (kWide) _tile_stored(1, p.sums + 256, kRowBytes);
+  if (kTall) _tile_stored(2, p.sums + 512, kRowBytes);
+  if (kTall && kWide) _tile_stored(3, p.sums + 768, kRowBytes);
+}
+
+template <bool kTall, bool kWide>
+PAGODA_AMX void multiply_tiles(const BlockProduct& p) {
+  begin_sums<kTall, kWide>(p);
   const std::byte *left = p.left, *right = p.right;
   const int64_t stride = p.row_stride;
   for (int64_t s = 0; s < p.steps; ++s) {
     _tile_loadd(4, left, stride);
     _tile_loadd(6, right, kRowBytes);
-    _tile_loadd(7, right + kTileBytes, kRowBytes);
+    ask_for(p.ahead, s);
+    if (kWide) _tile_loadd(7, right + kTileBytes, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(5, left + p.tile_stride, stride);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if (kTall) _tile_loadd(5, left + p.tile_stride, stride);
+    if (kWide) _tile_dpbf16ps(1, 4, 7);
+    if (kTall) _tile_dpbf16ps(2, 5, 6);
+    if (kTall && kWide) _tile_dpbf16ps(3, 5, 7);
     left += p.step_stride;
     right += kStepBytes;
   }
-  _tile_stored(0, p.sums, kRowBytes);
-  _tile_stored(1, p.sums + 256, kRowBytes);
-  _tile_stored(2, p.sums + 512, kRowBytes);
-  _tile_stored(3, p.sums + 768, kRowBytes);
+  end_sums<kTall, kWide>(p);
+}
+
+void multiply(const BlockProduct& p) {
+  if (p.rows > kTileSide) {
+    p.cols > kTileSide ? multiply_tiles<true, true>(p) : multiply_tiles<true, false>(p);
+  } else {
+    p.cols > kTileSide ? multiply_tiles<false, true>(p) : multiply_tiles<false, false>(p);
+  }
+}
+
+__attribute__((target("avx512f"))) void write(const float* sums, float* target, int64_t stride) {
+  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
+    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
+    _mm512_stream_ps(target, _mm512_add_ps(_mm512_load_ps(row), _mm512_setzero_ps()));
+    _mm512_stream_ps(target + kTileSide,
+                     _mm512_add_ps(_mm512_load_ps(row + 256), _mm512_setzero_ps()));
+  }
 }
 
 PAGODA_AMX int64_t saturate(int64_t rounds) {
@@ -84,6 +113,7 @@ bool granted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if (!__builtin_cpu_supports("avx512f")) return false;
   if ((d >> 22 & 1u) == 0 || (d >> 24 & 1u) == 0) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
@@ -91,7 +121,7 @@ bool granted() {
 }  // namespace
 
 const BlockKernel* amx_block_kernel() {
-  static const BlockKernel kernel{"amx", enter, multiply, leave, saturate};
+  static const BlockKernel kernel{"amx", enter, multiply, leave, write, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

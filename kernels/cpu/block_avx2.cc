@@ -22,6 +22,7 @@ struct Avx2 {
   static Vector zero() { return _mm256_setzero_ps(); }
   static Vector load(const float* at) { return _mm256_load_ps(at); }
   static void store(float* at, Vector v) { _mm256_store_ps(at, v); }
+  static void stream(float* at, Vector v) { _mm256_stream_ps(at, v); }
   static Vector add(Vector a, Vector b) { return _mm256_add_ps(a, b); }
   static Vector broadcast(const float* at) { return _mm256_broadcast_ss(at); }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm256_fmadd_ps(a, b, c); }
@@ -38,6 +39,9 @@ struct Avx2 {
 };
 
 [[gnu::noinline]] void multiply(const BlockProduct& p) { multiply_lanes<Avx2>(p); }
+void write(const float* sums, float* target, int64_t stride) {
+  write_lanes<Avx2>(sums, target, stride);
+}
 int64_t saturate(int64_t rounds) { return saturate_lanes<Avx2>(rounds); }
 
 }  // namespace
@@ -48,7 +52,7 @@ namespace pagoda {
 namespace {
 
 void enter() {}
-void leave() {}
+void leave() { _mm_sfence(); }
 
 void multiply_without_subnormals(const BlockProduct& p) {
   const WithoutSubnormals guard;
@@ -58,7 +62,8 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx2_block_kernel() {
-  static const BlockKernel kernel{"avx2", enter, multiply_without_subnormals, leave, saturate};
+  static const BlockKernel kernel{"avx2", enter, multiply_without_subnormals, leave,
+                                  write, saturate};
   const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return can ? &kernel : nullptr;
 }

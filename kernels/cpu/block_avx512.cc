@@ -22,6 +22,7 @@ struct Avx512 {
   static Vector zero() { return _mm512_setzero_ps(); }
   static Vector load(const float* at) { return _mm512_load_ps(at); }
   static void store(float* at, Vector v) { _mm512_store_ps(at, v); }
+  static void stream(float* at, Vector v) { _mm512_stream_ps(at, v); }
   static Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
   static Vector broadcast(const float* at) { return _mm512_set1_ps(*at); }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
@@ -38,6 +39,9 @@ struct Avx512 {
 };
 
 [[gnu::noinline]] void multiply(const BlockProduct& p) { multiply_lanes<Avx512>(p); }
+void write(const float* sums, float* target, int64_t stride) {
+  write_lanes<Avx512>(sums, target, stride);
+}
 int64_t saturate(int64_t rounds) { return saturate_lanes<Avx512>(rounds); }
 
 }  // namespace
@@ -48,7 +52,7 @@ namespace pagoda {
 namespace {
 
 void enter() {}
-void leave() {}
+void leave() { _mm_sfence(); }
 
 void multiply_without_subnormals(const BlockProduct& p) {
   const WithoutSubnormals guard;
@@ -58,7 +62,8 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx512_block_kernel() {
-  static const BlockKernel kernel{"avx512", enter, multiply_without_subnormals, leave, saturate};
+  static const BlockKernel kernel{"avx512", enter, multiply_without_subnormals, leave,
+                                  write, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   return can ? &kernel : nullptr;
 }

@@ -21,6 +21,18 @@ inline constexpr int64_t kTileBytes = 1024;
 inline constexpr int64_t kStepBytes = 2 * kTileBytes;  // what a packed operand has for a step
 inline constexpr int64_t kBlockFloats = kBlock * kBlock;
 
+// Lines that a later block reads, brought from memory to the L2 cache meanwhile: `lines` at each
+// step, one behind the other.
+struct Ahead {
+  const std::byte* at = nullptr;
+  int64_t lines = 0;
+};
+
+inline void ask_for(const Ahead& ahead, int64_t step) {
+  const std::byte* at = ahead.at + step * ahead.lines * 64;
+  for (int64_t i = 0; i < ahead.lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
+}
+
 struct BlockProduct {
   // Row r < 16 of tile t < 2 at step s: 32 bf16 from
   // left + r * row_stride + t * tile_stride + s * step_stride (bytes).
@@ -36,14 +48,19 @@ struct BlockProduct {
   bool add = false;  // to what `sums` holds
   // The rest of the 32 need not be computed: a kernel may leave it as it was or as zeros make it.
   int64_t rows = kBlock, cols = kBlock;
+  Ahead ahead = {};
 };
 
 struct BlockKernel {
   const char* name;
-  // What a thread sets up before its first block and restores behind its last.
+  // What a thread sets up before its first block, and restores behind its last: other threads then
+  // see what it wrote.
   void (*enter)();
   void (*multiply)(const BlockProduct&);
   void (*leave)();
+  // target = sums, past the cache; a sum of -0 counts as 0. 32 rows of 32 floats, `stride` floats
+  // apart, each 64-byte aligned.
+  void (*write)(const float* sums, float* target, int64_t stride);
   // Multiplies what registers hold, again and again; returns the floating-point operations that
   // were: the rate no product can exceed. Between enter and leave.
   int64_t (*saturate)(int64_t rounds);
@@ -56,6 +73,9 @@ class BlockSession {
   BlockSession(const BlockSession&) = delete;
   BlockSession& operator=(const BlockSession&) = delete;
   void multiply(const BlockProduct& product) const { kernel_.multiply(product); }
+  void write(const float* sums, float* target, int64_t stride) const {
+    kernel_.write(sums, target, stride);
+  }
   int64_t saturate(int64_t rounds) const { return kernel_.saturate(rounds); }
 
  private:

@@ -62,6 +62,7 @@ inline void multiply_lanes(const BlockProduct& p) {
     for (int64_t i = 0; i < kBlockFloats; ++i) p.sums[i] = 0;
   }
   for (int64_t step = 0; step < p.steps; ++step) {
+    ask_for(p.ahead, step);
     widen_left<Lanes>(p, step, wide);
     for (int64_t column = 0; column < p.cols; column += kColumns) {
       const std::byte* right = p.right + step * kStepBytes + column / kTileSide * kTileBytes;
@@ -70,6 +71,17 @@ inline void multiply_lanes(const BlockProduct& p) {
                       column / kTileSide * 256;
         add_step<Lanes>(wide + row * kBlock, right, sums);
       }
+    }
+  }
+}
+
+template <typename Lanes>
+inline void write_lanes(const float* sums, float* target, int64_t stride) {
+  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
+    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
+    for (int64_t c = 0; c < kBlock; c += Lanes::kWidth) {
+      const auto v = Lanes::load(row + c / kTileSide * 256 + c % kTileSide);
+      Lanes::stream(target + c, Lanes::add(v, Lanes::zero()));
     }
   }
 }

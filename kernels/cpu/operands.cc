@@ -7,10 +7,6 @@
 #include "kernels/cpu/row_math.h"
 #include "kernels/cpu/vector.h"
 
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
-
 namespace pagoda {
 namespace {
 
@@ -145,17 +141,6 @@ PAGODA_TARGET_CLONES void store_block(const float* sums, bool transposed, const 
   }
 }
 
-// Sixteen floats to 16-byte aligned memory that is not wanted in the cache.
-PAGODA_INLINE void store_past_cache(float* at, Vec v) {
-#if defined(__SSE2__)
-  alignas(64) float lanes[16];
-  store(lanes, v);
-  for (int i = 0; i < 16; i += 4) _mm_stream_ps(at + i, _mm_load_ps(lanes + i));
-#else
-  store(at, v);
-#endif
-}
-
 }  // namespace
 
 PAGODA_TARGET_CLONES void pack_left_rows(const BlockRows& m, std::byte* steps) {
@@ -199,6 +184,22 @@ PAGODA_TARGET_CLONES void pack_right_columns(const BlockRows& m, std::byte* step
   }
 }
 
+PAGODA_TARGET_CLONES void pack_right_stretch(const BlockRows& m, int64_t block_bytes,
+                                             std::byte* step) {
+  constexpr int64_t kAhead = 4;  // rows
+  const int64_t blocks = m.cols / kBlock;
+  for (int64_t i = 0; i < kTileSide; ++i) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      const BlockRows pair{m.at + 2 * i * m.stride + b * kBlock, m.stride, 2, kBlock};
+      __builtin_prefetch(pair.at + kAhead * m.stride, 0, 2);
+      __builtin_prefetch(pair.at + (kAhead + 1) * m.stride, 0, 2);
+      std::byte* to = step + b * block_bytes + i * 64;
+      put(to, paired_row<0>(pair, 0));
+      put(to + kTileBytes, paired_row<16>(pair, 0));
+    }
+  }
+}
+
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target) {
   const int64_t element = dtype_bytes(target.dt), row_bytes = target.stride * element;
   auto* at = static_cast<std::byte*>(target.at);
@@ -215,8 +216,6 @@ void store_sums(const float* sums, bool transposed, const float* bias, const Blo
 
 PAGODA_TARGET_CLONES void add_sums(const float* sums, bool add, const BlockTarget& target) {
   float* out = static_cast<float*>(target.at);
-  const bool past_cache = !add && target.cols == kBlock && target.stride % 4 == 0 &&
-                          reinterpret_cast<uintptr_t>(out) % 16 == 0;
   for (int64_t r = 0; r < target.rows; ++r, out += target.stride) {
     const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
     for (int64_t half = 0; half < 2; ++half) {
@@ -226,7 +225,7 @@ PAGODA_TARGET_CLONES void add_sums(const float* sums, bool add, const BlockTarge
       float* at = out + half * kTileSide;
       const Vec before = add ? load_lanes(at, count) : splat(0.0f);
       const Vec v = before + load(row + half * 256);
-      past_cache ? store_past_cache(at, v) : store_lanes(at, v, count);
+      store_lanes(at, v, count);
     }
   }
 }

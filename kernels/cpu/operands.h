@@ -27,6 +27,10 @@ void pack_left_columns(const BlockRows& m, std::byte* step);
 void pack_right_rows(const BlockRows& m, std::byte* step);
 void pack_right_columns(const BlockRows& m, std::byte* step);
 
+// The latter for whole blocks side by side, `block_bytes` apart when packed: m's rows are read in
+// pairs, each to its end, and asked for a little ahead.
+void pack_right_stretch(const BlockRows& m, int64_t block_bytes, std::byte* step);
+
 // Where the sums of a block go: `rows` by `cols` elements of `dt`, row stride in elements.
 struct BlockTarget {
   DType dt;
@@ -38,7 +42,7 @@ struct BlockTarget {
 // target = round(sums + bias). bias: kBlock floats, or nullptr. `transposed`: the
 // block's columns are the target's rows.
 void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target);
-// target += sums, or target = sums, past the cache. A sum of -0 counts as 0. fp32 targets.
+// target += sums, or target = sums. A sum of -0 counts as 0. fp32 targets.
 void add_sums(const float* sums, bool add, const BlockTarget& target);
 
 }  // namespace pagoda

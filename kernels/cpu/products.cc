@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
-constexpr int64_t kGroupBlocks = 8;     // of columns packed at once
+constexpr int64_t kStripeBlocks = 64;   // of columns packed at once, at most
 constexpr int64_t kStripeSums = 128;    // blocks of sums kept in the L2 cache
 constexpr int64_t kInPlacePairs = 2;    // of rows for which packing w costs more than it saves
 constexpr int64_t kSerialElements = 1 << 17;  // packed by one thread: waking others takes longer
@@ -110,6 +110,15 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
   return product;
 }
 
+// What the product of a pair with a slab of `steps` steps from s on asks for: its share of the next
+// panel. Weights that are read once, in order, need no asking.
+Ahead panel_ahead(const Chunk& c, int64_t col, int64_t s, int64_t steps, int64_t pair) {
+  if (c.pairs == 1 || c.p.ldb != c.p.k || col + 2 * kBlock > c.p.n) return {};
+  const auto* next = reinterpret_cast<const std::byte*>(c.weights() + (col + kBlock) * c.p.ldb);
+  const int64_t lines = div_ceil(kBlock, c.pairs);
+  return {next + (s * c.pairs + pair * steps) * lines * 64, lines};
+}
+
 void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
   float* sums = scratch_floats(Scratch::kTile, c.pairs * kBlockFloats);
   for (int64_t panel = begin; panel < end; ++panel) {
@@ -123,6 +132,7 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
         product.right = c.of_pair(pair) + s * kStepBytes;
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
+        if (panel + 1 < end) product.ahead = panel_ahead(c, col, s, product.steps, pair);
         session.multiply(product);
         if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
       }
@@ -137,33 +147,43 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
 struct Stripe {
   const Chunk& c;
   int64_t first, count;
-  float* sums;  // (pairs, count) blocks
+  float* sums;       // (pairs, count) blocks
+  std::byte* slabs;  // packed: (count, kSlabSteps)
 
   float* sums_of(int64_t pair, int64_t block) const {
-    return sums + (pair * count + block - first) * kBlockFloats;
+    return sums + (pair * count + block) * kBlockFloats;
   }
+  std::byte* slab_of(int64_t block) const { return slabs + block * kSlabSteps * kStepBytes; }
+  int64_t column(int64_t block) const { return (first + block) * kBlock; }
 };
 
-// Adds what blocks [block, end) of columns give at `steps` steps from s on. They are packed a step
-// of all blocks after the other: rows of w are read side by side and along, as it suits the
-// processor's prefetchers.
-void add_group(const BlockSession& session, const Stripe& stripe, int64_t block, int64_t end,
-               int64_t s, int64_t steps) {
-  const Chunk& c = stripe.c;
-  std::byte* packed = scratch_bytes(Scratch::kPacked, kGroupBlocks * kSlabSteps * kStepBytes);
-  const auto place = [&](int64_t b) { return packed + (b - block) * kSlabSteps * kStepBytes; };
+// Packs `steps` steps of w from s on.
+void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
+  const Product& p = stripe.c.p;
   for (int64_t i = 0; i < steps; ++i) {
-    for (int64_t b = block; b < end; ++b) {
-      pack_right_columns(block_of(c.weights(), c.p.ldb, (s + i) * kBlock, c.p.k, b * kBlock, c.p.n),
-                         place(b) + i * kStepBytes);
+    const int64_t row = (s + i) * kBlock;
+    const int64_t whole =
+        row + kBlock > p.k ? 0 : std::min(stripe.count, p.n / kBlock - stripe.first);
+    const bf16* at = stripe.c.weights() + row * p.ldb + stripe.column(0);
+    pack_right_stretch({at, p.ldb, kBlock, whole * kBlock}, kSlabSteps * kStepBytes,
+                       stripe.slab_of(0) + i * kStepBytes);
+    for (int64_t b = whole; b < stripe.count; ++b) {
+      pack_right_columns(
+          block_of(stripe.c.weights(), p.ldb, row, p.k, stripe.column(b), p.n),
+          stripe.slab_of(b) + i * kStepBytes);
     }
   }
+}
+
+void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int64_t steps) {
+  const Chunk& c = stripe.c;
+  pack_slab(stripe, s, steps);
   BlockProduct product{};
   product.steps = steps;
   product.add = s > 0;
-  for (int64_t b = block; b < end; ++b) {
-    product.right = place(b);
-    product.cols = std::min(kBlock, c.p.n - b * kBlock);
+  for (int64_t b = 0; b < stripe.count; ++b) {
+    product.right = stripe.slab_of(b);
+    product.cols = std::min(kBlock, c.p.n - stripe.column(b));
     for (int64_t pair = 0; pair < c.pairs; ++pair) {
       set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
       product.rows = c.pair_rows(pair);
@@ -175,21 +195,18 @@ void add_group(const BlockSession& session, const Stripe& stripe, int64_t block,
 
 // Blocks [begin, end) of columns of w.
 void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
-  const int64_t width = std::max<int64_t>(kStripeSums / c.pairs, 1);
+  const int64_t width = std::clamp<int64_t>(kStripeSums / c.pairs, 1, kStripeBlocks);
   float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
+  std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabSteps * kStepBytes);
   for (int64_t first = begin; first < end; first += width) {
-    const Stripe stripe{c, first, std::min(width, end - first), sums};
-    const int64_t last = first + stripe.count;
+    const Stripe stripe{c, first, std::min(width, end - first), sums, slabs};
     for (int64_t s = 0; s < c.steps; s += kSlabSteps) {
-      for (int64_t b = first; b < last; b += kGroupBlocks) {
-        add_group(session, stripe, b, std::min(b + kGroupBlocks, last), s,
-                  std::min(kSlabSteps, c.steps - s));
-      }
+      add_slab(session, stripe, s, std::min(kSlabSteps, c.steps - s));
     }
-    for (int64_t b = first; b < last; ++b) {
-      const float* bias = c.bias(b * kBlock);
+    for (int64_t b = 0; b < stripe.count; ++b) {
+      const float* bias = c.bias(stripe.column(b));
       for (int64_t pair = 0; pair < c.pairs; ++pair) {
-        store_sums(stripe.sums_of(pair, b), false, bias, c.target(pair, b * kBlock));
+        store_sums(stripe.sums_of(pair, b), false, bias, c.target(pair, stripe.column(b)));
       }
     }
   }
@@ -226,6 +243,16 @@ struct PackedGradient {
   const std::byte *left, *right;
 };
 
+// Sums that begin dw are not wanted in the cache, where their rows are whole lines of it.
+void store_gradient(const BlockSession& session, const float* sums, bool add,
+                    const BlockTarget& target) {
+  auto* out = static_cast<float*>(target.at);
+  const bool whole = target.rows == kBlock && target.cols == kBlock;
+  const bool lines = reinterpret_cast<uintptr_t>(out) % 64 == 0 && target.stride % kTileSide == 0;
+  if (!add && whole && lines) return session.write(sums, out, target.stride);
+  add_sums(sums, add, target);
+}
+
 // Rows [out0 + begin * kBlock, out0 + end * kBlock) of dw.
 void gradient_panels(const BlockSession& session, const PackedGradient& packed, int64_t begin,
                      int64_t end) {
@@ -242,8 +269,9 @@ void gradient_panels(const BlockSession& session, const PackedGradient& packed, 
       product.right = packed.right + col / kBlock * packed.steps * kStepBytes;
       product.cols = std::min(kBlock, g.in - col);
       session.multiply(product);
-      add_sums(sums, g.add, {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in,
-                            product.rows, product.cols});
+      store_gradient(session, sums, g.add,
+                     {DType::kF32, g.dw + (packed.out0 + row) * g.in + col, g.in, product.rows,
+                      product.cols});
     }
   }
 }
