@@ -65,6 +65,11 @@ TEST(StateLayout, BytesOfAParameter) {
   }
   StateFormat format;
   EXPECT_FALSE(parse_state_format("fp16", &format));
+  for (const char* name : {"fp32", "bf16", "8bit-2"}) {
+    ASSERT_TRUE(parse_stored_state(name, &format));
+    EXPECT_STREQ(stored_state_name(format), name);
+  }
+  EXPECT_FALSE(parse_stored_state("8bit", &format)) << "codes of another encoding";
 }
 
 using testing::Moment;
