@@ -37,6 +37,7 @@ struct Vectors;
     using Floats = float __attribute__((vector_size(4 * count)));  \
     using Bits = uint32_t __attribute__((vector_size(4 * count))); \
     using Ints = int32_t __attribute__((vector_size(4 * count)));  \
+    using Bytes = uint8_t __attribute__((vector_size(4 * count))); \
   }
 PAGODA_VECTORS(4);
 PAGODA_VECTORS(8);
@@ -60,17 +61,44 @@ struct Lanes {
   static constexpr uint32_t kHighHalf = 0xffff0000u, kLowHalf = 0xffffu, kSign = 0x80000000u;
 
   PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
-  // The number of each lane of a Quad that begins at element i, of 16 in 64 elements.
-  PAGODA_LANES Bits quad_number(int64_t i) {
-    const auto element = static_cast<uint32_t>(i);
-    return count(Indices()) + (element / 64 * 16 + element % 64 / 2);
-  }
+  PAGODA_LANES Bits numbered_from(uint32_t first) { return count(Indices()) + first; }
   PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Bits bits(Ints v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
   PAGODA_LANES Bits magnitude(Floats v) { return bits(v) & ~kSign; }
+  // (v & mask) | more
+  PAGODA_LANES Bits masked_or(Bits v, uint32_t mask, Bits more) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Bits, _mm512_ternarylogic_epi32(
+                                          native(v), native(Bits{} + mask), native(more), 0xea));
+    }
+#endif
+    return (v & mask) | more;
+  }
   PAGODA_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+  // `so_far`, or the bits of |v| if that is larger; any of them if one is NaN. REQUIRES: so_far is
+  // zeros or came from here.
+  PAGODA_LANES Ints larger_magnitude(Ints so_far, Floats v) {
+#if defined(__x86_64__)
+    constexpr int kOfMagnitudes = 0b1011;
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(
+          Ints, _mm512_maskz_range_ps(0xffff, floats(bits(so_far)), v, kOfMagnitudes));
+    }
+#endif
+    return larger(so_far, ints(magnitude(v)));
+  }
+  // a * b - c. REQUIRES: a * b needs no rounding, so that it is no matter whether it would get one.
+  PAGODA_LANES Floats exact_product_minus(Floats a, Floats b, Floats c) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return _mm512_fmsub_ps(a, b, c);
+    if constexpr (kCount == 8) return _mm256_fmsub_ps(a, b, c);
+#endif
+    return a * b - c;
+  }
 
   PAGODA_LANES Bits load(const void* at) {
     Bits v;
@@ -78,6 +106,51 @@ struct Lanes {
     return v;
   }
   PAGODA_LANES void store(void* at, Bits v) { std::memcpy(at, &v, sizeof v); }
+
+  // The lower 16 bits of each lane as a signed number, and the higher ones.
+  PAGODA_LANES Bits signed_low_half(Bits both) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Bits, _mm512_madd_epi16(native(both), _mm512_set1_epi32(1)));
+    }
+#endif
+    return signed_high_half(both << 16);
+  }
+  PAGODA_LANES Bits signed_high_half(Bits both) { return bits(ints(both) >> 16); }
+  // The lower half of each lane from `low`, the higher from `high`: of both the lower halves, or of
+  // both the higher ones.
+  PAGODA_LANES Bits joined_low_halves(Bits low, Bits high) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return moved_bytes<0xcccccccccccccccc, 0x01000302>(low, high);
+#endif
+    return (low & kLowHalf) | (high << 16);
+  }
+  PAGODA_LANES Bits joined_high_halves(Bits low, Bits high) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return moved_bytes<0x3333333333333333, 0x01000302>(high, low);
+#endif
+    return (low >> 16) | (high & kHighHalf);
+  }
+  // Bytes 0 to 3 of each lane: bits kFrom to kFrom + 7 of a, b, c and d.
+  template <int kFrom>
+  PAGODA_LANES Bits joined_bytes(Bits a, Bits b, Bits c, Bits d) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      constexpr int kUp = 24 - kFrom;
+      constexpr uint32_t kHighest = 0x03030303;
+      return moved_bytes<0x1111111111111111, kHighest>(
+          moved_bytes<0x2222222222222222, kHighest>(
+              moved_bytes<0x4444444444444444, kHighest>(d << kUp, c << kUp), b << kUp),
+          a << kUp);
+    }
+#endif
+    return ((a >> kFrom) & 0xffu) | (shifted<8 - kFrom>(b) & 0xff00u) |
+           (shifted<16 - kFrom>(c) & 0xff0000u) | ((d << (24 - kFrom)) & 0xff000000u);
+  }
+  PAGODA_LANES Bits minus_bytes(Bits a, Bits b) {
+    using Bytes = typename Vectors<kCount>::Bytes;
+    return __builtin_bit_cast(Bits, __builtin_bit_cast(Bytes, a) - __builtin_bit_cast(Bytes, b));
+  }
 
   PAGODA_LANES Pair widen(Bits both) { return {floats(both << 16), floats(both & kHighHalf)}; }
 
@@ -124,6 +197,25 @@ struct Lanes {
 
  private:
   using Indices = std::make_integer_sequence<int, kCount>;
+
+#if defined(__x86_64__)
+  PAGODA_LANES __m512i native(Bits v) { return __builtin_bit_cast(__m512i, v); }
+  // `onto`, but where kTaken has a bit, the byte of the same lane of `from` that kOrder names.
+  template <uint64_t kTaken, uint32_t kOrder>
+  PAGODA_LANES Bits moved_bytes(Bits onto, Bits from) {
+    const __m512i order = native((numbered_from(0) % 4 * 0x04040404u) + kOrder);
+    return __builtin_bit_cast(
+        Bits, _mm512_mask_shuffle_epi8(native(onto), kTaken, native(from), order));
+  }
+#endif
+  template <int by>
+  PAGODA_LANES Bits shifted(Bits v) {
+    if constexpr (by >= 0) {
+      return v << by;
+    } else {
+      return v >> -by;
+    }
+  }
 
   // Over lanes, each of which stands for that `by` further on as well.
   template <int by>

@@ -47,7 +47,10 @@ class StoredMoments {
   void set(Moment moment, int64_t first, int64_t n, uint32_t key, const float* values) {
     float scale = 0;
     for (int64_t k = 0; k < n; ++k) scale = std::max(scale, std::fabs(values[k]));
-    if (scale > 0) scale = std::max(scale, 0x1p-126f);
+    if (scale > 0) {
+      const float power = std::ldexp(1.0f, std::ilogb(scale));
+      scale = std::max(scale / power < 1.875f - 0x1p-13f ? power : 2 * power, 0x1p-95f);
+    }
     if (layout_.format == StateFormat::k8Bit) write(scale_at(moment, first), scale);
     const float factor = 1.0f / (scale > 0 ? scale : 1.0f);
     for (int64_t i = first; i < first + n; ++i) {
