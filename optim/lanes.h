@@ -37,6 +37,8 @@ struct Vectors;
     using Floats = float __attribute__((vector_size(4 * count)));  \
     using Bits = uint32_t __attribute__((vector_size(4 * count))); \
     using Ints = int32_t __attribute__((vector_size(4 * count)));  \
+    using Words = uint16_t __attribute__((vector_size(4 * count))); \
+    using SignedWords = int16_t __attribute__((vector_size(4 * count))); \
     using Bytes = uint8_t __attribute__((vector_size(4 * count))); \
   }
 PAGODA_VECTORS(4);
@@ -49,6 +51,8 @@ struct Lanes {
   using Floats = typename Vectors<kCount>::Floats;
   using Bits = typename Vectors<kCount>::Bits;
   using Ints = typename Vectors<kCount>::Ints;
+  using Words = typename Vectors<kCount>::Words;
+  using Bytes = typename Vectors<kCount>::Bytes;
 
   struct Pair {
     Floats even, odd;
@@ -64,6 +68,13 @@ struct Lanes {
   PAGODA_LANES Bits numbered_from(uint32_t first) { return count(Indices()) + first; }
   PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Bits bits(Words v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Words words(Bits v) { return __builtin_bit_cast(Words, v); }
+  // Of halves that are signed numbers.
+  PAGODA_LANES Bits signed_halves_shifted_down(Words v, int by) {
+    using SignedWords = typename Vectors<kCount>::SignedWords;
+    return __builtin_bit_cast(Bits, __builtin_bit_cast(SignedWords, v) >> by);
+  }
   PAGODA_LANES Bits bits(Ints v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
@@ -131,24 +142,19 @@ struct Lanes {
 #endif
     return (low >> 16) | (high & kHighHalf);
   }
-  // Bytes 0 to 3 of each lane: bits kFrom to kFrom + 7 of a, b, c and d.
+  // Bytes 0 to 3 of each lane: bits kFrom to kFrom + 7 of a, c, b and d. REQUIRES: kFrom >= 16.
   template <int kFrom>
   PAGODA_LANES Bits joined_bytes(Bits a, Bits b, Bits c, Bits d) {
+    const Words low = words(joined_high_halves(a, b)), high = words(joined_high_halves(c, d));
+    constexpr int kUp = 24 - kFrom, kDown = kFrom - 16;
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
-      constexpr int kUp = 24 - kFrom;
-      constexpr uint32_t kHighest = 0x03030303;
-      return moved_bytes<0x1111111111111111, kHighest>(
-          moved_bytes<0x2222222222222222, kHighest>(
-              moved_bytes<0x4444444444444444, kHighest>(d << kUp, c << kUp), b << kUp),
-          a << kUp);
+      return moved_bytes<0x5555555555555555, 0x03030101>(bits(high << kUp), bits(low << kUp));
     }
 #endif
-    return ((a >> kFrom) & 0xffu) | (shifted<8 - kFrom>(b) & 0xff00u) |
-           (shifted<16 - kFrom>(c) & 0xff0000u) | ((d << (24 - kFrom)) & 0xff000000u);
+    return bits((low >> kDown & uint16_t{0xff}) | (high << kUp & uint16_t{0xff00}));
   }
   PAGODA_LANES Bits minus_bytes(Bits a, Bits b) {
-    using Bytes = typename Vectors<kCount>::Bytes;
     return __builtin_bit_cast(Bits, __builtin_bit_cast(Bytes, a) - __builtin_bit_cast(Bytes, b));
   }
 
@@ -208,15 +214,6 @@ struct Lanes {
         Bits, _mm512_mask_shuffle_epi8(native(onto), kTaken, native(from), order));
   }
 #endif
-  template <int by>
-  PAGODA_LANES Bits shifted(Bits v) {
-    if constexpr (by >= 0) {
-      return v << by;
-    } else {
-      return v >> -by;
-    }
-  }
-
   // Over lanes, each of which stands for that `by` further on as well.
   template <int by>
   PAGODA_LANES int32_t largest_of(Ints v) {

@@ -16,7 +16,7 @@
 //      around 0, as floats above 2^-15
 //   v: code c of 8 bits for F(768 + c), from 2^-31 up: what is less, 0 too, counts as that, since
 //      a v of 0 would make the step boundless
-// times the scale. Of each 64 codes, byte 4 i + j is that of element 2 i + {0, 1, 32, 33}[j]: the
+// times the scale. Of each 64 codes, byte 4 i + j is that of element 2 i + {0, 32, 1, 33}[j]: the
 // lanes of 32 bits of a vector that holds them then match those of vectors that hold two weights a
 // lane.
 #pragma once
@@ -137,16 +137,15 @@ class ByteMoments {
     const float* scale = scales_ + i / kMomentBlock * 2;
     m_scale_ = V::splat(scale[0]);
     m_least_ = V::bits(V::splat(scale[0] * kLeastM));
-    v_least_ = V::bits(V::splat(scale[1] * kLeastV));
+    v_least_ = Bits{} + (__builtin_bit_cast(uint32_t, scale[1] * kLeastV) >> 16) * 0x10001u;
     m_largest_ = v_largest_ = typename V::Ints{};
   }
 
   [[gnu::always_inline]] void load(int64_t i, typename V::Quad& m, typename V::Quad& v) const {
     const auto m_codes = V::load(m_ + code_at(i)), v_codes = V::load(v_ + code_at(i));
-    m = {{decode_m<0>(m_codes), decode_m<1>(m_codes)},
-         {decode_m<2>(m_codes), decode_m<3>(m_codes)}};
-    v = {{decode_v<0>(v_codes), decode_v<1>(v_codes)},
-         {decode_v<2>(v_codes), decode_v<3>(v_codes)}};
+    const auto m_words = V::words(m_codes), v_words = V::words(v_codes);
+    m = {decode_m(m_words << 8), decode_m(m_words)};
+    v = {decode_v(v_words << 4), decode_v(v_words >> 4)};
   }
 
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
@@ -207,22 +206,23 @@ class ByteMoments {
   PAGODA_LANES int64_t code_at(int64_t i) { return i / 64 * 64 + i % 64 * 2; }
   PAGODA_LANES int64_t slot_of(int64_t i) { return code_at(i) % kMomentBlock / (4 * kCount); }
 
-  template <int j>
-  [[gnu::always_inline]] Floats decode_m(Bits codes) const {
-    // Sign and code, with four more copies of the sign between them.
-    const Bits spread = V::bits(V::ints(codes << (24 - 8 * j)) >> 4);
-    const Bits value =
-        V::masked_or(spread, V::kSign | 0x7fu << kDroppedBits, Bits{} + kLeastMBits);
-    const Bits least = V::masked_or(value, V::kSign, m_least_);
-    return V::exact_product_minus(V::floats(value), m_scale_, V::floats(least));
+  // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places with
+  // four more copies of the sign between them.
+  [[gnu::always_inline]] typename V::Pair decode_m(typename V::Words codes) const {
+    constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
+    const auto pair = V::widen(V::masked_or(V::signed_halves_shifted_down(codes, 4),
+                                            kKept * 0x10001u,
+                                            Bits{} + (kLeastMBits >> 16) * 0x10001u));
+    return {decode_m(pair.even), decode_m(pair.odd)};
   }
-  template <int j>
-  [[gnu::always_inline]] Floats decode_v(Bits codes) const {
-    constexpr int kUp = kDroppedBits - 8 * j;
-    const Bits placed = kUp >= 0 ? codes << (kUp & 31) : codes >> (-kUp & 31);
-    return V::floats((placed & (0xffu << kDroppedBits)) + v_least_);
+  [[gnu::always_inline]] Floats decode_m(Floats value) const {
+    const Bits least = V::masked_or(V::bits(value), V::kSign, m_least_);
+    return V::exact_product_minus(value, m_scale_, V::floats(least));
   }
-
+  // Of the codes in bits 4 to 11 of words.
+  [[gnu::always_inline]] typename V::Pair decode_v(typename V::Words codes) const {
+    return V::widen((V::bits(codes) & 0x0ff00ff0u) + v_least_);
+  }
   [[gnu::always_inline]] Bits rounded_m(Floats m, Bits noise) const {
     return V::bits(m + V::floats(V::masked_or(V::bits(m), V::kSign, m_new_least_))) + noise;
   }
@@ -254,7 +254,7 @@ class ByteMoments {
   int64_t first_;
   uint32_t key_;
   Floats m_scale_;
-  Bits m_least_, v_least_;
+  Bits m_least_, v_least_;  // the latter's higher half in both
   typename V::Ints m_largest_, v_largest_;
   Bits m_new_least_, v_new_least_, m_least_code_, v_least_code_;
   typename V::Quad new_m_[kSlots], new_v_[kSlots];

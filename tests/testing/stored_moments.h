@@ -71,7 +71,7 @@ class StoredMoments {
  private:
   static int64_t code_at(int64_t i) {
     const int64_t j = i % 32;
-    return i / 64 * 64 + j / 2 * 4 + i % 64 / 32 * 2 + j % 2;
+    return i / 64 * 64 + j / 2 * 4 + j % 2 * 2 + i % 64 / 32;
   }
   static float decode(Moment moment, uint8_t code) {
     if (moment == Moment::kSecond) return std::bit_cast<float>((768u + code) << 20);
