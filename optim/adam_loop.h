@@ -138,43 +138,44 @@ class AdamBlock {
  public:
   using V = Lanes<kCount>;
   AdamBlock(const AdamScalars& scalars, const AdamBlocks& blocks)
-      : blocks_(blocks),
+      : gradient_(static_cast<const std::byte*>(blocks.gradient)),
+        same_gradient_(blocks.same_gradient),
         formulas_(scalars),
         weights_(blocks),
         moments_(blocks, scalars.noise_key) {}
 
   [[gnu::always_inline]] void update(int64_t block) {
-    const int64_t gradient_at = blocks_.same_gradient ? block : 0;
+    const int64_t gradient_at = same_gradient_ ? block : 0;
     moments_.begin_block(block);
-    for (int64_t slot = 0; slot < kSlots; ++slot) {
-      average(block + element_at(slot), gradient_at, steps_[slot]);
+    for (int64_t group = block; group < block + kMomentBlock; group += kGroup) {
+      fetch_ahead<Weights<kCount>::kBytes>(gradient_ + (group - gradient_at) * weights_.kBytes);
+      moments_.fetch(group);
+      for (int64_t i = group; i < group + kGroup / 2; i += 2 * kCount) average(i, gradient_at);
     }
     moments_.end_block(block);
-    for (int64_t slot = 0; slot < kSlots; ++slot) move(block + element_at(slot), steps_[slot]);
+    for (int64_t group = block; group < block + kMomentBlock; group += 2 * kGroup) {
+      weights_.fetch(group);
+      weights_.fetch(group + kGroup);
+      for (int64_t i = group; i < group + kGroup / 2; i += 2 * kCount) {
+        move(i);
+        move(i + kGroup);
+        moments_.convert(i);
+      }
+    }
   }
   [[gnu::always_inline]] bool finite() const { return weights_.finite(); }
 
  private:
-  static constexpr int64_t kSlots = kMomentBlock / (4 * kCount);
   static constexpr int64_t kGroup = 64;  // elements of a Quad of 16 lanes
 
-  // The first element of a quad in its block.
-  PAGODA_LANES int64_t element_at(int64_t slot) {
-    const int64_t quarter = slot * 2 * kCount;
-    return quarter / 32 * kGroup + quarter % 32;
-  }
-  [[gnu::always_inline]] void average(int64_t i, int64_t gradient_at, QuadStep<kCount>& step) {
-    const auto* gradient = static_cast<const std::byte*>(blocks_.gradient);
-    if (i % kGroup == 0) {
-      fetch_ahead<Weights<kCount>::kBytes>(gradient + (i - gradient_at) * weights_.kBytes);
-      moments_.fetch(i);
-    }
+  [[gnu::always_inline]] void average(int64_t i, int64_t gradient_at) {
+    QuadStep<kCount>& step = steps_[quad_slot<kCount>(i)];
+    const int64_t at = i - gradient_at;
     typename V::Quad m, v;
     moments_.load(i, m, v);
-    average(weights_.gradient(gradient, i - gradient_at), m.low, v.low, step.numerator.low,
-            step.root.low);
-    average(weights_.gradient(gradient, i - gradient_at + 32), m.high, v.high,
-            step.numerator.high, step.root.high);
+    average(weights_.gradient(gradient_, at), m.low, v.low, step.numerator.low, step.root.low);
+    average(weights_.gradient(gradient_, at + 32), m.high, v.high, step.numerator.high,
+            step.root.high);
     moments_.store(i, m, v);
   }
   [[gnu::always_inline]] void average(const typename V::Pair& grad, typename V::Pair& m,
@@ -186,11 +187,10 @@ class AdamBlock {
     root = {formulas_.root(v.even), formulas_.root(v.odd)};
   }
 
-  [[gnu::always_inline]] void move(int64_t i, const QuadStep<kCount>& step) {
-    if (i % kGroup == 0) weights_.fetch(i);
+  [[gnu::always_inline]] void move(int64_t i) {
+    const QuadStep<kCount>& step = steps_[quad_slot<kCount>(i)];
     move(i, step.numerator.low, step.root.low);
     move(i + 32, step.numerator.high, step.root.high);
-    moments_.convert(i);
   }
   [[gnu::always_inline]] void move(int64_t i, const typename V::Pair& numerator,
                                    const typename V::Pair& root) {
@@ -200,11 +200,12 @@ class AdamBlock {
     weights_.store(i, master);
   }
 
-  const AdamBlocks& blocks_;
+  const std::byte* gradient_;
+  const bool same_gradient_;
   const AdamFormulas<kCount, kFromEnd> formulas_;
   Weights<kCount> weights_;
   Moments<kCount> moments_;
-  QuadStep<kCount> steps_[kSlots];
+  QuadStep<kCount> steps_[kQuads<kCount>];
 };
 
 template <int kCount, bool kFromEnd, template <int> class Weights, template <int> class Moments>

@@ -39,7 +39,6 @@ struct Vectors;
     using Ints = int32_t __attribute__((vector_size(4 * count)));  \
     using Words = uint16_t __attribute__((vector_size(4 * count))); \
     using SignedWords = int16_t __attribute__((vector_size(4 * count))); \
-    using Bytes = uint8_t __attribute__((vector_size(4 * count))); \
   }
 PAGODA_VECTORS(4);
 PAGODA_VECTORS(8);
@@ -52,7 +51,6 @@ struct Lanes {
   using Bits = typename Vectors<kCount>::Bits;
   using Ints = typename Vectors<kCount>::Ints;
   using Words = typename Vectors<kCount>::Words;
-  using Bytes = typename Vectors<kCount>::Bytes;
 
   struct Pair {
     Floats even, odd;
@@ -70,6 +68,7 @@ struct Lanes {
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Bits bits(Words v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Words words(Bits v) { return __builtin_bit_cast(Words, v); }
+  PAGODA_LANES Words splat_word(uint32_t value) { return words(Bits{} + value * 0x10001u); }
   // Of halves that are signed numbers.
   PAGODA_LANES Bits signed_halves_shifted_down(Words v, int by) {
     using SignedWords = typename Vectors<kCount>::SignedWords;
@@ -142,20 +141,25 @@ struct Lanes {
 #endif
     return (low >> 16) | (high & kHighHalf);
   }
-  // Bytes 0 to 3 of each lane: bits kFrom to kFrom + 7 of a, c, b and d. REQUIRES: kFrom >= 16.
-  template <int kFrom>
-  PAGODA_LANES Bits joined_bytes(Bits a, Bits b, Bits c, Bits d) {
-    const Words low = words(joined_high_halves(a, b)), high = words(joined_high_halves(c, d));
-    constexpr int kUp = 24 - kFrom, kDown = kFrom - 16;
+  // Of each two bytes, the first from `low`, the other from `high`: of both the higher bytes.
+  PAGODA_LANES Bits joined_high_bytes(Words low, Words high) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
-      return moved_bytes<0x5555555555555555, 0x03030101>(bits(high << kUp), bits(low << kUp));
+      return moved_bytes<0x5555555555555555, 0x03030101>(bits(high), bits(low));
     }
 #endif
-    return bits((low >> kDown & uint16_t{0xff}) | (high << kUp & uint16_t{0xff00}));
+    return bits((low >> 8) | (high & uint16_t{0xff00}));
   }
-  PAGODA_LANES Bits minus_bytes(Bits a, Bits b) {
-    return __builtin_bit_cast(Bits, __builtin_bit_cast(Bytes, a) - __builtin_bit_cast(Bytes, b));
+  // a - b, or 0 if that is less.
+  PAGODA_LANES Words minus_or_zero(Words a, Words b) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Words, _mm512_subs_epu16((__m512i)a, (__m512i)b));
+    }
+    if constexpr (kCount == 8) return __builtin_bit_cast(Words, _mm256_subs_epu16((__m256i)a, (__m256i)b));
+    if constexpr (kCount == 4) return __builtin_bit_cast(Words, _mm_subs_epu16((__m128i)a, (__m128i)b));
+#endif
+    return a > b ? a - b : Words{};
   }
 
   PAGODA_LANES Pair widen(Bits both) { return {floats(both << 16), floats(both & kHighHalf)}; }

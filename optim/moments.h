@@ -37,6 +37,14 @@ template <typename Bits>
   return x ^ (x >> 16);
 }
 
+// Quads of a block, and the place of that at element i among them.
+template <int kCount>
+inline constexpr int64_t kQuads = kMomentBlock / (4 * kCount);
+template <int kCount>
+PAGODA_LANES int64_t quad_slot(int64_t i) {
+  return i % kMomentBlock / 64 * (16 / kCount) + i % 64 / (2 * kCount);
+}
+
 // Of the first lane of a quad that begins at an element.
 PAGODA_LANES uint32_t quad_number(int64_t element) {
   return static_cast<uint32_t>(element / 64 * 16 + element % 64 / 2);
@@ -44,7 +52,7 @@ PAGODA_LANES uint32_t quad_number(int64_t element) {
 
 // Each of the three below holds the moments of a stretch of a record and is used block by block:
 // begin_block, then load and store for the quads of it in order, then end_block, then convert for
-// them. `i` is the number of an element in the stretch.
+// each two of them that are 64 elements apart. `i` is the number of an element in the stretch.
 
 template <int kCount>
 class Fp32Moments {
@@ -137,7 +145,7 @@ class ByteMoments {
     const float* scale = scales_ + i / kMomentBlock * 2;
     m_scale_ = V::splat(scale[0]);
     m_least_ = V::bits(V::splat(scale[0] * kLeastM));
-    v_least_ = Bits{} + (__builtin_bit_cast(uint32_t, scale[1] * kLeastV) >> 16) * 0x10001u;
+    v_least_half_ = high_half(scale[1] * kLeastV);
     m_largest_ = v_largest_ = typename V::Ints{};
   }
 
@@ -150,8 +158,8 @@ class ByteMoments {
 
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
                                     const typename V::Quad& v) {
-    new_m_[slot_of(i)] = m;
-    new_v_[slot_of(i)] = v;
+    new_m_[quad_slot<kCount>(i)] = m;
+    new_v_[quad_slot<kCount>(i)] = v;
     m_largest_ = V::larger_magnitude(V::larger_magnitude(m_largest_, m.low.even), m.low.odd);
     m_largest_ = V::larger_magnitude(V::larger_magnitude(m_largest_, m.high.even), m.high.odd);
     v_largest_ = V::larger(v_largest_, V::larger(largest(v.low), largest(v.high)));
@@ -162,57 +170,38 @@ class ByteMoments {
     scale[0] = scale_of(static_cast<uint32_t>(V::largest_lane(m_largest_)));
     scale[1] = scale_of(static_cast<uint32_t>(V::largest_lane(v_largest_)));
     m_new_least_ = V::bits(V::splat(scale[0] * kLeastM));
-    v_new_least_ = V::bits(V::splat(scale[1] * kLeastV));
-    m_least_code_ = code_of(scale[0] * kLeastM);
-    v_least_code_ = code_of(scale[1] * kLeastV);
+    m_new_least_half_ = high_half(scale[0] * kLeastM);
+    v_new_least_half_ = high_half(scale[1] * kLeastV);
   }
 
-  // A code is the difference to that of the least, in the bits that noise and dropping the rest
-  // round to; so it may be taken of whole bytes.
+  // Of the quads at elements i and i + 64.
   [[gnu::always_inline]] void convert(int64_t i) const {
-    const Bits noise = moment_noise(V::numbered_from(quad_number(first_ + i)), key_);
-    const Bits next = V::rotated_left(noise, 6);
-    const Bits low = noise & kDropped, high = noise >> 12;
-    const Bits next_low = next & kDropped, next_high = next >> 12;
-    const auto& m = new_m_[slot_of(i)];
-    const auto& v = new_v_[slot_of(i)];
-    const Bits m_codes = V::minus_bytes(
-        V::template joined_bytes<kDroppedBits>(
-            rounded_m(m.low.even, low), rounded_m(m.low.odd, high),
-            rounded_m(m.high.even, next_low), rounded_m(m.high.odd, next_high)),
-        m_least_code_);
-    const Bits signs = V::template joined_bytes<24>(V::bits(m.low.even), V::bits(m.low.odd),
-                                                    V::bits(m.high.even), V::bits(m.high.odd));
-    const Bits v_codes = V::minus_bytes(
-        V::template joined_bytes<kDroppedBits>(
-            rounded_v(v.low.even, high), rounded_v(v.low.odd, low),
-            rounded_v(v.high.even, next_high), rounded_v(v.high.odd, next_low)),
-        v_least_code_);
-    V::store(m_ + code_at(i), V::masked_or(signs, 0x80808080u, m_codes));
-    V::store(v_ + code_at(i), v_codes);
+    const auto number = static_cast<uint32_t>((first_ + i) / 128 * 16 + i % 64 / 2);
+    const Bits noise = moment_noise(V::numbered_from(number), key_);
+    convert(i, noise);
+    convert(i + 64, V::rotated_left(noise, 3));
   }
 
  private:
   using Floats = typename V::Floats;
   using Bits = typename V::Bits;
+  using Words = typename V::Words;
   static constexpr int kDroppedBits = 20;  // of an fp32 mantissa, to leave 3
   static constexpr uint32_t kDropped = (1u << kDroppedBits) - 1;
   static constexpr float kSmallestScale = 0x1p-95f;
   static constexpr float kLeastM = 0x1p-15f, kLeastV = 0x1p-31f;  // of a scale
   static constexpr uint32_t kLeastMBits = 896u << kDroppedBits;   // of kLeastM
-  static constexpr int64_t kSlots = kMomentBlock / (4 * kCount);
 
   // Where the codes of the quad at element i begin.
   PAGODA_LANES int64_t code_at(int64_t i) { return i / 64 * 64 + i % 64 * 2; }
-  PAGODA_LANES int64_t slot_of(int64_t i) { return code_at(i) % kMomentBlock / (4 * kCount); }
 
   // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places with
   // four more copies of the sign between them.
-  [[gnu::always_inline]] typename V::Pair decode_m(typename V::Words codes) const {
+  [[gnu::always_inline]] typename V::Pair decode_m(Words codes) const {
     constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
     const auto pair = V::widen(V::masked_or(V::signed_halves_shifted_down(codes, 4),
                                             kKept * 0x10001u,
-                                            Bits{} + (kLeastMBits >> 16) * 0x10001u));
+                                            V::bits(V::splat_word(kLeastMBits >> 16))));
     return {decode_m(pair.even), decode_m(pair.odd)};
   }
   [[gnu::always_inline]] Floats decode_m(Floats value) const {
@@ -220,20 +209,39 @@ class ByteMoments {
     return V::exact_product_minus(value, m_scale_, V::floats(least));
   }
   // Of the codes in bits 4 to 11 of words.
-  [[gnu::always_inline]] typename V::Pair decode_v(typename V::Words codes) const {
-    return V::widen((V::bits(codes) & 0x0ff00ff0u) + v_least_);
+  [[gnu::always_inline]] typename V::Pair decode_v(Words codes) const {
+    return V::widen(V::bits((codes & uint16_t{0xff0}) + v_least_half_));
   }
-  [[gnu::always_inline]] Bits rounded_m(Floats m, Bits noise) const {
-    return V::bits(m + V::floats(V::masked_or(V::bits(m), V::kSign, m_new_least_))) + noise;
+  // A code is the difference to the least in its bits: of bits with noise, the rest dropped.
+  [[gnu::always_inline]] void convert(int64_t i, Bits noise) const {
+    const Bits next = V::rotated_left(noise, 6);
+    const Bits low = noise & kDropped, high = noise >> 12;
+    const Bits next_low = next & kDropped, next_high = next >> 12;
+    const auto& m = new_m_[quad_slot<kCount>(i)];
+    const auto& v = new_v_[quad_slot<kCount>(i)];
+    V::store(m_ + code_at(i), V::joined_high_bytes(encode_m(m.low, low, high),
+                                                   encode_m(m.high, next_low, next_high)));
+    V::store(v_ + code_at(i), V::joined_high_bytes(encode_v(v.low, high, low),
+                                                   encode_v(v.high, next_high, next_low)));
   }
-  [[gnu::always_inline]] Bits rounded_v(Floats v, Bits noise) const {
-    // Values that are not negative are in the order of their bits.
-    return V::bits(V::larger(V::ints(V::bits(v)), V::ints(v_new_least_))) + noise;
+  // Both give codes in the higher bytes of words.
+  [[gnu::always_inline]] Words encode_m(const typename V::Pair& m, Bits even_noise,
+                                        Bits odd_noise) const {
+    const Words code = V::words(V::joined_high_halves(raised(m.even) + even_noise,
+                                                      raised(m.odd) + odd_noise)) - m_new_least_half_;
+    return V::words(V::masked_or(V::bits(code), 0x80008000u, V::bits(code << 4)));
   }
-  // What is kept of a value, in all bytes.
-  PAGODA_LANES Bits code_of(float value) {
-    const uint32_t code = __builtin_bit_cast(uint32_t, value) >> kDroppedBits & 0xffu;
-    return Bits{} + code * 0x01010101u;
+  [[gnu::always_inline]] Bits raised(Floats m) const {
+    return V::bits(m + V::floats(V::masked_or(V::bits(m), V::kSign, m_new_least_)));
+  }
+  [[gnu::always_inline]] Words encode_v(const typename V::Pair& v, Bits even_noise,
+                                        Bits odd_noise) const {
+    const Bits halves = V::joined_high_halves(V::bits(v.even) + even_noise,
+                                              V::bits(v.odd) + odd_noise);
+    return V::minus_or_zero(V::words(halves), v_new_least_half_) << 4;
+  }
+  PAGODA_LANES Words high_half(float value) {
+    return V::splat_word(__builtin_bit_cast(uint32_t, value) >> 16);
   }
 
   // Of values that are not negative, whose bits are in their order.
@@ -254,10 +262,12 @@ class ByteMoments {
   int64_t first_;
   uint32_t key_;
   Floats m_scale_;
-  Bits m_least_, v_least_;  // the latter's higher half in both
+  Bits m_least_;
+  Words v_least_half_;
   typename V::Ints m_largest_, v_largest_;
-  Bits m_new_least_, v_new_least_, m_least_code_, v_least_code_;
-  typename V::Quad new_m_[kSlots], new_v_[kSlots];
+  Bits m_new_least_;
+  Words m_new_least_half_, v_new_least_half_;
+  typename V::Quad new_m_[kQuads<kCount>], new_v_[kQuads<kCount>];
 };
 
 }  // namespace pagoda

@@ -13,15 +13,16 @@ namespace pagoda::testing {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
-inline uint32_t quad_noise(uint32_t element, uint32_t key) {
-  uint32_t x = (element / 64 * 16 + element % 32 / 2) ^ key;
+inline uint32_t hashed(uint32_t number, uint32_t key) {
+  uint32_t x = number ^ key;
   x = (x ^ x >> 16) * 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
-  return std::rotl(x ^ x >> 16, element % 64 < 32 ? 0 : 6);
+  return x ^ x >> 16;
 }
-// `bits` of noise for a moment of an element.
-inline uint32_t noise_of(Moment moment, uint32_t element, uint32_t key, int bits) {
-  const uint32_t noise = quad_noise(element, key);
+// `bits` of noise for a moment of an element; 16 hashes serve `group` elements.
+inline uint32_t noise_of(Moment moment, uint32_t element, uint32_t key, int bits, uint32_t group) {
+  const int turn = (element % 64 < 32 ? 0 : 6) + (element % group < 64 ? 0 : 3);
+  const uint32_t noise = std::rotl(hashed(element / group * 16 + element % 32 / 2, key), turn);
   const bool low = (element % 2 == 0) == (moment == Moment::kFirst);
   return low ? noise & ((1u << bits) - 1) : noise >> (32 - bits);
 }
@@ -59,11 +60,11 @@ class StoredMoments {
       if (layout_.format == StateFormat::kFp32) {
         write(at(moment) + 4 * i, value);
       } else if (layout_.format == StateFormat::kBf16) {
-        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise_of(moment, element, key, 16);
+        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise_of(moment, element, key, 16, 64);
         write(at(moment) + 2 * i, static_cast<uint16_t>(bits >> 16));
       } else {
         write(at(moment) + code_at(i),
-              encode(moment, value * factor, noise_of(moment, element, key, 20)));
+              encode(moment, value * factor, noise_of(moment, element, key, 20, 128)));
       }
     }
   }
