@@ -153,11 +153,9 @@ struct Lanes {
   // a - b, or 0 if that is less.
   PAGODA_LANES Words minus_or_zero(Words a, Words b) {
 #if defined(__x86_64__)
-    if constexpr (kCount == 16) {
-      return __builtin_bit_cast(Words, _mm512_subs_epu16((__m512i)a, (__m512i)b));
-    }
-    if constexpr (kCount == 8) return __builtin_bit_cast(Words, _mm256_subs_epu16((__m256i)a, (__m256i)b));
-    if constexpr (kCount == 4) return __builtin_bit_cast(Words, _mm_subs_epu16((__m128i)a, (__m128i)b));
+    if constexpr (kCount == 16) return (Words)_mm512_subs_epu16((__m512i)a, (__m512i)b);
+    if constexpr (kCount == 8) return (Words)_mm256_subs_epu16((__m256i)a, (__m256i)b);
+    if constexpr (kCount == 4) return (Words)_mm_subs_epu16((__m128i)a, (__m128i)b);
 #endif
     return a > b ? a - b : Words{};
   }

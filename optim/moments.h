@@ -195,8 +195,8 @@ class ByteMoments {
   // Where the codes of the quad at element i begin.
   PAGODA_LANES int64_t code_at(int64_t i) { return i / 64 * 64 + i % 64 * 2; }
 
-  // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places with
-  // four more copies of the sign between them.
+  // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places,
+  // with four more copies of the sign between them.
   [[gnu::always_inline]] typename V::Pair decode_m(Words codes) const {
     constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
     const auto pair = V::widen(V::masked_or(V::signed_halves_shifted_down(codes, 4),
@@ -227,8 +227,9 @@ class ByteMoments {
   // Both give codes in the higher bytes of words.
   [[gnu::always_inline]] Words encode_m(const typename V::Pair& m, Bits even_noise,
                                         Bits odd_noise) const {
-    const Words code = V::words(V::joined_high_halves(raised(m.even) + even_noise,
-                                                      raised(m.odd) + odd_noise)) - m_new_least_half_;
+    const Bits halves = V::joined_high_halves(raised(m.even) + even_noise,
+                                              raised(m.odd) + odd_noise);
+    const Words code = V::words(halves) - m_new_least_half_;
     return V::words(V::masked_or(V::bits(code), 0x80008000u, V::bits(code << 4)));
   }
   [[gnu::always_inline]] Bits raised(Floats m) const {

@@ -28,7 +28,7 @@ asan_tests=(
 # ThreadSanitizer: what has threads.
 tsan_tests=(
   trace_test delays_test
-  device_test storage_test storage_sim_test page_file_test page_file_crash_test
+  device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test adam_test generation_test bench_test

@@ -137,7 +137,7 @@ Status Session::allocate() try {
   setup.size = options_.size;
   setup.adam = options_.adam;
   setup.pager = pager_.get();
-  setup.threads = options_.threads;
+  setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;
   setup.trace = options_.trace;
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);

@@ -66,6 +66,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.adam.seed = static_cast<uint64_t>(config.train.seed);
   options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
+  options.optimizer_threads = config.optimizer_threads();
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();

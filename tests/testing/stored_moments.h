@@ -60,7 +60,8 @@ class StoredMoments {
       if (layout_.format == StateFormat::kFp32) {
         write(at(moment) + 4 * i, value);
       } else if (layout_.format == StateFormat::kBf16) {
-        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise_of(moment, element, key, 16, 64);
+        const uint32_t noise = noise_of(moment, element, key, 16, 64);
+        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise;
         write(at(moment) + 2 * i, static_cast<uint16_t>(bits >> 16));
       } else {
         write(at(moment) + code_at(i),
