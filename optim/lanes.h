@@ -187,7 +187,7 @@ struct Lanes {
   // at hand three operations do that on a processor with a fused multiply-add, whose divider is
   // free meanwhile (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 /
   // divisor as rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
-  PAGODA_LANES Floats quotient(Floats x, Floats divisor, Floats reciprocal) {
+  PAGODA_LANES Floats quotient(Floats x, Floats divisor, [[maybe_unused]] Floats reciprocal) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
       const Floats near = x * reciprocal;
