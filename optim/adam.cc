@@ -46,19 +46,18 @@ class Update {
 
   // Blocks [begin, end) of kMomentBlock elements, the last of which may be a part. Returns what an
   // AdamLoop does.
-  uint32_t run(int64_t begin, int64_t end) const {
-    uint32_t largest = 0;
+  bool run(int64_t begin, int64_t end) const {
+    bool finite = true;
     const AdamSpan* span = record_.spans.data();
     while (begin < end) {
       while (span->end <= begin * kMomentBlock) ++span;
       const int64_t whole = std::min(end, span->end / kMomentBlock);
       const int64_t next = std::max(whole, begin + 1);
-      largest = std::max(largest, whole > begin
-                                      ? loop_(scalars(*span), blocks(begin, whole - begin))
-                                      : run_block(begin, span));
+      finite &= whole > begin ? loop_(scalars(*span), blocks(begin, whole - begin))
+                              : run_block(begin, span);
       begin = next;
     }
-    return largest;
+    return finite;
   }
 
  private:
@@ -100,21 +99,21 @@ class Update {
 
   // A block that the record's end or borders of spans cut, of which `span` holds the first element:
   // updated whole under the rule of each span, whose own weights are then kept.
-  uint32_t run_block(int64_t block, const AdamSpan* span) const {
+  bool run_block(int64_t block, const AdamSpan* span) const {
     const AdamBlocks stored = blocks(block, 1);
     const int64_t end = std::min(stored.first + kMomentBlock, layout_.num_elements);
     Alone before, after;
     copy_in(stored, end - stored.first, before);
-    uint32_t largest = 0;
+    bool finite = true;
     for (int64_t i = stored.first; i < end; ++span) {
       const int64_t next = std::min(span->end, end);
       after = before;
-      largest = std::max(largest, loop_(scalars(*span), in_place_of(stored, after)));
+      finite &= loop_(scalars(*span), in_place_of(stored, after));
       copy_weights_out(after, i - stored.first, next - stored.first, stored);
       i = next;
     }
     copy_moments(in_place_of(stored, after), end - stored.first, stored);
-    return largest;
+    return finite;
   }
 
   static AdamBlocks in_place_of(const AdamBlocks& stored, Alone& alone) {
@@ -165,15 +164,13 @@ bool adam_update(const AdamStep& step, const AdamRecord& record, const void* gra
                  float grad_scale, ThreadPool& pool, const AdamKernel& kernel) {
   const int64_t n = record.layout.num_elements;
   CHECK(step.t >= 1 && n < int64_t{1} << 32);
-  constexpr uint32_t kInfinity = 0x7f800000u, kHalfOfBf16Step = 0x8000u;
   const Update update(step, record, grad, grad_scale, kernel);
   const int64_t blocks = div_ceil(n, kMomentBlock);
   // Each thread has one stretch: arrays that are read on and on are what memory is fastest at.
   const int64_t shares = std::clamp<int64_t>(blocks / kLeastShare, 1, pool.threads());
   std::atomic<bool> finite{true};
   pool.parallel_for(shares, [&](int64_t share) {
-    const uint32_t largest = update.run(blocks * share / shares, blocks * (share + 1) / shares);
-    if (largest + kHalfOfBf16Step >= kInfinity) finite = false;
+    if (!update.run(blocks * share / shares, blocks * (share + 1) / shares)) finite = false;
   });
   return finite;
 }

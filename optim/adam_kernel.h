@@ -36,9 +36,8 @@ struct AdamBlocks {
   float* scales = nullptr;        // 8-bit moments only
 };
 
-// Updates the blocks. Returns the bits of the largest magnitude among the new masters; those of an
-// infinity or NaN are above all others.
-using AdamLoop = uint32_t (*)(const AdamScalars& scalars, const AdamBlocks& blocks);
+// Updates the blocks. False if a new master is not finite, or not when rounded to bf16.
+using AdamLoop = bool (*)(const AdamScalars& scalars, const AdamBlocks& blocks);
 
 struct AdamKernel {
   const char* isa;

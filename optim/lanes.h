@@ -37,6 +37,8 @@ struct Vectors;
     using Floats = float __attribute__((vector_size(4 * count)));  \
     using Bits = uint32_t __attribute__((vector_size(4 * count))); \
     using Ints = int32_t __attribute__((vector_size(4 * count)));  \
+    using Words = uint16_t __attribute__((vector_size(4 * count))); \
+    using SignedWords = int16_t __attribute__((vector_size(4 * count))); \
   }
 PAGODA_VECTORS(4);
 PAGODA_VECTORS(8);
@@ -48,6 +50,7 @@ struct Lanes {
   using Floats = typename Vectors<kCount>::Floats;
   using Bits = typename Vectors<kCount>::Bits;
   using Ints = typename Vectors<kCount>::Ints;
+  using Words = typename Vectors<kCount>::Words;
 
   struct Pair {
     Floats even, odd;
@@ -60,17 +63,52 @@ struct Lanes {
   static constexpr uint32_t kHighHalf = 0xffff0000u, kLowHalf = 0xffffu, kSign = 0x80000000u;
 
   PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
-  // The number of each lane of a Quad that begins at element i, of 16 in 64 elements.
-  PAGODA_LANES Bits quad_number(int64_t i) {
-    const auto element = static_cast<uint32_t>(i);
-    return count(Indices()) + (element / 64 * 16 + element % 64 / 2);
-  }
+  PAGODA_LANES Bits numbered_from(uint32_t first) { return count(Indices()) + first; }
   PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Bits bits(Words v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Words words(Bits v) { return __builtin_bit_cast(Words, v); }
+  PAGODA_LANES Words splat_word(uint32_t value) { return words(Bits{} + value * 0x10001u); }
+  // Of halves that are signed numbers.
+  PAGODA_LANES Bits signed_halves_shifted_down(Words v, int by) {
+    using SignedWords = typename Vectors<kCount>::SignedWords;
+    return __builtin_bit_cast(Bits, __builtin_bit_cast(SignedWords, v) >> by);
+  }
+  PAGODA_LANES Bits bits(Ints v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
   PAGODA_LANES Bits magnitude(Floats v) { return bits(v) & ~kSign; }
+  // (v & mask) | more
+  PAGODA_LANES Bits masked_or(Bits v, uint32_t mask, Bits more) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Bits, _mm512_ternarylogic_epi32(
+                                          native(v), native(Bits{} + mask), native(more), 0xea));
+    }
+#endif
+    return (v & mask) | more;
+  }
   PAGODA_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
+  // `so_far`, or the bits of |v| if that is larger; any of them if one is NaN. REQUIRES: so_far is
+  // zeros or came from here.
+  PAGODA_LANES Ints larger_magnitude(Ints so_far, Floats v) {
+#if defined(__x86_64__)
+    constexpr int kOfMagnitudes = 0b1011;
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(
+          Ints, _mm512_maskz_range_ps(0xffff, floats(bits(so_far)), v, kOfMagnitudes));
+    }
+#endif
+    return larger(so_far, ints(magnitude(v)));
+  }
+  // a * b - c. REQUIRES: a * b needs no rounding, so that it is no matter whether it would get one.
+  PAGODA_LANES Floats exact_product_minus(Floats a, Floats b, Floats c) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return _mm512_fmsub_ps(a, b, c);
+    if constexpr (kCount == 8) return _mm256_fmsub_ps(a, b, c);
+#endif
+    return a * b - c;
+  }
 
   PAGODA_LANES Bits load(const void* at) {
     Bits v;
@@ -78,6 +116,49 @@ struct Lanes {
     return v;
   }
   PAGODA_LANES void store(void* at, Bits v) { std::memcpy(at, &v, sizeof v); }
+
+  // The lower 16 bits of each lane as a signed number, and the higher ones.
+  PAGODA_LANES Bits signed_low_half(Bits both) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Bits, _mm512_madd_epi16(native(both), _mm512_set1_epi32(1)));
+    }
+#endif
+    return signed_high_half(both << 16);
+  }
+  PAGODA_LANES Bits signed_high_half(Bits both) { return bits(ints(both) >> 16); }
+  // The lower half of each lane from `low`, the higher from `high`: of both the lower halves, or of
+  // both the higher ones.
+  PAGODA_LANES Bits joined_low_halves(Bits low, Bits high) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return moved_bytes<0xcccccccccccccccc, 0x01000302>(low, high);
+#endif
+    return (low & kLowHalf) | (high << 16);
+  }
+  PAGODA_LANES Bits joined_high_halves(Bits low, Bits high) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return moved_bytes<0x3333333333333333, 0x01000302>(high, low);
+#endif
+    return (low >> 16) | (high & kHighHalf);
+  }
+  // Of each two bytes, the first from `low`, the other from `high`: of both the higher bytes.
+  PAGODA_LANES Bits joined_high_bytes(Words low, Words high) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) {
+      return moved_bytes<0x5555555555555555, 0x03030101>(bits(high), bits(low));
+    }
+#endif
+    return bits((low >> 8) | (high & uint16_t{0xff00}));
+  }
+  // a - b, or 0 if that is less.
+  PAGODA_LANES Words minus_or_zero(Words a, Words b) {
+#if defined(__x86_64__)
+    if constexpr (kCount == 16) return (Words)_mm512_subs_epu16((__m512i)a, (__m512i)b);
+    if constexpr (kCount == 8) return (Words)_mm256_subs_epu16((__m256i)a, (__m256i)b);
+    if constexpr (kCount == 4) return (Words)_mm_subs_epu16((__m128i)a, (__m128i)b);
+#endif
+    return a > b ? a - b : Words{};
+  }
 
   PAGODA_LANES Pair widen(Bits both) { return {floats(both << 16), floats(both & kHighHalf)}; }
 
@@ -106,7 +187,7 @@ struct Lanes {
   // at hand three operations do that on a processor with a fused multiply-add, whose divider is
   // free meanwhile (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 /
   // divisor as rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
-  PAGODA_LANES Floats quotient(Floats x, Floats divisor, Floats reciprocal) {
+  PAGODA_LANES Floats quotient(Floats x, Floats divisor, [[maybe_unused]] Floats reciprocal) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
       const Floats near = x * reciprocal;
@@ -125,6 +206,16 @@ struct Lanes {
  private:
   using Indices = std::make_integer_sequence<int, kCount>;
 
+#if defined(__x86_64__)
+  PAGODA_LANES __m512i native(Bits v) { return __builtin_bit_cast(__m512i, v); }
+  // `onto`, but where kTaken has a bit, the byte of the same lane of `from` that kOrder names.
+  template <uint64_t kTaken, uint32_t kOrder>
+  PAGODA_LANES Bits moved_bytes(Bits onto, Bits from) {
+    const __m512i order = native((numbered_from(0) % 4 * 0x04040404u) + kOrder);
+    return __builtin_bit_cast(
+        Bits, _mm512_mask_shuffle_epi8(native(onto), kTaken, native(from), order));
+  }
+#endif
   // Over lanes, each of which stands for that `by` further on as well.
   template <int by>
   PAGODA_LANES int32_t largest_of(Ints v) {

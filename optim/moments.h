@@ -9,15 +9,16 @@
 //
 // 8 bits (after Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv
 // 2110.02861, with plain floats in place of their table, which vector units convert without a
-// search): each block of kMomentBlock elements is divided by its largest magnitude, and what is
-// left, at most 1, has 3 bits of mantissa. With F(c) the fp32 of the bits c << 20,
+// search): each block of kMomentBlock elements has a scale, the power of two that leaves its
+// largest magnitude below 1.875 - 2^-13 of it, at least 2^-95, or 0 for a block of zeros. What is
+// left has 3 bits of mantissa. With F(c) the fp32 of the bits c << 20,
 //   m: sign, and code c of 7 bits for F(896 + c) - F(896), where F(896) = 2^-15: evenly spaced
 //      around 0, as floats above 2^-15
 //   v: code c of 8 bits for F(768 + c), from 2^-31 up: what is less, 0 too, counts as that, since
 //      a v of 0 would make the step boundless
-// and a block of zeros has scale 0. Of each 64 codes, byte 4 i + j is that of element
-// 2 i + {0, 1, 32, 33}[j]: the lanes of 32 bits of a vector that holds them then match those of
-// vectors that hold two weights a lane.
+// times the scale. Of each 64 codes, byte 4 i + j is that of element 2 i + {0, 32, 1, 33}[j]: the
+// lanes of 32 bits of a vector that holds them then match those of vectors that hold two weights a
+// lane.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +37,22 @@ template <typename Bits>
   return x ^ (x >> 16);
 }
 
+// Quads of a block, and the place of that at element i among them.
+template <int kCount>
+inline constexpr int64_t kQuads = kMomentBlock / (4 * kCount);
+template <int kCount>
+PAGODA_LANES int64_t quad_slot(int64_t i) {
+  return i % kMomentBlock / 64 * (16 / kCount) + i % 64 / (2 * kCount);
+}
+
+// Of the first lane of a quad that begins at an element.
+PAGODA_LANES uint32_t quad_number(int64_t element) {
+  return static_cast<uint32_t>(element / 64 * 16 + element % 64 / 2);
+}
+
 // Each of the three below holds the moments of a stretch of a record and is used block by block:
-// begin_block, then load and store for the quads of it in order, then end_block. `i` is the number
-// of an element in the stretch.
+// begin_block, then load and store for the quads of it in order, then end_block, then convert for
+// each two of them that are 64 elements apart. `i` is the number of an element in the stretch.
 
 template <int kCount>
 class Fp32Moments {
@@ -53,6 +67,7 @@ class Fp32Moments {
   }
   PAGODA_LANES void begin_block(int64_t) {}
   PAGODA_LANES void end_block(int64_t) {}
+  PAGODA_LANES void convert(int64_t) {}
   [[gnu::always_inline]] void load(int64_t i, typename V::Quad& m, typename V::Quad& v) const {
     m = {V::load_floats(m_ + i), V::load_floats(m_ + i + 32)};
     v = {V::load_floats(v_ + i), V::load_floats(v_ + i + 32)};
@@ -83,13 +98,14 @@ class Bf16Moments {
   }
   PAGODA_LANES void begin_block(int64_t) {}
   PAGODA_LANES void end_block(int64_t) {}
+  PAGODA_LANES void convert(int64_t) {}
   [[gnu::always_inline]] void load(int64_t i, typename V::Quad& m, typename V::Quad& v) const {
     m = {V::widen(V::load(m_ + i)), V::widen(V::load(m_ + i + 32))};
     v = {V::widen(V::load(v_ + i)), V::widen(V::load(v_ + i + 32))};
   }
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
                                     const typename V::Quad& v) {
-    const auto noise = moment_noise(V::quad_number(first_ + i), key_);
+    const auto noise = moment_noise(V::numbered_from(quad_number(first_ + i)), key_);
     store_pair(i, m.low, v.low, noise);
     store_pair(i + 32, m.high, v.high, V::rotated_left(noise, 6));
   }
@@ -128,129 +144,131 @@ class ByteMoments {
   [[gnu::always_inline]] void begin_block(int64_t i) {
     const float* scale = scales_ + i / kMomentBlock * 2;
     m_scale_ = V::splat(scale[0]);
-    v_scale_ = V::splat(scale[1]);
+    m_least_ = V::bits(V::splat(scale[0] * kLeastM));
+    v_least_half_ = high_half(scale[1] * kLeastV);
     m_largest_ = v_largest_ = typename V::Ints{};
   }
 
   [[gnu::always_inline]] void load(int64_t i, typename V::Quad& m, typename V::Quad& v) const {
     const auto m_codes = V::load(m_ + code_at(i)), v_codes = V::load(v_ + code_at(i));
-    m = {{decode_m<0>(m_codes), decode_m<1>(m_codes)},
-         {decode_m<2>(m_codes), decode_m<3>(m_codes)}};
-    v = {{decode_v<0>(v_codes), decode_v<1>(v_codes)},
-         {decode_v<2>(v_codes), decode_v<3>(v_codes)}};
+    const auto m_words = V::words(m_codes), v_words = V::words(v_codes);
+    m = {decode_m(m_words << 8), decode_m(m_words)};
+    v = {decode_v(v_words << 4), decode_v(v_words >> 4)};
   }
 
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
                                     const typename V::Quad& v) {
-    const int64_t slot = code_at(i) % kMomentBlock / kCount / 4;
-    new_m_[slot] = m;
-    new_v_[slot] = v;
-    m_largest_ = V::larger(m_largest_, largest(magnitudes(m.low), magnitudes(m.high)));
-    v_largest_ = V::larger(v_largest_, largest(v.low, v.high));
+    new_m_[quad_slot<kCount>(i)] = m;
+    new_v_[quad_slot<kCount>(i)] = v;
+    m_largest_ = V::larger_magnitude(V::larger_magnitude(m_largest_, m.low.even), m.low.odd);
+    m_largest_ = V::larger_magnitude(V::larger_magnitude(m_largest_, m.high.even), m.high.odd);
+    v_largest_ = V::larger(v_largest_, V::larger(largest(v.low), largest(v.high)));
   }
 
   [[gnu::always_inline]] void end_block(int64_t i) {
     float* scale = scales_ + i / kMomentBlock * 2;
-    scale[0] = scale_of(m_largest_);
-    scale[1] = scale_of(v_largest_);
-    const auto m_factor = V::splat(factor_of(scale[0])), v_factor = V::splat(factor_of(scale[1]));
-    for (int64_t slot = 0; slot < kSlots; ++slot) {
-      const int64_t code = i + slot * 4 * kCount;
-      const auto noise = moment_noise(V::quad_number(first_ + element_at(code)), key_);
-      const auto next = V::rotated_left(noise, 6);
-      const auto low = noise & kDropped, high = noise >> 12;
-      const auto next_low = next & kDropped, next_high = next >> 12;
-      const auto& m = new_m_[slot];
-      const auto& v = new_v_[slot];
-      V::store(m_ + code, joined_m(encode_m(m.low.even, m_factor, low),
-                                   encode_m(m.low.odd, m_factor, high),
-                                   encode_m(m.high.even, m_factor, next_low),
-                                   encode_m(m.high.odd, m_factor, next_high)));
-      V::store(v_ + code, joined_v(encode_v(v.low.even, v_factor, high),
-                                   encode_v(v.low.odd, v_factor, low),
-                                   encode_v(v.high.even, v_factor, next_high),
-                                   encode_v(v.high.odd, v_factor, next_low)));
-    }
+    scale[0] = scale_of(static_cast<uint32_t>(V::largest_lane(m_largest_)));
+    scale[1] = scale_of(static_cast<uint32_t>(V::largest_lane(v_largest_)));
+    m_new_least_ = V::bits(V::splat(scale[0] * kLeastM));
+    m_new_least_half_ = high_half(scale[0] * kLeastM);
+    v_new_least_half_ = high_half(scale[1] * kLeastV);
+  }
+
+  // Of the quads at elements i and i + 64.
+  [[gnu::always_inline]] void convert(int64_t i) const {
+    const auto number = static_cast<uint32_t>((first_ + i) / 128 * 16 + i % 64 / 2);
+    const Bits noise = moment_noise(V::numbered_from(number), key_);
+    convert(i, noise);
+    convert(i + 64, V::rotated_left(noise, 3));
   }
 
  private:
   using Floats = typename V::Floats;
   using Bits = typename V::Bits;
+  using Words = typename V::Words;
   static constexpr int kDroppedBits = 20;  // of an fp32 mantissa, to leave 3
   static constexpr uint32_t kDropped = (1u << kDroppedBits) - 1;
-  static constexpr uint32_t kLeastMBits = 896u << kDroppedBits, kLeastVBits = 768u << kDroppedBits;
-  static constexpr float kLeastM = 0x1p-15f, kLeastV = 0x1p-31f;  // of those bits
-  static constexpr float kSmallestScale = 0x1p-126f;  // its reciprocal is finite
-  static constexpr int64_t kSlots = kMomentBlock / (4 * kCount);
+  static constexpr float kSmallestScale = 0x1p-95f;
+  static constexpr float kLeastM = 0x1p-15f, kLeastV = 0x1p-31f;  // of a scale
+  static constexpr uint32_t kLeastMBits = 896u << kDroppedBits;   // of kLeastM
 
-  // Where the codes of the quad at element i begin, and the other way round.
+  // Where the codes of the quad at element i begin.
   PAGODA_LANES int64_t code_at(int64_t i) { return i / 64 * 64 + i % 64 * 2; }
-  PAGODA_LANES int64_t element_at(int64_t code) { return code / 64 * 64 + code % 64 / 2; }
 
-  // Byte `j` of each lane, its lowest bit in place kDroppedBits; other bits around it.
-  template <int j>
-  PAGODA_LANES Bits placed(Bits codes) {
-    if constexpr (8 * j < kDroppedBits) {
-      return codes << (kDroppedBits - 8 * j);
-    } else {
-      return codes >> (8 * j - kDroppedBits);
-    }
+  // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places,
+  // with four more copies of the sign between them.
+  [[gnu::always_inline]] typename V::Pair decode_m(Words codes) const {
+    constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
+    const auto pair = V::widen(V::masked_or(V::signed_halves_shifted_down(codes, 4),
+                                            kKept * 0x10001u,
+                                            V::bits(V::splat_word(kLeastMBits >> 16))));
+    return {decode_m(pair.even), decode_m(pair.odd)};
   }
-  template <int j>
-  [[gnu::always_inline]] Floats decode_m(Bits codes) const {
-    const Floats value = V::floats((placed<j>(codes) & (0x7fu << kDroppedBits)) | kLeastMBits);
-    const Bits sign = (codes << (24 - 8 * j)) & V::kSign;
-    return V::floats(V::bits((value - kLeastM) * m_scale_) | sign);
+  [[gnu::always_inline]] Floats decode_m(Floats value) const {
+    const Bits least = V::masked_or(V::bits(value), V::kSign, m_least_);
+    return V::exact_product_minus(value, m_scale_, V::floats(least));
   }
-  template <int j>
-  [[gnu::always_inline]] Floats decode_v(Bits codes) const {
-    return V::floats((placed<j>(codes) & (0xffu << kDroppedBits)) | kLeastVBits) * v_scale_;
+  // Of the codes in bits 4 to 11 of words.
+  [[gnu::always_inline]] typename V::Pair decode_v(Words codes) const {
+    return V::widen(V::bits((codes & uint16_t{0xff0}) + v_least_half_));
+  }
+  // A code is the difference to the least in its bits: of bits with noise, the rest dropped.
+  [[gnu::always_inline]] void convert(int64_t i, Bits noise) const {
+    const Bits next = V::rotated_left(noise, 6);
+    const Bits low = noise & kDropped, high = noise >> 12;
+    const Bits next_low = next & kDropped, next_high = next >> 12;
+    const auto& m = new_m_[quad_slot<kCount>(i)];
+    const auto& v = new_v_[quad_slot<kCount>(i)];
+    V::store(m_ + code_at(i), V::joined_high_bytes(encode_m(m.low, low, high),
+                                                   encode_m(m.high, next_low, next_high)));
+    V::store(v_ + code_at(i), V::joined_high_bytes(encode_v(v.low, high, low),
+                                                   encode_v(v.high, next_high, next_low)));
+  }
+  // Both give codes in the higher bytes of words.
+  [[gnu::always_inline]] Words encode_m(const typename V::Pair& m, Bits even_noise,
+                                        Bits odd_noise) const {
+    const Bits halves = V::joined_high_halves(raised(m.even) + even_noise,
+                                              raised(m.odd) + odd_noise);
+    const Words code = V::words(halves) - m_new_least_half_;
+    return V::words(V::masked_or(V::bits(code), 0x80008000u, V::bits(code << 4)));
+  }
+  [[gnu::always_inline]] Bits raised(Floats m) const {
+    return V::bits(m + V::floats(V::masked_or(V::bits(m), V::kSign, m_new_least_)));
+  }
+  [[gnu::always_inline]] Words encode_v(const typename V::Pair& v, Bits even_noise,
+                                        Bits odd_noise) const {
+    const Bits halves = V::joined_high_halves(V::bits(v.even) + even_noise,
+                                              V::bits(v.odd) + odd_noise);
+    return V::minus_or_zero(V::words(halves), v_new_least_half_) << 4;
+  }
+  PAGODA_LANES Words high_half(float value) {
+    return V::splat_word(__builtin_bit_cast(uint32_t, value) >> 16);
   }
 
-  // The code in the highest byte of each lane, other bits below.
-  PAGODA_LANES Bits encode_m(Floats m, Floats factor, Bits noise) {
-    const Floats value = m * factor;
-    const Floats shifted = V::floats(V::magnitude(value)) + kLeastM;
-    // Exponents of values from 2^-15 to 1 are 0111.... in bits: what becomes the sign's bit is 1.
-    return ((V::bits(shifted) + noise) << 4) & (V::bits(value) | ~V::kSign);
-  }
-  PAGODA_LANES Bits joined_m(Bits a, Bits b, Bits c, Bits d) {
-    return (a >> 24) | ((b >> 16) & 0xff00u) | ((c >> 8) & 0xff0000u) | (d & 0xff000000u);
-  }
-  // The code from bit kDroppedBits on, other bits around it.
-  PAGODA_LANES Bits encode_v(Floats v, Floats factor, Bits noise) {
-    // Values that are not negative are in the order of their bits.
-    const auto value = V::larger(V::ints(V::bits(v * factor)), V::ints(V::bits(V::splat(kLeastV))));
-    return __builtin_bit_cast(Bits, value) + noise;
-  }
-  PAGODA_LANES Bits joined_v(Bits a, Bits b, Bits c, Bits d) {
-    return ((a >> kDroppedBits) & 0xffu) | ((b >> (kDroppedBits - 8)) & 0xff00u) |
-           ((c >> (kDroppedBits - 16)) & 0xff0000u) | ((d << (24 - kDroppedBits)) & 0xff000000u);
-  }
-
-  PAGODA_LANES typename V::Pair magnitudes(const typename V::Pair& pair) {
-    return {V::floats(V::magnitude(pair.even)), V::floats(V::magnitude(pair.odd))};
-  }
   // Of values that are not negative, whose bits are in their order.
-  PAGODA_LANES typename V::Ints largest(const typename V::Pair& a, const typename V::Pair& b) {
-    return V::larger(V::larger(V::ints(V::bits(a.even)), V::ints(V::bits(a.odd))),
-                     V::larger(V::ints(V::bits(b.even)), V::ints(V::bits(b.odd))));
+  PAGODA_LANES typename V::Ints largest(const typename V::Pair& pair) {
+    return V::larger(V::ints(V::bits(pair.even)), V::ints(V::bits(pair.odd)));
   }
-  PAGODA_LANES float scale_of(typename V::Ints largest) {
-    const float scale = __builtin_bit_cast(float, V::largest_lane(largest));
-    return scale > 0 && scale < kSmallestScale ? kSmallestScale : scale;
-  }
-  PAGODA_LANES float factor_of(float scale) {
-    return 1.0f / (scale > 0 ? scale : 1.0f);
+  // Of a block whose largest magnitude has these bits. That of an infinity is one: what is too
+  // large to be kept comes back as that or NaN.
+  PAGODA_LANES float scale_of(uint32_t largest) {
+    constexpr uint32_t kRoom = (1u << kDroppedBits) + (1u << 10), kExponent = 0x7f800000u;
+    const float scale = __builtin_bit_cast(float, (largest + kRoom) & kExponent);
+    if (largest == 0) return 0;
+    return scale < kSmallestScale ? kSmallestScale : scale;
   }
 
   uint8_t *m_, *v_;
   float* scales_;
   int64_t first_;
   uint32_t key_;
-  Floats m_scale_, v_scale_;
+  Floats m_scale_;
+  Bits m_least_;
+  Words v_least_half_;
   typename V::Ints m_largest_, v_largest_;
-  typename V::Quad new_m_[kSlots], new_v_[kSlots];
+  Bits m_new_least_;
+  Words m_new_least_half_, v_new_least_half_;
+  typename V::Quad new_m_[kQuads<kCount>], new_v_[kQuads<kCount>];
 };
 
 }  // namespace pagoda

@@ -10,16 +10,28 @@
 namespace pagoda {
 
 namespace {
+
 constexpr const char* kNames[] = {"fp32", "bf16", "8bit"};
+constexpr const char* kStoredNames[] = {"fp32", "bf16", "8bit-2"};
+
+bool parse(const char* const (&names)[3], std::string_view name, StateFormat* format) {
+  const auto* found = std::find(std::begin(names), std::end(names), name);
+  if (found == std::end(names)) return false;
+  *format = static_cast<StateFormat>(found - names);
+  return true;
 }
 
-const char* state_format_name(StateFormat format) { return kNames[static_cast<int>(format)]; }
+}  // namespace
 
+const char* state_format_name(StateFormat format) { return kNames[static_cast<int>(format)]; }
+const char* stored_state_name(StateFormat format) {
+  return kStoredNames[static_cast<int>(format)];
+}
 bool parse_state_format(std::string_view name, StateFormat* format) {
-  const auto* found = std::find(std::begin(kNames), std::end(kNames), name);
-  if (found == std::end(kNames)) return false;
-  *format = static_cast<StateFormat>(found - kNames);
-  return true;
+  return parse(kNames, name, format);
+}
+bool parse_stored_state(std::string_view name, StateFormat* format) {
+  return parse(kStoredNames, name, format);
 }
 
 StateLayout::StateLayout(StateFormat format, DType weight_dtype, int64_t num_elements)

@@ -23,8 +23,12 @@ namespace pagoda {
 enum class StateFormat : uint8_t { kFp32, kBf16, k8Bit };
 
 const char* state_format_name(StateFormat format);
+// In checkpoints. Whoever changes an encoding gives it another such name, so that pages of before
+// are refused, not misread ("8bit" held other codes in another order).
+const char* stored_state_name(StateFormat format);
 // Of such a name; false if it is none.
 bool parse_state_format(std::string_view name, StateFormat* format);
+bool parse_stored_state(std::string_view name, StateFormat* format);
 
 inline constexpr int64_t kMomentBlock = 256;  // elements that share a scale
 

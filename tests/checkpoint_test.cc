@@ -39,6 +39,7 @@ RunCheckpoint sample(int64_t step) {
   c.microbatch_tokens = 512;
   c.devices = 2;
   c.dtype = "bf16";
+  c.state_format = "8bit-2";
   for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(step + r);
   for (uint32_t p = 0; p < 9; ++p) {
     c.pages.push_back({p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
@@ -58,6 +59,7 @@ std::string text_of(const RunCheckpoint& c) {
                     {"build", c.build}, {"directories", c.directories}, {"file", c.file_name},
                     {"slots", c.page_slots}, {"microbatches", c.microbatches},
                     {"tokens", c.microbatch_tokens}, {"devices", c.devices}, {"dtype", c.dtype},
+                    {"state", c.state_format},
                     {"record_steps", c.record_steps}, {"pages", pages}};
   return all.dump();
 }

@@ -4,8 +4,11 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
+#include "checkpoint/run_checkpoint.h"
 #include "offload/page_layout.h"
+#include "offload/storage.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
@@ -101,6 +104,28 @@ TEST_F(ResumeTest, OtherTextOrModel) {
   put_file(config, before + "\n");
   expect_refused(resume(flags_of(8)), 82, {"config.json", "untouched"});
   put_file(config, before);
+  expect_resumes();
+}
+
+// Moments in an encoding of before are as long as those of today: only its name tells.
+TEST_F(ResumeTest, StateInAnotherEncoding) {
+  const auto storage = open_storage(IoKind::kThreads, run_dir_);
+  ASSERT_TRUE(storage.ok()) << storage.status().message();
+  const CheckpointDirectory checkpoints(storage.value().get(), run_dir_ + "/checkpoints");
+  RunCheckpoint saved = checkpoints.load(4).value();
+  const std::string today = std::exchange(saved.state_format, "8bit");
+  ASSERT_TRUE(checkpoints.commit(saved).ok());
+  const std::string out = dir_.file("out");
+  for (const Words& words :
+       {train(flags_of(8), {"--resume"}), Words{"ckpt", "verify", run_dir_},
+        Words{"export", "--checkpoint", run_dir_, "--out", out}}) {
+    SCOPED_TRACE(words.front());
+    expect_refused(run(words), 82, {"step 4", "\"8bit\"", "untouched", "version that wrote it"});
+  }
+  EXPECT_FALSE(fs::exists(out));
+  EXPECT_NE(run({"ckpt", "ls", run_dir_}).out.find("another format"), std::string::npos);
+  saved.state_format = today;
+  ASSERT_TRUE(checkpoints.commit(saved).ok());
   expect_resumes();
 }
 

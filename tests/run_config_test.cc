@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/machine.h"
+#include "base/numa.h"
 #include "cli/run_file.h"
 
 namespace pagoda {
@@ -79,7 +80,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
       "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
-      "memory.drive_tbw",
+      "memory.drive_tbw",   "train.optimizer_threads",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
       "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts"};
   const uint64_t before = complete_config().config_hash();
@@ -129,6 +130,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.eval_batches", {"0"}, "from 1"},
                              Wrong{"train.log_steps", {"0"}, "from 1"},
                              Wrong{"train.threads", {"-1"}, "from 0"},
+                             Wrong{"train.optimizer_threads", {"1025"}, "from 0 to 1024"},
                              Wrong{"train.host_devices", {"0"}, "from 1"},
                              Wrong{"optim.learning_rate", {"0"}, "above 0"},
                              Wrong{"optim.weight_decay", {"-0.1"}, "negative"},
@@ -169,6 +171,11 @@ TEST(RunConfig, DerivedValues) {
   EXPECT_EQ(config.compute_threads(), usable_cores());
   config.train.threads = 3;
   EXPECT_EQ(config.compute_threads(), 3);
+  EXPECT_EQ(config.optimizer_threads(), 3);
+  config.train.threads = 1000;
+  EXPECT_EQ(config.optimizer_threads(), 16 * static_cast<int>(numa_nodes().size()));
+  config.train.optimizer_threads = 20;
+  EXPECT_EQ(config.optimizer_threads(), 20);
   EXPECT_EQ(config.micro_batches(), 4);
   config.memory.device = MemorySize::of_bytes(12345);
   EXPECT_EQ(config.device_bytes(), 12345);

@@ -65,6 +65,11 @@ TEST(StateLayout, BytesOfAParameter) {
   }
   StateFormat format;
   EXPECT_FALSE(parse_state_format("fp16", &format));
+  for (const char* name : {"fp32", "bf16", "8bit-2"}) {
+    ASSERT_TRUE(parse_stored_state(name, &format));
+    EXPECT_STREQ(stored_state_name(format), name);
+  }
+  EXPECT_FALSE(parse_stored_state("8bit", &format)) << "codes of another encoding";
 }
 
 using testing::Moment;
@@ -113,12 +118,17 @@ struct Format {
   StateFormat format;
   Moment moment;
   double step;      // largest distance of neighbours, relative to the value
-  double smallest;  // near this share of the largest magnitude neighbours are as far as this
+  double smallest;  // near this share of a block's scale neighbours are as far as this
 };
 const Format kFormats[] = {{"bf16 m", StateFormat::kBf16, Moment::kFirst, 0x1p-7, 0},
                            {"bf16 v", StateFormat::kBf16, Moment::kSecond, 0x1p-7, 0},
                            {"8-bit m", StateFormat::k8Bit, Moment::kFirst, 0x1p-3, 0x1p-15},
                            {"8-bit v", StateFormat::k8Bit, Moment::kSecond, 0x1p-3, 0x1p-31}};
+// Such a share is one of the block's scale, the power of two that its largest is below 1.875 of.
+double scale_of(double largest) {
+  const double power = std::exp2(std::floor(std::log2(largest)));
+  return largest < (1.875 - 0x1p-13) * power ? power : 2 * power;
+}
 
 // To one of the two neighbours, and to each so often that the mean is the value; a v below the
 // smallest counts as that.
@@ -132,7 +142,7 @@ TEST(Moments, RoundToNeighboursAndRightOnAverage) {
       if (format.moment == Moment::kSecond) values[i] = gradients[i] * gradients[i];
       largest = std::max(largest, std::abs(values[i]));
     }
-    const double smallest = format.smallest * largest;
+    const double smallest = format.smallest * scale_of(largest);
     for (double& value : values) {
       if (format.moment == Moment::kSecond) value = std::max(value, smallest);
     }

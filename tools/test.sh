@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is merged: installs what is missing, builds, runs all
 # tests in release, the unit tests and tiny training runs under AddressSanitizer and UBSan, and
-# those with threads under ThreadSanitizer (own GEMM instead of oneDNN). The last line counts test
-# cases.
+# those with threads under ThreadSanitizer (own GEMM instead of oneDNN), and compiles for AArch64
+# what has code per instruction set, where a compiler for that is installed. The last line counts
+# test cases.
 #
 #   tools/test.sh                 all stages
-#   tools/test.sh release         one of: release, asan, tsan (may be repeated)
+#   tools/test.sh release         one of: release, asan, tsan, neon (may be repeated)
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +30,7 @@ asan_tests=(
 # ThreadSanitizer: what has threads.
 tsan_tests=(
   trace_test delays_test
-  device_test storage_test storage_sim_test page_file_test page_file_crash_test
+  device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_test
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test attention_blocks_test adam_test generation_test bench_test
@@ -87,8 +88,22 @@ stage() {
   run_tests "$preset" "$@" || stage_failed=1
 }
 
+# What has code per instruction set also compiles for AArch64, where its vectors are NEON's.
+neon() {
+  local compiler=aarch64-linux-gnu-g++ source
+  say "neon: optim and kernels/cpu compile"
+  if ! command -v "$compiler" > /dev/null; then
+    echo "neon: SKIPPED, there is no $compiler (Debian: g++-aarch64-linux-gnu)"
+    return
+  fi
+  for source in optim/*.cc kernels/cpu/*.cc; do
+    "$compiler" -std=c++20 -O1 -Wall -Wextra -Werror -ffp-contract=off -fno-math-errno \
+      -I. -Isrc -fsyntax-only "$source" || stage_failed=1
+  done
+}
+
 wanted=("$@")
-if [ "${#wanted[@]}" -eq 0 ]; then wanted=(release asan tsan); fi
+if [ "${#wanted[@]}" -eq 0 ]; then wanted=(release asan tsan neon); fi
 mkdir -p build
 
 say "install"
@@ -98,13 +113,16 @@ for name in "${wanted[@]}"; do
     release) stage release ;;
     asan) stage asan "${asan_tests[@]}" ;;
     tsan) stage tsan "${tsan_tests[@]}" ;;
+    neon) neon ;;
     *)
-      echo "test: unknown stage \"$name\" (release, asan, tsan)" >&2
+      echo "test: unknown stage \"$name\" (release, asan, tsan, neon)" >&2
       exit 2
       ;;
   esac
 done
 
 say "done"
-python3 tools/count_tests.py "${folders[@]}" || stage_failed=1
+if [ "${#folders[@]}" -gt 0 ]; then
+  python3 tools/count_tests.py "${folders[@]}" || stage_failed=1
+fi
 exit "$stage_failed"

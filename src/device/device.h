@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "base/numa.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "device/delays.h"
@@ -57,15 +58,20 @@ class Event {
 // Happens when all of `events` have. The last of them is what held it up.
 Event when_all(const std::vector<Event>& events);
 
-// A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep.
+// A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep. On a
+// machine of several NUMA nodes they stay on these, in contiguous runs (base/numa.h); a pool of one
+// thread, its caller, does not.
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);
+  explicit ThreadPool(int threads, std::vector<NumaNode> nodes = numa_nodes());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
+  // Keeps the calling thread where worker 0 belongs: for threads that do little but call
+  // parallel_for, such as a stream's.
+  void stay_as_caller() const;
   // Runs body(i) for every i in [0, count), i to worker i % threads (the caller is worker 0), and
   // returns when all are done. The partition is static, but a kernel must not let its result depend
   // on it: tiles are chosen from shapes alone and each tile is computed by one thread. Not

@@ -110,6 +110,9 @@ class HostStream final : public Stream {
 
  private:
   void run() {
+    const bool computes =
+        options_.kind == WorkKind::kCompute || options_.kind == WorkKind::kOptimizer;
+    if (computes) pool_->stay_as_caller();
     std::unique_lock lock(mutex_);
     for (;;) {
       changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });

@@ -1,6 +1,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -10,6 +11,8 @@ namespace pagoda {
 // One loop at a time. A loop is a round: workers wake when `round` changes, do their share, and the
 // last one out lets the caller go.
 struct ThreadPool::Impl {
+  std::vector<NumaNode> nodes;
+
   std::mutex turn;  // held for a whole parallel_for: streams take turns
 
   std::mutex mutex;  // guards everything below
@@ -31,7 +34,12 @@ struct ThreadPool::Impl {
     for (std::thread& worker : workers) worker.join();
   }
 
+  void stay(int worker, int threads) const {
+    if (threads > 1 && nodes.size() > 1) stay_on(nodes[node_of_thread(worker, threads, nodes)]);
+  }
+
   void work(int worker, int threads) {
+    stay(worker, threads);
     uint64_t seen = 0;
     std::unique_lock lock(mutex);
     for (;;) {
@@ -48,8 +56,10 @@ struct ThreadPool::Impl {
   }
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
+ThreadPool::ThreadPool(int threads, std::vector<NumaNode> nodes)
+    : impl_(std::make_unique<Impl>()) {
   CHECK(threads >= 1);
+  impl_->nodes = std::move(nodes);
   for (int w = 1; w < threads; ++w) {
     impl_->workers.emplace_back([this, w, threads] { impl_->work(w, threads); });
   }
@@ -58,6 +68,8 @@ ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
 ThreadPool::~ThreadPool() = default;
 
 int ThreadPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
+
+void ThreadPool::stay_as_caller() const { impl_->stay(0, threads()); }
 
 void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>& body) {
   const int n = threads();

@@ -51,7 +51,7 @@ Executor::Executor(Setup setup)
     spans_.push_back(spans_of(static_cast<int64_t>(r)));
   }
   optimizer_ = make_host_stream({"optimizer", WorkKind::kOptimizer, setup_.trace},
-                                std::make_shared<ThreadPool>(setup_.threads));
+                                std::make_shared<ThreadPool>(setup_.optimizer_threads));
 }
 
 Executor::~Executor() { synchronize(); }

@@ -64,7 +64,7 @@ class Executor {
     std::vector<int> record_device;  // who computes each record
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
-    int threads = 1;               // of the optimizer on the host
+    int optimizer_threads = 1;
     bool prefetch = true;          // false: a device's next task waits for it before it is issued
     Trace* trace = nullptr;        // not owned
   };

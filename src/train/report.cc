@@ -157,8 +157,7 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
 int session_threads(const SessionOptions& options) {
   const int workers = options.threads - 1;  // of a pool, beside the stream that calls it
   const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
-  const int of_optimizer = workers + 1;
-  return options.devices * of_device + of_optimizer + PageFile::kStreams;
+  return options.devices * of_device + options.optimizer_threads + PageFile::kStreams;
 }
 
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,

@@ -137,8 +137,10 @@ Status run_ckpt_list(const CkptFlags& flags) {
   std::string json;
   for (int64_t step : steps) {
     const auto checkpoint = directory.load(step);
-    const bool foreign = checkpoint.status().code() == Exit::kMismatch;
-    const char* state = checkpoint.ok() ? "ok" : foreign ? "another format" : "damaged";
+    const Status status =
+        checkpoint.ok() ? state_format_of(checkpoint.value()).status() : checkpoint.status();
+    const bool foreign = status.code() == Exit::kMismatch;
+    const char* state = status.ok() ? "ok" : foreign ? "another format" : "damaged";
     const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
     if (flags.json) {
       json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",

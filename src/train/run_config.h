@@ -60,6 +60,7 @@ struct RunConfig {
     int64_t log_steps = 10;
     std::string trace_steps;
     int64_t threads = 0;
+    int64_t optimizer_threads = 0;
     int64_t host_devices = 1;
   } train;
 
@@ -127,6 +128,11 @@ struct RunConfig {
   std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
   std::string scratch_parent() const;  // of runs without output: memory.disk's first, or "."
   int compute_threads() const;                        // train.threads, or the usable cores
+  // train.optimizer_threads, or as many as compute_threads(), at most 16 for each NUMA node.
+  // Updates run beside compute on the same cores, by turns; with fewer threads than cores, one that
+  // compute waits for would take longer. But an update waits for memory, and what 16 cores ask for
+  // is all that a node's gives.
+  int optimizer_threads() const;
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off

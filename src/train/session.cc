@@ -138,7 +138,7 @@ Status Session::allocate() try {
   setup.adam = options_.adam;
   setup.pages = &pages_;
   setup.pager = pager_.get();
-  setup.threads = options_.threads;
+  setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;
   setup.trace = options_.trace;
   for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);

@@ -19,7 +19,8 @@ struct SessionOptions {
   StepSize size;
   AdamSettings adam;
   int devices = 1;
-  int threads = 1;
+  int threads = 1;            // that compute, of each device
+  int optimizer_threads = 1;
   int64_t device_bytes = 0;  // budget of each device
   int64_t host_bytes = 0;
   std::vector<std::string> directories;  // of the page file

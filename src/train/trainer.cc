@@ -66,6 +66,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.adam.seed = static_cast<uint64_t>(config.train.seed);
   options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
+  options.optimizer_threads = config.optimizer_threads();
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();
@@ -157,7 +158,7 @@ Status Trainer::start_fresh() {
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
   checkpoint_.devices = options.devices;
   checkpoint_.dtype = dtype_name(options.size.dtype);
-  checkpoint_.state_format = state_format_name(options.adam.state);
+  checkpoint_.state_format = stored_state_name(options.adam.state);
   ASSIGN_OR_RETURN(session_, Session::create(folder_->config(), options, storage_));
   checkpoint_.store_id = session_->file().store_id();
   checkpoint_.record_steps.assign(session_->table().records.size(), 0);
@@ -244,6 +245,7 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
     return mismatch("model.path has another config.json than it was started from",
                     "restore the folder, or start in a new train.output_dir");
   }
+  RETURN_IF_ERROR(state_format_of(checkpoint).status());
   // A copy of the folder must not write into the store that the original's checkpoint refers to.
   const std::string& folder = config_.train.output_dir;
   if (!is_inside(checkpoint.directories.front(), folder) &&

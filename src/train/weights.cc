@@ -30,15 +30,6 @@ DType dtype_of(const RunCheckpoint& checkpoint) {
   return checkpoint.dtype == dtype_name(DType::kF32) ? DType::kF32 : DType::kBF16;
 }
 
-Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
-  StateFormat format;
-  if (parse_state_format(checkpoint.state_format, &format)) return format;
-  return Status(Exit::kMismatch,
-                strf("the checkpoint's optimizer state is \"%s\", which this version does not "
-                     "know; use the version that wrote it",
-                     checkpoint.state_format.c_str()));
-}
-
 RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, StateFormat state) {
   SessionOptions options;
   options.size.microbatches = checkpoint.microbatches;
@@ -103,6 +94,15 @@ Status fill_record(WeightSource& source, int64_t record, const StateLayout& layo
 }
 
 }  // namespace
+
+Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
+  StateFormat format;
+  if (parse_stored_state(checkpoint.state_format, &format)) return format;
+  return Status(Exit::kMismatch,
+                strf("the checkpoint of step %lld keeps optimizer state as \"%s\", which this "
+                     "build does not read; it is untouched: use the version that wrote it",
+                     (long long)checkpoint.step, checkpoint.state_format.c_str()));
+}
 
 std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder) {
   return std::make_unique<FolderWeights>(folder);

@@ -28,6 +28,9 @@ std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
                                                             Storage* storage);
 
+// How a checkpoint's optimizer state is stored; kMismatch if this build reads no such state.
+Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint);
+
 // Opens a checkpoint's page file. `table` and the specs follow from the checkpoint itself.
 Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
                                                         Storage* storage);

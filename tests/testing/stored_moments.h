@@ -13,15 +13,16 @@ namespace pagoda::testing {
 
 enum class Moment : uint8_t { kFirst, kSecond };
 
-inline uint32_t quad_noise(uint32_t element, uint32_t key) {
-  uint32_t x = (element / 64 * 16 + element % 32 / 2) ^ key;
+inline uint32_t hashed(uint32_t number, uint32_t key) {
+  uint32_t x = number ^ key;
   x = (x ^ x >> 16) * 0x7feb352du;
   x = (x ^ x >> 15) * 0x846ca68bu;
-  return std::rotl(x ^ x >> 16, element % 64 < 32 ? 0 : 6);
+  return x ^ x >> 16;
 }
-// `bits` of noise for a moment of an element.
-inline uint32_t noise_of(Moment moment, uint32_t element, uint32_t key, int bits) {
-  const uint32_t noise = quad_noise(element, key);
+// `bits` of noise for a moment of an element; 16 hashes serve `group` elements.
+inline uint32_t noise_of(Moment moment, uint32_t element, uint32_t key, int bits, uint32_t group) {
+  const int turn = (element % 64 < 32 ? 0 : 6) + (element % group < 64 ? 0 : 3);
+  const uint32_t noise = std::rotl(hashed(element / group * 16 + element % 32 / 2, key), turn);
   const bool low = (element % 2 == 0) == (moment == Moment::kFirst);
   return low ? noise & ((1u << bits) - 1) : noise >> (32 - bits);
 }
@@ -47,7 +48,10 @@ class StoredMoments {
   void set(Moment moment, int64_t first, int64_t n, uint32_t key, const float* values) {
     float scale = 0;
     for (int64_t k = 0; k < n; ++k) scale = std::max(scale, std::fabs(values[k]));
-    if (scale > 0) scale = std::max(scale, 0x1p-126f);
+    if (scale > 0) {
+      const float power = std::ldexp(1.0f, std::ilogb(scale));
+      scale = std::max(scale / power < 1.875f - 0x1p-13f ? power : 2 * power, 0x1p-95f);
+    }
     if (layout_.format == StateFormat::k8Bit) write(scale_at(moment, first), scale);
     const float factor = 1.0f / (scale > 0 ? scale : 1.0f);
     for (int64_t i = first; i < first + n; ++i) {
@@ -56,11 +60,12 @@ class StoredMoments {
       if (layout_.format == StateFormat::kFp32) {
         write(at(moment) + 4 * i, value);
       } else if (layout_.format == StateFormat::kBf16) {
-        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise_of(moment, element, key, 16);
+        const uint32_t noise = noise_of(moment, element, key, 16, 64);
+        const uint32_t bits = std::bit_cast<uint32_t>(value) + noise;
         write(at(moment) + 2 * i, static_cast<uint16_t>(bits >> 16));
       } else {
         write(at(moment) + code_at(i),
-              encode(moment, value * factor, noise_of(moment, element, key, 20)));
+              encode(moment, value * factor, noise_of(moment, element, key, 20, 128)));
       }
     }
   }
@@ -68,7 +73,7 @@ class StoredMoments {
  private:
   static int64_t code_at(int64_t i) {
     const int64_t j = i % 32;
-    return i / 64 * 64 + j / 2 * 4 + i % 64 / 32 * 2 + j % 2;
+    return i / 64 * 64 + j / 2 * 4 + j % 2 * 2 + i % 64 / 32;
   }
   static float decode(Moment moment, uint8_t code) {
     if (moment == Moment::kSecond) return std::bit_cast<float>((768u + code) << 20);

@@ -1,0 +1,30 @@
+// Which cores share a memory controller, and threads that stay with one of them. A machine with
+// more than one such node serves a thread faster from its own node's memory, and a thread that the
+// system moves to another loses its caches; on one node there is nothing to choose.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace pagoda {
+
+struct NumaNode {
+  std::vector<int> cores;  // that this process may run on, ascending; at least one
+};
+
+// The calling thread's cores by node, in the order of the nodes' numbers. What cannot be read
+// counts as one node. `root` is as /sys/devices/system/node.
+std::vector<NumaNode> numa_nodes(const std::string& root = "/sys/devices/system/node");
+// The same of these cores, in ascending order.
+std::vector<NumaNode> numa_nodes(const std::string& root, const std::vector<int>& cores);
+
+// The node of thread `thread` of `threads`: runs of threads as long as the nodes have cores.
+// REQUIRES: nodes is not empty.
+size_t node_of_thread(int thread, int threads, const std::vector<NumaNode>& nodes);
+
+// Keeps the calling thread, and threads that it starts, on the node's cores. If the system refuses
+// that, they stay where they are, and a warning says so.
+void stay_on(const NumaNode& node);
+
+}  // namespace pagoda
