@@ -70,7 +70,7 @@ TEST_F(RefusalTest, BudgetsNameTheSmallestThatWouldDo) {
 // Threads that the system does not start are an error like others, at whatever thread it happens.
 TEST_F(RefusalTest, TooManyThreads) {
   Flags bad = short_run();
-  bad["train.threads"] = "300";
+  bad["train.threads"] = bad["train.optimizer_threads"] = "300";
   bad["memory.disk"] = dir_.file("disk");
   for (const int64_t address_bytes : {2 * kGiB, 3 * kGiB}) {
     expect_refused(run(train(bad), {.address_bytes = address_bytes}), 71,
@@ -78,7 +78,7 @@ TEST_F(RefusalTest, TooManyThreads) {
     EXPECT_FALSE(fs::exists(dir_.file("run")));
     EXPECT_TRUE(fs::is_empty(dir_.file("disk"))) << "a page file was left";
   }
-  bad["train.threads"] = "2";
+  bad["train.threads"] = bad["train.optimizer_threads"] = "2";
   EXPECT_EQ(run(train(bad)).code, 0);
 }
 

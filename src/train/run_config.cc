@@ -387,7 +387,8 @@ int RunConfig::compute_threads() const {
 }
 
 int RunConfig::optimizer_threads() const {
-  // A core moves about 28 GB/s of an update, a socket of twelve channels of DDR5 460 GB/s.
+  // So many move what a socket's memory gives: a core's updates move 20 to 25 GB/s (pagoda bench
+  // adam), twelve channels of DDR5-4800 461 GB/s at most.
   constexpr int kMostUpdatingThreads = 16;
   if (train.optimizer_threads > 0) return narrow<int>(train.optimizer_threads);
   return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));
