@@ -7,7 +7,6 @@
 namespace pagoda {
 namespace {
 
-using HalfRow = uint16_t __attribute__((vector_size(32)));
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
 // Tile `t` of a block of sums: rows [16 (t / 2), ...) by columns [16 (t % 2), ...).

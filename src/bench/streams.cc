@@ -1,6 +1,8 @@
 #include "bench/streams.h"
 
+#if defined(__SSE2__)
 #include <emmintrin.h>
+#endif
 
 #include "base/check.h"
 #include "base/target_clones.h"
@@ -17,28 +19,48 @@ int64_t doubles_of(int64_t bytes) {
   return bytes / static_cast<int64_t>(sizeof(double));
 }
 
+using Pair = double __attribute__((vector_size(16), may_alias));
+
+[[gnu::always_inline]] inline Pair pair_at(const double* at) {
+  return *reinterpret_cast<const Pair*>(at);
+}
+
+// Past the cache, on processors that such a store is known of.
+[[gnu::always_inline]] inline void put_past_cache(double* target, Pair value) {
+#if defined(__SSE2__)
+  _mm_stream_pd(target, value);
+#else
+  *reinterpret_cast<Pair*>(target) = value;
+#endif
+}
+
+// Other threads then see what was put.
+[[gnu::always_inline]] inline void end_of_stores() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 }  // namespace
 
 PAGODA_TARGET_CLONES void stream_fill(double* target, double value, int64_t bytes) {
   const int64_t n = doubles_of(bytes);
-  const __m128d both = _mm_set1_pd(value);
-  for (int64_t i = 0; i < n; i += 2) _mm_stream_pd(target + i, both);
-  _mm_sfence();
+  const Pair both = {value, value};
+  for (int64_t i = 0; i < n; i += 2) put_past_cache(target + i, both);
+  end_of_stores();
 }
 
 PAGODA_TARGET_CLONES void stream_triad(double* target, const double* a, const double* b,
                                        double factor, int64_t bytes) {
   const int64_t n = doubles_of(bytes);
-  const __m128d scale = _mm_set1_pd(factor);
   for (int64_t i = 0; i < n; i += kLine) {
     __builtin_prefetch(a + i + kAhead);
     __builtin_prefetch(b + i + kAhead);
     for (int64_t j = i; j < i + kLine; j += 2) {
-      const __m128d scaled = _mm_mul_pd(scale, _mm_load_pd(b + j));
-      _mm_stream_pd(target + j, _mm_add_pd(_mm_load_pd(a + j), scaled));
+      put_past_cache(target + j, pair_at(a + j) + factor * pair_at(b + j));
     }
   }
-  _mm_sfence();
+  end_of_stores();
 }
 
 PAGODA_TARGET_CLONES double stream_sum(const double* source, int64_t bytes) {

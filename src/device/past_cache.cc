@@ -1,6 +1,8 @@
 #include "device/past_cache.h"
 
+#if defined(__SSE2__)
 #include <emmintrin.h>
+#endif
 
 #include <cstddef>
 #include <cstring>
@@ -16,10 +18,22 @@ constexpr int64_t kStretches = 4;
 constexpr int64_t kLine = 64;
 constexpr int64_t kAhead = 4 * kLine;  // how far before its use a line is asked for
 
+// Past the cache, on processors that such a store is known of.
 void copy_line(std::byte* target, const std::byte* source) {
+#if defined(__SSE2__)
   auto* to = reinterpret_cast<__m128i*>(target);
   const auto* from = reinterpret_cast<const __m128i*>(source);
   for (int i = 0; i < 4; ++i) _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+#else
+  std::memcpy(target, source, kLine);
+#endif
+}
+
+// Before anybody is told that the bytes are there.
+void end_of_stores() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 }  // namespace
@@ -33,12 +47,12 @@ void copy_past_cache(void* target, const void* source, int64_t bytes) {
       for (int64_t line = done; line < done + kStretch; line += kLine) {
         for (int64_t s = 0; s < kStretches; ++s) {
           const int64_t place = line + s * kStretch;
-          _mm_prefetch(reinterpret_cast<const char*>(from + place + kAhead), _MM_HINT_T0);
+          __builtin_prefetch(from + place + kAhead);
           copy_line(to + place, from + place);
         }
       }
     }
-    _mm_sfence();  // before anybody is told that the bytes are there
+    end_of_stores();
   }
   if (done < bytes) std::memcpy(to + done, from + done, static_cast<size_t>(bytes - done));
 }
