@@ -48,7 +48,7 @@ Cores counted(int count) {
   return cores;
 }
 
-Cores own_cores() {
+Cores cores_by_system() {
   cpu_set_t set;
   CPU_ZERO(&set);
   EXPECT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
@@ -80,13 +80,14 @@ TEST(Numa, WhatCannotBeReadIsOneNode) {
 }
 
 TEST(Numa, ThisMachinesNodesHoldItsCores) {
+  EXPECT_EQ(own_cores(), cores_by_system());
   Cores found;
   for (const NumaNode& node : numa_nodes()) {
     EXPECT_FALSE(node.cores.empty());
     found.insert(found.end(), node.cores.begin(), node.cores.end());
   }
   std::sort(found.begin(), found.end());
-  EXPECT_EQ(found, own_cores());
+  EXPECT_EQ(found, cores_by_system());
 }
 
 std::vector<size_t> nodes_of(int threads, const std::vector<NumaNode>& nodes) {
@@ -109,12 +110,12 @@ TEST(Numa, ThreadsAreSharedOutInRuns) {
 std::vector<Cores> cores_of_workers(ThreadPool& pool) {
   std::vector<Cores> cores(static_cast<size_t>(pool.threads()));
   pool.parallel_for(pool.threads(),
-                    [&](int64_t i) { cores[static_cast<size_t>(i)] = own_cores(); });
+                    [&](int64_t i) { cores[static_cast<size_t>(i)] = cores_by_system(); });
   return cores;
 }
 
 TEST(Numa, PoolsStayOnTwoNodesAndNotOnOne) {
-  const Cores cores = own_cores();
+  const Cores cores = cores_by_system();
   ThreadPool free(4, {{cores}});
   EXPECT_EQ(cores_of_workers(free), std::vector<Cores>(4, cores)) << "one node";
   if (cores.size() < 2) GTEST_SKIP() << "this process has one core; two nodes need two";
@@ -125,11 +126,11 @@ TEST(Numa, PoolsStayOnTwoNodesAndNotOnOne) {
       << "a caller is left alone";
   std::thread([&] {
     pool.stay_as_caller();
-    EXPECT_EQ(own_cores(), first);
+    EXPECT_EQ(cores_by_system(), first);
   }).join();
   std::thread([&] {
     ThreadPool(1, nodes).stay_as_caller();
-    EXPECT_EQ(own_cores(), cores) << "a pool of one";
+    EXPECT_EQ(cores_by_system(), cores) << "a pool of one";
   }).join();
   // The threads of streams that use a pool, if they compute.
   const auto shared = std::make_shared<ThreadPool>(2, nodes);
@@ -137,10 +138,26 @@ TEST(Numa, PoolsStayOnTwoNodesAndNotOnOne) {
                                     {WorkKind::kOptimizer, true}, {WorkKind::kFetch, false}}) {
     const auto stream = make_host_stream({"stream", kind}, shared);
     Cores found;
-    stream->enqueue([&] { found = own_cores(); });
+    stream->enqueue([&] { found = cores_by_system(); });
     stream->synchronize();
     EXPECT_EQ(found, stays ? first : cores) << work_kind_name(kind);
   }
+}
+
+// Cores that no machine here has, in sets larger than the C library's own.
+TEST(Numa, APoolThatIsRefusedItsCoresSaysSoOnce) {
+  const Cores cores = cores_by_system();
+  ::testing::internal::CaptureStderr();
+  {
+    ThreadPool pool(4, {{{60000}}, {{60001, 60002}}});
+    EXPECT_EQ(cores_of_workers(pool), std::vector<Cores>(4, cores)) << "they run on";
+    EXPECT_EQ(stay_on({{60000}}).code(), Exit::kUnavailable);
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  const std::string warning = "threads are not kept on their NUMA node";
+  const size_t first = log.find(warning);
+  EXPECT_NE(first, std::string::npos) << log;
+  EXPECT_EQ(log.find(warning, first + 1), std::string::npos) << log;
 }
 
 }  // namespace

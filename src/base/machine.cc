@@ -1,6 +1,5 @@
 #include "base/machine.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/number_text.h"
+#include "base/numa.h"
 
 namespace pagoda {
 namespace {
@@ -102,11 +102,7 @@ MachineMemory machine_memory() {
 }
 
 int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int64_t cores = 1;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) cores = CPU_COUNT(&set);
-  return static_cast<int>(std::max<int64_t>(1, std::min(cores, cgroup_cores())));
+  return static_cast<int>(std::max<int64_t>(1, std::min(std::ssize(own_cores()), cgroup_cores())));
 }
 
 int64_t mapped_file_bytes() {

@@ -9,21 +9,19 @@
 #include <sstream>
 
 #include "base/check.h"
-#include "base/log.h"
 
 namespace pagoda {
 namespace {
 
-std::vector<int> own_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
+constexpr int kMostCores = 1 << 16;  // whatever a file says
+
+using CoreSet = std::vector<cpu_set_t>;  // one set of CPU_SETSIZE cores behind the other
+
+CoreSet set_of(int cores) {
+  return CoreSet(static_cast<size_t>((cores + CPU_SETSIZE - 1) / CPU_SETSIZE), cpu_set_t{});
 }
+
+size_t bytes_of(const CoreSet& set) { return set.size() * sizeof(cpu_set_t); }
 
 // The numbers of a list such as "0-3,8-11"; none if there is no such file.
 std::vector<int> read_list(const std::string& path) {
@@ -35,7 +33,7 @@ std::vector<int> read_list(const std::string& path) {
     char dash = 0;
     if (!(text >> first)) continue;
     if (!(text >> dash >> last)) last = first;
-    for (int number = first; number <= std::min(last, CPU_SETSIZE - 1); ++number) {
+    for (int number = first; number <= std::min(last, kMostCores - 1); ++number) {
       numbers.push_back(number);
     }
   }
@@ -43,6 +41,23 @@ std::vector<int> read_list(const std::string& path) {
 }
 
 }  // namespace
+
+// The system refuses a set that is too small for the cores it could have.
+std::vector<int> own_cores() {
+  std::vector<int> cores;
+  for (int most = CPU_SETSIZE; most <= kMostCores; most *= 2) {
+    CoreSet set = set_of(most);
+    if (sched_getaffinity(0, bytes_of(set), set.data()) != 0) {
+      if (errno == EINVAL) continue;
+      break;
+    }
+    for (int core = 0; core < most; ++core) {
+      if (CPU_ISSET_S(core, bytes_of(set), set.data())) cores.push_back(core);
+    }
+    break;
+  }
+  return cores;
+}
 
 std::vector<NumaNode> numa_nodes(const std::string& root) { return numa_nodes(root, own_cores()); }
 
@@ -73,12 +88,14 @@ size_t node_of_thread(int thread, int threads, const std::vector<NumaNode>& node
   return node;
 }
 
-void stay_on(const NumaNode& node) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int core : node.cores) CPU_SET(core, &set);
-  if (sched_setaffinity(0, sizeof(set), &set) == 0) return;
-  log_warn(strf("threads are not kept on their NUMA node (%s); they run on", std::strerror(errno)));
+Status stay_on(const NumaNode& node) {
+  CHECK(!node.cores.empty());
+  CoreSet set = set_of(node.cores.back() + 1);
+  for (const int core : node.cores) CPU_SET_S(core, bytes_of(set), set.data());
+  if (sched_setaffinity(0, bytes_of(set), set.data()) == 0) return Status();
+  return Status(Exit::kUnavailable,
+                strf("threads are not kept on their NUMA node (%s); they run on",
+                     std::strerror(errno)));
 }
 
 }  // namespace pagoda

@@ -7,11 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "base/status.h"
+
 namespace pagoda {
 
 struct NumaNode {
   std::vector<int> cores;  // that this process may run on, ascending; at least one
 };
+
+// The cores that the calling thread may run on, ascending; none if the system does not say.
+std::vector<int> own_cores();
 
 // The calling thread's cores by node, in the order of the nodes' numbers. What cannot be read
 // counts as one node. `root` is as /sys/devices/system/node.
@@ -23,8 +28,8 @@ std::vector<NumaNode> numa_nodes(const std::string& root, const std::vector<int>
 // REQUIRES: nodes is not empty.
 size_t node_of_thread(int thread, int threads, const std::vector<NumaNode>& nodes);
 
-// Keeps the calling thread, and threads that it starts, on the node's cores. If the system refuses
-// that, they stay where they are, and a warning says so.
-void stay_on(const NumaNode& node);
+// Keeps the calling thread, and threads that it starts, on the node's cores. kUnavailable if the
+// system refuses that: they stay where they are.
+Status stay_on(const NumaNode& node);
 
 }  // namespace pagoda

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "device/device.h"
 
 namespace pagoda {
@@ -12,6 +13,7 @@ namespace pagoda {
 // last one out lets the caller go.
 struct ThreadPool::Impl {
   std::vector<NumaNode> nodes;
+  std::once_flag refused;  // to keep threads there
 
   std::mutex turn;  // held for a whole parallel_for: streams take turns
 
@@ -34,8 +36,10 @@ struct ThreadPool::Impl {
     for (std::thread& worker : workers) worker.join();
   }
 
-  void stay(int worker, int threads) const {
-    if (threads > 1 && nodes.size() > 1) stay_on(nodes[node_of_thread(worker, threads, nodes)]);
+  void stay(int worker, int threads) {
+    if (threads < 2 || nodes.size() < 2) return;
+    const Status stays = stay_on(nodes[node_of_thread(worker, threads, nodes)]);
+    if (!stays.ok()) std::call_once(refused, [&] { log_warn(stays.message()); });
   }
 
   void work(int worker, int threads) {
