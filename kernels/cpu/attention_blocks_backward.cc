@@ -13,22 +13,23 @@ namespace pagoda {
 namespace {
 
 // Who may add to the sums of a tile of keys: threads in the order of their numbers. The counter is
-// all they share; whoever passes its turn on has written the sums before.
-class Turns {
+// all they share; whoever passes its turn on has written the sums before. It has the 32 bits that
+// Linux waits for itself, and a line of the cache alone.
+class alignas(64) Turns {
  public:
-  void await(int64_t number) const {
-    for (int64_t now = next_.load(std::memory_order_acquire); now != number;
+  void await(int32_t number) const {
+    for (int32_t now = next_.load(std::memory_order_acquire); now != number;
          now = next_.load(std::memory_order_acquire)) {
       next_.wait(now, std::memory_order_acquire);
     }
   }
-  void pass(int64_t number) {
+  void pass(int32_t number) {
     next_.store(number + 1, std::memory_order_release);
     next_.notify_all();
   }
 
  private:
-  std::atomic<int64_t> next_{0};
+  std::atomic<int32_t> next_{0};
 };
 
 // A tile of keys and values: packed operands, and the sums of its gradients.
@@ -67,7 +68,7 @@ class QueryGradientTile {
   }
 
   // `first`: of the keys that the queries see; `number`: the turn to add to dk and dv.
-  void add_keys(const KeyTile& tile, bool first, bool diagonal, int64_t number) {
+  void add_keys(const KeyTile& tile, bool first, bool diagonal, int32_t number) {
     find_weights(tile, diagonal);
     tile.turns->await(number);
     add_key_gradients(tile, diagonal, number > 0);
@@ -257,7 +258,7 @@ class KeyHeads {
     QueryGradientTile tile(session, a_, (first_ + slot) * group + member, block);
     for (int64_t j = block.first; j <= b; ++j) {
       tile.add_keys(key_tile(slot, j), j == block.first, j == b,
-                    member * (block.end - j) + b - j);
+                    narrow<int32_t>(member * (block.end - j) + b - j));
     }
     tile.store();
   }
