@@ -6,6 +6,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
+#include "base/check.h"
+#include "base/log.h"
+
 #define PAGODA_AMX __attribute__((target("amx-tile,amx-bf16")))
 
 namespace pagoda {
@@ -107,15 +113,18 @@ PAGODA_AMX int64_t saturate(int64_t rounds) {
   return rounds * 2 * kBlock * kBlock * kBlock;
 }
 
-// CPUID leaf 7: EDX bits 22 (AMX-BF16) and 24 (AMX-TILE). Linux gives a process the tile registers
-// when it asks for state component 18 (ARCH_REQ_XCOMP_PERM); every thread started later has them.
+// CPUID leaf 7: EDX bits 22 (AMX-BF16) and 24 (AMX-TILE). Linux gives a process, all its threads,
+// the tile registers when one of them asks for state component 18 (ARCH_REQ_XCOMP_PERM).
 bool granted() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   if (!__builtin_cpu_supports("avx512f")) return false;
   if ((d >> 22 & 1u) == 0 || (d >> 24 & 1u) == 0) return false;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return true;
+  log_warn(strf("the processor has AMX, the system does not grant it (%s): products are made with "
+                "other kernels, slower, of the same bits", std::strerror(errno)));
+  return false;
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ struct BlockKernel {
   int64_t (*saturate)(int64_t rounds);
 };
 
+// A thread's time between enter and leave: at most one at a time in a thread.
 class BlockSession {
  public:
   explicit BlockSession(const BlockKernel& kernel) : kernel_(kernel) { kernel.enter(); }

@@ -91,7 +91,10 @@ inline int64_t saturate_lanes(int64_t rounds) {
   constexpr int kChains = 12;  // more than a processor has multiply-adds under way
   alignas(64) float values[kBlock] = {};
   typename Lanes::Vector sums[kChains];
-  for (auto& sum : sums) sum = Lanes::load(values);
+  for (auto& sum : sums) {
+    sum = Lanes::load(values);
+    asm volatile("" : "+x"(sum));  // the compiler does not see that chains are equal
+  }
   const typename Lanes::Vector factor = Lanes::load(values + kTileSide);
   for (int64_t i = 0; i < rounds; ++i) {
     for (auto& sum : sums) sum = Lanes::multiply_add(factor, sum, sum);
