@@ -15,12 +15,14 @@ struct KernelSizes {
   int64_t head_dim = 0;
   int64_t heads = 0;
   int64_t tokens = 0;        // rows of one call
-  int64_t document_len = 0;  // rows that attend to each other
+  int64_t document_len = 0;  // rows that attend to each other, at most
   int64_t cached_scores = 0;  // query heads that share keys, times cached positions
 };
 
-// An upper bound for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of
-// the stream's thread and of the workers, and what oneDNN generates for the sizes that occur.
+// Upper bounds for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of
+// the stream's thread and of the workers; the same with attention's sums of rows and what oneDNN
+// generates for the sizes that occur.
+int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads);
 int64_t kernel_working_bytes(const KernelSizes& sizes, int threads);
 
 }  // namespace pagoda

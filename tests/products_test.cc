@@ -225,6 +225,14 @@ TEST_F(ProductsTest, SumsAreCloseToDouble) {
   }
 }
 
+// All kernels give the same bits: a run goes on with another as if it were this one.
+TEST_F(ProductsTest, TheBuildNamesWhatDecidesOfBitsAlone) {
+  for (const BlockKernel* kernel : block_kernels()) {
+    EXPECT_EQ(products_build().find(kernel->name), std::string::npos) << products_build();
+  }
+  EXPECT_EQ(products_kernel(), block_kernels().front()->name);
+}
+
 TEST_F(ProductsTest, ThreadsDoNotMatter) {
   const Layer l({200, 416, 352});
   for (const BlockKernel* kernel : block_kernels()) {

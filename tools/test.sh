@@ -22,8 +22,8 @@ asan_tests=(
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   residency_test residency_minimum_test residency_plan_test pager_test checkpoint_test
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
-  ops_cached_attention_test attention_blocks_test adam_test text_stream_test generation_test
-  bench_test
+  ops_cached_attention_test attention_blocks_test working_memory_test adam_test text_stream_test
+  generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
   predicted_bytes_test validator_test simulator_test host_division_test steady_run_test
 )

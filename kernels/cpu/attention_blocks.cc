@@ -126,19 +126,35 @@ void pack_head(Packing how, const HeadTokens& from, const AttentionBlock& block,
   }
 }
 
+ScratchNeed attention_scratch(int64_t head_dim, int64_t blocks) {
+  const int64_t depth = div_ceil(head_dim, kBlock), part = packed_head_bytes(depth);
+  const int64_t packed = key_gradient_block_bytes(depth), sums = key_sums_block_bytes(depth);
+  const auto heads = [&](int64_t block) {
+    return std::max(kPackedBudgetBytes / (block * blocks), int64_t{1}) * blocks;
+  };
+  const int64_t gradient_heads = heads(packed + sums);
+  // Queries and dout in either order, weights and gradients of a tile, dq.
+  const int64_t backward = 4 * part + 3 * kTileBlocks * kTileBlocks * kStepBytes + sums / 2;
+  const int64_t forward = part + sums / 2 + kTileBlocks * (kBlockFloats * 4 + kStepBytes);
+  const int64_t key_bytes = key_block_bytes(depth);
+  return {0, std::max(heads(key_bytes) * key_bytes, gradient_heads * packed),
+          gradient_heads * sums, forward + backward};
+}
+
 void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
                       const AttentionSpan& span, ThreadPool& pool) {
   const AttentionShape& shape = a.shape;
   const auto blocks = static_cast<int64_t>(span.blocks.size());
-  const int64_t part = packed_head_bytes(div_ceil(shape.head_dim, kBlock));
+  const int64_t depth = div_ceil(shape.head_dim, kBlock);
+  const int64_t part = packed_head_bytes(depth), head_bytes = key_block_bytes(depth);
   const int64_t at_once =
-      std::clamp<int64_t>(kPackedBudgetBytes / (blocks * 2 * part), 1, shape.kv_heads);
+      std::clamp<int64_t>(kPackedBudgetBytes / (blocks * head_bytes), 1, shape.kv_heads);
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t first = 0; first < shape.kv_heads; first += at_once) {
     const int64_t count = std::min(at_once, shape.kv_heads - first);
-    std::byte* packed = scratch_bytes(Scratch::kSharedPacked, count * blocks * 2 * part);
+    std::byte* packed = scratch_bytes(Scratch::kSharedPacked, count * blocks * head_bytes);
     const auto keys = [&](int64_t slot, int64_t b) {
-      return packed + (slot * blocks + b) * 2 * part;
+      return packed + (slot * blocks + b) * head_bytes;
     };
     pool.parallel_for(blocks * count, [&](int64_t i) {
       const int64_t slot = i % count, b = i / count;

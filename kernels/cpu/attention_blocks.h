@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/block_kernel.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
@@ -37,6 +38,9 @@ void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
 void attend_backward_by_blocks(const BlockKernel& kernel, const AttentionGradients& a,
                                const AttentionSpan& span, ThreadPool& pool);
 
+// Of both for spans of up to `blocks` blocks, an upper bound: packed heads fill their budget.
+ScratchNeed attention_scratch(int64_t head_dim, int64_t blocks);
+
 // ---- shared by both ----
 
 inline constexpr int64_t kTileBlocks = kAttentionBlock / kBlock;  // along a side of a tile
@@ -54,6 +58,14 @@ struct HeadTokens {
 enum class Packing : uint8_t { kLeftRows, kRightRows, kLeftColumns, kRightColumns };
 void pack_head(Packing how, const HeadTokens& from, const AttentionBlock& block, std::byte* to);
 inline int64_t packed_head_bytes(int64_t depth) { return kTileBlocks * depth * kStepBytes; }
+
+// A head of a block of keys and values: packed for the forward; packed for the gradient, and its
+// sums.
+inline int64_t key_block_bytes(int64_t depth) { return 2 * packed_head_bytes(depth); }
+inline int64_t key_gradient_block_bytes(int64_t depth) { return 3 * packed_head_bytes(depth); }
+inline int64_t key_sums_block_bytes(int64_t depth) {
+  return 2 * kTileBlocks * depth * kBlockFloats * int64_t{sizeof(float)};
+}
 
 // sums (+)= left right over `steps` steps.
 inline void multiply_steps(const BlockSession& session, const std::byte* left,

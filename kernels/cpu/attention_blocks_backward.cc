@@ -174,16 +174,10 @@ class KeyHeads {
         blocks_(std::ssize(span.blocks)),
         depth_(div_ceil(a.shape.head_dim, kBlock)),
         part_(packed_head_bytes(depth_)),
-        packed_(scratch_bytes(Scratch::kSharedPacked, count * blocks_ * 3 * part_)),
+        packed_(scratch_bytes(Scratch::kSharedPacked,
+                              count * blocks_ * key_gradient_block_bytes(depth_))),
         sums_(scratch_floats(Scratch::kSharedSums, count * blocks_ * 2 * sums_of_tile())),
         turns_(std::make_unique<Turns[]>(static_cast<size_t>(count * blocks_))) {}
-
-  // What a head and block of them takes.
-  static int64_t block_bytes(int64_t head_dim) {
-    const int64_t depth = div_ceil(head_dim, kBlock);
-    return 3 * packed_head_bytes(depth) +
-           2 * kTileBlocks * depth * kBlockFloats * int64_t{sizeof(float)};
-  }
 
   void pack(ThreadPool& pool) const {
     pool.parallel_for(blocks_ * count_, [&](int64_t i) {
@@ -267,7 +261,7 @@ class KeyHeads {
   }
   int64_t sums_of_tile() const { return kTileBlocks * depth_ * kBlockFloats; }
   std::byte* packed(int64_t slot, int64_t b) const {
-    return packed_ + (slot * blocks_ + b) * 3 * part_;
+    return packed_ + (slot * blocks_ + b) * key_gradient_block_bytes(depth_);
   }
   KeyTile key_tile(int64_t slot, int64_t b) const {
     const std::byte* keys = packed(slot, b);
@@ -302,7 +296,9 @@ class KeyHeads {
 void attend_backward_by_blocks(const BlockKernel& kernel, const AttentionGradients& a,
                                const AttentionSpan& span, ThreadPool& pool) {
   const int64_t kv_heads = a.shape.kv_heads;
-  const int64_t head_bytes = KeyHeads::block_bytes(a.shape.head_dim) * std::ssize(span.blocks);
+  const int64_t depth = div_ceil(a.shape.head_dim, kBlock);
+  const int64_t head_bytes =
+      (key_gradient_block_bytes(depth) + key_sums_block_bytes(depth)) * std::ssize(span.blocks);
   const int64_t at_once = std::clamp<int64_t>(kPackedBudgetBytes / head_bytes, 1, kv_heads);
   for (int64_t first = 0; first < kv_heads; first += at_once) {
     const KeyHeads heads(a, span, first, std::min(at_once, kv_heads - first));

@@ -20,6 +20,10 @@ void add_document(int64_t begin, int64_t end, AttentionSpan& span) {
 
 }  // namespace
 
+int64_t most_span_blocks(int64_t tokens, int64_t document_len) {
+  return std::max(std::min(tokens, kSpanBlocks), div_ceil(document_len, kAttentionBlock));
+}
+
 std::vector<AttentionSpan> split_documents(const AttentionShape& shape,
                                            const int32_t* document_start, int64_t documents) {
   CHECK(shape.tokens >= 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);

@@ -17,6 +17,9 @@ inline constexpr int64_t kAttentionBlock = 128;
 // Packed heads of a span fill this much, or are one head.
 inline constexpr int64_t kPackedBudgetBytes = 8 * kMiB;
 
+// The most blocks of a span, in calls of `tokens` rows with documents of up to `document_len`.
+int64_t most_span_blocks(int64_t tokens, int64_t document_len);
+
 struct AttentionBlock {
   int64_t row = 0, rows = 0;
   int64_t padded = 0;  // rows rounded up to a multiple of 32

@@ -1,10 +1,10 @@
 #include "kernels/cpu/products.h"
 
 #include <algorithm>
-#include <string_view>
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/operands.h"
+#include "kernels/ops.h"
 
 namespace pagoda {
 namespace {
@@ -325,40 +325,40 @@ void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, Thr
 
 namespace {
 
-// What a kernel is better at than gemm.h.
-struct Reach {
-  const char* kernel;
-  int64_t most_depth;      // beyond, too few rows are packed at once for each reading of w
-  int64_t fewest_columns;  // below, there are too few panels to share out
-};
-constexpr Reach kReaches[] = {{"amx", 8192, 64}, {"avx512", 8192, 64}, {"avx2", 8192, 64}};
-
-// That of the processor's best kernel; nullptr without one.
-const Reach* reach() {
-  if (block_kernels().empty()) return nullptr;
-  const std::string_view best = block_kernels().front()->name;
-  const Reach* found = std::find_if(std::begin(kReaches), std::end(kReaches),
-                                    [&](const Reach& r) { return r.kernel == best; });
-  return found == std::end(kReaches) ? nullptr : found;
-}
+// Where blocks are better than gemm.h, on all kernels.
+constexpr int64_t kMostDepth = 8192;    // beyond, too few rows are packed for each reading of w
+constexpr int64_t kFewestColumns = 64;  // below, there are too few panels to share out
 
 }  // namespace
 
-const BlockKernel* product_kernel(const Product& p) {
-  const Reach* r = reach();
-  if (r == nullptr || p.dt != DType::kBF16) return nullptr;
-  return p.k <= r->most_depth && p.n >= r->fewest_columns ? block_kernels().front() : nullptr;
+const BlockKernel* gradient_kernel(DType dt) {
+  if (dt != DType::kBF16 || block_kernels().empty()) return nullptr;
+  return block_kernels().front();
 }
 
-const BlockKernel* gradient_kernel(DType dt) {
-  return reach() != nullptr && dt == DType::kBF16 ? block_kernels().front() : nullptr;
+const BlockKernel* product_kernel(const Product& p) {
+  return p.k <= kMostDepth && p.n >= kFewestColumns ? gradient_kernel(p.dt) : nullptr;
+}
+
+std::string products_kernel() {
+  return block_kernels().empty() ? "none" : block_kernels().front()->name;
 }
 
 std::string products_build() {
-  const Reach* r = reach();
-  if (r == nullptr) return "no products by blocks";
-  return strf("bf16 by blocks on %s from %lld columns and to depth %lld", r->kernel,
-              static_cast<long long>(r->fewest_columns), static_cast<long long>(r->most_depth));
+  if (block_kernels().empty()) return "no products by blocks";
+  return strf("bf16 by blocks of %lld in two chains, from %lld columns and to depth %lld",
+              static_cast<long long>(kBlock), static_cast<long long>(kFewestColumns),
+              static_cast<long long>(kMostDepth));
+}
+
+ScratchNeed products_scratch(int64_t most_in) {
+  constexpr int64_t kChunk = std::max(kSharedBytes, kMostDepth * kBlock * int64_t{sizeof(bf16)});
+  constexpr int64_t kGradientSteps = kRowBlock / kBlock;  // of a call
+  constexpr int64_t kGradientLeft = kGradientRows / kBlock * kGradientSteps * kStepBytes;
+  constexpr int64_t kSums = std::max(kStripeSums, kMaxRows / kBlock) * kBlockFloats * 4;
+  constexpr int64_t kSlabs = kStripeBlocks * kSlabSteps * kStepBytes;
+  return {std::max(kChunk, kGradientLeft), blocks_of(most_in) * kGradientSteps * kStepBytes, 0,
+          kSums + kSlabs + kIoAlign};
 }
 
 }  // namespace pagoda

@@ -22,6 +22,7 @@
 #include "base/dtype.h"
 #include "device/device.h"
 #include "kernels/cpu/block_kernel.h"
+#include "kernels/cpu/scratch.h"
 
 namespace pagoda {
 
@@ -53,8 +54,15 @@ struct WeightGradient {
 const BlockKernel* product_kernel(const Product& p);
 const BlockKernel* gradient_kernel(DType dt);
 
-// "bf16 by blocks on amx ...": what this decides of the bits of results.
+// "amx": the kernel that products by blocks are computed with, or "none". It decides of their speed
+// alone.
+std::string products_kernel();
+// "bf16 by blocks of 32 ...": what this decides of the bits of results, which is not the kernel.
 std::string products_build();
+
+// Of both products below, whatever the kernel and the shape, for inputs of at most `most_in`
+// columns. An upper bound.
+ScratchNeed products_scratch(int64_t most_in);
 
 void multiply_blocks(const BlockKernel& kernel, const Product& p, ThreadPool& pool);
 void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, ThreadPool& pool);

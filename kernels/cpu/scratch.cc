@@ -17,11 +17,23 @@ struct Buffer {
   int64_t bytes = 0;
 };
 
+using Buffers = std::array<Buffer, static_cast<size_t>(Scratch::kCount)>;
+
+Buffers& own_buffers() {
+  thread_local Buffers buffers;
+  return buffers;
+}
+
 }  // namespace
 
+int64_t held_scratch_bytes() {
+  int64_t bytes = 0;
+  for (const Buffer& buffer : own_buffers()) bytes += buffer.bytes;
+  return bytes;
+}
+
 std::byte* scratch_bytes(Scratch use, int64_t bytes) {
-  thread_local std::array<Buffer, static_cast<size_t>(Scratch::kCount)> buffers;
-  Buffer& buffer = buffers[static_cast<size_t>(use)];
+  Buffer& buffer = own_buffers()[static_cast<size_t>(use)];
   if (bytes > buffer.bytes) {
     buffer.data.reset();
     buffer.bytes = align_up(bytes, kIoAlign);

@@ -27,4 +27,14 @@ inline float* scratch_floats(Scratch use, int64_t count) {
   return reinterpret_cast<float*>(scratch_bytes(use, count * int64_t{sizeof(float)}));
 }
 
+// All buffers of the calling thread.
+int64_t held_scratch_bytes();
+
+// What the kernels of one file ask for at most: by use on the thread that calls, which shares it
+// with the others; and all other uses together on every thread that computes.
+struct ScratchNeed {
+  int64_t left_bytes = 0, packed_bytes = 0, sums_bytes = 0;  // kSharedLeft and so on
+  int64_t thread_bytes = 0;
+};
+
 }  // namespace pagoda

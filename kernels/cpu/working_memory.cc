@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_blocks.h"
 #include "kernels/cpu/gemm.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
@@ -19,30 +20,50 @@ constexpr int64_t kSlabLeftBytes = kSlabCols * kRowBlock * kFloat;
 constexpr int64_t kPackedKinds = 4;
 constexpr int64_t kRowBuffersBytes = 1 * kMiB;  // small tiles and pieces of rows
 
-// What every thread has: a packed panel, its widened copy, sums of a tile, oneDNN's own scratch;
-// the scores of a token over its cached keys.
-int64_t worker_bytes(const KernelSizes& sizes) {
-  const int64_t panel = kGemmDepth * kGemmCols * kFloat;
-  return 4 * panel + kRowBuffersBytes + (5 * sizes.row_dim + sizes.cached_scores) * kFloat;
+bool has_blocks(const KernelSizes& sizes) { return gradient_kernel(sizes.dtype) != nullptr; }
+
+// Attention where there are no blocks. Gradients of keys and values in fp32 are at most twice their
+// packed operands.
+ScratchNeed tiles_scratch(const KernelSizes& sizes, int64_t blocks) {
+  const int64_t head = kPackedKinds * blocks * kAttentionBlock * align_up(sizes.head_dim, 64) *
+                       dtype_bytes(sizes.dtype);
+  const int64_t packed_heads = std::max(kPackedBudgetBytes, head);
+  return {0, packed_heads, 2 * packed_heads, 0};
 }
 
-// What the stream's thread has besides, shared by the workers of a loop.
-int64_t shared_bytes(const KernelSizes& sizes) {
-  const int64_t head = kPackedKinds * align_up(sizes.document_len, 128) *
-                       align_up(sizes.head_dim, 64) * dtype_bytes(sizes.dtype);
-  const int64_t packed_heads = std::max(kPackedBudgetBytes, head);
+// What is by gemm.h in either type, norms and sums of rows. Every thread has a packed panel, its
+// widened copy, sums of a tile, oneDNN's own scratch; the scores of a token over its cached keys.
+ScratchNeed rest_scratch(const KernelSizes& sizes) {
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
   const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.row_dim * kFloat;
-  // Gradients of keys and values in fp32 are at most twice their packed operands.
-  const int64_t sums = std::max({kSlabSumsBytes, 2 * packed_heads, norm_sums});
-  const int64_t row_sums = sizes.heads * sizes.tokens * kFloat;
-  return std::max(packed_heads, packed_input) + sums + kSlabLeftBytes + row_sums;
+  const int64_t panel = kGemmDepth * kGemmCols * kFloat;
+  return {kSlabLeftBytes, packed_input, std::max(kSlabSumsBytes, norm_sums),
+          4 * panel + kRowBuffersBytes + (5 * sizes.row_dim + sizes.cached_scores) * kFloat};
 }
 
 }  // namespace
 
+int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads) {
+  const int64_t blocks = most_span_blocks(sizes.tokens, sizes.document_len);
+  ScratchNeed all = rest_scratch(sizes);
+  const auto add = [&all](const ScratchNeed& need) {
+    all.left_bytes = std::max(all.left_bytes, need.left_bytes);
+    all.packed_bytes = std::max(all.packed_bytes, need.packed_bytes);
+    all.sums_bytes = std::max(all.sums_bytes, need.sums_bytes);
+    all.thread_bytes += need.thread_bytes;
+  };
+  if (has_blocks(sizes)) {
+    add(products_scratch(sizes.input_dim));
+    add(attention_scratch(sizes.head_dim, blocks));
+  } else {
+    add(tiles_scratch(sizes, blocks));
+  }
+  return all.left_bytes + all.packed_bytes + all.sums_bytes + threads * all.thread_bytes;
+}
+
 int64_t kernel_working_bytes(const KernelSizes& sizes, int threads) {
-  return kGeneratedBytes + shared_bytes(sizes) + threads * worker_bytes(sizes);
+  const int64_t row_sums = sizes.heads * sizes.tokens * kFloat;
+  return kGeneratedBytes + row_sums + kernel_scratch_bytes(sizes, threads);
 }
 
 }  // namespace pagoda
