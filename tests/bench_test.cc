@@ -61,8 +61,8 @@ TEST(RaceTest, RatiosAreTakenInsideARound) {
   EXPECT_DOUBLE_EQ(figure.ratio_min, 0.5);
   EXPECT_DOUBLE_EQ(figure.ratio_p10, 0.5 + 0.2 * 1.5);
   EXPECT_DOUBLE_EQ(figure.ratio_max, 3);
-  EXPECT_DOUBLE_EQ(figure.cpu_s_per_gb, 0.2);
-  EXPECT_DOUBLE_EQ(figure.roof_cpu_s_per_gb, 2);
+  EXPECT_DOUBLE_EQ(figure.cpu_s_per_unit, 0.2);
+  EXPECT_DOUBLE_EQ(figure.roof_cpu_s_per_unit, 2);
 }
 
 // Four threads of 1 s each have 4 s of CPU time, or others had the cores.
@@ -110,6 +110,26 @@ TEST(ReportTest, TextAndJsonSayTheSame) {
        {"roof read", "1.00 MiB x 16", "write", "page file", "4.00 MiB", "1.25"}) {
     EXPECT_NE(report.text().find(word), std::string::npos) << word << "\n" << report.text();
   }
+}
+
+// The head names the first row's unit; rows of another name theirs.
+TEST(ReportTest, TheTableSaysWhatItsNumbersAreOf) {
+  BenchReport report;
+  const auto add = [&report](const char* name, const char* unit) {
+    Figure figure;
+    figure.name = name;
+    figure.unit = unit;
+    report.figures.push_back(figure);
+  };
+  add("first", "GFLOP/s");
+  add("second", "token/s");
+  const std::string text = report.text();
+  const std::string head = text.substr(0, text.find("first"));
+  EXPECT_NE(head.find("GFLOP/s"), std::string::npos) << text;
+  EXPECT_NE(head.find("CPU s/GFLOP"), std::string::npos) << text;
+  EXPECT_EQ(text.find("GFLOP/s", head.size()), std::string::npos) << text;
+  EXPECT_NE(text.find("token/s", text.find("second")), std::string::npos) << text;
+  EXPECT_EQ(text.find("GB"), std::string::npos) << text;
 }
 
 TEST(NoiseTest, IsTheSameEveryTimeAndHoldsNoZeros) {
@@ -231,8 +251,8 @@ TEST(AttentionOperationsTest, CountsWhatIsBelowTheDiagonal) {
 }
 
 TEST(TileProductsTest, DoWhatIsAskedOnEveryThread) {
-  ThreadPool pool(3);
-  auto products = TileProducts::make(40, &pool);
+  const auto stream = make_host_stream({"test"}, std::make_shared<ThreadPool>(3));
+  auto products = TileProducts::make(40, stream.get());
   ASSERT_TRUE(products.ok()) << products.status().message();
   constexpr int64_t kOperations = 30000000, kOfATile = 2 * 2 * 128 * 128 * 40;
   const Leg leg = products.value().run(kOperations);

@@ -43,7 +43,7 @@ class BenchTest : public ::testing::Test {
     for (const char* key : {"value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max"}) {
       EXPECT_GT(figure.at(key).get<double>(), 0) << key << " of " << figure;
     }
-    for (const char* key : {"cpu_s_per_gb", "roof_cpu_s_per_gb"}) {
+    for (const char* key : {"cpu_s_per_unit", "roof_cpu_s_per_unit"}) {
       EXPECT_GE(figure.at(key).get<double>(), 0) << key << " of " << figure;
     }
     EXPECT_LE(figure.at("ratio_min"), figure.at("ratio"));
@@ -160,6 +160,15 @@ TEST_F(BenchTest, Adam) {
   }
 }
 
+// Fewer columns than threads: some have no part of a library's product.
+TEST_F(BenchTest, GemmOfFewColumns) {
+  const nlohmann::json object =
+      run_json({"gemm", "--bytes", "1MiB", "--rounds", "1", "--threads", "4", "--hidden", "3",
+                "--ffn", "300", "--tokens", "1"});
+  ASSERT_TRUE(object.is_object());
+  EXPECT_GT(object.at("figures").at(0).at("value"), 0);
+}
+
 // A row against the roof for every size; and one against the library where there is one.
 TEST_F(BenchTest, Gemm) {
   const nlohmann::json object =
@@ -185,7 +194,10 @@ TEST_F(BenchTest, Gemm) {
   const std::vector<std::string> want = {"f 96, 5 tokens", "f 96, 300 tokens", "f 32, 5 tokens",
                                          "f 32, 300 tokens"};
   EXPECT_EQ(rows, want);
-  expect_refused({"gemm", "--hidden", "0"}, 2, "must be from 1 to 65536");
+  expect_refused({"gemm", "--hidden", "0"}, 2, "--hidden: must be from 1 to 65536");
+  expect_refused({"gemm", "--ffn", "32,0"}, 2, "--ffn: must be from 1 to 65536");
+  expect_refused({"gemm", "--tokens", "65537"}, 2, "--tokens: must be from 1 to 65536");
+  expect_refused({"gemm", "--threads", "1025"}, 2, "--threads: must be from 1 to 1024");
   expect_refused({"gemm", "--bytes", "1TiB"}, 71, "of memory");
 }
 

@@ -10,6 +10,7 @@
 #include "bench/noise.h"
 #include "bench/room.h"
 #include "bench/tile_products.h"
+#include "kernels/cpu/products.h"
 #include "kernels/ops.h"
 #include "kernels/working_memory.h"
 
@@ -169,6 +170,7 @@ Result<BenchReport> run_attention_bench(const AttentionBench& bench) {
   BenchReport report;
   report.bench = "attention";
   report.facts = {{"processor", cpu_model()},
+                  {"kernel", products_kernel()},
                   {"products", cpu_ops_build()},
                   {"heads", strf("%lld of %lld values, keys for %lld, bf16",
                                  static_cast<long long>(bench.heads),
@@ -176,11 +178,13 @@ Result<BenchReport> run_attention_bench(const AttentionBench& bench) {
                                  static_cast<long long>(bench.kv_heads))},
                   {"tokens", std::to_string(bench.tokens) + " a call"},
                   {"roof", "the products of its tiles by themselves, on the same threads"}};
-  ThreadPool roof_pool(bench.threads);
-  ASSIGN_OR_RETURN(TileProducts products, TileProducts::make(bench.head_dim, &roof_pool));
+  const auto make_stream = [&bench](const char* name) {
+    return make_host_stream({name, WorkKind::kCompute},
+                            std::make_shared<ThreadPool>(bench.threads));
+  };
+  const std::unique_ptr<Stream> roof_stream = make_stream("roof"), stream = make_stream("bench");
+  ASSIGN_OR_RETURN(TileProducts products, TileProducts::make(bench.head_dim, roof_stream.get()));
   ASSIGN_OR_RETURN(const Tensors tensors, Tensors::allocate(bench));
-  const std::unique_ptr<Stream> stream =
-      make_host_stream({"bench"}, std::make_shared<ThreadPool>(bench.threads));
   const AttentionRun run(bench, tensors, products, *stream);
   run.find_memory(report);
   for (const int64_t length : bench.lengths) {

@@ -11,7 +11,7 @@
 namespace pagoda {
 
 struct GemmBench {
-  int64_t bytes = 0;  // of weights that are multiplied in turn: more than the caches hold
+  int64_t bytes = 0;  // of weights that are multiplied in turn: far more than the caches hold
   int rounds = 0;
   int threads = 0;
   int64_t hidden = 0;           // d
@@ -20,8 +20,8 @@ struct GemmBench {
 };
 
 // For each f and number of tokens, the six products of an expert forward and backward: gate and up,
-// down; their two input gradients and two weight gradients, as the trainer asks for them. Rates are
-// of their 18 d f tokens operations.
+// down; their two input gradients and two weight gradients, as the trainer asks for them: those of
+// all experts forward, then those of all backward. Rates are of their 18 d f tokens operations.
 //  - "f 768", "64 tokens": against T_roof = max(operations / what the kernel's registers reach, two
 //    reads of the weights and one of the activations / read rate + gradient / write rate), with the
 //    rates measured in the same round on the same threads.

@@ -40,17 +40,23 @@ void Experts::place_activations() {
   take(dact, shape_.ffn);
 }
 
-void Experts::run(int64_t tokens, Stream& s) {
+void Experts::forward(int64_t expert, int64_t tokens, Stream& s) {
   constexpr DType kType = DType::kBF16;
   const int64_t d = shape_.hidden, f = shape_.ffn;
-  const bf16 *up = weights(next_), *down = up + 2 * f * d;
-  float* grad = gradient(next_);
-  Ops& ops = cpu_ops();
+  const bf16 *up = weights(expert), *down = up + 2 * f * d;
   for (int64_t row = 0; row < tokens; row += kRowBlock) {
     const int64_t n = std::min(kRowBlock, tokens - row);
-    ops.linear(kType, x + row * d, up, n, d, 2 * f, kType, gate_up + row * 2 * f, s);
-    ops.linear(kType, act + row * f, down, n, f, d, DType::kF32, out + row * d, s);
+    cpu_ops().linear(kType, x + row * d, up, n, d, 2 * f, kType, gate_up + row * 2 * f, s);
+    cpu_ops().linear(kType, act + row * f, down, n, f, d, DType::kF32, out + row * d, s);
   }
+}
+
+void Experts::backward(int64_t expert, int64_t tokens, Stream& s) {
+  constexpr DType kType = DType::kBF16;
+  const int64_t d = shape_.hidden, f = shape_.ffn;
+  const bf16 *up = weights(expert), *down = up + 2 * f * d;
+  float* grad = gradient(expert);
+  Ops& ops = cpu_ops();
   for (int64_t row = 0; row < tokens; row += kRowBlock) {
     const int64_t n = std::min(kRowBlock, tokens - row);
     const bf16 *dout_rows = dout + row * d, *gate_up_rows = gate_up + row * 2 * f;
@@ -60,35 +66,15 @@ void Experts::run(int64_t tokens, Stream& s) {
     ops.linear_backward_weight(kType, gate_up_rows, x + row * d, n, d, 2 * f, row > 0, grad, s);
     ops.linear_backward_input(kType, gate_up_rows, up, n, d, 2 * f, DType::kF32, dx + row * d, s);
   }
+}
+
+void Experts::run(int64_t tokens, Stream& s) {
+  for (int64_t e = 0; e < count_; ++e) forward(e, tokens, s);
+  for (int64_t e = 0; e < count_; ++e) backward(e, tokens, s);
   s.synchronize();
-  next_ = (next_ + 1) % count_;
 }
 
 // ---- the library ----
-
-Result<std::unique_ptr<LibraryExperts>> LibraryExperts::make(const Experts& experts,
-                                                             int64_t tokens, ThreadPool& pool) {
-  std::unique_ptr<LibraryExperts> made(new LibraryExperts(experts, tokens));
-  if (!made->make_parts(pool.threads())) return std::unique_ptr<LibraryExperts>();
-  ASSIGN_OR_RETURN(made->packed_, HostMemory::allocate(made->packed_bytes_ * experts.count()));
-  for (int64_t e = 0; e < experts.count(); ++e) made->pack(e, pool);
-  return made;
-}
-
-bool LibraryExperts::make_parts(int64_t threads) {
-  for (size_t product = 0; product < kProducts; ++product) {
-    for (int64_t t = 0; t < threads; ++t) {
-      Part made = part(product, t, threads);
-      if (made.matmul == nullptr) return false;
-      if (made.b == nullptr) {
-        made.packed_at = packed_bytes_;
-        packed_bytes_ += align_up(made.matmul->packed_bytes(), kIoAlign);
-      }
-      parts_[product].push_back(std::move(made));
-    }
-  }
-  return true;
-}
 
 namespace {
 
@@ -101,6 +87,35 @@ int64_t shared_out(size_t product, int64_t d, int64_t f) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<LibraryExperts>> LibraryExperts::make(const Experts& experts,
+                                                             int64_t tokens, Stream& s) {
+  std::unique_ptr<LibraryExperts> made(new LibraryExperts(experts, tokens));
+  if (!made->make_parts(s.pool().threads())) return std::unique_ptr<LibraryExperts>();
+  ASSIGN_OR_RETURN(made->packed_, HostMemory::allocate(made->packed_bytes_ * experts.count()));
+  s.enqueue([&] {
+    for (int64_t e = 0; e < experts.count(); ++e) made->pack(e, s.pool());
+  });
+  s.synchronize();
+  return made;
+}
+
+bool LibraryExperts::make_parts(int64_t threads) {
+  const int64_t d = experts_.shape().hidden, f = experts_.shape().ffn;
+  for (size_t product = 0; product < kProducts; ++product) {
+    const int64_t shares = std::min(threads, shared_out(product, d, f));
+    for (int64_t t = 0; t < shares; ++t) {
+      Part made = part(product, t, shares);
+      if (made.matmul == nullptr) return false;
+      if (made.b == nullptr) {
+        made.packed_at = packed_bytes_;
+        packed_bytes_ += align_up(made.matmul->packed_bytes(), kIoAlign);
+      }
+      parts_[product].push_back(std::move(made));
+    }
+  }
+  return true;
+}
 
 LibraryExperts::Part LibraryExperts::part(size_t product, int64_t share, int64_t shares) const {
   const Experts& e = experts_;
@@ -133,32 +148,41 @@ LibraryExperts::Part LibraryExperts::part(size_t product, int64_t share, int64_t
 void LibraryExperts::pack(int64_t expert, ThreadPool& pool) {
   const int64_t d = experts_.shape().hidden, f = experts_.shape().ffn;
   const bf16 *up = experts_.weights(expert), *down = up + 2 * f * d;
-  const int64_t threads = pool.threads();
-  pool.parallel_for(threads, [&](int64_t t) {
-    const auto pack = [&](size_t product, const bf16* weights, int64_t stride, bool transposed) {
+  const auto pack = [&](size_t product, const bf16* weights, int64_t stride, bool transposed) {
+    const int64_t shares = std::ssize(parts_[product]);
+    pool.parallel_for(shares, [&](int64_t t) {
       const Part& p = parts_[product][static_cast<size_t>(t)];
-      const int64_t first = shared_out(product, d, f) * t / threads;
+      const int64_t first = shared_out(product, d, f) * t / shares;
       p.matmul->pack(weights + first * (transposed ? stride : 1), stride, transposed,
                      packed_.data() + expert * packed_bytes_ + p.packed_at);
-    };
-    pack(kGateUp, up, d, true);
-    pack(kDown, down, f, true);
-    pack(kDact, down, f, false);
-    pack(kDx, up, d, false);
-  });
+    });
+  };
+  pack(kGateUp, up, d, true);
+  pack(kDown, down, f, true);
+  pack(kDact, down, f, false);
+  pack(kDx, up, d, false);
 }
 
-void LibraryExperts::run(ThreadPool& pool) {
-  const std::byte* packed = packed_.data() + next_ * packed_bytes_;
-  float* gradients = experts_.gradient(next_);
-  for (const std::vector<Part>& parts : parts_) {
-    pool.parallel_for(pool.threads(), [&](int64_t t) {
+void LibraryExperts::multiply(int64_t expert, size_t first_product, size_t end_product,
+                              ThreadPool& pool) const {
+  const std::byte* packed = packed_.data() + expert * packed_bytes_;
+  float* gradients = experts_.gradient(expert);
+  for (size_t product = first_product; product < end_product; ++product) {
+    const std::vector<Part>& parts = parts_[product];
+    pool.parallel_for(std::ssize(parts), [&](int64_t t) {
       const Part& p = parts[static_cast<size_t>(t)];
       const void* b = p.b != nullptr ? static_cast<const void*>(p.b) : packed + p.packed_at;
       p.matmul->multiply(p.a, b, p.c != nullptr ? p.c : gradients + p.gradient_at);
     });
   }
-  next_ = (next_ + 1) % experts_.count();
+}
+
+void LibraryExperts::run(Stream& s) {
+  s.enqueue([&] {
+    for (int64_t e = 0; e < experts_.count(); ++e) multiply(e, kGateUp, kDact, s.pool());
+    for (int64_t e = 0; e < experts_.count(); ++e) multiply(e, kDact, kProducts, s.pool());
+  });
+  s.synchronize();
 }
 
 }  // namespace pagoda

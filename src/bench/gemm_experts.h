@@ -23,18 +23,21 @@ struct ExpertShape {
   int64_t activation_bytes(int64_t rows) const { return rows * (12 * hidden + 8 * ffn); }
 };
 
-// Weights of `count` experts, and fewer buffers of gradients that they take in turn. Every product
-// reads weights that were last read `count` experts ago.
+// Weights of `count` experts, and fewer buffers of gradients that they take in turn. They multiply
+// as in a step: all forward, then all backward, each reading its weights in either direction after
+// those of all others. Weights are cold where they are much larger together than the caches.
 class Experts {
  public:
   // As many as have `bytes` of weights, at least two.
   static Result<Experts> allocate(const ExpertShape& shape, int64_t bytes);
 
-  // Products of the next expert with `tokens` rows, by the ops of the trainer on `s`.
+  // Products of all experts with `tokens` rows, by the ops of the trainer on `s`.
   void run(int64_t tokens, Stream& s);
 
   const ExpertShape& shape() const { return shape_; }
   int64_t count() const { return count_; }
+  int64_t weight_bytes() const { return weights_.bytes(); }  // of all
+  int64_t gradient_bytes() const { return gradient_.bytes(); }
   bf16* weights(int64_t expert) const { return at<bf16>(weights_, expert * shape_.weights()); }
   float* gradient(int64_t expert) const {
     return at<float>(gradient_, expert % gradients_ * shape_.weights());
@@ -48,6 +51,8 @@ class Experts {
 
  private:
   void place_activations();
+  void forward(int64_t expert, int64_t tokens, Stream& s);
+  void backward(int64_t expert, int64_t tokens, Stream& s);
 
   template <typename T>
   static T* at(const HostMemory& memory, int64_t element) {
@@ -55,18 +60,19 @@ class Experts {
   }
 
   ExpertShape shape_;
-  int64_t count_ = 0, gradients_ = 0, next_ = 0;
+  int64_t count_ = 0, gradients_ = 0;
   HostMemory weights_, gradient_, activations_;
 };
 
-// The same products by the library alone, each thread on its own columns of a product, or its own
-// rows of a weight gradient.
+// The same products in the same order by the library alone, each thread on its own columns of a
+// product, or its own rows of a weight gradient. Its packed weights are other bytes in either
+// direction, as cold as ours.
 class LibraryExperts {
  public:
   // nullptr: no library is linked, or it has no such product. `experts` outlives it.
   static Result<std::unique_ptr<LibraryExperts>> make(const Experts& experts, int64_t tokens,
-                                                      ThreadPool& pool);
-  void run(ThreadPool& pool);
+                                                      Stream& s);
+  void run(Stream& s);
 
  private:
   // One thread's share of one product.
@@ -84,12 +90,12 @@ class LibraryExperts {
   Part part(size_t product, int64_t share, int64_t shares) const;
   bool make_parts(int64_t threads);
   void pack(int64_t expert, ThreadPool& pool);
+  void multiply(int64_t expert, size_t first_product, size_t end_product, ThreadPool& pool) const;
 
   const Experts& experts_;
   const int64_t tokens_;
   std::array<std::vector<Part>, kProducts> parts_;
   int64_t packed_bytes_ = 0;  // of an expert
-  int64_t next_ = 0;
   HostMemory packed_;
 };
 

@@ -7,12 +7,12 @@
 namespace pagoda {
 
 struct Leg {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // or operations, elements, tokens: what a Figure's unit counts
   double seconds = 0;
   double cpu_seconds = 0;  // user and system time of all threads of the process that moved them
 
   double gb_per_s() const { return static_cast<double>(bytes) / seconds / 1e9; }
-  double cpu_s_per_gb() const { return cpu_seconds / (static_cast<double>(bytes) / 1e9); }
+  double cpu_s_per_billion() const { return cpu_seconds / (static_cast<double>(bytes) / 1e9); }
 };
 
 // Wall clock and CPU time of this whole process since the construction.

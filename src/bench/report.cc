@@ -23,8 +23,8 @@ nlohmann::ordered_json json_of(const Figure& figure) {
   out["ratio_min"] = figure.ratio_min;
   out["ratio_p10"] = figure.ratio_p10;
   out["ratio_max"] = figure.ratio_max;
-  out["cpu_s_per_gb"] = figure.cpu_s_per_gb;
-  out["roof_cpu_s_per_gb"] = figure.roof_cpu_s_per_gb;
+  out["cpu_s_per_unit"] = figure.cpu_s_per_unit;
+  out["roof_cpu_s_per_unit"] = figure.roof_cpu_s_per_unit;
   out["rounds"] = figure.rounds;
   out["disturbed_rounds"] = figure.disturbed_rounds;
   return out;
@@ -46,12 +46,12 @@ std::string disturbance_text(const Figure& figure) {
   return strf("  %d of %d rounds disturbed", figure.disturbed_rounds, figure.rounds);
 }
 
-std::string row(const Figure& figure) {
-  const char* unit = figure.unit == "GB/s" ? "" : figure.unit.c_str();
-  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %10.3f %8.3f  %s%s\n",
+std::string row(const Figure& figure, const std::string& table_unit) {
+  const char* unit = figure.unit == table_unit ? "" : figure.unit.c_str();
+  return strf("%-10s %-12s %-22s %8.2f %8.2f %7.2f  %4.2f %4.2f %4.2f %11.3g %8.3g  %s%s\n",
               figure.name.c_str(), figure.path.c_str(), size_text(figure).c_str(), figure.value,
               figure.roof, figure.ratio, figure.ratio_min, figure.ratio_p10, figure.ratio_max,
-              figure.cpu_s_per_gb, figure.roof_cpu_s_per_gb, unit,
+              figure.cpu_s_per_unit, figure.roof_cpu_s_per_unit, unit,
               disturbance_text(figure).c_str());
 }
 
@@ -76,8 +76,8 @@ Figure Race::figure() const {
     values.push_back(round.ours.gb_per_s());
     roofs.push_back(round.roof.gb_per_s());
     ratios.push_back(values.back() / roofs.back());
-    cpu.push_back(round.ours.cpu_s_per_gb());
-    roof_cpu.push_back(round.roof.cpu_s_per_gb());
+    cpu.push_back(round.ours.cpu_s_per_billion());
+    roof_cpu.push_back(round.roof.cpu_s_per_billion());
   }
   Figure figure = what_;
   figure.value = quantile(values, 0.5);
@@ -86,8 +86,8 @@ Figure Race::figure() const {
   figure.ratio_min = quantile(ratios, 0);
   figure.ratio_p10 = quantile(ratios, 0.1);
   figure.ratio_max = quantile(ratios, 1);
-  figure.cpu_s_per_gb = quantile(cpu, 0.5);
-  figure.roof_cpu_s_per_gb = quantile(roof_cpu, 0.5);
+  figure.cpu_s_per_unit = quantile(cpu, 0.5);
+  figure.roof_cpu_s_per_unit = quantile(roof_cpu, 0.5);
   figure.rounds = static_cast<int>(rounds_.size());
   figure.disturbed_rounds = static_cast<int>(counts);
   return figure;
@@ -100,9 +100,11 @@ std::string BenchReport::text() const {
     std::replace(words.begin(), words.end(), '_', ' ');
     out += strf("%-14s %s\n", words.c_str(), printable(value, 1000).c_str());
   }
-  out += strf("\n%-10s %-12s %-22s %8s %8s %7s  %4s %4s %4s %10s %8s\n", "", "", "", "GB/s", "roof",
-              "ratio", "min", "p10", "max", "CPU s/GB", "roof's");
-  for (const Figure& figure : figures) out += row(figure);
+  const std::string unit = figures.empty() ? "GB/s" : figures.front().unit;
+  const std::string cpu = "CPU s/" + unit.substr(0, unit.find('/'));
+  out += strf("\n%-10s %-12s %-22s %8s %8s %7s  %4s %4s %4s %11s %8s\n", "", "", "", unit.c_str(),
+              "roof", "ratio", "min", "p10", "max", cpu.c_str(), "roof's");
+  for (const Figure& figure : figures) out += row(figure, unit);
   return out;
 }
 

@@ -25,8 +25,8 @@ struct Figure {
   double roof = 0;
   double ratio = 0;
   double ratio_min = 0, ratio_p10 = 0, ratio_max = 0;
-  double cpu_s_per_gb = 0;       // seconds of CPU for 10^9 bytes, of all threads
-  double roof_cpu_s_per_gb = 0;
+  double cpu_s_per_unit = 0;  // seconds of CPU, all threads: for a GB of "GB/s", a GFLOP, a token
+  double roof_cpu_s_per_unit = 0;
   int rounds = 0;
   int disturbed_rounds = 0;  // of them; see Race
 };
@@ -61,8 +61,8 @@ struct BenchReport {
 
   std::string text() const;  // ends in a newline
   // {"bench": ..., the facts, "figures": [{"name", "path", "page_bytes", "elements", "threads",
-  // "unit", "value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max", "cpu_s_per_gb",
-  // "roof_cpu_s_per_gb", "rounds", "disturbed_rounds"}]}; page_bytes, elements or threads only
+  // "unit", "value", "roof", "ratio", "ratio_min", "ratio_p10", "ratio_max", "cpu_s_per_unit",
+  // "roof_cpu_s_per_unit", "rounds", "disturbed_rounds"}]}; page_bytes, elements or threads only
   // where they apply.
   std::string json() const;
 };

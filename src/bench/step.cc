@@ -12,6 +12,7 @@
 #include "bench/room.h"
 #include "bench/step_products.h"
 #include "bench/step_shapes.h"
+#include "kernels/cpu/products.h"
 #include "model/json.h"
 #include "offload/scratch_folder.h"
 #include "train/trainer.h"
@@ -91,8 +92,8 @@ Figure in_tokens(Figure figure) {
   figure.unit = "token/s";
   figure.value *= kBillion;
   figure.roof *= kBillion;
-  figure.cpu_s_per_gb /= kBillion;
-  figure.roof_cpu_s_per_gb /= kBillion;
+  figure.cpu_s_per_unit /= kBillion;
+  figure.roof_cpu_s_per_unit /= kBillion;
   return figure;
 }
 
@@ -205,7 +206,8 @@ Status race_model(const StepBench& bench, const Model& model, const std::string&
   ASSIGN_OR_RETURN(const SessionOptions resident, resident_options(model.config, roomy));
   ASSIGN_OR_RETURN(const SessionOptions paged, paged_options(model.config, roomy));
   const std::unique_ptr<Stream> stream =
-      make_host_stream({"products"}, std::make_shared<ThreadPool>(bench.threads));
+      make_host_stream({"products", WorkKind::kCompute},
+                       std::make_shared<ThreadPool>(bench.threads));
   ASSIGN_OR_RETURN(StepProducts products,
                    StepProducts::make(model.config, bench.tokens, bench.sequence_len,
                                       stream.get()));
@@ -231,6 +233,7 @@ Result<BenchReport> run_step_bench(const StepBench& bench) {
   BenchReport report;
   report.bench = "step";
   report.facts = {{"processor", cpu_model()},
+                  {"kernel", products_kernel()},
                   {"products", cpu_ops_build()},
                   {"storage", storage->describe()},
                   {"threads", std::to_string(bench.threads)},

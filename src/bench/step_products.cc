@@ -77,7 +77,7 @@ int64_t StepProducts::distinct_weights(const LinearProduct& product) {
 
 Result<StepProducts> StepProducts::make(const ModelConfig& config, int64_t tokens,
                                         int64_t sequence_len, Stream* stream) {
-  ASSIGN_OR_RETURN(TileProducts tiles, TileProducts::make(config.head_dim, &stream->pool()));
+  ASSIGN_OR_RETURN(TileProducts tiles, TileProducts::make(config.head_dim, stream));
   StepProducts made(linear_products(config, tokens, sequence_len), std::move(tiles), stream);
   made.attention_operations_ = attention_of_step(config, tokens, sequence_len);
   int64_t weights = 0, x = 0, y = 0, dw = 0;

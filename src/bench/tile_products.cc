@@ -84,11 +84,11 @@ void TileProducts::pack(const Share& share) const {
   }
 }
 
-Result<TileProducts> TileProducts::make(int64_t head_dim, ThreadPool* pool) {
-  TileProducts products(head_dim, pool);
-  ASSIGN_OR_RETURN(products.memory_,
-                   HostMemory::allocate(pool->threads() * products.share_bytes()));
-  for (int64_t t = 0; t < pool->threads(); ++t) {
+Result<TileProducts> TileProducts::make(int64_t head_dim, Stream* stream) {
+  TileProducts products(head_dim, stream);
+  const int64_t threads = stream->pool().threads();
+  ASSIGN_OR_RETURN(products.memory_, HostMemory::allocate(threads * products.share_bytes()));
+  for (int64_t t = 0; t < threads; ++t) {
     const Share share = products.share(t);
     fill_values(share.rows, kAttentionBlock * head_dim);
     fill_values(share.weights, kAttentionBlock * kAttentionBlock);
@@ -136,13 +136,16 @@ void TileProducts::multiply(const Share& share, int64_t tiles) const {
 
 Leg TileProducts::run(int64_t operations) {
   const int64_t of_tile = 2 * 2 * kAttentionBlock * kAttentionBlock * head_dim_;
-  const int64_t threads = pool_->threads();
+  const int64_t threads = stream_->pool().threads();
   const int64_t tiles = std::max<int64_t>(1, div_ceil(operations, of_tile * threads));
   const bool by_blocks = attention_kernel(DType::kBF16) != nullptr;
   const LegTimer timer;
-  pool_->parallel_for(threads, [&](int64_t t) {
-    by_blocks ? multiply_blocks(share(t), tiles) : multiply(share(t), tiles);
+  stream_->enqueue([&] {
+    stream_->pool().parallel_for(threads, [&](int64_t t) {
+      by_blocks ? multiply_blocks(share(t), tiles) : multiply(share(t), tiles);
+    });
   });
+  stream_->synchronize();
   return timer.finish(threads * tiles * of_tile);
 }
 

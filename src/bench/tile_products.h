@@ -15,8 +15,8 @@ namespace pagoda {
 
 class TileProducts {
  public:
-  // For heads of so many values, on the threads of `pool`, which is not owned.
-  static Result<TileProducts> make(int64_t head_dim, ThreadPool* pool);
+  // For heads of so many values, on the threads of `stream`, which is not owned.
+  static Result<TileProducts> make(int64_t head_dim, Stream* stream);
 
   // At least so many operations (a multiply and an addition are two), in equal parts on all
   // threads; Leg::bytes says how many.
@@ -24,7 +24,7 @@ class TileProducts {
 
  private:
   struct Share;
-  TileProducts(int64_t head_dim, ThreadPool* pool) : head_dim_(head_dim), pool_(pool) {}
+  TileProducts(int64_t head_dim, Stream* stream) : head_dim_(head_dim), stream_(stream) {}
   Share share(int64_t thread) const;
   int64_t share_bytes() const;
   void pack(const Share& share) const;
@@ -33,7 +33,7 @@ class TileProducts {
   int64_t operand_bytes() const;
 
   int64_t head_dim_;
-  ThreadPool* pool_;
+  Stream* stream_;
   HostMemory memory_;  // a share a thread
 };
 

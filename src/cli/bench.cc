@@ -255,13 +255,10 @@ class BenchGemmCommand final : public BenchCommand {
 
  private:
   Result<BenchReport> measure() override {
-    const auto outside = [](int64_t v) { return v < 1 || v > kMaxGemmSize; };
-    if (outside(threads_) || outside(hidden_) || std::any_of(ffn_.begin(), ffn_.end(), outside) ||
-        std::any_of(tokens_.begin(), tokens_.end(), outside)) {
-      return Status(Exit::kUsage,
-                    strf("--threads, --hidden, --ffn, --tokens: must be from 1 to %lld",
-                         (long long)kMaxGemmSize));
-    }
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    RETURN_IF_ERROR(check_range("--hidden", hidden_, kMaxGemmSize));
+    for (const int64_t ffn : ffn_) RETURN_IF_ERROR(check_range("--ffn", ffn, kMaxGemmSize));
+    for (const int64_t n : tokens_) RETURN_IF_ERROR(check_range("--tokens", n, kMaxGemmSize));
     GemmBench bench;
     bench.rounds = rounds();
     bench.threads = static_cast<int>(threads_);

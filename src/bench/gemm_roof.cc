@@ -1,0 +1,104 @@
+#include "bench/gemm_roof.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "bench/streams.h"
+#include "kernels/cpu/block_kernel.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kLeastSeconds = 0.05;
+constexpr int64_t kRegisterRounds = 10000;
+
+void use(double value) { asm volatile("" : : "x"(value) : "memory"); }
+
+int64_t saturate() {
+  const BlockSession session(*block_kernels().front());
+  return session.saturate(kRegisterRounds);
+}
+
+// `passes` times work(thread), which returns how much it did, on every thread.
+template <typename Work>
+Leg repeat(ThreadPool& pool, int64_t passes, const Work& work) {
+  std::vector<int64_t> done(static_cast<size_t>(pool.threads()));
+  const LegTimer timer;
+  pool.parallel_for(pool.threads(), [&](int64_t t) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < passes; ++i) sum += work(t);
+    done[static_cast<size_t>(t)] = sum;
+  });
+  return timer.finish(std::accumulate(done.begin(), done.end(), int64_t{0}));
+}
+
+// The passes of the last leg say how many the next one needs; the first is the warm-up.
+template <typename Work>
+Leg measured_leg(Stream& stream, const Work& work) {
+  Leg leg;
+  stream.enqueue([&] {
+    int64_t passes = 1;
+    leg = repeat(stream.pool(), passes, work);
+    do {
+      const double more = 1.2 * kLeastSeconds / leg.seconds;
+      passes = static_cast<int64_t>(std::ceil(static_cast<double>(passes) * more));
+      leg = repeat(stream.pool(), passes, work);
+    } while (leg.seconds < kLeastSeconds);
+  });
+  stream.synchronize();
+  return leg;
+}
+
+}  // namespace
+
+void GemmRoof::measure(Part part) {
+  Leg& leg = legs_[static_cast<size_t>(part)];
+  const int64_t threads = stream_.pool().threads();
+  const auto share_of = [threads](int64_t bytes) {
+    return bytes / threads / kStreamAlign * kStreamAlign;
+  };
+  if (part == Part::kMultiply) {
+    if (!block_kernels().empty()) leg = measured_leg(stream_, [](int64_t) { return saturate(); });
+  } else if (part == Part::kRead) {
+    const int64_t share = share_of(experts_.weight_bytes());
+    const std::byte* all = reinterpret_cast<const std::byte*>(experts_.weights(0));
+    leg = measured_leg(stream_, [&](int64_t t) {
+      use(stream_sum(reinterpret_cast<const double*>(all + t * share), share));
+      return share;
+    });
+  } else {
+    const int64_t share = share_of(experts_.gradient_bytes());
+    std::byte* all = reinterpret_cast<std::byte*>(experts_.gradient(0));
+    leg = measured_leg(stream_, [&](int64_t t) {
+      stream_fill(reinterpret_cast<double*>(all + t * share), 0x1p-7, share);
+      return share;
+    });
+  }
+}
+
+double GemmRoof::rate(Part part) const {
+  const Leg& leg = legs_[static_cast<size_t>(part)];
+  return leg.seconds > 0 ? static_cast<double>(leg.bytes) / leg.seconds : 0;
+}
+
+Leg GemmRoof::leg(int64_t tokens) const {
+  const ExpertShape& shape = experts_.shape();
+  const int64_t operations = shape.operations(tokens);
+  const auto weights = static_cast<double>(shape.weights());
+  const auto activations = static_cast<double>(shape.activation_bytes(tokens));
+  const double registers = rate(Part::kMultiply);
+  const double multiplying = registers > 0 ? static_cast<double>(operations) / registers : 0;
+  const double moving = (2 * 2 * weights + activations) / rate(Part::kRead) +
+                        4 * weights / rate(Part::kWrite);
+  const double seconds =
+      static_cast<double>(experts_.count()) * std::max(multiplying, moving);
+  Leg all;
+  for (const Leg& part : legs_) {
+    all.seconds += part.seconds;
+    all.cpu_seconds += part.cpu_seconds;
+  }
+  return {experts_.count() * operations, seconds, seconds * all.cpu_seconds / all.seconds};
+}
+
+}  // namespace pagoda

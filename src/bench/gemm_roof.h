@@ -1,0 +1,37 @@
+// T_roof of `pagoda bench gemm`: what the processor and the memory do by themselves, on the threads
+// that multiply experts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "bench/gemm_experts.h"
+#include "bench/leg.h"
+
+namespace pagoda {
+
+class GemmRoof {
+ public:
+  enum class Part : uint8_t { kMultiply, kRead, kWrite };
+  static constexpr int kParts = 3;
+
+  // Both outlive it.
+  GemmRoof(const Experts& experts, Stream& stream) : experts_(experts), stream_(stream) {}
+
+  // Once to warm up, then for 50 ms or more: products of what registers hold, all weights read, all
+  // gradients written.
+  void measure(Part part);
+
+  // Of the last measure(): operations or bytes in a second; 0 where no kernel has registers.
+  double rate(Part part) const;
+  // The least time for forward and backward of all experts with `tokens` rows. REQUIRES: kRead and
+  // kWrite were measured.
+  Leg leg(int64_t tokens) const;
+
+ private:
+  const Experts& experts_;
+  Stream& stream_;
+  std::array<Leg, kParts> legs_{};
+};
+
+}  // namespace pagoda
