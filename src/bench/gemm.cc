@@ -1,5 +1,7 @@
 #include "bench/gemm.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -128,6 +130,11 @@ std::string rate_text(const std::vector<double>& rates, const char* unit) {
 }
 
 }  // namespace
+
+int64_t cold_gemm_bytes() {
+  constexpr int64_t kLeast = 512 * kMiB;
+  return std::max<int64_t>(kLeast, 2 * sysconf(_SC_LEVEL3_CACHE_SIZE));
+}
 
 Result<BenchReport> run_gemm_bench(const GemmBench& bench) {
   CHECK(bench.rounds > 0 && bench.threads > 0 && !bench.ffn.empty() && !bench.tokens.empty());

@@ -10,6 +10,9 @@
 
 namespace pagoda {
 
+// As many weights as are surely cold when they are read again: twice the last-level cache.
+int64_t cold_gemm_bytes();
+
 struct GemmBench {
   int64_t bytes = 0;  // of weights that are multiplied in turn: far more than the caches hold
   int rounds = 0;

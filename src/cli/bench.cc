@@ -238,7 +238,9 @@ class BenchGemmCommand final : public BenchCommand {
  public:
   explicit BenchGemmCommand(CLI::App& bench)
       : BenchCommand(bench, "gemm", "Products of cold experts against processor and memory") {
-    add_bytes("of weights, and up to 2.5 times as much again (default 512MiB)");
+    add_bytes("of weights, and up to 2.5 times as much again (default 512MiB, or twice the last "
+              "cache where that is more)",
+              (std::to_string(cold_gemm_bytes() / kMiB) + "MiB").c_str());
     app().add_option("--threads", threads_, "cores that multiply (default: all)")->type_name("INT");
     app()
         .add_option("--hidden", hidden_, "width of an expert's input (default 2048)")
