@@ -1,0 +1,46 @@
+#include "plan/quantity_check.h"
+
+#include <cmath>
+
+namespace pagoda {
+namespace {
+
+Status refusal(const std::string& line) {
+  return Status(Exit::kUsage, line + "; nothing was planned, correct it");
+}
+
+}  // namespace
+
+Status check_rates(const char* what, std::span<const double> values) {
+  if (values.empty()) return refusal(strf("%s: there are none", what));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && values[i] > 0) continue;
+    return refusal(strf("%s: number %zu is %g, not a finite number above 0", what, i, values[i]));
+  }
+  return Status();
+}
+
+Status check_amounts(const char* what, std::span<const double> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (std::isfinite(values[i]) && values[i] >= 0) continue;
+    return refusal(strf("%s: number %zu is %g, not a finite number of at least 0", what, i,
+                        values[i]));
+  }
+  return Status();
+}
+
+Status check_count(const char* what, size_t count, size_t wanted) {
+  if (count == 0) return refusal(strf("%s: there are none", what));
+  if (count == wanted) return Status();
+  return refusal(strf("%s: there are %zu, not %zu", what, count, wanted));
+}
+
+Status check_indices(const char* what, std::span<const int> values, int limit) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (values[i] >= 0 && values[i] < limit) continue;
+    return refusal(strf("%s: number %zu is %d, not of [0, %d)", what, i, values[i], limit));
+  }
+  return Status();
+}
+
+}  // namespace pagoda
