@@ -1,0 +1,20 @@
+// Refusals of nonsense among the numbers that planning is given, a line each: kUsage, naming the
+// number and what it may be.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+// No size of a model or a cluster comes near it; products of five are exact in 128 bits.
+inline constexpr int64_t kMaxCount = int64_t{1} << 24;
+
+Status check_integer(const char* what, int64_t value, int64_t least = 1, int64_t most = kMaxCount);
+// Finite and above zero: bytes or operations a second, bytes of something that exists.
+Status check_rate(const char* what, double value);
+// Finite and not below zero: seconds, a load.
+Status check_amount(const char* what, double value);
+
+}  // namespace pagoda

@@ -1,0 +1,58 @@
+// How long a step takes and what share of the machine it uses, before it runs: the performance
+// estimator of Piper (section IV-C) over its pipeline of expert-parallel groups. Pure.
+//
+// Equation (12) as it must be: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
+// compute fraction is 1 - (t_comm + t_bubble) / t_step; the printed one has a stray b and leaves
+// out the bubble. Nothing is overlapped: a stage computes or sends. Tokens choose all experts
+// equally often.
+#pragma once
+
+#include "base/status.h"
+#include "plan/cluster.h"
+#include "plan/model_cost.h"
+#include "plan/stage_memory.h"
+
+namespace pagoda {
+
+// Operations a second of one device: the roof, and what its kernels reach at the shapes that count.
+struct DeviceRates {
+  double peak_flops_per_s = 0;
+  double token_flops_per_s = 0;   // attention, and what every token visits
+  double expert_flops_per_s = 0;  // experts
+};
+
+// Seconds of a step, of the stage that takes longest.
+struct StepTimes {
+  double compute_s = 0;
+  double communication_s = 0;  // all-to-alls, between stages, gradients of the copies
+  double bubble_s = 0;         // waiting for other stages
+
+  double step_s() const { return compute_s + communication_s + bubble_s; }
+};
+
+struct StepEstimate {
+  StepTimes times;
+  double tokens = 0;               // of a step, all devices
+  double model_flops = 0;          // F_model
+  double hardware_efficiency = 0;  // F_model / (peak G compute)
+  double compute_fraction = 0;     // compute / step
+  double mfu = 0;                  // their product
+};
+
+// Equation (12). kUsage: no device, flops or a peak not above zero, times that are negative or no
+// numbers, no time for computing.
+Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
+                                 const StepTimes& times);
+
+// A microbatch takes a stage its computing, forward and twice that backward, four all-to-alls for
+// each MoE layer (the cheaper of flat and hierarchical), activations to the next stage and
+// gradients to the one before. A step is M + PP - 1 times that of the slowest stage (an upper
+// bound where stages differ), then gradients in rings, replicated ones among EP x DP
+// devices and those of experts among DP, two bytes each; a ring is as slow as its slowest link.
+// kUsage: the errors of check_cluster, check_mesh, check_batch and expert_group; rates not above
+// zero; kPaper, which no run has. O(layers * nodes * EP + PP * devices).
+Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
+                                   const PipelineBatch& batch, const ClusterProfile& cluster,
+                                   const DeviceRates& rates);
+
+}  // namespace pagoda
