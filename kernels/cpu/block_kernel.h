@@ -21,16 +21,16 @@ inline constexpr int64_t kTileBytes = 1024;
 inline constexpr int64_t kStepBytes = 2 * kTileBytes;  // what a packed operand has for a step
 inline constexpr int64_t kBlockFloats = kBlock * kBlock;
 
-// Lines that a later block reads, brought from memory to the L2 cache meanwhile: `lines` at each
-// step, one behind the other.
+// Lines that a later block reads, brought from memory to the L2 cache meanwhile: at step s those of
+// row r < rows at at + r * stride + s * step_stride (bytes).
 struct Ahead {
   const std::byte* at = nullptr;
-  int64_t lines = 0;
+  int64_t rows = 0, stride = 0, step_stride = 0;
 };
 
 inline void ask_for(const Ahead& ahead, int64_t step) {
-  const std::byte* at = ahead.at + step * ahead.lines * 64;
-  for (int64_t i = 0; i < ahead.lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
+  const std::byte* at = ahead.at + step * ahead.step_stride;
+  for (int64_t r = 0; r < ahead.rows; ++r) __builtin_prefetch(at + r * ahead.stride, 0, 2);
 }
 
 struct BlockProduct {

@@ -110,13 +110,14 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
   return product;
 }
 
-// What the product of a pair with a slab of `steps` steps from s on asks for: its share of the next
-// panel. Weights that are read once, in order, need no asking.
-Ahead panel_ahead(const Chunk& c, int64_t col, int64_t s, int64_t steps, int64_t pair) {
-  if (c.pairs == 1 || c.p.ldb != c.p.k || col + 2 * kBlock > c.p.n) return {};
-  const auto* next = reinterpret_cast<const std::byte*>(c.weights() + (col + kBlock) * c.p.ldb);
-  const int64_t lines = div_ceil(kBlock, c.pairs);
-  return {next + (s * c.pairs + pair * steps) * lines * 64, lines};
+// What the product of a pair asks for: its share of the next panel's weights, at its own steps.
+// Weights that are read once, in order, need no asking.
+Ahead rows_ahead(const Chunk& c, int64_t col, int64_t s, int64_t pair) {
+  if (c.pairs == 1 || col + 2 * kBlock > c.p.n) return {};
+  const int64_t first = kBlock * pair / c.pairs, last = kBlock * (pair + 1) / c.pairs;
+  const int64_t row_bytes = c.p.ldb * int64_t{sizeof(bf16)};
+  const bf16* next = c.weights() + (col + kBlock + first) * c.p.ldb + s * kBlock;
+  return {reinterpret_cast<const std::byte*>(next), last - first, row_bytes, 64};
 }
 
 void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
@@ -132,7 +133,7 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
         product.right = c.of_pair(pair) + s * kStepBytes;
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
-        if (panel + 1 < end) product.ahead = panel_ahead(c, col, s, product.steps, pair);
+        if (panel + 1 < end) product.ahead = rows_ahead(c, col, s, pair);
         session.multiply(product);
         if (s + slab >= c.steps) store_sums(product.sums, true, bias, c.target(pair, col));
       }

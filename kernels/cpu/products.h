@@ -6,11 +6,11 @@
 //    cache where it begins at zero.
 //
 // Weights are expected to be cold. They are read once for 256 rows, far along their own rows, which
-// the processor's prefetchers follow. Forward, a panel of them is also asked for, row after row,
-// while the one before it is multiplied, unless one block of rows is all there is to multiply. Not
-// so for the input gradient: a share of each of many rows, asked for a slab ahead, drives what is
-// packed out of the L2 cache. A loop over panels of weights is the only work in parallel (and
-// packing, where it is large), each thread taking a stretch of neighbours.
+// the processor's prefetchers follow. Forward, a panel of them is also asked for while the one
+// before it is multiplied, unless one block of rows is all there is to multiply. Not so for the
+// input gradient: a share of each of many rows, asked for a slab ahead, drives what is packed out
+// of the L2 cache. A loop over panels of weights is the only work in parallel (and packing, where
+// it is large), each thread taking a stretch of neighbours.
 //
 // An element of a result is the sum of one row and one column in the order that block_kernel.h
 // says, whatever the other rows are, which kernel ran and how many threads.
