@@ -31,13 +31,13 @@ PAGODA_LANES void fetch_ahead(const void* at) {
 
 template <int kCount>
 struct Vectors;
-#define PAGODA_VECTORS(count)                                      \
-  template <>                                                      \
-  struct Vectors<count> {                                          \
-    using Floats = float __attribute__((vector_size(4 * count)));  \
-    using Bits = uint32_t __attribute__((vector_size(4 * count))); \
-    using Ints = int32_t __attribute__((vector_size(4 * count)));  \
-    using Words = uint16_t __attribute__((vector_size(4 * count))); \
+#define PAGODA_VECTORS(count)                                            \
+  template <>                                                            \
+  struct Vectors<count> {                                                \
+    using Floats = float __attribute__((vector_size(4 * count)));        \
+    using Bits = uint32_t __attribute__((vector_size(4 * count)));       \
+    using Ints = int32_t __attribute__((vector_size(4 * count)));        \
+    using Words = uint16_t __attribute__((vector_size(4 * count)));      \
     using SignedWords = int16_t __attribute__((vector_size(4 * count))); \
   }
 PAGODA_VECTORS(4);
@@ -50,7 +50,7 @@ struct Lanes {
   using Floats = typename Vectors<kCount>::Floats;
   using Bits = typename Vectors<kCount>::Bits;
   using Ints = typename Vectors<kCount>::Ints;
-  using Words = typename Vectors<kCount>::Words;
+  using Words = typename Vectors<kCount>::Words;  // two to a lane
 
   struct Pair {
     Floats even, odd;
@@ -63,20 +63,15 @@ struct Lanes {
   static constexpr uint32_t kHighHalf = 0xffff0000u, kLowHalf = 0xffffu, kSign = 0x80000000u;
 
   PAGODA_LANES Floats splat(float value) { return Floats{} + value; }
+  PAGODA_LANES Words splat_word(uint32_t value) { return words(Bits{} + value * 0x10001u); }
   PAGODA_LANES Bits numbered_from(uint32_t first) { return count(Indices()) + first; }
   PAGODA_LANES Bits rotated_left(Bits v, int by) { return (v << by) | (v >> (32 - by)); }
   PAGODA_LANES Bits bits(Floats v) { return __builtin_bit_cast(Bits, v); }
-  PAGODA_LANES Bits bits(Words v) { return __builtin_bit_cast(Bits, v); }
-  PAGODA_LANES Words words(Bits v) { return __builtin_bit_cast(Words, v); }
-  PAGODA_LANES Words splat_word(uint32_t value) { return words(Bits{} + value * 0x10001u); }
-  // Of halves that are signed numbers.
-  PAGODA_LANES Bits signed_halves_shifted_down(Words v, int by) {
-    using SignedWords = typename Vectors<kCount>::SignedWords;
-    return __builtin_bit_cast(Bits, __builtin_bit_cast(SignedWords, v) >> by);
-  }
   PAGODA_LANES Bits bits(Ints v) { return __builtin_bit_cast(Bits, v); }
+  PAGODA_LANES Bits bits(Words v) { return __builtin_bit_cast(Bits, v); }
   PAGODA_LANES Floats floats(Bits v) { return __builtin_bit_cast(Floats, v); }
   PAGODA_LANES Ints ints(Bits v) { return __builtin_bit_cast(Ints, v); }
+  PAGODA_LANES Words words(Bits v) { return __builtin_bit_cast(Words, v); }
   PAGODA_LANES Bits magnitude(Floats v) { return bits(v) & ~kSign; }
   // (v & mask) | more
   PAGODA_LANES Bits masked_or(Bits v, uint32_t mask, Bits more) {
@@ -89,8 +84,8 @@ struct Lanes {
     return (v & mask) | more;
   }
   PAGODA_LANES Ints larger(Ints a, Ints b) { return a > b ? a : b; }
-  // `so_far`, or the bits of |v| if that is larger; any of them if one is NaN. REQUIRES: so_far is
-  // zeros or came from here.
+  // `so_far`, or the bits of |v| if that is larger; either if v is NaN. REQUIRES: so_far is zeros
+  // or came from here.
   PAGODA_LANES Ints larger_magnitude(Ints so_far, Floats v) {
 #if defined(__x86_64__)
     constexpr int kOfMagnitudes = 0b1011;
@@ -101,7 +96,7 @@ struct Lanes {
 #endif
     return larger(so_far, ints(magnitude(v)));
   }
-  // a * b - c. REQUIRES: a * b needs no rounding, so that it is no matter whether it would get one.
+  // a * b - c, rounded once or twice. REQUIRES: a * b needs no rounding, so that it is no matter.
   PAGODA_LANES Floats exact_product_minus(Floats a, Floats b, Floats c) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) return _mm512_fmsub_ps(a, b, c);
@@ -127,6 +122,11 @@ struct Lanes {
     return signed_high_half(both << 16);
   }
   PAGODA_LANES Bits signed_high_half(Bits both) { return bits(ints(both) >> 16); }
+  // Each word as a signed number, divided by 2^by and rounded down.
+  PAGODA_LANES Words signed_shift_down(Words v, int by) {
+    using SignedWords = typename Vectors<kCount>::SignedWords;
+    return __builtin_bit_cast(Words, __builtin_bit_cast(SignedWords, v) >> by);
+  }
   // The lower half of each lane from `low`, the higher from `high`: of both the lower halves, or of
   // both the higher ones.
   PAGODA_LANES Bits joined_low_halves(Bits low, Bits high) {
@@ -153,11 +153,11 @@ struct Lanes {
   // a - b, or 0 if that is less.
   PAGODA_LANES Words minus_or_zero(Words a, Words b) {
 #if defined(__x86_64__)
-    if constexpr (kCount == 16) return (Words)_mm512_subs_epu16((__m512i)a, (__m512i)b);
-    if constexpr (kCount == 8) return (Words)_mm256_subs_epu16((__m256i)a, (__m256i)b);
-    if constexpr (kCount == 4) return (Words)_mm_subs_epu16((__m128i)a, (__m128i)b);
+    if constexpr (kCount == 16) {
+      return __builtin_bit_cast(Words, _mm512_subs_epu16(native(bits(a)), native(bits(b))));
+    }
 #endif
-    return a > b ? a - b : Words{};
+    return (a > b ? a : b) - b;
   }
 
   PAGODA_LANES Pair widen(Bits both) { return {floats(both << 16), floats(both & kHighHalf)}; }

@@ -5,7 +5,8 @@
 // gives the same bits. Of each 64 elements, 2 i + {0, 1, 32, 33} share a hash, that of the number
 // k = (64 elements' number) * 16 + i. The m of the first takes its low bits as noise, of the second
 // its high ones, and the last two do so with the hash rotated left by 6; the v of each takes what
-// the m of its neighbour does.
+// the m of its neighbour does. Moments of 8 bits do so for each 128 elements, whose latter half has
+// the hash of the former rotated left by 3.
 //
 // 8 bits (after Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv
 // 2110.02861, with plain floats in place of their table, which vector units convert without a
@@ -43,11 +44,6 @@ inline constexpr int64_t kQuads = kMomentBlock / (4 * kCount);
 template <int kCount>
 PAGODA_LANES int64_t quad_slot(int64_t i) {
   return i % kMomentBlock / 64 * (16 / kCount) + i % 64 / (2 * kCount);
-}
-
-// Of the first lane of a quad that begins at an element.
-PAGODA_LANES uint32_t quad_number(int64_t element) {
-  return static_cast<uint32_t>(element / 64 * 16 + element % 64 / 2);
 }
 
 // Each of the three below holds the moments of a stretch of a record and is used block by block:
@@ -105,7 +101,8 @@ class Bf16Moments {
   }
   [[gnu::always_inline]] void store(int64_t i, const typename V::Quad& m,
                                     const typename V::Quad& v) {
-    const auto noise = moment_noise(V::numbered_from(quad_number(first_ + i)), key_);
+    const auto number = static_cast<uint32_t>((first_ + i) / 64 * 16 + i % 64 / 2);
+    const auto noise = moment_noise(V::numbered_from(number), key_);
     store_pair(i, m.low, v.low, noise);
     store_pair(i + 32, m.high, v.high, V::rotated_left(noise, 6));
   }
@@ -199,9 +196,9 @@ class ByteMoments {
   // with four more copies of the sign between them.
   [[gnu::always_inline]] typename V::Pair decode_m(Words codes) const {
     constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
-    const auto pair = V::widen(V::masked_or(V::signed_halves_shifted_down(codes, 4),
-                                            kKept * 0x10001u,
-                                            V::bits(V::splat_word(kLeastMBits >> 16))));
+    const Bits values = V::masked_or(V::bits(V::signed_shift_down(codes, 4)), kKept * 0x10001u,
+                                     V::bits(V::splat_word(kLeastMBits >> 16)));
+    const auto pair = V::widen(values);
     return {decode_m(pair.even), decode_m(pair.odd)};
   }
   [[gnu::always_inline]] Floats decode_m(Floats value) const {

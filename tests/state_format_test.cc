@@ -81,13 +81,25 @@ class Block {
       : layout_(format, DType::kF32, kMomentBlock), state_(static_cast<size_t>(layout_.bytes)) {}
 
   // With gradient g and the betas, of which 0 makes m = g and v = g * g.
-  void update(const std::vector<float>& g, double beta, uint32_t key) {
+  void update(const std::vector<float>& g, double beta, uint32_t key,
+              const AdamKernel& kernel = adam_kernels().front()) {
     ThreadPool pool(1);
     const AdamSpan span{0, kMomentBlock, true};
     const AdamStep step = {.beta1 = beta, .beta2 = beta, .noise_key = key};
     ASSERT_TRUE(adam_update(step, {layout_, {&span, 1}, weights_.data(), state_.data()}, g.data(),
-                            1.0f, pool));
+                            1.0f, pool, kernel));
   }
+  // What an update with beta 0 stores, after the text of optim/moments.h.
+  std::vector<std::byte> expected(const std::vector<float>& g, uint32_t key) const {
+    std::vector<std::byte> state(state_.size());
+    testing::StoredMoments stored(layout_, state.data());
+    std::vector<float> squares;
+    for (const float value : g) squares.push_back(value * value);
+    stored.set(Moment::kFirst, 0, kMomentBlock, key, g.data());
+    stored.set(Moment::kSecond, 0, kMomentBlock, key, squares.data());
+    return state;
+  }
+  const std::vector<std::byte>& state() const { return state_; }
   std::vector<float> moments(Moment moment) {
     const testing::StoredMoments stored(layout_, state_.data());
     std::vector<float> values;
@@ -161,6 +173,39 @@ TEST(Moments, RoundToNeighboursAndRightOnAverage) {
       // The mean of draws that are at most `width` apart: 6 standard deviations of half of that.
       EXPECT_NEAR(mean[i], values[i], 3 * width(i) / std::sqrt(kDraws) + 1e-6 * std::abs(values[i]))
           << format.name << " element " << i;
+    }
+  }
+}
+
+// Largest magnitudes, and squares of such, at the borders of a scale, for scales of all sizes.
+TEST(Moments, BordersOfScalesAreTheSameOnEveryIsa) {
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> part(-1, 1);
+  std::vector<float> borders;
+  for (const uint32_t mantissa : {0u, 0x6ffbffu, 0x6ffc00u, 0x6fffffu, 0x700000u, 0x7fffffu}) {
+    const float border = std::bit_cast<float>(0x3f800000u | mantissa);
+    for (const float value : {border, std::sqrt(border), std::sqrt(2 * border)}) {
+      for (const float toward : {0.0f, value, 4.0f}) {
+        borders.push_back(std::nextafter(value, toward));
+      }
+    }
+  }
+  for (const float power : {0x1p-70f, 0x1p-20f, 1.0f, 0x1p62f}) {
+    for (const float border : borders) {
+      std::vector<float> gradients(kMomentBlock);
+      for (float& value : gradients) value = part(random) * power;
+      gradients[random() % kMomentBlock] = border * -power;
+      const auto key = static_cast<uint32_t>(random());
+      for (const AdamKernel& kernel : adam_kernels()) {
+        Block block(StateFormat::k8Bit);
+        block.update(gradients, 0, key, kernel);
+        ASSERT_EQ(block.state() == block.expected(gradients, key), true)
+            << kernel.isa << ", largest " << border << " * " << power << ", key " << key;
+        const std::vector<float> found = block.moments(Moment::kFirst);
+        for (size_t i = 0; i < found.size(); ++i) {  // a scale is below 4 * power
+          ASSERT_NEAR(found[i], gradients[i], std::abs(gradients[i]) / 8 + power * 0x1p-16);
+        }
+      }
     }
   }
 }
