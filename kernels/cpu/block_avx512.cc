@@ -1,8 +1,6 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "kernels/cpu/block_kernel.h"
 #include "kernels/cpu/subnormals.h"
 
@@ -26,16 +24,6 @@ struct Avx512 {
   static Vector add(Vector a, Vector b) { return _mm512_add_ps(a, b); }
   static Vector broadcast(const float* at) { return _mm512_set1_ps(*at); }
   static Vector multiply_add(Vector a, Vector b, Vector c) { return _mm512_fmadd_ps(a, b, c); }
-  static void widen(const std::byte* pairs, Vector& low, Vector& high) {
-    const auto both = *reinterpret_cast<const Words*>(pairs);
-    low = reinterpret_cast<Vector>(both << 16);
-    high = reinterpret_cast<Vector>(both & 0xffff0000u);
-  }
-  static Vector widen_row(const std::byte* row) {
-    Halves halves;
-    std::memcpy(&halves, row, sizeof halves);
-    return reinterpret_cast<Vector>(__builtin_convertvector(halves, Words) << 16);
-  }
 };
 
 [[gnu::noinline]] void multiply(const BlockProduct& p) { multiply_lanes<Avx512>(p); }

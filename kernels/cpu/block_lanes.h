@@ -1,10 +1,31 @@
 // The vector kernels of block_kernel.h, one source for every width. `Lanes` has the vectors of one
-// instruction set; the file that includes this sets the compiler's target to it.
+// instruction set, kWidth floats each: Vector, and of the same bytes Words (uint32_t) and of half
+// of them Halves (uint16_t). The file that includes this sets the compiler's target to it.
 #pragma once
+
+#include <cstring>
 
 #include "kernels/cpu/block_kernel.h"
 
 namespace pagoda {
+
+// Pairs of bf16, the first of each into `low`.
+template <typename Lanes>
+inline void widen_pairs(const std::byte* pairs, typename Lanes::Vector& low,
+                        typename Lanes::Vector& high) {
+  const auto both = *reinterpret_cast<const typename Lanes::Words*>(pairs);
+  low = reinterpret_cast<typename Lanes::Vector>(both << 16);
+  high = reinterpret_cast<typename Lanes::Vector>(both & 0xffff0000u);
+}
+
+// bf16, one behind the other.
+template <typename Lanes>
+inline typename Lanes::Vector widen_row(const std::byte* row) {
+  typename Lanes::Halves halves;
+  std::memcpy(&halves, row, sizeof halves);
+  using Words = typename Lanes::Words;
+  return reinterpret_cast<typename Lanes::Vector>(__builtin_convertvector(halves, Words) << 16);
+}
 
 // What a group of Lanes::kRows rows adds to its sums at one step. left: (kRows, 32) widened, row
 // stride kBlock; right: the step's tiles from the group's first column on; sums: (kRows, kColumns)
@@ -22,7 +43,7 @@ inline void add_step(const float* left, const std::byte* right, float* sums) {
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = v * Lanes::kWidth;
       const std::byte* at = right + column / kTileSide * kTileBytes + column % kTileSide * 4;
-      Lanes::widen(at + pair * 64, low[v], high[v]);
+      widen_pairs<Lanes>(at + pair * 64, low[v], high[v]);
     }
     for (int r = 0; r < kRows; ++r) {
       const float* factors = left + r * kBlock + 2 * pair;
@@ -49,7 +70,7 @@ inline void widen_left(const BlockProduct& p, int64_t step, float* wide) {
     const std::byte* row = p.left + r % kTileSide * p.row_stride +
                            r / kTileSide * p.tile_stride + step * p.step_stride;
     for (int64_t i = 0; i < kBlock; i += Lanes::kWidth) {
-      Lanes::store(wide + r * kBlock + i, Lanes::widen_row(row + 2 * i));
+      Lanes::store(wide + r * kBlock + i, widen_row<Lanes>(row + 2 * i));
     }
   }
 }

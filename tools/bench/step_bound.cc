@@ -443,8 +443,11 @@ int main(int argc, char** argv) {
       only = std::atoi(argv[++i]);
     } else if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
-    } else {
+    } else if (argv[i][0] != '-') {
       parent = argv[i];
+    } else {
+      std::fprintf(stderr, "step_bound: usage: [--rounds N] [--only N] [--quick] [DIR]\n");
+      return 2;
     }
   }
   return pagoda::measure(parent, rounds, quick, only);
