@@ -43,7 +43,8 @@ struct AdamRecord {
 
 // One update, in place. The gradient, of the weights' dtype, is grad * grad_scale (clipping);
 // grad == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. False if a
-// new master is not finite, or not when rounded to bf16; a weight of NaN may then be any number.
+// new master is not finite, or not when rounded to bf16, which any NaN among the old values or the
+// gradient leads to; the record is then of no use, and its bits may differ between kernels.
 // REQUIRES: t >= 1; fewer than 2^32 elements; `kernel` is of adam_kernels().
 [[nodiscard]] bool adam_update(const AdamStep& step, const AdamRecord& record, const void* grad,
                                float grad_scale, ThreadPool& pool,

@@ -242,12 +242,12 @@ class ByteMoments {
     return V::splat_word(__builtin_bit_cast(uint32_t, value) >> 16);
   }
 
-  // Of values that are not negative, whose bits are in their order.
+  // Of values that are not negative, whose bits are in their order; NaN may go unseen.
   PAGODA_LANES typename V::Ints largest(const typename V::Pair& pair) {
     return V::larger(V::ints(V::bits(pair.even)), V::ints(V::bits(pair.odd)));
   }
   // Of a block whose largest magnitude has these bits. That of an infinity is one: what is too
-  // large to be kept comes back as that or NaN.
+  // large to be kept comes back as that or NaN. Of a block with NaN any, as the update fails.
   PAGODA_LANES float scale_of(uint32_t largest) {
     constexpr uint32_t kRoom = (1u << kDroppedBits) + (1u << 10), kExponent = 0x7f800000u;
     const float scale = __builtin_bit_cast(float, (largest + kRoom) & kExponent);

@@ -314,6 +314,25 @@ TEST(Adam, SaysWhenAWeightIsNotFinite) {
   }
 }
 
+// On every ISA and in every format: what the moments keep of it need then not agree.
+TEST(Adam, FailsOnAGradientThatIsNotFinite) {
+  ThreadPool pool(2);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const AdamKernel& kernel : adam_kernels()) {
+    for (const auto& [dt, format] : kKinds) {
+      for (const float value : {infinity, -infinity, float{NAN}, -float{NAN}}) {
+        for (const int64_t at : {int64_t{0}, int64_t{255}, int64_t{70000}, kN - 1}) {
+          State state(dt, format);
+          TestTensor g = gradient(dt, 1);
+          g.set(at, value);
+          EXPECT_FALSE(adam_update(step_number(1), state.record(), g.data(), 1.0f, pool, kernel))
+              << kernel.isa << ", " << state_format_name(format) << ": " << value << " at " << at;
+        }
+      }
+    }
+  }
+}
+
 TEST(Clip, AsClipGradNorm) {
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0f);
   EXPECT_EQ(clip_factor(0.0, 1.0), 1.0f);

@@ -22,18 +22,23 @@ PAGODA_LANES void flip_lines(uint64_t* array, int64_t group, uint64_t flip) {
   for (int64_t i = 0; i < kBytes * kWords; ++i) words[i] ^= flip;
 }
 
-// With moments of kBytes each, groups [begin, end).
+// With moments of kBytes each, blocks [begin, end): gradients and moments, then weights.
 template <int kBytes>
 PAGODA_LANES uint64_t stream(const Arrays& arrays, int64_t begin, int64_t end, uint64_t flip) {
+  constexpr int64_t kGroups = kMomentBlock / kGroup;
   uint64_t seen[kWords] = {};
-  for (int64_t group = begin; group < end; ++group) {
-    const uint64_t* gradient = arrays.gradient + group * 2 * kWords;
-    fetch_ahead<2>(gradient);
-    for (int64_t i = 0; i < kWords; ++i) seen[i] ^= gradient[i] ^ gradient[i + kWords];
-    flip_lines<2>(arrays.weights, group, flip);
-    flip_lines<2>(arrays.remainders, group, flip);
-    flip_lines<kBytes>(arrays.m, group, flip);
-    flip_lines<kBytes>(arrays.v, group, flip);
+  for (int64_t block = begin * kGroups; block < end * kGroups; block += kGroups) {
+    for (int64_t group = block; group < block + kGroups; ++group) {
+      const uint64_t* gradient = arrays.gradient + group * 2 * kWords;
+      fetch_ahead<2>(gradient);
+      for (int64_t i = 0; i < kWords; ++i) seen[i] ^= gradient[i] ^ gradient[i + kWords];
+      flip_lines<kBytes>(arrays.m, group, flip);
+      flip_lines<kBytes>(arrays.v, group, flip);
+    }
+    for (int64_t group = block; group < block + kGroups; ++group) {
+      flip_lines<2>(arrays.weights, group, flip);
+      flip_lines<2>(arrays.remainders, group, flip);
+    }
   }
   uint64_t all = 0;
   for (const uint64_t word : seen) all ^= word;
@@ -71,15 +76,14 @@ uint64_t stream_record(const AdamRecord& record, const void* gradient, uint64_t 
                          words(record.state + layout.m_at), words(record.state + layout.v_at)};
   const int64_t blocks = layout.num_elements / kMomentBlock;
   const int64_t begin = blocks * share / shares, end = blocks * (share + 1) / shares;
-  constexpr int64_t kGroups = kMomentBlock / kGroup;
   switch (layout.format) {
     case StateFormat::kFp32:
-      return stream_fp32(arrays, begin * kGroups, end * kGroups, flip);
+      return stream_fp32(arrays, begin, end, flip);
     case StateFormat::kBf16:
-      return stream_bf16(arrays, begin * kGroups, end * kGroups, flip);
+      return stream_bf16(arrays, begin, end, flip);
     case StateFormat::k8Bit:
       // The scales, a line for eight blocks, are left out.
-      return stream_8bit(arrays, begin * kGroups, end * kGroups, flip);
+      return stream_8bit(arrays, begin, end, flip);
   }
   return 0;
 }
