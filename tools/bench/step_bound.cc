@@ -16,6 +16,8 @@
 // With room for everything: what deciding, waiting for and leasing pages takes when none moves, all
 // of it on the thread that issues, which devices wait for only where it is late: the step's plan is
 // made and its pages are leased on a device that does nothing.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -35,8 +37,10 @@
 namespace pagoda {
 namespace {
 
-constexpr int kWarmUpSteps = 2;
-constexpr int kMostFirstSteps = 20;  // until every expert has been chosen
+// An expert is brought up when it is chosen for the first time. A run with room for everything has
+// settled when so many steps in a row moved nothing, or after so many at most.
+constexpr int kStillSteps = 3;
+constexpr int kMostFirstSteps = 40;
 constexpr int64_t kMicrobatchTokens = 512;
 // 302 million parameters in 256 experts.
 constexpr RandomModel kModel{.layers = 16, .hidden_size = 768, .heads = 12, .kv_heads = 4,
@@ -45,6 +49,19 @@ constexpr RandomModel kModel{.layers = 16, .hidden_size = 768, .heads = 12, .kv_
 
 double seconds_between(int64_t begin_us, int64_t end_us) {
   return 1e-6 * static_cast<double>(end_us - begin_us);
+}
+
+// The time for which cores had work and the host of this virtual machine did not run them, over all
+// cores since the start; 0 where the system does not count it.
+double stolen_s() {
+  unsigned long long ticks[8] = {};
+  std::FILE* stat = std::fopen("/proc/stat", "r");
+  if (stat == nullptr) return 0;
+  const int found = std::fscanf(stat, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &ticks[0],
+                                &ticks[1], &ticks[2], &ticks[3], &ticks[4], &ticks[5], &ticks[6],
+                                &ticks[7]);
+  std::fclose(stat);
+  return found == 8 ? static_cast<double>(ticks[7]) / static_cast<double>(sysconf(_SC_CLK_TCK)) : 0;
 }
 
 // ---- a device that does nothing ----
@@ -220,9 +237,25 @@ struct PhaseBound {
 struct Row {
   std::vector<double> step_s, resident_s, bound_s, optimizer_s, optimizer_bound_s;
   std::vector<PhaseBound> forward, backward;
-  std::vector<PhaseTime> paged_forward, paged_backward;
+  std::vector<PhaseTime> resident_forward, resident_backward, paged_forward, paged_backward;
+  std::vector<double> stolen_s;  // of paged steps: cores the host of this virtual machine took away
   int64_t read_bytes = 0, written_bytes = 0, copied_bytes = 0;  // of a step
 };
+
+int64_t moved_bytes(RandomTokenRun& run) {
+  const Pager::Counters& c = run.session().pager().counters();
+  return c.upload_bytes + c.download_bytes + c.fetch_bytes + c.write_back_bytes;
+}
+
+// Calls step() until `resident` has settled.
+template <typename Step>
+void settle(RandomTokenRun& resident, Step&& step) {
+  for (int i = 0, still = 0; i < kMostFirstSteps && still < kStillSteps; ++i) {
+    const int64_t before = moved_bytes(resident);
+    step();
+    still = moved_bytes(resident) == before ? still + 1 : 0;
+  }
+}
 
 double median(const std::vector<double>& values) {
   return values.empty() ? 0 : quantile(values, 0.5);
@@ -299,12 +332,17 @@ Row StepBound::run(const Configuration& c) {
     Pager& pager = paged.session().pager();
     pager.drain();
     const int64_t begin = monotonic_us();
+    const double stolen_before = stolen_s();
     const StepResult there = paged.step(batch);
     pager.drain();
     const double step_s = seconds_between(begin, monotonic_us());
+    const double stolen = stolen_s() - stolen_before;
     CHECK(here.loss == there.loss, "paging changed the result");
     const auto [forward, backward] = idle.step(here.routing);
     if (!measured) return;
+    row.resident_forward.push_back(here.forward);
+    row.resident_backward.push_back(here.backward);
+    row.stolen_s.push_back(stolen);
     row.paged_forward.push_back(there.forward);
     row.paged_backward.push_back(there.backward);
     row.forward.push_back(bound(here.forward.cpu_s, forward));
@@ -328,7 +366,7 @@ Row StepBound::run(const Configuration& c) {
     row.optimizer_s.push_back(seconds_between(begin, monotonic_us()));
     row.optimizer_bound_s.push_back(bound(cpu_s, idle.settle()).seconds());
   };
-  for (int i = 0; i < kWarmUpSteps; ++i) round(false);
+  settle(resident, [&] { round(false); });
   for (int i = 0; i < rounds_; ++i) round(true);
   for (int i = 0; i < (c.eager ? 0 : rounds_); ++i) optimizer_round();
   return row;
@@ -339,22 +377,17 @@ void StepBound::run_resident(const Configuration& c) {
   IdleReplay idle(resident.session(), replay_storage_.get(), directory_ + "/replay");
   std::mt19937 random(3);
   std::vector<double> step_s, pager_s;
-  const auto moved_bytes = [&] {
-    const Pager::Counters& c = resident.session().pager().counters();
-    return c.upload_bytes + c.download_bytes + c.fetch_bytes + c.write_back_bytes;
-  };
-  int64_t moved = 0;
-  // Experts are brought up when they are chosen for the first time.
-  for (int i = 0; i < kMostFirstSteps + rounds_ && std::ssize(step_s) < rounds_; ++i) {
-    const StepBatch batch = random_batch(resident.session(), random);
-    const int64_t before = moved_bytes();
-    const StepResult result = resident.step(batch);
+  const auto step = [&](bool measured) {
+    const StepResult result = resident.step(random_batch(resident.session(), random));
     const auto [forward, backward] = idle.step(result.routing);
-    if (i < kMostFirstSteps && step_s.empty() && moved_bytes() > before) continue;
+    if (!measured) return;
     step_s.push_back(result.forward.wall_s + result.backward.wall_s);
     pager_s.push_back(forward.seconds + backward.seconds);
-    moved += moved_bytes() - before;
-  }
+  };
+  settle(resident, [&] { step(false); });
+  const int64_t before = moved_bytes(resident);
+  for (int i = 0; i < rounds_; ++i) step(true);
+  const int64_t moved = moved_bytes(resident) - before;
   std::printf("%6lld  %-10s with room for everything: %.3f s a step, %lld bytes moved; plan and "
               "pager by themselves %.4f s, %.2f %%\n",
               static_cast<long long>(c.microbatches * kMicrobatchTokens),
@@ -385,16 +418,19 @@ void print(const Configuration& c, const Row& row) {
                 median(row.optimizer_s) / median(row.optimizer_bound_s));
   }
   std::printf("\n");
-  const auto time = [](const std::vector<PhaseTime>& phases, double PhaseTime::*field) {
-    std::vector<double> values;
-    for (const PhaseTime& p : phases) values.push_back(p.*field);
-    return median(values);
+  const auto times = [](const std::vector<PhaseTime>& phases) {
+    std::vector<double> wall_s, cpu_s;
+    for (const PhaseTime& p : phases) {
+      wall_s.push_back(p.wall_s);
+      cpu_s.push_back(p.cpu_s);
+    }
+    return strf("%.3f s, %.3f on processors", median(wall_s), median(cpu_s));
   };
-  std::printf("        paged: forward %.3f s, %.3f on processors; backward %.3f s, %.3f\n",
-              time(row.paged_forward, &PhaseTime::wall_s),
-              time(row.paged_forward, &PhaseTime::cpu_s),
-              time(row.paged_backward, &PhaseTime::wall_s),
-              time(row.paged_backward, &PhaseTime::cpu_s));
+  std::printf("        no page: forward %s; backward %s\n", times(row.resident_forward).c_str(),
+              times(row.resident_backward).c_str());
+  std::printf("        paged:   forward %s; backward %s; stolen %.3f s\n",
+              times(row.paged_forward).c_str(), times(row.paged_backward).c_str(),
+              median(row.stolen_s));
   std::fflush(stdout);
 }
 
