@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "plan/bipartite_matching.h"
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 #include "plan/traffic.h"
 
 namespace pagoda {

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {

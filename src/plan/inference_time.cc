@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 #include "plan/traffic.h"
 
 namespace pagoda {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {

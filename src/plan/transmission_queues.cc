@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/random.h"
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 #include "plan/traffic.h"
 
 namespace pagoda {

@@ -6,7 +6,7 @@
 
 #include "plan/bipartite_matching.h"
 #include "plan/expert_assignment.h"
-#include "plan/quantity_check.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {
