@@ -33,6 +33,17 @@ struct Devices {
 };
 constexpr Devices kRatios[] = {{1, 1}, {1, 2}, {2, 1}, {2, 2}, {2, 6}, {6, 2}, {4, 4}};
 
+ZebraGroup draw_group(std::mt19937& random) {
+  const Devices devices = kRatios[random() % std::size(kRatios)];
+  const auto layers = static_cast<int32_t>(draw(random, 1, 12));
+  const auto experts_of_device = static_cast<int32_t>(draw(random, 1, 4)) * 3;
+  return group_of(layers, devices.attention, devices.expert, experts_of_device);
+}
+
+AsymTimes draw_times(std::mt19937& random) {
+  return {draw(random, 1, 1000), draw(random, 1, 1000), draw(random, 1, 1000)};
+}
+
 TEST(AsymEaTest, FigureSix) {
   const auto offloaded = gather_and_squeeze(group_of(3, 1, 1, 6), {3, 4, 4}, {});
   ASSERT_TRUE(offloaded.ok()) << offloaded.status().message();
@@ -46,12 +57,9 @@ TEST(AsymEaTest, SqueezesWhatItGathers) {
   std::mt19937 random(kSeed);
   int moved = 0;
   for (int k = 0; k < 2000; ++k) {
-    const Devices devices = kRatios[random() % std::size(kRatios)];
-    const int64_t m = devices.attention, n = devices.expert;
-    const auto layers = static_cast<int32_t>(draw(random, 1, 12));
-    const ZebraGroup group = group_of(layers, devices.attention, devices.expert,
-                                      static_cast<int32_t>(draw(random, 1, 4)) * 3);
-    const AsymTimes times = {draw(random, 1, 1000), draw(random, 1, 1000), draw(random, 1, 1000)};
+    const ZebraGroup group = draw_group(random);
+    const int64_t m = group.attention_devices, n = group.expert_devices, layers = group.layers;
+    const AsymTimes times = draw_times(random);
     const auto result = gather_and_squeeze(group, times, {});
     ASSERT_TRUE(result.ok()) << result.status().message();
     // Bubble and squeeze, both times n of the paper.
@@ -78,12 +86,9 @@ TEST(AsymEaTest, KeepsBothBounds) {
   std::mt19937 random(kSeed);
   int kept = 0, refused = 0, raised = 0, lowered = 0;
   for (int k = 0; k < 10000; ++k) {
-    const Devices devices = kRatios[random() % std::size(kRatios)];
-    const int64_t m = devices.attention, n = devices.expert;
-    const auto layers = static_cast<int32_t>(draw(random, 1, 12));
-    const ZebraGroup group = group_of(layers, devices.attention, devices.expert,
-                                      static_cast<int32_t>(draw(random, 1, 4)) * 3);
-    const AsymTimes times = {draw(random, 1, 1000), draw(random, 1, 1000), draw(random, 1, 1000)};
+    const ZebraGroup group = draw_group(random);
+    const int64_t m = group.attention_devices, n = group.expert_devices, layers = group.layers;
+    const AsymTimes times = draw_times(random);
     const int64_t all = int64_t{group.experts} * layers;
     const AsymBounds bounds = {draw(random, 0, all), draw(random, 0, all)};
     const auto result = gather_and_squeeze(group, times, bounds);
