@@ -130,7 +130,7 @@ bool granted() {
 }  // namespace
 
 const BlockKernel* amx_block_kernel() {
-  static const BlockKernel kernel{"amx", enter, multiply, leave, write, saturate};
+  static const BlockKernel kernel{"amx", BlockSum::kTwoChains, enter, multiply, leave, write, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

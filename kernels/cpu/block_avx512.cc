@@ -50,7 +50,7 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx512_block_kernel() {
-  static const BlockKernel kernel{"avx512", enter, multiply_without_subnormals, leave,
+  static const BlockKernel kernel{"avx512", BlockSum::kTwoChains, enter, multiply_without_subnormals, leave,
                                   write, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   return can ? &kernel : nullptr;

@@ -1,12 +1,9 @@
 // One block of a product of bf16 matrices, 32 rows by 32 columns of fp32 sums, single-threaded: on
-// AMX tiles (Intel SDM, TDPBF16PS) or on vectors.
+// AMX tiles (Intel SDM, TDPBF16PS), with dot products of pairs (VDPBF16PS) or on other vectors.
 //
-// All kernels give the same bits. Depth is taken in steps of 32. A step makes two chains of fused
-// multiply-adds from zero, one over its even and one over its odd positions, adds the second to the
-// first and the result to the block's sum; everything is rounded to nearest-even, subnormals are
-// zero before and after each operation. That is what TDPBF16PS does to a tile, and what the vector
-// kernels do to sixteen or eight columns at a time. (AVX512_BF16's VDPBF16PS is left out: it is no
-// faster than two widened FMAs and joins the two chains at every pair.)
+// A processor's best kernel decides in which of two orders its sums are made (BlockSum), each of
+// which has one result, to the last bit: everything is rounded to nearest-even, subnormals are zero
+// before and after each operation, and products of two bf16 are exact in fp32.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +48,21 @@ struct BlockProduct {
   Ahead ahead = {};
 };
 
+enum class BlockSum {
+  // Depth is taken in steps of 32. A step makes two chains of fused multiply-adds from zero, one
+  // over its even and one over its odd positions, adds the second to the first and the result to
+  // the block's sum. That is what TDPBF16PS does to a tile, and what the vector kernels do to
+  // sixteen or eight columns at a time.
+  kTwoChains,
+  // One chain of fused multiply-adds over the whole depth, of each pair of positions the odd one
+  // first: that is what VDPBF16PS does, at twice the rate of widened multiply-adds on AMD's
+  // processors from Zen 4 on. (Where there is AMX, it is no faster than they are.)
+  kOneChain,
+};
+
 struct BlockKernel {
   const char* name;
+  BlockSum sum;
   // What a thread sets up before its first block, and restores behind its last: other threads then
   // see what it wrote.
   void (*enter)();
@@ -83,12 +93,13 @@ class BlockSession {
   const BlockKernel& kernel_;
 };
 
-// Those that this processor and system can run, the best first: AMX, AVX-512, AVX2. The first call
-// asks the system for the tiles.
+// Those that this processor and system can run, the best first: AMX, AVX512_BF16, AVX-512, AVX2.
+// The first call asks the system for the tiles.
 const std::vector<const BlockKernel*>& block_kernels();
 
 // One of each source file; nullptr where it cannot run.
 const BlockKernel* amx_block_kernel();
+const BlockKernel* dot_block_kernel();
 const BlockKernel* avx512_block_kernel();
 const BlockKernel* avx2_block_kernel();
 

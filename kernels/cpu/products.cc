@@ -347,8 +347,9 @@ std::string products_kernel() {
 
 std::string products_build() {
   if (block_kernels().empty()) return "no products by blocks";
-  return strf("bf16 by blocks of %lld in two chains, from %lld columns and to depth %lld",
-              static_cast<long long>(kBlock), static_cast<long long>(kFewestColumns),
+  const bool two = block_kernels().front()->sum == BlockSum::kTwoChains;
+  return strf("bf16 by blocks of %lld in %s, from %lld columns and to depth %lld",
+              static_cast<long long>(kBlock), two ? "two chains" : "one chain", static_cast<long long>(kFewestColumns),
               static_cast<long long>(kMostDepth));
 }
 

@@ -12,8 +12,8 @@
 // of the L2 cache. A loop over panels of weights is the only work in parallel (and packing, where
 // it is large), each thread taking a stretch of neighbours.
 //
-// An element of a result is the sum of one row and one column in the order that block_kernel.h
-// says, whatever the other rows are, which kernel ran and how many threads.
+// An element of a result is the sum of one row and one column in the kernel's order (BlockSum),
+// whatever the other rows are and how many threads ran.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,8 @@ const BlockKernel* gradient_kernel(DType dt);
 // "amx": the kernel that products by blocks are computed with, or "none". It decides of their speed
 // alone.
 std::string products_kernel();
-// "bf16 by blocks of 32 ...": what this decides of the bits of results, which is not the kernel.
+// "bf16 by blocks of 32 ...": what this decides of the bits of results, which is the order of sums
+// and not the kernel.
 std::string products_build();
 
 // Of both products below, whatever the kernel and the shape, for inputs of at most `most_in`
