@@ -130,7 +130,8 @@ bool granted() {
 }  // namespace
 
 const BlockKernel* amx_block_kernel() {
-  static const BlockKernel kernel{"amx", BlockSum::kTwoChains, enter, multiply, leave, write, saturate};
+  static const BlockKernel kernel{"amx", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
+                                  multiply, leave, write, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

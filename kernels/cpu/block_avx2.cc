@@ -50,8 +50,8 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx2_block_kernel() {
-  static const BlockKernel kernel{"avx2", BlockSum::kTwoChains, enter, multiply_without_subnormals, leave,
-                                  write, saturate};
+  static const BlockKernel kernel{"avx2", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
+                                  multiply_without_subnormals, leave, write, saturate};
   const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return can ? &kernel : nullptr;
 }

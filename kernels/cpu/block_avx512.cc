@@ -50,8 +50,8 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx512_block_kernel() {
-  static const BlockKernel kernel{"avx512", BlockSum::kTwoChains, enter, multiply_without_subnormals, leave,
-                                  write, saturate};
+  static const BlockKernel kernel{"avx512", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
+                                  multiply_without_subnormals, leave, write, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   return can ? &kernel : nullptr;
 }

@@ -64,16 +64,33 @@ PAGODA_DOT_INLINE void add_rows(const BlockProduct& p, int64_t row, const Ahead&
   }
 }
 
-template <int kRows, int kVectors>
+constexpr int64_t kRowsAtOnce = 8;
+
+// What the rows from `row` on ask for: of rows that lie in memory those behind them, of a caller's
+// wish their share.
+Ahead ahead_of(const BlockProduct& p, int64_t row) {
+  if (p.ahead.rows > 0) {
+    const int64_t first = p.ahead.rows * row / kBlock;
+    const int64_t last = p.ahead.rows * (row + kRowsAtOnce) / kBlock;
+    return {p.ahead.at + first * p.ahead.stride, last - first, p.ahead.stride,
+            p.ahead.step_stride};
+  }
+  if (p.row_stride == 64) return {};  // packed
+  const int64_t next = row + kRowsAtOnce;
+  return {p.left + next / kTileSide * p.tile_stride + next % kTileSide * p.row_stride, kRowsAtOnce,
+          p.row_stride, p.step_stride};
+}
+
+template <int kVectors>
 PAGODA_DOT void add_block(const BlockProduct& p) {
-  for (int64_t row = 0; row < p.rows; row += kRows) {
-    add_rows<kRows, kVectors>(p, row, row == 0 ? p.ahead : Ahead{});
+  for (int64_t row = 0; row < p.rows; row += kRowsAtOnce) {
+    add_rows<kRowsAtOnce, kVectors>(p, row, ahead_of(p, row));
   }
 }
 
-// Sixteen sums are under way at once, or more: what two ports times the latency need.
+// Lines of more than eight rows that lie 4 KiB apart would drive each other out of the L1 cache.
 void multiply(const BlockProduct& p) {
-  p.cols > kTileSide ? add_block<8, 2>(p) : add_block<16, 1>(p);
+  p.cols > kTileSide ? add_block<2>(p) : add_block<1>(p);
 }
 
 PAGODA_DOT void write(const float* sums, float* target, int64_t stride) {
@@ -108,8 +125,8 @@ PAGODA_DOT int64_t saturate(int64_t rounds) {
 }  // namespace
 
 const BlockKernel* dot_block_kernel() {
-  static const BlockKernel kernel{"avx512_bf16", BlockSum::kOneChain, enter, multiply, leave, write,
-                                  saturate};
+  static const BlockKernel kernel{"avx512_bf16", BlockSum::kOneChain, {8, 16, 64, true}, enter,
+                                  multiply, leave, write, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512bf16");
   return can ? &kernel : nullptr;

@@ -60,9 +60,19 @@ enum class BlockSum {
   kOneChain,
 };
 
+// How products use a kernel best on the processors that have it, as measured there. Decides of no
+// bit.
+struct BlockUse {
+  int64_t in_place_pairs;  // of tiles of rows up to which a left operand is better not packed
+  int64_t stripe_blocks;   // of columns packed at once, at most
+  int64_t stripe_sums;     // blocks of sums kept in the L2 cache
+  bool ask_for_columns;    // of the next slab, when those of this one are multiplied
+};
+
 struct BlockKernel {
   const char* name;
   BlockSum sum;
+  BlockUse use;
   // What a thread sets up before its first block, and restores behind its last: other threads then
   // see what it wrote.
   void (*enter)();
@@ -87,6 +97,7 @@ class BlockSession {
   void write(const float* sums, float* target, int64_t stride) const {
     kernel_.write(sums, target, stride);
   }
+  const BlockUse& use() const { return kernel_.use; }
   int64_t saturate(int64_t rounds) const { return kernel_.saturate(rounds); }
 
  private:

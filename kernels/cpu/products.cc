@@ -12,10 +12,8 @@ namespace {
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
-constexpr int64_t kStripeBlocks = 64;   // of columns packed at once, at most
-constexpr int64_t kStripeSums = 128;    // blocks of sums kept in the L2 cache
-constexpr int64_t kInPlacePairs = 2;    // of rows for which packing w costs more than it saves
-constexpr int64_t kSerialElements = 1 << 17;  // packed by one thread: waking others takes longer
+constexpr int64_t kWholeDepthPairs = 2;  // of rows up to which a panel of w is read once, not by slab
+constexpr int64_t kSerialElements = 1 << 14;  // packed by one thread: waking others takes longer
 
 int64_t blocks_of(int64_t n) { return div_ceil(n, kBlock); }
 
@@ -84,8 +82,8 @@ struct Chunk {
 
 // ---- forward: blocks of w by blocks of rows ----
 
-bool in_place(const Chunk& c, int64_t col) {
-  return c.pairs <= kInPlacePairs && col + kBlock <= c.p.n && c.p.k % kBlock == 0;
+bool in_place(const BlockUse& use, const Chunk& c, int64_t col) {
+  return c.pairs <= use.in_place_pairs && col + kBlock <= c.p.n && c.p.k % kBlock == 0;
 }
 
 // Rows [col, col + kBlock) of w at `steps` steps from s on, as they lie or packed.
@@ -124,9 +122,9 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
   float* sums = scratch_floats(Scratch::kTile, c.pairs * kBlockFloats);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t col = panel * kBlock;
-    const bool as_they_lie = in_place(c, col);
+    const bool as_they_lie = in_place(session.use(), c, col);
     const float* bias = c.bias(col);
-    const int64_t slab = as_they_lie ? c.steps : kSlabSteps;
+    const int64_t slab = as_they_lie && c.pairs <= kWholeDepthPairs ? c.steps : kSlabSteps;
     for (int64_t s = 0; s < c.steps; s += slab) {
       BlockProduct product = weight_rows(c, col, s, std::min(slab, c.steps - s), as_they_lie);
       for (int64_t pair = 0; pair < c.pairs; ++pair) {
@@ -176,6 +174,18 @@ void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
   }
 }
 
+// What the product of a pair asks for: its share of the block's columns in the slab after the one
+// from s on.
+Ahead columns_ahead(const Stripe& stripe, int64_t s, int64_t steps, int64_t block, int64_t pair) {
+  const Product& p = stripe.c.p;
+  if ((s + 2 * steps) * kBlock > p.k) return {};
+  const int64_t first = kBlock * pair / stripe.c.pairs, last = kBlock * (pair + 1) / stripe.c.pairs;
+  const int64_t row_bytes = p.ldb * int64_t{sizeof(bf16)};
+  const bf16* next = stripe.c.weights() + ((s + steps) * kBlock + first) * p.ldb;
+  return {reinterpret_cast<const std::byte*>(next + stripe.column(block)), last - first, row_bytes,
+          kBlock * row_bytes};
+}
+
 void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int64_t steps) {
   const Chunk& c = stripe.c;
   pack_slab(stripe, s, steps);
@@ -189,6 +199,7 @@ void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int6
       set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
       product.rows = c.pair_rows(pair);
       product.sums = stripe.sums_of(pair, b);
+      if (session.use().ask_for_columns) product.ahead = columns_ahead(stripe, s, steps, b, pair);
       session.multiply(product);
     }
   }
@@ -196,7 +207,7 @@ void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int6
 
 // Blocks [begin, end) of columns of w.
 void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
-  const int64_t width = std::clamp<int64_t>(kStripeSums / c.pairs, 1, kStripeBlocks);
+  const int64_t width = std::clamp<int64_t>(session.use().stripe_sums / c.pairs, 1, session.use().stripe_blocks);
   float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
   std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabSteps * kStepBytes);
   for (int64_t first = begin; first < end; first += width) {
@@ -357,10 +368,11 @@ ScratchNeed products_scratch(int64_t most_in) {
   constexpr int64_t kChunk = std::max(kSharedBytes, kMostDepth * kBlock * int64_t{sizeof(bf16)});
   constexpr int64_t kGradientSteps = kRowBlock / kBlock;  // of a call
   constexpr int64_t kGradientLeft = kGradientRows / kBlock * kGradientSteps * kStepBytes;
-  constexpr int64_t kSums = std::max(kStripeSums, kMaxRows / kBlock) * kBlockFloats * 4;
-  constexpr int64_t kSlabs = kStripeBlocks * kSlabSteps * kStepBytes;
+  const BlockUse use = block_kernels().empty() ? BlockUse{} : block_kernels().front()->use;
+  const int64_t sums = std::max(use.stripe_sums, kMaxRows / kBlock) * kBlockFloats * 4;
+  const int64_t slabs = use.stripe_blocks * kSlabSteps * kStepBytes;
   return {std::max(kChunk, kGradientLeft), blocks_of(most_in) * kGradientSteps * kStepBytes, 0,
-          kSums + kSlabs + kIoAlign};
+          sums + slabs + kIoAlign};
 }
 
 }  // namespace pagoda
