@@ -1,6 +1,6 @@
 // Products of bf16 by blocks: every kernel this processor has gives, bit by bit, the sums that
-// kernels/cpu/block_kernel.h defines, whatever the shape, the alignment and the number of threads;
-// and those are close to sums in double.
+// kernels/cpu/block_kernel.h defines for it, whatever the shape, the alignment and the number of
+// threads; and those are close to sums in double.
 #include "kernels/cpu/products.h"
 
 #include <gtest/gtest.h>
@@ -27,13 +27,21 @@ float flush(float v) { return std::abs(v) < FLT_MIN ? std::copysign(0.0f, v) : v
 
 // The sum of left(p) * right(p) for p in [0, depth).
 template <typename Left, typename Right>
-float defined_sum(int64_t depth, Left&& left, Right&& right) {
+float defined_sum(BlockSum order, int64_t depth, Left&& left, Right&& right) {
   float sum = 0;
+  const auto add = [&](int64_t p, float& to) {
+    to = flush(std::fmaf(flush(left(p)), flush(right(p)), to));
+  };
+  if (order == BlockSum::kOneChain) {
+    for (int64_t p = 0; p < depth; p += 2) {
+      if (p + 1 < depth) add(p + 1, sum);
+      add(p, sum);
+    }
+    return sum;
+  }
   for (int64_t step = 0; step < depth; step += kBlock) {
     float chain[2] = {0, 0};
-    for (int64_t p = step; p < std::min(depth, step + kBlock); ++p) {
-      chain[p % 2] = flush(std::fmaf(flush(left(p)), flush(right(p)), chain[p % 2]));
-    }
+    for (int64_t p = step; p < std::min(depth, step + kBlock); ++p) add(p, chain[p % 2]);
     sum = flush(sum + flush(chain[0] + chain[1]));
   }
   return sum;
@@ -90,22 +98,22 @@ void expect_bits(const std::string& what, const TestTensor& got, const TestTenso
 }
 
 // Sums in fp32.   forward (n, out), input gradient (n, in)
-TestTensor defined_forward(const Layer& l) {
+TestTensor defined_forward(const Layer& l, BlockSum order) {
   const Size& s = l.size;
   TestTensor sums(DType::kF32, s.n * s.out);
   for (int64_t i = 0; i < sums.size(); ++i) {
     const int64_t r = i / s.out, o = i % s.out;
-    sums.set(i, defined_sum(s.in, [&](int64_t p) { return value(l.x, r * s.in + p); },
+    sums.set(i, defined_sum(order, s.in, [&](int64_t p) { return value(l.x, r * s.in + p); },
                             [&](int64_t p) { return value(l.w, o * s.in + p); }));
   }
   return sums;
 }
-TestTensor defined_backward(const Layer& l) {
+TestTensor defined_backward(const Layer& l, BlockSum order) {
   const Size& s = l.size;
   TestTensor sums(DType::kF32, s.n * s.in);
   for (int64_t i = 0; i < sums.size(); ++i) {
     const int64_t r = i / s.in, c = i % s.in;
-    sums.set(i, defined_sum(s.out, [&](int64_t p) { return value(l.dy, r * s.out + p); },
+    sums.set(i, defined_sum(order, s.out, [&](int64_t p) { return value(l.dy, r * s.out + p); },
                             [&](int64_t p) { return value(l.w, p * s.in + c); }));
   }
   return sums;
@@ -121,12 +129,12 @@ TestTensor stored(const TestTensor& sums, DType dt, const TestTensor* bias) {
   return out;
 }
 
-TestTensor defined_gradient(const Layer& l) {
+TestTensor defined_gradient(const Layer& l, BlockSum order) {
   const Size& s = l.size;
   TestTensor sums(DType::kF32, s.out * s.in);
   for (int64_t i = 0; i < sums.size(); ++i) {
     const int64_t o = i / s.in, c = i % s.in;
-    sums.set(i, defined_sum(s.n, [&](int64_t p) { return value(l.dy, p * s.out + o); },
+    sums.set(i, defined_sum(order, s.n, [&](int64_t p) { return value(l.dy, p * s.out + o); },
                             [&](int64_t p) { return value(l.x, p * s.in + c); }));
   }
   return sums;
@@ -143,65 +151,64 @@ class ProductsTest : public ::testing::Test {
     if (block_kernels().empty()) GTEST_SKIP() << "this processor has none of the kernels";
     for (const BlockKernel* kernel : block_kernels()) std::printf("kernel: %s\n", kernel->name);
   }
+  template <typename Body>
+  static void for_sizes_and_kernels(Body&& body) {
+    for (const Size& size : kSizes) {
+      for (const BlockKernel* kernel : block_kernels()) body(size, *kernel);
+    }
+  }
   ThreadPool pool_{2};
 };
 
 TEST_F(ProductsTest, ForwardIsWhatIsDefined) {
-  for (const Size& size : kSizes) {
-    const TestTensor sums = defined_forward(Layer(size));
+  for_sizes_and_kernels([&](const Size& size, const BlockKernel& kernel) {
+    const TestTensor sums = defined_forward(Layer(size), kernel.sum);
     for (const int64_t offset : {0, 3}) {
       const Layer l(size, offset);
       for (const DType dt : kDTypes) {
         for (const bool biased : {false, true}) {
-          const TestTensor want = stored(sums, dt, biased ? &l.bias : nullptr);
-          for (const BlockKernel* kernel : block_kernels()) {
-            TestTensor y(dt, size.n * size.out, offset);
-            multiply_blocks(*kernel, l.forward(y, biased), pool_);
-            expect_bits("forward: " + text(*kernel, size), y, want);
-          }
+          TestTensor y(dt, size.n * size.out, offset);
+          multiply_blocks(kernel, l.forward(y, biased), pool_);
+          expect_bits("forward: " + text(kernel, size), y,
+                      stored(sums, dt, biased ? &l.bias : nullptr));
         }
       }
     }
-  }
+  });
 }
 
 TEST_F(ProductsTest, InputGradientIsWhatIsDefined) {
-  for (const Size& size : kSizes) {
-    const TestTensor sums = defined_backward(Layer(size));
+  for_sizes_and_kernels([&](const Size& size, const BlockKernel& kernel) {
+    const TestTensor sums = defined_backward(Layer(size), kernel.sum);
     for (const int64_t offset : {0, 3}) {
       const Layer l(size, offset);
       for (const DType dt : kDTypes) {
-        const TestTensor want = stored(sums, dt, nullptr);
-        for (const BlockKernel* kernel : block_kernels()) {
-          TestTensor dx(dt, size.n * size.in, offset);
-          multiply_blocks(*kernel, l.backward(dx), pool_);
-          expect_bits("input gradient: " + text(*kernel, size), dx, want);
-        }
+        TestTensor dx(dt, size.n * size.in, offset);
+        multiply_blocks(kernel, l.backward(dx), pool_);
+        expect_bits("input gradient: " + text(kernel, size), dx, stored(sums, dt, nullptr));
       }
     }
-  }
+  });
 }
 
 // Added to what is there; or without a look at it: NaN would stay.
 TEST_F(ProductsTest, WeightGradientIsWhatIsDefined) {
-  for (const Size& size : kSizes) {
-    if (size.n > 256) continue;  // more than a row block is more than a call
-    const TestTensor sums = defined_gradient(Layer(size));
+  for_sizes_and_kernels([&](const Size& size, const BlockKernel& kernel) {
+    if (size.n > 256) return;  // more than a row block is more than a call
+    const TestTensor sums = defined_gradient(Layer(size), kernel.sum);
     for (const int64_t offset : {0, 1, 4}) {
       const Layer l(size, offset);
       for (const bool add : {false, true}) {
         TestTensor want(DType::kF32, sums.size());
         add ? want.randomise(7) : want.fill(0);
         for (int64_t i = 0; i < sums.size(); ++i) want.set(i, value(want, i) + value(sums, i));
-        for (const BlockKernel* kernel : block_kernels()) {
-          TestTensor dw(DType::kF32, sums.size(), offset);
-          add ? dw.randomise(7) : dw.fill(NAN);
-          add_gradient_blocks(*kernel, l.gradient(dw, add), pool_);
-          expect_bits("weight gradient: " + text(*kernel, size), dw, want);
-        }
+        TestTensor dw(DType::kF32, sums.size(), offset);
+        add ? dw.randomise(7) : dw.fill(NAN);
+        add_gradient_blocks(kernel, l.gradient(dw, add), pool_);
+        expect_bits("weight gradient: " + text(kernel, size), dw, want);
       }
     }
-  }
+  });
 }
 
 // A chain of FMAs rounds once a term: the error grows like sqrt(depth) eps times the sum of
@@ -225,8 +232,10 @@ TEST_F(ProductsTest, SumsAreCloseToDouble) {
   }
 }
 
-// All kernels give the same bits: a run goes on with another as if it were this one.
+// A run goes on with another kernel of the same order as if it were this one.
 TEST_F(ProductsTest, TheBuildNamesWhatDecidesOfBitsAlone) {
+  const bool one = block_kernels().front()->sum == BlockSum::kOneChain;
+  EXPECT_EQ(products_build().find("one chain") != std::string::npos, one) << products_build();
   for (const BlockKernel* kernel : block_kernels()) {
     EXPECT_EQ(products_build().find(kernel->name), std::string::npos) << products_build();
   }

@@ -5,6 +5,8 @@
 
 #include <cstring>
 
+#include "base/bytes.h"
+
 #define PAGODA_DOT __attribute__((target("avx512f,avx512bw,avx512bf16")))
 #define PAGODA_DOT_INLINE PAGODA_DOT __attribute__((always_inline)) inline
 
@@ -70,8 +72,9 @@ constexpr int64_t kRowsAtOnce = 8;
 // wish their share.
 Ahead ahead_of(const BlockProduct& p, int64_t row) {
   if (p.ahead.rows > 0) {
-    const int64_t first = p.ahead.rows * row / kBlock;
-    const int64_t last = p.ahead.rows * (row + kRowsAtOnce) / kBlock;
+    const int64_t rows = align_up(p.rows, kRowsAtOnce);
+    const int64_t first = p.ahead.rows * row / rows;
+    const int64_t last = p.ahead.rows * (row + kRowsAtOnce) / rows;
     return {p.ahead.at + first * p.ahead.stride, last - first, p.ahead.stride,
             p.ahead.step_stride};
   }

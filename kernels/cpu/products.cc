@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
-constexpr int64_t kWholeDepthPairs = 2;  // of rows up to which a panel of w is read once, not by slab
+constexpr int64_t kWholeDepthPairs =
+    2;  // of rows up to which a panel of w is read once, not by slab
 constexpr int64_t kSerialElements = 1 << 14;  // packed by one thread: waking others takes longer
 
 int64_t blocks_of(int64_t n) { return div_ceil(n, kBlock); }
@@ -174,6 +175,16 @@ void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
   }
 }
 
+// The same for one block, into the first slab: it is used at once and stays in the L1 cache.
+void pack_columns(const Stripe& stripe, int64_t s, int64_t steps, int64_t block) {
+  const Product& p = stripe.c.p;
+  for (int64_t i = 0; i < steps; ++i) {
+    pack_right_columns(block_of(stripe.c.weights(), p.ldb, (s + i) * kBlock, p.k,
+                                stripe.column(block), p.n),
+                       stripe.slabs + i * kStepBytes);
+  }
+}
+
 // What the product of a pair asks for: its share of the block's columns in the slab after the one
 // from s on.
 Ahead columns_ahead(const Stripe& stripe, int64_t s, int64_t steps, int64_t block, int64_t pair) {
@@ -188,18 +199,20 @@ Ahead columns_ahead(const Stripe& stripe, int64_t s, int64_t steps, int64_t bloc
 
 void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int64_t steps) {
   const Chunk& c = stripe.c;
-  pack_slab(stripe, s, steps);
+  const bool ask = session.use().ask_for_columns;
+  if (!ask) pack_slab(stripe, s, steps);
   BlockProduct product{};
   product.steps = steps;
   product.add = s > 0;
   for (int64_t b = 0; b < stripe.count; ++b) {
-    product.right = stripe.slab_of(b);
+    if (ask) pack_columns(stripe, s, steps, b);
+    product.right = ask ? stripe.slabs : stripe.slab_of(b);
     product.cols = std::min(kBlock, c.p.n - stripe.column(b));
     for (int64_t pair = 0; pair < c.pairs; ++pair) {
       set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
       product.rows = c.pair_rows(pair);
       product.sums = stripe.sums_of(pair, b);
-      if (session.use().ask_for_columns) product.ahead = columns_ahead(stripe, s, steps, b, pair);
+      if (ask) product.ahead = columns_ahead(stripe, s, steps, b, pair);
       session.multiply(product);
     }
   }
@@ -207,7 +220,8 @@ void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int6
 
 // Blocks [begin, end) of columns of w.
 void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, int64_t end) {
-  const int64_t width = std::clamp<int64_t>(session.use().stripe_sums / c.pairs, 1, session.use().stripe_blocks);
+  const int64_t width =
+      std::clamp<int64_t>(session.use().stripe_sums / c.pairs, 1, session.use().stripe_blocks);
   float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
   std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabSteps * kStepBytes);
   for (int64_t first = begin; first < end; first += width) {
@@ -360,8 +374,8 @@ std::string products_build() {
   if (block_kernels().empty()) return "no products by blocks";
   const bool two = block_kernels().front()->sum == BlockSum::kTwoChains;
   return strf("bf16 by blocks of %lld in %s, from %lld columns and to depth %lld",
-              static_cast<long long>(kBlock), two ? "two chains" : "one chain", static_cast<long long>(kFewestColumns),
-              static_cast<long long>(kMostDepth));
+              static_cast<long long>(kBlock), two ? "two chains" : "one chain",
+              static_cast<long long>(kFewestColumns), static_cast<long long>(kMostDepth));
 }
 
 ScratchNeed products_scratch(int64_t most_in) {

@@ -40,9 +40,9 @@ bool watch(Happened&& happened) {
 
 }  // namespace
 
-// One loop at a time. A loop is a round: workers start when `round` changes, do their share, and the
-// last one out lets the caller go. Whoever waits watches a little before it sleeps, since within a
-// kernel one loop follows another.
+// One loop at a time. A loop is a round: workers start when `round` changes, do their share, and
+// the last one out lets the caller go. Whoever waits watches a little before it sleeps, since
+// within a kernel one loop follows another.
 struct ThreadPool::Impl {
   std::vector<NumaNode> nodes;
   std::once_flag refused;  // to keep threads there
