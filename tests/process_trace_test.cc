@@ -1,10 +1,13 @@
 // The built program tracing some of its steps, and what its metrics tell of each.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
+#include "plan/routing_trace.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 #include "tests/testing/trace_file.h"
@@ -63,6 +66,67 @@ TEST_F(TraceTest, ATraceThatCannotBeWrittenIsAWarning) {
   const ProcessResult result = run(train(flags, {"--resume", "--trace-steps", "12:12"}));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.err.find("training goes on without a trace"), std::string::npos) << result.err;
+}
+
+// Also of a run that stops and is resumed: the steps behind its checkpoint are recorded once.
+TEST_F(TraceTest, RecordsRoutingAndChangesNothing) {
+  ASSERT_EQ(run(train(flags("plain"))).code, 0);
+  const std::string whole = dir_.file("whole.routing"), parts = dir_.file("parts.routing");
+  ASSERT_EQ(run(train(flags("traced"), {"--trace-routing", whole})).code, 0);
+  EXPECT_EQ(losses("traced"), losses("plain"));
+  EXPECT_TRUE(exported("traced") == exported("plain"));
+
+  const RoutingTrace trace = parse_routing_trace(get_file(whole)).take();
+  EXPECT_EQ(trace.shape, (RoutedShape{24, 2, 2, {1, 0, 1}}));
+  ASSERT_EQ(trace.steps.size(), 12u);
+  std::istringstream lines(get_file(dir_.file("traced") + "/metrics.jsonl"));
+  size_t step = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto object = nlohmann::json::parse(line);
+    if (object["type"] != "step") continue;
+    EXPECT_EQ(trace.steps[step].step, object["step"].get<int64_t>());
+    // What the metrics say of the same loads.
+    for (size_t i = 0; i < 2; ++i) {
+      const auto tokens = tokens_per_expert(
+          layer_routing(trace.steps[step].routing, i == 0 ? 0 : 2, StepPlan::kAll));
+      EXPECT_EQ(std::accumulate(tokens.begin(), tokens.end(), int64_t{0}), 2 * 128);
+      const auto most = static_cast<double>(*std::max_element(tokens.begin(), tokens.end()));
+      const auto& experts = object["experts"];
+      EXPECT_NEAR(most / (2 * 128 / 24.0), experts["max_over_mean"][i].get<double>(), 1e-12);
+      EXPECT_EQ(std::count(tokens.begin(), tokens.end(), 0), experts["dead"][i].get<int64_t>());
+    }
+    ++step;
+  }
+  EXPECT_EQ(step, 12u);
+
+  Flags flags = this->flags("parts");
+  flags["optim.schedule"] = "constant";  // so that the number of steps is no setting of results
+  Flags all = flags;
+  all["train.output_dir"] = dir_.file("all");
+  const std::string at_once = dir_.file("all.routing");
+  ASSERT_EQ(run(train(all, {"--trace-routing", at_once})).code, 0);
+  flags["train.steps"] = "7";
+  ASSERT_EQ(run(train(flags, {"--trace-routing", parts})).code, 0);
+  put_file(parts, get_file(parts) + "8 0 0 1 2\n8 0");  // killed in the next step
+  flags["train.steps"] = "12";
+  ASSERT_EQ(run(train(flags, {"--resume", "--trace-routing", parts})).code, 0);
+  EXPECT_EQ(get_file(parts), get_file(at_once));
+}
+
+TEST_F(TraceTest, RoutingIsNotRecordedOverAnotherFile) {
+  const std::string file = dir_.file("mine");
+  put_file(file, "mine\n");
+  expect_refused(run(train(flags("run"), {"--trace-routing", file})), 73, {"mine", "is there"});
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("run")));
+  Flags flags = this->flags("run");
+  flags["optim.schedule"] = "constant";
+  flags["train.steps"] = "3";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  flags["train.steps"] = "4";
+  expect_refused(run(train(flags, {"--resume", "--trace-routing", file})), 73, {"mine"});
+  EXPECT_EQ(get_file(file), "mine\n");
+  expect_refused(run(train(flags, {"--resume", "--trace-routing", dir_.file("no/folder")})), 73,
+                 {"no/folder"});
 }
 
 TEST_F(TraceTest, MetricsTellWhereEachStepsTimeWent) {

@@ -82,7 +82,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
       "memory.drive_tbw",   "train.optimizer_threads",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
-      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts"};
+      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;

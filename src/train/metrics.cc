@@ -1,15 +1,8 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-
-#include "base/log.h"
 
 namespace pagoda {
 namespace {
@@ -57,17 +50,6 @@ int64_t step_of(const Json& object) {
   return step != object.end() && step->is_number_integer() ? step->get<int64_t>() : -1;
 }
 
-bool write_all(int file, const std::string& text) {
-  size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t moved = ::write(file, text.data() + done, text.size() - done);
-    if (moved < 0 && errno == EINTR) continue;
-    if (moved <= 0) return false;
-    done += static_cast<size_t>(moved);
-  }
-  return true;
-}
-
 }  // namespace
 
 void EvalHistory::add(int64_t step, double loss) {
@@ -93,28 +75,21 @@ MetricsObject metrics_object(const MetricsFields& fields) {
 }
 
 Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, int64_t keep_step) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (file < 0) {
-    return Status(Exit::kCannotCreate, printable(path) + ": " + std::strerror(errno) +
-                                           "; metrics need a writable output folder");
-  }
-  std::unique_ptr<MetricsFile> metrics(new MetricsFile(file, path));
-  if (keep_step >= 0) metrics->keep_until(keep_step);
-  if (::ftruncate(file, metrics->bytes_) != 0) {
-    return Status(Exit::kCannotCreate,
-                  printable(path) + ": cannot be cut to the resumed step: " + std::strerror(errno));
-  }
+  ASSIGN_OR_RETURN(std::unique_ptr<LineFile> lines, LineFile::open(path, "metrics"));
+  std::unique_ptr<MetricsFile> metrics(new MetricsFile(std::move(lines)));
+  RETURN_IF_ERROR(metrics->lines_->cut(keep_step >= 0 ? metrics->keep_until(keep_step) : 0));
   return metrics;
 }
 
-// Notes what the whole lines before the first one of a later step hold.
-void MetricsFile::keep_until(int64_t step) {
-  std::ifstream in(path_, std::ios::binary);
+// Notes what the whole lines before the first one of a later step hold; their bytes.
+int64_t MetricsFile::keep_until(int64_t step) {
+  std::ifstream in(lines_->path(), std::ios::binary);
+  int64_t bytes = 0;
   for (std::string line; std::getline(in, line);) {
     if (in.eof()) break;  // no newline, so not a whole line
     const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (step_of(object) > step) break;
-    bytes_ += static_cast<int64_t>(line.size()) + 1;
+    bytes += static_cast<int64_t>(line.size()) + 1;
     if (step_of(object) < 0) continue;
     const Json type = object.value("type", Json());
     if (type == type_name(MetricsType::kSample)) last_sample_step_ = step_of(object);
@@ -122,27 +97,11 @@ void MetricsFile::keep_until(int64_t step) {
     const Json loss = object.value("loss", Json());
     evals_.add(step_of(object), loss.is_number() ? loss.get<double>() : NAN);
   }
-}
-
-MetricsFile::~MetricsFile() {
-  if (::close(file_) != 0 && !warned_) {
-    log_warn(printable(path_) + ": " + std::strerror(errno) + "; the last lines may be missing");
-  }
+  return bytes;
 }
 
 void MetricsFile::write(MetricsType type, const MetricsFields& fields) {
-  const std::string line = metrics_line(type, fields) + "\n";
-  if (write_all(file_, line)) {
-    bytes_ += static_cast<int64_t>(line.size());
-    return;
-  }
-  const std::string reason = std::strerror(errno);
-  // Half a line would spoil the next one.
-  const bool cut = ::ftruncate(file_, bytes_) == 0;
-  if (warned_) return;
-  warned_ = true;
-  log_warn(printable(path_) + ": " + reason + "; training goes on, metrics are being lost" +
-           (cut ? "" : " and a line is broken"));
+  lines_->add(metrics_line(type, fields) + "\n");
 }
 
 }  // namespace pagoda

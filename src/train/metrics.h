@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "train/line_file.h"
 
 namespace pagoda {
 
@@ -44,10 +45,6 @@ class MetricsFile {
   // the first line of a later step on is removed, and so is an unfinished last line; with -1 the
   // file starts empty. kCannotCreate when it cannot be opened or cut.
   static Result<std::unique_ptr<MetricsFile>> open(const std::string& path, int64_t keep_step);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
-
   //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
   // What the lines that open() kept tell.
   const EvalHistory& evals() const { return evals_; }
@@ -57,15 +54,12 @@ class MetricsFile {
   void write(MetricsType type, const MetricsFields& fields);
 
  private:
-  MetricsFile(int file, std::string path) : file_(file), path_(std::move(path)) {}
-  void keep_until(int64_t step);
+  explicit MetricsFile(std::unique_ptr<LineFile> lines) : lines_(std::move(lines)) {}
+  int64_t keep_until(int64_t step);
 
-  int file_;
-  int64_t bytes_ = 0;  // length of the whole lines in the file
+  std::unique_ptr<LineFile> lines_;
   EvalHistory evals_;
   int64_t last_sample_step_ = -1;
-  std::string path_;
-  bool warned_ = false;
 };
 
 }  // namespace pagoda

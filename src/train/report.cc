@@ -5,6 +5,7 @@
 
 #include "base/machine.h"
 #include "kernels/working_memory.h"
+#include "plan/routing_trace.h"
 
 namespace pagoda {
 namespace {
@@ -186,6 +187,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
              kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
          step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
          (options.trace ? options.trace->most_bytes() : 0) +
+         // As it grows there are the text so far and one twice as long.
+         (options.trace_routing ? 3 * most_routing_bytes(shape) : 0) +
          sampling_bytes(config, options.size);
 }
 

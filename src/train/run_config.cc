@@ -65,6 +65,10 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("trace_steps", c.train.trace_steps, kRunOnly,
         "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
   t.alias("trace-steps");
+  t.add("trace_routing", c.train.trace_routing, kRunOnly,
+        "new file for the tokens of each expert, by step, microbatch and layer, to plan with; "
+        "none: none");
+  t.alias("trace-routing");
   t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
   t.add("optimizer_threads", c.train.optimizer_threads, kRunOnly,
         "threads of updates, beside those of compute; 0: as many, at most 16 a NUMA node, whose "

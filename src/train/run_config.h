@@ -59,6 +59,7 @@ struct RunConfig {
     int64_t eval_batches = 8;
     int64_t log_steps = 10;
     std::string trace_steps;
+    std::string trace_routing;
     int64_t threads = 0;
     int64_t optimizer_threads = 0;
     int64_t host_devices = 1;

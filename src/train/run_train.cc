@@ -10,6 +10,7 @@
 #include "train/metrics.h"
 #include "train/progress.h"
 #include "train/report.h"
+#include "train/routing_recorder.h"
 #include "train/run_output.h"
 #include "train/step_trace.h"
 #include "train/step_usage.h"
@@ -29,10 +30,12 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 class TrainRun {
  public:
   TrainRun(const RunConfig& config, std::unique_ptr<Trainer> trainer,
-           std::unique_ptr<MetricsFile> metrics, StepTrace* trace)
+           std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
+           StepTrace* trace)
       : config_(config),
         trainer_(std::move(trainer)),
         metrics_(std::move(metrics)),
+        routing_(std::move(routing)),
         trace_(*trace),
         progress_(config.train.log_steps),
         evals_(metrics_->evals()) {}
@@ -57,6 +60,7 @@ class TrainRun {
   const RunConfig& config_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
   StepTrace& trace_;
   Progress progress_;
   int64_t first_row_ = 0;  // of the newest step
@@ -102,6 +106,7 @@ Status TrainRun::one_step() {
   const double step_s = seconds_since(start);
   const SessionCounters after = SessionCounters::read(trainer_->session());
   trace_.end_step(trainer_->steps_done(), trainer_->session().pager());
+  if (routing_) routing_->record(trainer_->steps_done(), result.routing);
   report(result, StepUsage(before, after, step_s));
   last_loss_ = result.loss;
   if (result.skipped) {
@@ -291,6 +296,14 @@ Status TrainRun::finish() {
   return Status();
 }
 
+// nullptr: the run records none.
+Result<std::unique_ptr<RoutingRecorder>> open_routing(const RunConfig& config, bool resumed,
+                                                      Trainer& trainer) {
+  if (config.train.trace_routing.empty()) return std::unique_ptr<RoutingRecorder>();
+  return RoutingRecorder::open(config.train.trace_routing, routed_shape(trainer.session().shape()),
+                               resumed ? trainer.steps_done() : -1);
+}
+
 }  // namespace
 
 Status run_train(const RunConfig& config, const TrainFlags& flags) {
@@ -313,6 +326,9 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
                   (long long)config.data.sequence_len,
                   (long long)folder.config().max_position_embeddings));
   }
+  if (!flags.resume && !config.train.trace_routing.empty()) {
+    RETURN_IF_ERROR(RoutingRecorder::check_new(config.train.trace_routing));
+  }
   RunOutput output(config.train.output_dir);
   RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
@@ -329,10 +345,13 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<MetricsFile> metrics,
                    MetricsFile::open(config.train.output_dir + "/metrics.jsonl",
                                      flags.resume ? trainer->steps_done() : -1));
+  ASSIGN_OR_RETURN(std::unique_ptr<RoutingRecorder> routing,
+                   open_routing(config, flags.resume, *trainer));
   RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
                                   trainer->config().to_toml()));
   output.keep();
-  return TrainRun(config, std::move(trainer), std::move(metrics), &trace).run(flags.resume);
+  return TrainRun(config, std::move(trainer), std::move(metrics), std::move(routing), &trace)
+      .run(flags.resume);
 }
 
 }  // namespace pagoda

@@ -31,6 +31,7 @@ struct SessionOptions {
   double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned
+  bool trace_routing = false;  // each step's routing is written as text
 };
 
 RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,

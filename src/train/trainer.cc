@@ -74,6 +74,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.eager_adam = config.optim.clip != ClipKind::kGlobal;
   options.plan = config.plan;
   options.pinned_share = config.pinned_share();
+  options.trace_routing = !config.train.trace_routing.empty();
   return options;
 }
 
