@@ -1,0 +1,80 @@
+#include "tests/testing/unequal_sweep.h"
+
+#include <algorithm>
+
+#include "plan/asym_ea.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kTokens = 196608;  // of a step
+constexpr int32_t kMicrobatches[] = {2, 4, 8};
+constexpr int32_t kPipelineMicrobatches = 8;
+constexpr int32_t kMostParts = 8;
+
+struct Rates {
+  double multiply, scores, experts;  // FLOP/s
+  double memory;                     // bytes/s
+};
+constexpr Rates kA40Like = {60e12, 45e12, 50e12, 0.7e12};
+constexpr Rates kV100Like = {48e12, 12e12, 40e12, 0.9e12};
+
+// Backward with recomputation: three times the forward.
+PassSeconds pass(double forward_s) { return {forward_s, 3 * forward_s}; }
+
+DeviceKind kind_of(const Rates& rates, const SweepModel& model, int32_t devices, double sequence) {
+  const double d = model.hidden;
+  DeviceKind kind;
+  kind.devices = devices;
+  // Projections, causal scores and 40 passes over the hidden state; two experts of three matrices.
+  kind.attention = pass(kTokens * (8 * d * d / rates.multiply + 2 * sequence * d / rates.scores +
+                                   40 * 2 * d / rates.memory));
+  kind.experts = pass(kTokens * 12 * d * model.ffn / rates.experts);
+  kind.head_s = kTokens * 3 * 2 * d * 32000 / rates.multiply;
+  return kind;
+}
+
+struct Zebra {
+  double plain_s = 0, step_s = 0;  // without and with Asym-EA
+};
+
+Zebra best_of(const UnequalStep& step, int32_t experts) {
+  Zebra best;
+  const auto keep = [](double& least, double seconds) {
+    least = least == 0 ? seconds : std::min(least, seconds);
+  };
+  for (const int32_t microbatches : kMicrobatches) {
+    const ZebraGroup group = zebra_group(step, microbatches, experts).take();
+    const double plain_s = best_zebra(group).value().times.makespan_s;
+    keep(best.plain_s, plain_s);
+    const auto asym = plan_asym_ea(group, {});
+    keep(best.step_s, asym.ok() ? asym.value().step_s : plain_s);
+  }
+  best.step_s = std::min(best.step_s, best.plain_s);
+  return best;
+}
+
+}  // namespace
+
+UnequalStep sweep_step(const SweepModel& model, int32_t newer, int32_t older, double sequence_len) {
+  UnequalStep step;
+  step.layers = model.layers;
+  step.newer = kind_of(kA40Like, model, newer, sequence_len);
+  step.older = kind_of(kV100Like, model, older, sequence_len);
+  step.boundary_bytes = kTokens * 2 * model.hidden;
+  step.exchange_bytes = 2 * step.boundary_bytes;
+  step.link_bytes_per_s = 12.5e9;
+  step.latency_s = 50e-6;
+  return step;
+}
+
+SweepPoint sweep_point(const UnequalStep& step, int32_t experts) {
+  const Zebra zebra = best_of(step, experts);
+  return {zebra.step_s / best_expert_parallel(step, kMostParts).value().step_s,
+          zebra.step_s / best_disaggregated(step, kMostParts).value().step_s,
+          zebra.step_s / ideal_step_s(step, kMostParts).value(),
+          zebra.step_s / pipeline_step(step, kPipelineMicrobatches).value().step_s,
+          zebra.step_s / zebra.plain_s};
+}
+
+}  // namespace pagoda
