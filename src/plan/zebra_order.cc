@@ -1,5 +1,6 @@
 #include "plan/zebra_order.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pagoda {
@@ -151,6 +152,33 @@ ZebraOrder order_zebra(const ZebraGroup& group, const TurnLags& lags) {
   maker.order_attention(lags);
   maker.order_expert(lags);
   return maker.take();
+}
+
+std::vector<TurnLags> lag_choices(const ZebraGroup& group) {
+  std::vector<int32_t> choices;
+  for (int32_t lag = 0; lag <= std::min(3, group.microbatches - 1); ++lag) choices.push_back(lag);
+  if (group.microbatches > 4) choices.push_back(group.microbatches - 1);
+  const std::vector<int32_t> turns = group.last_layer_experts ? choices : std::vector<int32_t>{0};
+  std::vector<TurnLags> lags;
+  for (const int32_t head : turns) {
+    for (const int32_t attention : turns) {
+      for (const int32_t expert : choices) lags.push_back({head, attention, expert});
+    }
+  }
+  return lags;
+}
+
+Status check_lags(const TurnLags& lags) {
+  if (lags.head >= 0 && lags.attention >= 0 && lags.expert >= 0) return Status();
+  return Status(Exit::kUsage,
+                "zebra plan: a turn lag is below 0; give how many microbatches more go first");
+}
+
+Status lags_that_wait(const TurnLags& lags) {
+  return Status(Exit::kUsage,
+                strf("zebra plan: turn lags of %d (head), %d (attention) and %d (expert) wait for "
+                     "each other; choose others",
+                     lags.head, lags.attention, lags.expert));
 }
 
 }  // namespace pagoda

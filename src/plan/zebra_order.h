@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "base/status.h"
 #include "plan/zebra.h"
 
 namespace pagoda {
@@ -14,7 +15,15 @@ struct ZebraOrder {
   std::vector<ZebraTask> expert;     // computing, transfers to the attention devices, sums
 };
 
-// REQUIRES: check_zebra(group).ok(), lags >= 0.
+// REQUIRES: check_zebra(group).ok(), check_lags(lags).ok().
 ZebraOrder order_zebra(const ZebraGroup& group, const TurnLags& lags);
+
+// kUsage for a lag below 0.
+Status check_lags(const TurnLags& lags);
+// What is said of lags whose orders wait for each other.
+Status lags_that_wait(const TurnLags& lags);
+// The lags that are worth trying: 0 to 3 and R - 1 each, of the head and of attention where they
+// count. At most 125.
+std::vector<TurnLags> lag_choices(const ZebraGroup& group);
 
 }  // namespace pagoda
