@@ -47,8 +47,14 @@ add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study
 target_link_libraries(residency_study PRIVATE train)
 # Prints how far the simulator's times are from those of real steps on this machine.
 add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc
+  ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
 target_link_libraries(simulator_check PRIVATE train bench)
+# Prints how far predictions are from steps of models that were not measured beforehand.
+add_executable(plan_check ${PROJECT_SOURCE_DIR}/tools/bench/plan_check.cc
+  ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
+  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
+target_link_libraries(plan_check PRIVATE train bench)
 # Prints steps that page beside the least time this machine allows them.
 add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)

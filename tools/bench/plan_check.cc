@@ -1,0 +1,312 @@
+// How well a step is known before it runs: predicts what steps of small runs take and need, on a
+// profile of this machine that was measured with another model, then trains them. Prints for each
+// run the time of a step predicted and measured and the peak bytes of its tiers; for each model the
+// run that the prediction would choose among those that differ in what is free to choose (the size
+// of a microbatch, and how much of the memory the device gets) against the best of all; and of all
+// runs the error's median and 95th percentile. Not installed.
+//
+//   plan_check [--rounds N] [--tiny] [DIR]  pages go to a new folder in DIR, removed at the end
+//
+// The prediction knows no routing: tokens are taken to choose all experts equally often. The
+// profile: tasks' times in steps with room for everything, of a model of the same widths and
+// another number of layers, experts, choices and tokens, for each size of a microbatch; copies,
+// checksums and the drive by themselves. It is measured anew before each model's runs. Needs a
+// machine that nobody else uses; --tiny shows in a minute that the program works.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/machine.h"
+#include "bench/leg.h"
+#include "plan/steady_run.h"
+#include "tools/bench/measured_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kWarmUpSteps = 2;
+constexpr int kStepsOfRound = 3;
+constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
+
+// A model, and the memory that its runs have beyond what the plan needs: a part of weights and
+// states.
+struct Case {
+  int64_t layers, experts, experts_per_token, tokens;
+  bool eager;
+  double memory;
+};
+constexpr Case kCases[] = {{4, 24, 4, 4096, false, 0.60},
+                           {6, 16, 2, 4096, false, 0.30},
+                           {3, 32, 4, 2048, true, 0.40},
+                           {5, 20, 3, 6144, true, 1.30}};
+constexpr Case kTinyCase = {2, 8, 2, 512, false, 0.50};
+constexpr int64_t kMicrobatchTokens[] = {256, 512, 1024};
+constexpr int64_t kTinyMicrobatchTokens[] = {128, 256};
+// Of that memory.
+constexpr double kDeviceShares[] = {0.2, 0.6};
+
+RandomModel model_of(const Case& c, bool tiny) {
+  const int64_t d = tiny ? 64 : 256;
+  return {.layers = c.layers, .hidden_size = d, .heads = 8, .kv_heads = 4, .head_dim = d / 8,
+          .experts = c.experts, .experts_per_token = c.experts_per_token, .expert_size = 2 * d,
+          .vocab_size = 2048, .initializer_range = 0.05};
+}
+
+// The model that is measured beforehand.
+Case calibration_case(const Case& c) {
+  return {std::max<int64_t>(2, c.layers - 1), c.experts - 4,
+          c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, 0};
+}
+
+// One run of a case.
+struct Choice {
+  int64_t microbatch_tokens = 0;
+  double device_share = 0;
+};
+
+// Of a step, in seconds and bytes.
+struct StepNumbers {
+  double seconds = 0;
+  int64_t device_bytes = 0, host_bytes = 0;  // most that pages have in slots
+};
+
+struct Run {
+  Choice choice;
+  StepNumbers predicted, measured;
+  double error() const { return predicted.seconds / measured.seconds - 1; }
+};
+
+// A part more than it is: 0.01 is one in a hundred.
+double above(int64_t predicted, int64_t measured) {
+  return static_cast<double>(predicted) / static_cast<double>(std::max<int64_t>(1, measured)) - 1;
+}
+
+class PlanCheck {
+ public:
+  PlanCheck(std::string directory, int rounds, bool tiny)
+      : directory_(std::move(directory)), rounds_(rounds), tiny_(tiny), threads_(usable_cores()) {
+    storage_ = need(open_storage(IoKind::kAuto, directory_));
+    std::printf("storage: %s\n", storage_->describe().c_str());
+  }
+
+  std::vector<Run> run(const Case& c);
+
+ private:
+  HfFolder make_model(const Case& c, const char* name) const;
+  SessionOptions options(const HfFolder& folder, const Case& c, const Choice& choice) const;
+  void calibrate(const Case& c);
+  MachineProfile calibrate(const HfFolder& folder, const Case& c, int64_t microbatch_tokens);
+  StepNumbers predict(const Session& session, const MachineProfile& profile) const;
+  Run run(const HfFolder& folder, const Case& c, const Choice& choice);
+  std::vector<int64_t> microbatch_tokens() const {
+    if (tiny_) return {std::begin(kTinyMicrobatchTokens), std::end(kTinyMicrobatchTokens)};
+    return {std::begin(kMicrobatchTokens), std::end(kMicrobatchTokens)};
+  }
+
+  std::string directory_;
+  int rounds_;
+  bool tiny_;
+  int threads_;
+  std::unique_ptr<Storage> storage_;
+  std::map<int64_t, MachineProfile> profiles_;  // by tokens of a microbatch
+};
+
+HfFolder PlanCheck::make_model(const Case& c, const char* name) const {
+  const std::string folder = directory_ + "/" + name;
+  std::filesystem::remove_all(folder);
+  CHECK(std::filesystem::create_directories(folder));
+  return make_random_model(folder, model_of(c, tiny_));
+}
+
+// Without memory to divide: room for everything.
+SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c,
+                                  const Choice& choice) const {
+  const int64_t microbatches = std::max<int64_t>(1, c.tokens / choice.microbatch_tokens);
+  SessionOptions options = roomy_options(directory_ + "/store", c.memory == 0 ? "roomy" : "paged",
+                                         microbatches, choice.microbatch_tokens, c.eager);
+  if (c.memory == 0) return options;
+  const MemoryPlan least = need(Session::plan(folder.config(), options));
+  const auto elements =
+      static_cast<double>(TensorTable::make(folder.config()).total_parameters());
+  const auto part = [&](double share) {
+    return static_cast<int64_t>(share * c.memory * kStateBytes * elements);
+  };
+  options.device_bytes = least.min_device_bytes + part(choice.device_share);
+  options.host_bytes = least.min_host_bytes + part(1 - choice.device_share);
+  return options;
+}
+
+MachineProfile PlanCheck::calibrate(const HfFolder& folder, const Case& c,
+                                    int64_t microbatch_tokens) {
+  MeasuredRun roomy(folder, storage_.get(), options(folder, c, {microbatch_tokens, 0}));
+  CHECK(roomy.run.session().memory().state_on_device);
+  std::mt19937 random(3);
+  roomy.warm_up(random, kWarmUpSteps);
+  TaskTimes times(&roomy.run.session().shape());
+  roomy.run.session().executor().time_tasks(&times);
+  MachineProfile profile;
+  profile.cores = cores_to_be_had(threads_);
+  const LegTimer timer;
+  roomy.measure(random, rounds_ * kStepsOfRound);
+  const double cpu_s = timer.finish(0).cpu_seconds;
+  const double steps_s = roomy.mean_step_s() * static_cast<double>(roomy.step_s().size());
+  fit_tasks(times, std::min(profile.cores, cpu_s / steps_s), roomy, profile);
+  return profile;
+}
+
+void PlanCheck::calibrate(const Case& c) {
+  const Case other = calibration_case(c);
+  const HfFolder folder = make_model(other, "calibration");
+  profiles_.clear();
+  for (const int64_t tokens : microbatch_tokens()) {
+    profiles_[tokens] = calibrate(folder, other, tokens);
+  }
+}
+
+// A few steps from all on disk, the last of which counts: by then pages have found their places.
+StepNumbers PlanCheck::predict(const Session& session, const MachineProfile& profile) const {
+  constexpr int kSteps = 4;
+  const RunShape& shape = session.shape();
+  const std::vector<SlotClass>& classes = session.memory().classes;
+  const StepPlan plan(shape, session.pages(),
+                      {true, session.memory().state_on_device, session.options().eager_adam});
+  ExpertForecast forecast(shape, session.pages(), classes);
+  SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
+  Simulator simulator(&shape, &session.pages(), profile,
+                      all_on_disk(shape.devices, session.pages(), classes));
+  for (int i = 0; i < kSteps; ++i) {
+    steady.step([&](const StepPiece& piece) { simulator.run(piece); });
+    simulator.end_step();
+  }
+  const Simulated simulated = simulator.finish();
+  return {simulated.step_s.back(), simulated.peak_device_bytes.front(), simulated.peak_host_bytes};
+}
+
+Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) {
+  MachineProfile profile = profiles_.at(choice.microbatch_tokens);
+  MeasuredRun paged(folder, storage_.get(), options(folder, c, choice));
+  const Session& session = paged.run.session();
+  const int64_t page_bytes = state_page_bytes(session.pages());
+  const ByteCost bytes = measure_bytes(page_bytes);
+  profile.upload = profile.download = {0, bytes.copy_s, 1};
+  profile.checksum = {0, bytes.check_s, 1};
+  measure_drive(storage_.get(), directory_, page_bytes, profile);
+  Run run{choice, predict(session, profile), {}};
+
+  std::mt19937 random(5);
+  paged.warm_up(random, kWarmUpSteps);
+  for (int round = 0; round < rounds_; ++round) paged.measure(random, kStepsOfRound);
+  const MeasuredRun::Replayed peaks = paged.simulate(profile);
+  run.measured = {quantile(paged.step_s(), 0.5), peaks.peak_device_bytes, peaks.peak_host_bytes};
+  const double stolen = 1 - cores_to_be_had(threads_) / threads_;
+  std::printf("  %5lld %4.0f %%   %8.3f %8.3f %+6.1f %%   %9.1f %+5.1f %%   %9.1f %+5.1f %%%s\n",
+              static_cast<long long>(choice.microbatch_tokens), 100 * choice.device_share,
+              run.predicted.seconds, run.measured.seconds, 100 * run.error(),
+              1e-6 * static_cast<double>(run.measured.device_bytes),
+              100 * above(run.predicted.device_bytes, run.measured.device_bytes),
+              1e-6 * static_cast<double>(run.measured.host_bytes),
+              100 * above(run.predicted.host_bytes, run.measured.host_bytes),
+              stolen > 0.1 ? "   others use this machine" : "");
+  std::fflush(stdout);
+  return run;
+}
+
+std::vector<Run> PlanCheck::run(const Case& c) {
+  calibrate(c);
+  const HfFolder folder = make_model(c, "model");
+  std::printf("%lld layers of %lld experts, %lld of them a token; %lld tokens a step, %s; memory "
+              "for %.0f %% of weights and states\n"
+              "  micro device   predicted measured error, s    device MB above     host MB above\n",
+              static_cast<long long>(c.layers), static_cast<long long>(c.experts),
+              static_cast<long long>(c.experts_per_token), static_cast<long long>(c.tokens),
+              c.eager ? "per_expert" : "global", 100 * c.memory);
+  std::vector<Run> runs;
+  for (const int64_t tokens : microbatch_tokens()) {
+    for (const double share : kDeviceShares) runs.push_back(run(folder, c, {tokens, share}));
+  }
+  return runs;
+}
+
+// What the run costs that the prediction chooses, against the fastest.
+double regret(const std::vector<Run>& runs) {
+  const auto less = [](double StepNumbers::*seconds, StepNumbers Run::*of) {
+    return [=](const Run& a, const Run& b) { return a.*of.*seconds < b.*of.*seconds; };
+  };
+  const auto chosen = std::min_element(runs.begin(), runs.end(),
+                                       less(&StepNumbers::seconds, &Run::predicted));
+  const auto best = std::min_element(runs.begin(), runs.end(),
+                                     less(&StepNumbers::seconds, &Run::measured));
+  return chosen->measured.seconds / best->measured.seconds;
+}
+
+void print_summary(const std::vector<Run>& runs, const std::vector<double>& regrets) {
+  std::vector<double> errors;
+  int below = 0, far_above = 0;
+  for (const Run& run : runs) {
+    errors.push_back(100 * std::abs(run.error()));
+    for (const double part : {above(run.predicted.device_bytes, run.measured.device_bytes),
+                              above(run.predicted.host_bytes, run.measured.host_bytes)}) {
+      below += part < 0;
+      far_above += part > 0.03;
+    }
+  }
+  std::printf("%zu runs: sizes of the errors of a step's time: median %.1f %%, 95th percentile "
+              "%.1f %%\nregret of the chosen run of each model: at most %.3f\n"
+              "peak bytes of a tier: below what they were in %d of %zu, more than 3 %% above in "
+              "%d\n",
+              runs.size(), quantile(errors, 0.5), quantile(errors, 0.95),
+              *std::max_element(regrets.begin(), regrets.end()), below, 2 * runs.size(),
+              far_above);
+}
+
+int check(const std::string& parent, int rounds, bool tiny) {
+  const std::string directory = parent + "/plan_check";
+  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+  std::vector<Run> all;
+  std::vector<double> regrets;
+  {
+    PlanCheck check(directory, rounds, tiny);
+    std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+    if (tiny) cases = {kTinyCase};
+    for (const Case& c : cases) {
+      const std::vector<Run> runs = check.run(c);
+      regrets.push_back(regret(runs));
+      std::printf("  regret %.3f\n", regrets.back());
+      all.insert(all.end(), runs.begin(), runs.end());
+    }
+  }
+  std::filesystem::remove_all(directory);
+  print_summary(all, regrets);
+  return 0;
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  std::string parent = std::filesystem::temp_directory_path();
+  int rounds = 3;
+  bool tiny = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
+      rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--tiny") == 0) {
+      tiny = true;
+    } else if (argv[i][0] != '-') {
+      parent = argv[i];
+    } else {
+      std::fprintf(stderr, "plan_check: usage: [--rounds N] [--tiny] [DIR]\n");
+      return 2;
+    }
+  }
+  return pagoda::check(parent, rounds, tiny);
+}
