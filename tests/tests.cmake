@@ -59,3 +59,6 @@ target_link_libraries(plan_check PRIVATE train bench)
 add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
 target_link_libraries(step_bound PRIVATE train bench)
+# Prints what the planner's algorithms reach where the papers give figures.
+add_executable(planner_figures ${PROJECT_SOURCE_DIR}/tools/bench/planner_figures.cc)
+target_link_libraries(planner_figures PRIVATE testing)

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <utility>
 
+#include "plan/bipartite_matching.h"
 #include "plan/traffic.h"
 #include "plan/transmission_queues.h"
 #include "tests/testing/random_traffic.h"
@@ -156,13 +158,118 @@ TEST(TransmissionOrder, MeetsTheBoundOnRationals) {
   }
 }
 
+// The same rounds in plain floating point: rounding leaves lines that no longer add up, and at some
+// round there is no perfect matching. Whether all goes by.
+bool goes_by_in_floats(SquareMatrix<double> left) {
+  const int n = left.size();
+  for (int i = 0; i < n; ++i) left.at(i, i) = 0;
+  const double bound = busiest_line(left);
+  std::vector<double> sent(n, 0), received(n, 0);
+  for (int i = 0; i < n; ++i) {
+    for (int j = 0; j < n; ++j) {
+      sent[i] += left.at(i, j);
+      received[j] += left.at(i, j);
+    }
+  }
+  for (int i = 0; i < n; ++i) {  // idle time
+    for (int j = 0; j < n; ++j) {
+      const double idle = std::min(bound - sent[i], bound - received[j]);
+      left.at(i, j) += idle;
+      sent[i] += idle;
+      received[j] += idle;
+    }
+  }
+  SquareMatrix<uint8_t> edges(n);
+  for (int rounds = 0; rounds <= n * n; ++rounds) {
+    bool any = false;
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) any |= edges.at(i, j) = left.at(i, j) > 0;
+    }
+    if (!any) return true;
+    BipartiteMatching matching(n);
+    complete(edges, matching);
+    if (!matching.perfect()) return false;
+    double duration = bound;
+    for (int i = 0; i < n; ++i) {
+      duration = std::min(duration, left.at(i, matching.column_of_row[i]));
+    }
+    for (int i = 0; i < n; ++i) left.at(i, matching.column_of_row[i]) -= duration;
+  }
+  return false;
+}
+
+TEST(TransmissionOrder, GoesByWherePlainFloatsGetStuck) {
+  constexpr int kMatrices = 1500;
+  int stuck = 0;
+  for (uint64_t seed = 1; seed <= kMatrices; ++seed) {
+    const int n = 2 + static_cast<int>(seed % 7);
+    const SquareMatrix<double> traffic = lognormal_traffic(n, 1, seed);
+    stuck += !goes_by_in_floats(traffic);
+    expect_real_order(traffic);
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
+  }
+  std::printf("seeds 1 to %d, lognormal, 2 to 8 devices: plain floats get stuck in %d\n", kMatrices,
+              stuck);
+  EXPECT_GT(stuck, kMatrices / 10);
+}
+
+// Algorithm 1 as far as the text tells it: the device with most traffic first, then the others by
+// what they have, each sending in every slot to any device that receives from nobody yet.
+int64_t greedy_slots(SquareMatrix<int64_t> left) {
+  const int n = left.size();
+  std::vector<int64_t> sent = sent_by_device(left), received = received_by_device(left);
+  std::vector<int> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::max(sent[a], received[a]) > std::max(sent[b], received[b]);
+  });
+  std::vector<std::vector<char>> taken;  // [slot][receiver]
+  for (const int sender : order) {
+    for (size_t slot = 0; sent[sender] > 0; ++slot) {
+      if (slot == taken.size()) taken.emplace_back(n, 0);
+      for (int receiver = 0; receiver < n; ++receiver) {
+        if (receiver == sender || left.at(sender, receiver) == 0) continue;
+        if (taken[slot][receiver]) continue;
+        taken[slot][receiver] = 1;
+        --left.at(sender, receiver);
+        --sent[sender];
+        break;
+      }
+    }
+  }
+  return static_cast<int64_t>(taken.size());
+}
+
+// It gets stuck: an independent simulation of the paper's greedy missed the bound in 9 to 10 % of
+// its matrices, at worst by 29 %.
+TEST(TransmissionOrder, IsShorterThanTheGreedyOne) {
+  constexpr int kMatrices = 1000;
+  int missed = 0;
+  double worst = 1;
+  for (uint32_t seed = 1; seed <= kMatrices; ++seed) {
+    std::mt19937 random(seed);
+    const int n = 3 + pick(random, 6);
+    SquareMatrix<int64_t> traffic(n);
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) traffic.at(i, j) = i == j ? 0 : pick(random, 30);
+    }
+    const int64_t bound = busiest_line(traffic), greedy = greedy_slots(traffic);
+    ASSERT_EQ(order_duration(*transmission_order(traffic)), bound);
+    ASSERT_GE(greedy, bound) << "seed " << seed;
+    missed += greedy > bound;
+    worst = std::max(worst, static_cast<double>(greedy) / static_cast<double>(bound));
+  }
+  std::printf("seeds 1 to %d, 3 to 8 devices: greedy slots miss the bound in %d, worst %.2f\n",
+              kMatrices, missed, worst);
+  EXPECT_GT(missed, 0);
+}
+
 TEST(TransmissionOrder, MeetsTheBoundOfLinksWithOnePartnerAtATime) {
   constexpr double kBytesPerS[] = {12.5e9, 10e9, 6.25e9, 5e9};
   int smaller = 0;
   double ratios = 0, largest = 1;
-  constexpr int kMatrices = 1000;
+  constexpr int kMatrices = 10000;
   for (uint32_t seed = 1; seed <= kMatrices; ++seed) {
-    SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const int n = 2 + pick(random, 7);
     const SquareMatrix<double> traffic = lognormal_traffic(n, 1, seed);
@@ -179,7 +286,7 @@ TEST(TransmissionOrder, MeetsTheBoundOfLinksWithOnePartnerAtATime) {
     ASSERT_TRUE(seconds.ok() && concurrent_s.ok());
     ASSERT_EQ(*seconds, expected);
     expect_real_order(expected);
-    ASSERT_FALSE(testing::Test::HasFailure());
+    ASSERT_FALSE(testing::Test::HasFailure()) << "seed " << seed;
     const double ratio = busiest_line(expected) / *concurrent_s;
     // Both are sums of at most 7 terms over one of them: equal up to their rounding.
     ASSERT_GE(ratio, 1 - 1e-14);
@@ -190,6 +297,7 @@ TEST(TransmissionOrder, MeetsTheBoundOfLinksWithOnePartnerAtATime) {
   std::printf("seeds 1 to %d, lognormal, 2 to 8 devices of 4 bandwidths: Theorem 5.2's bound is "
               "smaller than one partner at a time in %.0f %%, mean %.3f, largest %.2f\n",
               kMatrices, 100.0 * smaller / kMatrices, ratios / kMatrices, largest);
+  EXPECT_GT(smaller, kMatrices / 4);
 }
 
 // Figure 4: devices 0 and 1 send one unit to each of the other two.

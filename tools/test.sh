@@ -28,6 +28,7 @@ asan_tests=(
   predicted_bytes_test validator_test simulator_test host_division_test steady_run_test
   model_shape_test stage_memory_test pipeline_order_test step_estimate_test
   hierarchical_exchange_test expert_migration_test expert_placement_test ranked_meshes_test
+  routing_trace_test zebra_pipeline_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(

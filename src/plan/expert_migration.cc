@@ -1,7 +1,7 @@
 #include "plan/expert_migration.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -48,55 +48,116 @@ class HillClimb {
     }
   }
 
-  // False when no swap of the fullest device helps.
-  bool swap_once(SwapPartner partner, Migration& migration);
+  // False when no swap of the fullest device helps, of at most `most_swaps` at once.
+  bool climb(SwapPartner partner, int most_swaps, Migration& migration);
 
  private:
+  // Experts of a device, one or two, by their places in experts_.
+  struct Places {
+    std::array<size_t, 2> at = {0, 0};
+    size_t count = 1;
+    int64_t tokens = 0;
+  };
   struct Choice {
-    size_t device = 0, place = 0, other_place = 0;
+    size_t device = 0;
+    Places given, taken;
     int64_t fuller = 0;  // of the two devices afterwards
   };
-  // Keeps in `best` a swap that leaves the fuller of both emptier than it does.
+
+  size_t fullest() const {
+    return static_cast<size_t>(std::max_element(loads_.begin(), loads_.end()) - loads_.begin());
+  }
+  int64_t tokens(size_t device, size_t place) const {
+    return tokens_[static_cast<size_t>(experts_[device][place])];
+  }
+  std::vector<Places> pairs(size_t device) const;
+  void try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const;
   void try_device(size_t fullest, size_t other, std::optional<Choice>& best) const;
+  void try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const;
+  void carry_out(size_t fullest, const Choice& choice, Migration& migration);
 
   std::span<const int64_t> tokens_;
   std::vector<int64_t> loads_;                 // [device]
   std::vector<std::vector<int32_t>> experts_;  // [device]
 };
 
-// For two devices, whose sum stays, this is the swap that brings their loads closest.
+// Keeps in `best` an exchange that leaves the fuller of both devices emptier than it does. For two
+// devices, whose sum stays, the best one brings their loads closest.
+void HillClimb::try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const {
+  const int64_t given = choice.given.tokens - choice.taken.tokens;
+  const int64_t fuller = std::max(loads_[fullest] - given, loads_[choice.device] + given);
+  if (fuller >= (best ? best->fuller : loads_[fullest])) return;
+  best = choice;
+  best->fuller = fuller;
+}
+
 void HillClimb::try_device(size_t fullest, size_t other, std::optional<Choice>& best) const {
   for (size_t i = 0; i < experts_[fullest].size(); ++i) {
     for (size_t j = 0; j < experts_[other].size(); ++j) {
-      const int64_t given = tokens_[static_cast<size_t>(experts_[fullest][i])] -
-                            tokens_[static_cast<size_t>(experts_[other][j])];
-      const int64_t fuller = std::max(loads_[fullest] - given, loads_[other] + given);
-      if (fuller < (best ? best->fuller : loads_[fullest])) best = Choice{other, i, j, fuller};
+      try_swap(fullest, {other, {{i}, 1, tokens(fullest, i)}, {{j}, 1, tokens(other, j)}, 0},
+               best);
     }
   }
 }
 
-bool HillClimb::swap_once(SwapPartner partner, Migration& migration) {
-  const auto at = [this](auto found) { return static_cast<size_t>(found - loads_.begin()); };
-  const size_t fullest = at(std::max_element(loads_.begin(), loads_.end()));
-  std::optional<Choice> best;
-  if (partner == SwapPartner::kEmptiest) {
-    try_device(fullest, at(std::min_element(loads_.begin(), loads_.end())), best);
-  } else {
-    for (size_t other = 0; other < loads_.size(); ++other) {
-      if (other != fullest) try_device(fullest, other, best);
+// By tokens; of equal ones by place.
+std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
+  std::vector<Places> all;
+  for (size_t i = 0; i < experts_[device].size(); ++i) {
+    for (size_t j = i + 1; j < experts_[device].size(); ++j) {
+      all.push_back({{i, j}, 2, tokens(device, i) + tokens(device, j)});
     }
   }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Places& a, const Places& b) { return a.tokens < b.tokens; });
+  return all;
+}
+
+// Of the other device's pairs only those next to the tokens that would make both loads equal.
+void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
+  const std::vector<Places> others = pairs(other);
+  for (const Places& given : pairs(fullest)) {
+    const int64_t wanted = given.tokens - (loads_[fullest] - loads_[other]) / 2;
+    const auto above = std::partition_point(
+        others.begin(), others.end(), [&](const Places& p) { return p.tokens < wanted; });
+    if (above != others.end()) try_swap(fullest, {other, given, *above, 0}, best);
+    if (above != others.begin()) try_swap(fullest, {other, given, *(above - 1), 0}, best);
+  }
+}
+
+void HillClimb::carry_out(size_t fullest, const Choice& choice, Migration& migration) {
+  for (size_t i = 0; i < choice.given.count; ++i) {
+    int32_t& a = experts_[fullest][choice.given.at[i]];
+    int32_t& b = experts_[choice.device][choice.taken.at[i]];
+    const int64_t given = tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)];
+    loads_[fullest] -= given;
+    loads_[choice.device] += given;
+    migration.swaps.push_back({a, b});
+    std::swap(migration.device_of_expert[static_cast<size_t>(a)],
+              migration.device_of_expert[static_cast<size_t>(b)]);
+    std::swap(a, b);
+  }
+}
+
+bool HillClimb::climb(SwapPartner partner, int most_swaps, Migration& migration) {
+  const size_t from = fullest();
+  std::optional<Choice> best;
+  const auto try_all = [&](auto&& attempt) {
+    for (size_t other = 0; other < loads_.size(); ++other) {
+      if (other != from) attempt(other);
+    }
+  };
+  if (partner == SwapPartner::kEmptiest) {
+    const auto emptiest = std::min_element(loads_.begin(), loads_.end()) - loads_.begin();
+    try_device(from, static_cast<size_t>(emptiest), best);
+  } else {
+    try_all([&](size_t other) { try_device(from, other, best); });
+  }
+  if (!best && partner == SwapPartner::kAnyTwice && most_swaps >= 2) {
+    try_all([&](size_t other) { try_pairs(from, other, best); });
+  }
   if (!best) return false;
-  int32_t& a = experts_[fullest][best->place];
-  int32_t& b = experts_[best->device][best->other_place];
-  const int64_t given = tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)];
-  loads_[fullest] -= given;
-  loads_[best->device] += given;
-  migration.swaps.push_back({a, b});
-  std::swap(migration.device_of_expert[static_cast<size_t>(a)],
-            migration.device_of_expert[static_cast<size_t>(b)]);
-  std::swap(a, b);
+  carry_out(from, *best, migration);
   return true;
 }
 
@@ -131,8 +192,8 @@ Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
   RETURN_IF_ERROR(check_integer("most_swaps", most_swaps, 0));
   HillClimb climb(tokens_per_expert, device_of_expert, devices);
   Migration migration{device_of_expert, {}};
-  while (static_cast<int>(migration.swaps.size()) < most_swaps &&
-         climb.swap_once(partner, migration)) {
+  for (int left = most_swaps; left > 0 && climb.climb(partner, left, migration);) {
+    left = most_swaps - static_cast<int>(migration.swaps.size());
   }
   return migration;
 }

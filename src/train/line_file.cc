@@ -30,9 +30,10 @@ Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path, const 
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (must == Must::kBeNew ? O_EXCL : 0);
   const int file = ::open(path.c_str(), flags, 0600);
   if (file < 0) {
+    const int error = errno;
     return Status(Exit::kCannotCreate,
-                  printable(path) + ": " + std::strerror(errno) + "; " + what + " need " +
-                      (errno == EEXIST ? "a new file" : "a file in a writable folder"));
+                  printable(path) + ": " + std::strerror(error) + "; " + what + " need " +
+                      (error == EEXIST ? "a new file" : "a file in a writable folder"));
   }
   std::unique_ptr<LineFile> lines(new LineFile(file, path, what));
   struct stat status;

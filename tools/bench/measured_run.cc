@@ -34,8 +34,8 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
-void measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
-                   MachineProfile& profile) {
+std::string measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+                          MachineProfile& profile) {
   constexpr int kPages = 48;
   const int64_t slot_bytes = page_bytes + kPageHeaderBytes;
   const int file = need(storage->open(directory + "/drive", kPages * slot_bytes, true));
@@ -86,7 +86,7 @@ void measure_drive(Storage* storage, const std::string& directory, int64_t page_
   profile.completion_s = std::max(0.0, median(one_s) - median(read_s) / kPages);
   storage->close(file);
   need(storage->remove_file(directory + "/drive"));
-  std::printf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex\n",
+  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex",
               bytes / median(read_s) * 1e-9, bytes / median(write_s) * 1e-9,
               bytes / median(mixed_s) * 1e-9, profile.half_duplex ? "half" : "full");
 }

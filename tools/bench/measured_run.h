@@ -16,9 +16,9 @@ namespace pagoda {
 double cores_to_be_had(int threads);
 
 // The drive under pages of this size: all written, all read, and half of each at once. Sets read,
-// write, half_duplex and completion_s.
-void measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
-                   MachineProfile& profile);
+// write, half_duplex and completion_s, and tells them in a line.
+std::string measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+                          MachineProfile& profile);
 
 // Bytes of the state of an expert: what moves most.
 int64_t state_page_bytes(const PageTable& pages);

@@ -160,6 +160,16 @@ MachineProfile PlanCheck::calibrate(const HfFolder& folder, const Case& c,
   const double cpu_s = timer.finish(0).cpu_seconds;
   const double steps_s = roomy.mean_step_s() * static_cast<double>(roomy.step_s().size());
   fit_tasks(times, std::min(profile.cores, cpu_s / steps_s), roomy, profile);
+  // Of pages of experts, which are as wide in all models here.
+  const int64_t page_bytes = state_page_bytes(roomy.run.session().pages());
+  const ByteCost bytes = measure_bytes(page_bytes);
+  profile.upload = profile.download = {0, bytes.copy_s, 1};
+  profile.checksum = {0, bytes.check_s, 1};
+  const std::string drive = measure_drive(storage_.get(), directory_, page_bytes, profile);
+  std::printf("microbatches of %lld tokens: %.3f s a step with room for everything, on %.2f of "
+              "%.2f cores; %s\n",
+              static_cast<long long>(microbatch_tokens), roomy.mean_step_s(), cpu_s / steps_s,
+              profile.cores, drive.c_str());
   return profile;
 }
 
@@ -192,15 +202,9 @@ StepNumbers PlanCheck::predict(const Session& session, const MachineProfile& pro
 }
 
 Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) {
-  MachineProfile profile = profiles_.at(choice.microbatch_tokens);
+  const MachineProfile& profile = profiles_.at(choice.microbatch_tokens);
   MeasuredRun paged(folder, storage_.get(), options(folder, c, choice));
-  const Session& session = paged.run.session();
-  const int64_t page_bytes = state_page_bytes(session.pages());
-  const ByteCost bytes = measure_bytes(page_bytes);
-  profile.upload = profile.download = {0, bytes.copy_s, 1};
-  profile.checksum = {0, bytes.check_s, 1};
-  measure_drive(storage_.get(), directory_, page_bytes, profile);
-  Run run{choice, predict(session, profile), {}};
+  Run run{choice, predict(paged.run.session(), profile), {}};
 
   std::mt19937 random(5);
   paged.warm_up(random, kWarmUpSteps);

@@ -104,10 +104,11 @@ Outcome Check::run(const Configuration& configuration) {
     paged.measure(random, kStepsOfRound);
   }
   paged.run.session().pager().drain();
-  const ByteCost bytes = measure_bytes(state_page_bytes(paged.run.session().pages()));
+  const int64_t page_bytes = state_page_bytes(paged.run.session().pages());
+  const ByteCost bytes = measure_bytes(page_bytes);
   profile.upload = profile.download = {0, bytes.copy_s, 1};
   profile.checksum = {0, bytes.check_s, 1};
-  measure_drive(storage_.get(), directory_, state_page_bytes(paged.run.session().pages()), profile);
+  std::printf("%s\n", measure_drive(storage_.get(), directory_, page_bytes, profile).c_str());
   const double resident_s =
       resident.mean_step_s() * static_cast<double>(resident.step_s().size());
   const double cores = std::min(profile.cores, processor_s / resident_s);

@@ -1,0 +1,272 @@
+// Prints what the planner's algorithms reach where the papers give figures: Aurora's speedups over
+// its baselines and its heuristics against all places, placement and migration of experts on skewed
+// loads, HeterMoE's sweeps. All simulated, nothing is measured: the same on every machine. Not
+// installed.
+//
+//   planner_figures [ROUTING]     ROUTING: of train --trace-routing, used beside drawn loads
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "plan/expert_migration.h"
+#include "plan/expert_placement.h"
+#include "plan/unequal_colocation.h"
+#include "plan/zebra_join.h"
+#include "tests/testing/place_search.h"
+#include "tests/testing/random_traffic.h"
+#include "tests/testing/recorded_layers.h"
+#include "tests/testing/unequal_sweep.h"
+
+namespace pagoda {
+namespace {
+
+// ---- Aurora ----
+
+void print_row(const char* what, const std::vector<Speedup>& speedups) {
+  std::printf("  %-52s", what);
+  for (const Speedup& s : speedups) std::printf("  %5.2f (%.2f)", s.mean, s.most);
+  std::printf("\n");
+}
+
+void print_speedups(const char* name, const LayerSource& layers) {
+  constexpr int kTrials = 400;
+  constexpr double kNoise[] = {0, 0.25, 0.50, 0.75};
+  std::vector<ServedSpeedups> by_noise;
+  for (const double noise : kNoise) by_noise.push_back(served_speedups(layers, noise, kTrials));
+  const auto row = [&](const char* what, Speedup ServedSpeedups::*of) {
+    std::vector<Speedup> speedups;
+    for (const ServedSpeedups& s : by_noise) speedups.push_back(s.*of);
+    print_row(what, speedups);
+  };
+  std::printf("\nAurora, %s, 8 experts, seeds 1 to %d: time over the planned one, mean (largest)\n"
+              "  noise in the traffic that was planned for                     0 %%          25 %%"
+              "          50 %%          75 %%\n"
+              " one model, equal devices\n",
+              name, kTrials);
+  row("SJF, over the planned order", &ServedSpeedups::sjf);
+  row("RCS, random order", &ServedSpeedups::rcs);
+  std::printf(" two models, equal devices\n");
+  row("REC, random pairs", &ServedSpeedups::rec);
+  row("Lina's packing on half the devices, planned order", &ServedSpeedups::lina);
+  row("Lina's packing on half the devices, random order", &ServedSpeedups::lina_rcs);
+  row("planned with the noise unknown, over known", &ServedSpeedups::pairs_loss);
+  std::printf(" two devices each of four kinds\n");
+  row("one model: RGA, random devices", &ServedSpeedups::rga);
+  row("one model: planned with the noise unknown", &ServedSpeedups::places_loss);
+  row("two models: RGA and REC", &ServedSpeedups::rga_rec);
+  row("two models: planned with the noise unknown", &ServedSpeedups::both_loss);
+  std::printf(" share of the time in which equal devices compute\n");
+  row("one model", &ServedSpeedups::busy_alone);
+  row("two models", &ServedSpeedups::busy_together);
+}
+
+void print_heuristics() {
+  std::printf("\nAurora's decoupled heuristic and alternating matching (10 restarts), over the "
+              "best of all places\n  devices  instances  decoupled mean  worst   rematched mean  "
+              "worst\n");
+  for (const auto& [n, instances] : {std::pair(4, 280), std::pair(5, 60), std::pair(6, 6)}) {
+    constexpr double kBytesPerS[] = {12.5e9, 10e9, 6.25e9, 5e9};
+    std::vector<ServingDevice> devices;
+    for (int d = 0; d < n; ++d) {
+      devices.push_back({kBytesPerS[d % 4], kBytesPerS[d % 4] / kBytesPerS[0]});
+    }
+    Speedup decoupled, rematched;
+    for (int k = 1; k <= instances; ++k) {
+      const uint64_t seed = 1000 * static_cast<uint64_t>(n) + static_cast<uint64_t>(k);
+      const auto a = expert_loads(random_layer(n, 1, seed));
+      const auto b = expert_loads(random_layer(n, 1, 100000 + seed));
+      const double least_s = fastest_colocation_s(a, b, devices);
+      decoupled.note(decoupled_colocation(a, b, devices)->slowest_s / least_s);
+      rematched.note(rematched_colocation(a, b, devices, 10, seed)->slowest_s / least_s);
+    }
+    std::printf("  %7d  %9d  %14.4f  %5.3f   %14.4f  %5.3f\n", n, instances, decoupled.mean,
+                decoupled.most, rematched.mean, rematched.most);
+  }
+}
+
+// ---- placement and migration ----
+
+// Tokens of the experts of one layer in one step.
+using Loads = std::vector<int64_t>;
+
+std::vector<Loads> drawn_loads(int64_t experts, int count) {
+  std::vector<Loads> all;
+  for (int k = 0; k < count; ++k) {
+    Loads& loads = all.emplace_back();
+    for (int64_t e = 0; e < experts; ++e) {
+      const double normal = random_normal(21, RandomPurpose::kTest, static_cast<uint64_t>(k),
+                                          static_cast<uint64_t>(e));
+      loads.push_back(static_cast<int64_t>(1000 * std::exp(0.7 * normal)));
+    }
+  }
+  return all;
+}
+
+// Every layer of every step.
+std::vector<Loads> recorded_loads(const RoutingTrace& trace) {
+  std::vector<Loads> all;
+  for (const RoutedStep& step : trace.steps) {
+    for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
+      if (!trace.shape.is_moe[l]) continue;
+      all.push_back(tokens_per_expert(
+          layer_routing(step.routing, static_cast<int64_t>(l), StepPlan::kAll)));
+    }
+  }
+  return all;
+}
+
+ExpertDevices in_order(size_t experts, int32_t devices) {
+  ExpertDevices at;
+  for (size_t e = 0; e < experts; ++e) {
+    at.push_back(static_cast<int32_t>(e * static_cast<size_t>(devices) / experts));
+  }
+  return at;
+}
+
+// The busiest device over the mean.
+double imbalance(const Loads& tokens, const ExpertDevices& at, int32_t devices) {
+  const std::vector<int64_t> loads = device_loads(tokens, at, devices);
+  const auto sum = static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
+  return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * devices / sum;
+}
+
+// Assigned by the loads of one step, used in another.
+struct Balance {
+  Speedup in_order, longest, balanced, emptiest, any, any_twice, swaps;
+};
+
+void note_balance(const Loads& known, const Loads& used, int32_t devices, Balance& balance) {
+  const ExpertDevices start = in_order(known.size(), devices);
+  balance.in_order.note(imbalance(used, start, devices));
+  const auto times = expert_times(known, 0, 1).take();
+  const auto placed = [&](const ExpertPlacement& placement) {
+    return imbalance(used, placement.device_of_expert, devices);
+  };
+  balance.longest.note(placed(place_longest_first(times, devices).take()));
+  balance.balanced.note(placed(place_balanced(times, devices).take()));
+  const auto swapped = [&](SwapPartner partner, Speedup& ratios) {
+    const Migration migration = balance_by_swaps(known, start, devices, partner).take();
+    ratios.note(imbalance(used, migration.device_of_expert, devices));
+    return migration.swaps.size();
+  };
+  swapped(SwapPartner::kEmptiest, balance.emptiest);
+  balance.swaps.note(static_cast<double>(swapped(SwapPartner::kAny, balance.any)));
+  swapped(SwapPartner::kAnyTwice, balance.any_twice);
+}
+
+// `ahead`: of the loads that are used, from those that are known.
+void print_balance(const char* name, const std::vector<Loads>& loads, size_t ahead) {
+  for (const int32_t devices : {4, 8}) {
+    Balance balance;
+    for (size_t k = 0; k + ahead < loads.size(); ++k) {
+      note_balance(loads[k], loads[k + ahead], devices, balance);
+    }
+    std::printf("  %-34s %3zu %3d", name, loads.front().size(), devices);
+    for (const Speedup* s : {&balance.in_order, &balance.longest, &balance.balanced,
+                             &balance.emptiest, &balance.any, &balance.any_twice}) {
+      std::printf("   %6.4f %6.4f", s->mean, s->most);
+    }
+    std::printf("   %4.1f\n", balance.swaps.mean);
+  }
+}
+
+void print_placement(const std::optional<RoutingTrace>& trace) {
+  std::printf("\nBusiest device over the mean, mean and worst\n"
+              "  loads                         experts  on      in order     longest first"
+              "        balanced     Algorithm 2     any partner  two swaps too  swaps\n");
+  for (const int64_t experts : {16, 64, 128}) {
+    print_balance("drawn, lognormal (sigma 0.7)", drawn_loads(experts, 200), 0);
+  }
+  if (!trace) return;
+  const std::vector<Loads> recorded = recorded_loads(*trace);
+  print_balance("recorded, each step by itself", recorded, 0);
+  const auto layers = recorded.size() / trace->steps.size();
+  print_balance("recorded, by the step before", recorded, layers);
+}
+
+// ---- HeterMoE ----
+
+void print_sequences(const SweepModel& model) {
+  std::printf("\n%s, 6 + 6 devices like A40 and V100: throughput against zebra with Asym-EA "
+              "(Figures 7, 9 and 12)\n"
+              "  sequence     EP  DistEP  EP (Ideal)  pipeline  zebra alone\n",
+              model.name);
+  for (int k = 4; k <= 32; k += 4) {
+    const SweepPoint p = sweep_point(sweep_step(model, 6, 6, k * 1024.0), model.experts);
+    std::printf("  %7dK  %5.2f  %6.2f  %10.2f  %8.2f  %11.2f\n", k, p.expert_parallel,
+                p.disaggregated, p.ideal, p.pipeline, p.plain);
+  }
+}
+
+void print_ratios(const SweepModel& model) {
+  std::printf("\n%s, 4 newer devices, experts in proportion to the older ones: throughput of "
+              "zebra against EP (Ideal), in parentheses without Asym-EA (Figure 10)\n  sequence ",
+              model.name);
+  for (int32_t older = 2; older <= 8; ++older) std::printf("          4:%d", older);
+  std::printf("\n");
+  for (const int k : {4, 12, 20, 32}) {
+    std::printf("  %7dK ", k);
+    for (int32_t older = 2; older <= 8; ++older) {
+      const SweepPoint p = sweep_point(sweep_step(model, 4, older, k * 1024.0), 4 * older);
+      std::printf("  %5.2f (%4.2f)", 1 / p.ideal, p.plain / p.ideal);
+    }
+    std::printf("\n");
+  }
+}
+
+// Two groups of 3 + 3 devices, or one of 4 + 2 beside one of 2 + 4, with the tokens shared out:
+// what unequal groups cost, and the sums of attention's gradients over all of them.
+void print_joined(const SweepModel& model) {
+  constexpr int32_t kMicrobatches = 16;
+  std::printf("\n%s, two zebra groups of 12 devices in all, %d microbatches: seconds of a step, "
+              "of which waiting for sums of attention's gradients\n"
+              "  sequence        3+3 and 3+3                4+2 and 2+4\n",
+              model.name, kMicrobatches);
+  for (const int k : {4, 16, 32}) {
+    std::printf("  %7dK", k);
+    for (const auto& [newer, older] : {std::pair(3, 3), std::pair(4, 2)}) {
+      ZebraJoin join;
+      // An all-reduce of 4 d^2 bf16 gradients a layer over 6 attention devices at the sweep's rate.
+      join.attention_reduce_s = 50e-6 + 2 * 5 / 6.0 * 8 * model.hidden * model.hidden / 12.5e9;
+      for (const auto& [m, n] : {std::pair(newer, older), std::pair(older, newer)}) {
+        join.groups.push_back(
+            zebra_group(sweep_step(model, m, n, k * 1024.0), kMicrobatches, model.experts).take());
+      }
+      const auto shares = share_microbatches(join.groups, kMicrobatches).take();
+      for (size_t g = 0; g < shares.size(); ++g) join.groups[g].microbatches = shares[g];
+      const JoinedStep step = best_zebra_join(join).take();
+      std::printf("   %2d + %2d: %7.3f (%.4f)", shares[0], shares[1], step.step_s,
+                  step.attention_wait_s);
+    }
+    std::printf("\n");
+  }
+}
+
+void print_figures(const std::optional<RoutingTrace>& trace) {
+  print_speedups("drawn layers", [](uint64_t seed) { return random_layer(8, 1, seed); });
+  if (trace) print_speedups("recorded layers", recorded_layers(*trace));
+  print_heuristics();
+  print_placement(trace);
+  for (const SweepModel& model : {kMixtralD1, kMixtralW1}) print_sequences(model);
+  print_ratios(kMixtralD1);
+  print_joined(kMixtralD1);
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  if (argc > 2 || (argc == 2 && argv[1][0] == '-')) {
+    std::fprintf(stderr, "planner_figures: usage: planner_figures [ROUTING]\n");
+    return 2;
+  }
+  std::optional<pagoda::RoutingTrace> trace;
+  if (argc == 2) trace = pagoda::read_routing(argv[1]);
+  pagoda::print_figures(trace);
+  return 0;
+}
