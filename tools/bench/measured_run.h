@@ -9,6 +9,7 @@
 #include "plan/simulator.h"
 #include "tools/bench/random_token_run.h"
 #include "train/planned_run.h"
+#include "train/task_times.h"
 
 namespace pagoda {
 

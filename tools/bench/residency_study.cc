@@ -3,12 +3,7 @@
 // is computed or transferred. Not installed.
 //
 //   residency_study                         drawn routing
-//   residency_study replay FILE             recorded routing
-//   residency_study record MODEL TEXT STEPS FILE
-//                                           trains the model on the text and writes its routing
-//
-// A recorded line is a JSON list over layers of lists over experts: tokens of one step; an empty
-// list for a dense layer.
+//   residency_study replay FILE             recorded routing (train --trace-routing)
 //
 // Tier "device": uploads of expert weights a step; host memory holds everything, a budget is the
 // share of expert weights that fits the device. Tier "host": MB read a step of expert weights and
@@ -16,19 +11,18 @@
 // expert pages that fits the host, and the device has a tenth of the weights.
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "base/number_text.h"
+#include "base/bytes.h"
+#include "base/file.h"
 #include "base/random.h"
-#include "model/json.h"
 #include "plan/pinning.h"
 #include "plan/replay.h"
+#include "plan/routing_trace.h"
 #include "train/planned_run.h"
-#include "train/trainer.h"
 
 namespace pagoda {
 namespace {
@@ -253,53 +247,25 @@ int fail(const Status& status) {
   return static_cast<int>(status.code());
 }
 
-Result<Routings> read_routing(const char* path) try {
-  std::ifstream file(path);
+Result<Routings> read_routing(const std::string& path) {
+  constexpr int64_t kMostBytes = kGiB;
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMostBytes));
+  ASSIGN_OR_RETURN(const RoutingTrace trace, parse_routing_trace(text));
+  if (trace.steps.empty()) return Status(Exit::kBadData, path + ": no whole step in it");
   Routings routing;
-  for (std::string line; std::getline(file, line);) {
-    routing.push_back(Json::parse(line).get<Layers>());
+  for (const RoutedStep& step : trace.steps) {
+    Layers& layers = routing.emplace_back();
+    for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
+      layers.push_back(tokens_per_expert(
+          layer_routing(step.routing, static_cast<int64_t>(l), StepPlan::kAll)));
+    }
   }
-  if (routing.empty()) return Status(Exit::kUsage, std::string(path) + ": no routing in it");
   return routing;
-} catch (const std::exception& error) {
-  return Status(Exit::kUsage, std::string(path) + ": " + error.what());
-}
-
-Status record(const char* model, const char* text, int64_t steps, const char* path) {
-  RunConfig config;
-  config.model.path = model;
-  config.data.path = {text};
-  config.data.sequence_len = 64;
-  config.train.tokens_per_step = 512;
-  config.train.micro_batch_tokens = 512;
-  config.train.steps = steps;
-  config.train.save_steps = 0;
-  config.optim.learning_rate = 1e-3;
-  config.train.output_dir = std::string(path) + ".run";
-  RETURN_IF_ERROR(config.validate_for_training());
-  ASSIGN_OR_RETURN(const auto storage, open_storage(IoKind::kAuto, "."));
-  ASSIGN_OR_RETURN(const auto trainer, Trainer::start(config, false, storage.get()));
-  std::ofstream file(path);
-  for (int64_t i = 0; i < steps; ++i) {
-    ASSIGN_OR_RETURN(const StepResult result, trainer->step());
-    file << Json(result.tokens_per_expert).dump() << "\n";
-  }
-  file.flush();
-  return file ? Status() : Status(Exit::kIoError, std::string(path) + ": not written");
 }
 
 int run(const std::vector<std::string>& words) {
-  if (words.size() == 5 && words[0] == "record") {
-    int64_t steps = 0;
-    if (!parse_int64(words[3], steps) || steps < 1) {
-      return fail(Status(Exit::kUsage, "STEPS must be a whole number above 0"));
-    }
-    const Status status =
-        record(words[1].c_str(), words[2].c_str(), steps, words[4].c_str());
-    return status.ok() ? 0 : fail(status);
-  }
   if (words.size() == 2 && words[0] == "replay") {
-    const auto routing = read_routing(words[1].c_str());
+    const auto routing = read_routing(words[1]);
     if (!routing.ok()) return fail(routing.status());
     print_head();
     study("recorded", routing.value());
