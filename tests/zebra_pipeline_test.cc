@@ -92,8 +92,8 @@ TEST(ZebraPipeline, OfOneStageAndChunkIsTheGroupsPlan) {
     const ZebraGroup& group = pipeline.stages.front();
     const auto lag = [&] { return static_cast<int32_t>(draw(random, 0, group.microbatches)); };
     const TurnLags lags = {lag(), lag(), lag()};
-    const auto alone = plan_zebra(group, lags);
-    const auto plan = plan_zebra_pipeline(pipeline, lags);
+    auto alone = plan_zebra(group, lags);
+    auto plan = plan_zebra_pipeline(pipeline, lags);
     ASSERT_EQ(plan.ok(), alone.ok());
     if (!plan.ok()) continue;
     ++plans;
@@ -200,7 +200,7 @@ TEST(ZebraPipeline, TakesEveryMicrobatchThroughAllStagesAndBack) {
     const auto chunks = static_cast<int32_t>(draw(random, 1, 4));
     const ZebraPipeline pipeline =
         random_pipeline(random, stages, chunks, static_cast<int32_t>(draw(random, 1, 3)));
-    const auto plan = plan_zebra_pipeline(pipeline, all_first(pipeline));
+    auto plan = plan_zebra_pipeline(pipeline, all_first(pipeline));
     ASSERT_TRUE(plan.ok()) << plan.status().message();
     ++plans;
     const StreamTimes times = times_of(pipeline, *plan);
@@ -225,7 +225,7 @@ TEST(ZebraPipeline, TakesEveryMicrobatchThroughAllStagesAndBack) {
       });
       EXPECT_EQ(sums, group.times.attention_reduce_s > 0 ? group.layers : 0);
     }
-    const auto best = best_zebra_pipeline(pipeline);
+    auto best = best_zebra_pipeline(pipeline);
     ASSERT_TRUE(best.ok());
     EXPECT_LE(best->times.makespan_s, times.makespan_s);
   }
@@ -248,7 +248,7 @@ TEST(ZebraPipeline, OfAttentionAloneIsThePipeline) {
         group.times.expert = {little, little};
         pipeline.stages.assign(static_cast<size_t>(stages), group);
         const double expected = pipeline_makespan(stages, chunks, 8, 16).take();
-        const auto plan = plan_zebra_pipeline(pipeline, {});
+        auto plan = plan_zebra_pipeline(pipeline, {});
         ASSERT_TRUE(plan.ok());
         // A chain passes the experts of 2 layers at most twice for each stage and chunk.
         EXPECT_NEAR(times_of(pipeline, *plan).makespan_s, expected,
@@ -311,7 +311,7 @@ TEST(ZebraPipeline, RegretAgainstAllSchedules) {
     pipeline.boundary_s = static_cast<double>(draw(random, 0, 3));
     if (random() % 2 == 0) pipeline.schedule = PipelineSchedule::kGpipe;
     for (int s = 0; s < 2; ++s) pipeline.stages.push_back(random_group(random, 1, microbatches));
-    const auto best = best_zebra_pipeline(pipeline);
+    auto best = best_zebra_pipeline(pipeline);
     ASSERT_TRUE(best.ok()) << best.status().message();
     const auto planned = std::llround(best->times.makespan_s);
     const ShortestSchedule found =
@@ -361,7 +361,7 @@ TEST(ZebraJoin, OfEqualGroupsIsTheGroupsPlanWithSums) {
     join.groups.assign(static_cast<size_t>(draw(random, 1, 3)), group);
     join.attention_reduce_s = static_cast<double>(draw(random, 0, 40));
     join.expert_reduce_s = static_cast<double>(draw(random, 0, 40));
-    const auto joined = best_zebra_join(join);
+    auto joined = best_zebra_join(join);
     ASSERT_TRUE(joined.ok()) << joined.status().message();
     group.times.attention_reduce_s = join.attention_reduce_s;
     group.times.expert_reduce_s = join.expert_reduce_s;
@@ -377,7 +377,7 @@ TEST(ZebraJoin, SumsWaitForTheSlowestGroup) {
   ZebraJoin join;
   join.groups = {random_group(random, 3, 2), random_group(random, 3, 2)};
   for (ZebraGroup& group : join.groups) group.last_layer_experts = true;
-  const auto without = best_zebra_join(join);
+  auto without = best_zebra_join(join);
   ASSERT_TRUE(without.ok());
   const double slower_s = std::max(without->groups[0].times.makespan_s,
                                    without->groups[1].times.makespan_s);
@@ -407,7 +407,7 @@ TEST(ZebraJoin, MicrobatchesAreSharedSoThatNoOtherWayIsFaster) {
                                       random_group(random, layers, 1)};
     groups[1].last_layer_experts = groups[0].last_layer_experts;
     const auto microbatches = static_cast<int32_t>(draw(random, 2, 9));
-    const auto shares = share_microbatches(groups, microbatches);
+    auto shares = share_microbatches(groups, microbatches);
     ASSERT_TRUE(shares.ok()) << shares.status().message();
     ASSERT_EQ((*shares)[0] + (*shares)[1], microbatches);
     const auto slowest = [&](int32_t first) {

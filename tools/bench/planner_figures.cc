@@ -44,8 +44,8 @@ void print_speedups(const char* name, const LayerSource& layers) {
     print_row(what, speedups);
   };
   std::printf("\nAurora, %s, 8 experts, seeds 1 to %d: time over the planned one, mean (largest)\n"
-              "  noise in the traffic that was planned for                     0 %%          25 %%"
-              "          50 %%          75 %%\n"
+              "  noise in the traffic that was planned for                     0 %%          "
+              "25 %%          50 %%          75 %%\n"
               " one model, equal devices\n",
               name, kTrials);
   row("SJF, over the planned order", &ServedSpeedups::sjf);
