@@ -13,24 +13,6 @@ namespace {
 
 constexpr int64_t kLeastShare = 64;  // blocks worth waking a thread for
 
-AdamScalars scalars_of(const AdamStep& s, float grad_scale) {
-  const auto t = static_cast<double>(s.t);
-  const double lerp = 1.0 - s.beta1;
-  AdamScalars c;
-  c.keep = static_cast<float>(1.0 - s.lr * s.weight_decay);
-  c.lerp = static_cast<float>(lerp);
-  c.lerp_from_end = lerp >= 0.5;
-  c.lerp_rest = 1.0f - c.lerp;
-  c.beta2 = static_cast<float>(s.beta2);
-  c.square = static_cast<float>(1.0 - s.beta2);
-  c.root = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, t)));
-  c.eps = static_cast<float>(s.eps);
-  c.rate = static_cast<float>(-(s.lr / (1.0 - std::pow(s.beta1, t))));
-  c.grad_scale = grad_scale;
-  c.noise_key = s.noise_key;
-  return c;
-}
-
 constexpr std::byte kZeros[kMomentBlock * sizeof(float)] = {};
 
 // One update of one record.
@@ -39,7 +21,7 @@ class Update {
   Update(const AdamStep& step, const AdamRecord& record, const void* grad, float grad_scale,
          const AdamKernel& kernel)
       : layout_(record.layout), record_(record), gradient_(grad),
-        decaying_(scalars_of(step, grad_scale)), kept_(decaying_),
+        decaying_(adam_scalars(step, grad_scale)), kept_(decaying_),
         loop_(kernel.loop(layout_.weight_dtype, layout_.format)) {
     kept_.keep = 1.0f;
   }
@@ -159,6 +141,24 @@ class Update {
 };
 
 }  // namespace
+
+AdamScalars adam_scalars(const AdamStep& s, float grad_scale) {
+  const auto t = static_cast<double>(s.t);
+  const double lerp = 1.0 - s.beta1;
+  AdamScalars c;
+  c.keep = static_cast<float>(1.0 - s.lr * s.weight_decay);
+  c.lerp = static_cast<float>(lerp);
+  c.lerp_from_end = lerp >= 0.5;
+  c.lerp_rest = 1.0f - c.lerp;
+  c.beta2 = static_cast<float>(s.beta2);
+  c.square = static_cast<float>(1.0 - s.beta2);
+  c.root = static_cast<float>(std::sqrt(1.0 - std::pow(s.beta2, t)));
+  c.eps = static_cast<float>(s.eps);
+  c.rate = static_cast<float>(-(s.lr / (1.0 - std::pow(s.beta1, t))));
+  c.grad_scale = grad_scale;
+  c.noise_key = s.noise_key;
+  return c;
+}
 
 bool adam_update(const AdamStep& step, const AdamRecord& record, const void* grad,
                  float grad_scale, ThreadPool& pool, const AdamKernel& kernel) {

@@ -27,6 +27,9 @@ struct AdamStep {
   uint32_t noise_key = 0;  // of stochastic rounding (moments.h): another for each record and t
 };
 
+// What the elements of an update share.
+AdamScalars adam_scalars(const AdamStep& step, float grad_scale);
+
 // Elements [begin, end) of a record.
 struct AdamSpan {
   int64_t begin = 0, end = 0;

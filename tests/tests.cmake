@@ -4,8 +4,29 @@ find_package(OpenSSL REQUIRED)  # apt: libssl-dev
 # Nothing of a test is worth -O3: what they test has it. In Release the last -O counts.
 set(test_optimisation $<$<CONFIG:Release>:-O1>)
 
+# The GPU's ops for the host (kernels/cuda/machine.cuh): each .cu as C++, beside the emulation.
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+set(emulated_sources)
+foreach(source ${cuda_sources})
+  get_filename_component(name ${source} NAME_WE)
+  set(emulated ${PROJECT_BINARY_DIR}/emulated/${name}.cc)
+  file(CONFIGURE OUTPUT ${emulated} CONTENT "#include \"${source}\"\n")
+  list(APPEND emulated_sources ${emulated})
+endforeach()
+add_library(kernels_emulated STATIC ${emulated_sources}
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/machine_emulated.cc)
+target_link_libraries(kernels_emulated PUBLIC kernels optim)
+
+# What gpu_check and the tests compare ops by.
+file(GLOB check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_check/*_cases.cc
+  ${PROJECT_SOURCE_DIR}/tools/gpu_check/trial.cc)
+add_library(op_cases STATIC ${check_sources})
+target_link_libraries(op_cases PUBLIC kernels optim)
+target_compile_options(op_cases PRIVATE ${test_optimisation})
+
 # What tests share, compiled once.
-pagoda_layer(testing DIR tests/testing DEPENDS cli GTest::gtest OpenSSL::Crypto)
+pagoda_layer(testing DIR tests/testing DEPENDS cli op_cases kernels_emulated GTest::gtest
+  OpenSSL::Crypto)
 target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})

@@ -1,0 +1,17 @@
+#include "kernels/cuda/ops_class.cuh"
+
+namespace pagoda {
+
+#if defined(__CUDACC__)
+std::unique_ptr<Ops> make_cuda_ops(Device& device) {
+  const auto stream = device.make_stream("kernels", WorkKind::kOther);
+  gpu::keep_temporary_memory(*stream);
+  return std::make_unique<gpu::CudaOps>(gpu::Processor::of(*stream));
+}
+#else
+std::unique_ptr<Ops> make_emulated_ops(bool tensor_cores, int multiprocessors) {
+  return std::make_unique<emulated::CudaOps>(emulated::Processor{tensor_cores, multiprocessors});
+}
+#endif
+
+}  // namespace pagoda

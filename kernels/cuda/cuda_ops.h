@@ -1,0 +1,26 @@
+// The ops of kernels/ops.h on an NVIDIA GPU, and the same code emulated on the host.
+//
+// Element by element, results have the CPU's bits; sums have an order of their own, which like the
+// CPU's depends on shapes alone. Beside what they are given
+// the ops take small temporary memory in the stream's order (cudaMallocAsync), at most a few
+// numbers a row; a CUDA error aborts and names the op and its stream.
+#pragma once
+
+#include <memory>
+
+#include "kernels/ops.h"
+
+namespace pagoda {
+
+// For streams of `device`, a GPU. Defined where the build has CUDA.
+std::unique_ptr<Ops> make_cuda_ops(Device& device);
+
+// The same ops, their kernels emulated by threads of the host (kernels/cuda/machine_emulated.h):
+// for tests. Without `tensor_cores` as on processors that have none for bf16; the more
+// `multiprocessors`, the smaller tiles are. Any host stream.
+std::unique_ptr<Ops> make_emulated_ops(bool tensor_cores, int multiprocessors);
+
+// Attention has kernels for even head sizes up to this; a larger one is a failed CHECK.
+inline constexpr int64_t kCudaMostHeadDim = 128;
+
+}  // namespace pagoda

@@ -1,0 +1,172 @@
+// machine.cuh on an NVIDIA GPU. The instructions are PTX's (PTX ISA 8: cp.async, ldmatrix, mma);
+// those that an architecture lacks trap, and the ops do not launch kernels that need them there.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "device/cuda_stream.h"
+
+#define PAGODA_GPU __device__ __forceinline__
+#define PAGODA_UNROLL _Pragma("unroll")
+
+namespace pagoda::gpu {
+
+PAGODA_GPU int thread_number() { return static_cast<int>(threadIdx.x); }
+PAGODA_GPU int warp_number() { return static_cast<int>(threadIdx.x >> 5); }
+PAGODA_GPU int lane_number() { return static_cast<int>(threadIdx.x & 31); }
+PAGODA_GPU int64_t block_number() { return blockIdx.x; }
+PAGODA_GPU unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+
+PAGODA_GPU void require(bool condition) {
+  if (!condition) __trap();
+}
+PAGODA_GPU void sync_block() { __syncthreads(); }
+PAGODA_GPU void sync_warp() { __syncwarp(); }
+PAGODA_GPU bool any_in_block(bool condition) { return __syncthreads_or(condition) != 0; }
+template <typename T>
+PAGODA_GPU T shuffle(T value, int lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+template <typename T>
+PAGODA_GPU T shuffle_xor(T value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+PAGODA_GPU uint32_t ballot(bool condition) { return __ballot_sync(0xffffffffu, condition); }
+
+PAGODA_GPU uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+PAGODA_GPU void copy_async16(void* shared, const void* global, int bytes) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+               "l"(__cvta_generic_to_global(global)), "r"(bytes)
+               : "memory");
+#else
+  uint4 value = make_uint4(0, 0, 0, 0);
+  if (bytes == 16) {
+    value = *static_cast<const uint4*>(global);
+  } else {
+    unsigned char* parts = reinterpret_cast<unsigned char*>(&value);
+    for (int i = 0; i < bytes; ++i) parts[i] = static_cast<const unsigned char*>(global)[i];
+  }
+  *static_cast<uint4*>(shared) = value;
+#endif
+}
+PAGODA_GPU void commit_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int kNewest>
+PAGODA_GPU void wait_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(kNewest) : "memory");
+#endif
+}
+
+template <bool kTransposed>
+PAGODA_GPU void load_matrices(uint32_t (&r)[4], const void* row) {
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+  }
+}
+
+PAGODA_GPU void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+  __trap();
+#endif
+}
+
+PAGODA_GPU uint32_t bits_of(float v) { return __float_as_uint(v); }
+PAGODA_GPU float float_of(uint32_t v) { return __uint_as_float(v); }
+
+template <typename Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const __grid_constant__
+                                                               Kernel kernel) {
+  kernel();
+}
+
+class Queue {
+ public:
+  Queue(Stream& s, const char* op) : s_(s), stream_(raw_stream(s)), op_(op) {}
+
+  template <typename Kernel>
+  void launch(int64_t blocks, const Kernel& kernel) {
+    if (blocks <= 0) return;
+    CHECK(blocks <= INT32_MAX, "%s: %lld blocks", op_, static_cast<long long>(blocks));
+    if constexpr (Kernel::kSharedBytes > 48 * 1024) {
+      check_cuda(cudaFuncSetAttribute(run_kernel<Kernel>,
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      Kernel::kSharedBytes),
+                 op_, s_);
+    }
+    run_kernel<Kernel><<<static_cast<unsigned>(blocks), Kernel::kThreads, Kernel::kSharedBytes,
+                         stream_>>>(kernel);
+    check_cuda(cudaGetLastError(), op_, s_);
+  }
+  void* allocate(int64_t bytes) {
+    void* memory = nullptr;
+    check_cuda(cudaMallocAsync(&memory, static_cast<size_t>(bytes), stream_), op_, s_);
+    return memory;
+  }
+  void release(void* memory) { check_cuda(cudaFreeAsync(memory, stream_), op_, s_); }
+  void zero(void* memory, int64_t bytes) {
+    if (bytes == 0) return;
+    check_cuda(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_), op_, s_);
+  }
+
+ private:
+  Stream& s_;
+  cudaStream_t stream_;
+  const char* op_;
+};
+
+struct Processor {
+  bool tensor_cores;    // for bf16: compute capability 8.0 and later
+  int multiprocessors;
+
+  // That of the stream's GPU.
+  static Processor of(Stream& s) {
+    raw_stream(s);  // makes it the thread's
+    int device = 0, major = 0, count = 1;
+    check_cuda(cudaGetDevice(&device), "cudaGetDevice", s);
+    check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
+               "cudaDeviceGetAttribute", s);
+    check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+               "cudaDeviceGetAttribute", s);
+    return {major >= 8, count};
+  }
+};
+
+// What Queue::allocate() takes from the GPU of the stream stays with this process, since asking the
+// driver for it again would take as long as many kernels.
+inline void keep_temporary_memory(Stream& s) {
+  raw_stream(s);
+  int device = 0;
+  cudaMemPool_t pool;
+  uint64_t all = UINT64_MAX;
+  check_cuda(cudaGetDevice(&device), "cudaGetDevice", s);
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", s);
+  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
+             "cudaMemPoolSetAttribute", s);
+}
+
+}  // namespace pagoda::gpu

@@ -1,0 +1,51 @@
+// Rotary position embedding (Su et al. 2021), half-split pairs. Frequencies come from the host, as
+// the CPU's do; sines and cosines are computed in double.
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ops_class.cuh"
+
+namespace pagoda::PAGODA_MACHINE {
+namespace {
+
+// A thread rotates a token's pair i in all its heads.
+template <typename T>
+struct Rope {
+  const int32_t* positions;
+  const double* frequency;
+  int64_t heads, half, stride;
+  bool inverse;
+  T* x;
+  PAGODA_GPU void operator()(int64_t t, int64_t i) const {
+    const double angle = positions[t] * frequency[i];
+    const float cosine = static_cast<float>(cos(angle)), size = static_cast<float>(sin(angle));
+    const float sine = inverse ? -size : size;
+    for (int64_t head = 0; head < heads; ++head) {
+      T* low = x + t * stride + head * 2 * half + i;
+      const float a = widen(low[0]), b = widen(low[half]);
+      low[0] = rounded<T>(a * cosine - b * sine);
+      low[half] = rounded<T>(b * cosine + a * sine);
+    }
+  }
+};
+
+}  // namespace
+
+void CudaOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
+                   int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) {
+  CHECK(tokens >= 0 && heads > 0 && head_dim > 0 && head_dim % 2 == 0);
+  CHECK(stride >= heads * head_dim);
+  const int64_t half = head_dim / 2;
+  std::vector<double> frequency(static_cast<size_t>(half));
+  for (int64_t i = 0; i < half; ++i) {
+    frequency[static_cast<size_t>(i)] =
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+  }
+  Queue queue(s, "rope");
+  Temporary<double> table(queue, half);
+  upload(queue, table.get(), frequency.data(), half);
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, tokens, half, Rope<T>{positions, table.get(), heads, half, stride,
+                                                  inverse, typed<T>(x)});
+  });
+}
+
+}  // namespace pagoda::PAGODA_MACHINE

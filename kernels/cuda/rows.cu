@@ -1,0 +1,175 @@
+// Rows moved, summed and cleared; the embedding table; the gate of a shared expert.
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ops_class.cuh"
+
+namespace pagoda::PAGODA_MACHINE {
+namespace {
+
+template <typename T>
+struct Gather {
+  const T* x;
+  const int32_t* rows;
+  int64_t columns;
+  T* out;
+  PAGODA_GPU void operator()(int64_t i, int64_t j) const {
+    out[i * columns + j] = x[rows[i] * columns + j];
+  }
+};
+
+template <typename T>
+struct ScatterAdd {
+  const T* x;
+  const int32_t* rows;
+  const float* scale;
+  int64_t columns;
+  float* y;
+  PAGODA_GPU void operator()(int64_t i, int64_t j) const {
+    const float factor = scale != nullptr ? scale[i] : 1.0f;
+    y[rows[i] * columns + j] += factor * widen(x[i * columns + j]);
+  }
+};
+
+struct Scale {
+  const float* scale;
+  int64_t columns;
+  float* x;
+  PAGODA_GPU void operator()(int64_t i, int64_t j) const { x[i * columns + j] *= scale[i]; }
+};
+
+struct Sigmoid {
+  const float* logits;
+  float* out;
+  PAGODA_GPU void operator()(int64_t i, int64_t) const { out[i] = sigmoid_of(logits[i]); }
+};
+
+template <typename T>
+struct SigmoidBackward {
+  const float *out, *dout;
+  T* dlogits;
+  PAGODA_GPU void operator()(int64_t i, int64_t) const {
+    dlogits[i] = rounded<T>(dout[i] * (out[i] * (1.0f - out[i])));
+  }
+};
+
+template <typename T, typename B>
+struct Add {
+  const T* a;
+  const B* b;
+  T* out;
+  PAGODA_GPU void operator()(int64_t i, int64_t) const {
+    out[i] = rounded<T>(widen(a[i]) + widen(b[i]));
+  }
+};
+
+// A block a token. An id's first token adds all of its tokens' rows, in order; the others do
+// nothing, so every row of the table has one writer.
+template <typename T>
+struct EmbeddingBackward {
+  static constexpr int kThreads = 256, kSharedBytes = kThreads / kWarp * 4;
+  const int32_t* ids;
+  const T* dout;
+  int64_t tokens, dim;
+  float* dtable;
+
+  PAGODA_GPU void operator()() const {
+    uint32_t* same = reinterpret_cast<uint32_t*>(shared_memory());
+    const int64_t token = block_number();
+    const int32_t id = ids[token];
+    for (int64_t first = 0; first < token; first += kThreads) {
+      const int64_t t = first + thread_number();
+      if (any_in_block(t < token && ids[t] == id)) return;
+    }
+    for (int64_t first = token; first < tokens; first += kThreads) {
+      const int64_t t = first + thread_number();
+      const uint32_t found = ballot(t < tokens && ids[t] == id);
+      if (lane_number() == 0) same[warp_number()] = found;
+      sync_block();
+      for (int warp = 0; warp < kThreads / kWarp; ++warp) {
+        add_rows(first + warp * kWarp, same[warp]);
+      }
+      sync_block();
+    }
+  }
+  // Of the tokens from `first` on whose bits are set.
+  PAGODA_GPU void add_rows(int64_t first, uint32_t set) const {
+    float* target = dtable + ids[block_number()] * dim;
+    for (int bit = 0; bit < kWarp; ++bit) {
+      if ((set >> bit & 1u) == 0) continue;
+      const T* row = dout + (first + bit) * dim;
+      for (int64_t j = thread_number(); j < dim; j += kThreads) target[j] += widen(row[j]);
+    }
+  }
+};
+
+}  // namespace
+
+void CudaOps::embedding(DType dt, const int32_t* ids, const void* table, int64_t tokens,
+                        int64_t dim, void* out, Stream& s) {
+  gather_rows(dt, table, ids, tokens, dim, out, s);
+}
+
+void CudaOps::embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
+                                 int64_t dim, float* dtable, Stream& s) {
+  CHECK(tokens >= 0 && dim > 0);
+  Queue queue(s, "embedding_backward");
+  with_type(dt, [&]<typename T>(T) {
+    queue.launch(tokens, EmbeddingBackward<T>{ids, typed<T>(dout), tokens, dim, dtable});
+  });
+}
+
+void CudaOps::gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim,
+                          void* out, Stream& s) {
+  CHECK(n >= 0 && dim > 0);
+  Queue queue(s, "gather_rows");
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, n, dim, Gather<T>{typed<T>(x), rows, dim, typed<T>(out)});
+  });
+}
+
+void CudaOps::scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
+                               int64_t n, int64_t dim, float* y, Stream& s) {
+  CHECK(n >= 0 && dim > 0);
+  Queue queue(s, "scatter_add_rows");
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, n, dim, ScatterAdd<T>{typed<T>(x), rows, scale, dim, y});
+  });
+}
+
+void CudaOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) {
+  CHECK(n >= 0 && dim > 0);
+  Queue queue(s, "scale_rows");
+  for_each_element(queue, n, dim, Scale{scale, dim, x});
+}
+
+void CudaOps::sigmoid(const float* logits, int64_t n, float* out, Stream& s) {
+  CHECK(n >= 0);
+  Queue queue(s, "sigmoid");
+  for_each_element(queue, n, 1, Sigmoid{logits, out});
+}
+
+void CudaOps::sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n,
+                               void* dlogits, Stream& s) {
+  CHECK(n >= 0);
+  Queue queue(s, "sigmoid_backward");
+  with_type(dt, [&]<typename T>(T) {
+    for_each_element(queue, n, 1, SigmoidBackward<T>{out, dout, typed<T>(dlogits)});
+  });
+}
+
+void CudaOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
+                  Stream& s) {
+  CHECK(n >= 0);
+  Queue queue(s, "add");
+  with_type(dt, [&]<typename T>(T) {
+    with_type(b_dt, [&]<typename B>(B) {
+      for_each_element(queue, n, 1, Add<T, B>{typed<T>(a), typed<B>(b), typed<T>(out)});
+    });
+  });
+}
+
+void CudaOps::fill_zero(void* x, int64_t bytes, Stream& s) {
+  CHECK(bytes >= 0);
+  Queue(s, "fill_zero").zero(x, bytes);
+}
+
+}  // namespace pagoda::PAGODA_MACHINE

@@ -1,0 +1,12 @@
+// The GPU's operators over experts against the CPU's, on emulated machines.
+#include <gtest/gtest.h>
+
+#include "tests/testing/emulated_machines.h"
+
+namespace pagoda {
+namespace {
+
+TEST(CudaExperts, MatchesTheCpu) { try_emulated(check::expert_cases()); }
+
+}  // namespace
+}  // namespace pagoda

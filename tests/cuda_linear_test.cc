@@ -1,0 +1,12 @@
+// The GPU's products of linear layers against the CPU's, on emulated machines.
+#include <gtest/gtest.h>
+
+#include "tests/testing/emulated_machines.h"
+
+namespace pagoda {
+namespace {
+
+TEST(CudaLinear, MatchesTheCpu) { try_emulated(check::linear_cases()); }
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,176 @@
+// Rows, embeddings, rotary embedding, SwiGLU, gates, finished gradients: mostly to the bit.
+#include "tools/gpu_check/trial.h"
+
+namespace pagoda::check {
+namespace {
+
+std::vector<int32_t> scattered(int64_t n, int64_t of) {
+  std::vector<int32_t> rows;
+  for (int64_t i = 0; i < n; ++i) rows.push_back(static_cast<int32_t>((i * 7 + 3) % of));
+  return rows;
+}
+
+std::string named(const char* op, DType dt, int64_t n, int64_t dim) {
+  return strf("%s %s %lld x %lld", op, dtype_name(dt), static_cast<long long>(n),
+              static_cast<long long>(dim));
+}
+
+void add_rows(DType dt, int64_t n, int64_t dim, std::vector<OpCase>& cases) {
+  constexpr int64_t kRows = 50;
+  cases.push_back({named("gather_rows", dt, n, dim), [=](Trial& t) {
+    Tensor &x = t.random(dt, kRows * dim, 1), &rows = t.ints(scattered(n, kRows));
+    Tensor& out = t.filled(dt, n * dim);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.gather_rows(dt, at(x), at(rows), n, dim, at(out), s);
+    });
+    t.expect_same("out", out);
+  }});
+  for (bool scaled : {false, true}) {
+    cases.push_back({named("scatter_add_rows", dt, n, dim), [=](Trial& t) {
+      Tensor &x = t.random(dt, n * dim, 2), &rows = t.ints(scattered(n, kRows));
+      Tensor &scale = t.random(DType::kF32, n, 3), &y = t.random(DType::kF32, kRows * dim, 4);
+      t.run([&](Ops& ops, const At& at, Stream& s) {
+        const float* factors = scaled ? static_cast<float*>(at(scale)) : nullptr;
+        ops.scatter_add_rows(dt, at(x), at(rows), factors, n, dim, at(y), s);
+      });
+      t.expect_same("y", y);
+    }});
+  }
+  cases.push_back({named("embedding", dt, n, dim), [=](Trial& t) {
+    constexpr int64_t kVocab = 9;
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < 20 * n; ++i) tokens.push_back(static_cast<int32_t>(i * i % kVocab));
+    const auto count = static_cast<int64_t>(tokens.size());
+    Tensor &ids = t.ints(tokens), &table = t.random(dt, kVocab * dim, 5);
+    Tensor &out = t.filled(dt, count * dim), &dout = t.random(dt, count * dim, 6);
+    Tensor& dtable = t.random(DType::kF32, kVocab * dim, 7);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.embedding(dt, at(ids), at(table), count, dim, at(out), s);
+      ops.embedding_backward(dt, at(ids), at(dout), count, dim, at(dtable), s);
+    });
+    t.expect_same("out", out);
+    t.expect_same("dtable", dtable);
+  }});
+}
+
+void add_swiglu(DType dt, int64_t n, int64_t f, bool scaled, bool in_place,
+                std::vector<OpCase>& cases) {
+  cases.push_back({named("swiglu", dt, n, f), [=](Trial& t) {
+    Tensor &gate_up = t.random(dt, n * 2 * f, 8, 3.0), &dact = t.random(dt, n * f, 9);
+    Tensor &scale = t.random(DType::kF32, n, 10), &act = t.filled(dt, n * f);
+    Tensor &apart = t.filled(dt, n * 2 * f), &scaled_act = t.filled(dt, n * f);
+    Tensor& dscale = t.filled(DType::kF32, n);
+    Tensor& dgate_up = in_place ? gate_up : apart;
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      const float* factors = scaled ? static_cast<float*>(at(scale)) : nullptr;
+      ops.swiglu(dt, at(gate_up), n, f, at(act), s);
+      ops.swiglu_backward(dt, at(gate_up), at(dact), factors, n, f, at(dgate_up), at(scaled_act),
+                          at(dscale), s);
+    });
+    t.expect_same("act", act);
+    t.expect_same("dgate_up", dgate_up);
+    t.expect_same("scaled act", scaled_act);
+    // Two sums of f terms of up to 1 ulp each, in orders of their own.
+    t.expect_close("dscale", dscale, [&](int64_t i) {
+      double size = 0.0;
+      for (int64_t j = 0; j < f; ++j) {
+        size += std::abs(before(dact, i * f + j) * want(act, i * f + j));
+      }
+      return 2 * static_cast<double>(f) * kEps32 * size + 1e-30;
+    });
+  }});
+}
+
+void add_gates(int64_t n, std::vector<OpCase>& cases) {
+  for (DType dt : kDTypes) {
+    cases.push_back({named("sigmoid", dt, n, 1), [=](Trial& t) {
+      Tensor &logits = t.random(DType::kF32, n, 11, 5.0), &out = t.filled(DType::kF32, n);
+      Tensor &dout = t.random(DType::kF32, n, 12), &dlogits = t.filled(dt, n);
+      t.run([&](Ops& ops, const At& at, Stream& s) {
+        ops.sigmoid(at(logits), n, at(out), s);
+        ops.sigmoid_backward(dt, at(out), at(dout), n, at(dlogits), s);
+      });
+      t.expect_same("out", out);
+      t.expect_same("dlogits", dlogits);
+    }});
+    for (DType b_dt : kDTypes) {
+      cases.push_back({named("add", dt, n, 1), [=](Trial& t) {
+        Tensor &a = t.random(dt, n, 13), &b = t.random(b_dt, n, 14), &out = t.filled(dt, n);
+        t.run([&](Ops& ops, const At& at, Stream& s) {
+          ops.add(dt, at(a), b_dt, at(b), n, at(out), s);
+          ops.add(dt, at(a), b_dt, at(b), n, at(a), s);
+        });
+        t.expect_same("out", out);
+        t.expect_same("in place", a);
+      }});
+    }
+    cases.push_back({named("finish_gradient", dt, n, 1), [=](Trial& t) {
+      Tensor &g = t.random(DType::kF32, n, 15), &out = t.filled(dt, n);
+      Tensor& square_sum = t.doubles({7.0});
+      t.run([&](Ops& ops, const At& at, Stream& s) {
+        ops.finish_gradient(dt, at(g), n, at(out), at(square_sum), s);
+      });
+      t.expect_same("out", out);
+      // Doubles of n positive terms, in two orders.
+      t.expect_close("sum", square_sum, [&](int64_t) {
+        return 2 * static_cast<double>(n) * 0x1p-53 * want(square_sum, 0);
+      });
+    }});
+  }
+}
+
+void add_scales(int64_t n, int64_t dim, std::vector<OpCase>& cases) {
+  cases.push_back({named("scale_rows", DType::kF32, n, dim), [=](Trial& t) {
+    Tensor &x = t.random(DType::kF32, n * dim, 16), &scale = t.random(DType::kF32, n, 17);
+    Tensor& zeros = t.filled(DType::kF32, n * dim);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.scale_rows(at(scale), n, dim, at(x), s);
+      ops.fill_zero(at(zeros), n * dim * 4, s);
+    });
+    t.expect_same("x", x);
+    t.expect_same("zeros", zeros);
+  }});
+}
+
+void add_rope(DType dt, bool inverse, std::vector<OpCase>& cases) {
+  cases.push_back({named("rope", dt, 37, 10), [=](Trial& t) {
+    constexpr int64_t kTokens = 37, kHeads = 3, kDim = 10, kStride = 41;
+    std::vector<int32_t> places;
+    for (int32_t i = 0; i < kTokens; ++i) places.push_back(i < 20 ? i * 400 : i - 20);
+    Tensor &positions = t.ints(places), &x = t.random(dt, kTokens * kStride, 18);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.rope(dt, at(positions), 1e6, kTokens, kHeads, kDim, kStride, inverse, at(x), s);
+    });
+    // Sines and cosines of two libraries may round apart: one fp32 rounding of each, then dt's.
+    t.expect_close("x", x, [&](int64_t i) {
+      const int64_t column = i % kStride, head = column / kDim * kDim;
+      if (column >= kHeads * kDim) return 0.0;
+      const int64_t pair = i - column + head + (column - head + kDim / 2) % kDim;
+      const double size = std::abs(before(x, i)) + std::abs(before(x, pair));
+      return 4 * kEps32 * size + 2.02 * rounding_of(dt) * std::abs(want(x, i));
+    });
+  }});
+}
+
+}  // namespace
+
+std::vector<OpCase> row_cases() {
+  std::vector<OpCase> cases;
+  for (DType dt : kDTypes) {
+    add_rows(dt, 1, 1, cases);
+    add_rows(dt, 20, 33, cases);
+    add_rows(dt, 20, 300, cases);
+    for (bool scaled : {false, true}) {
+      add_swiglu(dt, 1, 1, scaled, false, cases);
+      add_swiglu(dt, 5, 19, scaled, true, cases);
+      add_swiglu(dt, 3, 600, scaled, false, cases);
+    }
+    add_rope(dt, false, cases);
+    add_rope(dt, true, cases);
+  }
+  for (int64_t n : {0, 1, 300, 9001}) add_gates(n, cases);
+  add_scales(70, 33, cases);
+  return cases;
+}
+
+}  // namespace pagoda::check
