@@ -31,11 +31,25 @@ target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
 
+# What cuda_device_test and cuda_run_test run on: GPUs that are made up. Objects, so that the linker takes
+# them before the CUDA runtime and the kernels. Without the toolkit these tests are skipped.
+if(PAGODA_HAS_CUDA)
+  add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc)
+  target_link_libraries(fake_cuda PRIVATE kernels)
+  target_compile_options(fake_cuda PRIVATE ${test_optimisation})
+endif()
+
 # Every tests/NAME_test.cc is one ctest program, linked with all floors.
 file(GLOB test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
-  add_executable(${name} ${source})
+  if(NOT name MATCHES "^cuda_(device|run)_test$")
+    add_executable(${name} ${source})
+  elseif(PAGODA_HAS_CUDA)
+    add_executable(${name} ${source} $<TARGET_OBJECTS:fake_cuda>)
+  else()
+    add_executable(${name} tests/cuda/skipped.cc)
+  endif()
   target_link_libraries(${name} PRIVATE testing GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${test_optimisation})
   add_dependencies(${name} pagoda)

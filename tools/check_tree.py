@@ -55,7 +55,7 @@ FLOORS = {
 # A header's name, and the paths (or beginnings of paths) that may include it.
 RESTRICTED = [
     (r"cuda.*|cublas.*|nvtx.*", ("src/device/", "kernels/cuda/", "src/parallel/",
-                                 "tools/gpu_check/")),
+                                 "tools/gpu_check/", "tests/cuda/")),
     (r"liburing.*", ("offload/storage_uring.cc",)),
     (r"isa-l.*", ("offload/",)),
     (r"(oneapi/)?dnnl.*", ("kernels/",)),

@@ -109,14 +109,15 @@ class Stream {
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
 
-  // The loop workers for kernels on this stream. Host streams only.
+  // The loop workers for work that is enqueued on this stream.
   virtual ThreadPool& pool() = 0;
   virtual const std::string& name() const = 0;
   virtual StreamTime time() const = 0;  // any thread
 
   // While the stream's trace is on, what is enqueued in between is a span of its lane: from the
   // start of the first piece to the end of the last. No wait() in between: waits are spans of their
-  // own, one for each kind of work that was waited for.
+  // own, one for each kind of work that was waited for. traced(): labels are wanted; always on a
+  // GPU, whose errors and profilers name them.
   virtual bool traced() const = 0;
   virtual void begin_span(TraceLabel label) = 0;
   virtual void end_span() = 0;
@@ -127,15 +128,21 @@ class Stream {
 
 struct DeviceOptions {
   int64_t arena_bytes = 0;  // the whole memory budget of the device
-  int threads = 1;          // compute threads of the host device
+  int threads = 1;          // of its streams' pool; those that compute on the host device
   Trace* trace = nullptr;   // of its streams; not owned
 };
 
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::byte* arena() = 0;  // kIoAlign-aligned, arena_bytes long
+  // kIoAlign-aligned, arena_bytes long, zeros at first. Only work on this device's streams may read
+  // and write it; on the host device, anyone.
+  virtual std::byte* arena() = 0;
   virtual int64_t arena_bytes() const = 0;
+  // Makes host memory one that streams copy from and to directly, until the handle is dropped,
+  // which must be before the memory goes. Where the system refuses, warns once and returns nullptr:
+  // copies work all the same, slower. The host device needs none of it.
+  virtual std::shared_ptr<void> pin(std::byte* data, int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) = 0;
   virtual std::string describe() const = 0;
 

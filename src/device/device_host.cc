@@ -191,6 +191,8 @@ class HostDevice final : public Device {
 
 }  // namespace
 
+std::shared_ptr<void> Device::pin(std::byte*, int64_t) { return nullptr; }
+
 Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options) {
   auto memory = HostMemory::allocate(options.arena_bytes);
   if (!memory.ok()) {

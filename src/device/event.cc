@@ -10,11 +10,18 @@ Event Event::make() {
   return event;
 }
 
+Event Event::State::event_of(std::shared_ptr<State> state) {
+  Event event;
+  event.state_ = std::move(state);
+  return event;
+}
+
 void Event::signal(const Delays& delays) {
   CHECK(state_ != nullptr, "signal of an event that was not made");
   // A waiter may destroy this handle as soon as it wakes.
   const std::shared_ptr<State> state = state_;
   std::vector<State::Continuation> continuations;
+  std::shared_ptr<void> native;  // dropped outside the lock
   {
     std::lock_guard lock(state->mutex);
     CHECK(!state->happened, "event signalled twice");
@@ -22,6 +29,8 @@ void Event::signal(const Delays& delays) {
     state->happened_us = monotonic_us();
     state->delays = delays;
     continuations.swap(state->continuations);
+    native.swap(state->native);
+    state->parts.clear();
   }
   state->changed.notify_all();
   for (const auto& then : continuations) then(state->delays);
@@ -49,16 +58,17 @@ Delays Event::followed_by(WorkKind own) const {
 }
 
 Event when_all(const std::vector<Event>& events) {
-  std::vector<const Event*> open;
+  std::vector<Event> open;
   for (const Event& event : events) {
-    if (!event.happened()) open.push_back(&event);
+    if (!event.happened()) open.push_back(event);
   }
   if (open.empty()) return Event();
-  if (open.size() == 1) return *open[0];
+  if (open.size() == 1) return open[0];
   Event all = Event::make();
+  for (const Event& event : open) all.state_->parts.push_back(event.state_);
   auto left = std::make_shared<std::atomic<size_t>>(open.size());
-  for (const Event* event : open) {
-    event->state_->when_happened([all, left](const Delays& delays) mutable {
+  for (const Event& event : open) {
+    event.state_->when_happened([all, left](const Delays& delays) mutable {
       if (left->fetch_sub(1) == 1) all.signal(delays);
     });
   }

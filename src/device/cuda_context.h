@@ -1,0 +1,73 @@
+// What the streams of one GPU share: its events, its clock, and the call that holds a stream up.
+// Device-internal.
+//
+// Threading: any thread.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "device/device.h"
+
+namespace pagoda {
+
+// Ends the program: "CUDA error in CALL: ...". `where`: stream and task, or what was going on.
+[[noreturn]] void cuda_failed(cudaError_t error, const char* call, const std::string& where);
+// Likewise unless `error` is cudaSuccess.
+void require_cuda(cudaError_t error, const char* call, const std::string& where);
+
+// An event of CUDA with a time; a counted handle.
+using CudaEvent = std::shared_ptr<CUevent_st>;
+
+class CudaContext : public std::enable_shared_from_this<CudaContext> {
+ public:
+  // kUnavailable: the driver lacks a call.
+  static Result<std::shared_ptr<CudaContext>> create(int index, int threads);
+  ~CudaContext();
+
+  int index() const { return index_; }
+  // Makes the GPU the calling thread's, for calls that go to a thread's GPU.
+  cudaError_t enter() const { return cudaSetDevice(index_); }
+
+  // An event that nothing is recorded in. It is used again once its last handle is gone.
+  cudaError_t make_event(CudaEvent* event);
+  // When `event` happened on the GPU, in time of monotonic_us(). To be asked soon after it did: the
+  // two clocks are compared on the way, and drift by less than 0.1 ms.
+  cudaError_t host_us(const CudaEvent& event, int64_t* happened_us);
+
+  // Work that is issued on `stream` later starts once *word, in pinned host memory, is at least
+  // `value`, in numbers that wrap around.
+  cudaError_t wait_value(cudaStream_t stream, const uint32_t* word, uint32_t value) const;
+
+  // The workers for host work on the GPU's streams; started when they are first asked for.
+  ThreadPool& pool();
+
+ private:
+  using WaitValue = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned int);
+
+  CudaContext(int index, int threads, WaitValue wait_value);
+  void put_back(cudaEvent_t event);
+
+  const int index_;
+  const int threads_;
+  const WaitValue wait_value_;
+  std::once_flag pool_made_;
+  std::unique_ptr<ThreadPool> pool_;
+
+  std::mutex events_mutex_;  // guards the next
+  std::vector<cudaEvent_t> free_events_;
+
+  // Times are counted from an event that is replaced by a later one before long: CUDA's are floats.
+  std::mutex clock_mutex_;  // guards the rest
+  CudaEvent base_;
+  int64_t base_us_ = 0;         // host time of base_, as it is estimated
+  int64_t least_base_us_ = 0;   // the least of what it can be at most
+};
+
+}  // namespace pagoda

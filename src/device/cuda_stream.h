@@ -1,0 +1,19 @@
+// What CUDA kernels need of a stream. For kernels/cuda; the stream must be one of a device that
+// open_gpu() made.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "device/device.h"
+
+namespace pagoda {
+
+// The CUDA stream behind `s`, whose GPU becomes the calling thread's. What is launched on it before
+// the next call on `s` is work of `s` like any other. The issuing thread of `s`.
+cudaStream_t raw_stream(Stream& s);
+
+// Ends the program unless `error` is cudaSuccess, naming `call`, the stream and its task. The
+// issuing thread of `s`. After a launch: check_cuda(cudaGetLastError(), "swiglu", s).
+void check_cuda(cudaError_t error, const char* call, Stream& s);
+
+}  // namespace pagoda

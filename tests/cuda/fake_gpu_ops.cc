@@ -1,0 +1,13 @@
+// The kernels of a GPU that is made up are the CPU's: its memory is the host's, and host work on
+// its streams is in order with copies. So a whole run on it has the CPU's bits.
+#include "kernels/cpu/cpu_ops.h"
+#include "kernels/gpu_ops.h"
+
+namespace pagoda {
+
+std::string gpu_ops_architectures() { return "75,80"; }
+std::string gpu_ops_build() { return "made up"; }
+bool gpu_ops_take_head(int64_t head_dim) { return head_dim != 12; }
+std::unique_ptr<Ops> make_gpu_ops(Device&) { return std::make_unique<CpuOps>(); }
+
+}  // namespace pagoda

@@ -1,0 +1,61 @@
+# NVIDIA GPUs: whether this build has them. Sets PAGODA_HAS_CUDA, and where it is true the target
+# CUDA::cudart_static. The CUDA runtime is linked statically, so that the program starts where there
+# is no CUDA; the driver is found at run time.
+
+set(PAGODA_CUDA AUTO CACHE STRING "Run on NVIDIA GPUs: AUTO (where nvcc 12 or later is), ON, OFF")
+set_property(CACHE PAGODA_CUDA PROPERTY STRINGS AUTO ON OFF)
+# This machine's GPUs; without any, one architecture to compile for.
+execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+  OUTPUT_VARIABLE cuda_here ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REGEX MATCHALL "[0-9]+\\.[0-9]" cuda_here "${cuda_here}")
+string(REPLACE "." "" cuda_here "${cuda_here}")
+list(REMOVE_DUPLICATES cuda_here)
+if(NOT cuda_here)
+  set(cuda_here 90)
+endif()
+set(PAGODA_CUDA_ARCHITECTURES ${cuda_here} CACHE STRING
+  "Compute capabilities to compile kernels for, as CMAKE_CUDA_ARCHITECTURES")
+
+set(PAGODA_HAS_CUDA OFF)
+if(NOT PAGODA_CUDA STREQUAL "OFF")
+  find_program(PAGODA_NVCC nvcc HINTS $ENV{CUDA_PATH}/bin $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+  set(cuda_missing "nvcc was not found; name it with -DPAGODA_NVCC=...")
+  if(PAGODA_NVCC)
+    get_filename_component(cuda_root ${PAGODA_NVCC} DIRECTORY)
+    set(CUDAToolkit_ROOT ${cuda_root}/.. CACHE PATH "The CUDA toolkit")
+    find_package(CUDAToolkit QUIET)
+    set(cuda_missing "CUDA ${CUDAToolkit_VERSION} is older than 12")
+    if(CUDAToolkit_FOUND AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12)
+      set(PAGODA_HAS_CUDA ON)
+    endif()
+  endif()
+  if(PAGODA_CUDA STREQUAL "ON" AND NOT PAGODA_HAS_CUDA)
+    message(FATAL_ERROR "PAGODA_CUDA=ON: ${cuda_missing}")
+  elseif(NOT PAGODA_HAS_CUDA)
+    message(STATUS "Without NVIDIA GPUs: ${cuda_missing}")
+  endif()
+endif()
+
+# Kernels, once kernels/gpu_ops.h has an implementation: with the warnings and the arithmetic of the
+# rest (nvcc would contract products and sums). Not in sanitized builds, which run none.
+set(cuda_gpu_ops ${PROJECT_SOURCE_DIR}/kernels/cuda/gpu_ops.cc)
+set(PAGODA_HAS_CUDA_KERNELS OFF)
+if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
+  set(PAGODA_HAS_CUDA_KERNELS ON)
+  set(CMAKE_CUDA_COMPILER ${PAGODA_NVCC})
+  set(CMAKE_CUDA_ARCHITECTURES ${PAGODA_CUDA_ARCHITECTURES})
+  if(CCACHE)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
+  endif()
+  enable_language(CUDA)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
+  add_library(kernels_cuda STATIC ${cuda_sources} ${cuda_gpu_ops})
+  target_include_directories(kernels_cuda PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
+  # CMake 3.25 takes CUDA_STANDARD 20 with nvcc 13 and builds C++17 all the same.
+  target_compile_options(kernels_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;\
+--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off,-fno-math-errno>")
+  string(REPLACE ";" "," cuda_architectures "${PAGODA_CUDA_ARCHITECTURES}")
+  target_compile_definitions(kernels_cuda PRIVATE
+    PAGODA_CUDA_ARCHITECTURES="${cuda_architectures}")
+  target_link_libraries(kernels_cuda PUBLIC device CUDA::cudart_static)
+endif()
