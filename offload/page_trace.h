@@ -23,9 +23,9 @@ class PageTrace {
   Trace::Lane lane(const std::string& group, const std::string& name) const {
     return trace_ ? trace_->lane(group, name) : 0;
   }
-  // REQUIRES: on() was true.
   TraceLabel label(const std::string& verb, PageId page) const {
-    return TraceLabel{verb + " " + name_(page), {}, 0}.add("page", page);
+    const std::string name = name_ ? name_(page) : "page " + std::to_string(page);
+    return TraceLabel{verb + " " + name, {}, 0}.add("page", page);
   }
   TraceLabel label(const std::string& verb, PageId page, int64_t bytes) const {
     return label(verb, page).add(kTraceBytes, bytes);

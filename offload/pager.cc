@@ -59,6 +59,7 @@ Pager::Pager(Options options, PageFile* file, Storage* storage, HostMemory memor
   base_.assign(options_.classes.size(), std::vector<std::byte*>(devices + 1));
   slots_.resize(options_.classes.size());
   std::vector<std::byte*> next(devices + 1, memory_.data());
+  if (devices > 0) pin_ = options_.devices.front()->pin(memory_.data(), memory_.bytes());
   for (int d = 0; d < devices; ++d) {
     next[d] = options_.devices[d]->arena() + options_.arena_offset[d];
     CHECK(options_.arena_offset[d] + device_bytes(options_, d) <=

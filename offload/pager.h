@@ -134,6 +134,7 @@ class Pager {
   PageFile* file_;
   Storage* storage_;
   HostMemory memory_;
+  std::shared_ptr<void> pin_;  // of memory_, for the devices' copies
   Residency residency_;
   std::vector<std::vector<std::byte*>> base_;             // [class][place]
   std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]

@@ -208,6 +208,9 @@ TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
   EXPECT_GT(object["disk_total_bytes"].get<int64_t>(), 0);
   EXPECT_TRUE(object["direct_io"]["usable"].is_boolean());
   EXPECT_FALSE(object["uring"]["text"].get<std::string>().empty());
+  EXPECT_TRUE(object["gpus"].is_array());
+  const bool cuda = object["cuda"]["usable"].get<bool>();
+  EXPECT_EQ(object["cuda"]["text"].get<std::string>().empty(), cuda) << json.out;
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   const Outcome text = run({"doctor", "--dir", folder});
   EXPECT_EQ(text.code, 0);

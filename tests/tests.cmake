@@ -31,8 +31,8 @@ target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
 
-# What cuda_device_test and cuda_run_test run on: GPUs that are made up. Objects, so that the linker takes
-# them before the CUDA runtime and the kernels. Without the toolkit these tests are skipped.
+# What cuda_device_test and cuda_run_test run on: GPUs that are made up. Objects, so that the linker
+# takes them before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc)
   target_link_libraries(fake_cuda PRIVATE kernels)

@@ -29,7 +29,7 @@ asan_tests=(
   model_shape_test stage_memory_test pipeline_order_test step_estimate_test
   hierarchical_exchange_test expert_migration_test expert_placement_test ranked_meshes_test
   routing_trace_test zebra_pipeline_test
-  cuda_device_test
+  cuda_device_test cuda_run_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(
@@ -39,7 +39,7 @@ tsan_tests=(
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test attention_blocks_test adam_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
-  predicted_bytes_test cuda_device_test
+  predicted_bytes_test cuda_device_test cuda_run_test
 )
 
 jobs=$(nproc)

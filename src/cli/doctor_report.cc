@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "train/run_config.h"
 
 namespace pagoda {
 namespace {
@@ -125,6 +126,25 @@ void examine_disk(DoctorReport& report) {
   report.threads = probe_threads(report.directory);
 }
 
+// "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul 27 ..."
+std::string nvidia_driver() {
+  std::ifstream in("/proc/driver/nvidia/version");
+  for (std::string word; in >> word;) {
+    if (word.find('.') != std::string::npos && word.find_first_not_of("0123456789.") > word.size())
+      return word;
+  }
+  return "";
+}
+
+void examine_gpus(DoctorReport& report) {
+  report.gpus = find_gpus();
+  report.gpu_driver = nvidia_driver();
+  report.gpu = usable_gpu(RunConfig().train.dtype);
+  for (const Gpu& gpu : report.gpus.gpus) {
+    report.gpu_links.push_back(pci_link(gpu.pci_address));
+  }
+}
+
 std::string direct_io_text(const DirectIo& direct) {
   if (!direct.usable) return "no (" + direct.reason + ")";
   if (direct.offset_align_bytes == 0) return "yes (alignment not stated by the kernel)";
@@ -146,6 +166,29 @@ std::string row(const char* name, const std::string& value) {
   return strf("%-14s %s\n", name, printable(value, 1000).c_str());
 }
 
+std::string gpu_rows(const DoctorReport& report) {
+  std::string rows;
+  for (size_t i = 0; i < report.gpus.gpus.size(); ++i) {
+    const std::string link = report.gpu_links[i].text();
+    rows += row("GPU", report.gpus.gpus[i].text() + (link.empty() ? "" : ", " + link));
+  }
+  const std::string known = report.gpus.driver.empty() ? "" : "CUDA up to " + report.gpus.driver;
+  if (!known.empty()) rows += row("NVIDIA driver", report.gpu_driver + " (" + known + ")");
+  const bool used = report.gpu.gpu.has_value();
+  return rows + row("device = cuda", used ? "yes" : "no (" + report.gpu.why_not + ")");
+}
+
+nlohmann::ordered_json gpu_json(const Gpu& gpu, const PciLink& link) {
+  return {{"name", gpu.name},
+          {"compute_capability", strf("%d.%d", gpu.major, gpu.minor)},
+          {"memory_bytes", gpu.memory_bytes},
+          {"pci_address", gpu.pci_address},
+          {"pcie_generation", link.generation},
+          {"pcie_width", link.width},
+          {"pcie_most_generation", link.most_generation},
+          {"pcie_most_width", link.most_width}};
+}
+
 }  // namespace
 
 DoctorReport examine_machine(const std::string& directory) {
@@ -160,6 +203,7 @@ DoctorReport examine_machine(const std::string& directory) {
   report.huge_pages_free = free_huge_pages();
   report.directory = directory;
   examine_disk(report);
+  examine_gpus(report);
   return report;
 }
 
@@ -177,6 +221,7 @@ std::string DoctorReport::text() const {
   out += row("memlock limit", memlock);
   out += row("huge pages", "transparent: " + transparent_huge_pages +
                                ", reserved and free: " + std::to_string(huge_pages_free));
+  out += gpu_rows(*this);
   out += row("directory", directory + " (" + file_system + ")");
   out += row("disk", format_bytes(disk_free_bytes) + " free of " + format_bytes(disk_total_bytes));
   out += row("direct I/O", direct_io_text(direct_io));
@@ -208,6 +253,14 @@ std::string DoctorReport::json() const {
                       {"memory_align_bytes", direct_io.memory_align_bytes},
                       {"offset_align_bytes", direct_io.offset_align_bytes},
                       {"reason", direct_io.reason}};
+  out["gpus"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < gpus.gpus.size(); ++i) {
+    out["gpus"].push_back(gpu_json(gpus.gpus[i], gpu_links[i]));
+  }
+  out["nvidia_driver"] = gpu_driver;
+  out["cuda_driver"] = gpus.driver;
+  out["cuda_toolkit"] = gpus.toolkit;
+  out["cuda"] = {{"usable", gpu.gpu.has_value()}, {"text", gpu.why_not}};
   out["uring"] = {{"usable", uring.usable}, {"text", uring.text}};
   out["threads"] = {{"usable", threads.usable}, {"text", threads.text}};
   return out.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/machine.h"
+#include "base/pci_link.h"
+#include "train/usable_gpu.h"
 
 namespace pagoda {
 
@@ -37,6 +39,10 @@ struct DoctorReport {
   DirectIo direct_io;
   StorageProbe uring;    // io = "uring"
   StorageProbe threads;  // io = "threads"
+  GpuReport gpus;
+  std::vector<PciLink> gpu_links;  // of each
+  std::string gpu_driver;          // "580.65.06", or empty
+  UsableGpu gpu;                   // of a run with the default dtype
 
   std::string text() const;
   std::string json() const;

@@ -192,7 +192,8 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
     plan.whole_device_bytes = std::max(plan.whole_device_bytes,
                                        budget.fixed_bytes[d] + device_bytes(pages, whole, d));
   }
-  plan.state_on_device = plan.whole_device_bytes <= budget.device_bytes;
+  plan.state_on_device = plan.whole_device_bytes <= budget.device_bytes &&
+                         (budget.device_updates || !training);
   if (plan.state_on_device) {
     plan.classes = std::move(whole);
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);

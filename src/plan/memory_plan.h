@@ -27,11 +27,12 @@ struct MemoryBudget {
   std::vector<int64_t> fixed_bytes;  // workspace on each device
   // Settings that take less device memory when they are lower, for the refusal.
   const char* lower = "train.tokens_per_step or train.micro_batch_tokens";
+  bool device_updates = true;  // devices can run the optimizer
 };
 
 struct MemoryPlan {
   std::vector<SlotClass> classes;
-  bool state_on_device = false;
+  bool state_on_device = false;  // all weights too; without training these alone
   std::vector<int64_t> device_slot_bytes;  // on each device
   int64_t host_slot_bytes = 0;             // header room included
   int64_t min_device_bytes = 0;            // smallest memory.device that would do

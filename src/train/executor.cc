@@ -35,8 +35,11 @@ int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& 
 
 Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
-      blocks_(setup_.config, setup_.table, setup_.size, cpu_ops()),
+      blocks_(setup_.config, setup_.table, setup_.size, *setup_.ops),
       experts_(setup_.devices.size()),
+      square_sums_(setup_.table.records.size()),
+      pin_(setup_.devices.front()->pin(reinterpret_cast<std::byte*>(square_sums_.data()),
+                                       std::ssize(square_sums_) * 8)),
       first_row_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
@@ -84,7 +87,7 @@ void Executor::begin_step(const StepBatch& batch) {
   s.copy(step_.positions, batch.positions.data(), n * 4);
   s.copy(step_.loss_weights, batch.weights.data(), n * 4);
   if (batch.padding.empty()) {
-    cpu_ops().fill_zero(step_.padding, n, s);
+    setup_.ops->fill_zero(step_.padding, n, s);
   } else {
     s.copy(step_.padding, batch.padding.data(), n);
   }
@@ -102,7 +105,7 @@ void Executor::begin_pass(const GenerationPass& pass) {
   s.copy(step_.tokens, pass.tokens.data(), n * 4);
   s.copy(step_.positions, pass.positions.data(), n * 4);
   s.copy(step_.cache.sequence, pass.sequences.data(), n * 4);
-  cpu_ops().fill_zero(step_.padding, n, s);
+  setup_.ops->fill_zero(step_.padding, n, s);
   s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
@@ -247,7 +250,7 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   const std::vector<std::vector<int64_t>>& first = first_row_[task.layer];
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = std::max<int64_t>(task.microbatch, 0) + static_cast<int64_t>(i);
-    cpu_ops().index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
+    setup_.ops->index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
                          first[i].data(), step_.rows, step_.choices, s);
   }
 }
@@ -267,8 +270,10 @@ void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s)
   if (record.kind == RecordKind::kExpert) grad = experts_[task.device].grad;
   if (record.kind == RecordKind::kHead) grad = step_.table_grad;
   if (record.kind == RecordKind::kEmbedding) grad = step_.table_grad + setup_.config.hidden_size;
-  cpu_ops().finish_gradient(setup_.size.dtype, grad, record.num_elements, lease.data(0),
-                            experts_[task.device].square_sums + task.record, s);
+  double* square_sum = experts_[task.device].square_sums + task.record;
+  setup_.ops->finish_gradient(setup_.size.dtype, grad, record.num_elements, lease.data(0),
+                              square_sum, s);
+  s.copy(&square_sums_[task.record], square_sum, sizeof(double));
 }
 
 void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger) {
@@ -280,7 +285,7 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
                           .weights = lease.data(0),
                           .state = lease.data(1)};
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
-  const double* square_sum = experts_[task.device].square_sums + task.record;
+  const double* square_sum = &square_sums_[task.record];
   s.enqueue([this, &s, record, gradient, square_sum, number = task.record,
              steps = ledger.pay(task.record)] {
     const AdamSettings& settings = setup_.adam;
@@ -350,8 +355,6 @@ void Executor::read_logits(int64_t i, std::vector<float>& logits) {
   s.synchronize();
 }
 
-double Executor::square_sum(int64_t record) const {
-  return experts_[setup_.record_device[record]].square_sums[record];
-}
+double Executor::square_sum(int64_t record) const { return square_sums_[record]; }
 
 }  // namespace pagoda

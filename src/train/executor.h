@@ -61,7 +61,7 @@ class Executor {
     StepSize size;
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
-    std::vector<int> record_device;  // who computes each record
+    Ops* ops = nullptr;            // of the devices; not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int optimizer_threads = 1;
@@ -141,6 +141,9 @@ class Executor {
   StepSpace step_;
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
+  // Of each record's gradient, where the host reads it; valid when the gradient's page is.
+  std::vector<double> square_sums_;
+  std::shared_ptr<void> pin_;  // of square_sums_
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // of the step or pass in hand
   int64_t wanted_ = 0;  // of the pass in hand

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/log.h"
 #include "base/machine.h"
 #include "kernels/working_memory.h"
 #include "plan/routing_trace.h"
@@ -155,6 +156,11 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
 
 }  // namespace
 
+void warn_of_unused_gpu(const RunConfig& config) {
+  const std::string why_not = config.unused_gpu();
+  if (!why_not.empty()) log_warn("the CPU computes: " + why_not);
+}
+
 int session_threads(const SessionOptions& options) {
   const int workers = options.threads - 1;  // of a pool, beside the stream that calls it
   const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
@@ -163,19 +169,24 @@ int session_threads(const SessionOptions& options) {
 
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
                             const MemoryPlan& memory) {
-  const int64_t budgets = std::accumulate(memory.device_slot_bytes.begin(),
-                                          memory.device_slot_bytes.end(),
-                                          workspace_bytes(config, options)) +
-                          memory.host_slot_bytes;
+  const int64_t on_devices = std::accumulate(memory.device_slot_bytes.begin(),
+                                             memory.device_slot_bytes.end(),
+                                             workspace_bytes(config, options));
+  if (options.gpu && on_devices > options.gpu->memory_bytes) {
+    return Status(Exit::kDeviceMemory, strf("memory.device takes %s, more than all of %s; lower it",
+                                            format_bytes_up(on_devices).c_str(),
+                                            options.gpu->text().c_str()));
+  }
+  const int64_t budgets = (options.gpu ? 0 : on_devices) + memory.host_slot_bytes;
   const int64_t overhead = fixed_overhead_bytes(config, options);
   const int64_t usable = machine_memory().usable_bytes();
   if (budgets + overhead <= usable) return Status();
   return Status(Exit::kHostMemory,
-                strf("memory.device and memory.host take %s and the program up to %s more, but "
+                strf("%smemory.host take %s and the program up to %s more, but "
                      "this machine or its cgroup has %s; lower the budgets, train.threads or "
                      "train.micro_batch_tokens",
-                     format_bytes(budgets).c_str(), format_bytes_up(overhead).c_str(),
-                     format_bytes(usable).c_str()));
+                     options.gpu ? "" : "memory.device and ", format_bytes(budgets).c_str(),
+                     format_bytes_up(overhead).c_str(), format_bytes(usable).c_str()));
 }
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
@@ -183,8 +194,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   const RunShape shape = make_run_shape(config, table, options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
-         options.devices *
-             kernel_working_bytes(kernel_sizes(config, options.size), options.threads) +
+         (options.gpu ? 0 : options.devices *
+              kernel_working_bytes(kernel_sizes(config, options.size), options.threads)) +
          step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
          (options.trace ? options.trace->most_bytes() : 0) +
          // As it grows there are the text so far and one twice as long.
@@ -208,6 +219,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
+  if (options.gpu) lines.push_back("computes on " + options.gpu->text());
   lines.push_back(offload_line(options, memory, traffic.step));
   lines.push_back(strf(
       "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
@@ -233,8 +245,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   for (std::string& line : drive_lines(pages, options, outlook, traffic)) {
     lines.push_back(std::move(line));
   }
-  lines.push_back(strf("memory beyond the budgets: at most %s",
-                       format_bytes_up(fixed_overhead_bytes(config, options)).c_str()));
+  lines.push_back(strf("memory beyond the budgets: at most %s%s",
+                       format_bytes_up(fixed_overhead_bytes(config, options)).c_str(),
+                       options.gpu ? ", and what the NVIDIA driver takes" : ""));
   return lines;
 }
 

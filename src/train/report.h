@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "train/run_config.h"
 #include "train/session.h"
 #include "train/traffic_report.h"
 
@@ -21,6 +22,9 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
 // machine, or its cgroup, has: the system would kill the run in the middle.
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
                             const MemoryPlan& memory);
+
+// Where the CPU computes though a GPU is there: a warning that says why.
+void warn_of_unused_gpu(const RunConfig& config);
 
 // Lines for the log.
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,

@@ -25,6 +25,7 @@ Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
 Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
                                  const Dataset& dataset, Storage* storage,
                                  const std::string& directory) {
+  warn_of_unused_gpu(config);
   SessionOptions options = session_options(config);
   options.size.training = false;
   options.size.microbatches = 1;

@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "base/numa.h"
 #include "base/number_text.h"
+#include "train/usable_gpu.h"
 
 namespace pagoda {
 namespace {
@@ -19,6 +20,7 @@ constexpr Affects kResults = Affects::kResults;
 constexpr Affects kRunOnly = Affects::kRunOnly;
 // What "auto" means, as parts of usable memory; the rest is for the program and the page cache.
 constexpr double kAutoDevice = 0.3;
+constexpr double kAutoGpu = 0.85;  // of its memory; CUDA and kernels take of the rest
 constexpr double kAutoHost = 0.4;
 
 // Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
@@ -57,6 +59,8 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "weights and activations; masters are fp32");
+  t.add("device", c.train.device, {"auto", "cpu", "cuda"}, kRunOnly,
+        "what computes; auto: an NVIDIA GPU where one can, else the CPU");
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
   t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
   t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
@@ -106,8 +110,10 @@ void declare_optim(RunConfig& c, OptionTable& t) {
 }
 
 void declare_memory(RunConfig& c, OptionTable& t) {
-  t.section("memory", "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's");
-  t.add("device", c.memory.device, kRunOnly, "budget of the device, here RAM too; auto: 30%");
+  t.section("memory",
+            "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
+  t.add("device", c.memory.device, kRunOnly,
+        "budget of the device; auto: 85% of a GPU's; of the CPU, where it is RAM too, 30%");
   t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
   t.add("disk", c.memory.disk, kRunOnly,
         "folder for the rest; repeat for several; none: OUTPUT_DIR/store; eval and generate put "
@@ -195,6 +201,17 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
   return check_range("train.host_devices", t.host_devices, 1, 64);
+}
+
+Status check_device(const RunConfig::Train& t) {
+  if (t.device != DeviceChoice::kCuda) return Status();
+  if (t.host_devices > 1) {
+    return refuse("train.host_devices", std::to_string(t.host_devices),
+                  "they are the CPU's; leave it at 1 with train.device = \"cuda\"");
+  }
+  const UsableGpu found = usable_gpu(t.dtype);
+  if (found.gpu) return Status();
+  return Status(Exit::kUnavailable, "train.device = \"cuda\": " + found.why_not);
 }
 
 Status check_data(const RunConfig::Data& d) {
@@ -290,6 +307,7 @@ void RunConfig::declare(OptionTable& table) {
 Status RunConfig::validate() const {
   RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
+  RETURN_IF_ERROR(check_device(train));
   RETURN_IF_ERROR(check_sample(sample));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
   return check_memory(memory);
@@ -407,7 +425,23 @@ Result<ExampleOptions> RunConfig::example_options(const std::string& model_path)
   return options;
 }
 
+std::optional<Gpu> RunConfig::gpu() const {
+  const bool asked = train.device == DeviceChoice::kCuda;
+  const bool open = train.device == DeviceChoice::kAuto && train.host_devices == 1;
+  return asked || open ? usable_gpu(train.dtype).gpu : std::nullopt;
+}
+
+std::string RunConfig::unused_gpu() const {
+  if (train.device != DeviceChoice::kAuto || train.host_devices > 1) return "";
+  const UsableGpu found = usable_gpu(train.dtype);
+  return found.is_there ? found.why_not : "";
+}
+
 int64_t RunConfig::device_bytes() const {
+  if (const auto found = gpu()) {
+    return memory.device.resolve(
+        found->memory_bytes, static_cast<int64_t>(kAutoGpu * double(found->memory_bytes)));
+  }
   const int64_t usable = machine_memory().usable_bytes();
   return memory.device.resolve(usable, static_cast<int64_t>(kAutoDevice * double(usable)));
 }

@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "data/dataset.h"
 #include "data/example.h"
+#include "device/gpus.h"
 #include "offload/storage.h"
 #include "optim/schedule.h"
 #include "optim/state_format.h"
@@ -22,6 +23,8 @@
 
 namespace pagoda {
 
+// auto: a GPU where one is there that computes this run.
+enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
 // What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
@@ -53,6 +56,7 @@ struct RunConfig {
     int64_t micro_batch_tokens = 4096;
     int64_t seed = 0;
     DType dtype = DType::kBF16;
+    DeviceChoice device = DeviceChoice::kAuto;
     std::string output_dir;
     int64_t save_steps = 500;
     int64_t eval_steps = 100;
@@ -87,7 +91,7 @@ struct RunConfig {
   } optim;
 
   struct Memory {
-    MemorySize device;  // auto: 30 % of usable memory
+    MemorySize device;  // auto: 30 % of usable memory, 85 % of a GPU's
     MemorySize host;    // auto: 40 % of usable memory
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
@@ -134,6 +138,9 @@ struct RunConfig {
   // compute waits for would take longer. But an update waits for memory, and what 16 cores ask for
   // is all that a node's gives.
   int optimizer_threads() const;
+  // What the run computes on; none: the CPU. Looks for GPUs at each call.
+  std::optional<Gpu> gpu() const;
+  std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
   int64_t device_bytes() const;                       // memory.device on this machine
   int64_t host_bytes() const;                         // memory.host on this machine
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off

@@ -156,6 +156,7 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts,
                    read_prompts(config, flags, model, settings));
   const ModelConfig& architecture = model.folder->config();
+  warn_of_unused_gpu(config);
   const SessionOptions options =
       generation_options(config, architecture, prompts, flags.max_new_tokens, scratch.path());
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));

@@ -311,6 +311,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags) {
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
+  warn_of_unused_gpu(config);
   SessionOptions options = session_options(config, prompts);
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/machine.h"
+#include "kernels/gpu_ops.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -47,6 +48,7 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
 MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options) {
   MemoryBudget budget{options.device_bytes, options.host_bytes, {}, options.lower};
+  budget.device_updates = !options.gpu;  // a GPU's kernels have no optimizer
   for (int d = 0; d < options.devices; ++d) {
     budget.fixed_bytes.push_back(Executor::workspace_bytes(config, table, options.size, d));
   }
@@ -54,6 +56,11 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
 }
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
+  if (options.gpu && !gpu_ops_take_head(config.head_dim)) {
+    return Status(Exit::kUnavailable,
+                  strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
+                       "train.device = \"cpu\" computes it", (long long)config.head_dim));
+  }
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options);
   return plan_memory(shape, PageTable(shape), options.size.training,
@@ -114,6 +121,11 @@ Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
   return PageFile::open(storage, options, page_specs(pages), store_id, versions);
 }
 
+Result<std::unique_ptr<Device>> Session::open_device(int64_t arena_bytes) const {
+  const DeviceOptions options{arena_bytes, options_.threads, options_.trace};
+  return options_.gpu ? open_gpu(options_.gpu->index, options) : open_host_device(options);
+}
+
 Status Session::allocate() try {
   Pager::Options options;
   options.classes = memory_.classes;
@@ -124,14 +136,15 @@ Status Session::allocate() try {
   for (int d = 0; d < options_.devices; ++d) {
     const int64_t fixed = Executor::workspace_bytes(config_, table_, options_.size, d);
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                     open_host_device({fixed + memory_.device_slot_bytes[d], options_.threads,
-                                       options_.trace}));
+                     open_device(fixed + memory_.device_slot_bytes[d]));
     options.devices.push_back(device.get());
     options.arena_offset.push_back(fixed);
     setup.devices.push_back(device.get());
     devices_.push_back(std::move(device));
   }
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
+  if (options_.gpu) gpu_ops_ = make_gpu_ops(*devices_.front());
+  setup.ops = gpu_ops_ ? gpu_ops_.get() : &cpu_ops();
   setup.config = config_;
   setup.table = table_;
   setup.size = options_.size;
@@ -141,7 +154,6 @@ Status Session::allocate() try {
   setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;
   setup.trace = options_.trace;
-  for (const RecordShape& record : shape_.records) setup.record_device.push_back(record.device);
   executor_ = std::make_unique<Executor>(std::move(setup));
   return Status();
 } catch (const std::system_error& error) {

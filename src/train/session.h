@@ -4,9 +4,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "device/gpus.h"
 #include "model/tensors.h"
 #include "offload/pager.h"
 #include "plan/memory_plan.h"
@@ -18,7 +20,8 @@ namespace pagoda {
 struct SessionOptions {
   StepSize size;
   AdamSettings adam;
-  int devices = 1;
+  std::optional<Gpu> gpu;     // what computes; none: the CPU
+  int devices = 1;            // 1 with a GPU
   int threads = 1;            // that compute, of each device
   int optimizer_threads = 1;
   int64_t device_bytes = 0;  // budget of each device
@@ -81,6 +84,7 @@ class Session {
   PageFile::Options file_options() const;
   PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands
+  Result<std::unique_ptr<Device>> open_device(int64_t arena_bytes) const;
   static MemoryBudget budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options);
 
@@ -92,6 +96,7 @@ class Session {
   PageTable pages_;
   MemoryPlan memory_;
   std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<Ops> gpu_ops_;  // nullptr: the CPU's
   std::unique_ptr<PageFile> file_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Executor> executor_;

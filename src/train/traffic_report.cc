@@ -80,12 +80,17 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
   }
   const bool disk = step.fetch.moves + step.write_back.moves > 0;
   std::string line = disk ? "offload: device + host + disk: " : "offload: device + host: ";
-  line += "the device alone needs " + missed_text("memory.device", memory.whole_device_bytes,
-                                                  options.device_bytes);
-  if (disk) {
-    line += ", no disk " + missed_text("memory.host", memory.whole_host_bytes, options.host_bytes);
+  const bool device_would_do = !options.gpu || !training;  // else the optimizer is elsewhere
+  if (device_would_do) {
+    line += "the device alone needs " + missed_text("memory.device", memory.whole_device_bytes,
+                                                    options.device_bytes);
   }
-  return line + (training ? "; the optimizer runs on the host" : "");
+  if (disk) {
+    line += (device_would_do ? ", no disk " : "no disk needs ") +
+            missed_text("memory.host", memory.whole_host_bytes, options.host_bytes);
+  }
+  if (!training) return line;
+  return line + (line.ends_with(": ") ? "" : "; ") + "the optimizer runs on the host";
 }
 
 std::string step_line(const SessionOptions& options, const Traffic& step) {

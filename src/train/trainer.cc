@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "kernels/gpu_ops.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
@@ -25,7 +26,12 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
   return Dataset::create(std::move(tokens), options);
 }
 
-std::string build_text() { return strf("pagoda %s, %s", PAGODA_VERSION, cpu_ops_build().c_str()); }
+std::string build_text(const RunConfig& config) {
+  const auto gpu = config.gpu();
+  const std::string ops =
+      gpu ? gpu_ops_build() + " on " + gpu->name + ", " + cpu_ops_build() : cpu_ops_build();
+  return strf("pagoda %s, %s", PAGODA_VERSION, ops.c_str());
+}
 
 // Runs that share a directory of memory.disk each have a page file of their own there, also when
 // their folders change names.
@@ -64,6 +70,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.adam.clip_norm = config.optim.clip_norm;
   options.adam.state = config.optim.state;
   options.adam.seed = static_cast<uint64_t>(config.train.seed);
+  options.gpu = config.gpu();
   options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
   options.optimizer_threads = config.optimizer_threads();
@@ -98,10 +105,10 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
     RETURN_IF_ERROR(trainer->open_inputs());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
-    if (checkpoint.build != build_text()) {
+    const std::string build = build_text(config);
+    if (checkpoint.build != build) {
       log_warn(strf("the checkpoint was saved by \"%s\", this is \"%s\": the run goes on, but not "
-                    "with the bits it would have had", checkpoint.build.c_str(),
-                    build_text().c_str()));
+                    "with the bits it would have had", checkpoint.build.c_str(), build.c_str()));
     }
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
@@ -153,7 +160,7 @@ Status Trainer::start_fresh() {
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.tokenizer = tokenizer_->identity();
   checkpoint_.data_fingerprint = data_->file().fingerprint();
-  checkpoint_.build = build_text();
+  checkpoint_.build = build_text(config_);
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -214,7 +221,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
-  checkpoint_.build = build_text();
+  checkpoint_.build = build_text(config_);
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();

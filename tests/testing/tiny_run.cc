@@ -45,6 +45,7 @@ TinyRun::TinyRun(DType dtype, const char* model_config) {
   config_.train.micro_batch_tokens = 64;
   config_.train.seed = 3;
   config_.train.dtype = dtype;
+  config_.train.device = DeviceChoice::kCpu;
   new_run();
   config_.train.save_steps = 6;
   config_.train.eval_steps = 0;

@@ -1,0 +1,265 @@
+// Whole runs through a GPU that is made up (tests/cuda/fake_cuda.h), whose kernels are the CPU's:
+// executor, pager and optimizer on CUDA's streams and events leave the bits that the CPU leaves,
+// whatever the budgets and however slow each piece of work is; and what train.device chooses.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor_report.h"
+#include "offload/storage_sim.h"
+#include "tests/cuda/fake_cuda.h"
+#include "tests/testing/tiny_run.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+using fake_cuda::Machine;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kOrders = 1;
+#else
+constexpr uint64_t kOrders = 2;
+#endif
+
+// One per process: the CPU's hash of the tiny run.
+const std::string& cpu_hash() {
+  static const std::string hash = [] {
+    TinyRun run;
+    SimStorage storage(1);
+    const Outcome outcome = run_to_end(run.config(), &storage);
+    CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
+    return outcome.sha256;
+  }();
+  return hash;
+}
+
+class CudaRun : public testing::Test {
+ protected:
+  CudaRun() {
+    fake_cuda::start({});
+    run_.config().train.device = DeviceChoice::kCuda;
+  }
+  ~CudaRun() override {
+    fake_cuda::slow_down(0, 0);
+    const fake_cuda::Counters left = fake_cuda::counters();
+    EXPECT_EQ(left.streams + left.events + left.allocated_bytes + left.pinned_bytes, 0);
+  }
+  Outcome outcome(uint64_t seed, int64_t stop_at = -1) {
+    SimStorage storage(seed);
+    return run_to_end(run_.config(), &storage, stop_at);
+  }
+
+  TinyRun run_;
+};
+
+TEST_F(CudaRun, WithRoomForAllWeightsLeavesTheBitsOfTheCpu) {
+  const Outcome result = outcome(1);
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.sha256, cpu_hash());
+  EXPECT_GT(fake_cuda::counters().copies, 0) << "nothing went to the GPU";
+}
+
+TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
+  run_.use_minimum_budgets();
+  for (uint64_t seed = 1; seed <= kOrders; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const Watchdog watchdog(strf("run of seed %d", static_cast<int>(seed)),
+                            std::chrono::seconds(300));
+    run_.new_run();
+    fake_cuda::slow_down(static_cast<uint32_t>(seed), seed % 2 == 0 ? 0 : 40);
+    const Outcome result = outcome(seed, seed == 2 ? 3 : -1);
+    ASSERT_TRUE(result.status.ok()) << result.status.message();
+    EXPECT_EQ(result.sha256, cpu_hash());
+    expect_paged(result.paging);
+  }
+  EXPECT_GT(fake_cuda::counters().gates, 0) << "the GPU never waited for the host";
+  EXPECT_GT(fake_cuda::counters().event_waits, 0) << "nor for itself";
+}
+
+// Every page that moved between host and GPU did so in pinned memory.
+TEST_F(CudaRun, PagesGoThroughPinnedMemory) {
+  run_.use_minimum_budgets();
+  run_.config().train.save_steps = 0;
+  SimStorage storage(3);
+  auto started = Trainer::start(run_.config(), false, &storage);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE((*started)->step().ok());
+  Session& session = (*started)->session();
+  session.pager().drain();
+  const Pager::Counters& moved = session.pager().counters();
+  const fake_cuda::Counters seen = fake_cuda::counters();
+  EXPECT_GT(moved.upload_bytes, 0);
+  EXPECT_GE(seen.copied_bytes - seen.unpinned_bytes, moved.upload_bytes + moved.download_bytes);
+  EXPECT_GE(seen.pinned_bytes, session.memory().host_slot_bytes);
+
+  // What the host reads after a step is in host memory.
+  fake_cuda::hide_memory(true);
+  double sum = 0;
+  const auto records = static_cast<int64_t>(session.table().records.size());
+  for (int64_t r = 0; r < records; ++r) sum += session.executor().square_sum(r);
+  EXPECT_GT(sum, 0);
+  EXPECT_GT(session.executor().loss_sums().front(), 0);
+  fake_cuda::hide_memory(false);
+}
+
+TEST_F(CudaRun, WithoutPinnedMemoryLeavesTheSameBits) {
+  fake_cuda::start({.pins = false});
+  run_.use_minimum_budgets();
+  testing::internal::CaptureStderr();
+  const Outcome result = outcome(4);
+  const std::string warned = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.sha256, cpu_hash());
+  EXPECT_NE(warned.find("does not pin"), std::string::npos) << warned;
+}
+
+TEST_F(CudaRun, EagerUpdatesAndFp32LeaveTheBitsOfTheCpu) {
+  for (const bool cuda : {false, true}) {
+    SCOPED_TRACE(cuda ? "cuda" : "cpu");
+    static std::string hash;
+    TinyRun run(DType::kF32);
+    run.config().train.device = cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    run.config().optim.clip = ClipKind::kPerExpert;
+    if (cuda) run.use_minimum_budgets();
+    SimStorage storage(5);
+    const Outcome result = run_to_end(run.config(), &storage);
+    ASSERT_TRUE(result.status.ok()) << result.status.message();
+    if (cuda) {
+      EXPECT_EQ(result.sha256, hash);
+    } else {
+      hash = result.sha256;
+    }
+  }
+}
+
+TEST_F(CudaRun, SamplesAreThoseOfTheCpu) {
+  std::string text;
+  for (const DeviceChoice device : {DeviceChoice::kCpu, DeviceChoice::kCuda}) {
+    run_.new_run();
+    run_.config().train.device = device;
+    run_.config().sample.prompts = {"row 1 ", "the"};
+    run_.config().sample.max_new_tokens = 6;
+    SimStorage storage(6);
+    auto started = Trainer::start(run_.config(), false, &storage);
+    ASSERT_TRUE(started.ok()) << started.status().message();
+    ASSERT_TRUE((*started)->step().ok());
+    const auto samples = (*started)->sample();
+    ASSERT_TRUE(samples.ok()) << samples.status().message();
+    std::string all;
+    for (const Sample& sample : samples.value()) all += sample.text + "|";
+    if (device == DeviceChoice::kCpu) text = all;
+    EXPECT_EQ(all, text);
+  }
+}
+
+// A build that computes elsewhere says so on resuming.
+TEST_F(CudaRun, ResumesOnTheOtherDeviceWithAWarning) {
+  SimStorage storage(7);
+  run_.config().train.device = DeviceChoice::kCpu;
+  {
+    auto started = Trainer::start(run_.config(), false, &storage);
+    ASSERT_TRUE(started.ok()) << started.status().message();
+  }
+  run_.config().train.device = DeviceChoice::kCuda;
+  testing::internal::CaptureStderr();
+  const auto resumed = Trainer::start(run_.config(), true, &storage);
+  const std::string warned = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(resumed.ok()) << resumed.status().message();
+  EXPECT_NE(warned.find("made up on Fake 0"), std::string::npos) << warned;
+}
+
+TEST_F(CudaRun, AutoTakesAGpuThatComputesTheRun) {
+  RunConfig config;
+  ASSERT_EQ(config.train.device, DeviceChoice::kAuto);
+  EXPECT_TRUE(config.gpu());
+  EXPECT_EQ(config.device_bytes(), static_cast<int64_t>(0.85 * double(kGiB)));
+  config.memory.device = *MemorySize::parse("50%");
+  EXPECT_EQ(config.device_bytes(), kGiB / 2);
+  EXPECT_EQ(session_options(config).gpu->name, "Fake 0");
+
+  config.train.host_devices = 2;
+  EXPECT_FALSE(config.gpu());
+  EXPECT_EQ(config.unused_gpu(), "") << "the CPU's devices were asked for";
+  config.train.host_devices = 1;
+  config.train.device = DeviceChoice::kCpu;
+  EXPECT_FALSE(config.gpu());
+
+  config.train.device = DeviceChoice::kAuto;
+  fake_cuda::start({.major = 7, .minor = 5});
+  EXPECT_FALSE(config.gpu());
+  EXPECT_NE(config.unused_gpu().find("does not multiply in bf16"), std::string::npos);
+  config.train.dtype = DType::kF32;
+  EXPECT_TRUE(config.gpu());
+  fake_cuda::start({.gpus = 0});
+  EXPECT_FALSE(config.gpu());
+  EXPECT_EQ(config.unused_gpu(), "") << "there is none";
+}
+
+struct Refusal {
+  const char* what;
+  Machine machine;
+  std::vector<std::string> words;
+};
+
+TEST_F(CudaRun, AskedForAGpuThatCannotComputeIsRefusedAtTheStart) {
+  const std::vector<Refusal> refusals = {
+      {"no GPU", {.gpus = 0}, {"train.device = \"cuda\"", "no GPU"}},
+      {"no driver", {.driver = 0}, {"no NVIDIA driver"}},
+      {"too old", {.major = 7, .minor = 0}, {"kernels for 75,80", "ARCHITECTURES=70"}},
+      {"no bf16", {.major = 7, .minor = 5}, {"bf16", "train.dtype = \"fp32\""}},
+  };
+  for (const Refusal& refusal : refusals) {
+    SCOPED_TRACE(refusal.what);
+    fake_cuda::start(refusal.machine);
+    const Status status = run_.config().validate();
+    EXPECT_EQ(status.code(), Exit::kUnavailable);
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+    for (const std::string& word : refusal.words) {
+      EXPECT_NE(status.message().find(word), std::string::npos)
+          << status.message() << "\n  lacks: " << word;
+    }
+  }
+  fake_cuda::start({});
+  run_.config().train.host_devices = 2;
+  EXPECT_EQ(run_.config().validate().code(), Exit::kUsage);
+}
+
+TEST_F(CudaRun, BudgetsAndHeadsThatDoNotFitAreRefused) {
+  fake_cuda::start({.memory_bytes = 2 * kMiB, .taken_bytes = kMiB + kMiB / 2});
+  const Outcome result = outcome(8);
+  EXPECT_EQ(result.status.code(), Exit::kDeviceMemory) << result.status.message();
+  EXPECT_NE(result.status.message().find("lower memory.device"), std::string::npos);
+
+  std::string odd = kTinyConfig;
+  const std::string head = "\"head_dim\": 16";
+  odd.replace(odd.find(head), head.size(), "\"head_dim\": 12");
+  TinyRun run(DType::kBF16, odd.c_str());
+  run.config().train.device = DeviceChoice::kCuda;
+  SimStorage storage(9);
+  const auto started = Trainer::start(run.config(), false, &storage);
+  ASSERT_FALSE(started.ok());
+  EXPECT_EQ(started.status().code(), Exit::kUnavailable);
+  EXPECT_NE(started.status().message().find("head_dim is 12"), std::string::npos);
+}
+
+TEST_F(CudaRun, DoctorTellsOfGpus) {
+  fake_cuda::start({.gpus = 2, .driver = 13010});
+  const TempDir dir;
+  const DoctorReport report = examine_machine(dir.path());
+  const std::string text = report.text();
+  for (const char* line : {"GPU 1 (Fake 1, sm_90, 1.00 GiB)", "CUDA up to 13.1",
+                           "device = cuda  yes"}) {
+    EXPECT_NE(text.find(line), std::string::npos) << text;
+  }
+  const nlohmann::json json = nlohmann::json::parse(report.json());
+  EXPECT_EQ(json["gpus"][0]["compute_capability"], "9.0");
+  EXPECT_EQ(json["gpus"][1]["pci_address"], "0000:02:00.0");
+  EXPECT_EQ(json["cuda"]["usable"], true);
+  fake_cuda::start({.driver = 0});
+  const std::string none = examine_machine(dir.path()).text();
+  EXPECT_NE(none.find("device = cuda  no (no NVIDIA driver"), std::string::npos) << none;
+}
+
+}  // namespace
+}  // namespace pagoda
