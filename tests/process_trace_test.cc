@@ -70,9 +70,15 @@ TEST_F(TraceTest, ATraceThatCannotBeWrittenIsAWarning) {
 
 // Also of a run that stops and is resumed: the steps behind its checkpoint are recorded once.
 TEST_F(TraceTest, RecordsRoutingAndChangesNothing) {
-  ASSERT_EQ(run(train(flags("plain"))).code, 0);
+  const auto constant = [&](const char* name, const char* steps) {
+    Flags flags = this->flags(name);
+    flags["optim.schedule"] = "constant";  // so that the number of steps is no setting of results
+    flags["train.steps"] = steps;
+    return flags;
+  };
+  ASSERT_EQ(run(train(constant("plain", "12"))).code, 0);
   const std::string whole = dir_.file("whole.routing"), parts = dir_.file("parts.routing");
-  ASSERT_EQ(run(train(flags("traced"), {"--trace-routing", whole})).code, 0);
+  ASSERT_EQ(run(train(constant("traced", "12"), {"--trace-routing", whole})).code, 0);
   EXPECT_EQ(losses("traced"), losses("plain"));
   EXPECT_TRUE(exported("traced") == exported("plain"));
 
@@ -101,18 +107,10 @@ TEST_F(TraceTest, RecordsRoutingAndChangesNothing) {
   }
   EXPECT_EQ(step, 12u);
 
-  Flags flags = this->flags("parts");
-  flags["optim.schedule"] = "constant";  // so that the number of steps is no setting of results
-  Flags all = flags;
-  all["train.output_dir"] = dir_.file("all");
-  const std::string at_once = dir_.file("all.routing");
-  ASSERT_EQ(run(train(all, {"--trace-routing", at_once})).code, 0);
-  flags["train.steps"] = "7";
-  ASSERT_EQ(run(train(flags, {"--trace-routing", parts})).code, 0);
+  ASSERT_EQ(run(train(constant("parts", "7"), {"--trace-routing", parts})).code, 0);
   put_file(parts, get_file(parts) + "8 0 0 1 2\n8 0");  // killed in the next step
-  flags["train.steps"] = "12";
-  ASSERT_EQ(run(train(flags, {"--resume", "--trace-routing", parts})).code, 0);
-  EXPECT_EQ(get_file(parts), get_file(at_once));
+  ASSERT_EQ(run(train(constant("parts", "12"), {"--resume", "--trace-routing", parts})).code, 0);
+  EXPECT_EQ(get_file(parts), get_file(whole));
 }
 
 TEST_F(TraceTest, RoutingIsNotRecordedOverAnotherFile) {
