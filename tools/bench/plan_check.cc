@@ -1,11 +1,13 @@
 // How well a step is known before it runs: predicts what steps of small runs take and need, on a
 // profile of this machine that was measured with another model, then trains them. Prints for each
-// run the time of a step predicted and measured and the peak bytes of its tiers; for each model the
-// run that the prediction would choose among those that differ in what is free to choose (the size
-// of a microbatch, and how much of the memory the device gets) against the best of all; and of all
-// runs the error's median and 95th percentile. Not installed.
+// run the time of a step predicted and measured (and, as simulated with the routing that it had,
+// how much of the error that explains) and the peak bytes of its tiers; for each model the run that
+// the prediction would choose among those that differ in what is free to choose (the size of a
+// microbatch, and how much of the memory the device gets) against the best of all; and of all runs
+// the error's median and 95th percentile. Not installed.
 //
-//   plan_check [--rounds N] [--tiny] [DIR]  pages go to a new folder in DIR, removed at the end
+//   plan_check [--rounds N] [--only MODEL] [--tiny] [DIR]
+//                                       pages go to a new folder in DIR, removed at the end
 //
 // The prediction knows no routing: tokens are taken to choose all experts equally often. The
 // profile: tasks' times in steps with room for everything, of a model of the same widths and
@@ -212,9 +214,10 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) 
   const MeasuredRun::Replayed peaks = paged.simulate(profile);
   run.measured = {quantile(paged.step_s(), 0.5), peaks.peak_device_bytes, peaks.peak_host_bytes};
   const double stolen = 1 - cores_to_be_had(threads_) / threads_;
-  std::printf("  %5lld %4.0f %%   %8.3f %8.3f %+6.1f %%   %9.1f %+5.1f %%   %9.1f %+5.1f %%%s\n",
+  std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%   %9.1f %+5.1f %%   %9.1f %+5.1f %%"
+              "%s\n",
               static_cast<long long>(choice.microbatch_tokens), 100 * choice.device_share,
-              run.predicted.seconds, run.measured.seconds, 100 * run.error(),
+              run.predicted.seconds, peaks.mean_step_s, run.measured.seconds, 100 * run.error(),
               1e-6 * static_cast<double>(run.measured.device_bytes),
               100 * above(run.predicted.device_bytes, run.measured.device_bytes),
               1e-6 * static_cast<double>(run.measured.host_bytes),
@@ -229,7 +232,8 @@ std::vector<Run> PlanCheck::run(const Case& c) {
   const HfFolder folder = make_model(c, "model");
   std::printf("%lld layers of %lld experts, %lld of them a token; %lld tokens a step, %s; memory "
               "for %.0f %% of weights and states\n"
-              "  micro device   predicted measured error, s    device MB above     host MB above\n",
+              "  micro device   predicted  routed measured    error   device MB    above     host "
+              "MB    above\n",
               static_cast<long long>(c.layers), static_cast<long long>(c.experts),
               static_cast<long long>(c.experts_per_token), static_cast<long long>(c.tokens),
               c.eager ? "per_expert" : "global", 100 * c.memory);
@@ -272,7 +276,8 @@ void print_summary(const std::vector<Run>& runs, const std::vector<double>& regr
               far_above);
 }
 
-int check(const std::string& parent, int rounds, bool tiny) {
+// only: one of the models; -1: all.
+int check(const std::string& parent, int rounds, int only, bool tiny) {
   const std::string directory = parent + "/plan_check";
   CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
   std::vector<Run> all;
@@ -280,6 +285,7 @@ int check(const std::string& parent, int rounds, bool tiny) {
   {
     PlanCheck check(directory, rounds, tiny);
     std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+    if (only >= 0) cases = {kCases[static_cast<size_t>(only) % std::size(kCases)]};
     if (tiny) cases = {kTinyCase};
     for (const Case& c : cases) {
       const std::vector<Run> runs = check.run(c);
@@ -299,18 +305,21 @@ int check(const std::string& parent, int rounds, bool tiny) {
 int main(int argc, char** argv) {
   std::string parent = std::filesystem::temp_directory_path();
   int rounds = 3;
+  int only = -1;
   bool tiny = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
+      only = std::atoi(argv[++i]);
     } else if (std::strcmp(argv[i], "--tiny") == 0) {
       tiny = true;
     } else if (argv[i][0] != '-') {
       parent = argv[i];
     } else {
-      std::fprintf(stderr, "plan_check: usage: [--rounds N] [--tiny] [DIR]\n");
+      std::fprintf(stderr, "plan_check: usage: [--rounds N] [--only MODEL] [--tiny] [DIR]\n");
       return 2;
     }
   }
-  return pagoda::check(parent, rounds, tiny);
+  return pagoda::check(parent, rounds, only, tiny);
 }

@@ -17,6 +17,7 @@
 #include "plan/expert_placement.h"
 #include "plan/unequal_colocation.h"
 #include "plan/zebra_join.h"
+#include "plan/zebra_pipeline.h"
 #include "tests/testing/place_search.h"
 #include "tests/testing/random_traffic.h"
 #include "tests/testing/recorded_layers.h"
@@ -94,27 +95,38 @@ void print_heuristics() {
 // Tokens of the experts of one layer in one step.
 using Loads = std::vector<int64_t>;
 
-std::vector<Loads> drawn_loads(int64_t experts, int count) {
-  std::vector<Loads> all;
+// What an assignment is made from, and what it is used for.
+struct KnownAndUsed {
+  Loads known, used;
+};
+
+std::vector<KnownAndUsed> drawn_loads(int64_t experts, int count) {
+  std::vector<KnownAndUsed> all;
   for (int k = 0; k < count; ++k) {
-    Loads& loads = all.emplace_back();
+    Loads loads;
     for (int64_t e = 0; e < experts; ++e) {
       const double normal = random_normal(21, RandomPurpose::kTest, static_cast<uint64_t>(k),
                                           static_cast<uint64_t>(e));
       loads.push_back(static_cast<int64_t>(1000 * std::exp(0.7 * normal)));
     }
+    all.push_back({loads, loads});
   }
   return all;
 }
 
-// Every layer of every step.
-std::vector<Loads> recorded_loads(const RoutingTrace& trace) {
-  std::vector<Loads> all;
-  for (const RoutedStep& step : trace.steps) {
-    for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
-      if (!trace.shape.is_moe[l]) continue;
-      all.push_back(tokens_per_expert(
-          layer_routing(step.routing, static_cast<int64_t>(l), StepPlan::kAll)));
+// Every layer of every step, with what it had `ahead` steps before, where that was recorded.
+std::vector<KnownAndUsed> recorded_loads(const RoutingTrace& trace, int64_t ahead) {
+  const auto loads = [](const RoutedStep& step, size_t layer) {
+    return tokens_per_expert(
+        layer_routing(step.routing, static_cast<int64_t>(layer), StepPlan::kAll));
+  };
+  std::vector<KnownAndUsed> all;
+  for (const RoutedStep& before : trace.steps) {
+    for (const RoutedStep& step : trace.steps) {
+      for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
+        if (!trace.shape.is_moe[l] || step.step != before.step + ahead) continue;
+        all.push_back({loads(before, l), loads(step, l)});
+      }
     }
   }
   return all;
@@ -135,12 +147,12 @@ double imbalance(const Loads& tokens, const ExpertDevices& at, int32_t devices) 
   return static_cast<double>(*std::max_element(loads.begin(), loads.end())) * devices / sum;
 }
 
-// Assigned by the loads of one step, used in another.
 struct Balance {
   Speedup in_order, longest, balanced, emptiest, any, any_twice, swaps;
 };
 
-void note_balance(const Loads& known, const Loads& used, int32_t devices, Balance& balance) {
+void note_balance(const KnownAndUsed& loads, int32_t devices, Balance& balance) {
+  const auto& [known, used] = loads;
   const ExpertDevices start = in_order(known.size(), devices);
   balance.in_order.note(imbalance(used, start, devices));
   const auto times = expert_times(known, 0, 1).take();
@@ -159,14 +171,12 @@ void note_balance(const Loads& known, const Loads& used, int32_t devices, Balanc
   swapped(SwapPartner::kAnyTwice, balance.any_twice);
 }
 
-// `ahead`: of the loads that are used, from those that are known.
-void print_balance(const char* name, const std::vector<Loads>& loads, size_t ahead) {
+void print_balance(const char* name, const std::vector<KnownAndUsed>& loads) {
+  if (loads.empty()) return;
   for (const int32_t devices : {4, 8}) {
     Balance balance;
-    for (size_t k = 0; k + ahead < loads.size(); ++k) {
-      note_balance(loads[k], loads[k + ahead], devices, balance);
-    }
-    std::printf("  %-34s %3zu %3d", name, loads.front().size(), devices);
+    for (const KnownAndUsed& layer : loads) note_balance(layer, devices, balance);
+    std::printf("  %-34s %3zu %3d", name, loads.front().used.size(), devices);
     for (const Speedup* s : {&balance.in_order, &balance.longest, &balance.balanced,
                              &balance.emptiest, &balance.any, &balance.any_twice}) {
       std::printf("   %6.4f %6.4f", s->mean, s->most);
@@ -180,13 +190,11 @@ void print_placement(const std::optional<RoutingTrace>& trace) {
               "  loads                         experts  on      in order     longest first"
               "        balanced     Algorithm 2     any partner  two swaps too  swaps\n");
   for (const int64_t experts : {16, 64, 128}) {
-    print_balance("drawn, lognormal (sigma 0.7)", drawn_loads(experts, 200), 0);
+    print_balance("drawn, lognormal (sigma 0.7)", drawn_loads(experts, 200));
   }
   if (!trace) return;
-  const std::vector<Loads> recorded = recorded_loads(*trace);
-  print_balance("recorded, each step by itself", recorded, 0);
-  const auto layers = recorded.size() / trace->steps.size();
-  print_balance("recorded, by the step before", recorded, layers);
+  print_balance("recorded, each step by itself", recorded_loads(*trace, 0));
+  print_balance("recorded, by the step before", recorded_loads(*trace, 1));
 }
 
 // ---- HeterMoE ----
@@ -225,7 +233,7 @@ void print_joined(const SweepModel& model) {
   constexpr int32_t kMicrobatches = 16;
   std::printf("\n%s, two zebra groups of 12 devices in all, %d microbatches: seconds of a step, "
               "of which waiting for sums of attention's gradients\n"
-              "  sequence        3+3 and 3+3                4+2 and 2+4\n",
+              "  sequence   3 + 3 and 3 + 3             4 + 2 and 2 + 4\n",
               model.name, kMicrobatches);
   for (const int k : {4, 16, 32}) {
     std::printf("  %7dK", k);
@@ -247,6 +255,38 @@ void print_joined(const SweepModel& model) {
   }
 }
 
+// Seconds of a step in one zebra group of 6 + 6 devices, and in two stages of 3 + 3 with half of
+// the layers each.
+void print_stages(const SweepModel& model) {
+  constexpr int32_t kMicrobatches = 4;
+  std::printf("\n%s, 12 devices: seconds of a step in one zebra group of 6 + 6 with 2 to 16 "
+              "microbatches, and in two stages of 3 + 3 (1F1B, chunks of %d microbatches)\n"
+              "  sequence  one group  two stages, 1 chunk  2 chunks  4 chunks  8 chunks\n",
+              model.name, kMicrobatches);
+  for (const int k : {4, 16, 32}) {
+    Speedup one;
+    for (const int32_t r : {2, 4, 8, 16}) {
+      const UnequalStep step = sweep_step(model, 6, 6, k * 1024.0);
+      one.note(best_zebra(zebra_group(step, r, model.experts).take())->times.makespan_s);
+    }
+    std::printf("  %7dK  %9.3f", k, one.least);
+    for (const int32_t chunks : {1, 2, 4, 8}) {
+      UnequalStep half = sweep_step(model, 3, 3, k * 1024.0);
+      half.layers /= 2;
+      ZebraGroup stage = zebra_group(half, chunks * kMicrobatches, model.experts).take();
+      stage.microbatches = kMicrobatches;
+      ZebraPipeline pipeline;
+      pipeline.stages.assign(2, stage);
+      pipeline.chunks = chunks;
+      const double bytes = half.boundary_bytes / (chunks * kMicrobatches) / half.newer.devices;
+      pipeline.boundary_s = half.latency_s + bytes / half.link_bytes_per_s;
+      std::printf(chunks == 1 ? "  %19.3f" : "  %8.3f",
+                  best_zebra_pipeline(pipeline)->times.makespan_s);
+    }
+    std::printf("\n");
+  }
+}
+
 void print_figures(const std::optional<RoutingTrace>& trace) {
   print_speedups("drawn layers", [](uint64_t seed) { return random_layer(8, 1, seed); });
   if (trace) print_speedups("recorded layers", recorded_layers(*trace));
@@ -255,6 +295,7 @@ void print_figures(const std::optional<RoutingTrace>& trace) {
   for (const SweepModel& model : {kMixtralD1, kMixtralW1}) print_sequences(model);
   print_ratios(kMixtralD1);
   print_joined(kMixtralD1);
+  print_stages(kMixtralD1);
 }
 
 }  // namespace
