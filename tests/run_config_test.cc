@@ -80,7 +80,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
       "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
-      "memory.drive_tbw",   "train.optimizer_threads",
+      "memory.drive_tbw",   "train.optimizer_threads", "train.device",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
       "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing"};
   const uint64_t before = complete_config().config_hash();
