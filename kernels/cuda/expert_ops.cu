@@ -47,6 +47,7 @@ struct Esfk {
   Esmm<Shape, false> esmm;
   Ess<T, kThreads> ess;
   int64_t estmm_blocks, esmm_blocks;
+  static_assert(Ess<T, kThreads>::kThreads == kThreads);
   static_assert(Ess<T, kThreads>::kSharedBytes <= kSharedBytes);
   PAGODA_GPU void operator()() const {
     const int64_t block = block_number();

@@ -85,8 +85,8 @@ PAGODA_GPU void load_matrices(uint32_t (&r)[4], const void* row) {
 
 PAGODA_GPU void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, "
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -98,9 +98,19 @@ PAGODA_GPU void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32
 PAGODA_GPU uint32_t bits_of(float v) { return __float_as_uint(v); }
 PAGODA_GPU float float_of(uint32_t v) { return __uint_as_float(v); }
 
+// How many blocks of a kernel a multiprocessor should have room for at least, in registers.
 template <typename Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const __grid_constant__
-                                                               Kernel kernel) {
+constexpr int blocks_at_once() {
+  if constexpr (requires { Kernel::kBlocksAtOnce; }) {
+    return Kernel::kBlocksAtOnce;
+  } else {
+    return 1;
+  }
+}
+
+template <typename Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, blocks_at_once<Kernel>())
+    run_kernel(const __grid_constant__ Kernel kernel) {
   kernel();
 }
 

@@ -99,6 +99,8 @@ template <typename Shape, bool kDepthInRows>
 struct Esmm {
   using Unit = typename Shape::Unit;
   using T = typename Shape::T;
+  static constexpr int kBlocksAtOnce =
+      std::is_same_v<Unit, TensorUnit> ? 512 / Shape::kThreads : 1;  // 128 registers a thread
   static constexpr int kThreads = Shape::kThreads, kSharedBytes = Shape::kSharedBytes;
   using LeftTile = Tile<T, Shape::kM, Shape::kDepth>;
   using RightTile = Tile<T, kDepthInRows ? Shape::kN : Shape::kDepth,
