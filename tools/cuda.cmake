@@ -51,11 +51,12 @@ if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
   add_library(kernels_cuda STATIC ${cuda_sources} ${cuda_gpu_ops})
   target_include_directories(kernels_cuda PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
-  # CMake 3.25 takes CUDA_STANDARD 20 with nvcc 13 and builds C++17 all the same.
+  # CMake 3.25 does not know C++20 of nvcc 13: it refuses what is required, and else says nothing.
+  set_target_properties(kernels_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)
   target_compile_options(kernels_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;\
 --Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off,-fno-math-errno>")
   string(REPLACE ";" "," cuda_architectures "${PAGODA_CUDA_ARCHITECTURES}")
   target_compile_definitions(kernels_cuda PRIVATE
     PAGODA_CUDA_ARCHITECTURES="${cuda_architectures}")
-  target_link_libraries(kernels_cuda PUBLIC device CUDA::cudart_static)
+  target_link_libraries(kernels_cuda PUBLIC device optim CUDA::cudart_static)
 endif()

@@ -12,12 +12,16 @@ struct Best {
   float prob;
   int32_t expert;
 };
-struct BetterOf {
-  PAGODA_GPU Best operator()(Best a, Best b) const {
-    if (a.prob == b.prob) return a.expert < b.expert ? a : b;
-    return a.prob > b.prob ? a : b;
+PAGODA_GPU Best better_of(Best a, Best b) {
+  if (a.prob == b.prob) return a.expert < b.expert ? a : b;
+  return a.prob > b.prob ? a : b;
+}
+PAGODA_GPU Best best_of_warp(Best best) {
+  for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+    best = better_of(best, {shuffle_xor(best.prob, mask), shuffle_xor(best.expert, mask)});
   }
-};
+  return best;
+}
 
 PAGODA_GPU float chosen_sum(const float* probs, const int32_t* experts, int64_t k) {
   float sum = 0.0f;
@@ -55,9 +59,9 @@ struct RouteTokens {
       Best best{-2.0f, INT32_MAX};
       for (int64_t e = lane_number(); e < num_experts; e += kWarp) {
         if (taken >> (e / kWarp) & 1u) continue;
-        best = BetterOf()(best, {p[e] >= 0.0f ? p[e] : -1.0f, static_cast<int32_t>(e)});
+        best = better_of(best, {p[e] >= 0.0f ? p[e] : -1.0f, static_cast<int32_t>(e)});
       }
-      best = join_warp(best, BetterOf());
+      best = best_of_warp(best);
       if (best.expert % kWarp == lane_number()) taken |= 1u << (best.expert / kWarp);
       if (lane_number() == 0) chosen[j] = best.expert;
     }
