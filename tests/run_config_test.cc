@@ -75,7 +75,7 @@ TEST(RunConfig, ResolvedTomlReadsBackEqual) {
 
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
   const std::vector<std::string> harmless = {
-      "model.path",         "data.path",
+      "model.path",         "data.path",           "train.device",
       "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
       "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
       "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
