@@ -69,7 +69,7 @@ ModelShape olmoe_1b_7b() {
           .expert_ffn = 1024};
 }
 
-AttentionShape deepseek_attention(int64_t heads, int64_t query_rank) {
+AttentionSizes deepseek_attention(int64_t heads, int64_t query_rank) {
   return {.heads = heads,
           .kv_heads = heads,
           .head_dim = 128 + 64,
@@ -213,7 +213,7 @@ ModelShape random_model(std::mt19937& random) {
   shape.hidden_size = up_to(20);
   shape.is_moe = {1};
   for (int64_t l = up_to(5); l > 0; --l) shape.is_moe.push_back(coin());
-  AttentionShape& a = shape.attention;
+  AttentionSizes& a = shape.attention;
   a.kv_heads = up_to(4);
   a.heads = a.kv_heads * up_to(3);
   a.head_dim = 2 * up_to(8);
@@ -243,7 +243,7 @@ ModelShape random_model(std::mt19937& random) {
 
 // The tensors of a layer's attention, as a checkpoint has them.
 int64_t attention_tensors(const ModelShape& shape) {
-  const AttentionShape& a = shape.attention;
+  const AttentionSizes& a = shape.attention;
   const int64_t d = shape.hidden_size;
   std::vector<std::vector<int64_t>> tensors;
   if (!a.latent()) {
@@ -400,7 +400,7 @@ TEST(ModelCost, CountsFlopsLikeALoopOverTokens) {
     const ModelShape shape = random_model(random);
     const ModelCost cost = model_cost(shape).take();
     const auto s = static_cast<int64_t>(1 + random() % 30);
-    const AttentionShape& a = shape.attention;
+    const AttentionSizes& a = shape.attention;
     int64_t forward = 0;
     for (int64_t token = 0; token < s; ++token) {
       for (int64_t l = 0; l < shape.num_layers(); ++l) {

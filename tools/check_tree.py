@@ -47,7 +47,8 @@ FLOORS = {
     "plan": ("src/plan/", {"base", "offload/residency.h", "offload/place.h"}),
     "train": ("src/train/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
                              "tokenizer", "data", "checkpoint", "plan"}),
-    "bench": ("src/bench/", {"base", "device", "kernels", "offload", "optim", "model", "train"}),
+    "bench": ("src/bench/", {"base", "device", "kernels", "offload", "optim", "model", "plan",
+                             "train"}),
     "cli": ("src/cli/", {"base", "offload", "tokenizer", "data", "checkpoint", "plan", "model",
                          "train", "bench"}),
 }

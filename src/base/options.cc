@@ -44,6 +44,13 @@ struct Reader {
     int64_t value = 0;
     return parse_int64(text(), value) ? take(target, value) : wrong(option, text());
   }
+  Status operator()(CountOrAuto target) const {
+    int64_t value = 0;
+    if (text() != "auto" && (!parse_int64(text(), value) || value <= 0)) {
+      return wrong(option, text());
+    }
+    return take(target.count, value);
+  }
   Status operator()(double* target) const {
     double value = 0;
     return parse_real(text(), value) ? take(target, value) : wrong(option, text());
@@ -88,6 +95,7 @@ std::string Option::expects() const {
       Overload{[](std::string*) -> std::string { return "a text"; },
                [](std::vector<std::string>*) -> std::string { return "a list of texts"; },
                [](int64_t*) -> std::string { return "a whole number"; },
+               [](CountOrAuto) -> std::string { return "a whole number above 0, or \"auto\""; },
                [](double*) -> std::string { return "a number"; },
                [](bool*) -> std::string { return "true or false"; },
                [](MemorySize*) -> std::string { return "a size such as \"24GiB\" or \"80%\""; },
@@ -99,6 +107,9 @@ std::string Option::text() const {
   return std::visit(Overload{[](std::string* v) { return *v; },
                              [](std::vector<std::string>* v) { return join(*v, " "); },
                              [](int64_t* v) { return std::to_string(*v); },
+                             [](CountOrAuto v) {
+                               return *v.count > 0 ? std::to_string(*v.count) : "auto";
+                             },
                              [](double* v) { return real_text(*v); },
                              [](bool* v) -> std::string { return *v ? "true" : "false"; },
                              [](MemorySize* v) { return v->text(); },
@@ -114,6 +125,9 @@ std::string Option::toml() const {
   };
   return std::visit(Overload{[](std::string* v) { return toml_string(*v); }, list,
                              [this](int64_t*) { return text(); },
+                             [this](CountOrAuto v) {
+                               return *v.count > 0 ? text() : toml_string(text());
+                             },
                              [this](double*) { return text(); }, [this](bool*) { return text(); },
                              [this](const auto&) { return toml_string(text()); }},
                     target);

@@ -36,8 +36,13 @@ struct ChoiceTarget {
   std::function<void(int)> set;
 };
 
+// A count above 0 that may be left to the program: "auto", which is 0.
+struct CountOrAuto {
+  int64_t* count;
+};
+
 using OptionTarget = std::variant<std::string*, std::vector<std::string>*, int64_t*, double*, bool*,
-                                  MemorySize*, ChoiceTarget>;
+                                  MemorySize*, ChoiceTarget, CountOrAuto>;
 
 struct Option {
   std::string key;      // "train.steps"
@@ -76,6 +81,10 @@ class OptionTable {
   requires(!std::is_enum_v<T>) void add(const char* name, T& member, Affects affects,
                                         const char* help, const char* unit = "") {
     add_option(name, OptionTarget(&member), affects, help, unit);
+  }
+  void add_or_auto(const char* name, int64_t& member, Affects affects, const char* help,
+                   const char* unit = "") {
+    add_option(name, CountOrAuto{&member}, affects, help, unit);
   }
   // Gives the option that was added last a second flag "--ALIAS".
   void alias(const char* alias) { options_.back().alias = alias; }

@@ -1,10 +1,12 @@
 // pagoda bench disk|copy|memory|adam|gemm|attention|step [--json] [--rounds N] [--bytes SIZE] ...
+// pagoda bench machine [--out FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/memory_size.h"
@@ -14,6 +16,7 @@
 #include "bench/copy.h"
 #include "bench/disk.h"
 #include "bench/gemm.h"
+#include "bench/machine.h"
 #include "bench/memory.h"
 #include "bench/step.h"
 #include "cli/commands.h"
@@ -361,11 +364,45 @@ class BenchStepCommand final : public BenchCommand {
   int64_t threads_ = usable_cores();
 };
 
+// No race: a sheet for `pagoda plan --machine`.
+class BenchMachineCommand final : public Command {
+ public:
+  explicit BenchMachineCommand(CLI::App& bench)
+      : Command(bench.add_subcommand("machine", "This machine's sheet, for pagoda plan")) {
+    app()
+        .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
+        ->type_name("DIR");
+    app().add_option("--out", out_, "file to write (default: standard output)")->type_name("FILE");
+    app().add_option("--rounds", rounds_, "of each measurement (default 3)")->type_name("INT");
+    app().add_option("--bytes", bytes_, "of arrays and files, each (default 256MiB)")
+        ->type_name("SIZE");
+  }
+
+  Status run() override {
+    RETURN_IF_ERROR(check_range("--rounds", rounds_, kMaxRounds));
+    RETURN_IF_ERROR(check_folder(directory_));
+    ASSIGN_OR_RETURN(const int64_t bytes,
+                     parse_size("--bytes", bytes_, 16 * kMiB, kMaxArrayBytes));
+    install_stop_signals();
+    ASSIGN_OR_RETURN(const MachineSheet sheet,
+                     measure_machine({directory_, static_cast<int>(rounds_), usable_cores(),
+                                      bytes}));
+    if (!out_.empty()) return write_text_file(out_, sheet.to_toml());
+    std::fputs(sheet.to_toml().c_str(), stdout);
+    return Status();
+  }
+
+ private:
+  std::string directory_ = ".", out_, bytes_ = "256MiB";
+  int64_t rounds_ = 3;
+};
+
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
   CLI::App& bench = *root.add_subcommand(
-      "bench", "How fast this machine is: disk, copy, memory, adam, gemm, attention, step");
+      "bench",
+      "How fast this machine is: disk, copy, memory, adam, gemm, attention, step, machine");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
@@ -374,6 +411,7 @@ std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
   commands.push_back(std::make_unique<BenchGemmCommand>(bench));
   commands.push_back(std::make_unique<BenchAttentionCommand>(bench));
   commands.push_back(std::make_unique<BenchStepCommand>(bench));
+  commands.push_back(std::make_unique<BenchMachineCommand>(bench));
   return commands;
 }
 

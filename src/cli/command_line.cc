@@ -14,8 +14,8 @@ namespace {
 constexpr const char* kAbout =
     "pagoda: fine-tunes every parameter of a Mixture-of-Experts model whose experts do not fit";
 constexpr const char* kFooter =
-    "Exit codes: 0 finished, 2 wrong command line or run file, 65 bad input data, 66 input "
-    "missing,\n"
+    "Exit codes: 0 finished, 2 wrong command line or run file, 3 the planned run does not fit,\n"
+    "65 bad input data, 66 input missing,\n"
     "69 facility missing, 70 internal error, 71 host memory, 72 device memory, 73 cannot create\n"
     "output, 74 I/O error, 75 stopped with a valid checkpoint (run again with --resume),\n"
     "80 diverged, 81 no valid checkpoint, 82 checkpoint does not fit the configuration,\n"
@@ -40,6 +40,7 @@ void declare(CommandLine& line) {
   root.add_flag("--json", line.json, "with --version: print one JSON object");
   root.footer(kFooter);
   line.commands.push_back(add_train_command(root));
+  line.commands.push_back(add_plan_command(root));
   line.commands.push_back(add_init_command(root));
   line.commands.push_back(add_upcycle_command(root));
   line.commands.push_back(add_eval_command(root));

@@ -33,6 +33,7 @@ class Command {
 using CommandPtr = std::unique_ptr<Command>;
 
 CommandPtr add_train_command(CLI::App& root);
+CommandPtr add_plan_command(CLI::App& root);
 CommandPtr add_init_command(CLI::App& root);
 CommandPtr add_upcycle_command(CLI::App& root);
 CommandPtr add_eval_command(CLI::App& root);

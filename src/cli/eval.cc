@@ -5,6 +5,7 @@
 #include "cli/commands.h"
 #include "cli/run_file.h"
 #include "train/commands.h"
+#include "train/micro_batch_choice.h"
 
 namespace pagoda {
 namespace {
@@ -55,6 +56,7 @@ class EvalCommand : public Command {
       return Status(Exit::kUsage, "eval: no text to evaluate on; name --data.eval_path");
     }
     RETURN_IF_ERROR(config_.validate());
+    one_row_micro_batch(config_);
     return run_eval(config_, flags_);
   }
 

@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/run_file.h"
 #include "train/commands.h"
+#include "train/micro_batch_choice.h"
 
 namespace pagoda {
 namespace {
@@ -56,6 +57,7 @@ class GenerateCommand : public Command {
     }
     RETURN_IF_ERROR(check_flags());
     RETURN_IF_ERROR(config_.validate());
+    one_row_micro_batch(config_);
     set_log_quiet(quiet_);
     return run_generate(config_, flags_);
   }

@@ -46,11 +46,12 @@ const char* type_name(const toml::node& node) {
 // The text of a scalar if the option's type takes it: numbers are not strings, nor the reverse.
 bool scalar_text(const toml::node& node, const Option& option, std::string& text) {
   const bool real = std::holds_alternative<double*>(option.target);
+  const bool count = std::holds_alternative<CountOrAuto>(option.target);
   const bool whole = std::holds_alternative<int64_t*>(option.target);
   if (std::holds_alternative<bool*>(option.target)) {
     if (!node.is_boolean()) return false;
     text = node.as_boolean()->get() ? "true" : "false";
-  } else if (node.is_integer() && (real || whole)) {
+  } else if (node.is_integer() && (real || whole || count)) {
     text = std::to_string(node.as_integer()->get());
   } else if (node.is_floating_point() && real) {
     text = real_text(node.as_floating_point()->get());
@@ -156,6 +157,7 @@ std::string value_name(const Option& option) {
     return names;
   }
   if (std::holds_alternative<int64_t*>(option.target)) return "INT";
+  if (std::holds_alternative<CountOrAuto>(option.target)) return "INT|auto";
   if (std::holds_alternative<double*>(option.target)) return "REAL";
   if (std::holds_alternative<bool*>(option.target)) return "true|false";
   return std::holds_alternative<MemorySize*>(option.target) ? "SIZE" : "TEXT";

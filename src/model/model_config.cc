@@ -5,7 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "model/json.h"
+#include "model/config_fields.h"
 
 namespace pagoda {
 
@@ -32,80 +32,7 @@ Status ModelConfig::check_document_len(int64_t tokens) const {
 namespace {
 
 constexpr int64_t kMaxTensors = 1000000;
-// No model comes near it, and products of any four such sizes that are formed stay checkable.
-constexpr int64_t kMaxSize = int64_t{1} << 24;
-
-// Reads fields of one JSON object and keeps the first complaint. null counts as absent where
-// Transformers has no other meaning for it.
-class Fields {
- public:
-  Fields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
-
-  bool is_absent(const char* key) const { return !object_.contains(key); }
-  const Json* find(const char* key) const {
-    const auto at = object_.find(key);
-    return at == object_.end() || at->is_null() ? nullptr : &*at;
-  }
-  int64_t integer(const char* key, int64_t low, int64_t high) {
-    const Json* value = find(key);
-    if (value == nullptr) {
-      refuse(strf("\"%s\" is missing", key));
-      return low;
-    }
-    return in_range(key, *value, low, high);
-  }
-  int64_t integer_or(const char* key, int64_t fallback, int64_t low, int64_t high) {
-    const Json* value = find(key);
-    return value == nullptr ? fallback : in_range(key, *value, low, high);
-  }
-  double real_or(const char* key, double fallback, double low, double high) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    const double real = value->is_number() ? value->get<double>() : std::nan("");
-    if (real >= low && real <= high) return real;
-    refuse(strf("\"%s\" is %s; it must be a number from %g to %g", key, shown(*value).c_str(), low,
-                high));
-    return low;
-  }
-  bool flag_or(const char* key, bool fallback) {
-    const Json* value = find(key);
-    if (value == nullptr) return fallback;
-    if (value->is_boolean()) return value->get<bool>();
-    refuse(strf("\"%s\" is %s; it must be true or false", key, shown(*value).c_str()));
-    return fallback;
-  }
-  // A field of which one value only is implemented; absent means that value.
-  void only(const char* key, const Json& implemented) {
-    const Json* value = find(key);
-    if (value != nullptr && *value != implemented) {
-      refuse(strf("\"%s\" is %s; only %s is implemented", key, shown(*value).c_str(),
-                  shown(implemented).c_str()));
-    }
-  }
-  void refuse(const std::string& why) {
-    if (status_.ok()) {
-      status_ = Status(Exit::kBadData, printable(where_) + ": " + why);
-    }
-  }
-  static std::string shown(const Json& value) {
-    return printable(value.dump(-1, ' ', true, Json::error_handler_t::replace), 60);
-  }
-  const Status& status() const { return status_; }
-
- private:
-  int64_t in_range(const char* key, const Json& value, int64_t low, int64_t high) {
-    // An unsigned value beyond int64 turns negative here and is refused as well.
-    const int64_t integer = value.is_number_integer() ? value.get<int64_t>() : low - 1;
-    if (integer >= low && integer <= high) return integer;
-    refuse(strf("\"%s\" is %s; it must be an integer from %lld to %lld", key, shown(value).c_str(),
-                (long long)low, (long long)high));
-    return low;
-  }
-
-  const Json& object_;
-  const std::string where_;
-  Status status_;
-};
+using Fields = ConfigFields;
 
 void parse_sizes(Fields& f, ModelConfig& c) {
   c.vocab_size = f.integer("vocab_size", 1, int64_t{1} << 22);

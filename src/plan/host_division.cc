@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "plan/slot_share.h"
 #include "plan/steady_run.h"
@@ -12,7 +13,9 @@ namespace pagoda {
 namespace {
 
 constexpr std::array<double, 5> kSampled = {1.0 / 16, 1.0 / 8, 1.0 / 4, 1.0 / 2, 1.0};
-constexpr int kMostProposals = 4;
+constexpr std::array<double, 2> kQuicklySampled = {1.0 / 4, 1.0};
+constexpr int kMostProposals = 4, kMostQuickProposals = 2;
+constexpr int kSteps = 4, kQuickSteps = 3;  // until what a step moves stays the same
 // Of the bytes that the division in proportion moves: one that moves more than this has not saved
 // enough to make up for the slots to work in that the other has in every class.
 constexpr double kWorthIt = 0.98;
@@ -40,7 +43,7 @@ class StepCount {
   }
 
   // What each class moves with so many host slots.
-  std::vector<Moved> moved(const HostSlots& host) const;
+  std::vector<Moved> moved(const HostSlots& host, int steps) const;
 
  private:
   void add(const TaskList& tasks, TaskList& step) const;
@@ -65,16 +68,16 @@ void StepCount::add(const TaskList& tasks, TaskList& step) const {
 }
 
 // The uses of a step are those of the step before it, so what is expected is what comes.
-std::vector<Moved> StepCount::moved(const HostSlots& host) const {
+std::vector<Moved> StepCount::moved(const HostSlots& host, int steps) const {
   const PageTable& pages = plan_.pages();
   std::vector<SlotClass> slots = slots_;
   for (size_t c = 0; c < slots.size(); ++c) slots[c].host_slots = host[c];
   Replay replay(&pages, all_on_disk(plan_.shape().devices, pages, slots));
   std::vector<Moved> moved;
-  for (const TaskList* step : {&steps_[0], &steps_[1], &steps_[1], &steps_[1]}) {
+  for (int i = 0; i < steps; ++i) {
     moved.assign(slots.size(), {});
     replay.begin_cycle();
-    for (const Task& task : *step) {
+    for (const Task& task : steps_[i == 0 ? 0 : 1]) {
       for (const Move& move : replay.place(task).moves) {
         const PageTable::Page& page = pages.pages[move.page];
         const bool disk = move.kind == Move::Kind::kFetch || move.kind == Move::Kind::kWriteBack;
@@ -124,7 +127,7 @@ void add_segments(size_t slot_class, const Curve& curve, int32_t from,
 class HostDivision {
  public:
   HostDivision(const StepPlan* plan, int64_t left_bytes, int64_t header_bytes,
-               const std::vector<SlotClass>& slots);
+               const std::vector<SlotClass>& slots, DivisionEffort effort);
 
   HostSlots divide();
   // Of the host, with which nothing is between it and the disk. REQUIRES: divide().
@@ -143,6 +146,7 @@ class HostDivision {
   int64_t left(const HostSlots& slots) const;
 
   StepCount count_;
+  const bool quick_;
   int64_t left_bytes_;
   HostSlots least_;
   std::vector<Curve> curves_;
@@ -150,8 +154,8 @@ class HostDivision {
 };
 
 HostDivision::HostDivision(const StepPlan* plan, int64_t left_bytes, int64_t header_bytes,
-                           const std::vector<SlotClass>& slots)
-    : count_(plan, slots), left_bytes_(left_bytes) {
+                           const std::vector<SlotClass>& slots, DivisionEffort effort)
+    : count_(plan, slots), quick_(effort == DivisionEffort::kQuick), left_bytes_(left_bytes) {
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = plan->pages().classes[c];
     least_.push_back(slots[c].host_slots);
@@ -170,7 +174,7 @@ bool HostDivision::is_known(const HostSlots& slots) const {
 // Bytes that move between host and disk in all. Every curve learns its part.
 int64_t HostDivision::count(const HostSlots& slots) {
   if (!is_known(slots)) {
-    const std::vector<Moved> moved = count_.moved(slots);
+    const std::vector<Moved> moved = count_.moved(slots, quick_ ? kQuickSteps : kSteps);
     ++replays_;
     for (size_t c = 0; c < slots.size(); ++c) {
       curves_[c].disk_bytes[slots[c]] = moved[c].disk_bytes;
@@ -230,7 +234,9 @@ HostSlots HostDivision::in_proportion(HostSlots slots, bool only_moving) const {
 void HostDivision::sample(const HostSlots& from) {
   const int64_t bytes = left(from);
   count(from);
-  for (const double fraction : kSampled) {
+  const std::span<const double> fractions =
+      quick_ ? std::span<const double>(kQuicklySampled) : kSampled;
+  for (const double fraction : fractions) {
     HostSlots slots = from;
     for (size_t c = 0; c < slots.size(); ++c) {
       if (!pages(c)) continue;
@@ -269,7 +275,7 @@ HostSlots HostDivision::divide() {
   auto best_bytes = static_cast<int64_t>(kWorthIt * static_cast<double>(count(best)));
   const HostSlots from = with_working_slots();
   sample(from);
-  for (int i = 0; i < kMostProposals; ++i) {
+  for (int i = 0; i < (quick_ ? kMostQuickProposals : kMostProposals); ++i) {
     const HostSlots slots = propose(from);
     const bool known = is_known(slots);
     const int64_t bytes = count(slots);
@@ -292,8 +298,8 @@ int64_t HostDivision::bytes_without_disk() const {
 }  // namespace
 
 DividedHost divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
-                        std::vector<SlotClass>& slots) {
-  HostDivision division(&plan, left_bytes, header_bytes, slots);
+                        std::vector<SlotClass>& slots, DivisionEffort effort) {
+  HostDivision division(&plan, left_bytes, header_bytes, slots, effort);
   const HostSlots host = division.divide();
   for (size_t c = 0; c < slots.size(); ++c) slots[c].host_slots = host[c];
   return {division.bytes_without_disk(), division.replays()};

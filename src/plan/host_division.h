@@ -34,6 +34,9 @@
 
 namespace pagoda {
 
+// kQuick: fewer points and steps of each, for plans that are compared with one another and not run.
+enum class DivisionEffort : uint8_t { kFull, kQuick };
+
 struct DividedHost {
   int64_t bytes_without_disk = 0;  // of the host, fewest slots included: such steps need no disk
   int replays = 0;                 // that it took, of a few steps each
@@ -43,6 +46,7 @@ struct DividedHost {
 // `left_bytes`, with `header_bytes` before each. A quarter of that goes first to slots in which
 // transfers overlap with work, for every class that passes through the host.
 DividedHost divide_host(const StepPlan& plan, int64_t left_bytes, int64_t header_bytes,
-                        std::vector<SlotClass>& slots);
+                        std::vector<SlotClass>& slots,
+                        DivisionEffort effort = DivisionEffort::kFull);
 
 }  // namespace pagoda

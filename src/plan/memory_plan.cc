@@ -172,7 +172,7 @@ int64_t MemoryPlan::in_host(const PageTable& pages, PageKind kind) const {
 
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
                                const MemoryBudget& budget, int64_t header_bytes,
-                               bool eager_adam) {
+                               bool eager_adam, DivisionEffort effort) {
   const StepPlan below(shape, pages, {.training = training,
                                       .eager_adam = eager_adam && !shape.options.optimizer_at_end});
   MemoryPlan plan;
@@ -204,7 +204,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
       grow_device(shape, pages, d, left, false, plan.classes);
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
-                                        header_bytes, plan.classes).bytes_without_disk;
+                                        header_bytes, plan.classes, effort).bytes_without_disk;
     keep_in_host(pages, below.options().eager_adam, plan.classes);
   }
   for (int d = 0; d < shape.devices; ++d) {

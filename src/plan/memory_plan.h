@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "plan/host_division.h"
 #include "plan/pages.h"
 #include "plan/step_plan.h"
 
@@ -53,6 +54,7 @@ struct MemoryPlan {
 // the norm of all gradients.
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
                                const MemoryBudget& budget, int64_t header_bytes,
-                               bool eager_adam = false);
+                               bool eager_adam = false,
+                               DivisionEffort effort = DivisionEffort::kFull);
 
 }  // namespace pagoda

@@ -10,7 +10,7 @@ namespace {
 int64_t kept_of_row(int64_t d, int64_t ffn) { return ffn > 0 ? kValueBytes * (3 * ffn + d) : 0; }
 
 // Numbers that attention keeps of a token.
-int64_t attention_width(const AttentionShape& a, int64_t d) {
+int64_t attention_width(const AttentionSizes& a, int64_t d) {
   const int64_t queries = a.heads * a.head_dim, attended = a.heads * a.value_head_dim;
   const int64_t keys_and_values = a.kv_heads * (a.head_dim + a.value_head_dim);
   const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
@@ -19,7 +19,7 @@ int64_t attention_width(const AttentionShape& a, int64_t d) {
 
 LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   const LayerParameters parameters = layer_parameters(shape, layer);
-  const AttentionShape& a = shape.attention;
+  const AttentionSizes& a = shape.attention;
   const int64_t d = shape.hidden_size;
   const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
   LayerCost cost;

@@ -10,20 +10,20 @@ namespace {
 // Every size is at most kMaxCount, so no sum below wraps.
 using Wide = __int128;
 
-Wide latent_projections(const AttentionShape& a, Wide d) {
+Wide latent_projections(const AttentionSizes& a, Wide d) {
   const Wide queries = Wide{a.heads} * a.head_dim;
   const Wide from = a.query_rank > 0 ? Wide{a.query_rank} * (d + 1 + queries) : d * queries;
   const Wide keys_and_values = Wide{a.heads} * (a.head_dim - a.rope_head_dim + a.value_head_dim);
   return from + d * (a.kv_rank + a.rope_head_dim) + Wide{a.kv_rank} * (1 + keys_and_values);
 }
 
-Wide grouped_projections(const AttentionShape& a, Wide d) {
+Wide grouped_projections(const AttentionSizes& a, Wide d) {
   const Wide width =
       Wide{a.heads} * a.head_dim + Wide{a.kv_heads} * (a.head_dim + a.value_head_dim);
   return width * (d + a.qkv_bias);
 }
 
-Wide attention_parameters(const AttentionShape& a, Wide d) {
+Wide attention_parameters(const AttentionSizes& a, Wide d) {
   const Wide in = a.latent() ? latent_projections(a, d) : grouped_projections(a, d);
   const Wide out = d * (Wide{a.heads} * a.value_head_dim + a.output_bias);
   return in + out + a.query_norm + a.key_norm + (a.sinks ? a.heads : 0);
@@ -59,7 +59,7 @@ Wide total_parameters(const ModelShape& shape) {
 
 Status refuse(const char* why) { return Status(Exit::kUsage, why); }
 
-Status check_latent(const AttentionShape& a) {
+Status check_latent(const AttentionSizes& a) {
   RETURN_IF_ERROR(check_integer("kv_rank", a.kv_rank));
   RETURN_IF_ERROR(check_integer("query_rank", a.query_rank, 0));
   RETURN_IF_ERROR(check_integer("rope_head_dim", a.rope_head_dim, 1, a.head_dim));
@@ -68,7 +68,7 @@ Status check_latent(const AttentionShape& a) {
   return Status();
 }
 
-Status check_attention(const AttentionShape& a) {
+Status check_attention(const AttentionSizes& a) {
   RETURN_IF_ERROR(check_integer("heads", a.heads));
   RETURN_IF_ERROR(check_integer("kv_heads", a.kv_heads));
   RETURN_IF_ERROR(check_integer("head_dim", a.head_dim));

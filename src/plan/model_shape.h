@@ -14,7 +14,7 @@ namespace pagoda {
 
 inline constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;  // of a model
 
-struct AttentionShape {
+struct AttentionSizes {
   int64_t heads = 0;           // H, of queries
   int64_t kv_heads = 0;        // divides heads; latent attention has a key and value for each head
   int64_t head_dim = 0;        // of a query and of a key
@@ -36,7 +36,7 @@ struct ModelShape {
   int64_t vocab_size = 0;
   int64_t hidden_size = 0;      // d
   std::vector<uint8_t> is_moe;  // (num_layers)
-  AttentionShape attention;
+  AttentionSizes attention;
   int64_t dense_ffn = 0;          // width of dense layers; 0 where there are none
   int64_t num_experts = 0;        // E, routed, of a MoE layer; 0 where there are none
   int64_t experts_per_token = 0;  // k

@@ -26,7 +26,8 @@ PageTable::PageTable(const RunShape& shape)
   first_middle_ = static_cast<int64_t>(pages.size());
   add_scratch(PageKind::kActivation, activation, shape.num_layers * microbatches_);
   first_in_layer_ = static_cast<int64_t>(pages.size());
-  add_scratch(PageKind::kInLayer, rows + t * (1 + shape.num_experts) * 4, microbatches_);
+  const int64_t probabilities = shape.num_experts * shape.experts_together;
+  add_scratch(PageKind::kInLayer, rows + t * (1 + probabilities) * 4, microbatches_);
   add_scratch(PageKind::kInLayer, t * d * 4, microbatches_);
   add_scratch(PageKind::kInLayer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());

@@ -55,6 +55,8 @@ class Replay {
 
   const Residency& residency() const { return residency_; }
   const Traffic& traffic() const { return traffic_; }
+  // Bytes of pages that lie at the place.
+  int64_t held_bytes(Place place) const { return held_bytes_[place_index(place)]; }
   // Most bytes of pages that lay at the place after any task.
   int64_t peak_bytes(Place place) const;
 

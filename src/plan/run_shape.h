@@ -54,6 +54,7 @@ struct RunShape {
   int64_t row_block = 0;           // rows of an expert handled at once
   int devices = 1;                 // device 0 computes everything but experts
   PlanOptions options;
+  int64_t experts_together = 1;  // a router's for each that is one here (plan/coarse_run.h)
 
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }

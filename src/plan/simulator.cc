@@ -51,6 +51,19 @@ Simulator::Work Simulator::add(int stream, const Cost& cost, double units,
   return timeline_.add(stream, cores_, cost.cores, cost.seconds(units), after);
 }
 
+void Simulator::note(Work work, const Cost& cost, double units, bool moves) {
+  SimulatedWork noted;
+  noted.own_s = cost.seconds(units);
+  if (noted.own_s <= 0) return;
+  noted.cores = cost.cores;
+  noted.moves = moves;
+  noted.kind = task_->kind;
+  noted.phase = task_->phase;
+  noted.layer = task_->layer;
+  noted.expert = task_->expert;
+  noted_.emplace_back(work, noted);
+}
+
 Simulator::Work Simulator::copy(const Move& move) {
   const bool up = move.kind == Move::Kind::kUpload;
   const Device& device = devices_[move.device];
@@ -60,9 +73,10 @@ Simulator::Work Simulator::copy(const Move& move) {
   SlotState& target = up ? on_device : in_host;
   std::vector<Work> after = {timeline_.last(issuing_), source.ready};
   add_before_overwrite(target, after);
-  const Work done = add(up ? device.upload : device.download,
-                        up ? profile_.upload : profile_.download,
-                        static_cast<double>(pages_.pages[move.page].bytes), after);
+  const Cost& cost = up ? profile_.upload : profile_.download;
+  const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
+  const Work done = add(up ? device.upload : device.download, cost, bytes, after);
+  note(done, cost, bytes, true);
   source.readers.push_back(done);
   target = {done, {}};
   return done;
@@ -76,8 +90,10 @@ Simulator::Work Simulator::fetch(const Move& move, SlotState& slot) {
   add_before_overwrite(slot, after);
   Work work = timeline_.add(page_reads_, Timeline::kNone, 0, 0, after);
   work = timeline_.add(drive_read_, drive_reads_, 1, profile_.read.seconds(bytes), {&work, 1});
+  note(work, {profile_.read.fixed_s, profile_.read.unit_s, 0}, bytes, true);
   work = timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
   work = add(checks_, profile_.checksum, bytes, {work});
+  note(work, profile_.checksum, bytes, true);
   slot = {work, {}};
   return work;
 }
@@ -86,7 +102,9 @@ Simulator::Work Simulator::write_back(const Move& move, const SlotState& slot) {
   const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
   Work work = add(page_writes_, profile_.checksum, bytes,
                   {timeline_.last(issuing_), slot.ready, disk_ready_[move.page]});
+  note(work, profile_.checksum, bytes, true);
   work = timeline_.add(drive_write_, drive_writes_, 1, profile_.write.seconds(bytes), {&work, 1});
+  note(work, {profile_.write.fixed_s, profile_.write.unit_s, 0}, bytes, true);
   return timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
 }
 
@@ -122,6 +140,7 @@ void Simulator::issue(const Task& task) {
 }
 
 void Simulator::run(const Task& task) {
+  task_ = &task;
   issue(task);
   const Replay::Placed placed = replay_.place(task);
   for (const Move& move : placed.moves) carry_out(move);
@@ -136,7 +155,12 @@ void Simulator::run(const Task& task) {
       add_before_overwrite(slot, after);
     }
   }
-  const Work done = add(stream_of(task), profile_.of(task.kind), task_units(task, shape_), after);
+  const Cost& cost = profile_.of(task.kind);
+  const double units = task_units(task, shape_);
+  const Work done = add(stream_of(task), cost, units, after);
+  note(done, cost, units, false);
+  held_.emplace_back(done, SimulatedMemory{0, replay_.held_bytes(Place::on_device(0)),
+                                           replay_.held_bytes(Place::host())});
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageUse& use = task.uses[i];
     SlotState& slot = slot_state(use.page, use.place, placed.slots[i]);
@@ -178,6 +202,16 @@ Simulated Simulator::finish() {
   }
   for (const Timeline::Stream& stream : timeline_.streams()) {
     result.streams.push_back({stream.name, stream.busy_s, result.makespan_s - stream.busy_s});
+  }
+  for (auto& [work, noted] : noted_) {
+    noted.stream = timeline_.stream(work);
+    noted.start_s = timeline_.start_s(work);
+    noted.end_s = timeline_.end_s(work);
+    result.works.push_back(noted);
+  }
+  for (auto& [work, held] : held_) {
+    held.at_s = timeline_.start_s(work);
+    result.memory.push_back(held);
   }
   result.traffic = replay_.traffic();
   for (int d = 0; d < shape_.devices; ++d) {

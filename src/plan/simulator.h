@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plan/machine_profile.h"
@@ -28,7 +29,28 @@ struct SimulatedStream {
   double idle_s = 0;  // of the whole time
 };
 
+// A task's work, or a part of a transfer for it, as it ran.
+struct SimulatedWork {
+  int stream = 0;  // index into Simulated::streams
+  double start_s = 0, end_s = 0;
+  double own_s = 0;   // what it takes when nothing slows it
+  double cores = 0;   // that it takes meanwhile
+  bool moves = false;  // it is a transfer's; the rest says for which task
+  TaskKind kind = TaskKind::kEmbed;
+  Phase phase = Phase::kForward;
+  int32_t layer = -1, expert = -1;
+};
+
+// Bytes of pages in slots when a task begins.
+struct SimulatedMemory {
+  double at_s = 0;
+  int64_t device_bytes = 0;  // of device 0
+  int64_t host_bytes = 0;
+};
+
 struct Simulated {
+  std::vector<SimulatedWork> works;     // that took time on a stream, as they were issued
+  std::vector<SimulatedMemory> memory;  // a task each, as they were issued
   double makespan_s = 0;
   std::vector<double> step_s;  // from end to end
   std::vector<SimulatedStream> streams;
@@ -75,6 +97,7 @@ class Simulator {
   SlotState& slot_state(PageId page, Place place, int32_t slot);
   static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
   Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);
+  void note(Work work, const Cost& cost, double units, bool moves);
 
   const RunShape& shape_;
   const PageTable& pages_;
@@ -88,6 +111,9 @@ class Simulator {
   std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
   std::vector<Work> disk_ready_;                            // [page]
   std::vector<Work> step_ends_;
+  const Task* task_ = nullptr;  // that is issued
+  std::vector<std::pair<Work, SimulatedWork>> noted_;
+  std::vector<std::pair<Work, SimulatedMemory>> held_;
 };
 
 }  // namespace pagoda

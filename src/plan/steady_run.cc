@@ -9,8 +9,8 @@ namespace pagoda {
 
 namespace {
 
-int64_t even_tokens(const RunShape& shape) {
-  const int64_t chosen = shape.microbatch_tokens * shape.experts_per_token;
+int64_t even_tokens(const RunShape& shape, int64_t microbatches) {
+  const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
   return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
 }
 
@@ -22,8 +22,9 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
       gradients_(plan->shape().records.size()) {
   const RunShape& shape = plan->shape();
-  const bool by_turns = tokens == Tokens::kOne && !shape.options.microbatch_major;
-  const int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape);
+  const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
+  int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape, 1);
+  if (by_turns && tokens == Tokens::kGathered) count = even_tokens(shape, shape.microbatches);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
       for (int64_t e = 0; e < shape.num_experts; ++e) {

@@ -21,6 +21,9 @@ class SteadyRun {
     // through.
     kOne,
     kEven,  // of each expert its even share of each microbatch, at least one
+    // Of each expert its even share of the whole step, from microbatches by turns: the same rows in
+    // fewer pieces, for times.
+    kGathered,
   };
 
   // Of a plan for training the steps, of any other the forward passes. Nothing is owned.

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/device_shares.h"
 #include "plan/exchange_traffic.h"
 #include "plan/hierarchical_exchange.h"
 #include "plan/refusals.h"
@@ -30,8 +31,13 @@ const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_
 class Estimate {
  public:
   Estimate(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-           const ClusterProfile& cluster, const DeviceRates& rates)
-      : model_(model), mesh_(mesh), batch_(batch), cluster_(cluster), rates_(rates) {}
+           const ClusterProfile& cluster, const DeviceRates& rates, ExpertSharing sharing)
+      : model_(model),
+        mesh_(mesh),
+        batch_(batch),
+        cluster_(cluster),
+        rates_(rates),
+        sharing_(sharing) {}
 
   Result<StepTimes> step() const;
 
@@ -44,6 +50,7 @@ class Estimate {
   };
   double layer_compute_s(const LayerCost& layer) const;
   Result<double> exchanges_s(const LayerCost& layer) const;
+  Result<double> shared_s(const LayerCost& layer, const ClusterProfile& group) const;
   Result<double> send_s(int64_t stage) const;
   Result<StageWork> microbatch(int64_t stage) const;
   std::vector<int64_t> copies(int64_t stage, int64_t first, int64_t last) const;
@@ -64,6 +71,7 @@ class Estimate {
   const PipelineBatch& batch_;
   const ClusterProfile& cluster_;
   const DeviceRates& rates_;
+  const ExpertSharing sharing_;
 };
 
 // Forward. Balanced routing: a device's experts get as many rows as its tokens make.
@@ -75,10 +83,31 @@ double Estimate::layer_compute_s(const LayerCost& layer) const {
          row_flops(layer) * rows / rates_.expert_flops_per_s;
 }
 
+// Where each device has a part of every expert. Weights that travel hide behind what every token
+// visits.
+Result<double> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& group) const {
+  const double tokens = sequences() * static_cast<double>(batch_.sequence_len);
+  const int64_t weights = kValueBytes * layer.num_experts * layer.expert_parameters;
+  SharedExperts experts;
+  experts.layer_weight_bytes = experts.layer_gradient_bytes = weights;
+  experts.token_bytes = kValueBytes * model_.hidden_size;
+  experts.tokens = static_cast<int64_t>(tokens) * mesh_.expert;
+  const Cost& link = group.link(0, mesh_.expert - 1);
+  const double other_s =
+      3 * (token_flops(layer) * tokens + score_flops(layer, batch_.sequence_len) * sequences()) /
+      rates_.token_flops_per_s;
+  ASSIGN_OR_RETURN(const ExchangeSeconds seconds,
+                   exchange_seconds(experts, static_cast<int32_t>(mesh_.expert), 1 / link.unit_s,
+                                    other_s));
+  return sharing_ == ExpertSharing::kDataCentric ? seconds.data_centric_s
+                                                 : seconds.model_centric_s;
+}
+
 // Of a forward and a backward.
 Result<double> Estimate::exchanges_s(const LayerCost& layer) const {
   if (layer.num_experts == 0 || mesh_.expert == 1) return 0.0;
   ASSIGN_OR_RETURN(const ClusterProfile group, expert_group(cluster_, mesh_.expert));
+  if (sharing_ != ExpertSharing::kRows) return shared_s(layer, group);
   ASSIGN_OR_RETURN(
       const ExchangeTraffic traffic,
       exchange_traffic(model_.hidden_size, layer.experts_per_token, batch_, mesh_));
@@ -194,7 +223,7 @@ Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_
 
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates) {
+                                   const DeviceRates& rates, ExpertSharing sharing) {
   RETURN_IF_ERROR(check_cluster(cluster));
   RETURN_IF_ERROR(check_rates(rates));
   RETURN_IF_ERROR(check_batch(batch, mesh));
@@ -204,7 +233,7 @@ Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
     return Status(Exit::kUsage, "kPaper mixes two readings of b, so no run has such a step");
   }
   ASSIGN_OR_RETURN(const StepTimes times,
-                   Estimate(model, mesh, batch, cluster, rates).step());
+                   Estimate(model, mesh, batch, cluster, rates, sharing).step());
   const int64_t groups = batch.of == SequencesOf::kRank ? mesh.expert * mesh.data : mesh.data;
   const double sequences = static_cast<double>(batch.microbatch_sequences) *
                            static_cast<double>(batch.microbatches) * static_cast<double>(groups);

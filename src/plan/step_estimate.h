@@ -7,6 +7,8 @@
 // equally often.
 #pragma once
 
+#include <cstdint>
+
 #include "base/status.h"
 #include "plan/cluster.h"
 #include "plan/model_cost.h"
@@ -20,6 +22,11 @@ struct DeviceRates {
   double token_flops_per_s = 0;   // attention, and what every token visits
   double expert_flops_per_s = 0;  // experts
 };
+
+// How the EP devices of a group share a layer's experts: each has some, and rows travel; or each
+// has a part of every one, and weights (data-centric) or rows to all (model-centric) travel, as
+// HEXA-MoE has it (plan/device_shares.h).
+enum class ExpertSharing : uint8_t { kRows, kDataCentric, kModelCentric };
 
 // Seconds of a step, of the stage that takes longest.
 struct StepTimes {
@@ -53,6 +60,7 @@ Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_
 // zero; kPaper, which no run has. O(layers * nodes * EP + PP * devices).
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates);
+                                   const DeviceRates& rates,
+                                   ExpertSharing sharing = ExpertSharing::kRows);
 
 }  // namespace pagoda

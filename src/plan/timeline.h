@@ -39,6 +39,8 @@ class Timeline {
   void run();
   double end_s() const { return now_s_; }
   double end_s(Work work) const { return work == kNothing ? 0 : works_[work].end_s; }
+  double start_s(Work work) const { return work == kNothing ? 0 : works_[work].start_s; }
+  int stream(Work work) const { return works_[work].stream; }
   const std::vector<Stream>& streams() const { return streams_; }
 
  private:

@@ -54,8 +54,9 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "steps");
   t.add("tokens_per_step", c.train.tokens_per_step, kResults, "size of one optimizer step",
         "tokens");
-  t.add("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
-        "what attention and routing take at a time", "tokens");
+  t.add_or_auto("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
+                "what attention and routing take at a time; auto: what the planner finds best",
+                "tokens");
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "weights and activations; masters are fp32");
@@ -185,12 +186,17 @@ Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
   const RunConfig::Train& t = c.train;
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
-  RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 1, kMaxTokens));
+  RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 0, kMaxTokens));
   RETURN_IF_ERROR(check_range("train.tokens_per_step", t.tokens_per_step, 1, kMaxTokens));
-  RETURN_IF_ERROR(check_multiple("train.micro_batch_tokens", t.micro_batch_tokens,
-                                 "data.sequence_len", c.data.sequence_len));
-  RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
-                                 "train.micro_batch_tokens", t.micro_batch_tokens));
+  if (t.micro_batch_tokens == 0) {
+    RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
+                                   "data.sequence_len", c.data.sequence_len));
+  } else {
+    RETURN_IF_ERROR(check_multiple("train.micro_batch_tokens", t.micro_batch_tokens,
+                                   "data.sequence_len", c.data.sequence_len));
+    RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
+                                   "train.micro_batch_tokens", t.micro_batch_tokens));
+  }
   RETURN_IF_ERROR(check_range("train.seed", t.seed, 0, INT64_MAX));
   RETURN_IF_ERROR(check_range("train.save_steps", t.save_steps, 0, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.eval_steps", t.eval_steps, 0, kMaxSteps));

@@ -53,7 +53,7 @@ struct RunConfig {
   struct Train {
     int64_t steps = 1000;
     int64_t tokens_per_step = 16384;
-    int64_t micro_batch_tokens = 4096;
+    int64_t micro_batch_tokens = 4096;  // 0: auto
     int64_t seed = 0;
     DType dtype = DType::kBF16;
     DeviceChoice device = DeviceChoice::kAuto;
@@ -148,6 +148,7 @@ struct RunConfig {
   std::optional<StepRange> trace_range() const;
   // How rows become examples for the model in this folder. Errors as find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
+  // REQUIRES: train.micro_batch_tokens is a number by now (train/micro_batch_choice.h).
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

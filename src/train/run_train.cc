@@ -8,6 +8,7 @@
 #include "base/stop_signal.h"
 #include "train/commands.h"
 #include "train/metrics.h"
+#include "train/micro_batch_choice.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/routing_recorder.h"
@@ -306,9 +307,11 @@ Result<std::unique_ptr<RoutingRecorder>> open_routing(const RunConfig& config, b
 
 }  // namespace
 
-Status run_train(const RunConfig& config, const TrainFlags& flags) {
+Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   install_stop_signals();
+  RunConfig config = asked;
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
+  RETURN_IF_ERROR(choose_micro_batch(config, flags.resume));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
   warn_of_unused_gpu(config);

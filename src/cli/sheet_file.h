@@ -1,0 +1,16 @@
+// Files of machines and clusters: TOML, read as run files are (cli/run_file.h), every key checked.
+#pragma once
+
+#include <string>
+
+#include "plan/machine_sheet.h"
+
+namespace pagoda {
+
+// kNoInput when there is no such file; kUsage, in a line that names it, for what does not parse or
+// makes no sense.
+Result<MachineSheet> read_machine_sheet(const std::string& path);
+// And the machines that it names.
+Result<ClusterSheet> read_cluster_sheet(const std::string& path);
+
+}  // namespace pagoda

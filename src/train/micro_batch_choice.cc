@@ -1,0 +1,33 @@
+#include "train/micro_batch_choice.h"
+
+#include "base/log.h"
+#include "checkpoint/run_checkpoint.h"
+#include "train/model_input.h"
+#include "train/plan_changes.h"
+#include "train/this_machine.h"
+
+namespace pagoda {
+
+Status choose_micro_batch(RunConfig& config, bool resume) {
+  int64_t& tokens = config.train.micro_batch_tokens;
+  if (tokens != 0) return Status();
+  if (resume) {
+    const std::string& run = config.train.output_dir;
+    ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(IoKind::kThreads, run));
+    ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
+    tokens = checkpoint.microbatch_tokens;
+    return Status();
+  }
+  ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config.model.path));
+  ASSIGN_OR_RETURN(tokens,
+                   choose_micro_batch_tokens(model, config, this_machine_sheet(), kCoarsePlan));
+  log_info(strf("train.micro_batch_tokens: %lld, as planned", (long long)tokens));
+  return Status();
+}
+
+void one_row_micro_batch(RunConfig& config) {
+  if (config.train.micro_batch_tokens != 0) return;
+  config.train.micro_batch_tokens = config.data.sequence_len;
+}
+
+}  // namespace pagoda

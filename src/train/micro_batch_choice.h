@@ -1,0 +1,17 @@
+// What train.micro_batch_tokens = "auto" becomes before anything else is done with a configuration.
+#pragma once
+
+#include "train/run_config.h"
+
+namespace pagoda {
+
+// A number stays. `resume`: that of the run's newest checkpoint, whatever the planner would choose
+// by now: other microbatches are other bits. Else the planner's choice on this machine for the
+// model in config.model.path (choose_micro_batch_tokens), which is logged. The errors of those, and
+// of read_planned_model.
+Status choose_micro_batch(RunConfig& config, bool resume);
+
+// Where nothing is trained: a row at a time.
+void one_row_micro_batch(RunConfig& config);
+
+}  // namespace pagoda

@@ -1,0 +1,158 @@
+// The built `pagoda plan`: what it prints for people and programs, its exit codes and refusals, the
+// page it writes, and that `train` takes its choice of a microbatch.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "tests/testing/files.h"
+#include "tests/testing/run_test.h"
+
+namespace pagoda {
+namespace {
+
+std::string configs(const std::string& name) {
+  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
+}
+
+class PlanTest : public RunTest {
+ protected:
+  ProcessResult plan(Words words) {
+    words.insert(words.begin(), {PAGODA_BINARY, "plan"});
+    return Process(words, dir_.file("plan")).wait();
+  }
+  static Words on(const std::string& model, const std::string& machine) {
+    return {"--model.path", configs("models/" + model + ".json"), "--machine",
+            configs("machines/" + machine + ".toml")};
+  }
+  void expect_no_plan(const Words& words, int code, const std::string& names) {
+    const ProcessResult result = plan(words);
+    EXPECT_EQ(result.code, code) << result.err;
+    EXPECT_EQ(result.out, "");
+    EXPECT_NE(result.error_line().find(names), std::string::npos) << result.err;
+  }
+};
+
+TEST_F(PlanTest, CountsAndTimesAModelFromItsConfigAlone) {
+  const Words words = on("olmoe-1b-7b", "gpu-24gb") +
+                      Words{"--tokens", "1000000000", "--train.save_steps", "0"};
+  const ProcessResult text = plan(words);
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* word : {"6,919,161,856 parameters", "datasheet", "tokens/s", "MFU", "limited by",
+                           "peak in slots", "1,000,000,000 of them", "helps"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  const ProcessResult json = plan(words + Words{"--json"});
+  const nlohmann::json object = nlohmann::json::parse(json.out, nullptr, false);
+  ASSERT_TRUE(object.is_object()) << json.out;
+  EXPECT_EQ(object.at("parameters"), 6919161856);
+  EXPECT_EQ(object.at("fits"), true);
+  EXPECT_GT(object.at("step").at("tokens_per_s").get<double>(), 0);
+  EXPECT_NEAR(object.at("total").at("seconds").get<double>(),
+              1e9 / object.at("step").at("tokens_per_s").get<double>(), 1);
+}
+
+// The counts are printed, the line says what would fit, and that fits.
+TEST_F(PlanTest, WhatDoesNotFitExitsWithThree) {
+  const Words words = on("mixtral-8x7b", "gpu-24gb") +
+                      Words{"--train.tokens_per_step", "1048576", "--train.micro_batch_tokens",
+                            "1048576", "--train.save_steps", "0"};
+  const ProcessResult result = plan(words);
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_NE(result.out.find("46,702,792,704 parameters"), std::string::npos) << result.out;
+  const std::string line = result.error_line();
+  const std::string key = "it fits with train.micro_batch_tokens = ";
+  const size_t at = line.find(key);
+  ASSERT_NE(at, std::string::npos) << line;
+  Words fitting = words;
+  *(std::find(fitting.begin(), fitting.end(), "--train.micro_batch_tokens") + 1) =
+      std::to_string(std::stoll(line.substr(at + key.size())));
+  EXPECT_EQ(plan(fitting).code, 0);
+  const nlohmann::json object =
+      nlohmann::json::parse(plan(words + Words{"--json"}).out, nullptr, false);
+  EXPECT_EQ(object.at("fits"), false);
+  EXPECT_FALSE(object.at("fits_with").empty());
+}
+
+TEST_F(PlanTest, RefusesInOneLine) {
+  const Words good = on("olmoe-1b-7b", "gpu-24gb");
+  expect_no_plan({}, 2, "model.path is missing");
+  expect_no_plan({"--model.path", dir_.file("none")}, 66, "none");
+  put_file(dir_.file("bad.json"), "{\"model_type\": \"gpt2\"}");
+  expect_no_plan({"--model.path", dir_.file("bad.json")}, 65, "model_type");
+  put_file(dir_.file("bad.toml"), "[device]\nkind = \"gpu\"\nmemory = \"24GiB\"\n");
+  expect_no_plan({"--model.path", configs("models/olmoe-1b-7b.json"), "--machine",
+                  dir_.file("bad.toml")},
+                 2, "device.peak_tflops");
+  expect_no_plan(good + Words{"--tokens", "-1"}, 2, "--tokens");
+  expect_no_plan(good + Words{"--cluster", configs("clusters/4x8-gpu-80gb.toml")}, 2, "--cluster");
+  expect_no_plan(good + Words{"--search", "--html", dir_.file("x.html")}, 2, "--html");
+  expect_no_plan(good + Words{"--train.tokens_per_step", "5000"}, 2, "train.tokens_per_step");
+  expect_no_plan({"--model.path", configs("models/gpt-oss-20b.json"), "--machine",
+                  configs("machines/gpu-4x48gb.toml"), "--train.tokens_per_step", "4096"},
+                 2, "4 devices");
+}
+
+// One file, that asks for no other.
+TEST_F(PlanTest, ThePageIsSelfContained) {
+  const std::string page = dir_.file("step.html");
+  const ProcessResult result =
+      plan(on("olmoe-1b-7b", "gpu-24gb") + Words{"--train.save_steps", "0", "--html", page});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const std::string html = get_file(page);
+  EXPECT_TRUE(html.starts_with("<!DOCTYPE html>"));
+  for (const char* word : {"compute 0", "upload 0", "optimizer", "<polyline", "</html>"}) {
+    EXPECT_NE(html.find(word), std::string::npos) << word;
+  }
+  for (const char* word : {"http://", "https://", "src=", "href=", "@import", "nan", "inf\""}) {
+    EXPECT_EQ(html.find(word), std::string::npos) << word;
+  }
+  EXPECT_LT(html.size(), size_t{4} << 20);
+}
+
+TEST_F(PlanTest, SearchesClusters) {
+  const Words words = {"--model.path",           configs("models/qwen3-30b-a3b.json"),
+                       "--cluster",              configs("clusters/4x8-gpu-80gb.toml"),
+                       "--train.tokens_per_step", "524288",
+                       "--data.sequence_len",    "4096",
+                       "--json"};
+  const nlohmann::json best = nlohmann::json::parse(plan(words).out, nullptr, false);
+  ASSERT_TRUE(best.is_object());
+  ASSERT_EQ(best.at("ways").size(), 1u);
+  const ProcessResult result = plan(words + Words{"--search"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  const nlohmann::json all = nlohmann::json::parse(result.out, nullptr, false);
+  EXPECT_GT(all.at("ways").size(), 1u);
+  EXPECT_EQ(all.at("ways")[0], best.at("ways")[0]);
+  const ProcessResult none =
+      plan({"--model.path", configs("models/deepseek-v3.json"), "--cluster",
+            configs("clusters/4x8-gpu-80gb.toml"), "--train.tokens_per_step", "524288",
+            "--data.sequence_len", "4096"});
+  EXPECT_TRUE(none.code == 0 || none.code == 3) << none.err;
+  EXPECT_NE(none.out.find("671,026,419,200"), std::string::npos);
+}
+
+// A run that leaves the microbatch to the planner has the bits of one that is told its choice, and
+// resumes with it.
+TEST_F(PlanTest, TrainTakesThePlannersMicrobatch) {
+  Flags by_auto = flags("auto");
+  by_auto["train.micro_batch_tokens"] = "auto";
+  for (const char* key : {"memory.device", "memory.host"}) by_auto[key] = "64MiB";
+  const ProcessResult first = run(train(by_auto));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string said = "train.micro_batch_tokens: ";
+  const size_t at = first.err.find(said);
+  ASSERT_NE(at, std::string::npos) << first.err;
+  Flags by_hand = by_auto;
+  by_hand["train.output_dir"] = dir_.file("hand");
+  by_hand["train.micro_batch_tokens"] =
+      std::to_string(std::stoll(first.err.substr(at + said.size())));
+  ASSERT_EQ(run(train(by_hand)).code, 0);
+  EXPECT_EQ(exported("auto"), exported("hand"));
+  EXPECT_EQ(losses("auto"), losses("hand"));
+  EXPECT_EQ(run(train(by_auto, {"--resume"})).code, 0);
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,213 @@
+// A run planned from its config.json alone: the same shape, memory and bytes as `train` plans with
+// its tensors; shares of equal devices that add up; changes that are said to fit do fit.
+#include "train/run_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cli/sheet_file.h"
+#include "plan/model_cost.h"
+#include "tests/testing/tiny_run.h"
+#include "train/plan_changes.h"
+#include "train/traffic_report.h"
+
+namespace pagoda {
+namespace {
+
+std::string configs(const std::string& name) {
+  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
+}
+
+MachineSheet machine(const std::string& name) {
+  return read_machine_sheet(configs("machines/" + name + ".toml")).take();
+}
+
+PlannedModel published(const std::string& name) {
+  return read_planned_model(configs("models/" + name + ".json")).take();
+}
+
+// A run of the quick start's size on a workstation.
+RunConfig workstation_run() {
+  RunConfig config;
+  config.train.tokens_per_step = 65536;
+  config.train.micro_batch_tokens = 4096;
+  config.train.save_steps = 0;
+  return config;
+}
+
+void expect_equal(const RunShape& a, const RunShape& b) {
+  EXPECT_EQ(a.num_layers, b.num_layers);
+  EXPECT_EQ(a.is_moe, b.is_moe);
+  EXPECT_EQ(a.layer_record, b.layer_record);
+  EXPECT_EQ(a.num_experts, b.num_experts);
+  EXPECT_EQ(a.hidden_size, b.hidden_size);
+  EXPECT_EQ(a.experts_per_token, b.experts_per_token);
+  EXPECT_EQ(a.tied_embeddings, b.tied_embeddings);
+  EXPECT_EQ(a.training, b.training);
+  EXPECT_EQ(a.dtype_bytes, b.dtype_bytes);
+  EXPECT_EQ(a.microbatches, b.microbatches);
+  EXPECT_EQ(a.microbatch_tokens, b.microbatch_tokens);
+  EXPECT_EQ(a.row_block, b.row_block);
+  EXPECT_EQ(a.devices, b.devices);
+  ASSERT_EQ(a.records.size(), b.records.size());
+  for (size_t r = 0; r < a.records.size(); ++r) {
+    EXPECT_EQ(a.records[r].num_elements, b.records[r].num_elements) << r;
+    EXPECT_EQ(a.records[r].layer, b.records[r].layer) << r;
+    EXPECT_EQ(a.records[r].expert, b.records[r].expert) << r;
+    EXPECT_EQ(a.records[r].device, b.records[r].device) << r;
+    EXPECT_EQ(a.records[r].state_bytes, b.records[r].state_bytes) << r;
+  }
+}
+
+TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
+  for (const StateFormat state : {StateFormat::kFp32, StateFormat::k8Bit}) {
+    for (const int64_t devices : {1, 2}) {
+      SCOPED_TRACE(testing::Message() << devices << " devices");
+      TinyRun run;
+      run.config().optim.state = state;
+      run.config().train.host_devices = devices;
+      run.use_minimum_budgets();
+      const PlannedModel model = read_planned_model(run.config().model.path).take();
+      MachineSheet sheet = machine("cpu-2-cores");
+      const ForecastRun planned = forecast_run(model, run.config(), sheet).take();
+      const SessionOptions options = session_options(run.config());
+      const TensorTable table = TensorTable::make(*model.trained);
+      const RunShape shape = make_run_shape(*model.trained, table, options);
+      expect_equal(planned.shape, shape);
+      const MemoryPlan memory = Session::plan(*model.trained, options).take();
+      const RunPlan plan = plan_run(model, run.config(), sheet, kFinePlan).take();
+      EXPECT_TRUE(plan.fits.ok()) << plan.fits.message();
+      EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);
+      EXPECT_EQ(plan.least.host_bytes, memory.min_host_bytes);
+      EXPECT_EQ(plan.step->host_bytes, memory.host_slot_bytes);
+      EXPECT_EQ(plan.step->traffic,
+                predict_traffic(shape, PageTable(shape), options, memory).step);
+      EXPECT_GT(plan.step->traffic.fetch.bytes, 0);
+      run.config().memory.device = MemorySize::of_bytes(memory.min_device_bytes - 1);
+      EXPECT_EQ(plan_run(model, run.config(), sheet, kFinePlan)->fits.code(), Exit::kDoesNotFit);
+    }
+  }
+}
+
+// What four devices have adds up to what one has, but for what each has of its own: dense weights.
+TEST(RunPlan, SharesOfEqualDevicesAddUp) {
+  const PlannedModel model = published("olmoe-1b-7b");
+  const RunConfig config = workstation_run();
+  MachineSheet box = machine("gpu-4x48gb");
+  const ForecastRun share = forecast_run(model, config, box).take();
+  box.device.count = 1;
+  const ForecastRun whole = forecast_run(model, config, box).take();
+  EXPECT_EQ(share.peers, 4);
+  EXPECT_EQ(4 * share.shape.num_experts, whole.shape.num_experts);
+  EXPECT_EQ(4 * share.shape.microbatches, whole.shape.microbatches);
+  int64_t all = 0, dense = 0, fourth = 0, states = 0, whole_states = 0;
+  for (const RecordShape& r : whole.shape.records) {
+    all += r.num_elements;
+    dense += r.expert < 0 ? r.num_elements : 0;
+    whole_states += r.state_bytes;
+  }
+  for (const RecordShape& r : share.shape.records) {
+    fourth += r.num_elements;
+    states += r.state_bytes;
+  }
+  EXPECT_EQ(4 * fourth, all + 3 * dense);
+  EXPECT_NEAR(static_cast<double>(4 * states), static_cast<double>(whole_states), 1e4);
+  EXPECT_EQ(4 * share.budget.host_bytes / 4, whole.budget.host_bytes / 4);
+  // Rows of an expert are those of all devices' tokens.
+  EXPECT_EQ(share.shape.microbatches * share.shape.experts_per_token * whole.shape.num_experts,
+            whole.shape.microbatches * whole.shape.experts_per_token * share.shape.num_experts);
+}
+
+TEST(RunPlan, RefusesWhatDevicesDoNotDivide) {
+  const PlannedModel model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  MachineSheet box = machine("gpu-4x48gb");
+  box.device.count = 3;
+  EXPECT_EQ(plan_run(model, config, box, kFinePlan).status().code(), Exit::kUsage);
+  box.device.count = 4;
+  config.train.tokens_per_step = 4096 * 6;
+  const Status status = plan_run(model, config, box, kFinePlan).status();
+  EXPECT_EQ(status.code(), Exit::kUsage);
+  EXPECT_NE(status.message().find("train.tokens_per_step"), std::string::npos);
+}
+
+// Time is at least that of the products at their rate, bytes over each link's rate, updates at
+// theirs; and the model's operations per second are below the peak.
+TEST(RunPlan, IsNotFasterThanItsParts) {
+  const MachineSheet sheet = machine("gpu-24gb");
+  const PlannedModel model = published("olmoe-1b-7b");
+  const RunPlan plan = plan_run(model, workstation_run(), sheet, kCoarsePlan).take();
+  ASSERT_TRUE(plan.step) << plan.fits.message();
+  const double step_s = plan.step->step_s();
+  EXPECT_GE(step_s, plan.flops / (sheet.device.gemm_tflops * 1e12) * 0.99);
+  EXPECT_GE(step_s, static_cast<double>(plan.step->traffic.upload.bytes) / 25e9 * 0.99);
+  EXPECT_GE(step_s, static_cast<double>(plan.parameters.total) * 26 / 60e9 * 0.99);
+  EXPECT_LT(plan.mfu(), sheet.device.gemm_tflops / sheet.device.peak_tflops);
+  EXPECT_GT(plan.mfu(), 0);
+}
+
+// What does not fit is counted all the same, and the changes named make it fit.
+TEST(PlanChanges, FitWhatDoesNot) {
+  const MachineSheet sheet = machine("gpu-24gb");
+  RunConfig config = workstation_run();
+  config.train.micro_batch_tokens = config.train.tokens_per_step = 1 << 20;
+  const PlannedModel model = published("qwen3-30b-a3b");
+  const RunPlan plan = plan_run(model, config, sheet, kCoarsePlan).take();
+  EXPECT_EQ(plan.fits.code(), Exit::kDoesNotFit);
+  EXPECT_FALSE(plan.step);
+  EXPECT_EQ(plan.parameters.total, 30532122624);
+  const std::vector<PlanChange> changes = fitting_changes(model, config, sheet);
+  ASSERT_FALSE(changes.empty());
+  EXPECT_NE(changes.front().text.find("micro_batch_tokens"), std::string::npos);
+  for (const PlanChange& change : changes) {
+    SCOPED_TRACE(change.text);
+    RunConfig changed = config;
+    MachineSheet machine = sheet;
+    change.apply(changed, machine);
+    EXPECT_TRUE(outline_run(model, changed, machine)->fits.ok());
+  }
+  // Twice that microbatch does not.
+  RunConfig changed = config;
+  MachineSheet same = sheet;
+  changes.front().apply(changed, same);
+  changed.train.micro_batch_tokens *= 2;
+  EXPECT_FALSE(outline_run(model, changed, same)->fits.ok());
+}
+
+TEST(PlanChanges, AStoreThatIsTooLargeWantsShorterStatesOrDrives) {
+  MachineSheet sheet = machine("gpu-24gb");
+  sheet.disk.drives = 1;
+  sheet.disk.size = MemorySize::of_bytes(400000000000);
+  const PlannedModel model = published("qwen3-30b-a3b");
+  RunConfig config = workstation_run();
+  config.train.save_steps = 500;
+  EXPECT_FALSE(outline_run(model, config, sheet)->fits.ok());
+  const std::vector<PlanChange> changes = fitting_changes(model, config, sheet);
+  ASSERT_FALSE(changes.empty());
+  for (const PlanChange& change : changes) {
+    RunConfig changed = config;
+    MachineSheet machine = sheet;
+    change.apply(changed, machine);
+    EXPECT_TRUE(outline_run(model, changed, machine)->fits.ok()) << change.text;
+  }
+}
+
+TEST(PlanChanges, HelpAsTheySay) {
+  const MachineSheet sheet = machine("gpu-24gb");
+  const PlannedModel model = published("olmoe-1b-7b");
+  const RunConfig config = workstation_run();
+  const double before = plan_run(model, config, sheet, kCoarsePlan)->tokens_per_s();
+  const std::vector<HelpfulChange> changes =
+      study_changes(model, config, sheet, kCoarsePlan).helpful;
+  ASSERT_FALSE(changes.empty());
+  for (size_t i = 0; i < changes.size(); ++i) {
+    EXPECT_NEAR(changes[i].tokens_per_s / before - 1, changes[i].gain, 1e-9) << changes[i].text;
+    if (i > 0) {
+      EXPECT_GE(changes[i - 1].gain, changes[i].gain);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
