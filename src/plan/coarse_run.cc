@@ -42,18 +42,21 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
 
 }  // namespace
 
-Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits) {
+Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
   if (shape.num_experts > 0 && one_device) {
     c.experts = fewest_together(shape.num_experts, expert_records(shape), limits.expert_records,
                                 shape.num_experts / 4);
   }
-  c.microbatches = fewest_together(shape.microbatches, shape.microbatches, limits.microbatches,
-                                   shape.microbatches);
+  const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
+  c.microbatches =
+      fewest_together(shape.microbatches, shape.microbatches, most, shape.microbatches);
   const int64_t blocks = div_ceil(even_rows(shape), shape.row_block);
   const int64_t all = blocks * expert_records(shape) / c.experts;
-  if (one_device && all > limits.blocks) c.blocks = blocks;
+  if (!one_device || all <= limits.blocks) return c;
+  const int64_t of_microbatch = blocks * c.microbatches / shape.microbatches;
+  c.blocks = in_order ? std::max<int64_t>(1, of_microbatch) : blocks;
   return c;
 }
 

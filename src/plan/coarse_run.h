@@ -23,12 +23,15 @@ struct CoarseLimits {
 };
 
 // For one answer in seconds, and for many that are compared with each other.
-inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512, 16, 1024, true};
+inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512, 8, 1024, true};
 
 // {1, 1, 1} where the run is within the limits already. Experts of a layer divide by its `experts`,
 // microbatches by its `microbatches`. Experts are still at least four a layer, and more than a
 // token's choices where they were.
-Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits);
+// in_order: blocks become no longer than a microbatch's rows, so that what takes them apart by
+// microbatches does so in the run's order; microbatches are at most kMostInOrder.
+inline constexpr int64_t kMostInOrder = 8;
+Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order = false);
 
 // REQUIRES: coarseness(shape, any limits).
 RunShape coarse_shape(const RunShape& shape, const Coarseness& coarseness);

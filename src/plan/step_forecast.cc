@@ -1,7 +1,6 @@
 #include "plan/step_forecast.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "base/bytes.h"
@@ -11,7 +10,7 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
-constexpr int kStepsUntilSettled = 3;
+constexpr int kStepsUntilSettled = 3, kQuickSteps = 2;
 
 Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const ForecastRun& run,
                           const MemoryBudget& budget, bool quick = false) {
@@ -59,12 +58,9 @@ Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
   for (const PageTable::Class& c : PageTable(run.shape).classes) {
     if (c.kind == PageKind::kInLayer) in_layer += c.total_bytes();
   }
-  if (run.budget.device_bytes - least.device_bytes >= in_layer) {
-    return coarseness(run.shape, limits);
-  }
-  CoarseLimits all = limits;
-  all.blocks = std::numeric_limits<int64_t>::max();
-  return coarseness(run.shape, all);
+  const bool stays = run.budget.device_bytes - least.device_bytes >= in_layer;
+  if (stays) return coarseness(run.shape, limits);
+  return coarseness(run.shape, limits, true);
 }
 
 // Experts that are one here would each have brought up what does not stay.
@@ -107,7 +103,7 @@ class TimedStep {
         run_(&plan_, tokens(), &forecast_),
         pinned_share_(run.pinned_share) {}
 
-  Simulated simulate(const MachineProfile& profile);
+  Simulated simulate(const MachineProfile& profile, int steps_before);
 
  private:
   SteadyRun::Tokens tokens() const {
@@ -124,9 +120,9 @@ class TimedStep {
   double pinned_share_;
 };
 
-Simulated TimedStep::simulate(const MachineProfile& profile) {
+Simulated TimedStep::simulate(const MachineProfile& profile, int steps_before) {
   Replay replay(&pages_, all_on_disk(shape_.devices, pages_, classes_));
-  for (int i = 0; i < kStepsUntilSettled; ++i) {
+  for (int i = 0; i < steps_before; ++i) {
     run_.step([&](const StepPiece& piece) {
       foresee(piece, replay);
       for (const Task& task : piece.tasks) replay.place(task);
@@ -263,7 +259,8 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
                     dispatches(shape, gathers(shape, pages, memory.classes));
   const MachineProfile profile = task_costs(sheet, model, shape, work);
   move_for_each_expert(forecast.coarseness.experts, memory.classes, pages);
-  forecast.simulated = TimedStep(shape, pages, memory, run).simulate(profile);
+  forecast.simulated = TimedStep(shape, pages, memory, run)
+                           .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();
   add_busy(forecast.simulated, sheet, shape.devices, 0, middle_s, forecast.forward);

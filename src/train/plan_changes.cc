@@ -164,8 +164,44 @@ std::vector<PlanChange> fitting_changes(const PlannedModel& model, const RunConf
 
 namespace {
 
-std::vector<PlanChange> candidates(const RunConfig& c, const MachineSheet& m) {
+// What more of the machine could help: parts that are busy a fifth of the step, memory where
+// something moves for want of it.
+std::vector<PlanChange> more_of_the_machine(const RunConfig& c, const MachineSheet& m,
+                                            const StepForecast& step) {
+  constexpr double kMatters = 0.2;
+  const auto matters = [&](Resource r) { return step.busy_s(r) >= kMatters * step.step_s(); };
+  const int64_t host = c.memory.host.resolve(m.host_bytes(), m.auto_host_bytes());
+  const int64_t device = c.memory.device.resolve(m.device_bytes(), m.auto_device_bytes());
   std::vector<PlanChange> changes;
+  if (step.busy_s(Resource::kDrive) > 0) {
+    changes.push_back({"twice the host memory", [host](RunConfig& r, MachineSheet& s) {
+                         s.host.memory = MemorySize::of_bytes(2 * s.host_bytes());
+                         r.memory.host = MemorySize::of_bytes(2 * host);
+                       }});
+  }
+  if (m.gpu() && step.busy_s(Resource::kUpload) > 0) {
+    changes.push_back({"twice the device memory", [device](RunConfig& r, MachineSheet& s) {
+                         s.device.memory = MemorySize::of_bytes(2 * s.device_bytes());
+                         r.memory.device = MemorySize::of_bytes(2 * device);
+                       }});
+  }
+  if (matters(Resource::kDrive)) changes.push_back(set_drives(m.disk.drives + 1));
+  if (matters(Resource::kCores)) {
+    changes.push_back({"twice the cores and their memory's rate", [](RunConfig&, MachineSheet& s) {
+                         s.host.cores *= 2;
+                         s.host.adam_gb_s *= 2;
+                       }});
+  }
+  if (m.gpu() && (matters(Resource::kUpload) || matters(Resource::kDownload))) {
+    changes.push_back({"twice the rate of copies to the device",
+                       [](RunConfig&, MachineSheet& s) { s.host.copy_gb_s *= 2; }});
+  }
+  return changes;
+}
+
+std::vector<PlanChange> candidates(const RunConfig& c, const MachineSheet& m,
+                                   const StepForecast& step) {
+  std::vector<PlanChange> changes = more_of_the_machine(c, m, step);
   if (c.train.tokens_per_step % (2 * c.train.micro_batch_tokens) == 0) {
     changes.push_back(set_micro_batch(2 * c.train.micro_batch_tokens));
   }
@@ -174,34 +210,8 @@ std::vector<PlanChange> candidates(const RunConfig& c, const MachineSheet& m) {
     changes.push_back({"optim.clip = \"per_expert\" (gradients do not wait)",
                        [](RunConfig& r, MachineSheet&) { r.optim.clip = ClipKind::kPerExpert; }});
   }
-  const int64_t host = c.memory.host.resolve(m.host_bytes(), m.auto_host_bytes());
-  const int64_t device = c.memory.device.resolve(m.device_bytes(), m.auto_device_bytes());
-  const PlanChange more_host = {"twice the host memory", [host](RunConfig& r, MachineSheet& s) {
-                                  s.host.memory = MemorySize::of_bytes(2 * s.host_bytes());
-                                  r.memory.host = MemorySize::of_bytes(2 * host);
-                                }};
-  const PlanChange more_device = {"twice the device memory",
-                                  [device](RunConfig& r, MachineSheet& s) {
-                                    s.device.memory = MemorySize::of_bytes(2 * s.device_bytes());
-                                    r.memory.device = MemorySize::of_bytes(2 * device);
-                                  }};
-  changes.push_back(more_host);
-  if (m.gpu()) changes.push_back(more_device);
-  changes.push_back(set_drives(m.disk.drives + 1));
-  changes.push_back({"twice the cores and their memory's rate", [](RunConfig&, MachineSheet& s) {
-                       s.host.cores *= 2;
-                       s.host.adam_gb_s *= 2;
-                     }});
-  if (m.gpu()) {
-    changes.push_back({"twice the rate of copies to the device",
-                       [](RunConfig&, MachineSheet& s) { s.host.copy_gb_s *= 2; }});
-  }
   return changes;
 }
-
-}  // namespace
-
-namespace {
 
 class Study {
  public:
@@ -217,7 +227,7 @@ class Study {
       if (!plan || (found_.compute_bound.tokens_per_step > 0 && i > 2)) break;
     }
     if (!before_) return {};
-    for (const PlanChange& change : candidates(config_, sheet_)) consider(change);
+    for (const PlanChange& change : candidates(config_, sheet_, *before_->step)) consider(change);
     std::stable_sort(
         found_.helpful.begin(), found_.helpful.end(),
         [](const HelpfulChange& a, const HelpfulChange& b) { return a.gain > b.gain; });
