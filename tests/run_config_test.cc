@@ -34,6 +34,7 @@ std::vector<std::string> other_value(const Option& option) {
   if (std::holds_alternative<int64_t*>(option.target)) {
     return {std::to_string(*std::get<int64_t*>(option.target) + 3)};
   }
+  if (std::holds_alternative<CountOrAuto>(option.target)) return {"auto"};
   if (std::holds_alternative<double*>(option.target)) return {"0.12345678901234567"};
   if (std::holds_alternative<bool*>(option.target))
     return {option.text() == "true" ? "false" : "true"};
