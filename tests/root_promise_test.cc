@@ -114,7 +114,7 @@ TEST(RootPromise, PinnedExperts) {
 }
 
 TEST(RootPromise, ThreadCounts) {
-  for (int64_t threads : {1, 2, 4}) {
+  for (int64_t threads : {1, 2, 3, 4}) {
     SCOPED_TRACE(testing::Message() << threads << " threads");
     TinyRun run;
     run.use_minimum_budgets();
