@@ -53,7 +53,12 @@ class CudaRun : public testing::Test {
   TinyRun run_;
 };
 
-TEST_F(CudaRun, WithRoomForAllWeightsLeavesTheBitsOfTheCpu) {
+TEST_F(CudaRun, WithRoomForEverythingUpdatesOnTheGpuWithTheBitsOfTheCpu) {
+  SessionOptions options = session_options(run_.config());
+  const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
+  EXPECT_TRUE(Session::plan(folder.config(), options).value().state_on_device);
+  options.eager_adam = true;
+  EXPECT_FALSE(Session::plan(folder.config(), options).value().state_on_device);
   const Outcome result = outcome(1);
   ASSERT_TRUE(result.status.ok()) << result.status.message();
   EXPECT_EQ(result.sha256, cpu_hash());

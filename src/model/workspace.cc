@@ -122,6 +122,7 @@ void ExpertSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable&
   dact = carver.take_bytes(block);
   grad = carver.take<float>(3 * c.hidden_size * c.moe_intermediate_size);
   square_sums = carver.take<double>(static_cast<int64_t>(table.records.size()));
+  finite = carver.take<int32_t>(static_cast<int64_t>(table.records.size()));
 }
 
 }  // namespace pagoda

@@ -159,6 +159,7 @@ struct ExpertSpace {
   void* dact = nullptr;        // (R, f) mat, training
   float* grad = nullptr;       // elements of an expert, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
+  int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
 
   void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
              const StepSize& size);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/random.h"
+#include "kernels/gpu_adam.h"
 #include "optim/clip.h"
 #include "train/trace_names.h"
 
@@ -38,11 +39,14 @@ Executor::Executor(Setup setup)
       blocks_(setup_.config, setup_.table, setup_.size, *setup_.ops),
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
-      pin_(setup_.devices.front()->pin(reinterpret_cast<std::byte*>(square_sums_.data()),
-                                       std::ssize(square_sums_) * 8)),
+      finite_(setup_.table.records.size(), 1),
       first_row_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
+  pins_[0] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(square_sums_.data()),
+                                         std::ssize(square_sums_) * 8);
+  pins_[1] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(finite_.data()),
+                                         std::ssize(finite_) * 4);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     Carver carver{setup_.devices[d]->arena()};
     carve(carver, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
@@ -286,6 +290,9 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
                           .state = lease.data(1)};
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
   const double* square_sum = &square_sums_[task.record];
+  if (setup_.on_gpu && !task.on_host) {
+    return enqueue_gpu_adam(record, task, gradient, ledger.pay(task.record), s);
+  }
   s.enqueue([this, &s, record, gradient, square_sum, number = task.record,
              steps = ledger.pay(task.record)] {
     const AdamSettings& settings = setup_.adam;
@@ -298,20 +305,40 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
       if (step.has_gradient && settings.clip_by_record) {
         factor = clip_factor(std::sqrt(*square_sum), settings.clip_norm);
       }
-      const AdamStep adam{
-          .lr = step.learning_rate,
+      const bool finite = adam_update(adam_step(step, number), record,
+                                      step.has_gradient ? gradient : nullptr, factor, s.pool());
+      if (!finite) weights_overflowed_ = true;
+    }
+  });
+}
+
+AdamStep Executor::adam_step(const Ledger::Step& step, int64_t record) const {
+  const AdamSettings& settings = setup_.adam;
+  return {.lr = step.learning_rate,
           .beta1 = settings.beta1,
           .beta2 = settings.beta2,
           .eps = settings.eps,
           .weight_decay = settings.weight_decay,
           .t = step.t,
           .noise_key = philox(settings.seed, RandomPurpose::kMoments,
-                              static_cast<uint64_t>(number), static_cast<uint64_t>(step.t))[0]};
-      const bool finite =
-          adam_update(adam, record, step.has_gradient ? gradient : nullptr, factor, s.pool());
-      if (!finite) weights_overflowed_ = true;
-    }
-  });
+                              static_cast<uint64_t>(record), static_cast<uint64_t>(step.t))[0]};
+}
+
+// Only of global clipping, whose factors the host knows when it issues the update.
+void Executor::enqueue_gpu_adam(const AdamRecord& record, const Task& task,
+                                const std::byte* gradient, const std::vector<Ledger::Step>& steps,
+                                Stream& s) {
+  CHECK(!setup_.adam.clip_by_record);
+  int32_t* finite = experts_[task.device].finite + task.record;
+  for (const Ledger::Step& step : steps) {
+    gpu_adam(adam_step(step, task.record), record, step.has_gradient ? gradient : nullptr,
+             step.clip_factor, finite, s);
+    s.copy(&finite_[task.record], finite, sizeof(*finite));
+  }
+}
+
+bool Executor::weights_overflowed() const {
+  return weights_overflowed_ || std::count(finite_.begin(), finite_.end(), 0) > 0;
 }
 
 void Executor::read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums) {

@@ -62,6 +62,7 @@ class Executor {
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
     Ops* ops = nullptr;            // of the devices; not owned
+    bool on_gpu = false;           // updates on devices are gpu_adam's
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int optimizer_threads = 1;
@@ -110,7 +111,7 @@ class Executor {
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
   // True once an update made a weight that is not finite: nothing may be saved any more.
-  bool weights_overflowed() const { return weights_overflowed_; }
+  bool weights_overflowed() const;
 
   // Where the time of device 0 and of the optimizer on the host went so far. Whole after
   // synchronize(), in which device 0 waits for what the others have left to do.
@@ -124,6 +125,9 @@ class Executor {
  private:
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
+  void enqueue_gpu_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,
+                        const std::vector<Ledger::Step>& steps, Stream& s);
+  AdamStep adam_step(const Ledger::Step& step, int64_t record) const;
   void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const InLayer& in,
                      Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
@@ -143,7 +147,8 @@ class Executor {
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // Of each record's gradient, where the host reads it; valid when the gradient's page is.
   std::vector<double> square_sums_;
-  std::shared_ptr<void> pin_;  // of square_sums_
+  std::vector<int32_t> finite_;  // of each record, of updates on a GPU: 0 where one failed
+  std::shared_ptr<void> pins_[2];  // of these two
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // of the step or pass in hand
   int64_t wanted_ = 0;  // of the pass in hand

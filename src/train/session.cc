@@ -48,7 +48,8 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
 MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table,
                              const SessionOptions& options) {
   MemoryBudget budget{options.device_bytes, options.host_bytes, {}, options.lower};
-  budget.device_updates = !options.gpu;  // a GPU's kernels have no optimizer
+  // A GPU is told by what to clip when it is given the update.
+  budget.device_updates = !options.gpu || !options.eager_adam;
   for (int d = 0; d < options.devices; ++d) {
     budget.fixed_bytes.push_back(Executor::workspace_bytes(config, table, options.size, d));
   }
@@ -145,6 +146,7 @@ Status Session::allocate() try {
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
   if (options_.gpu) gpu_ops_ = make_gpu_ops(*devices_.front());
   setup.ops = gpu_ops_ ? gpu_ops_.get() : &cpu_ops();
+  setup.on_gpu = options_.gpu.has_value();
   setup.config = config_;
   setup.table = table_;
   setup.size = options_.size;

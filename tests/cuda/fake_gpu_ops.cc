@@ -1,6 +1,7 @@
 // The kernels of a GPU that is made up are the CPU's: its memory is the host's, and host work on
 // its streams is in order with copies. So a whole run on it has the CPU's bits.
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/gpu_adam.h"
 #include "kernels/gpu_ops.h"
 
 namespace pagoda {
@@ -9,5 +10,10 @@ std::string gpu_ops_architectures() { return "75,80"; }
 std::string gpu_ops_build() { return "made up"; }
 bool gpu_ops_take_head(int64_t head_dim) { return head_dim != 12; }
 std::unique_ptr<Ops> make_gpu_ops(Device&) { return std::make_unique<CpuOps>(); }
+
+void gpu_adam(const AdamStep& step, const AdamRecord& record, const void* grad, float grad_scale,
+              int32_t* finite, Stream& s) {
+  s.enqueue([=, &s] { *finite = adam_update(step, record, grad, grad_scale, s.pool()) ? 1 : 0; });
+}
 
 }  // namespace pagoda
