@@ -11,6 +11,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "kernels/cpu/block_write.h"
 
 #define PAGODA_AMX __attribute__((target("amx-tile,amx-bf16")))
 
@@ -94,15 +95,6 @@ void multiply(const BlockProduct& p) {
   }
 }
 
-__attribute__((target("avx512f"))) void write(const float* sums, float* target, int64_t stride) {
-  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
-    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
-    _mm512_stream_ps(target, _mm512_add_ps(_mm512_load_ps(row), _mm512_setzero_ps()));
-    _mm512_stream_ps(target + kTileSide,
-                     _mm512_add_ps(_mm512_load_ps(row + 256), _mm512_setzero_ps()));
-  }
-}
-
 PAGODA_AMX int64_t saturate(int64_t rounds) {
   for (int64_t i = 0; i < rounds; ++i) {
     _tile_dpbf16ps(0, 4, 6);
@@ -131,7 +123,7 @@ bool granted() {
 
 const BlockKernel* amx_block_kernel() {
   static const BlockKernel kernel{"amx", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
-                                  multiply, leave, write, saturate};
+                                  multiply, leave, write_sums, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "kernels/cpu/block_write.h"
 
 #define PAGODA_DOT __attribute__((target("avx512f,avx512bw,avx512bf16")))
 #define PAGODA_DOT_INLINE PAGODA_DOT __attribute__((always_inline)) inline
@@ -96,15 +97,6 @@ void multiply(const BlockProduct& p) {
   p.cols > kTileSide ? add_block<2>(p) : add_block<1>(p);
 }
 
-PAGODA_DOT void write(const float* sums, float* target, int64_t stride) {
-  for (int64_t r = 0; r < kBlock; ++r, target += stride) {
-    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
-    _mm512_stream_ps(target, _mm512_add_ps(_mm512_load_ps(row), _mm512_setzero_ps()));
-    _mm512_stream_ps(target + kTileSide,
-                     _mm512_add_ps(_mm512_load_ps(row + 256), _mm512_setzero_ps()));
-  }
-}
-
 PAGODA_DOT int64_t saturate(int64_t rounds) {
   constexpr int kChains = 16;
   __m512 sums[kChains];
@@ -129,7 +121,7 @@ PAGODA_DOT int64_t saturate(int64_t rounds) {
 
 const BlockKernel* dot_block_kernel() {
   static const BlockKernel kernel{"avx512_bf16", BlockSum::kOneChain, {8, 16, 64, true}, enter,
-                                  multiply, leave, write, saturate};
+                                  multiply, leave, write_sums, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512bf16");
   return can ? &kernel : nullptr;
