@@ -82,6 +82,26 @@ TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
   EXPECT_GT(fake_cuda::counters().event_waits, 0) << "nor for itself";
 }
 
+// The GPU's own kernels, emulated, in a whole run: what they take for themselves lies in the arena,
+// of which a smaller one changes no bit, and the arena is all that the run takes of the GPU.
+TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
+  fake_cuda::emulate_kernels(true);
+  run_.config().train.steps = run_.config().train.save_steps = 2;
+  const Outcome roomy = outcome(10);
+  ASSERT_TRUE(roomy.status.ok()) << roomy.status.message();
+  EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
+  run_.new_run();
+  run_.use_minimum_budgets();
+  fake_cuda::start({.memory_bytes = run_.config().device_bytes()});
+  const Outcome paged = outcome(11);
+  fake_cuda::emulate_kernels(false);
+  ASSERT_TRUE(paged.status.ok()) << paged.status.message();
+  EXPECT_EQ(paged.sha256, roomy.sha256);
+  expect_paged(paged.paging);
+  EXPECT_GT(fake_cuda::counters().most_allocated_bytes, 0);
+  EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
+}
+
 // Every page that moved between host and GPU did so in pinned memory.
 TEST_F(CudaRun, PagesGoThroughPinnedMemory) {
   run_.use_minimum_budgets();

@@ -5,7 +5,6 @@ namespace pagoda {
 #if defined(__CUDACC__)
 std::unique_ptr<Ops> make_cuda_ops(Device& device) {
   const auto stream = device.make_stream("kernels", WorkKind::kOther);
-  gpu::keep_temporary_memory(*stream);
   return std::make_unique<gpu::CudaOps>(gpu::Processor::of(*stream));
 }
 #else

@@ -2,8 +2,8 @@
 //
 // Element by element, results have the CPU's bits; sums have an order of their own, which like the
 // CPU's depends on shapes alone. Beside what they are given
-// the ops take small temporary memory in the stream's order (cudaMallocAsync), at most a few
-// numbers a row; a CUDA error aborts and names the op and its stream.
+// the ops take a few numbers a row from their stream's scratch (kernels/gpu_scratch.h); a CUDA
+// error ends the program and names the op and its stream.
 #pragma once
 
 #include <memory>

@@ -223,7 +223,6 @@ namespace pagoda {
 #if defined(__CUDACC__)
 std::unique_ptr<ExpertOps> make_cuda_expert_ops(Device& device) {
   const auto stream = device.make_stream("kernels", WorkKind::kOther);
-  gpu::keep_temporary_memory(*stream);
   return std::make_unique<gpu::CudaExpertOps>(gpu::Processor::of(*stream));
 }
 #else

@@ -29,8 +29,9 @@
 //     lanes' addresses are those of their rows, eight lanes a matrix
 //   multiply_add(c, a, b): c += a b of bf16 m16n8k16 (PTX mma.sync), sums in fp32
 //   require(condition): traps
-//   Queue(stream, op): launch(blocks, kernel), allocate(bytes), release(memory), zero(memory,
-//     bytes): asynchronous, in the stream's order; an error aborts naming op and stream
+//   Queue(stream, op): launch(blocks, kernel), allocate(bytes) from the stream's scratch,
+//     release(memory), zero(memory, bytes): asynchronous, in the stream's order; an error ends the
+//     program naming op and stream
 //   Processor: what the device has
 #pragma once
 

@@ -289,14 +289,15 @@ void run_blocks(int64_t blocks, int threads, int shared_bytes,
 void run_backwards(bool backwards) { backwards_now = backwards; }
 
 void* Queue::allocate(int64_t bytes) {
-  void* memory = std::malloc(static_cast<size_t>(bytes));
+  void* memory = stream_.scratch().empty() ? std::malloc(static_cast<size_t>(bytes))
+                                           : scratch_.take(bytes);
   CHECK(memory != nullptr, "out of memory");
-  std::memset(memory, 0xff, static_cast<size_t>(bytes));
+  stream_.enqueue([=] { std::memset(memory, 0xff, static_cast<size_t>(bytes)); });
   return memory;
 }
 
 void Queue::release(void* memory) {
-  stream_.enqueue([memory] { std::free(memory); });
+  if (stream_.scratch().empty()) stream_.enqueue([memory] { std::free(memory); });
 }
 
 }  // namespace pagoda::emulated

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "device/device.h"
+#include "kernels/gpu_scratch.h"
 
 #define PAGODA_GPU inline
 #define PAGODA_UNROLL
@@ -90,13 +91,14 @@ void run_backwards(bool backwards);
 
 class Queue {
  public:
-  Queue(Stream& s, const char*) : stream_(s) {}
+  Queue(Stream& s, const char* op) : stream_(s), scratch_(s, op) {}
   template <typename Kernel>
   void launch(int64_t blocks, const Kernel& kernel) {
     stream_.enqueue([blocks, kernel] {
       run_blocks(blocks, Kernel::kThreads, Kernel::kSharedBytes, [&kernel] { kernel(); });
     });
   }
+  // Begins as NaN. Of a stream without scratch, from the host's heap.
   void* allocate(int64_t bytes);
   void release(void* memory);
   void zero(void* memory, int64_t bytes) {
@@ -107,6 +109,7 @@ class Queue {
 
  private:
   Stream& stream_;
+  OpScratch scratch_;
 };
 
 struct Processor {

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "device/cuda_stream.h"
+#include "kernels/gpu_scratch.h"
 
 #define PAGODA_GPU __device__ __forceinline__
 #define PAGODA_UNROLL _Pragma("unroll")
@@ -116,7 +117,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, blocks_at_once<Kernel>())
 
 class Queue {
  public:
-  Queue(Stream& s, const char* op) : s_(s), stream_(raw_stream(s)), op_(op) {}
+  Queue(Stream& s, const char* op)
+      : s_(s), stream_(raw_stream(s)), op_(op), scratch_(s, op) {}
 
   template <typename Kernel>
   void launch(int64_t blocks, const Kernel& kernel) {
@@ -132,12 +134,8 @@ class Queue {
                          stream_>>>(kernel);
     check_cuda(cudaGetLastError(), op_, s_);
   }
-  void* allocate(int64_t bytes) {
-    void* memory = nullptr;
-    check_cuda(cudaMallocAsync(&memory, static_cast<size_t>(bytes), stream_), op_, s_);
-    return memory;
-  }
-  void release(void* memory) { check_cuda(cudaFreeAsync(memory, stream_), op_, s_); }
+  void* allocate(int64_t bytes) { return scratch_.take(bytes); }
+  void release(void*) {}
   void zero(void* memory, int64_t bytes) {
     if (bytes == 0) return;
     check_cuda(cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream_), op_, s_);
@@ -147,6 +145,7 @@ class Queue {
   Stream& s_;
   cudaStream_t stream_;
   const char* op_;
+  OpScratch scratch_;
 };
 
 struct Processor {
@@ -165,18 +164,5 @@ struct Processor {
     return {major >= 8, count};
   }
 };
-
-// What Queue::allocate() takes from the GPU of the stream stays with this process, since asking the
-// driver for it again would take as long as many kernels.
-inline void keep_temporary_memory(Stream& s) {
-  raw_stream(s);
-  int device = 0;
-  cudaMemPool_t pool;
-  uint64_t all = UINT64_MAX;
-  check_cuda(cudaGetDevice(&device), "cudaGetDevice", s);
-  check_cuda(cudaDeviceGetDefaultMemPool(&pool, device), "cudaDeviceGetDefaultMemPool", s);
-  check_cuda(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
-             "cudaMemPoolSetAttribute", s);
-}
 
 }  // namespace pagoda::gpu

@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -109,6 +110,11 @@ class Stream {
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
 
+  // Memory of the device for what kernels on this stream need for themselves while they run, each
+  // op from its start on (kernels/gpu_scratch.h). Before the first of them. The CPU's need none.
+  void use_scratch(std::span<std::byte> scratch) { scratch_ = scratch; }
+  std::span<std::byte> scratch() const { return scratch_; }
+
   // The loop workers for work that is enqueued on this stream.
   virtual ThreadPool& pool() = 0;
   virtual const std::string& name() const = 0;
@@ -124,6 +130,9 @@ class Stream {
 
  protected:
   Stream() = default;
+
+ private:
+  std::span<std::byte> scratch_;
 };
 
 struct DeviceOptions {
@@ -135,8 +144,8 @@ struct DeviceOptions {
 class Device {
  public:
   virtual ~Device() = default;
-  // kIoAlign-aligned, arena_bytes long, zeros at first. Only work on this device's streams may read
-  // and write it; on the host device, anyone.
+  // arena_bytes long, zeros at first; kIoAlign-aligned on the host device, to 256 bytes on a GPU.
+  // Only work on this device's streams may read and write it; on the host device, anyone.
   virtual std::byte* arena() = 0;
   virtual int64_t arena_bytes() const = 0;
   // Makes host memory one that streams copy from and to directly, until the handle is dropped,

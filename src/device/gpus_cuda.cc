@@ -68,10 +68,7 @@ class CudaDevice final : public Device {
     if (context_->enter() == cudaSuccess) cudaFree(memory_);
   }
 
-  std::byte* arena() override {
-    const auto place = reinterpret_cast<int64_t>(memory_);
-    return reinterpret_cast<std::byte*>(align_up(place, kIoAlign));
-  }
+  std::byte* arena() override { return static_cast<std::byte*>(memory_); }
   int64_t arena_bytes() const override { return arena_bytes_; }
 
   std::shared_ptr<void> pin(std::byte* data, int64_t bytes) override {
@@ -159,7 +156,7 @@ Result<std::unique_ptr<Device>> open_gpu(int index, const DeviceOptions& options
                                            gpu.text().c_str(), cudaGetErrorString(error),
                                            cudaGetErrorName(error), kOrOnCpu));
   }
-  const auto size = static_cast<size_t>(options.arena_bytes + kIoAlign);
+  const auto size = static_cast<size_t>(options.arena_bytes);
   void* memory = nullptr;
   if (size > free_bytes || cudaMalloc(&memory, size) != cudaSuccess) {
     cudaGetLastError();  // it is told here

@@ -67,6 +67,20 @@ CacheSpace carve_cache(Carver& carver, const ModelConfig& c, const StepSize& siz
   return k;
 }
 
+// Of any task on a device.
+OpSizes op_sizes(const ModelConfig& c, const TensorTable& table, const StepSize& size) {
+  OpSizes sizes{.tokens = size.microbatch_tokens,
+                .heads = c.num_heads,
+                .head_dim = c.head_dim,
+                .num_experts = c.num_experts,
+                .experts_per_token = c.experts_per_token};
+  for (const RecordSpec& record : table.records) {
+    sizes.gradient_elements = std::max(sizes.gradient_elements, record.num_elements);
+    sizes.spans = std::max(sizes.spans, record.num_tensors);
+  }
+  return sizes;
+}
+
 }  // namespace
 
 void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
@@ -118,6 +132,8 @@ void ExpertSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable&
   const int64_t block = kRowBlock * c.moe_intermediate_size * dtype_bytes(size.dtype);
   gate_up = carver.take_bytes(2 * block);
   act = carver.take_bytes(block);
+  scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(c, table, size)) : 0;
+  scratch = carver.take<std::byte>(scratch_bytes);
   if (!size.training) return;
   dact = carver.take_bytes(block);
   grad = carver.take<float>(3 * c.hidden_size * c.moe_intermediate_size);

@@ -11,6 +11,7 @@
 
 #include "base/bytes.h"
 #include "base/dtype.h"
+#include "kernels/gpu_scratch.h"
 #include "kernels/ops.h"
 #include "model/tensors.h"
 
@@ -48,6 +49,7 @@ struct StepSize {
   DType dtype = DType::kF32;
   bool training = true;
   CacheSize cache;
+  bool on_gpu = false;  // whose ops take memory for themselves
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
   int64_t pass_tokens() const { return microbatch_tokens; }
@@ -160,6 +162,8 @@ struct ExpertSpace {
   float* grad = nullptr;       // elements of an expert, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
+  std::byte* scratch = nullptr;  // (scratch_bytes) of the compute stream, on a GPU
+  int64_t scratch_bytes = 0;
 
   void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
              const StepSize& size);

@@ -53,6 +53,8 @@ Executor::Executor(Setup setup)
           experts_[d]);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
+    compute_.back()->use_scratch(
+        {experts_[d].scratch, static_cast<size_t>(experts_[d].scratch_bytes)});
   }
   for (size_t r = 0; r < setup_.table.records.size(); ++r) {
     spans_.push_back(spans_of(static_cast<int64_t>(r)));

@@ -198,6 +198,7 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
   size.microbatches = run.shape.microbatches;
   size.microbatch_tokens = run.shape.microbatch_tokens;
   size.dtype = config.train.dtype;
+  size.on_gpu = sheet.gpu();
   for (int d = 0; d < devices; ++d) {
     run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
   }

@@ -71,6 +71,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.adam.state = config.optim.state;
   options.adam.seed = static_cast<uint64_t>(config.train.seed);
   options.gpu = config.gpu();
+  options.size.on_gpu = options.gpu.has_value();
   options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
   options.optimizer_threads = config.optimizer_threads();

@@ -60,6 +60,22 @@ cudaError_t outcome(const char* call) {
   return error;
 }
 
+// As outcome(), and what a success makes or ends is counted.
+cudaError_t counted(const char* call, int64_t Counters::*counter) {
+  const cudaError_t error = outcome(call);
+  if (error != cudaSuccess) return error;
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  ++(w.counters.*counter);
+  return cudaSuccess;
+}
+
+void uncount(int64_t Counters::*counter) {
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  --(w.counters.*counter);
+}
+
 const Allocation* find(World& w, const void* pointer) {
   const auto* place = static_cast<const std::byte*>(pointer);
   auto after = w.memory.upper_bound(place);
@@ -352,6 +368,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   std::lock_guard lock(w.mutex);
   w.memory[static_cast<std::byte*>(data)] = {bytes, true};
   w.counters.allocated_bytes += static_cast<int64_t>(bytes);
+  w.counters.most_allocated_bytes =
+      std::max(w.counters.most_allocated_bytes, w.counters.allocated_bytes);
   *pointer = data;
   return cudaSuccess;
 }
@@ -415,39 +433,27 @@ cudaError_t cudaHostUnregister(void* pointer) {
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int) {
-  const cudaError_t error = outcome("cudaStreamCreateWithFlags");
-  if (error != cudaSuccess) return error;
-  *stream = new CUstream_st;
-  World& w = world();
-  std::lock_guard lock(w.mutex);
-  ++w.counters.streams;
-  return cudaSuccess;
+  const cudaError_t error = counted("cudaStreamCreateWithFlags", &Counters::streams);
+  if (error == cudaSuccess) *stream = new CUstream_st;
+  return error;
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
-  World& w = world();
-  std::lock_guard lock(w.mutex);
-  --w.counters.streams;
+  uncount(&Counters::streams);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   CHECK((flags & cudaEventDisableTiming) == 0, "its time is asked for");
-  const cudaError_t error = outcome("cudaEventCreateWithFlags");
-  if (error != cudaSuccess) return error;
-  *event = new CUevent_st;
-  World& w = world();
-  std::lock_guard lock(w.mutex);
-  ++w.counters.events;
-  return cudaSuccess;
+  const cudaError_t error = counted("cudaEventCreateWithFlags", &Counters::events);
+  if (error == cudaSuccess) *event = new CUevent_st;
+  return error;
 }
 
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
-  World& w = world();
-  std::lock_guard lock(w.mutex);
-  --w.counters.events;
+  uncount(&Counters::events);
   return cudaSuccess;
 }
 
@@ -478,12 +484,9 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
-  const cudaError_t error = outcome("cudaStreamWaitEvent");
+  const cudaError_t error = counted("cudaStreamWaitEvent", &Counters::event_waits);
   if (error != cudaSuccess) return error;
   stream->enqueue([state = event->state, record = event->state->newest()] { state->wait(record); });
-  World& w = world();
-  std::lock_guard lock(w.mutex);
-  ++w.counters.event_waits;
   return cudaSuccess;
 }
 

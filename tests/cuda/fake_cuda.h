@@ -35,6 +35,10 @@ void fail_next_copy(cudaError_t error);
 // Every piece of work first sleeps for up to `most_us`, drawn with `seed`. 0: none does.
 void slow_down(uint32_t seed, int most_us);
 
+// Kernels of sessions that start now are the GPU's, emulated (kernels/cuda/machine_emulated.h), and
+// not the CPU's.
+void emulate_kernels(bool emulated);
+
 // Until it is called again with false, reading and writing device memory is for copies alone;
 // whoever else does it dies of SIGSEGV.
 void hide_memory(bool hidden);
@@ -45,6 +49,7 @@ struct Counters {
   int64_t gates = 0;           // waits for a value
   int64_t event_waits = 0;     // of a stream for an event
   int64_t allocated_bytes = 0, pinned_bytes = 0;  // now
+  int64_t most_allocated_bytes = 0;
   int64_t streams = 0, events = 0;                // now
 };
 Counters counters();

@@ -1,18 +1,36 @@
 // The kernels of a GPU that is made up are the CPU's: its memory is the host's, and host work on
-// its streams is in order with copies. So a whole run on it has the CPU's bits.
+// its streams is in order with copies. So a whole run on it has the CPU's bits. Or they are the
+// GPU's own, emulated, which use the scratch of their stream.
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cuda/adam.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/gpu_adam.h"
 #include "kernels/gpu_ops.h"
+#include "tests/cuda/fake_cuda.h"
 
 namespace pagoda {
+namespace {
+
+bool emulated_now = false;
+
+}  // namespace
+
+void fake_cuda::emulate_kernels(bool emulated) { emulated_now = emulated; }
 
 std::string gpu_ops_architectures() { return "75,80"; }
 std::string gpu_ops_build() { return "made up"; }
 bool gpu_ops_take_head(int64_t head_dim) { return head_dim != 12; }
-std::unique_ptr<Ops> make_gpu_ops(Device&) { return std::make_unique<CpuOps>(); }
+std::unique_ptr<Ops> make_gpu_ops(Device&) {
+  constexpr int kMultiprocessors = 2;
+  if (emulated_now) return make_emulated_ops(true, kMultiprocessors);
+  return std::make_unique<CpuOps>();
+}
 
 void gpu_adam(const AdamStep& step, const AdamRecord& record, const void* grad, float grad_scale,
               int32_t* finite, Stream& s) {
+  if (emulated_now) {
+    return emulated::adam_update_on_device(step, record, grad, grad_scale, finite, s);
+  }
   s.enqueue([=, &s] { *finite = adam_update(step, record, grad, grad_scale, s.pool()) ? 1 : 0; });
 }
 

@@ -23,10 +23,11 @@ constexpr int kRounds = 7;
 
 using Work = std::function<void()>;
 
-// The device's arena, given out from its start on.
+// The device's arena before its scratch, given out from its start on.
 class Memory {
  public:
-  explicit Memory(Device& device) : at_(device.arena()), left_(device.arena_bytes()) {}
+  Memory(Device& device, Stream& s)
+      : at_(device.arena()), left_(s.scratch().data() - device.arena()) {}
   std::byte* take(int64_t bytes) {
     const int64_t rounded = align_up(bytes, 256);
     CHECK(rounded <= left_, "the benchmark needs more memory");
@@ -45,7 +46,7 @@ class Bench {
  public:
   Bench(Device& device, Stream& s)
       : s_(s), raw_(raw_stream(s)), ops_(make_cuda_ops(device)),
-        experts_(make_cuda_expert_ops(device)), memory_(device) {
+        experts_(make_cuda_expert_ops(device)), memory_(device, s) {
     check_cuda(cudaEventCreate(&begin_), "cudaEventCreate", s);
     check_cuda(cudaEventCreate(&end_), "cudaEventCreate", s);
     CHECK(cublasCreate(&blas_) == CUBLAS_STATUS_SUCCESS, "cuBLAS does not start");

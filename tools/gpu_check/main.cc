@@ -17,6 +17,7 @@ namespace pagoda::check {
 namespace {
 
 constexpr int64_t kArenaBytes = int64_t{3} << 30;
+constexpr int64_t kScratchBytes = int64_t{16} << 20;  // of them, the last
 
 int failed_with(const Status& status) {
   std::fprintf(stderr, "gpu_check: %s\n", status.message().c_str());
@@ -42,7 +43,7 @@ int try_ops(Device& device, Stream& stream) {
   const auto ops = make_cuda_ops(device);
   const auto experts = make_cuda_expert_ops(device);
   Candidate candidate{ops.get(), experts.get(), gpu::adam_update_on_device, &stream,
-                      device.arena(), device.arena_bytes()};
+                      device.arena(), kArenaBytes - kScratchBytes};
   return try_cases("rows", row_cases(), candidate) + try_cases("norms", norm_cases(), candidate) +
          try_cases("linear", linear_cases(), candidate) +
          try_cases("routing", route_cases(), candidate) +
@@ -64,6 +65,7 @@ int run(bool bench) {
   Result<std::unique_ptr<Device>> device = open_gpu(report.gpus.front().index, options);
   if (!device.ok()) return failed_with(device.status());
   const auto stream = (*device)->make_stream("check", WorkKind::kOther);
+  stream->use_scratch({(*device)->arena() + kArenaBytes - kScratchBytes, size_t{kScratchBytes}});
   const int failed = try_ops(**device, *stream);
   if (bench) run_benches(**device, *stream);
   std::printf("%s\n", failed == 0 ? "PASS: all ops agree with the CPU's"

@@ -1,0 +1,67 @@
+// The memory that a GPU's ops take for themselves while they run: lists of tiles, sums of blocks.
+// It is a stream's scratch (Stream::use_scratch), part of the device's arena, so that a run's
+// budget holds it, and no op asks the driver for memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bytes.h"
+#include "device/device.h"
+#include "kernels/ops.h"
+
+namespace pagoda {
+
+// The largest calls that a stream has.
+struct OpSizes {
+  int64_t tokens = 0;  // rows of a call of attention, rope, routing, indexing, cross-entropy
+  int64_t heads = 0, head_dim = 0;
+  int64_t num_experts = 0, experts_per_token = 0;
+  int64_t gradient_elements = 0;  // of finish_gradient
+  int64_t spans = 0;              // of a record that Adam updates
+};
+
+inline constexpr int64_t kScratchAlign = 64;
+
+// One op's temporaries in the scratch, one behind the other. The next op's begin where these did:
+// it runs behind this one.
+class OpScratch {
+ public:
+  OpScratch(Stream& s, const char* op) : scratch_(s.scratch()), op_(op) {}
+  void* take(int64_t bytes) {
+    std::byte* taken = scratch_.data() + used_;
+    used_ += align_up(bytes, kScratchAlign);
+    CHECK(used_ <= std::ssize(scratch_), "%s takes %lld bytes for itself, its stream has %lld",
+          op_, static_cast<long long>(used_), static_cast<long long>(scratch_.size()));
+    return taken;
+  }
+
+ private:
+  const std::span<std::byte> scratch_;
+  const char* const op_;
+  int64_t used_ = 0;
+};
+
+// What any one op of kernels/ops.h, or gpu_adam, takes at most in calls of `sizes`.
+inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
+  constexpr int64_t kChunk = 256, kPiece = 4096;  // choices; elements of a gradient
+  const auto room = [](int64_t count, int64_t bytes) {
+    return align_up(std::max<int64_t>(count, 1) * bytes, kScratchAlign);
+  };
+  const int64_t t = sizes.tokens, e = sizes.num_experts;
+  const int64_t blocks = div_ceil(t, kRowBlock);
+  const int64_t chunks = div_ceil(t * sizes.experts_per_token, kChunk);
+  return std::max({
+      room(sizes.head_dim / 2, 8),                        // rope: frequencies
+      room(sizes.heads * t, 4) + room(t, 16),             // attention_backward: a number a row of
+                                                          // a head; tiles, of a row at least
+      room(blocks * e, 4) + room(blocks * e, 8),          // route: totals of blocks
+      room(e, 4) + room(chunks * e, 4),                   // index_rows: counts of chunks
+      room(div_ceil(sizes.gradient_elements, kPiece), 8),  // finish_gradient: sums of pieces
+      room(t, 8),                                         // cross_entropy: losses of rows
+      room(sizes.spans, 16),                              // gpu_adam
+  });
+}
+
+}  // namespace pagoda
