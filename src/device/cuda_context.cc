@@ -1,8 +1,9 @@
 #include "device/cuda_context.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/clock.h"
 
@@ -13,7 +14,8 @@ void cuda_failed(cudaError_t error, const char* call, const std::string& where) 
                "pagoda: CUDA error in %s: %s (%s), %s; checkpoints are intact: continue with "
                "--resume, and if it comes again look for \"Xid\" in the system's log\n",
                call, cudaGetErrorString(error), cudaGetErrorName(error), where.c_str());
-  std::abort();
+  // At once: other threads may wait for the GPU, or for memory that only it can give back.
+  _exit(static_cast<int>(Exit::kIoError));
 }
 
 void require_cuda(cudaError_t error, const char* call, const std::string& where) {

@@ -17,7 +17,8 @@
 
 namespace pagoda {
 
-// Ends the program: "CUDA error in CALL: ...". `where`: stream and task, or what was going on.
+// Ends the program with kIoError: "CUDA error in CALL: ...". `where`: stream and task, or what was
+// going on.
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const std::string& where);
 // Likewise unless `error` is cudaSuccess.
 void require_cuda(cudaError_t error, const char* call, const std::string& where);

@@ -12,7 +12,7 @@ namespace pagoda {
 // the next call on `s` is work of `s` like any other. The issuing thread of `s`.
 cudaStream_t raw_stream(Stream& s);
 
-// Ends the program unless `error` is cudaSuccess, naming `call`, the stream and its task. The
+// Ends the program with kIoError unless `error` is cudaSuccess, naming `call`, stream and task. The
 // issuing thread of `s`. After a launch: check_cuda(cudaGetLastError(), "swiglu", s).
 void check_cuda(cudaError_t error, const char* call, Stream& s);
 

@@ -3,7 +3,7 @@
 //
 // A GPU's device: its arena is one plain allocation, made when it is opened; a stream is a CUDA
 // stream and a thread that follows it (device/stream_cuda.h). An error of CUDA while work runs is
-// no Status: the program ends, naming call, stream and task; checkpoints are intact.
+// no Status: the program ends with kIoError, naming call, stream and task; checkpoints are intact.
 //
 // Threading: find_gpus() and open_gpu() on the thread that owns the run.
 #pragma once
