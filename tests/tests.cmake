@@ -31,19 +31,22 @@ target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
 
-# What cuda_device_test and cuda_run_test run on: GPUs that are made up. Objects, so that the linker
-# takes them before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
+# What the next three tests run on: GPUs that are made up. Objects, so that the linker takes them
+# before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
+set(on_fake_gpus cuda_device_test cuda_run_test cuda_process_test)
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc)
   target_link_libraries(fake_cuda PRIVATE kernels)
   target_compile_options(fake_cuda PRIVATE ${test_optimisation})
+  add_executable(pagoda_fake_gpu tests/cuda/fake_gpu_program.cc $<TARGET_OBJECTS:fake_cuda>)
+  target_link_libraries(pagoda_fake_gpu PRIVATE cli kernels_emulated)
 endif()
 
 # Every tests/NAME_test.cc is one ctest program, linked with all floors.
 file(GLOB test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
-  if(NOT name MATCHES "^cuda_(device|run)_test$")
+  if(NOT name IN_LIST on_fake_gpus)
     add_executable(${name} ${source})
   elseif(PAGODA_HAS_CUDA)
     add_executable(${name} ${source} $<TARGET_OBJECTS:fake_cuda>)
@@ -55,7 +58,28 @@ foreach(source ${test_sources})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  if(NOT name MATCHES "^gpu_")  # of the CPU also where a GPU is
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+  endif()
 endforeach()
+if(PAGODA_HAS_CUDA)
+  target_compile_definitions(cuda_process_test PRIVATE
+    PAGODA_FAKE_GPU_BINARY="$<TARGET_FILE:pagoda_fake_gpu>")
+  add_dependencies(cuda_process_test pagoda_fake_gpu)
+endif()
+
+# This machine's GPU, as tools/gpu_check.sh checks it, but for the benchmarks. Skipped without one.
+if(PAGODA_HAS_CUDA_KERNELS AND TARGET CUDA::cublas)
+  add_executable(gpu_check ${PROJECT_SOURCE_DIR}/tools/gpu_check/main.cc
+    ${PROJECT_SOURCE_DIR}/tools/gpu_check/bench.cc)
+  target_link_libraries(gpu_check PRIVATE op_cases CUDA::cublas)
+  add_test(NAME gpu_check COMMAND gpu_check --ops)
+  set_tests_properties(gpu_check PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 69)
+else()
+  add_test(NAME gpu_check
+    COMMAND ${CMAKE_COMMAND} -E echo "SKIPPED: built without kernels for GPUs")
+  set_tests_properties(gpu_check PROPERTIES SKIP_REGULAR_EXPRESSION SKIPPED)
+endif()
 
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
 add_test(NAME check_tree

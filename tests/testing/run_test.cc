@@ -44,8 +44,7 @@ void RunTest::SetUp() {
 }
 
 std::unique_ptr<Process> RunTest::start(Words words, ProcessLimits limits) {
-  words.insert(words.begin(), PAGODA_BINARY);
-  return std::make_unique<Process>(std::move(words), dir_.file(strf("process-%d", ++processes_)),
+  return std::make_unique<Process>(program_ + words, dir_.file(strf("process-%d", ++processes_)),
                                    limits);
 }
 

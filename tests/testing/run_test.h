@@ -54,6 +54,7 @@ class RunTest : public testing::Test {
     return logged(run_dir, "checkpoint", "step");
   }
 
+  Words program_ = {PAGODA_BINARY};
   TempDir dir_;
   std::string device_ = "1KiB", host_ = "1KiB";
 
