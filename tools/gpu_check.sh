@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Is this machine's GPU one that Pagoda computes right on, and how fast: builds the GPU's ops, their
 # comparison with the CPU's and their benchmark, and runs them. Needs nothing but the CUDA toolkit
-# (12 or later), a C++ compiler and CMake 3.25; minutes to build, less than 8 to run.
+# (12 or later), a C++ compiler and CMake 3.25; minutes to build, less than 8 to run. Its output
+# begins with date, commit, driver and GPU; runs worth keeping are tools/bench/results/gpu_check-*.
 #
 #   tools/gpu_check.sh [--build-only] [--ops]
 #
@@ -27,4 +28,7 @@ if ! { cmake -S "$here/gpu_check" -B "$build" && cmake --build "$build" -j "$(np
   exit 2
 fi
 [ "$run" = 1 ] || { echo "gpu_check: built"; exit 0; }
+commit=$(git -C "$here" describe --always --dirty --exclude '*' 2> /dev/null || echo unknown)
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2> /dev/null | head -1 || true)
+echo "gpu_check: $(date -u '+%F %R') UTC, commit $commit, driver ${driver:-unknown}"
 exec "$build/gpu_check" "${options[@]}"
