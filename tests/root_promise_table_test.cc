@@ -7,9 +7,12 @@
 // (tests/root_promise_test.cc varies one thing at a time, and further.)
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "model/json.h"
 #include "offload/storage_sim.h"
 #include "tests/testing/tiny_run.h"
+#include "train/kept_layers.h"
 
 namespace pagoda {
 namespace {
@@ -106,7 +109,17 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
+// Layers that a run keeps (train/kept_layers.h), and how many there are.
+std::pair<int64_t, int64_t> layers_kept(const RunConfig& config) {
+  const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+  const SessionOptions options = session_options(config);
+  const MemoryPlan memory = Session::plan(folder.config(), options).take();
+  return {kept_layers(folder.config(), options, memory), folder.config().num_layers};
+}
+
 std::string hash_with_room(TinyRun& run) {
+  const auto [kept, layers] = layers_kept(run.config());
+  CHECK(kept == layers, "the reference computes again");
   run.config().train.steps = run.config().train.save_steps = kSteps;
   SimStorage storage(99);
   const Outcome outcome = run_to_end(run.config(), &storage);
@@ -266,6 +279,39 @@ TEST_P(RootPromiseInLayer, OneHash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kInLayerRows));
+
+// Everything on the devices, and room to keep none, some or all layers.
+TEST(RootPromise, HoweverManyLayersAreKept) {
+  for (const char* changes : {"{}", kShared}) {
+    const InLayerRow row{{}, changes};
+    const std::string resident = hash_with_room(*small_microbatches(row));
+    for (const int devices : {1, 2}) {
+      const std::unique_ptr<TinyRun> run = small_microbatches(row);
+      RunConfig& config = run->config();
+      config.train.host_devices = devices;
+      const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+      const SessionOptions options = session_options(config);
+      const int64_t whole = Session::plan(folder.config(), options).take().whole_device_bytes;
+      const int64_t all = most_kept_bytes(folder.config(), options);
+      const int64_t layers = folder.config().num_layers;
+      std::set<int64_t> kept;
+      for (int64_t n = 0; n <= layers; ++n) {
+        SCOPED_TRACE(testing::Message() << n << " of " << layers << ", devices " << devices);
+        config.memory.device = MemorySize::of_bytes(whole + all * n / layers);
+        kept.insert(layers_kept(config).first);
+        config.train.steps = config.train.save_steps = kSteps;
+        run->new_run();
+        SimStorage storage(31);
+        const Outcome outcome = run_to_end(config, &storage);
+        ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+        EXPECT_EQ(outcome.sha256, resident);
+      }
+      EXPECT_EQ(*kept.begin(), 0);
+      EXPECT_EQ(*kept.rbegin(), layers);
+      EXPECT_GT(kept.size(), 2) << "never some";
+    }
+  }
+}
 
 }  // namespace
 }  // namespace pagoda

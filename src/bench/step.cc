@@ -15,6 +15,7 @@
 #include "kernels/cpu/products.h"
 #include "model/json.h"
 #include "offload/scratch_folder.h"
+#include "train/kept_layers.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -66,7 +67,7 @@ SessionOptions roomy_options(const StepBench& bench, const std::string& director
 
 Result<SessionOptions> resident_options(const ModelConfig& config, SessionOptions options) {
   ASSIGN_OR_RETURN(const MemoryPlan plan, Session::plan(config, options));
-  options.device_bytes = plan.whole_device_bytes;
+  options.device_bytes = plan.whole_device_bytes + most_kept_bytes(config, options);
   options.host_bytes = plan.min_host_bytes;
   return options;
 }

@@ -22,29 +22,27 @@ void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
 }
 
 void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
-                                            const StepSpace& w, Stream& s) const {
+                                            const AttentionSpace& a, float* grad,
+                                            Stream& s) const {
   if (c_.family->qk_norm == QkNorm::kNone) return;
   const bool full = c_.family->qk_norm == QkNorm::kFullWidth;
   const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
-  const AttentionSpace& a = w.attention;
   ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t,
                         full ? 1 : c_.num_heads, full ? k_at : c_.head_dim, stride, a.dqkv,
-                        w.layer_grad + o.q_norm, s);
+                        grad + o.q_norm, s);
   ops_.rmsnorm_backward(dt_, at(a.qkv, k_at), at(weights, o.k_norm), a.k_rstd, at(a.dqkv, k_at), t,
                         full ? 1 : c_.num_kv_heads, full ? kv_dim : c_.head_dim, stride,
-                        at(a.dqkv, k_at), w.layer_grad + o.k_norm, s);
+                        at(a.dqkv, k_at), grad + o.k_norm, s);
 }
 
 // Queries and keys into a.rotated, values into a.qkv.
-void Blocks::project_attention(int64_t layer, int64_t b, const void* weights, const void* x,
-                               const StepSpace& w, Stream& s) const {
+void Blocks::project_attention(int64_t layer, const int32_t* positions, const void* weights,
+                               const void* x, const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const AttentionShape shape = attention_shape();
   const LayerOffsets& o = offsets_[layer];
   const float eps = static_cast<float>(c_.rms_norm_eps);
-  const AttentionSpace& a = w.attention;
-  const int32_t* positions = w.positions + b * t;
   ops_.rmsnorm(dt_, x, at(weights, o.norm1), eps, t, 1, d, d, a.normed, a.rstd, s);
   if (c_.qkv_bias) {
     ops_.linear_biased(dt_, a.normed, at(weights, o.qkv), at(weights, o.qkv_bias), t, d,
@@ -59,12 +57,12 @@ void Blocks::project_attention(int64_t layer, int64_t b, const void* weights, co
 }
 
 // Everything up to the attention's output, which the backward needs again.
-void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
-                             Documents documents, const StepSpace& w, Stream& s) const {
+void Blocks::attention_inner(int64_t layer, const int32_t* positions, const void* weights,
+                             const void* x, Documents documents, const AttentionSpace& a,
+                             Stream& s) const {
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const AttentionShape shape = attention_shape();
-  const AttentionSpace& a = w.attention;
-  project_attention(layer, b, weights, x, w, s);
+  project_attention(layer, positions, weights, x, a, s);
   ops_.attention(dt_, shape, documents.start.data(),
                  static_cast<int64_t>(documents.start.size()) - 1, a.rotated, at(a.rotated, k_at),
                  at(a.qkv, v_at), a.out, a.lse, s);
@@ -72,29 +70,31 @@ void Blocks::attention_inner(int64_t layer, int64_t b, const void* weights, cons
 
 void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void* x,
                        Documents documents, void* middle, const StepSpace& w, Stream& s) const {
-  attention_inner(layer, b, weights, x, documents, w, s);
-  add_attention(layer, weights, x, middle, w, s);
+  const AttentionSpace& a = w.attention_of(layer, b);
+  const int32_t* positions = w.positions + b * size_.microbatch_tokens;
+  attention_inner(layer, positions, weights, x, documents, a, s);
+  add_attention(layer, weights, x, middle, a, s);
 }
 
 void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
                               const StepSpace& w, Stream& s) const {
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const AttentionSpace& a = w.attention;
-  project_attention(layer, 0, weights, x, w, s);
+  project_attention(layer, w.positions, weights, x, a, s);
   ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
                         w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
                         at(w.cache.keys_and_values, layer * size_.cache.layer_elements(c_)), a.out,
                         s);
-  add_attention(layer, weights, x, middle, w, s);
+  add_attention(layer, weights, x, middle, a, s);
 }
 
 // middle = x + what attention found
 void Blocks::add_attention(int64_t layer, const void* weights, const void* x, void* middle,
-                           const StepSpace& w, Stream& s) const {
+                           const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  ops_.linear(dt_, w.attention.out, at(weights, offsets_[layer].o), t, c_.num_heads * c_.head_dim,
-              d, dt_, w.attention.projected, s);
-  ops_.add(dt_, x, dt_, w.attention.projected, t * d, middle, s);
+  ops_.linear(dt_, a.out, at(weights, offsets_[layer].o), t, c_.num_heads * c_.head_dim,
+              d, dt_, a.projected, s);
+  ops_.add(dt_, x, dt_, a.projected, t * d, middle, s);
 }
 
 void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
@@ -105,18 +105,19 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   const AttentionShape shape = attention_shape();
   const int64_t k_at = q_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const LayerOffsets& o = offsets_[layer];
-  const AttentionSpace& a = w.attention;
+  const AttentionSpace& a = w.attention_of(layer, b);
+  const int32_t* positions = w.positions + b * t;
   float* grad = w.layer_grad;
-  attention_inner(layer, b, weights, x, documents, w, s);
+  if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
   ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, true, grad + o.o, s);
   ops_.attention_backward(dt_, shape, documents.start.data(),
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
-  ops_.rope(dt_, w.positions + b * t, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+  ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             shape.qkv_stride, true, a.dqkv, s);
-  norm_queries_and_keys_backward(o, weights, w, s);
+  norm_queries_and_keys_backward(o, weights, a, grad, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
   ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, true, grad + o.qkv, s);
   ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, shape.qkv_stride, dt_,

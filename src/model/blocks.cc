@@ -41,21 +41,21 @@ void Blocks::embed_backward(int64_t b, const void* dresidual, const StepSpace& w
 }
 
 void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
-                       const StepSpace& w, Stream& s) const {
+                       const MlpSpace& m, Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
-  ops_.linear(dt_, rows, at(weights, o.gate_up), t, c_.hidden_size, 2 * f, dt_, w.mlp.gate_up, s);
-  ops_.swiglu(dt_, w.mlp.gate_up, t, f, w.mlp.act, s);
+  ops_.linear(dt_, rows, at(weights, o.gate_up), t, c_.hidden_size, 2 * f, dt_, m.gate_up, s);
+  ops_.swiglu(dt_, m.gate_up, t, f, m.act, s);
 }
 
 // Between attentions their space is free.
-void Blocks::dense_mlp(int64_t layer, const void* weights, const void* middle, void* next,
-                       const StepSpace& w, Stream& s) const {
+void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle,
+                       void* next, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
   void* normed = w.attention.normed;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                normed, w.attention.rstd, s);
-  mlp_inner(o, weights, normed, f, w, s);
+  mlp_inner(o, weights, normed, f, w.mlp_of(layer, b), s);
   ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, dt_, normed, s);
   ops_.add(dt_, middle, dt_, normed, t * d, next, s);
 }
@@ -69,14 +69,15 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
   void* normed = w.attention.normed;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                normed, w.attention.rstd, s);
-  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
+  void* gate_up = w.mlp_of(layer, b).gate_up;
+  if (!w.keeps(layer)) {
+    ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, gate_up, s);
+  }
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
-  ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, nullptr, t, f, w.mlp.gate_up, w.mlp.act,
-                       nullptr, s);
+  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, nullptr, t, f, gate_up, w.mlp.act, nullptr, s);
   ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, true, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
-  ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_,
-                             w.dnormed, s);
+  ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
+  ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_, w.dnormed, s);
   ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), w.attention.rstd, w.dnormed, t, 1, d, d,
                         w.dnormed, grad + o.norm2, s);
   ops_.add(dt_, dresidual, dt_, w.dnormed, t * d, dresidual, s);

@@ -2,9 +2,9 @@
 //
 // Every function enqueues ops on `s` and returns. Weights are the bytes of a record's weight page;
 // gradients are fp32 arrays in the record's layout, added to. Working memory is a StepSpace (or an
-// ExpertSpace): what is in it between tasks is said there. Backward functions recompute what the
-// forward did not keep: a layer saves its input, the residual after attention, and the chosen
-// experts, nothing else.
+// ExpertSpace): what is in it between tasks is said there. A layer saves its input, the residual
+// after attention, and the chosen experts; backward functions compute the rest again, unless the
+// working memory kept it (model/workspace.h).
 #pragma once
 
 #include <cstdint>
@@ -64,8 +64,8 @@ class Blocks {
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
              bool replay, const InLayer& in, const StepSpace& w, Stream& s) const;
   // What experts will add to: the shared expert's output, or zero.
-  void begin_sum(int64_t layer, const void* weights, const InLayer& in, const StepSpace& w,
-                 Stream& s) const;
+  void begin_sum(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+                 const StepSpace& w, Stream& s) const;
   // Likewise of the gradient with respect to the normed rows, and clears the other gradients.
   void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const InLayer& in,
                           const StepSpace& w, Stream& s) const;
@@ -75,7 +75,7 @@ class Blocks {
   // next = middle + sum over experts
   void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 
-  void dense_mlp(int64_t layer, const void* weights, const void* middle, void* next,
+  void dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle, void* next,
                  const StepSpace& w, Stream& s) const;
   // dresidual (T, d): as of route_backward.
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
@@ -85,10 +85,10 @@ class Blocks {
   // in plan/pages.h.
   void dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
                 const StepSpace& w, Stream& s) const;
-  void expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
-              const ExpertSpace& w, Stream& s) const;
-  void expert_backward(const void* weights, const void* inbound, BlockRows rows, bool first_block,
-                       void* outbound, const ExpertSpace& w, Stream& s) const;
+  void expert(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
+              void* outbound, const ExpertSpace& w, Stream& s) const;
+  void expert_backward(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
+                       bool first_block, void* outbound, const ExpertSpace& w, Stream& s) const;
   void combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,
                const StepSpace& w, Stream& s) const;
 
@@ -114,19 +114,21 @@ class Blocks {
   AttentionShape attention_shape() const;
   void gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows, int64_t dim,
                      void* block, Stream& s) const;
-  // The MLP's first half: rows (T, d) -> w.mlp.gate_up (T, 2f), w.mlp.act (T, f)
+  // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
-                 const StepSpace& w, Stream& s) const;
+                 const MlpSpace& m, Stream& s) const;
+  // (n, 2f) of a block's rows: where the layer keeps them, or in common.
+  void* gate_up_of(int64_t layer, BlockRows rows, const ExpertSpace& w) const;
   void norm_queries_and_keys(const LayerOffsets& o, const void* weights, const AttentionSpace& a,
                              Stream& s) const;
   void norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
-                                      const StepSpace& w, Stream& s) const;
-  void project_attention(int64_t layer, int64_t b, const void* weights, const void* x,
-                         const StepSpace& w, Stream& s) const;
-  void attention_inner(int64_t layer, int64_t b, const void* weights, const void* x,
-                       Documents documents, const StepSpace& w, Stream& s) const;
+                                      const AttentionSpace& a, float* grad, Stream& s) const;
+  void project_attention(int64_t layer, const int32_t* positions, const void* weights,
+                         const void* x, const AttentionSpace& a, Stream& s) const;
+  void attention_inner(int64_t layer, const int32_t* positions, const void* weights, const void* x,
+                       Documents documents, const AttentionSpace& a, Stream& s) const;
   void add_attention(int64_t layer, const void* weights, const void* x, void* middle,
-                     const StepSpace& w, Stream& s) const;
+                     const AttentionSpace& a, Stream& s) const;
 
   ModelConfig c_;
   StepSize size_;

@@ -22,14 +22,14 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   if (!replay) s.copy(choices, experts, choices_bytes);
 }
 
-void Blocks::begin_sum(int64_t layer, const void* weights, const InLayer& in, const StepSpace& w,
-                       Stream& s) const {
+void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+                       const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   if (f == 0) return ops_.fill_zero(in.sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
   ops_.linear(dt_, in.normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
   ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
-  mlp_inner(o, weights, in.normed, f, w, s);
+  mlp_inner(o, weights, in.normed, f, w.mlp_of(layer, b), s);
   ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, DType::kF32, in.sum, s);
   ops_.scale_rows(w.mlp.gate, t, d, in.sum, s);
 }
@@ -47,16 +47,19 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, c
   const void *normed = in.normed, *dout = in.dresidual;
   ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
   ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
-  ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, w.mlp.gate_up, s);
+  void* gate_up = w.mlp_of(layer, b).gate_up;
+  if (!w.keeps(layer)) {
+    ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, gate_up, s);
+  }
   ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
-  ops_.swiglu_backward(dt_, w.mlp.gate_up, w.mlp.dact, w.mlp.gate, t, f, w.mlp.gate_up, w.mlp.act,
-                       w.mlp.dgate, s);
+  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, w.mlp.gate, t, f, gate_up, w.mlp.act, w.mlp.dgate,
+                       s);
   ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, true, grad + o.down, s);
-  ops_.linear_backward_weight(dt_, w.mlp.gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
+  ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
   ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
   ops_.linear_backward_weight(dt_, w.mlp.dlogits, normed, t, d, 1, true, grad + o.shared_gate, s);
-  ops_.linear_backward_input(dt_, w.mlp.gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32,
-                             sum, s);
+  ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32, sum,
+                             s);
   ops_.linear_backward_input(dt_, w.mlp.dlogits, at(weights, o.shared_gate), t, d, 1, dt_,
                              w.dnormed, s);
   ops_.add(DType::kF32, sum, dt_, w.dnormed, t * d, sum, s);
@@ -113,16 +116,24 @@ void Blocks::dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inboun
   gather_padded(DType::kF32, weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
 }
 
-void Blocks::expert(const void* weights, const void* inbound, BlockRows rows, void* outbound,
-                    const ExpertSpace& w, Stream& s) const {
+void* Blocks::gate_up_of(int64_t layer, BlockRows rows, const ExpertSpace& w) const {
+  if (layer < size_.first_kept(c_)) return w.gate_up;
+  CHECK(rows.padding == 0, "rows beyond the layer's have no place where it keeps them");
+  return at(w.kept_gate_up[static_cast<size_t>(layer)],
+            rows.first * 2 * c_.moe_intermediate_size);
+}
+
+void Blocks::expert(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
+                    void* outbound, const ExpertSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
-  ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, w.gate_up, s);
-  ops_.swiglu(dt_, w.gate_up, n, f, w.act, s);
+  void* gate_up = gate_up_of(layer, rows, w);
+  ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, gate_up, s);
+  ops_.swiglu(dt_, gate_up, n, f, w.act, s);
   ops_.linear(dt_, w.act, at(weights, 2 * f * d), n, f, d, DType::kF32, outbound, s);
 }
 
-void Blocks::expert_backward(const void* weights, const void* inbound, BlockRows rows,
-                             bool first_block, void* outbound, const ExpertSpace& w,
+void Blocks::expert_backward(int64_t layer, const void* weights, const void* inbound,
+                             BlockRows rows, bool first_block, void* outbound, const ExpertSpace& w,
                              Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
   const void* down = at(weights, 2 * f * d);
@@ -130,12 +141,13 @@ void Blocks::expert_backward(const void* weights, const void* inbound, BlockRows
   const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(d)));
   float* dx = static_cast<float*>(outbound);
   float* dscale = dx + outbound_scale(d);
-  ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, w.gate_up, s);
+  void* gate_up = gate_up_of(layer, rows, w);
+  if (gate_up == w.gate_up) ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, gate_up, s);
   ops_.linear_backward_input(dt_, dout, down, n, f, d, dt_, w.dact, s);
-  ops_.swiglu_backward(dt_, w.gate_up, w.dact, scale, n, f, w.gate_up, w.act, dscale, s);
+  ops_.swiglu_backward(dt_, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
   ops_.linear_backward_weight(dt_, dout, w.act, n, f, d, !first_block, w.grad + 2 * f * d, s);
-  ops_.linear_backward_weight(dt_, w.gate_up, inbound, n, d, 2 * f, !first_block, w.grad, s);
-  ops_.linear_backward_input(dt_, w.gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
+  ops_.linear_backward_weight(dt_, gate_up, inbound, n, d, 2 * f, !first_block, w.grad, s);
+  ops_.linear_backward_input(dt_, gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
 }
 
 void Blocks::combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,

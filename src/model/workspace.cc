@@ -3,11 +3,12 @@
 namespace pagoda {
 namespace {
 
-AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepSize& size) {
+// What the backward reads.
+void carve_attention_results(Carver& carver, const ModelConfig& c, const StepSize& size,
+                             AttentionSpace& a) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
   const int64_t q_dim = c.num_heads * c.head_dim;
   const int64_t qkv_dim = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
-  AttentionSpace a;
   a.normed = carver.take_bytes(t * c.hidden_size * mat);
   a.rstd = carver.take<float>(t);
   a.qkv = carver.take_bytes(t * qkv_dim * mat);
@@ -17,6 +18,14 @@ AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepS
   a.k_rstd = carver.take<float>(t * c.num_kv_heads);
   a.out = carver.take_bytes(t * q_dim * mat);
   a.lse = carver.take<float>(t * c.num_heads);
+}
+
+AttentionSpace carve_attention(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
+  const int64_t q_dim = c.num_heads * c.head_dim;
+  const int64_t qkv_dim = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
+  AttentionSpace a;
+  carve_attention_results(carver, c, size, a);
   a.projected = carver.take_bytes(t * c.hidden_size * mat);
   if (!size.training) return a;
   a.dout = carver.take_bytes(t * q_dim * mat);
@@ -103,11 +112,28 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   attention = carve_attention(carver, c, size);
   mlp = carve_mlp(carver, c, size);
   head = carve_head(carver, c, size);
+  first_kept = size.first_kept(c);
+  microbatches = m;
   Carver during_training = carver;
   cache = carve_cache(carver, c, size);
   if (!size.training) return;
   carve_training(during_training, c, table, size);
   carver.used = std::max(carver.used, during_training.used);
+  carve_kept(carver, c, size);
+}
+
+void StepSpace::carve_kept(Carver& carver, const ModelConfig& c, const StepSize& size) {
+  kept_attention.clear();
+  kept_mlp.clear();
+  for (int64_t l = first_kept; l < c.num_layers; ++l) {
+    const int64_t f = c.is_moe_layer(l) ? c.shared_intermediate_size : c.intermediate_size;
+    for (int64_t b = 0; b < microbatches; ++b) {
+      carve_attention_results(carver, c, size, kept_attention.emplace_back(attention));
+      MlpSpace& m = kept_mlp.emplace_back(mlp);
+      if (f > 0) m.gate_up = carver.take_bytes(size.microbatch_tokens * 2 * f *
+                                               dtype_bytes(size.dtype));
+    }
+  }
 }
 
 void StepSpace::carve_training(Carver& carver, const ModelConfig& c, const TensorTable& table,
@@ -139,6 +165,13 @@ void ExpertSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable&
   grad = carver.take<float>(3 * c.hidden_size * c.moe_intermediate_size);
   square_sums = carver.take<double>(static_cast<int64_t>(table.records.size()));
   finite = carver.take<int32_t>(static_cast<int64_t>(table.records.size()));
+  kept_gate_up.assign(static_cast<size_t>(c.num_layers), nullptr);
+  for (int64_t l = size.first_kept(c); l < c.num_layers; ++l) {
+    if (!c.is_moe_layer(l)) continue;
+    kept_gate_up[static_cast<size_t>(l)] = carver.take_bytes(
+        size.tokens() * c.experts_per_token * 2 * c.moe_intermediate_size *
+        dtype_bytes(size.dtype));
+  }
 }
 
 }  // namespace pagoda

@@ -2,12 +2,17 @@
 // the architecture and the tokens per step; nothing is allocated during a step. What a layer needs
 // of all tokens is in pages (plan/pages.h), but for what is chosen for each: some (N, k) numbers.
 //
+// A layer that is kept (StepSize::kept_layers) has spaces of its own for what its backward reads,
+// which stay from the step's forward; other layers share one space and compute it again. The bits
+// are the same.
+//
 // Letters: N tokens of a step, M microbatches, T = N / M, d hidden size, k experts per token, E
 // experts, f ffn, R = kRowBlock, V vocabulary. "mat" elements are of the compute dtype.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/dtype.h"
@@ -50,6 +55,8 @@ struct StepSize {
   bool training = true;
   CacheSize cache;
   bool on_gpu = false;  // whose ops take memory for themselves
+  int64_t kept_layers = 0;  // the last ones; training
+  int64_t first_kept(const ModelConfig& c) const { return c.num_layers - kept_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
   int64_t pass_tokens() const { return microbatch_tokens; }
@@ -63,7 +70,7 @@ struct StepSize {
   }
 };
 
-// One microbatch at a time.
+// One microbatch at a time. Down to lse it is what the backward reads.
 struct AttentionSpace {
   void* normed = nullptr;     // (T, d) mat, input norm
   float* rstd = nullptr;      // (T)
@@ -146,12 +153,29 @@ struct StepSpace {
   HeadSpace head;
   CacheSpace cache;
 
+  // As kept layers have them for each microbatch, others in common.
+  const AttentionSpace& attention_of(int64_t layer, int64_t microbatch) const {
+    return keeps(layer) ? kept_attention[kept(layer, microbatch)] : attention;
+  }
+  const MlpSpace& mlp_of(int64_t layer, int64_t microbatch) const {
+    return keeps(layer) ? kept_mlp[kept(layer, microbatch)] : mlp;
+  }
+  bool keeps(int64_t layer) const { return layer >= first_kept; }
+
   void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
              const StepSize& size);
 
  private:
   void carve_training(Carver& carver, const ModelConfig& config, const TensorTable& table,
                       const StepSize& size);
+  void carve_kept(Carver& carver, const ModelConfig& config, const StepSize& size);
+  size_t kept(int64_t layer, int64_t microbatch) const {
+    return static_cast<size_t>((layer - first_kept) * microbatches + microbatch);
+  }
+
+  int64_t first_kept = 0, microbatches = 0;
+  std::vector<AttentionSpace> kept_attention;  // [kept layer][microbatch]
+  std::vector<MlpSpace> kept_mlp;              // likewise; only gate_up is of its own
 };
 
 // On every device that computes experts.
@@ -164,6 +188,8 @@ struct ExpertSpace {
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
   std::byte* scratch = nullptr;  // (scratch_bytes) of the compute stream, on a GPU
   int64_t scratch_bytes = 0;
+  // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
+  std::vector<void*> kept_gate_up;
 
   void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
              const StepSize& size);

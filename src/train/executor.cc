@@ -195,11 +195,11 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
     case TaskKind::kDispatch: return blocks_.dispatch(rows, b, in, page(0), false, step_, s);
-    case TaskKind::kExpert: return blocks_.expert(page(0), page(1), rows, page(2), expert, s);
+    case TaskKind::kExpert: return blocks_.expert(l, page(0), page(1), rows, page(2), expert, s);
     case TaskKind::kCombine: return blocks_.combine(rows, b, page(0), false, in.sum, step_, s);
     case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
-      return blocks_.dense_mlp(l, page(0), page(1), page(2), step_, s);
+      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
     case TaskKind::kHead:
     case TaskKind::kLoss:
       return blocks_.head(b, page(0), tied ? page(2) : nullptr, page(1),
@@ -212,7 +212,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return blocks_.begin_sum_backward(l, b, page(0), in, step_, s);
     case TaskKind::kDispatchBackward: return blocks_.dispatch(rows, b, in, page(0), true, step_, s);
     case TaskKind::kExpertBackward:
-      return blocks_.expert_backward(page(0), page(1), rows, task.first, page(2), expert, s);
+      return blocks_.expert_backward(l, page(0), page(1), rows, task.first, page(2), expert, s);
     case TaskKind::kCombineBackward:
       return blocks_.combine(rows, b, page(0), true, in.sum, step_, s);
     case TaskKind::kRouteBackward:
@@ -267,7 +267,7 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
   blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step_, s);
-  blocks_.begin_sum(l, lease.data(0), in, step_, s);
+  blocks_.begin_sum(l, b, lease.data(0), in, step_, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {

@@ -7,6 +7,7 @@
 #include "base/machine.h"
 #include "kernels/working_memory.h"
 #include "plan/routing_trace.h"
+#include "train/kept_layers.h"
 
 namespace pagoda {
 namespace {
@@ -141,17 +142,34 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
 // buffers stay does.
 std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
                            const PageTable& pages, const MemoryPlan& memory) {
+  SessionOptions keeping_none = options;
+  keeping_none.size.kept_layers = 0;
   const int64_t workspace =
-      Executor::workspace_bytes(config, TensorTable::make(config), options.size, 0);
+      Executor::workspace_bytes(config, TensorTable::make(config), keeping_none.size, 0);
   const int64_t needed = memory.min_device_bytes - workspace;
   const int64_t in_layer =
       held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
   return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
               "for %lld with all their in-layer buffers",
-              "workspace", format_bytes(workspace_bytes(config, options)).c_str(),
+              "workspace", format_bytes(workspace_bytes(config, keeping_none)).c_str(),
               (long long)options.size.tokens(),
-              (long long)most_tokens(config, options, needed, 0),
-              (long long)most_tokens(config, options, needed, in_layer));
+              (long long)most_tokens(config, keeping_none, needed, 0),
+              (long long)most_tokens(config, keeping_none, needed, in_layer));
+}
+
+std::string kept_line(const ModelConfig& config, const SessionOptions& options,
+                      const MemoryPlan& memory) {
+  SessionOptions keeping_none = options;
+  keeping_none.size.kept_layers = 0;
+  const int64_t bytes = workspace_bytes(config, options) - workspace_bytes(config, keeping_none);
+  const int64_t all = memory.whole_device_bytes + most_kept_bytes(config, options);
+  return strf("  %-12s %11s on the device, which %lld of %lld layers do not compute again%s",
+              "kept", format_bytes(bytes).c_str(), (long long)options.size.kept_layers,
+              (long long)config.num_layers,
+              options.size.kept_layers == config.num_layers || !memory.state_on_device
+                  ? ""
+                  : strf("; all from memory.device = %s on",
+                         format_bytes_up(all).c_str()).c_str());
 }
 
 }  // namespace
@@ -239,6 +257,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
   lines.push_back(in_layer_line(held(pages, memory, PageKind::kInLayer)));
   if (options.size.training) lines.push_back(workspace_line(config, options, pages, memory));
+  if (options.size.kept_layers > 0 || (options.size.training && memory.state_on_device)) {
+    lines.push_back(kept_line(config, options, memory));
+  }
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
   const std::string moved = step_line(options, traffic.step);
   if (!moved.empty()) lines.push_back(moved);

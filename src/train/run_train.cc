@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "train/commands.h"
+#include "train/kept_layers.h"
 #include "train/metrics.h"
 #include "train/micro_batch_choice.h"
 #include "train/progress.h"
@@ -318,6 +319,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   SessionOptions options = session_options(config, prompts);
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
+  options.size.kept_layers = kept_layers(folder.config(), options, memory);
   const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
                               flags.resume};
   for (const std::string& line : plan_report(folder.config(), options, memory, outlook)) {

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "kernels/gpu_ops.h"
+#include "train/kept_layers.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -68,13 +69,17 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                      budget(config, table, options), kPageHeaderBytes, options.eager_adam);
 }
 
-Session::Session(const ModelConfig& config, const SessionOptions& options, Storage* storage)
+Session::Session(const ModelConfig& config, const SessionOptions& options, MemoryPlan memory,
+                 Storage* storage)
     : config_(config),
       table_(TensorTable::make(config)),
       options_(options),
       storage_(storage),
       shape_(make_run_shape(config_, table_, options)),
-      pages_(shape_) {}
+      pages_(shape_),
+      memory_(std::move(memory)) {
+  options_.size.kept_layers = kept_layers(config_, options_, memory_);
+}
 
 PageTrace Session::page_trace() const {
   return {options_.trace, [this](PageId page) { return page_name(shape_, pages_, page); }};
@@ -91,8 +96,7 @@ Session::~Session() {
 Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
                                                  const SessionOptions& options, Storage* storage) {
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
-  std::unique_ptr<Session> session(new Session(config, options, storage));
-  session->memory_ = std::move(memory);
+  std::unique_ptr<Session> session(new Session(config, options, std::move(memory), storage));
   ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, session->file_options(),
                                                     page_specs(session->pages_)));
   RETURN_IF_ERROR(session->allocate());
@@ -104,8 +108,7 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
                                                const std::string& store_id,
                                                const std::vector<PageVersion>& versions) {
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
-  std::unique_ptr<Session> session(new Session(config, options, storage));
-  session->memory_ = std::move(memory);
+  std::unique_ptr<Session> session(new Session(config, options, std::move(memory), storage));
   ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, session->file_options(), storage,
                                              store_id, versions));
   RETURN_IF_ERROR(session->allocate());

@@ -18,7 +18,7 @@
 namespace pagoda {
 
 struct SessionOptions {
-  StepSize size;
+  StepSize size;              // kept_layers: a session's own, whatever was asked for
   AdamSettings adam;
   std::optional<Gpu> gpu;     // what computes; none: the CPU
   int devices = 1;            // 1 with a GPU
@@ -31,6 +31,7 @@ struct SessionOptions {
   int page_slots = 2;
   bool eager_adam = false;
   PlanOptions plan;
+  bool keep = true;         // false: no layer is kept, as if there were no room (kept_layers.h)
   double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned
@@ -80,7 +81,8 @@ class Session {
   PageFile& file() { return *file_; }
 
  private:
-  Session(const ModelConfig& config, const SessionOptions& options, Storage* storage);
+  Session(const ModelConfig& config, const SessionOptions& options, MemoryPlan memory,
+          Storage* storage);
   PageFile::Options file_options() const;
   PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands

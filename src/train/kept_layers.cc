@@ -1,0 +1,47 @@
+#include "train/kept_layers.h"
+
+#include <algorithm>
+
+#include "train/report.h"
+
+namespace pagoda {
+namespace {
+
+int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options, int device) {
+  return Executor::workspace_bytes(config, TensorTable::make(config), options.size, device);
+}
+
+bool fits(const ModelConfig& config, const SessionOptions& options, const MemoryPlan& memory) {
+  for (int d = 0; d < options.devices; ++d) {
+    const int64_t slots = memory.device_slot_bytes[static_cast<size_t>(d)];
+    if (workspace_bytes(config, options, d) + slots > options.device_bytes) return false;
+  }
+  return check_machine_memory(config, options, memory).ok();
+}
+
+}  // namespace
+
+int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
+                    const MemoryPlan& memory) {
+  const bool same_blocks = !options.plan.padded_experts && !options.plan.microbatch_major;
+  if (!options.keep || !options.size.training || !same_blocks) return 0;
+  SessionOptions keeping = options;
+  for (keeping.size.kept_layers = config.num_layers; keeping.size.kept_layers > 0;
+       --keeping.size.kept_layers) {
+    if (fits(config, keeping, memory)) break;
+  }
+  return keeping.size.kept_layers;
+}
+
+int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
+  SessionOptions none = options, all = options;
+  none.size.kept_layers = 0;
+  all.size.kept_layers = config.num_layers;
+  int64_t most = 0;
+  for (int d = 0; d < options.devices; ++d) {
+    most = std::max(most, workspace_bytes(config, all, d) - workspace_bytes(config, none, d));
+  }
+  return most;
+}
+
+}  // namespace pagoda
