@@ -111,16 +111,7 @@ std::string MachineSheet::to_toml() const {
   MachineSheet copy = *this;
   OptionTable table;
   copy.declare(table);
-  std::string text;
-  for (const OptionSection& section : table.sections()) {
-    text += (text.empty() ? "[" : "\n[") + section.name + "]\n";
-    for (const Option& option : table.options()) {
-      if (option.section != section.name) continue;
-      text += option.key.substr(section.name.size() + 1) + " = " + option.toml() + "  # " +
-              option.help + "\n";
-    }
-  }
-  return text;
+  return options_toml(table, true);
 }
 
 int64_t MachineSheet::auto_device_bytes() const {
