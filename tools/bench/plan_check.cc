@@ -6,14 +6,17 @@
 // microbatch, and how much of the memory the device gets) against the best of all; and of all runs
 // the error's median and 95th percentile. Not installed.
 //
-//   plan_check [--rounds N] [--only MODEL] [--tiny] [DIR]
+//   plan_check [--rounds N] [--only MODEL] [--kinds] [--tiny] [DIR]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 // The prediction knows no routing: tokens are taken to choose all experts equally often. The
-// profile: tasks' times in steps with room for everything, of a model of the same widths and
-// another number of layers, experts, choices and tokens, for each size of a microbatch; copies,
-// checksums and the drive by themselves. It is measured anew before each model's runs. Needs a
-// machine that nobody else uses; --tiny shows in a minute that the program works.
+// profile: tasks' times in steps of a model of the same widths and another number of layers,
+// experts, choices and tokens, for each size of a microbatch, with room for everything (what tasks
+// take by themselves, and of the cores) and with memory for as large a part as the predicted
+// runs have (what they take beside copies, checks and updates); copies, checksums and the drive by
+// themselves. It is measured anew before each model's runs. --kinds tells of each run what its
+// tasks took by kind, and what they were simulated to. Needs a machine that nobody else uses;
+// --tiny shows in a minute that the program works.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -31,6 +34,7 @@
 #include "bench/leg.h"
 #include "plan/steady_run.h"
 #include "tools/bench/measured_run.h"
+#include "train/trace_names.h"
 
 namespace pagoda {
 namespace {
@@ -53,8 +57,9 @@ constexpr Case kCases[] = {{4, 24, 4, 4096, false, 0.60},
 constexpr Case kTinyCase = {2, 8, 2, 512, false, 0.50};
 constexpr int64_t kMicrobatchTokens[] = {256, 512, 1024};
 constexpr int64_t kTinyMicrobatchTokens[] = {128, 256};
-// Of that memory.
+// Of that memory; the model that is measured beforehand has another.
 constexpr double kDeviceShares[] = {0.2, 0.6};
+constexpr double kCalibrationShare = 0.4;
 
 RandomModel model_of(const Case& c, bool tiny) {
   const int64_t d = tiny ? 64 : 256;
@@ -66,7 +71,7 @@ RandomModel model_of(const Case& c, bool tiny) {
 // The model that is measured beforehand.
 Case calibration_case(const Case& c) {
   return {std::max<int64_t>(2, c.layers - 1), c.experts - 4,
-          c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, 0};
+          c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, c.memory};
 }
 
 // One run of a case.
@@ -94,8 +99,12 @@ double above(int64_t predicted, int64_t measured) {
 
 class PlanCheck {
  public:
-  PlanCheck(std::string directory, int rounds, bool tiny)
-      : directory_(std::move(directory)), rounds_(rounds), tiny_(tiny), threads_(usable_cores()) {
+  PlanCheck(std::string directory, int rounds, bool kinds, bool tiny)
+      : directory_(std::move(directory)),
+        rounds_(rounds),
+        kinds_(kinds),
+        tiny_(tiny),
+        threads_(usable_cores()) {
     storage_ = need(open_storage(IoKind::kAuto, directory_));
     std::printf("storage: %s\n", storage_->describe().c_str());
   }
@@ -107,6 +116,10 @@ class PlanCheck {
   SessionOptions options(const HfFolder& folder, const Case& c, const Choice& choice) const;
   void calibrate(const Case& c);
   MachineProfile calibrate(const HfFolder& folder, const Case& c, int64_t microbatch_tokens);
+  void calibrate_paged(const HfFolder& folder, const Case& c, int64_t microbatch_tokens,
+                       MachineProfile& profile);
+  static void print_kinds(const TaskTimes& times, const MeasuredRun& paged,
+                          const MachineProfile& profile);
   StepNumbers predict(const Session& session, const MachineProfile& profile) const;
   Run run(const HfFolder& folder, const Case& c, const Choice& choice);
   std::vector<int64_t> microbatch_tokens() const {
@@ -116,7 +129,7 @@ class PlanCheck {
 
   std::string directory_;
   int rounds_;
-  bool tiny_;
+  bool kinds_, tiny_;
   int threads_;
   std::unique_ptr<Storage> storage_;
   std::map<int64_t, MachineProfile> profiles_;  // by tokens of a microbatch
@@ -149,7 +162,9 @@ SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c,
 
 MachineProfile PlanCheck::calibrate(const HfFolder& folder, const Case& c,
                                     int64_t microbatch_tokens) {
-  MeasuredRun roomy(folder, storage_.get(), options(folder, c, {microbatch_tokens, 0}));
+  Case with_room = c;
+  with_room.memory = 0;
+  MeasuredRun roomy(folder, storage_.get(), options(folder, with_room, {microbatch_tokens, 0}));
   CHECK(roomy.run.session().memory().state_on_device);
   std::mt19937 random(3);
   roomy.warm_up(random, kWarmUpSteps);
@@ -157,22 +172,42 @@ MachineProfile PlanCheck::calibrate(const HfFolder& folder, const Case& c,
   roomy.run.session().executor().time_tasks(&times);
   MachineProfile profile;
   profile.cores = cores_to_be_had(threads_);
-  const LegTimer timer;
   roomy.measure(random, rounds_ * kStepsOfRound);
-  const double cpu_s = timer.finish(0).cpu_seconds;
   const double steps_s = roomy.mean_step_s() * static_cast<double>(roomy.step_s().size());
-  fit_tasks(times, std::min(profile.cores, cpu_s / steps_s), roomy, profile);
+  fit_tasks(times, roomy, profile);
   // Of pages of experts, which are as wide in all models here.
   const int64_t page_bytes = state_page_bytes(roomy.run.session().pages());
   const ByteCost bytes = measure_bytes(page_bytes);
   profile.upload = profile.download = {0, bytes.copy_s, 1};
   profile.checksum = {0, bytes.check_s, 1};
-  const std::string drive = measure_drive(storage_.get(), directory_, page_bytes, profile);
+  const std::string drive = profile_drive(storage_.get(), directory_, page_bytes, profile);
   std::printf("microbatches of %lld tokens: %.3f s a step with room for everything, on %.2f of "
-              "%.2f cores; %s\n",
-              static_cast<long long>(microbatch_tokens), roomy.mean_step_s(), cpu_s / steps_s,
-              profile.cores, drive.c_str());
+              "%.2f cores, wake-up %.2f ms, issue %.1f us; %s\n",
+              static_cast<long long>(microbatch_tokens), roomy.mean_step_s(),
+              roomy.cpu_s() / steps_s, profile.cores, 1e3 * profile.wake_up_s,
+              1e6 * profile.issue.fixed_s, drive.c_str());
+  calibrate_paged(folder, c, microbatch_tokens, profile);
   return profile;
+}
+
+void PlanCheck::calibrate_paged(const HfFolder& folder, const Case& c, int64_t microbatch_tokens,
+                                MachineProfile& profile) {
+  MeasuredRun paged(folder, storage_.get(),
+                    options(folder, c, {microbatch_tokens, kCalibrationShare}));
+  std::mt19937 random(4);
+  paged.warm_up(random, kWarmUpSteps);
+  TaskTimes times(&paged.run.session().shape());
+  paged.run.session().executor().time_tasks(&times);
+  for (int round = 0; round < rounds_; ++round) paged.measure(random, kStepsOfRound);
+  paged.run.session().executor().synchronize();
+  const double before_s = paged.simulate(profile).mean_step_s;
+  if (kinds_) print_kinds(times, paged, profile);
+  fit_paged(times, paged, profile);
+  std::printf("  with memory for a part: %.3f s a step, %.3f s simulated without knowing it; "
+              "hand-over %.0f us, issue %.1f us\n",
+              paged.mean_step_s(), before_s, 1e6 * profile.hand_over_s,
+              1e6 * profile.issue.fixed_s);
+  if (kinds_) print_kinds(times, paged, profile);
 }
 
 void PlanCheck::calibrate(const Case& c) {
@@ -182,6 +217,26 @@ void PlanCheck::calibrate(const Case& c) {
   for (const int64_t tokens : microbatch_tokens()) {
     profiles_[tokens] = calibrate(folder, other, tokens);
   }
+}
+
+// What tasks took, by kind, of a step: measured, and simulated with the routing it had.
+void PlanCheck::print_kinds(const TaskTimes& times, const MeasuredRun& paged,
+                            const MachineProfile& profile) {
+  const MeasuredRun::Replayed replayed = paged.simulate(profile);
+  const auto steps = static_cast<double>(paged.step_s().size());
+  std::printf("    ms a step   cores measured simulated\n");
+  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    double measured_s = 0;
+    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
+      measured_s += sample.seconds;
+    }
+    if (measured_s <= 0) continue;
+    std::printf("    %-12s %4.2f %8.1f %9.1f\n", task_kind_name(static_cast<TaskKind>(kind)),
+                profile.tasks[kind].cores, 1e3 * measured_s / steps,
+                1e3 * replayed.task_s[kind] / steps);
+  }
+  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * paged.mean_step_s(),
+              1e3 * replayed.mean_step_s);
 }
 
 // A few steps from all on disk, the last of which counts: by then pages have found their places.
@@ -210,6 +265,8 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) 
 
   std::mt19937 random(5);
   paged.warm_up(random, kWarmUpSteps);
+  TaskTimes times(&paged.run.session().shape());
+  if (kinds_) paged.run.session().executor().time_tasks(&times);
   for (int round = 0; round < rounds_; ++round) paged.measure(random, kStepsOfRound);
   const MeasuredRun::Replayed peaks = paged.simulate(profile);
   run.measured = {quantile(paged.step_s(), 0.5), peaks.peak_device_bytes, peaks.peak_host_bytes};
@@ -223,6 +280,7 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) 
               1e-6 * static_cast<double>(run.measured.host_bytes),
               100 * above(run.predicted.host_bytes, run.measured.host_bytes),
               stolen > 0.1 ? "   others use this machine" : "");
+  if (kinds_) print_kinds(times, paged, profile);
   std::fflush(stdout);
   return run;
 }
@@ -277,13 +335,13 @@ void print_summary(const std::vector<Run>& runs, const std::vector<double>& regr
 }
 
 // only: one of the models; -1: all.
-int check(const std::string& parent, int rounds, int only, bool tiny) {
+int check(const std::string& parent, int rounds, int only, bool kinds, bool tiny) {
   const std::string directory = parent + "/plan_check";
   CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
   std::vector<Run> all;
   std::vector<double> regrets;
   {
-    PlanCheck check(directory, rounds, tiny);
+    PlanCheck check(directory, rounds, kinds, tiny);
     std::vector<Case> cases(std::begin(kCases), std::end(kCases));
     if (only >= 0) cases = {kCases[static_cast<size_t>(only) % std::size(kCases)]};
     if (tiny) cases = {kTinyCase};
@@ -306,20 +364,23 @@ int main(int argc, char** argv) {
   std::string parent = std::filesystem::temp_directory_path();
   int rounds = 3;
   int only = -1;
-  bool tiny = false;
+  bool kinds = false, tiny = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = std::atoi(argv[++i]);
+    } else if (std::strcmp(argv[i], "--kinds") == 0) {
+      kinds = true;
     } else if (std::strcmp(argv[i], "--tiny") == 0) {
       tiny = true;
     } else if (argv[i][0] != '-') {
       parent = argv[i];
     } else {
-      std::fprintf(stderr, "plan_check: usage: [--rounds N] [--only MODEL] [--tiny] [DIR]\n");
+      std::fprintf(stderr,
+                   "plan_check: usage: [--rounds N] [--only MODEL] [--kinds] [--tiny] [DIR]\n");
       return 2;
     }
   }
-  return pagoda::check(parent, rounds, only, tiny);
+  return pagoda::check(parent, rounds, only, kinds, tiny);
 }
