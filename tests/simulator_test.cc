@@ -59,7 +59,8 @@ TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
   Timeline timeline;
   timeline.set_hand_over(0.5);
   const int cores = timeline.add_resource(2);
-  const int a = timeline.add_stream("a"), b = timeline.add_stream("b"), c = timeline.add_stream("c");
+  const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
+  const int c = timeline.add_stream("c");
   const Work first = timeline.add(a, Timeline::kNone, 0, 3, {});
   const Work woken = timeline.add(b, cores, 2, 1, {&first, 1});
   const Work beside = timeline.add(c, cores, 2, 4, {});
