@@ -38,7 +38,7 @@ class CudaBench : public testing::Test {
 
 TEST_F(CudaBench, TheSheetIsOfTheGpu) {
   fake_cuda::start({.memory_bytes = 2 * kGiB});
-  const auto sheet = measure();
+  auto sheet = measure();
   ASSERT_TRUE(sheet.ok()) << sheet.status().message();
   EXPECT_TRUE(sheet->gpu());
   EXPECT_EQ(sheet->machine.source, SheetSource::kMeasured);
@@ -63,7 +63,7 @@ TEST_F(CudaBench, TheSheetIsOfTheGpu) {
 
 TEST_F(CudaBench, AGpuWithoutRoomIsRefused) {
   fake_cuda::start({.memory_bytes = 64 * kMiB});
-  const auto sheet = measure();
+  auto sheet = measure();
   ASSERT_FALSE(sheet.ok());
   EXPECT_EQ(sheet.status().code(), Exit::kDeviceMemory) << sheet.status().message();
 }

@@ -1,6 +1,5 @@
 #include "train/this_machine.h"
 
-#include "base/bytes.h"
 #include "base/machine.h"
 
 namespace pagoda {

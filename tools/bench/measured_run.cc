@@ -35,18 +35,23 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
-std::string profile_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
                           MachineProfile& profile) {
-  constexpr int kPages = 48, kRounds = 5;
+  constexpr int kPages = 48, kRounds = 3;
   const DriveRates rates =
       need(measure_drive(storage, directory, page_bytes + kPageHeaderBytes, kPages, kRounds));
   profile.read = {0, 1e-9 / rates.read_gb_s, 0};
   profile.write = {0, 1e-9 / rates.write_gb_s, 0};
   profile.half_duplex = rates.half_duplex();
   profile.completion_s = 1e-6 * rates.latency_us;
-  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex",
+  const ByteCost bytes = measure_bytes(page_bytes);
+  profile.upload = profile.download = {0, bytes.copy_s, 1};
+  profile.checksum = {0, bytes.check_s + 1e-9 * rates.cpu_s_per_gb, 1};
+  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex, %.3f s "
+              "of a core for a GB; copy %.1f GB/s, checksum %.1f GB/s",
               rates.read_gb_s, rates.write_gb_s, rates.both_gb_s,
-              profile.half_duplex ? "half" : "full");
+              profile.half_duplex ? "half" : "full", rates.cpu_s_per_gb, 1e-9 / bytes.copy_s,
+              1e-9 / bytes.check_s);
 }
 
 int64_t state_page_bytes(const PageTable& pages) {
@@ -89,6 +94,25 @@ void MeasuredRun::measure(std::mt19937& random, int steps) {
     step_s_.push_back(0);
     rounds_.back().routings.push_back(step(random, step_s_.back()).routing);
   }
+}
+
+void MeasuredRun::forget() {
+  for (const Round& round : rounds_) {
+    for (const Routing& routing : round.routings) planned_.train(routing, [](const StepPiece&) {});
+  }
+  rounds_.clear();
+  step_s_.clear();
+  cpu_s_ = issuing_s_ = 0;
+}
+
+double MeasuredRun::later_step_s() const {
+  double seconds = 0, steps = 0;
+  size_t first = 0;
+  for (const Round& round : rounds_) {
+    for (size_t i = 1; i < round.routings.size(); ++i, ++steps) seconds += step_s_[first + i];
+    first += round.routings.size();
+  }
+  return seconds / steps;
 }
 
 double MeasuredRun::mean_step_s() const {

@@ -17,9 +17,10 @@ namespace pagoda {
 // Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads);
 
-// The drive under pages of this size (bench/drive.h). Sets read, write, half_duplex and
-// completion_s, and tells them in a line.
-std::string profile_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+// The drive under pages of this size (bench/drive.h), and copies and checks of them on a core. Sets
+// read, write, half_duplex, completion_s, upload, download and checksum, to which the processor
+// time of transfers is added; tells them in a line.
+std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
                           MachineProfile& profile);
 
 // Bytes of the state of an expert: what moves most.
@@ -34,8 +35,12 @@ class MeasuredRun {
   // The time of the steps alone counts, and that of processors meanwhile.
   void measure(std::mt19937& random, int steps);
 
+  // All before is warm-up.
+  void forget();
+
   const std::vector<double>& step_s() const { return step_s_; }  // as measured
   double mean_step_s() const;
+  double later_step_s() const;  // on average, without the first step of each round
   double cpu_s() const { return cpu_s_; }            // of all steps measured
   double issuing_s() const { return issuing_s_; }    // of it, on the thread that issues
   // The measured steps, simulated with the routing they had: seconds of a step on average, those of
