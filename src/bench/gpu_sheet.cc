@@ -199,7 +199,7 @@ Status GpuSheet::measure(MachineSheet& sheet) {
 
 }  // namespace
 
-Status measure_gpu(const Gpu& gpu, int rounds, int64_t bytes, MachineSheet& sheet) {
+Status measure_gpu(const Gpu& gpu, int rounds, int threads, int64_t bytes, MachineSheet& sheet) {
   sheet.device = {};
   sheet.device.kind = Processor::kGpu;
   sheet.device.memory = MemorySize::of_bytes(gpu.memory_bytes);
@@ -207,6 +207,7 @@ Status measure_gpu(const Gpu& gpu, int rounds, int64_t bytes, MachineSheet& shee
   const int64_t page_aligned = align_up(bytes, kIoAlign);
   DeviceOptions options;
   options.arena_bytes = GpuSheet::arena_bytes(page_aligned);
+  options.threads = threads;
   ASSIGN_OR_RETURN(std::unique_ptr<Device> device, open_gpu(gpu.index, options));
   return GpuSheet(std::move(device), rounds, page_aligned).measure(sheet);
 }

@@ -172,7 +172,7 @@ Result<MachineSheet> measure_machine(const MachineBench& bench) {
   RETURN_IF_ERROR(measure_streams(bench, sheet));
   // After the host's copies, in whose place its own go.
   if (bench.gpu) {
-    RETURN_IF_ERROR(measure_gpu(*bench.gpu, bench.rounds, bench.bytes, sheet));
+    RETURN_IF_ERROR(measure_gpu(*bench.gpu, bench.rounds, bench.threads, bench.bytes, sheet));
   }
   RETURN_IF_ERROR(measure_checksum(bench, sheet));
   RETURN_IF_ERROR(measure_disk(bench, sheet));

@@ -15,7 +15,7 @@ namespace pagoda {
 
 inline constexpr ExpertShape kSheetExperts{2048, 1024, 1024};
 inline constexpr std::array<int64_t, 4> kSheetRows = {16, 128, 512, 1024};
-inline constexpr AttentionBenchShape kSheetAttention{8, 2, 128, 8192};
+inline constexpr AttentionBenchShape kSheetAttention{8, 2, 128, 4096};
 inline constexpr std::array<int64_t, 3> kSheetLengths = {256, 1024, 4096};
 
 // `samples`: seconds of an expert of kSheetExperts, forward and backward, by rows. Sets gemm_tflops

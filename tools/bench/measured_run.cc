@@ -174,32 +174,30 @@ void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfi
 
 namespace {
 
-// Scales the cost of each kind of task until its simulated time is the measured one.
+// Brings the cost of each kind of task nearer to what its simulated time is the measured one with.
 void fit_times(const std::array<double, kTaskKinds>& measured_s, const MeasuredRun& paged,
                MachineProfile& profile) {
-  constexpr int kPasses = 4;  // each slows what runs beside it
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const MeasuredRun::Replayed replayed = paged.simulate(profile);
-    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-      if (replayed.task_s[kind] <= 0) continue;
-      const double ratio = measured_s[kind] / replayed.task_s[kind];
-      profile.tasks[kind].fixed_s *= ratio;
-      profile.tasks[kind].unit_s *= ratio;
-    }
+  const MeasuredRun::Replayed replayed = paged.simulate(profile);
+  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    if (replayed.task_s[kind] <= 0) continue;
+    const double ratio = measured_s[kind] / replayed.task_s[kind];
+    profile.tasks[kind].fixed_s *= ratio;
+    profile.tasks[kind].unit_s *= ratio;
   }
 }
 
-// The hand-over with which the steps take what they took; none where they take longer without.
+// The hand-over with which the steps take what they took, by the secant through two of them; none
+// where they take longer without.
 double fit_hand_over(const MeasuredRun& paged, MachineProfile profile) {
-  constexpr double kMost_s = 2e-3;
-  constexpr int kHalvings = 8;
-  double low = 0, high = kMost_s;
-  for (int i = 0; i < kHalvings; ++i) {
-    profile.hand_over_s = (low + high) / 2;
-    const bool enough = paged.simulate(profile).mean_step_s >= paged.mean_step_s();
-    (enough ? high : low) = profile.hand_over_s;
-  }
-  return low;
+  constexpr double kMost_s = 1e-3, kApart_s = 1e-4;  // far more than a thread takes to wake
+  const auto left_s = [&](double hand_over_s) {
+    profile.hand_over_s = hand_over_s;
+    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
+  };
+  const double at = profile.hand_over_s;
+  const double here_s = left_s(at), further_s = left_s(at + kApart_s);
+  if (here_s <= further_s) return at;
+  return std::clamp(at + kApart_s * here_s / (here_s - further_s), 0.0, kMost_s);
 }
 
 }  // namespace
@@ -213,8 +211,12 @@ void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile&
   }
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
+  constexpr int kPasses = 4;  // each changes what runs beside the others
+  for (int pass = 0; pass < kPasses; ++pass) {
+    fit_times(measured_s, paged, profile);
+    profile.hand_over_s = fit_hand_over(paged, profile);
+  }
   fit_times(measured_s, paged, profile);
-  profile.hand_over_s = fit_hand_over(paged, profile);
 }
 
 }  // namespace pagoda
