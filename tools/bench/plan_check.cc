@@ -255,7 +255,7 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice,
   std::mt19937 random(5);
   paged.warm_up(random, kWarmUpSteps);
   TaskTimes times(&paged.run.session().shape());
-  if (kinds_) paged.run.session().executor().time_tasks(&times);
+  paged.run.session().executor().time_tasks(&times);  // as beforehand, for it takes time
   calibration.begin();
   MachineProfile profile;
   profile.cores = 0;
