@@ -11,6 +11,7 @@
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 #include "train/micro_batch_choice.h"
+#include "train/run_plan.h"
 #include "train/this_machine.h"
 
 namespace pagoda {
@@ -298,6 +299,24 @@ TEST_F(CudaRun, AutoMicrobatchIsWhatTheGpuHasRoomFor) {
   EXPECT_EQ(choices[0], 512) << "fewer launches, and room";
   EXPECT_LT(choices[1], 512);
   EXPECT_GE(choices[1], config.data.sequence_len);
+}
+
+// Who updates where there is room for everything: the GPU, but not when updates are eager.
+TEST_F(CudaRun, ThePlannerDividesAGpuAsTheRunDoes) {
+  const PlannedModel model = read_planned_model(run_.config().model.path).take();
+  const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    RunConfig& config = run_.config();
+    config.optim.clip = clip;
+    const MachineSheet sheet = this_machine_sheet(config.gpu());
+    const RunPlan plan = plan_run(model, config, sheet, kFinePlan).take();
+    const MemoryPlan memory = Session::plan(folder.config(), session_options(config)).take();
+    ASSERT_TRUE(plan.step.has_value());
+    EXPECT_EQ(plan.step->state_on_device, clip == ClipKind::kGlobal);
+    EXPECT_EQ(plan.step->state_on_device, memory.state_on_device);
+    EXPECT_EQ(plan.step->host_bytes, memory.host_slot_bytes);
+    EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);
+  }
 }
 
 // Every class's sheet is one, and says that it is no measurement; what the host has is the host's.
