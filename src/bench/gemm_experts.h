@@ -33,8 +33,8 @@ class Experts {
   static int64_t count_in(const ExpertShape& shape, int64_t bytes);
   // Of the CPU.
   static Result<Experts> allocate(const ExpertShape& shape, int64_t bytes);
-  // In `memory`, aligned to kIoAlign, which holds bytes_of(shape, count) and outlives them,
-  // multiplied by `ops`. REQUIRES: values there.
+  // In `memory`, as aligned as a device's arena, which holds bytes_of(shape, count) and outlives
+  // them, multiplied by `ops`. REQUIRES: values there.
   Experts(const ExpertShape& shape, int64_t count, std::byte* memory, Ops& ops);
   static int64_t bytes_of(const ExpertShape& shape, int64_t count);
 

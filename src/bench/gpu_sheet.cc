@@ -15,6 +15,7 @@
 #include "bench/tile_products.h"
 #include "kernels/gpu_adam.h"
 #include "kernels/gpu_ops.h"
+#include "kernels/gpu_scratch.h"
 #include "train/this_machine.h"
 
 namespace pagoda {
@@ -31,9 +32,14 @@ class GpuSheet {
         ops_(make_gpu_ops(*device_)),
         stream_(device_->make_stream("bench", WorkKind::kCompute)),
         rounds_(rounds),
-        bytes_(bytes) {}
+        bytes_(bytes) {
+    const int64_t scratch = scratch_bytes();
+    stream_->use_scratch({device_->arena() + device_->arena_bytes() - scratch,
+                          static_cast<size_t>(scratch)});
+  }
 
   static int64_t arena_bytes(int64_t bytes);
+  static int64_t scratch_bytes();  // at the arena's end
   Status measure(MachineSheet& sheet);
 
  private:
@@ -54,13 +60,21 @@ class GpuSheet {
   const int64_t bytes_;
 };
 
+int64_t GpuSheet::scratch_bytes() {
+  return gpu_scratch_bytes({.tokens = kSheetAttention.tokens,
+                            .heads = kSheetAttention.heads,
+                            .head_dim = kSheetAttention.head_dim,
+                            .spans = 1});
+}
+
 int64_t GpuSheet::arena_bytes(int64_t bytes) {
   const int64_t experts = Experts::count_in(kSheetExperts, bytes);
   const StateLayout record(StateFormat::kFp32, DType::kBF16, kRecordElements);
   return align_up(std::max({Experts::bytes_of(kSheetExperts, experts),
                             kSheetAttention.bytes(kSheetAttention.tokens), 2 * bytes,
                             AdamRecords::bytes_of(record) + kIoAlign}),
-                  2 * kPageBytes);
+                  2 * kPageBytes) +
+         scratch_bytes();
 }
 
 Result<double> GpuSheet::seconds_of(const std::function<void()>& work) const {
