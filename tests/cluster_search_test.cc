@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <random>
 
 #include "base/bytes.h"
 #include "cli/sheet_file.h"
 #include "plan/asym_ea.h"
+#include "plan/mesh_search.h"
+#include "plan/two_kinds.h"
 #include "plan/two_kinds_search.h"
 #include "train/planned_model.h"
 
@@ -36,69 +40,130 @@ ClusterSheet one_machine(const std::string& name) {
   return sheet;
 }
 
+// When each stage has done its part: round after round each does its next piece, if what that waits
+// for has ended.
+std::vector<double> stage_ends(PipelineSchedule schedule, const std::vector<StageWork>& works,
+                               int64_t microbatches) {
+  const size_t stages = works.size(), m = static_cast<size_t>(microbatches);
+  std::vector<std::vector<PipelineWork>> orders;
+  for (size_t s = 0; s < stages; ++s) {
+    orders.push_back(stage_order(schedule, static_cast<int64_t>(stages), static_cast<int64_t>(s),
+                                 microbatches).take());
+  }
+  std::vector<std::vector<double>> forward(stages, std::vector<double>(m, -1)), backward = forward;
+  std::vector<size_t> next(stages, 0);
+  std::vector<double> free_s(stages, 0);
+  for (size_t done = 0; done < 2 * stages * m;) {
+    for (size_t s = 0; s < stages; ++s) {
+      if (next[s] == 2 * m) continue;
+      const PipelineWork& work = orders[s][next[s]];
+      const auto j = static_cast<size_t>(work.microbatch);
+      const bool is_forward = work.phase == Phase::kForward;
+      double ready = 0;
+      if (is_forward && s > 0) ready = forward[s - 1][j];
+      if (!is_forward) ready = s + 1 < stages ? backward[s + 1][j] : forward[s][j];
+      if (ready < 0) continue;
+      const StageSeconds seconds = works[s].seconds();
+      free_s[s] = std::max(free_s[s], ready) +
+                  (is_forward ? seconds.forward_s : seconds.backward_s);
+      (is_forward ? forward : backward)[s][j] = free_s[s];
+      ++next[s];
+      ++done;
+    }
+  }
+  return free_s;
+}
+
+// What one device of a stage needs, and which of its layers are computed again: one more at a time,
+// those with most to save first. Nothing where it does not fit.
+std::optional<std::vector<uint8_t>> computed_again(const StageMemory& memory, int64_t room) {
+  std::vector<uint8_t> again(memory.layer_bytes.size(), 0);
+  const auto saved = [&](size_t l) { return memory.layer_bytes[l] - memory.input_bytes; };
+  for (size_t count = 0; room >= 0; ++count) {
+    int64_t bytes = memory.parameter_bytes + memory.in_flight * memory.microbatch_bytes, once = 0;
+    for (size_t l = 0; l < again.size(); ++l) {
+      if (again[l] == 0) continue;
+      bytes -= memory.in_flight * saved(l);
+      once = std::max(once, saved(l));
+    }
+    if (bytes + once <= room) return again;
+    size_t best = again.size();
+    for (size_t l = 0; l < again.size(); ++l) {
+      if (again[l] == 0 && saved(l) > 0 && (best == again.size() || saved(l) > saved(best))) {
+        best = l;
+      }
+    }
+    if (best == again.size()) return std::nullopt;
+    again[best] = 1;
+  }
+  return std::nullopt;
+}
+
 // Seconds of one way put together from the planner's parts, and infinity for what does not fit.
 double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterSheet& sheet,
-                  const Mesh& mesh, const PipelineBatch& batch, const StateChoice& state,
-                  ExpertSharing sharing) {
+                  const SearchedWay& way) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const ClusterProfile profile = cluster_profile(sheet);
   const MachineSheet& node = sheet.nodes[0];
-  const auto estimate = estimate_step(cost, mesh, batch, profile, device_rates(node), sharing);
-  if (!estimate.ok()) return kNever;
   MemoryOptions options;
-  options.replicated_bytes = options.expert_bytes = 4 + (state.on_host ? 0 : state.state_bytes);
+  options.schedule = way.schedule;
+  options.replicated_bytes = options.expert_bytes =
+      4 + (way.state.on_host ? 0 : way.state.state_bytes);
   // Two layers' weights and one's gradients pass through, in bf16.
   const int64_t expert = layer_parameters(model, model.num_layers() - 1).expert;
-  const bool cached = sharing == ExpertSharing::kDataCentric;
+  const bool cached = way.sharing == ExpertSharing::kDataCentric;
   const int64_t room = profile.device_bytes - (cached ? 3 * 2 * model.num_experts * expert : 0);
-  double again = 0;
+  StepChoices choices{way.sharing, way.schedule, {}};
   int64_t most = 0;
-  for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
-    const StageMemory memory = stage_memory(cost, mesh, batch, options, stage).take();
-    // Layers computed again one more at a time, those with most to save first.
-    std::vector<int64_t> saved;
-    for (const int64_t bytes : memory.layer_bytes) saved.push_back(bytes - memory.input_bytes);
-    std::sort(saved.rbegin(), saved.rend());
-    int64_t peak = memory.peak_bytes();
-    size_t count = 0;
-    while (peak > room && count < saved.size() && saved[count] > 0) {
-      if (count == 0) peak += saved[0];
-      peak -= memory.in_flight * saved[count++];
-    }
-    if (peak > room || room < 0) return kNever;
-    again = std::max(again, static_cast<double>(count) / static_cast<double>(saved.size()));
+  for (int64_t stage = 0; stage < way.mesh.pipeline; ++stage) {
+    const StageMemory memory = stage_memory(cost, way.mesh, way.batch, options, stage).take();
+    const auto again = computed_again(memory, room);
+    if (!again) return kNever;
+    choices.recomputed.insert(choices.recomputed.end(), again->begin(), again->end());
     most = std::max(most, memory.parameters.replicated + memory.parameters.experts);
   }
-  const StepTimes& times = estimate.value().times;
-  const double bubbles =
-      static_cast<double>(mesh.pipeline - 1) / static_cast<double>(batch.microbatches);
-  const double step_s = times.step_s() + again / 3 * times.compute_s * (1 + bubbles);
-  if (!state.on_host) return step_s;
+  const auto works =
+      stage_works(cost, way.mesh, way.batch, profile, device_rates(node), choices);
+  if (!works.ok()) return kNever;
+  const std::vector<double> ends =
+      stage_ends(way.schedule, works.value(), way.batch.microbatches);
+  double step_s = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    step_s = std::max(step_s, ends[s] + works.value()[s].gradients_s);
+  }
+  if (!way.state.on_host) return step_s;
   const double of_node = static_cast<double>(most) * static_cast<double>(node.device.count);
-  if (of_node * state.state_bytes > static_cast<double>(node.auto_host_bytes())) return kNever;
-  return step_s + of_node * (6 + 2 * state.state_bytes) / (node.host.adam_gb_s * 1e9) +
+  const double state_bytes = way.state.state_bytes;
+  if (of_node * state_bytes > static_cast<double>(node.auto_host_bytes())) return kNever;
+  return step_s + of_node * (6 + 2 * state_bytes) / (node.host.adam_gb_s * 1e9) +
          4 * static_cast<double>(most) / (node.host.copy_gb_s * 1e9);
 }
 
-// Every PP, EP and DP below the number of devices, every number of microbatches, sharing and state,
-// whether it divides or not; what does not is refused by the parts.
+// Every PP, EP and DP below the number of devices, every number of microbatches, schedule, sharing
+// and state, whether it divides or not; what does not is refused by the parts.
 double best_of_all_meshes(const ModelShape& model, const ClusterSheet& sheet,
                           const StepDemand& demand, int64_t& fitting) {
   const ModelCost cost = model_cost(model).take();
   const ClusterProfile profile = cluster_profile(sheet);
   double best = std::numeric_limits<double>::infinity();
   const auto try_all = [&](const Mesh& mesh, int64_t m) {
-    const int64_t ranks = mesh.expert * mesh.data;
-    const PipelineBatch batch{demand.sequence_len, demand.sequences / (ranks * m), m,
-                              SequencesOf::kRank};
+    SearchedWay way;
+    way.mesh = mesh;
+    way.batch = {demand.sequence_len, demand.sequences / (mesh.expert * mesh.data * m), m,
+                 SequencesOf::kRank};
+    const bool apart = mesh.expert == 1 || mesh.expert > profile.devices_per_node;
     for (const StateChoice& state : state_choices()) {
-      for (int s = 0; s < 3; ++s) {
-        const bool apart = mesh.expert == 1 || mesh.expert > profile.devices_per_node;
-        if (s > 0 && apart) continue;
-        const double step_s = seconds_of(model, cost, sheet, mesh, batch, state,
-                                         static_cast<ExpertSharing>(s));
-        fitting += std::isfinite(step_s) ? 1 : 0;
-        best = std::min(best, step_s);
+      for (int s = 0; s < (apart ? 1 : 3); ++s) {
+        for (const auto schedule :
+             {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
+          if (schedule == PipelineSchedule::kGpipe && mesh.pipeline == 1) continue;
+          way.state = state;
+          way.sharing = static_cast<ExpertSharing>(s);
+          way.schedule = schedule;
+          const double step_s = seconds_of(model, cost, sheet, way);
+          fitting += std::isfinite(step_s) ? 1 : 0;
+          best = std::min(best, step_s);
+        }
       }
     }
   };
@@ -109,6 +174,7 @@ double best_of_all_meshes(const ModelShape& model, const ClusterSheet& sheet,
         const Mesh mesh{pp, ep, dp};
         if (pp * ep * dp != devices) continue;
         if (!check_mesh(mesh, profile, model.num_layers(), model.num_experts).ok()) continue;
+        if (!expert_group(profile, ep).ok()) continue;
         for (int64_t m = 1; m <= demand.sequences; ++m) {
           if (demand.sequences % (ep * dp * m) == 0) try_all(mesh, m);
         }
@@ -150,6 +216,69 @@ TEST(ClusterSearch, FindsTheBestMesh) {
   }
 }
 
+// Small models and clusters of all kinds, some of them too small.
+TEST(ClusterSearch, FindsTheBestOfRandomMeshes) {
+  int found = 0, none = 0, pipelines = 0;
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto power = [&](uint32_t most) { return int64_t{1} << (random() % most); };
+    ModelShape model = published("olmoe-1b-7b");
+    model.vocab_size = 512;
+    model.hidden_size = 64;
+    model.attention.heads = model.attention.kv_heads = 4;
+    model.attention.head_dim = model.attention.value_head_dim = 16;
+    model.attention.query_norm = model.attention.key_norm = 64;
+    model.num_experts = power(5);
+    model.experts_per_token = std::min<int64_t>(2, model.num_experts);
+    model.expert_ffn = 128;
+    model.is_moe.assign(1 + random() % 8, 1);
+    ClusterSheet sheet = one_machine("gpu-4x48gb");
+    MachineSheet node = sheet.nodes[0];
+    node.device.count = power(3);
+    node.device.memory = MemorySize::of_bytes(1 + static_cast<int64_t>(random() % (8 << 20)));
+    node.host.memory = MemorySize::of_bytes(1 + static_cast<int64_t>(random() % (32 << 20)));
+    sheet.nodes.assign(static_cast<size_t>(power(3)), node);
+    sheet.cluster.nodes_per_switch = power(3);
+    sheet.network = {12, 5, 3, 9};
+    const StepDemand demand{64, power(6)};
+    int64_t fitting = 0;
+    const double best = best_of_all_meshes(model, sheet, demand, fitting);
+    auto ways = search_cluster(model, sheet, demand);
+    ASSERT_EQ(ways.ok(), fitting > 0) << ways.status().message();
+    if (fitting == 0) {
+      ++none;
+      EXPECT_EQ(ways.status().message().find('\n'), std::string::npos);
+      continue;
+    }
+    ++found;
+    EXPECT_EQ(static_cast<int64_t>(ways->size()), fitting);
+    EXPECT_NEAR(ways->front().step_s, best, 1e-9 * best) << ways->front().text();
+    pipelines += ways->front().mesh.pipeline > 1;
+  }
+  std::printf("%d clusters with a way, of which %d are best with stages, %d without\n", found,
+              pipelines, none);
+  EXPECT_GT(found, 10);
+  EXPECT_GT(none, 3);
+}
+
+// Qwen3-30B-A3B on nodes far apart, as Piper advises: experts stay inside a node, stages and copies
+// go across.
+TEST(ClusterSearch, KeepsExpertsInsideANode) {
+  ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  sheet.network = {2, 9, 0, 0};
+  const auto ways = search_cluster(published("qwen3-30b-a3b"), sheet, {4096, 256}).take();
+  EXPECT_LE(ways.front().mesh.expert, sheet.nodes[0].device.count);
+  double inside_s = 0, across_s = 0;  // the best of each
+  for (const SearchedWay& way : ways) {
+    double& best_s = way.mesh.expert <= sheet.nodes[0].device.count ? inside_s : across_s;
+    if (best_s == 0) best_s = way.step_s;
+  }
+  std::printf("experts inside a node: %.3f s, across nodes: %.3f s\n", inside_s, across_s);
+  EXPECT_GT(inside_s, 0);
+  EXPECT_GT(across_s, inside_s);
+}
+
 // Every way to spread this cluster's work, simulated one by one.
 TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
   ModelShape model = published("olmoe-1b-7b");
@@ -189,6 +318,65 @@ TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
   std::printf("two kinds: best %.3f s, %s; with memory as it is %.3f s, %s\n", best,
               unbounded->front().text().c_str(), ways->front().step_s,
               ways->front().text().c_str());
+}
+
+// What is drawn of a way is what it was ranked by: pieces of a lane one after the other, the same
+// end, and as many bytes at most.
+void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const StepDemand& demand,
+                  const SearchedWay& way) {
+  SCOPED_TRACE(way.text());
+  const auto timeline = way_timeline(model, sheet, demand, way);
+  ASSERT_TRUE(timeline.ok()) << timeline.status().message();
+  EXPECT_NEAR(timeline.value().end_s, way.step_s, 1e-12 * way.step_s);
+  double end_s = 0;
+  ASSERT_FALSE(timeline.value().lanes.empty());
+  for (const WayLane& lane : timeline.value().lanes) {
+    double before_s = 0;
+    EXPECT_FALSE(lane.pieces.empty()) << lane.name;
+    for (const WayPiece& piece : lane.pieces) {
+      EXPECT_GE(piece.start_s, before_s) << lane.name;
+      EXPECT_GE(piece.end_s, piece.start_s) << lane.name;
+      before_s = piece.end_s;
+    }
+    end_s = std::max(end_s, before_s);
+  }
+  EXPECT_NEAR(end_s, way.step_s, 1e-9 * way.step_s);
+  int64_t most = 0;
+  for (const WayMemory& memory : timeline.value().memory) {
+    double before_s = 0;
+    for (const auto& [at_s, bytes] : memory.held) {
+      EXPECT_GE(at_s, before_s) << memory.name;
+      EXPECT_LE(bytes, memory.budget_bytes) << memory.name;
+      before_s = at_s;
+      most = std::max(most, bytes);
+    }
+  }
+  // A byte for rounding. Zebra reserves all inputs of a step, which need not all be there at once.
+  EXPECT_LE(most, way.device_bytes + 1);
+  if (way.kind != WayKind::kZebra) {
+    EXPECT_EQ(most, way.device_bytes);
+  }
+}
+
+TEST(ClusterSearch, DrawsWhatItRanked) {
+  const ModelShape qwen = published("qwen3-30b-a3b");
+  const ClusterSheet nodes = cluster("4x8-gpu-80gb");
+  const StepDemand demand{4096, 128};
+  const auto ways = search_cluster(qwen, nodes, demand).take();
+  for (size_t i = 0; i < ways.size(); i += 1 + ways.size() / 40) {
+    expect_drawn(qwen, nodes, demand, ways[i]);
+  }
+  ModelShape olmoe = published("olmoe-1b-7b");
+  olmoe.is_moe.resize(8);
+  const ClusterSheet unequal = cluster("a40-v100");
+  const StepDemand small{2048, 16};
+  bool seen[5] = {};
+  const std::vector<SearchedWay> of_two = search_cluster(olmoe, unequal, small).take();
+  for (const SearchedWay& way : of_two) {
+    seen[static_cast<size_t>(way.kind)] = true;
+    expect_drawn(olmoe, unequal, small, way);
+  }
+  EXPECT_TRUE(seen[static_cast<size_t>(WayKind::kZebra)]);
 }
 
 TEST(ClusterSearch, RefusesNonsense) {

@@ -10,6 +10,9 @@
 #include "tests/cuda/fake_cuda.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
+#include "train/micro_batch_choice.h"
+#include "train/run_plan.h"
+#include "train/this_machine.h"
 
 namespace pagoda {
 namespace {
@@ -266,6 +269,76 @@ TEST_F(CudaRun, BudgetsAndHeadsThatDoNotFitAreRefused) {
   ASSERT_FALSE(started.ok());
   EXPECT_EQ(started.status().code(), Exit::kUnavailable);
   EXPECT_NE(started.status().message().find("head_dim is 12"), std::string::npos);
+}
+
+// The largest microbatch that a GPU just has room for: with a byte less the planner's choice is
+// smaller, though the host could hold far more, and each choice's session has room.
+TEST_F(CudaRun, AutoMicrobatchIsWhatTheGpuHasRoomFor) {
+  RunConfig& config = run_.config();
+  config.train.tokens_per_step = 512;
+  config.train.micro_batch_tokens = 512;
+  const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
+  const auto least = [&] {
+    return Session::plan(folder.config(), session_options(config)).value().min_device_bytes;
+  };
+  const int64_t bytes = least();
+  config.memory.device = MemorySize::of_percent(100);
+  std::vector<int64_t> choices;
+  for (const int64_t gpu_bytes : {bytes, bytes - 1}) {
+    fake_cuda::start({.memory_bytes = gpu_bytes});
+    config.train.micro_batch_tokens = 0;
+    testing::internal::CaptureStderr();
+    const Status chosen = choose_micro_batch(config, false);
+    const std::string said = testing::internal::GetCapturedStderr();
+    ASSERT_TRUE(chosen.ok()) << chosen.message();
+    EXPECT_NE(said.find("GPU 0 (Fake 0, sm_90"), std::string::npos) << said;
+    EXPECT_NE(said.find("datasheet"), std::string::npos) << said;
+    EXPECT_LE(least(), gpu_bytes);
+    choices.push_back(config.train.micro_batch_tokens);
+  }
+  EXPECT_EQ(choices[0], 512) << "fewer launches, and room";
+  EXPECT_LT(choices[1], 512);
+  EXPECT_GE(choices[1], config.data.sequence_len);
+}
+
+// Who updates where there is room for everything: the GPU, but not when updates are eager.
+TEST_F(CudaRun, ThePlannerDividesAGpuAsTheRunDoes) {
+  const PlannedModel model = read_planned_model(run_.config().model.path).take();
+  const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    RunConfig& config = run_.config();
+    config.optim.clip = clip;
+    const MachineSheet sheet = this_machine_sheet(config.gpu());
+    const RunPlan plan = plan_run(model, config, sheet, kFinePlan).take();
+    const MemoryPlan memory = Session::plan(folder.config(), session_options(config)).take();
+    ASSERT_TRUE(plan.step.has_value());
+    EXPECT_EQ(plan.step->state_on_device, clip == ClipKind::kGlobal);
+    EXPECT_EQ(plan.step->state_on_device, memory.state_on_device);
+    EXPECT_EQ(plan.step->host_bytes, memory.host_slot_bytes);
+    EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);
+  }
+}
+
+// Every class's sheet is one, and says that it is no measurement; what the host has is the host's.
+TEST_F(CudaRun, SheetsOfGpusAreByTheirClass) {
+  const MachineSheet host = this_machine_sheet();
+  double before = 0;
+  for (const int capability : {75, 80, 90, 100}) {
+    const Gpu gpu{0, "Some", capability / 10, capability % 10, 24 * kGiB, ""};
+    const MachineSheet sheet = this_machine_sheet(gpu);
+    ASSERT_TRUE(sheet.check().ok()) << sheet.check().message();
+    EXPECT_TRUE(sheet.gpu());
+    EXPECT_EQ(sheet.machine.source, SheetSource::kDatasheet);
+    EXPECT_NE(sheet.machine.name.find("datasheet"), std::string::npos);
+    EXPECT_EQ(sheet.device_bytes(), 24 * kGiB);
+    EXPECT_EQ(sheet.host_bytes(), host.host_bytes());
+    EXPECT_EQ(sheet.host.adam_gb_s, host.host.adam_gb_s);
+    EXPECT_GT(sheet.device.peak_tflops, before) << "later data center GPUs are faster";
+    before = sheet.device.peak_tflops;
+  }
+  const Gpu later{0, "Later", 9, 9, kGiB, ""}, known{0, "Known", 9, 0, kGiB, ""};
+  EXPECT_EQ(this_machine_sheet(later).device.peak_tflops,
+            this_machine_sheet(known).device.peak_tflops);
 }
 
 TEST_F(CudaRun, DoctorTellsOfGpus) {

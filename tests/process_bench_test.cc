@@ -4,6 +4,8 @@
 #include <signal.h>
 
 #include <chrono>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -249,6 +251,41 @@ TEST_F(BenchTest, Step) {
     expect_figure(figure, 2, "token/s");
   }
   EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "the pages were left behind";
+}
+
+// A sheet that says where it is from, with every rate in it, and that `plan` takes.
+TEST_F(BenchTest, Machine) {
+  const std::string sheet = dir_.file("mine.toml");
+  const ProcessResult quiet = run({"machine", "--device", "cpu", "--dir", disk_, "--bytes",
+                                   "16MiB", "--rounds", "1", "--out", sheet});
+  ASSERT_EQ(quiet.code, 0) << quiet.err;
+  EXPECT_EQ(quiet.out, "");
+  EXPECT_TRUE(std::filesystem::is_empty(disk_)) << "something was left behind";
+  const std::string text = get_file(sheet);
+  EXPECT_NE(text.find("source = \"measured\""), std::string::npos) << text;
+  EXPECT_NE(text.find("kind = \"cpu\""), std::string::npos) << text;
+  for (const char* key :
+       {"\npeak_tflops = ", "\ngemm_tflops = ", "\nweight_gb_s = ", "\nattention_tflops = ",
+        "\nmemory_gb_s = ", "\nlaunch_us = ", "\ncores = ", "\ncopy_gb_s = ",
+        "\nchecksum_gb_s = ", "\nread_gb_s = ", "\nwrite_gb_s = "}) {
+    const size_t at = text.find(key);
+    ASSERT_NE(at, std::string::npos) << key << " of\n" << text;
+    EXPECT_GT(std::atof(text.c_str() + at + std::strlen(key)), 0) << key;
+  }
+  const std::string configs = std::string(PAGODA_GOLDEN_DIR) + "/../../configs";
+  const ProcessResult plan =
+      Process({PAGODA_BINARY, "plan", "--model.path", configs + "/models/olmoe-1b-7b.json",
+               "--machine", sheet, "--memory.device", "8GiB", "--memory.host", "8GiB"},
+              dir_.file("plan")).wait();
+  EXPECT_TRUE(plan.code == 0 || plan.code == 3) << plan.err;
+  EXPECT_NE(plan.out.find("6,919,161,856"), std::string::npos) << plan.out;
+
+  expect_refused({"machine", "--rounds", "0"}, 2, "--rounds: must be from 1");
+  expect_refused({"machine", "--bytes", "1MiB"}, 2, "--bytes: \"1MiB\"");
+  expect_refused({"machine", "--bytes", "1TiB"}, 71, "of memory");
+  expect_refused({"machine", "--device", "tpu"}, 2, "one of auto, cpu, cuda");
+  expect_refused({"machine", "--dir", dir_.file("none")}, 66, "no such folder");
+  expect_refused({"machine", "--out", dir_.file("none/mine.toml")}, 73, "create it");
 }
 
 TEST_F(BenchTest, WrongCommandLines) {

@@ -111,6 +111,81 @@ TEST_F(PlanTest, ThePageIsSelfContained) {
   EXPECT_LT(html.size(), size_t{4} << 20);
 }
 
+// Of a cluster's best way: its stages or its streams, and memory of a device of each.
+TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
+  const std::string page = dir_.file("step.html");
+  struct Case {
+    const char *model, *cluster, *tokens, *lane, *memory;
+  };
+  for (const Case& c :
+       {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "stage 3", "device of stage 3"},
+        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "fullest device"}}) {
+    SCOPED_TRACE(c.cluster);
+    const ProcessResult result =
+        plan({"--model.path", configs(std::string("models/") + c.model + ".json"), "--cluster",
+              configs(std::string("clusters/") + c.cluster + ".toml"), "--train.tokens_per_step",
+              c.tokens, "--data.sequence_len", "4096", "--html", page});
+    ASSERT_EQ(result.code, 0) << result.err;
+    const std::string html = get_file(page);
+    for (const char* word : {"<rect class", "<polyline", "</html>", c.lane, c.memory}) {
+      EXPECT_NE(html.find(word), std::string::npos) << word;
+    }
+    for (const char* word : {"http://", "https://", "src=", "href=", "@import", "nan", "inf\""}) {
+      EXPECT_EQ(html.find(word), std::string::npos) << word;
+    }
+    EXPECT_LT(html.size(), size_t{4} << 20);
+  }
+}
+
+// Settings of a run on one machine, best first, among them the run's own; `plan` with the best of
+// them is no slower than as it is.
+TEST_F(PlanTest, SearchesSettingsOfAMachine) {
+  const Words words = on("olmoe-1b-7b", "gpu-24gb") + Words{"--train.save_steps", "0"};
+  const ProcessResult text = plan(words + Words{"--search"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  for (const char* word : {"24 GB GPU", "optim.state = \"8bit\"", "(as it is)", "states on"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  const nlohmann::json found =
+      nlohmann::json::parse(plan(words + Words{"--search", "--json"}).out, nullptr, false);
+  ASSERT_TRUE(found.is_object());
+  EXPECT_EQ(found.at("fits"), true);
+  EXPECT_EQ(found.at("machine"), "24 GB GPU, 128 GB, 2 drives");
+  double before = 0, own = 0;
+  for (const nlohmann::json& run : found.at("runs")) {
+    EXPECT_GE(run.at("step_s").get<double>(), before);
+    before = run.at("step_s").get<double>();
+    if (run.at("as_it_is").get<bool>()) own = before;
+  }
+  EXPECT_GE(own, found.at("runs")[0].at("step_s").get<double>());
+  const nlohmann::json& best = found.at("runs")[0];
+  const auto speed = [&](const Words& more) {
+    const std::string out = plan(words + Words{"--json"} + more).out;
+    return nlohmann::json::parse(out, nullptr, false).at("step").at("tokens_per_s").get<double>();
+  };
+  Words flags;
+  for (const auto& [key, value] : best.at("settings").items()) {
+    flags.push_back("--" + key);
+    flags.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  const double searched = speed(flags);
+  EXPECT_GE(searched, speed({}));
+}
+
+TEST_F(PlanTest, SearchesOfNoRoomExitWithThree) {
+  const Words words = on("olmoe-1b-7b", "gpu-24gb") +
+                      Words{"--search", "--memory.device", "100MiB", "--train.save_steps", "0"};
+  const ProcessResult result = plan(words);
+  EXPECT_EQ(result.code, 3) << result.err;
+  EXPECT_NE(result.out.find("6,919,161,856 parameters"), std::string::npos) << result.out;
+  EXPECT_NE(result.error_line().find("it fits with memory.device"), std::string::npos)
+      << result.err;
+  const nlohmann::json found =
+      nlohmann::json::parse(plan(words + Words{"--json"}).out, nullptr, false);
+  EXPECT_EQ(found.at("fits"), false);
+  EXPECT_NE(found.at("why").get<std::string>().find("memory.device"), std::string::npos);
+}
+
 TEST_F(PlanTest, SearchesClusters) {
   const Words words = {"--model.path",           configs("models/qwen3-30b-a3b.json"),
                        "--cluster",              configs("clusters/4x8-gpu-80gb.toml"),

@@ -52,6 +52,34 @@ TEST(Timeline, WorkSharesCores) {
   EXPECT_NEAR(timeline.end_s(write), 4, kTolerance) << "half of it until 2 s, then all";
 }
 
+// A stream wakes when it stood idle until another's piece ended: not behind its own work, not
+// behind what is no stream's, and not when it had work until later. While it wakes it takes
+// nothing: the other piece has both cores until 3.5 s.
+TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
+  Timeline timeline;
+  timeline.set_hand_over(0.5);
+  const int cores = timeline.add_resource(2);
+  const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
+  const int c = timeline.add_stream("c");
+  const Work first = timeline.add(a, Timeline::kNone, 0, 3, {});
+  const Work woken = timeline.add(b, cores, 2, 1, {&first, 1});
+  const Work beside = timeline.add(c, cores, 2, 4, {});
+  const Work behind = timeline.add(b, Timeline::kNone, 0, 1, {});
+  const Work late = timeline.add(c, Timeline::kNone, 0, 1, {&first, 1});
+  const Work free = timeline.add(Timeline::kNone, Timeline::kNone, 0, 1, {&first, 1});
+  const Work after_free = timeline.add(a, Timeline::kNone, 0, 1, {&free, 1});
+  timeline.run();
+  EXPECT_NEAR(timeline.start_s(first), 0, kTolerance);
+  EXPECT_NEAR(timeline.start_s(woken), 3.5, kTolerance);
+  EXPECT_NEAR(timeline.end_s(beside), 4.5, kTolerance) << "half the cores from 3.5 s on";
+  EXPECT_NEAR(timeline.end_s(woken), 5, kTolerance) << "half the cores until 4.5 s";
+  EXPECT_NEAR(timeline.start_s(behind), 5, kTolerance);
+  EXPECT_NEAR(timeline.start_s(late), 4.5, kTolerance);
+  EXPECT_NEAR(timeline.start_s(free), 3, kTolerance);
+  EXPECT_NEAR(timeline.start_s(after_free), 4, kTolerance);
+  EXPECT_NEAR(timeline.streams()[b].busy_s, 2.5, kTolerance) << "waking is no work";
+}
+
 // ---- plans ----
 
 struct Budgeted {

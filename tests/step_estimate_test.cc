@@ -289,6 +289,45 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
   EXPECT_LE(bound, 2 * exchange);
 }
 
+// Layers that are computed again take their forward once more; the stages that have them are then
+// slower, and a step is what the schedule makes of that.
+TEST(StepEstimate, OfLayersComputedAgainIsLonger) {
+  const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
+  const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
+  const ClusterProfile one = cluster_of(1, 1, 1), four = cluster_of(1, 4, 1);
+  const double whole = estimate_step(model, {1, 1, 1}, batch, one, kRates)->times.step_s();
+  StepChoices choices;
+  choices.recomputed = {1, 0, 0, 1};
+  expect_close(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices)->times.step_s(),
+               whole * (1 + 2.0 / 4 / 3));
+  for (const auto schedule :
+       {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
+    choices.schedule = schedule;
+    choices.recomputed = {1, 0, 0, 0};
+    const Mesh mesh{2, 2, 1};
+    const std::vector<StageWork> works =
+        stage_works(model, mesh, batch, four, kRates, choices).take();
+    choices.recomputed.clear();
+    const std::vector<StageWork> without =
+        stage_works(model, mesh, batch, four, kRates, choices).take();
+    // A layer of the two of the first stage: half its forward, without what it sends on.
+    const double sent = four.in_node.seconds(2.0 * 2 * 512 * 1024);
+    expect_close(works[0].seconds().backward_s,
+                 without[0].seconds().backward_s + (without[0].seconds().forward_s - sent) / 2);
+    EXPECT_EQ(works[0].seconds().forward_s, without[0].seconds().forward_s);
+    EXPECT_EQ(works[1].seconds().backward_s, without[1].seconds().backward_s);
+    choices.recomputed = {1, 0, 0, 0};
+    const StepEstimate step = estimate_step(model, mesh, batch, four, kRates, choices).take();
+    std::vector<StageSeconds> seconds = {works[0].seconds(), works[1].seconds()};
+    const PipelineRun run = run_pipeline(schedule, seconds, 3).take();
+    expect_close(step.times.step_s(), std::max(run.end_s(0) + works[0].gradients_s,
+                                               run.end_s(1) + works[1].gradients_s));
+  }
+  choices.recomputed = {1, 0, 0};
+  EXPECT_EQ(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices).status().code(),
+            Exit::kUsage);
+}
+
 // More than a node for the experts of a layer is what Piper is there to avoid.
 TEST(StepEstimate, PrefersExpertsWithinANode) {
   const ModelCost model = piper_cost({32, 2048, 16, 64, 8, 1024}).take();

@@ -31,9 +31,9 @@ target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
 
-# What the next three tests run on: GPUs that are made up. Objects, so that the linker takes them
+# What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
-set(on_fake_gpus cuda_device_test cuda_run_test cuda_process_test)
+set(on_fake_gpus cuda_bench_test cuda_device_test cuda_run_test cuda_process_test)
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc)
   target_link_libraries(fake_cuda PRIVATE kernels)

@@ -28,7 +28,7 @@ asan_tests=(
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
   predicted_bytes_test validator_test simulator_test host_division_test steady_run_test
   model_shape_test stage_memory_test pipeline_order_test step_estimate_test
-  hierarchical_exchange_test expert_migration_test expert_placement_test ranked_meshes_test
+  hierarchical_exchange_test expert_migration_test expert_placement_test cluster_search_test
   routing_trace_test zebra_pipeline_test
   cuda_device_test cuda_run_test gpu_scratch_test
 )

@@ -14,14 +14,19 @@ inline int64_t monotonic_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
-// Microseconds of processor time, user's and system's, that all threads of this process have had.
-inline int64_t process_cpu_us() {
+// Microseconds of processor time, user's and system's: getrusage's RUSAGE_SELF or RUSAGE_THREAD.
+inline int64_t cpu_us(int whose) {
   rusage usage = {};
-  ::getrusage(RUSAGE_SELF, &usage);  // fails for bad arguments only
+  ::getrusage(whose, &usage);  // fails for bad arguments only
   const auto us_of = [](const timeval& time) {
     return static_cast<int64_t>(time.tv_sec) * 1000000 + static_cast<int64_t>(time.tv_usec);
   };
   return us_of(usage.ru_utime) + us_of(usage.ru_stime);
 }
+
+// That all threads of this process have had.
+inline int64_t process_cpu_us() { return cpu_us(RUSAGE_SELF); }
+// That the calling thread has had.
+inline int64_t thread_cpu_us() { return cpu_us(RUSAGE_THREAD); }
 
 }  // namespace pagoda

@@ -198,4 +198,17 @@ std::string toml_string(const std::string& text) {
   return out + "\"";
 }
 
+std::string options_toml(const OptionTable& table, bool with_help) {
+  std::string text;
+  for (const OptionSection& section : table.sections()) {
+    text += (text.empty() ? "[" : "\n[") + section.name + "]\n";
+    for (const Option& option : table.options()) {
+      if (option.section != section.name) continue;
+      text += option.key.substr(section.name.size() + 1) + " = " + option.toml() +
+              (with_help ? "  # " + option.help + "\n" : "\n");
+    }
+  }
+  return text;
+}
+
 }  // namespace pagoda

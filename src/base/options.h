@@ -114,6 +114,10 @@ class OptionTable {
   std::vector<Option> options_;
 };
 
+// A file with every option of the table, by section, which parses back to the same values.
+// `with_help`: each with its line of help behind it.
+std::string options_toml(const OptionTable& table, bool with_help = false);
+
 // `text` as a TOML basic string. REQUIRES: valid UTF-8 (Option::assign lets nothing else in).
 std::string toml_string(const std::string& text);
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
+#include "bench/attention_tensors.h"
 #include "bench/noise.h"
 #include "bench/room.h"
 #include "bench/tile_products.h"
@@ -19,67 +20,9 @@ namespace {
 
 constexpr int64_t kLegOperations = int64_t{1} << 35;  // of ours in a leg, at least
 
-// What attention reads and writes for some tokens; written once, so that all of it is resident.
-class Tensors {
- public:
-  static Result<Tensors> allocate(const AttentionBench& bench) {
-    Tensors t(bench);
-    ASSIGN_OR_RETURN(t.memory_, HostMemory::allocate(t.bytes(bench.tokens)));
-    std::memset(t.memory_.data(), 0, static_cast<size_t>(t.memory_.bytes()));
-    fill_values(t.qkv(), bench.tokens * t.stride_);
-    fill_values(t.dout(), bench.tokens * t.width_);
-    return t;
-  }
-
-  void forward(int64_t tokens, int64_t document_len, Stream& stream) const {
-    const std::vector<int32_t> start = documents(tokens, document_len);
-    cpu_ops().attention(DType::kBF16, shape(tokens), start.data(), std::ssize(start) - 1, qkv(),
-                        qkv() + width_, qkv() + width_ + kv_width_, out(), lse(), stream);
-    stream.synchronize();
-  }
-  // REQUIRES: forward() of the same documents before.
-  void backward(int64_t tokens, int64_t document_len, Stream& stream) const {
-    const std::vector<int32_t> start = documents(tokens, document_len);
-    cpu_ops().attention_backward(
-        DType::kBF16, shape(tokens), start.data(), std::ssize(start) - 1, qkv(), qkv() + width_,
-        qkv() + width_ + kv_width_, out(), lse(), dout(), dqkv(), dqkv() + width_,
-        dqkv() + width_ + kv_width_, stream);
-    stream.synchronize();
-  }
-
-  // Of all tensors for so many tokens.
-  int64_t bytes(int64_t tokens) const {
-    return tokens * (2 * (2 * stride_ + 2 * width_) + 4 * bench_.heads);
-  }
-
- private:
-  explicit Tensors(const AttentionBench& bench)
-      : bench_(bench),
-        width_(bench.heads * bench.head_dim),
-        kv_width_(bench.kv_heads * bench.head_dim),
-        stride_(width_ + 2 * kv_width_) {}
-  AttentionShape shape(int64_t tokens) const {
-    return {tokens, bench_.heads, bench_.kv_heads, bench_.head_dim, stride_};
-  }
-  static std::vector<int32_t> documents(int64_t tokens, int64_t document_len) {
-    std::vector<int32_t> start;
-    for (int64_t t = 0; t <= tokens; t += document_len) start.push_back(static_cast<int32_t>(t));
-    return start;
-  }
-  bf16* qkv() const { return reinterpret_cast<bf16*>(memory_.data()); }
-  bf16* dqkv() const { return qkv() + bench_.tokens * stride_; }
-  bf16* out() const { return dqkv() + bench_.tokens * stride_; }
-  bf16* dout() const { return out() + bench_.tokens * width_; }
-  float* lse() const { return reinterpret_cast<float*>(dout() + bench_.tokens * width_); }
-
-  AttentionBench bench_;
-  int64_t width_, kv_width_, stride_;  // of a token: queries, keys, all three
-  HostMemory memory_;
-};
-
 class AttentionRun {
  public:
-  AttentionRun(const AttentionBench& bench, const Tensors& tensors, TileProducts& products,
+  AttentionRun(const AttentionBench& bench, const AttentionTensors& tensors, TileProducts& products,
                Stream& stream)
       : bench_(bench), tensors_(tensors), products_(products), stream_(stream) {}
 
@@ -97,7 +40,7 @@ class AttentionRun {
       report.facts.emplace_back(
           strf("memory_%lld", static_cast<long long>(length)),
           strf("tensors %s; kernels %s resident, at most %s",
-               format_bytes(tensors_.bytes(length)).c_str(),
+               format_bytes(tensors_.shape().bytes(length)).c_str(),
                format_bytes(std::max<int64_t>(0, resident_bytes() - before)).c_str(),
                format_bytes(kernel_working_bytes(sizes, bench_.threads)).c_str()));
     }
@@ -154,7 +97,7 @@ class AttentionRun {
   }
 
   const AttentionBench& bench_;
-  const Tensors& tensors_;
+  const AttentionTensors& tensors_;
   TileProducts& products_;
   Stream& stream_;
 };
@@ -184,7 +127,12 @@ Result<BenchReport> run_attention_bench(const AttentionBench& bench) {
   };
   const std::unique_ptr<Stream> roof_stream = make_stream("roof"), stream = make_stream("bench");
   ASSIGN_OR_RETURN(TileProducts products, TileProducts::make(bench.head_dim, roof_stream.get()));
-  ASSIGN_OR_RETURN(const Tensors tensors, Tensors::allocate(bench));
+  // Written once, so that all of it is resident.
+  const AttentionBenchShape shape{bench.heads, bench.kv_heads, bench.head_dim, bench.tokens};
+  ASSIGN_OR_RETURN(const HostMemory memory, HostMemory::allocate(shape.bytes(bench.tokens)));
+  std::memset(memory.data(), 0, static_cast<size_t>(memory.bytes()));
+  fill_values(reinterpret_cast<bf16*>(memory.data()), shape.input_elements());
+  const AttentionTensors tensors(shape, memory.data(), cpu_ops());
   const AttentionRun run(bench, tensors, products, *stream);
   run.find_memory(report);
   for (const int64_t length : bench.lengths) {

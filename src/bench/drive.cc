@@ -14,7 +14,7 @@ namespace {
 using Op = IoRequest::Op;
 
 // All pages at once, each with its own operation.
-Result<double> move_s(Storage* storage, int file, const HostMemory& memory, int64_t page_bytes,
+Result<Leg> move_pages(Storage* storage, int file, const HostMemory& memory, int64_t page_bytes,
                       int pages, const std::function<Op(int)>& op_of) {
   RETURN_IF_ERROR(stop_status("measuring"));
   std::vector<IoRequest> requests(static_cast<size_t>(pages));
@@ -30,19 +30,20 @@ Result<double> move_s(Storage* storage, int file, const HostMemory& memory, int6
     storage->submit(&request);
   }
   for (const Event& event : done) event.wait();
-  const double seconds = timer.finish(pages * page_bytes).seconds;
+  const Leg leg = timer.finish(pages * page_bytes);
   for (const IoRequest& request : requests) RETURN_IF_ERROR(request.status);
-  return seconds;
+  return leg;
 }
 
 Result<DriveRates> rates_of(Storage* storage, int file, const HostMemory& memory,
                             int64_t page_bytes, int pages, int rounds) {
-  std::vector<double> writes, reads, both, one;
+  std::vector<double> writes, reads, both, one, cpu_s_per_gb;
   for (int round = 0; round < rounds; ++round) {
     const auto pass = [&](std::vector<double>& times, int count, auto op_of) -> Status {
-      ASSIGN_OR_RETURN(const double seconds,
-                       move_s(storage, file, memory, page_bytes, count, op_of));
-      times.push_back(seconds);
+      ASSIGN_OR_RETURN(const Leg leg,
+                       move_pages(storage, file, memory, page_bytes, count, op_of));
+      times.push_back(leg.seconds);
+      if (count > 1) cpu_s_per_gb.push_back(leg.cpu_s_per_billion());
       return Status();
     };
     RETURN_IF_ERROR(pass(writes, pages, [](int) { return Op::kWrite; }));
@@ -56,6 +57,7 @@ Result<DriveRates> rates_of(Storage* storage, int file, const HostMemory& memory
   rates.read_gb_s = bytes / read_s;
   rates.write_gb_s = bytes / quantile(writes, 0.5);
   rates.both_gb_s = bytes / quantile(both, 0.5);
+  rates.cpu_s_per_gb = quantile(cpu_s_per_gb, 0.5);
   rates.latency_us = std::max(0.0, 1e6 * (quantile(one, 0.5) - read_s / pages));
   return rates;
 }

@@ -14,6 +14,7 @@ struct DriveRates {
   double read_gb_s = 0, write_gb_s = 0;
   double both_gb_s = 0;    // half of the pages read while the others are written
   double latency_us = 0;   // of one page's read beyond its part of a long row of them
+  double cpu_s_per_gb = 0;  // of processors, the system's work included
   // Both at once take more than three quarters of what they take one after the other; half where
   // neither slows the other.
   bool half_duplex() const;

@@ -5,28 +5,37 @@
 
 #include "base/bytes.h"
 #include "bench/noise.h"
-#include "kernels/ops.h"
 
 namespace pagoda {
 
-Result<Experts> Experts::allocate(const ExpertShape& shape, int64_t bytes) {
-  Experts e;
-  e.shape_ = shape;
-  const int64_t weight_bytes = shape.weights() * int64_t{sizeof(bf16)};
-  e.count_ = std::max<int64_t>(2, bytes / weight_bytes);
-  e.gradients_ = div_ceil(e.count_, 4);
-  ASSIGN_OR_RETURN(e.weights_, HostMemory::allocate(e.count_ * weight_bytes));
-  ASSIGN_OR_RETURN(e.gradient_, HostMemory::allocate(e.gradients_ * 2 * weight_bytes));
-  ASSIGN_OR_RETURN(e.activations_, HostMemory::allocate(shape.activation_bytes(shape.tokens)));
-  fill_values(e.weights(0), e.count_ * shape.weights());
-  fill_values(reinterpret_cast<bf16*>(e.gradient(0)), e.gradients_ * 2 * shape.weights());
-  fill_values(at<bf16>(e.activations_, 0), shape.activation_bytes(shape.tokens) / 2);
-  e.place_activations();
-  return e;
+int64_t Experts::count_in(const ExpertShape& shape, int64_t bytes) {
+  return std::max<int64_t>(2, bytes / (shape.weights() * int64_t{sizeof(bf16)}));
 }
 
-void Experts::place_activations() {
-  std::byte* place = activations_.data();
+int64_t Experts::bytes_of(const ExpertShape& shape, int64_t count) {
+  return align_up(2 * count * shape.weights(), kIoAlign) +
+         align_up(4 * div_ceil(count, 4) * shape.weights(), kIoAlign) +
+         align_up(shape.activation_bytes(shape.tokens), kIoAlign);
+}
+
+Result<Experts> Experts::allocate(const ExpertShape& shape, int64_t bytes) {
+  const int64_t count = count_in(shape, bytes), all = bytes_of(shape, count);
+  ASSIGN_OR_RETURN(HostMemory memory, HostMemory::allocate(all));
+  fill_values(reinterpret_cast<bf16*>(memory.data()), all / 2);
+  Experts experts(shape, count, memory.data(), cpu_ops());
+  experts.memory_ = std::move(memory);
+  return experts;
+}
+
+Experts::Experts(const ExpertShape& shape, int64_t count, std::byte* memory, Ops& ops)
+    : shape_(shape), count_(count), gradients_(div_ceil(count, 4)), ops_(&ops) {
+  weights_ = reinterpret_cast<bf16*>(memory);
+  memory += align_up(weight_bytes(), kIoAlign);
+  gradient_ = reinterpret_cast<float*>(memory);
+  place_activations(memory + align_up(gradient_bytes(), kIoAlign));
+}
+
+void Experts::place_activations(std::byte* place) {
   const auto take = [&](auto& pointer, int64_t columns) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(place);
     place += shape_.tokens * columns * int64_t{sizeof *pointer};
@@ -46,8 +55,8 @@ void Experts::forward(int64_t expert, int64_t tokens, Stream& s) {
   const bf16 *up = weights(expert), *down = up + 2 * f * d;
   for (int64_t row = 0; row < tokens; row += kRowBlock) {
     const int64_t n = std::min(kRowBlock, tokens - row);
-    cpu_ops().linear(kType, x + row * d, up, n, d, 2 * f, kType, gate_up + row * 2 * f, s);
-    cpu_ops().linear(kType, act + row * f, down, n, f, d, DType::kF32, out + row * d, s);
+    ops_->linear(kType, x + row * d, up, n, d, 2 * f, kType, gate_up + row * 2 * f, s);
+    ops_->linear(kType, act + row * f, down, n, f, d, DType::kF32, out + row * d, s);
   }
 }
 
@@ -56,7 +65,7 @@ void Experts::backward(int64_t expert, int64_t tokens, Stream& s) {
   const int64_t d = shape_.hidden, f = shape_.ffn;
   const bf16 *up = weights(expert), *down = up + 2 * f * d;
   float* grad = gradient(expert);
-  Ops& ops = cpu_ops();
+  Ops& ops = *ops_;
   for (int64_t row = 0; row < tokens; row += kRowBlock) {
     const int64_t n = std::min(kRowBlock, tokens - row);
     const bf16 *dout_rows = dout + row * d, *gate_up_rows = gate_up + row * 2 * f;

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "device/device.h"
 #include "kernels/cpu/library_matmul.h"
+#include "kernels/ops.h"
 
 namespace pagoda {
 
@@ -29,18 +30,24 @@ struct ExpertShape {
 class Experts {
  public:
   // As many as have `bytes` of weights, at least two.
+  static int64_t count_in(const ExpertShape& shape, int64_t bytes);
+  // Of the CPU.
   static Result<Experts> allocate(const ExpertShape& shape, int64_t bytes);
+  // In `memory`, as aligned as a device's arena, which holds bytes_of(shape, count) and outlives
+  // them, multiplied by `ops`. REQUIRES: values there.
+  Experts(const ExpertShape& shape, int64_t count, std::byte* memory, Ops& ops);
+  static int64_t bytes_of(const ExpertShape& shape, int64_t count);
 
   // Products of all experts with `tokens` rows, by the ops of the trainer on `s`.
   void run(int64_t tokens, Stream& s);
 
   const ExpertShape& shape() const { return shape_; }
   int64_t count() const { return count_; }
-  int64_t weight_bytes() const { return weights_.bytes(); }  // of all
-  int64_t gradient_bytes() const { return gradient_.bytes(); }
-  bf16* weights(int64_t expert) const { return at<bf16>(weights_, expert * shape_.weights()); }
+  int64_t weight_bytes() const { return 2 * count_ * shape_.weights(); }  // of all
+  int64_t gradient_bytes() const { return 4 * gradients_ * shape_.weights(); }
+  bf16* weights(int64_t expert) const { return weights_ + expert * shape_.weights(); }
   float* gradient(int64_t expert) const {
-    return at<float>(gradient_, expert % gradients_ * shape_.weights());
+    return gradient_ + expert % gradients_ * shape_.weights();
   }
 
   // Activations: input and gradient of the output (tokens, d), output and gradient of the input
@@ -50,18 +57,16 @@ class Experts {
   float *out = nullptr, *dx = nullptr;
 
  private:
-  void place_activations();
+  void place_activations(std::byte* place);
   void forward(int64_t expert, int64_t tokens, Stream& s);
   void backward(int64_t expert, int64_t tokens, Stream& s);
 
-  template <typename T>
-  static T* at(const HostMemory& memory, int64_t element) {
-    return reinterpret_cast<T*>(memory.data()) + element;
-  }
-
   ExpertShape shape_;
   int64_t count_ = 0, gradients_ = 0;
-  HostMemory weights_, gradient_, activations_;
+  Ops* ops_;  // not owned
+  bf16* weights_ = nullptr;
+  float* gradient_ = nullptr;
+  HostMemory memory_;  // of the CPU's
 };
 
 // The same products in the same order by the library alone, each thread on its own columns of a

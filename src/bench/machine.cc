@@ -13,11 +13,12 @@
 #include "bench/copy.h"
 #include "bench/drive.h"
 #include "bench/gemm_roof.h"
+#include "bench/gpu_sheet.h"
+#include "bench/machine_fit.h"
 #include "bench/memory.h"
 #include "bench/room.h"
 #include "offload/checksum.h"
 #include "offload/scratch_folder.h"
-#include "plan/machine_profile.h"
 
 namespace pagoda {
 namespace {
@@ -35,84 +36,61 @@ Result<double> value_of(const BenchReport& report, const char* name, const std::
   return Status(Exit::kInternal, strf("bench %s has no figure %s", report.bench.c_str(), name));
 }
 
-// What an expert's products take, forward and backward: a line through few rows, where its weights
-// are read, and many.
-class Products {
- public:
-  Products(const MachineBench& bench, MachineSheet& sheet) : bench_(bench), sheet_(sheet) {}
-
-  Status measure() {
-    const std::unique_ptr<Stream> stream = make_host_stream(
-        {"bench", WorkKind::kCompute}, std::make_shared<ThreadPool>(bench_.threads));
-    ASSIGN_OR_RETURN(Experts experts,
-                     Experts::allocate({kHidden, kFfn, kMostRows}, bench_.bytes));
-    std::vector<CostSample> samples;
-    for (const int64_t rows : {int64_t{16}, int64_t{128}, int64_t{512}, kMostRows}) {
-      experts.run(rows, *stream);
-      std::vector<double> seconds;
-      for (int round = 0; round < bench_.rounds; ++round) {
-        set_status_line(strf("bench machine: products of %lld rows", (long long)rows));
-        RETURN_IF_ERROR(stop_status("measuring"));
-        const LegTimer timer;
-        experts.run(rows, *stream);
-        seconds.push_back(timer.finish(0).seconds / static_cast<double>(experts.count()));
-      }
-      samples.push_back({static_cast<double>(rows), quantile(seconds, 0.5)});
-    }
-    const Cost cost = fit_cost(samples, 1);
-    // 9 d f multiply-adds of a row; weights read twice and a gradient in fp32 summed into.
-    const double parameters = 3.0 * kHidden * kFfn;
-    sheet_.device.gemm_tflops = 6 * parameters / cost.unit_s / kTera;
-    constexpr double kMost = 1e5;  // GB/s: where reading weights hides behind the products
-    sheet_.device.weight_gb_s = std::min(kMost, 12 * parameters / cost.fixed_s / kGiga);
-    GemmRoof roof(experts, *stream);
-    roof.measure(GemmRoof::Part::kMultiply);
-    const double peak = roof.rate(GemmRoof::Part::kMultiply) / kTera;
-    sheet_.device.peak_tflops = std::max(peak, sheet_.device.gemm_tflops);
-    launch(*stream);
-    return Status();
+// From queueing a piece of work to knowing that it has ended.
+double launch_us(Stream& stream) {
+  constexpr int kTimes = 200;
+  std::vector<double> seconds;
+  for (int i = 0; i < kTimes; ++i) {
+    const LegTimer timer;
+    stream.enqueue([] {});
+    stream.synchronize();
+    seconds.push_back(timer.finish(0).seconds);
   }
+  return quantile(seconds, 0.5) / kMicro;
+}
 
- private:
-  static constexpr int64_t kHidden = 2048, kFfn = 1024, kMostRows = 1024;
-
-  // From queueing a piece of work to knowing that it has ended.
-  void launch(Stream& stream) {
-    constexpr int kTimes = 200;
-    std::vector<double> seconds;
-    for (int i = 0; i < kTimes; ++i) {
-      const LegTimer timer;
-      stream.enqueue([] {});
-      stream.synchronize();
-      seconds.push_back(timer.finish(0).seconds);
-    }
-    sheet_.device.launch_us = quantile(seconds, 0.5) / kMicro;
-  }
-
-  const MachineBench& bench_;
-  MachineSheet& sheet_;
-};
-
-// 1 / rate is a line over 1 / length: the rate of long sequences, and the length of half of it.
-Status measure_attention(const MachineBench& bench, MachineSheet& sheet) {
-  AttentionBench attention{bench.rounds, bench.threads, 8, 2, 128, 8192, {256, 1024, 4096}};
-  ASSIGN_OR_RETURN(const BenchReport report, run_attention_bench(attention));
+// What an expert's products take, forward and backward: few rows, where its weights are read, and
+// many.
+Status measure_products(const MachineBench& bench, MachineSheet& sheet) {
+  const std::unique_ptr<Stream> stream = make_host_stream(
+      {"bench", WorkKind::kCompute}, std::make_shared<ThreadPool>(bench.threads));
+  ASSIGN_OR_RETURN(Experts experts, Experts::allocate(kSheetExperts, bench.bytes));
   std::vector<CostSample> samples;
+  for (const int64_t rows : kSheetRows) {
+    experts.run(rows, *stream);
+    std::vector<double> seconds;
+    for (int round = 0; round < bench.rounds; ++round) {
+      set_status_line(strf("bench machine: products of %lld rows", (long long)rows));
+      RETURN_IF_ERROR(stop_status("measuring"));
+      const LegTimer timer;
+      experts.run(rows, *stream);
+      seconds.push_back(timer.finish(0).seconds / static_cast<double>(experts.count()));
+    }
+    samples.push_back({static_cast<double>(rows), quantile(seconds, 0.5)});
+  }
+  fit_products(samples, sheet.device);
+  GemmRoof roof(experts, *stream);
+  roof.measure(GemmRoof::Part::kMultiply);
+  const double peak = roof.rate(GemmRoof::Part::kMultiply) / kTera;
+  sheet.device.peak_tflops = std::max(peak, sheet.device.gemm_tflops);
+  sheet.device.launch_us = launch_us(*stream);
+  return Status();
+}
+
+Status measure_attention(const MachineBench& bench, MachineSheet& sheet) {
+  const AttentionBenchShape& shape = kSheetAttention;
+  const AttentionBench attention{bench.rounds, bench.threads,  shape.heads,
+                                 shape.kv_heads, shape.head_dim, shape.tokens,
+                                 {kSheetLengths.begin(), kSheetLengths.end()}};
+  ASSIGN_OR_RETURN(const BenchReport report, run_attention_bench(attention));
+  std::vector<AttentionRates> rates;
   for (const int64_t length : attention.lengths) {
     const std::string path = strf("length %lld", (long long)length);
     ASSIGN_OR_RETURN(const double forward, value_of(report, "forward", path));
     ASSIGN_OR_RETURN(const double backward, value_of(report, "backward", path));
-    // A step has 3.5 forwards of backward work and one forward again.
-    const double gflops = 4.5 / (2 / forward + 2.5 / backward);
-    samples.push_back({1 / static_cast<double>(length), 1 / gflops});
+    rates.push_back({length, kGiga * forward, kGiga * backward});
   }
-  const Cost line = fit_cost(samples, 1);
-  sheet.device.attention_tflops = 1e-3 / std::max(line.fixed_s, 1e-12);
-  if (line.fixed_s <= 0) {  // faster and faster: the longest's
-    sheet.device.attention_tflops = 1e-3 / samples.back().seconds;
-    return Status();
-  }
-  sheet.device.attention_half_tokens = line.unit_s / line.fixed_s;
+  fit_attention(rates, sheet.device);
   return Status();
 }
 
@@ -182,13 +160,20 @@ Result<MachineSheet> measure_machine(const MachineBench& bench) {
   CHECK(bench.rounds > 0 && bench.threads > 0 && bench.bytes > 0);
   RETURN_IF_ERROR(check_available(4 * bench.bytes));
   MachineSheet sheet;
-  sheet.machine.name = strf("%s, %d cores", cpu_model().c_str(), usable_cores());
+  sheet.machine.name = strf("%s, %d cores", cpu_model().c_str(), bench.threads);
+  if (bench.gpu) sheet.machine.name = bench.gpu->name + ", " + sheet.machine.name;
   sheet.machine.source = SheetSource::kMeasured;
   sheet.host.cores = bench.threads;
   sheet.host.memory = MemorySize::of_bytes(machine_memory().usable_bytes() / kMiB * kMiB);
-  RETURN_IF_ERROR(Products(bench, sheet).measure());
-  RETURN_IF_ERROR(measure_attention(bench, sheet));
+  if (!bench.gpu) {
+    RETURN_IF_ERROR(measure_products(bench, sheet));
+    RETURN_IF_ERROR(measure_attention(bench, sheet));
+  }
   RETURN_IF_ERROR(measure_streams(bench, sheet));
+  // After the host's copies, in whose place its own go.
+  if (bench.gpu) {
+    RETURN_IF_ERROR(measure_gpu(*bench.gpu, bench.rounds, bench.threads, bench.bytes, sheet));
+  }
   RETURN_IF_ERROR(measure_checksum(bench, sheet));
   RETURN_IF_ERROR(measure_disk(bench, sheet));
   set_status_line("");

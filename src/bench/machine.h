@@ -1,11 +1,15 @@
 // `pagoda bench machine`: this machine's sheet (plan/machine_sheet.h), measured in about a minute:
 // products of cold experts at few and many rows, attention at lengths, streams of memory, copies,
-// checksums, updates, the drive.
+// checksums, updates, the drive. With a GPU the first four are its own (bench/gpu_sheet.h). A
+// network is not measured: what would use one is not there yet, so a cluster's sheet is written by
+// hand.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/status.h"
+#include "device/gpus.h"
 #include "plan/machine_sheet.h"
 
 namespace pagoda {
@@ -15,10 +19,11 @@ struct MachineBench {
   int rounds = 0;
   int threads = 0;
   int64_t bytes = 0;  // of weights, arrays and the drive's file, each
+  std::optional<Gpu> gpu;  // that computes; none: the cores
 };
 
-// kHostMemory when there is not the memory to measure with; stops between passes when a signal asks
-// (stop_status).
+// kHostMemory or kDeviceMemory when there is not the memory to measure with; stops between passes
+// when a signal asks (stop_status).
 Result<MachineSheet> measure_machine(const MachineBench& bench);
 
 }  // namespace pagoda

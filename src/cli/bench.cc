@@ -1,5 +1,5 @@
 // pagoda bench disk|copy|memory|adam|gemm|attention|step [--json] [--rounds N] [--bytes SIZE] ...
-// pagoda bench machine [--out FILE]
+// pagoda bench machine [--device auto|cpu|cuda] [--out FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -20,6 +20,8 @@
 #include "bench/memory.h"
 #include "bench/step.h"
 #include "cli/commands.h"
+#include "train/run_config.h"
+#include "train/usable_gpu.h"
 
 namespace pagoda {
 namespace {
@@ -373,6 +375,10 @@ class BenchMachineCommand final : public Command {
         .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
         ->type_name("DIR");
     app().add_option("--out", out_, "file to write (default: standard output)")->type_name("FILE");
+    app()
+        .add_option("--device", device_,
+                    "what computes: cpu, cuda, or auto: a GPU where one is there (default auto)")
+        ->type_name("KIND");
     app().add_option("--rounds", rounds_, "of each measurement (default 3)")->type_name("INT");
     app().add_option("--bytes", bytes_, "of arrays and files, each (default 256MiB)")
         ->type_name("SIZE");
@@ -383,17 +389,41 @@ class BenchMachineCommand final : public Command {
     RETURN_IF_ERROR(check_folder(directory_));
     ASSIGN_OR_RETURN(const int64_t bytes,
                      parse_size("--bytes", bytes_, 16 * kMiB, kMaxArrayBytes));
+    ASSIGN_OR_RETURN(const std::optional<Gpu> gpu, find_gpu());
+    RETURN_IF_ERROR(check_out());
     install_stop_signals();
     ASSIGN_OR_RETURN(const MachineSheet sheet,
                      measure_machine({directory_, static_cast<int>(rounds_), usable_cores(),
-                                      bytes}));
+                                      bytes, gpu}));
     if (!out_.empty()) return write_text_file(out_, sheet.to_toml());
     std::fputs(sheet.to_toml().c_str(), stdout);
     return Status();
   }
 
  private:
-  std::string directory_ = ".", out_, bytes_ = "256MiB";
+  // Better now than in a minute.
+  Status check_out() const {
+    const std::string folder = std::filesystem::path(out_).parent_path();
+    std::error_code error;
+    if (folder.empty() || std::filesystem::is_directory(folder, error)) return Status();
+    return Status(Exit::kCannotCreate, "--out " + printable(out_) + ": there is no folder " +
+                                           printable(folder) + "; create it");
+  }
+  Result<std::optional<Gpu>> find_gpu() const {
+    ASSIGN_OR_RETURN(const DeviceChoice device,
+                     parse_choice<DeviceChoice>("--device", device_,
+                                                {{"auto", DeviceChoice::kAuto},
+                                                 {"cpu", DeviceChoice::kCpu},
+                                                 {"cuda", DeviceChoice::kCuda}}));
+    if (device == DeviceChoice::kCpu) return std::optional<Gpu>();
+    const UsableGpu found = usable_gpu(DType::kBF16);
+    if (device == DeviceChoice::kCuda && !found.gpu) {
+      return Status(Exit::kUnavailable, "--device cuda: " + found.why_not);
+    }
+    return found.gpu;
+  }
+
+  std::string directory_ = ".", out_, bytes_ = "256MiB", device_ = "auto";
   int64_t rounds_ = 3;
 };
 

@@ -1,8 +1,7 @@
 // pagoda data inspect [run.toml] [--rows N] [--json]
 #include <CLI/CLI.hpp>
 
-#include "cli/commands.h"
-#include "cli/run_file.h"
+#include "cli/run_command.h"
 #include "train/commands.h"
 
 namespace pagoda {
@@ -12,24 +11,20 @@ bool read_by_inspect(const Option& option) {
   return option.section == "data" || option.key == "model.path";
 }
 
-class DataInspectCommand : public Command {
+class DataInspectCommand : public RunCommand {
  public:
   explicit DataInspectCommand(CLI::App& data)
-      : Command(data.add_subcommand(
+      : RunCommand(data.add_subcommand(
             "inspect", "Show which tokens are trained, lengths, what is cut, duplicates")) {
-    app()
-        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
-        ->type_name("RUN.toml");
     app()
         .add_option("--rows", flags_.rows, "examples to show (default 3)")
         ->type_name("INT");
     app().add_flag("--json", flags_.json, "print one JSON object");
-    config_.declare(table_);
-    add_option_flags(app(), table_, read_by_inspect);
+    add_run_flags(read_by_inspect);
   }
 
   Status run() override {
-    if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    RETURN_IF_ERROR(read_run_file());
     if (flags_.rows < 0) return Status(Exit::kUsage, "--rows: must not be negative");
     if (config_.model.path.empty()) {
       return Status(Exit::kUsage, "data inspect: name a folder with a tokenizer: --model.path");
@@ -42,10 +37,7 @@ class DataInspectCommand : public Command {
   }
 
  private:
-  std::string run_file_;
   InspectFlags flags_;
-  RunConfig config_;
-  OptionTable table_;
 };
 
 }  // namespace

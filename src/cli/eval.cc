@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 
-#include "cli/commands.h"
+#include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "train/commands.h"
 #include "train/micro_batch_choice.h"
@@ -27,25 +27,21 @@ bool read_by_eval(const Option& option) {
                            "train.host_devices"});
 }
 
-class EvalCommand : public Command {
+class EvalCommand : public RunCommand {
  public:
   explicit EvalCommand(CLI::App& root)
-      : Command(root.add_subcommand("eval", "Loss of a model or a run on held-out text")) {
-    app()
-        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
-        ->type_name("RUN.toml");
+      : RunCommand(root.add_subcommand("eval", "Loss of a model or a run on held-out text")) {
     app()
         .add_option("--checkpoint", flags_.checkpoint,
                     "folder of a run: its newest checkpoint; the run's text, lengths and dtype are "
                     "used where no flag or run file gives others")
         ->type_name("RUN");
     app().add_flag("--json", flags_.json, "print one JSON object");
-    config_.declare(table_);
-    add_option_flags(app(), table_, read_by_eval);
+    add_run_flags(read_by_eval);
   }
 
   Status run() override {
-    if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    RETURN_IF_ERROR(read_run_file());
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, eval_takes_from_run));
     }
@@ -61,10 +57,7 @@ class EvalCommand : public Command {
   }
 
  private:
-  std::string run_file_;
   EvalFlags flags_;
-  RunConfig config_;
-  OptionTable table_;
 };
 
 }  // namespace

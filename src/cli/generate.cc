@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "cli/commands.h"
+#include "cli/run_command.h"
 #include "cli/run_file.h"
 #include "train/commands.h"
 #include "train/micro_batch_choice.h"
@@ -23,13 +23,10 @@ bool read_by_generate(const Option& option) {
          option.key == "train.device" || option.key == "train.host_devices";
 }
 
-class GenerateCommand : public Command {
+class GenerateCommand : public RunCommand {
  public:
   explicit GenerateCommand(CLI::App& root)
-      : Command(root.add_subcommand("generate", "Continue prompts with a model or a run")) {
-    app()
-        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
-        ->type_name("RUN.toml");
+      : RunCommand(root.add_subcommand("generate", "Continue prompts with a model or a run")) {
     app()
         .add_option("--checkpoint", flags_.checkpoint,
                     "folder of a run: its newest checkpoint; the run's dtype and chat template are "
@@ -40,12 +37,11 @@ class GenerateCommand : public Command {
     declare_sampling();
     app().add_flag("--json", flags_.json, "print one JSON object");
     app().add_flag("-q,--quiet", quiet_, "print the text, warnings and errors only");
-    config_.declare(table_);
-    add_option_flags(app(), table_, read_by_generate);
+    add_run_flags(read_by_generate);
   }
 
   Status run() override {
-    if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+    RETURN_IF_ERROR(read_run_file());
     if (!flags_.checkpoint.empty()) {
       RETURN_IF_ERROR(load_run_settings(app(), table_, flags_.checkpoint, generate_takes_from_run));
     }
@@ -114,12 +110,9 @@ class GenerateCommand : public Command {
     return Status();
   }
 
-  std::string run_file_;
   GenerateFlags flags_;
   int64_t seed_ = 0;
   bool quiet_ = false;
-  RunConfig config_;
-  OptionTable table_;
 };
 
 }  // namespace

@@ -4,10 +4,9 @@
 #include <cstdio>
 
 #include "base/file.h"
-#include "cli/commands.h"
 #include "cli/plan_page.h"
 #include "cli/plan_report.h"
-#include "cli/run_file.h"
+#include "cli/run_command.h"
 #include "cli/search_report.h"
 #include "cli/sheet_file.h"
 #include "train/this_machine.h"
@@ -15,14 +14,13 @@
 namespace pagoda {
 namespace {
 
-class PlanCommand : public Command {
+constexpr size_t kMostShown = 20;  // rows of a table
+
+class PlanCommand : public RunCommand {
  public:
   explicit PlanCommand(CLI::App& root)
-      : Command(root.add_subcommand(
+      : RunCommand(root.add_subcommand(
             "plan", "Whether a model trains on a machine, how fast, and what limits it")) {
-    app()
-        .add_option("run_file", run_file_, "run file (TOML); flags win over it")
-        ->type_name("RUN.toml");
     app()
         .add_option("--machine", machine_, "sheet of the machine (none: this one, roughly)")
         ->type_name("FILE");
@@ -31,11 +29,11 @@ class PlanCommand : public Command {
     app()
         .add_option("--cluster", cluster_, "sheet of a cluster: the best way to train on it")
         ->type_name("FILE");
-    app().add_flag("--search", search_, "all ways to train on the machine's devices, best first");
+    app().add_flag("--search", search_, "settings of the run on the machine, and all ways to train "
+                                        "on several devices, best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
     app().add_flag("--json", json_, "print one JSON object");
-    config_.declare(table_);
-    add_option_flags(app(), table_, [](const Option&) { return true; });
+    add_run_flags([](const Option&) { return true; });
   }
 
   Status run() override;
@@ -47,18 +45,21 @@ class PlanCommand : public Command {
 
   Status read();
   Status plan_machine(const PlannedModel& model);
-  Status search(const PlannedModel& model);
-  Result<ClusterSheet> cluster() const;
+  Status search_machine(const PlannedModel& model);
+  Status search_cluster(const PlannedModel& model);
+  StepDemand demand() const {
+    return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
+  }
+  // What was found; kDoesNotFit where nothing was.
+  Status print(const SearchReport& report) const;
 
-  std::string run_file_, machine_, cluster_, html_;
+  std::string machine_, cluster_, html_;
   int64_t tokens_ = 0;
   bool json_ = false, search_ = false;
-  RunConfig config_;
-  OptionTable table_;
 };
 
 Status PlanCommand::read() {
-  if (!run_file_.empty()) RETURN_IF_ERROR(load_run_file(app(), table_, run_file_));
+  RETURN_IF_ERROR(read_run_file());
   if (config_.model.path.empty()) {
     return Status(Exit::kUsage, "model.path is missing: name a folder with a config.json, or one, "
                                 "in the run file or with --model.path");
@@ -67,37 +68,69 @@ Status PlanCommand::read() {
   if (!machine_.empty() && !cluster_.empty()) {
     return Status(Exit::kUsage, "--machine and --cluster: name one of them");
   }
-  if (!html_.empty() && (search_ || !cluster_.empty())) {
-    return Status(Exit::kUsage, "--html: shows a step of one machine, without --search");
+  if (tokens_ > 0 && (search_ || !cluster_.empty())) {
+    return Status(Exit::kUsage, "--tokens: of a run as it is on one machine; leave out --search "
+                                "and --cluster");
   }
+  if (!html_.empty() && search_ && cluster_.empty()) {
+    return Status(Exit::kUsage, "--html: shows a step of the run as it is, or with --cluster of "
+                                "the best way; leave out --search");
+  }
+  // Whether this machine has a GPU is no matter where another is planned for.
+  const bool elsewhere = !machine_.empty() || !cluster_.empty();
+  if (elsewhere) config_.train.device = DeviceChoice::kAuto;
   return config_.validate();
 }
 
 // A machine is a cluster of one node.
-Result<ClusterSheet> PlanCommand::cluster() const {
-  if (!cluster_.empty()) return read_cluster_sheet(cluster_);
-  ASSIGN_OR_RETURN(MachineSheet machine, sheet());
+ClusterSheet one_node(const MachineSheet& machine) {
   ClusterSheet one;
   one.cluster.name = machine.machine.name;
   one.network.gb_s = machine.link.gb_s > 0 ? machine.link.gb_s : machine.host.copy_gb_s;
-  one.nodes.push_back(std::move(machine));
+  one.nodes.push_back(machine);
   return one;
 }
 
-Status PlanCommand::search(const PlannedModel& model) {
-  ASSIGN_OR_RETURN(const ClusterSheet where, cluster());
-  const StepDemand demand{config_.data.sequence_len,
-                          config_.train.tokens_per_step / config_.data.sequence_len};
-  auto ways = search_cluster(model.shape, where, demand);
-  SearchReport report{model, where.cluster.name, config_.train.tokens_per_step, {}, 1};
-  constexpr size_t kShown = 20;
-  if (search_) report.shown = kShown;
+Status PlanCommand::print(const SearchReport& report) const {
+  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+  return report.fits() ? Status() : Status(Exit::kDoesNotFit, report.why);
+}
+
+// With several devices, also without paging: states and weights where Piper has them.
+Status PlanCommand::search_machine(const PlannedModel& model) {
+  ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
+  const bool several = machine.device.count > 1;
+  SearchReport report{model, "machine", machine.machine.name, config_.train.tokens_per_step,
+                      kMostShown};
+  auto settings = search_settings(model, config_, machine, kSearchPlan);
+  if (!settings.ok() && !several) return settings.status();
+  if (settings.ok()) report.settings = settings.take();
+  if (several) {
+    auto ways = pagoda::search_cluster(model.shape, one_node(machine), demand());
+    if (ways.ok()) report.ways = ways.take();
+    if (!ways.ok() && !settings.ok()) return ways.status();
+  }
+  const std::string& with = report.settings.fits_with;
+  report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
+  return print(report);
+}
+
+Status PlanCommand::search_cluster(const PlannedModel& model) {
+  ASSIGN_OR_RETURN(const ClusterSheet where, read_cluster_sheet(cluster_));
+  auto ways = pagoda::search_cluster(model.shape, where, demand());
+  SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
+                      search_ ? kMostShown : 1};
   if (ways.ok()) report.ways = ways.take();
   if (!ways.ok() && ways.status().code() != Exit::kDoesNotFit) return ways.status();
-  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
-  if (ways.ok()) return Status();
-  const std::string more = enough_nodes(model.shape, where, demand);
-  return Status(Exit::kDoesNotFit, ways.status().message() + "; " + more);
+  if (!html_.empty() && !report.ways.empty()) {
+    ASSIGN_OR_RETURN(const WayTimeline timeline,
+                     way_timeline(model.shape, where, demand(), report.ways.front()));
+    RETURN_IF_ERROR(write_text_file(html_, way_page(report, timeline)));
+  }
+  if (!report.fits()) {
+    report.why = ways.status().message() + "; " + enough_nodes(model.shape, where, demand());
+  }
+  return print(report);
 }
 
 Status PlanCommand::plan_machine(const PlannedModel& model) {
@@ -125,7 +158,8 @@ Status PlanCommand::plan_machine(const PlannedModel& model) {
 Status PlanCommand::run() {
   RETURN_IF_ERROR(read());
   ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config_.model.path));
-  return search_ || !cluster_.empty() ? search(model) : plan_machine(model);
+  if (!cluster_.empty()) return search_cluster(model);
+  return search_ ? search_machine(model) : plan_machine(model);
 }
 
 }  // namespace

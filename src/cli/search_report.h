@@ -1,21 +1,26 @@
-// What `pagoda plan --search` prints: ways to train, best first.
+// What `pagoda plan --search` prints: settings of a run on one machine, ways to train on several
+// devices, best first.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "plan/cluster_search.h"
-#include "train/planned_model.h"
+#include "train/settings_search.h"
 
 namespace pagoda {
 
 struct SearchReport {
   const PlannedModel& model;
-  std::string where;     // the cluster's or the machine's name
-  int64_t tokens = 0;    // of a step
-  std::vector<SearchedWay> ways;
-  size_t shown = 1;
+  const char* of = "cluster";  // or "machine"
+  std::string where;           // its name
+  int64_t tokens = 0;          // of a step
+  size_t shown = 1;            // rows of each table
+  SettingsSearch settings = {};  // of a machine
+  std::vector<SearchedWay> ways = {};  // of several devices
+  std::string why = {};        // where nothing fits
 
+  bool fits() const { return !settings.runs.empty() || !ways.empty(); }
   std::string text() const;
   std::string json() const;
 };

@@ -1,13 +1,7 @@
-// Ways to train a model on several devices, best first. On equal nodes: every mesh of pipeline x
-// experts x data, number of microbatches, sharing of experts and place and format of optimizer
-// states; on nodes of two kinds: zebra groups with Asym-EA, and the ways it is compared with
-// (expert parallelism, disaggregated experts, pipelines of whole layers). Pruned by memory, ranked
-// by the time of a step: meshes by Piper's estimator (plan/step_estimate.h), the others by
-// simulated streams (plan/zebra.h, plan/unequal_step.h). Pure.
-//
-// Where a stage's activations do not fit, the fewest of its layers are computed again
-// (plan/recomputed_layers.h), and the step is as much longer. Where states lie in host memory,
-// their updates and what is copied for them come after the backward; nothing hides them.
+// Ways to train a model on several devices, best first. On equal nodes: meshes of pipeline x
+// experts x data (plan/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA, and the
+// ways it is compared with (plan/two_kinds_search.h): expert parallelism, disaggregated experts,
+// pipelines of whole layers. Pruned by memory, ranked by the time of a simulated step. Pure.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +11,15 @@
 #include "base/status.h"
 #include "plan/machine_sheet.h"
 #include "plan/model_shape.h"
-#include "plan/ranked_meshes.h"
+#include "plan/step_estimate.h"
+#include "plan/way_timeline.h"
 
 namespace pagoda {
+
+struct StepDemand {
+  int64_t sequence_len = 0;  // tokens
+  int64_t sequences = 0;     // of a step, all devices together
+};
 
 // Bytes of each parameter, beside 2 of weights and 2 of gradients on the device.
 struct StateChoice {
@@ -40,6 +40,7 @@ struct SearchedWay {
   // kMesh
   Mesh mesh;
   PipelineBatch batch;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   ExpertSharing sharing = ExpertSharing::kRows;
   int64_t recomputed_layers = 0;  // of the stage with most
   // kMesh, kZebra
@@ -52,8 +53,7 @@ struct SearchedWay {
 };
 
 // kUsage: nodes of more than two kinds, sequences that no way divides, the errors of the sheets and
-// of check_model. kDoesNotFit when none fits, naming what takes least.
-// O(meshes x divisors of the sequences x states) estimates.
+// of check_model. kDoesNotFit when none fits, naming one and what it lacks.
 Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
                                                 const ClusterSheet& cluster,
                                                 const StepDemand& demand);
@@ -62,22 +62,8 @@ Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
 std::string enough_nodes(const ModelShape& model, const ClusterSheet& cluster,
                          const StepDemand& demand);
 
-// The parts that the search is made of, for one way at a time.
-
-// As the cost model of meshes has a cluster of equal nodes.
-ClusterProfile cluster_profile(const ClusterSheet& cluster);
-DeviceRates device_rates(const MachineSheet& node);
-// Adds time, memory and recomputation to a mesh, its batch, sharing and state. kDoesNotFit, and the
-// errors of estimate_step.
-Status time_mesh(const ModelCost& cost, const ClusterSheet& cluster, SearchedWay& way);
-
-// The kinds of devices as zebra takes them: newer ones (the faster at attention) and older, what
-// each takes for all tokens of the step, and what moves between them.
-struct TwoKinds {
-  const MachineSheet* newer = nullptr;
-  const MachineSheet* older = nullptr;
-  int32_t newer_devices = 0, older_devices = 0;
-};
-Result<TwoKinds> two_kinds(const ClusterSheet& cluster);
+// How a step of a way that was found runs. The errors of the search.
+Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                 const StepDemand& demand, const SearchedWay& way);
 
 }  // namespace pagoda

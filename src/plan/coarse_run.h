@@ -22,8 +22,10 @@ struct CoarseLimits {
   bool quick = false;          // memory is divided with less care (plan/host_division.h)
 };
 
-// For one answer in seconds, and for many that are compared with each other.
-inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512, 8, 1024, true};
+// For one answer in seconds, for many that are compared with each other, and for a search of
+// dozens.
+inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512, 8, 1024, true},
+    kSearchPlan{256, 4, 512, true};
 
 // {1, 1, 1} where the run is within the limits already. Experts of a layer divide by its `experts`,
 // microbatches by its `microbatches`. Experts are still at least four a layer, and more than a

@@ -26,6 +26,8 @@ struct MachineProfile {
   Cost issue;                          // of a task, on the thread that issues; no units
   // From the end of what the thread that issues waited for until it issues again.
   double wake_up_s = 0;
+  // From the end of what a stream waited for on another until it goes on: a thread that wakes.
+  double hand_over_s = 0;
   // By byte of a page.
   Cost upload, download, checksum;
   Cost read, write;  // the drive's part; `cores` of a transfer without cost to the processor: 0
@@ -46,6 +48,7 @@ double task_units(const Task& task, const RunShape& shape);
 struct CostSample {
   double units = 0;
   double seconds = 0;
+  double cpu_s = 0;  // of all processors meanwhile, where that was asked for
 };
 // The line through the samples with the least sum of squared errors, so that the seconds of all
 // add up; through the origin where it would begin below it; a constant where all units are equal.

@@ -21,6 +21,7 @@ void declare_device(MachineSheet::Device& d, OptionTable& t) {
   t.add("attention_half_tokens", d.attention_half_tokens, kRunOnly,
         "length of a sequence that reaches half of it");
   t.add("memory_gb_s", d.memory_gb_s, kRunOnly, "of the device's memory");
+  t.add("adam_gb_s", d.adam_gb_s, kRunOnly, "of updates on a gpu; 0: as memory_gb_s");
   t.add("launch_us", d.launch_us, kRunOnly, "before a task works");
 }
 
@@ -63,6 +64,7 @@ Status check_device(const MachineSheet& m) {
   RETURN_IF_ERROR(check_rate("device.attention_tflops", d.attention_tflops));
   RETURN_IF_ERROR(check_amount("device.attention_half_tokens", d.attention_half_tokens));
   RETURN_IF_ERROR(check_rate("device.memory_gb_s", d.memory_gb_s));
+  RETURN_IF_ERROR(check_amount("device.adam_gb_s", d.adam_gb_s));
   if (d.count > 1 && !m.gpu()) {
     return Status(Exit::kUsage, "device.count is above 1 of kind cpu; cores are one device");
   }
@@ -111,16 +113,7 @@ std::string MachineSheet::to_toml() const {
   MachineSheet copy = *this;
   OptionTable table;
   copy.declare(table);
-  std::string text;
-  for (const OptionSection& section : table.sections()) {
-    text += (text.empty() ? "[" : "\n[") + section.name + "]\n";
-    for (const Option& option : table.options()) {
-      if (option.section != section.name) continue;
-      text += option.key.substr(section.name.size() + 1) + " = " + option.toml() + "  # " +
-              option.help + "\n";
-    }
-  }
-  return text;
+  return options_toml(table, true);
 }
 
 int64_t MachineSheet::auto_device_bytes() const {

@@ -36,6 +36,7 @@ struct MachineSheet {
     double attention_tflops = 0;       // of scores over long sequences
     double attention_half_tokens = 0;  // of a sequence that reaches half of it
     double memory_gb_s = 0;            // what norms, gathers and sums move
+    double adam_gb_s = 0;  // what updates on a GPU move, read and written; 0: as memory_gb_s
     double launch_us = 0;              // before a task works
   } device;
 

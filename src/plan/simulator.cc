@@ -14,6 +14,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
       profile_(profile),
       replay_(pages, std::move(start)),
       disk_ready_(pages->pages.size(), Timeline::kNothing) {
+  timeline_.set_hand_over(profile_.hand_over_s);
   cores_ = timeline_.add_resource(profile_.cores);
   drive_reads_ = timeline_.add_resource(1);
   drive_writes_ = profile_.half_duplex ? drive_reads_ : timeline_.add_resource(1);

@@ -31,32 +31,24 @@ const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_
 class Estimate {
  public:
   Estimate(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-           const ClusterProfile& cluster, const DeviceRates& rates, ExpertSharing sharing)
+           const ClusterProfile& cluster, const DeviceRates& rates, const StepChoices& choices)
       : model_(model),
         mesh_(mesh),
         batch_(batch),
         cluster_(cluster),
         rates_(rates),
-        sharing_(sharing) {}
+        choices_(choices) {}
 
-  Result<StepTimes> step() const;
+  Result<StageWork> stage(int64_t stage) const;
 
  private:
-  // Of one microbatch, forward and backward.
-  struct StageWork {
-    double compute_s = 0;
-    double communication_s = 0;
-    double seconds() const { return compute_s + communication_s; }
-  };
   double layer_compute_s(const LayerCost& layer) const;
   Result<double> exchanges_s(const LayerCost& layer) const;
   Result<double> shared_s(const LayerCost& layer, const ClusterProfile& group) const;
   Result<double> send_s(int64_t stage) const;
-  Result<StageWork> microbatch(int64_t stage) const;
   std::vector<int64_t> copies(int64_t stage, int64_t first, int64_t last) const;
   double ring_s(int64_t parameters, const std::vector<int64_t>& ring) const;
   double gradients_s(int64_t stage) const;
-  double gradients_s() const;
   // Sequences that a device attends to.
   double sequences() const {
     const auto b = static_cast<double>(batch_.microbatch_sequences);
@@ -71,7 +63,7 @@ class Estimate {
   const PipelineBatch& batch_;
   const ClusterProfile& cluster_;
   const DeviceRates& rates_;
-  const ExpertSharing sharing_;
+  const StepChoices& choices_;
 };
 
 // Forward. Balanced routing: a device's experts get as many rows as its tokens make.
@@ -99,7 +91,7 @@ Result<double> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& 
   ASSIGN_OR_RETURN(const ExchangeSeconds seconds,
                    exchange_seconds(experts, static_cast<int32_t>(mesh_.expert), 1 / link.unit_s,
                                     other_s));
-  return sharing_ == ExpertSharing::kDataCentric ? seconds.data_centric_s
+  return choices_.sharing == ExpertSharing::kDataCentric ? seconds.data_centric_s
                                                  : seconds.model_centric_s;
 }
 
@@ -107,7 +99,7 @@ Result<double> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& 
 Result<double> Estimate::exchanges_s(const LayerCost& layer) const {
   if (layer.num_experts == 0 || mesh_.expert == 1) return 0.0;
   ASSIGN_OR_RETURN(const ClusterProfile group, expert_group(cluster_, mesh_.expert));
-  if (sharing_ != ExpertSharing::kRows) return shared_s(layer, group);
+  if (choices_.sharing != ExpertSharing::kRows) return shared_s(layer, group);
   ASSIGN_OR_RETURN(
       const ExchangeTraffic traffic,
       exchange_traffic(model_.hidden_size, layer.experts_per_token, batch_, mesh_));
@@ -129,25 +121,32 @@ Result<double> Estimate::send_s(int64_t stage) const {
   return slowest_s;
 }
 
-Result<Estimate::StageWork> Estimate::microbatch(int64_t stage) const {
+Result<StageWork> Estimate::stage(int64_t stage) const {
   StageWork work;
-  double forward_s = 0;
+  double again_compute_s = 0, again_exchange_s = 0;
   const auto [first, last] = layers(stage);
   for (int64_t l = first; l < last; ++l) {
     const LayerCost& layer = model_.layers[static_cast<size_t>(l)];
-    forward_s += layer_compute_s(layer);
+    const double compute_s = layer_compute_s(layer);
     ASSIGN_OR_RETURN(const double exchanges, exchanges_s(layer));
-    work.communication_s += exchanges;
+    work.forward_compute_s += compute_s;
+    work.forward_communication_s += exchanges / 2;
+    if (choices_.recomputed.empty() || choices_.recomputed[static_cast<size_t>(l)] == 0) continue;
+    again_compute_s += compute_s;
+    again_exchange_s += exchanges / 2;
   }
   if (stage == mesh_.pipeline - 1) {
     const double tokens = sequences() * static_cast<double>(batch_.sequence_len);
-    forward_s +=
+    work.forward_compute_s +=
         2.0 * static_cast<double>(model_.head_parameters) * tokens / rates_.token_flops_per_s;
   }
+  work.backward_compute_s = 2 * work.forward_compute_s + again_compute_s;
+  work.backward_communication_s = work.forward_communication_s + again_exchange_s;
   ASSIGN_OR_RETURN(const double onward_s, send_s(stage));
   ASSIGN_OR_RETURN(const double back_s, send_s(stage - 1));
-  work.communication_s += onward_s + back_s;
-  work.compute_s = 3 * forward_s;
+  work.forward_communication_s += onward_s;
+  work.backward_communication_s += back_s;
+  work.gradients_s = gradients_s(stage);
   return work;
 }
 
@@ -179,26 +178,38 @@ double Estimate::gradients_s(int64_t stage) const {
   return experts_s + ring_s(parameters.replicated, copies(stage, 0, mesh_.expert));
 }
 
-double Estimate::gradients_s() const {
-  double slowest_s = 0;
-  for (int64_t stage = 0; stage < mesh_.pipeline; ++stage) {
-    slowest_s = std::max(slowest_s, gradients_s(stage));
+Status check_step(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
+                  const ClusterProfile& cluster, const DeviceRates& rates,
+                  const StepChoices& choices) {
+  RETURN_IF_ERROR(check_cluster(cluster));
+  RETURN_IF_ERROR(check_rates(rates));
+  RETURN_IF_ERROR(check_batch(batch, mesh));
+  RETURN_IF_ERROR(
+      check_mesh(mesh, cluster, static_cast<int64_t>(model.layers.size()), most_experts(model)));
+  if (batch.of == SequencesOf::kPaper) {
+    return Status(Exit::kUsage, "kPaper mixes two readings of b, so no run has such a step");
   }
-  return slowest_s;
+  if (choices.recomputed.empty()) return Status();
+  return check_count("layers that are computed again or not", choices.recomputed.size(),
+                     model.layers.size());
 }
 
-Result<StepTimes> Estimate::step() const {
-  StageWork slowest;
-  for (int64_t stage = 0; stage < mesh_.pipeline; ++stage) {
-    ASSIGN_OR_RETURN(const StageWork work, microbatch(stage));
-    if (work.seconds() > slowest.seconds()) slowest = work;
+// Of the stage that works longest; the rest of the step it waits.
+StepTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
+                   int64_t microbatches) {
+  const auto m = static_cast<double>(microbatches);
+  StepTimes longest;
+  double step_s = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const StageWork& work = stages[s];
+    const StepTimes times{
+        m * (work.forward_compute_s + work.backward_compute_s),
+        m * (work.forward_communication_s + work.backward_communication_s) + work.gradients_s};
+    if (times.step_s() > longest.step_s()) longest = times;
+    step_s = std::max(step_s, run.end_s(s) + work.gradients_s);
   }
-  const auto microbatches = static_cast<double>(batch_.microbatches);
-  StepTimes times;
-  times.compute_s = microbatches * slowest.compute_s;
-  times.communication_s = microbatches * slowest.communication_s + gradients_s();
-  times.bubble_s = static_cast<double>(mesh_.pipeline - 1) * slowest.seconds();
-  return times;
+  longest.bubble_s = std::max(0.0, step_s - longest.step_s());
+  return longest;
 }
 
 }  // namespace
@@ -221,26 +232,38 @@ Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_
   return estimate;
 }
 
+Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
+                                           const PipelineBatch& batch,
+                                           const ClusterProfile& cluster, const DeviceRates& rates,
+                                           const StepChoices& choices) {
+  RETURN_IF_ERROR(check_step(model, mesh, batch, cluster, rates, choices));
+  const Estimate estimate(model, mesh, batch, cluster, rates, choices);
+  std::vector<StageWork> works;
+  for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
+    ASSIGN_OR_RETURN(const StageWork work, estimate.stage(stage));
+    works.push_back(work);
+  }
+  return works;
+}
+
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates, ExpertSharing sharing) {
-  RETURN_IF_ERROR(check_cluster(cluster));
-  RETURN_IF_ERROR(check_rates(rates));
-  RETURN_IF_ERROR(check_batch(batch, mesh));
-  RETURN_IF_ERROR(
-      check_mesh(mesh, cluster, static_cast<int64_t>(model.layers.size()), most_experts(model)));
-  if (batch.of == SequencesOf::kPaper) {
-    return Status(Exit::kUsage, "kPaper mixes two readings of b, so no run has such a step");
-  }
-  ASSIGN_OR_RETURN(const StepTimes times,
-                   Estimate(model, mesh, batch, cluster, rates, sharing).step());
+                                   const DeviceRates& rates, const StepChoices& choices) {
+  ASSIGN_OR_RETURN(std::vector<StageWork> works,
+                   stage_works(model, mesh, batch, cluster, rates, choices));
+  std::vector<StageSeconds> seconds;
+  for (const StageWork& work : works) seconds.push_back(work.seconds());
+  ASSIGN_OR_RETURN(PipelineRun run, run_pipeline(choices.schedule, seconds, batch.microbatches));
   const int64_t groups = batch.of == SequencesOf::kRank ? mesh.expert * mesh.data : mesh.data;
   const double sequences = static_cast<double>(batch.microbatch_sequences) *
                            static_cast<double>(batch.microbatches) * static_cast<double>(groups);
   const double flops = model_flops(model, batch.sequence_len, sequences);
   ASSIGN_OR_RETURN(StepEstimate estimate,
-                   step_utilisation(flops, rates.peak_flops_per_s, mesh.devices(), times));
+                   step_utilisation(flops, rates.peak_flops_per_s, mesh.devices(),
+                                    times_of(works, run, batch.microbatches)));
   estimate.tokens = sequences * static_cast<double>(batch.sequence_len);
+  estimate.stages = std::move(works);
+  estimate.run = std::move(run);
   return estimate;
 }
 

@@ -1,5 +1,7 @@
 // How long a step takes and what share of the machine it uses, before it runs: the performance
-// estimator of Piper (section IV-C) over its pipeline of expert-parallel groups. Pure.
+// estimator of Piper (section IV-C) over its pipeline of expert-parallel groups, with the schedule
+// of the stages simulated (plan/pipeline_order.h) in place of its closed form, (M + PP - 1) times
+// the slowest stage, which is the same where stages are equal. Pure.
 //
 // Equation (12) as it must be: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
 // compute fraction is 1 - (t_comm + t_bubble) / t_step; the printed one has a stray b and leaves
@@ -8,10 +10,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
 #include "plan/cluster.h"
 #include "plan/model_cost.h"
+#include "plan/pipeline_order.h"
 #include "plan/stage_memory.h"
 
 namespace pagoda {
@@ -28,13 +32,26 @@ struct DeviceRates {
 // HEXA-MoE has it (plan/device_shares.h).
 enum class ExpertSharing : uint8_t { kRows, kDataCentric, kModelCentric };
 
-// Seconds of a step, of the stage that takes longest.
+// Seconds of a step, of the stage that works longest.
 struct StepTimes {
-  double compute_s = 0;
+  double compute_s = 0;        // with what is computed again
   double communication_s = 0;  // all-to-alls, between stages, gradients of the copies
   double bubble_s = 0;         // waiting for other stages
 
   double step_s() const { return compute_s + communication_s + bubble_s; }
+};
+
+// What one microbatch takes of a stage. Communication: all-to-alls, and what is sent to the next
+// stage or, backward, to the one before.
+struct StageWork {
+  double forward_compute_s = 0, forward_communication_s = 0;
+  double backward_compute_s = 0, backward_communication_s = 0;
+  double gradients_s = 0;  // once a step, after its last backward: rings of the copies
+
+  StageSeconds seconds() const {
+    return {forward_compute_s + forward_communication_s,
+            backward_compute_s + backward_communication_s};
+  }
 };
 
 struct StepEstimate {
@@ -44,6 +61,15 @@ struct StepEstimate {
   double hardware_efficiency = 0;  // F_model / (peak G compute)
   double compute_fraction = 0;     // compute / step
   double mfu = 0;                  // their product
+  std::vector<StageWork> stages;
+  PipelineRun run;
+};
+
+// How a mesh and its batch are run.
+struct StepChoices {
+  ExpertSharing sharing = ExpertSharing::kRows;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  std::vector<uint8_t> recomputed;  // [layers]: again before their backward; empty: none
 };
 
 // Equation (12). kUsage: no device, flops or a peak not above zero, times that are negative or no
@@ -51,16 +77,22 @@ struct StepEstimate {
 Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
                                  const StepTimes& times);
 
-// A microbatch takes a stage its computing, forward and twice that backward, four all-to-alls for
-// each MoE layer (the cheaper of flat and hierarchical), activations to the next stage and
-// gradients to the one before. A step is M + PP - 1 times that of the slowest stage (an upper
-// bound where stages differ), then gradients in rings, replicated ones among EP x DP
-// devices and those of experts among DP, two bytes each; a ring is as slow as its slowest link.
+// A microbatch takes a stage its computing, forward and twice that backward, and of each MoE layer
+// two all-to-alls each way (the cheaper of flat and hierarchical); layers that are computed again
+// take their forward with its all-to-alls once more, in the backward. A stage that sends does not
+// compute. [PP]. The errors of estimate_step. O(layers * nodes * EP + PP * devices).
+Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
+                                           const PipelineBatch& batch,
+                                           const ClusterProfile& cluster, const DeviceRates& rates,
+                                           const StepChoices& choices = {});
+
+// The step ends when every stage has done its part of the schedule and then its gradients in rings,
+// replicated ones among EP x DP devices and those of experts among DP, two bytes each; a ring is as
+// slow as its slowest link.
 // kUsage: the errors of check_cluster, check_mesh, check_batch and expert_group; rates not above
-// zero; kPaper, which no run has. O(layers * nodes * EP + PP * devices).
+// zero; kPaper, which no run has; `recomputed` of another length. O(stage_works + PP M).
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates,
-                                   ExpertSharing sharing = ExpertSharing::kRows);
+                                   const DeviceRates& rates, const StepChoices& choices = {});
 
 }  // namespace pagoda

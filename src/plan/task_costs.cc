@@ -161,7 +161,10 @@ void Costs::updates(MachineProfile& p) const {
   const double moved =
       3 * value_ * (1 - not_ours) + 2 * state / std::max(1.0, elements);
   if (work_.state_on_device) {
-    p.of(TaskKind::kAdam) = of({0, 0, moved, 0, 0}, experts);
+    Cost& adam = p.of(TaskKind::kAdam);
+    adam = of({0, 0, moved, 0, 0}, experts);
+    const double measured = sheet_.gpu() ? sheet_.device.adam_gb_s : 0;
+    if (measured > 0) adam.unit_s = moved / (measured * kGiga);
     return;
   }
   p.of(TaskKind::kAdam) = {0, moved / (sheet_.host.adam_gb_s * kGiga), sheet_.host.cores};

@@ -42,10 +42,14 @@ Timeline::Work Timeline::add(int stream, int resource, double demand, double sec
 }
 
 void Timeline::start(Work work) {
+  running_.push_back(work);
+  if (works_[work].wakes_s <= 0) begin(work);
+}
+
+void Timeline::begin(Work work) {
   Piece& piece = works_[work];
   piece.start_s = now_s_;
   if (piece.resource != kNone) demand_[piece.resource] += piece.demand;
-  running_.push_back(work);
 }
 
 void Timeline::finish(Work work) {
@@ -54,12 +58,18 @@ void Timeline::finish(Work work) {
   if (piece.resource != kNone) demand_[piece.resource] -= piece.demand;
   if (piece.stream != kNone) streams_[piece.stream].busy_s += piece.end_s - piece.start_s;
   for (Work next : piece.follow) {
-    if (--works_[next].waits_for == 0) ready_.push_back(next);
+    Piece& following = works_[next];
+    if (--following.waits_for > 0) continue;
+    const bool of_another = piece.stream != following.stream;
+    if (of_another && piece.stream != kNone && following.stream != kNone) {
+      following.wakes_s = hand_over_s_;
+    }
+    ready_.push_back(next);
   }
 }
 
 double Timeline::speed(const Piece& piece) const {
-  if (piece.resource == kNone) return 1;
+  if (piece.resource == kNone || piece.wakes_s > 0) return 1;
   return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
 }
 
@@ -74,25 +84,34 @@ void Timeline::run() {
       ready_.pop_back();
       start(work);
     }
+    const auto left_s = [&](const Piece& piece) {
+      return piece.wakes_s > 0 ? piece.wakes_s : piece.left_s / speed(piece);
+    };
     double step_s = std::numeric_limits<double>::infinity();
-    for (Work work : running_) step_s = std::min(step_s, works_[work].left_s / speed(works_[work]));
+    for (Work work : running_) step_s = std::min(step_s, left_s(works_[work]));
     CHECK(!running_.empty(), "the work that is left waits for itself");
     // What ends now is decided before anything is taken off, so that rounding cannot separate
     // pieces that end together.
-    std::vector<Work> over;
+    std::vector<Work> over, awake;
     for (Work work : running_) {
       Piece& piece = works_[work];
-      const double pace = speed(piece);
-      if (piece.left_s / pace <= step_s * (1 + 1e-12)) {
-        over.push_back(work);
+      const bool now = left_s(piece) <= step_s * (1 + 1e-12);
+      if (now) {
+        (piece.wakes_s > 0 ? awake : over).push_back(work);
+      } else if (piece.wakes_s > 0) {
+        piece.wakes_s -= step_s;
       } else {
-        piece.left_s -= step_s * pace;
+        piece.left_s -= step_s * speed(piece);
       }
     }
     now_s_ += step_s;
     std::erase_if(running_, [&](Work work) {
       return std::find(over.begin(), over.end(), work) != over.end();
     });
+    for (Work work : awake) {
+      works_[work].wakes_s = 0;
+      begin(work);
+    }
     for (Work work : over) finish(work);
     ended += over.size();
   }

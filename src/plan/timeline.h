@@ -4,7 +4,8 @@
 // A stream does one piece of work after the other, in the order of the calls; a piece begins when
 // the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
-// slower, in proportion.
+// slower, in proportion. A stream that stood idle until another's piece ended goes on a moment
+// later, if it is told to: a thread takes time to wake.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,8 @@ class Timeline {
 
   int add_stream(std::string name);
   int add_resource(double capacity);
+  // From the end of what a stream waited for on another until it goes on.
+  void set_hand_over(double seconds) { hand_over_s_ = seconds; }
 
   // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while. On
   // no stream it waits for `after` only; on no resource nothing slows it.
@@ -47,10 +50,12 @@ class Timeline {
   struct Piece {
     int stream = kNone, resource = kNone;
     double demand = 0, left_s = 0, start_s = 0, end_s = 0;
+    double wakes_s = 0;         // left of that, before it begins
     int waits_for = 0;          // pieces that have not ended
     std::vector<Work> follow;   // pieces that wait for this one
   };
   void start(Work work);
+  void begin(Work work);
   void finish(Work work);
   double speed(const Piece& piece) const;
 
@@ -58,7 +63,7 @@ class Timeline {
   std::vector<Stream> streams_;
   std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
   std::vector<Work> running_, ready_;
-  double now_s_ = 0;
+  double now_s_ = 0, hand_over_s_ = 0;
 };
 
 }  // namespace pagoda

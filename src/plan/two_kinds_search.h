@@ -6,17 +6,17 @@
 
 #include "base/status.h"
 #include "plan/cluster_search.h"
-#include "plan/unequal_step.h"
 
 namespace pagoda {
 
-// One step's work on both kinds, for `demand` tokens, all layers alike: what plan/unequal_step.h
-// simulates. REQUIRES: a model all of whose layers have experts.
-UnequalStep unequal_step(const ModelShape& model, const ClusterSheet& cluster,
-                         const TwoKinds& kinds, const StepDemand& demand);
-
 // How many microbatches are tried: powers of two up to this.
 inline constexpr int32_t kMostZebraMicrobatches = 32;
+// And into how many parts an all-to-all is divided where experts and transfers overlap.
+inline constexpr int32_t kMostParts = 8;
+
+// How a step of one of them runs. Its errors.
+Result<WayTimeline> two_kinds_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                       const StepDemand& demand, const SearchedWay& way);
 
 // Unordered. kUsage: other than two kinds, layers without experts. kDoesNotFit: no way does.
 Result<std::vector<SearchedWay>> search_two_kinds(const ModelShape& model,

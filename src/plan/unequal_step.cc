@@ -72,7 +72,6 @@ struct Share {
 };
 
 constexpr int32_t kNewer = 0, kOlder = 1, kThere = 2, kBack = 3, kSums = 4, kOlderSums = 5;
-constexpr int kStreams = 6;
 
 // Of a layer's gradients over devices.
 struct Sums {
@@ -104,7 +103,7 @@ class Lockstep {
         parts_(parts),
         sums_(sums) {}
 
-  double step_s(int32_t layers);
+  TimedStreams run(int32_t layers);
 
  private:
   void attention(bool backward);
@@ -166,7 +165,7 @@ void Lockstep::experts(bool backward) {
   before_ = {last, -1, -1};
 }
 
-double Lockstep::step_s(int32_t layers) {
+TimedStreams Lockstep::run(int32_t layers) {
   for (int32_t i = 0; i < layers; ++i) {
     attention(false);
     experts(false);
@@ -177,12 +176,21 @@ double Lockstep::step_s(int32_t layers) {
     attention(true);
     if (sums_.attention_s > 0) add(kSums, sums_.attention_s, before_);
   }
-  return time_streams(tasks_, kStreams).makespan_s;
+  TimedStreams run;
+  run.streams = {{"newer devices", StreamUse::kComputing},
+                 {"older devices", StreamUse::kComputing},
+                 {back_ == kThere ? "all-to-alls" : "to experts", StreamUse::kTransfer},
+                 {"from experts", StreamUse::kTransfer},
+                 {"sums of gradients", StreamUse::kSums},
+                 {"sums of experts' gradients", StreamUse::kSums}};
+  run.times = time_streams(tasks_, static_cast<int>(run.streams.size()));
+  run.tasks = std::move(tasks_);
+  return run;
 }
 
 // Everything on each of `devices` devices, of the kinds given.
-double spread_step_s(const UnequalStep& step, const std::vector<const DeviceKind*>& kinds,
-                     int32_t devices, int32_t parts) {
+TimedStreams spread_step(const UnequalStep& step, const std::vector<const DeviceKind*>& kinds,
+                         int32_t devices, int32_t parts) {
   std::vector<Share> shares;
   for (const DeviceKind* kind : kinds) {
     shares.push_back({kind == &step.newer ? kNewer : kOlder, divided(kind->attention, devices),
@@ -193,7 +201,7 @@ double spread_step_s(const UnequalStep& step, const std::vector<const DeviceKind
   const double exchange_s = devices == 1 ? 0 : transfer_s(step, bytes);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, devices * step.groups),
                      sum_s(step, step.expert_gradient_bytes / devices, step.groups), kSums};
-  return Lockstep(std::move(shares), exchange_s, kThere, parts, sums).step_s(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kThere, parts, sums).run(step.layers);
 }
 
 template <typename StepSeconds>
@@ -242,7 +250,8 @@ struct Stage {
   double sum_s = 0;  // of its gradients, once
 };
 
-double pipelined_s(const std::vector<Stage>& stages, double boundary_s, int32_t microbatches) {
+TimedStreams pipelined(const std::vector<Stage>& stages, double boundary_s,
+                       int32_t microbatches) {
   const auto count = static_cast<int32_t>(stages.size());
   std::vector<StreamTask> tasks;
   const auto add = [&](int32_t stream, double seconds, int32_t after) {
@@ -269,7 +278,17 @@ double pipelined_s(const std::vector<Stage>& stages, double boundary_s, int32_t 
       if (s > 0) before = add(2 * count + s, boundary_s, before);
     }
   }
-  return time_streams(tasks, 4 * count).makespan_s;
+  TimedStreams run;
+  const std::pair<const char*, StreamUse> uses[] = {{"", StreamUse::kComputing},
+                                                    {", onward", StreamUse::kTransfer},
+                                                    {", back", StreamUse::kTransfer},
+                                                    {", sums", StreamUse::kSums}};
+  for (const auto& [what, use] : uses) {
+    for (int32_t s = 0; s < count; ++s) run.streams.push_back({strf("stage %d%s", s, what), use});
+  }
+  run.times = time_streams(tasks, 4 * count);
+  run.tasks = std::move(tasks);
+  return run;
 }
 
 }  // namespace
@@ -302,7 +321,7 @@ Result<ZebraGroup> zebra_group(const UnequalStep& step, int32_t microbatches, in
   return group;
 }
 
-Result<double> disaggregated_step_s(const UnequalStep& step, int32_t parts) {
+Result<TimedStreams> disaggregated_streams(const UnequalStep& step, int32_t parts) {
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
   const int32_t m = step.newer.devices, n = step.older.devices;
@@ -312,14 +331,24 @@ Result<double> disaggregated_step_s(const UnequalStep& step, int32_t parts) {
   const double exchange_s = transfer_s(step, step.exchange_bytes / std::min(m, n) / parts);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, m * step.groups),
                      sum_s(step, step.expert_gradient_bytes / n, step.groups), kOlderSums};
-  return Lockstep(std::move(shares), exchange_s, kBack, parts, sums).step_s(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kBack, parts, sums).run(step.layers);
 }
 
-Result<double> expert_parallel_step_s(const UnequalStep& step, int32_t parts) {
+Result<TimedStreams> expert_parallel_streams(const UnequalStep& step, int32_t parts) {
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
   const int32_t devices = step.newer.devices + step.older.devices;
-  return spread_step_s(step, {&step.newer, &step.older}, devices, parts);
+  return spread_step(step, {&step.newer, &step.older}, devices, parts);
+}
+
+Result<double> disaggregated_step_s(const UnequalStep& step, int32_t parts) {
+  ASSIGN_OR_RETURN(const TimedStreams run, disaggregated_streams(step, parts));
+  return run.times.makespan_s;
+}
+
+Result<double> expert_parallel_step_s(const UnequalStep& step, int32_t parts) {
+  ASSIGN_OR_RETURN(const TimedStreams run, expert_parallel_streams(step, parts));
+  return run.times.makespan_s;
 }
 
 Result<PartedStep> best_disaggregated(const UnequalStep& step, int32_t most_parts) {
@@ -337,7 +366,7 @@ Result<double> ideal_step_s(const UnequalStep& step, int32_t most_parts) {
   double steps_per_s = 0;
   for (const DeviceKind* kind : {&step.newer, &step.older}) {
     const auto alone_s = [&](int32_t parts) -> Result<double> {
-      return spread_step_s(step, {kind}, kind->devices, parts);
+      return spread_step(step, {kind}, kind->devices, parts).times.makespan_s;
     };
     ASSIGN_OR_RETURN(const PartedStep best, best_of_parts(most_parts, alone_s));
     steps_per_s += 1 / best.step_s;
@@ -371,7 +400,8 @@ Result<PipelineStep> pipeline_step(const UnequalStep& step, int32_t microbatches
         sum_s(step, layer_bytes * pipeline.stage_layers[s], pipeline.pipelines * step.groups);
   }
   const double boundary_s = transfer_s(step, step.boundary_bytes * share);
-  pipeline.step_s = pipelined_s(stages, boundary_s, microbatches);
+  pipeline.streams = pipelined(stages, boundary_s, microbatches);
+  pipeline.step_s = pipeline.streams.times.makespan_s;
   return pipeline;
 }
 

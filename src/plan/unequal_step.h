@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -49,6 +50,20 @@ Result<double> disaggregated_step_s(const UnequalStep& step, int32_t parts);
 // all-to-all, which moves (E - 1) / E of the rows of E devices. O(layers parts).
 Result<double> expert_parallel_step_s(const UnequalStep& step, int32_t parts);
 
+// The same, with what each stream does when.
+enum class StreamUse : uint8_t { kComputing, kTransfer, kSums };
+struct TimedStreams {
+  struct Stream {
+    std::string name;
+    StreamUse use = StreamUse::kComputing;
+  };
+  std::vector<Stream> streams;
+  std::vector<StreamTask> tasks;
+  StreamTimes times;
+};
+Result<TimedStreams> disaggregated_streams(const UnequalStep& step, int32_t parts);
+Result<TimedStreams> expert_parallel_streams(const UnequalStep& step, int32_t parts);
+
 struct PartedStep {
   int32_t parts = 1;
   double step_s = 0;
@@ -65,6 +80,7 @@ struct PipelineStep {
   int32_t pipelines = 1;              // gcd of the two numbers of devices; each has its tokens
   std::vector<int32_t> stage_layers;  // [stage], the newer devices first
   double step_s = 0;
+  TimedStreams streams;  // of one of the pipelines
 };
 // Pipelines of whole layers, a device a stage, layers given out so that the slowest stage is as
 // fast as can be; all forwards, then all backwards (with equal stages as long as 1F1B, which holds

@@ -19,9 +19,13 @@ Status choose_micro_batch(RunConfig& config, bool resume) {
     return Status();
   }
   ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config.model.path));
-  ASSIGN_OR_RETURN(tokens,
-                   choose_micro_batch_tokens(model, config, this_machine_sheet(), kCoarsePlan));
-  log_info(strf("train.micro_batch_tokens: %lld, as planned", (long long)tokens));
+  const MachineSheet machine = this_machine_sheet(config.gpu());
+  RunConfig planned = config;
+  planned.memory.device = MemorySize::of_bytes(config.device_bytes());
+  planned.memory.host = MemorySize::of_bytes(config.host_bytes());
+  ASSIGN_OR_RETURN(tokens, choose_micro_batch_tokens(model, planned, machine, kCoarsePlan));
+  log_info(strf("train.micro_batch_tokens: %lld, as planned for %s", (long long)tokens,
+                machine.machine.name.c_str()));
   return Status();
 }
 

@@ -6,9 +6,10 @@
 namespace pagoda {
 
 // A number stays. `resume`: that of the run's newest checkpoint, whatever the planner would choose
-// by now: other microbatches are other bits. Else the planner's choice on this machine for the
-// model in config.model.path (choose_micro_batch_tokens), which is logged. The errors of those, and
-// of read_planned_model.
+// by now: other microbatches are other bits. Else the planner's choice for the model in
+// config.model.path on what config.train.device will compute on (choose_micro_batch_tokens,
+// this_machine_sheet), within the budgets that the run will have; it is logged. The errors of
+// those, and of read_planned_model.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
 // Where nothing is trained: a row at a time.

@@ -270,24 +270,31 @@ PlanStudy study_changes(const PlannedModel& model, const RunConfig& config,
   return Study(model, config, sheet, limits).run();
 }
 
+std::vector<int64_t> micro_batch_choices(const RunConfig& config) {
+  const int64_t row = config.data.sequence_len, step = config.train.tokens_per_step;
+  std::vector<int64_t> choices;
+  for (int64_t parts = 1; parts <= step / row; ++parts) {
+    if (step % parts != 0 || step / parts % row != 0) continue;
+    const bool power = (parts & (parts - 1)) == 0;
+    const bool own = step / parts == config.train.micro_batch_tokens;
+    if (power || own || parts == step / row) choices.push_back(step / parts);
+  }
+  return choices;
+}
+
 Result<int64_t> choose_micro_batch_tokens(const PlannedModel& model, const RunConfig& config,
                                           const MachineSheet& sheet, const CoarseLimits& limits) {
   constexpr double kAsFast = 1.01;
-  const int64_t row = config.data.sequence_len, step = config.train.tokens_per_step;
   struct Choice {
     int64_t tokens = 0;
     double step_s = 0;
   };
   std::vector<Choice> choices;
   const Trial trial(model, config, sheet);
-  for (int64_t parts = 1; parts <= step / row; ++parts) {
-    if (step % parts != 0 || step / parts % row != 0) continue;
-    // Halves and halves of those, and the smallest.
-    const bool power = (parts & (parts - 1)) == 0;
-    if (!power && parts != step / row) continue;
-    const auto plan = trial.plan(set_micro_batch(step / parts), limits);
+  for (const int64_t tokens : micro_batch_choices(config)) {
+    const auto plan = trial.plan(set_micro_batch(tokens), limits);
     if (!plan.ok() || !plan.value().step) continue;
-    choices.push_back({step / parts, plan.value().step->step_s()});
+    choices.push_back({tokens, plan.value().step->step_s()});
     const size_t n = choices.size();
     if (n >= 3 && choices[n - 1].step_s > choices[n - 2].step_s) break;
   }
@@ -295,7 +302,8 @@ Result<int64_t> choose_micro_batch_tokens(const PlannedModel& model, const RunCo
     return Status(Exit::kUsage, strf("train.micro_batch_tokens = \"auto\": no part of the %lld "
                                      "tokens of a step has room, even a row of %lld; raise "
                                      "memory.device or lower data.sequence_len",
-                                     (long long)step, (long long)row));
+                                     (long long)config.train.tokens_per_step,
+                                     (long long)config.data.sequence_len));
   }
   double least_s = choices.front().step_s;
   for (const Choice& choice : choices) least_s = std::min(least_s, choice.step_s);

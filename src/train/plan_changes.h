@@ -41,6 +41,10 @@ struct PlanStudy {
 PlanStudy study_changes(const PlannedModel& model, const RunConfig& config,
                         const MachineSheet& sheet, const CoarseLimits& limits);
 
+// Parts of a step in whole rows that a microbatch may be, the largest first: the step, its half,
+// the half of that and so on, the smallest, and the run's own.
+std::vector<int64_t> micro_batch_choices(const RunConfig& config);
+
 // The largest part of a step that attention takes at a time without being slower than another by
 // more than a hundredth (fewer microbatches are fewer launches, and more workspace); kUsage naming
 // what must change when no part of train.tokens_per_step in whole rows has room.

@@ -372,15 +372,8 @@ std::string RunConfig::to_toml() const {
   RunConfig copy = *this;
   OptionTable table;
   copy.declare(table);
-  std::string text = "# Every option of a pagoda run; `pagoda train --help` explains them.\n";
-  for (const OptionSection& section : table.sections()) {
-    text += "\n[" + section.name + "]\n";
-    for (const Option& option : table.options()) {
-      if (option.section != section.name) continue;
-      text += option.key.substr(section.name.size() + 1) + " = " + option.toml() + "\n";
-    }
-  }
-  return text;
+  return "# Every option of a pagoda run; `pagoda train --help` explains them.\n\n" +
+         options_toml(table);
 }
 
 std::string RunConfig::to_json() const {

@@ -194,6 +194,7 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
       config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
   run.budget.host_bytes =
       config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes()) / peers;
+  run.budget.device_updates = !sheet.gpu() || !run.eager_adam;  // as Session::budget
   StepSize size;
   size.microbatches = run.shape.microbatches;
   size.microbatch_tokens = run.shape.microbatch_tokens;

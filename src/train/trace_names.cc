@@ -3,7 +3,6 @@
 #include "base/check.h"
 
 namespace pagoda {
-namespace {
 
 const char* task_kind_name(TaskKind kind) {
   switch (kind) {
@@ -35,6 +34,8 @@ const char* task_kind_name(TaskKind kind) {
   }
   return "task";
 }
+
+namespace {
 
 std::string layer_and_expert(int64_t layer, int64_t expert) {
   std::string text;

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "bench/drive.h"
 #include "bench/leg.h"
 
 namespace pagoda {
@@ -34,61 +35,23 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
-std::string measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
                           MachineProfile& profile) {
-  constexpr int kPages = 48;
-  const int64_t slot_bytes = page_bytes + kPageHeaderBytes;
-  const int file = need(storage->open(directory + "/drive", kPages * slot_bytes, true));
-  const HostMemory memory = need(HostMemory::allocate(kPages * slot_bytes));
-  std::mt19937_64 random(1);
-  for (int64_t i = 0; i < memory.bytes() / 8; ++i) {
-    reinterpret_cast<uint64_t*>(memory.data())[i] = random();
-  }
-  const auto transfer = [&](int first, int last, const auto& op_of) {
-    std::vector<IoRequest> requests(static_cast<size_t>(last - first));
-    std::vector<Event> done;
-    for (int i = first; i < last; ++i) {
-      IoRequest& request = requests[static_cast<size_t>(i - first)];
-      Event event = Event::make();
-      request = {op_of(i), file, i * slot_bytes, memory.data() + i * slot_bytes, slot_bytes, {},
-                 [event](IoRequest& r) mutable {
-                   CHECK(r.status.ok(), "%s", r.status.message().c_str());
-                   event.signal();
-                 }};
-      done.push_back(event);
-      storage->submit(&request);
-    }
-    for (const Event& event : done) event.wait();
-  };
-  const auto writes = [](int) { return IoRequest::Op::kWrite; };
-  const auto reads = [](int) { return IoRequest::Op::kRead; };
-  const auto mixed = [](int i) {
-    return i % 2 == 0 ? IoRequest::Op::kRead : IoRequest::Op::kWrite;
-  };
-  const auto median = [](const std::vector<double>& times) { return quantile(times, 0.5); };
-  std::vector<double> write_s, read_s, mixed_s, one_s;
-  for (int round = 0; round < 5; ++round) {
-    const auto time = [&](std::vector<double>& times, int pages, const auto& op_of) {
-      const int64_t start = monotonic_us();
-      transfer(0, pages, op_of);
-      times.push_back(seconds_since(start));
-    };
-    time(write_s, kPages, writes);
-    time(read_s, kPages, reads);
-    time(mixed_s, kPages, mixed);
-    time(one_s, 1, reads);
-  }
-  const double bytes = static_cast<double>(kPages) * static_cast<double>(page_bytes);
-  profile.read = {0, median(read_s) / bytes, 0};
-  profile.write = {0, median(write_s) / bytes, 0};
-  const double half_each = median(read_s) / 2 + median(write_s) / 2;
-  profile.half_duplex = median(mixed_s) > 0.75 * half_each;
-  profile.completion_s = std::max(0.0, median(one_s) - median(read_s) / kPages);
-  storage->close(file);
-  need(storage->remove_file(directory + "/drive"));
-  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex",
-              bytes / median(read_s) * 1e-9, bytes / median(write_s) * 1e-9,
-              bytes / median(mixed_s) * 1e-9, profile.half_duplex ? "half" : "full");
+  constexpr int kPages = 48, kRounds = 3;
+  const DriveRates rates =
+      need(measure_drive(storage, directory, page_bytes + kPageHeaderBytes, kPages, kRounds));
+  profile.read = {0, 1e-9 / rates.read_gb_s, 0};
+  profile.write = {0, 1e-9 / rates.write_gb_s, 0};
+  profile.half_duplex = rates.half_duplex();
+  profile.completion_s = 1e-6 * rates.latency_us;
+  const ByteCost bytes = measure_bytes(page_bytes);
+  profile.upload = profile.download = {0, bytes.copy_s, 1};
+  profile.checksum = {0, bytes.check_s + 1e-9 * rates.cpu_s_per_gb, 1};
+  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex, %.3f s "
+              "of a core for a GB; copy %.1f GB/s, checksum %.1f GB/s",
+              rates.read_gb_s, rates.write_gb_s, rates.both_gb_s,
+              profile.half_duplex ? "half" : "full", rates.cpu_s_per_gb, 1e-9 / bytes.copy_s,
+              1e-9 / bytes.check_s);
 }
 
 int64_t state_page_bytes(const PageTable& pages) {
@@ -108,9 +71,11 @@ MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const Session
 
 StepResult MeasuredRun::step(std::mt19937& random, double& seconds) {
   const StepBatch batch = random_batch(run.session(), random);
-  const int64_t start = monotonic_us();
+  const int64_t cpu = process_cpu_us(), issuing = thread_cpu_us(), start = monotonic_us();
   StepResult result = run.step(batch);
   seconds = seconds_since(start);
+  cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
+  issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
   return result;
 }
 
@@ -119,6 +84,7 @@ void MeasuredRun::warm_up(std::mt19937& random, int steps) {
   for (int i = 0; i < steps; ++i) {
     planned_.train(step(random, seconds).routing, [](const StepPiece&) {});
   }
+  cpu_s_ = issuing_s_ = 0;
 }
 
 void MeasuredRun::measure(std::mt19937& random, int steps) {
@@ -130,9 +96,39 @@ void MeasuredRun::measure(std::mt19937& random, int steps) {
   }
 }
 
+void MeasuredRun::forget() {
+  for (const Round& round : rounds_) {
+    for (const Routing& routing : round.routings) planned_.train(routing, [](const StepPiece&) {});
+  }
+  rounds_.clear();
+  step_s_.clear();
+  cpu_s_ = issuing_s_ = 0;
+}
+
+double MeasuredRun::later_step_s() const {
+  double seconds = 0, steps = 0;
+  size_t first = 0;
+  for (const Round& round : rounds_) {
+    for (size_t i = 1; i < round.routings.size(); ++i, ++steps) seconds += step_s_[first + i];
+    first += round.routings.size();
+  }
+  return seconds / steps;
+}
+
 double MeasuredRun::mean_step_s() const {
   return std::accumulate(step_s_.begin(), step_s_.end(), 0.0) /
          static_cast<double>(step_s_.size());
+}
+
+void MeasuredRun::add(const Simulated& simulated, Replayed& replayed) const {
+  for (const double step_s : simulated.step_s) replayed.mean_step_s += step_s;
+  for (const SimulatedWork& work : simulated.works) {
+    if (work.moves) continue;
+    replayed.task_s[static_cast<size_t>(work.kind)] += work.end_s - work.start_s;
+  }
+  replayed.peak_device_bytes =
+      std::max(replayed.peak_device_bytes, simulated.peak_device_bytes.front());
+  replayed.peak_host_bytes = std::max(replayed.peak_host_bytes, simulated.peak_host_bytes);
 }
 
 MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const {
@@ -141,32 +137,86 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   for (const Round& round : rounds_) {
     Simulator simulator(&run.session().shape(), &run.session().pages(), profile, round.start);
     for (const Routing& routing : round.routings) {
-      planned.train(routing, [&](const StepPiece& piece) { simulator.run(piece); });
+      planned.train(routing, [&](const StepPiece& piece) {
+        simulator.run(piece);
+        replayed.tasks += std::ssize(piece.tasks);
+      });
       simulator.end_step();
     }
-    const Simulated simulated = simulator.finish();
-    for (const double step_s : simulated.step_s) {
-      replayed.mean_step_s += step_s / static_cast<double>(step_s_.size());
-    }
-    replayed.peak_device_bytes =
-        std::max(replayed.peak_device_bytes, simulated.peak_device_bytes.front());
-    replayed.peak_host_bytes = std::max(replayed.peak_host_bytes, simulated.peak_host_bytes);
+    add(simulator.finish(), replayed);
   }
+  replayed.mean_step_s /= static_cast<double>(step_s_.size());
   return replayed;
 }
 
-void fit_tasks(const TaskTimes& times, double cores, const MeasuredRun& resident,
-               MachineProfile& profile) {
+void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfile& profile) {
+  // While a task ran the issuing thread may have had a core too.
+  const double computing = 1 - resident.issuing_s() / resident.cpu_s();
   for (int kind = 0; kind < kTaskKinds; ++kind) {
-    profile.tasks[static_cast<size_t>(kind)] =
-        fit_cost(times.of(static_cast<TaskKind>(kind)), cores);
+    const std::vector<CostSample>& samples = times.of(static_cast<TaskKind>(kind));
+    double seconds = 0, cpu_s = 0;
+    for (const CostSample& sample : samples) {
+      seconds += sample.seconds;
+      cpu_s += computing * sample.cpu_s;
+    }
+    const double cores = seconds > 0 ? std::clamp(cpu_s / seconds, 0.5, profile.cores) : 1;
+    profile.tasks[static_cast<size_t>(kind)] = fit_cost(samples, cores);
   }
   profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
+  const auto tasks = static_cast<double>(resident.simulate(profile).tasks);
+  profile.issue = {resident.issuing_s() / tasks, 0, 1};
   const RunShape& shape = resident.run.session().shape();
   const auto waits = static_cast<double>(
       std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1}) + 2);
   const double left_s = resident.mean_step_s() - resident.simulate(profile).mean_step_s;
   profile.wake_up_s = std::max(0.0, left_s / waits);
+}
+
+namespace {
+
+// Brings the cost of each kind of task nearer to what its simulated time is the measured one with.
+void fit_times(const std::array<double, kTaskKinds>& measured_s, const MeasuredRun& paged,
+               MachineProfile& profile) {
+  const MeasuredRun::Replayed replayed = paged.simulate(profile);
+  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    if (replayed.task_s[kind] <= 0) continue;
+    const double ratio = measured_s[kind] / replayed.task_s[kind];
+    profile.tasks[kind].fixed_s *= ratio;
+    profile.tasks[kind].unit_s *= ratio;
+  }
+}
+
+// The hand-over with which the steps take what they took, by the secant through two of them; none
+// where they take longer without.
+double fit_hand_over(const MeasuredRun& paged, MachineProfile profile) {
+  constexpr double kMost_s = 1e-3, kApart_s = 1e-4;  // far more than a thread takes to wake
+  const auto left_s = [&](double hand_over_s) {
+    profile.hand_over_s = hand_over_s;
+    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
+  };
+  const double at = profile.hand_over_s;
+  const double here_s = left_s(at), further_s = left_s(at + kApart_s);
+  if (here_s <= further_s) return at;
+  return std::clamp(at + kApart_s * here_s / (here_s - further_s), 0.0, kMost_s);
+}
+
+}  // namespace
+
+void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile) {
+  std::array<double, kTaskKinds> measured_s{};
+  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
+      measured_s[kind] += sample.seconds;
+    }
+  }
+  profile.issue.fixed_s =
+      paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
+  constexpr int kPasses = 4;  // each changes what runs beside the others
+  for (int pass = 0; pass < kPasses; ++pass) {
+    fit_times(measured_s, paged, profile);
+    profile.hand_over_s = fit_hand_over(paged, profile);
+  }
+  fit_times(measured_s, paged, profile);
 }
 
 }  // namespace pagoda

@@ -2,6 +2,7 @@
 // machine: for programs that hold one against the other.
 #pragma once
 
+#include <array>
 #include <random>
 #include <string>
 #include <vector>
@@ -16,9 +17,10 @@ namespace pagoda {
 // Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads);
 
-// The drive under pages of this size: all written, all read, and half of each at once. Sets read,
-// write, half_duplex and completion_s, and tells them in a line.
-std::string measure_drive(Storage* storage, const std::string& directory, int64_t page_bytes,
+// The drive under pages of this size (bench/drive.h), and copies and checks of them on a core. Sets
+// read, write, half_duplex, completion_s, upload, download and checksum, to which the processor
+// time of transfers is added; tells them in a line.
+std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
                           MachineProfile& profile);
 
 // Bytes of the state of an expert: what moves most.
@@ -30,15 +32,23 @@ class MeasuredRun {
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
 
   void warm_up(std::mt19937& random, int steps);
-  // The time of the steps alone counts.
+  // The time of the steps alone counts, and that of processors meanwhile.
   void measure(std::mt19937& random, int steps);
+
+  // All before is warm-up.
+  void forget();
 
   const std::vector<double>& step_s() const { return step_s_; }  // as measured
   double mean_step_s() const;
-  // The measured steps, simulated with the routing they had: seconds of a step on average, and the
-  // most bytes that pages had in slots.
+  double later_step_s() const;  // on average, without the first step of each round
+  double cpu_s() const { return cpu_s_; }            // of all steps measured
+  double issuing_s() const { return issuing_s_; }    // of it, on the thread that issues
+  // The measured steps, simulated with the routing they had: seconds of a step on average, those of
+  // tasks by kind in all steps together, and the most bytes that pages had in slots.
   struct Replayed {
     double mean_step_s = 0;
+    std::array<double, kTaskKinds> task_s{};
+    int64_t tasks = 0;  // issued
     int64_t peak_device_bytes = 0, peak_host_bytes = 0;
   };
   Replayed simulate(const MachineProfile& profile) const;
@@ -51,15 +61,24 @@ class MeasuredRun {
     std::vector<Routing> routings;
   };
   StepResult step(std::mt19937& random, double& seconds);
+  void add(const Simulated& simulated, Replayed& replayed) const;
 
   PlannedRun planned_;  // after the warm up
   std::vector<Round> rounds_;
   std::vector<double> step_s_;
+  double cpu_s_ = 0, issuing_s_ = 0;
 };
 
-// What steps with room for everything tell: the costs of tasks, which take `cores` cores, and, as
-// what these do not explain, that of the thread which issues them waking up when it has waited.
-void fit_tasks(const TaskTimes& times, double cores, const MeasuredRun& resident,
-               MachineProfile& profile);
+// What measured steps with room for everything tell: the costs of tasks and on how many cores they
+// run, what issuing them takes, and, as what these do not explain, what it takes until the thread
+// that issues goes on when it has waited. REQUIRES: profile.cores.
+void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfile& profile);
+
+// What measured steps tell whose pages come and go: tasks take longer beside copies, checks and
+// updates than their shares of the cores explain (they share caches and memory too, and the
+// system's turns), and threads that wait for one another take time to wake. So costs of tasks
+// become those with which a simulation of the same steps gives the times that they had, kind by
+// kind, and hand_over_s what the steps took beyond that. REQUIRES: fit_tasks() before.
+void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile);
 
 }  // namespace pagoda

@@ -6,21 +6,24 @@
 // microbatch, and how much of the memory the device gets) against the best of all; and of all runs
 // the error's median and 95th percentile. Not installed.
 //
-//   plan_check [--rounds N] [--only MODEL] [--tiny] [DIR]
+//   plan_check [--rounds N] [--only MODEL] [--kinds] [--tiny] [DIR]
 //                                       pages go to a new folder in DIR, removed at the end
 //
 // The prediction knows no routing: tokens are taken to choose all experts equally often. The
-// profile: tasks' times in steps with room for everything, of a model of the same widths and
-// another number of layers, experts, choices and tokens, for each size of a microbatch; copies,
-// checksums and the drive by themselves. It is measured anew before each model's runs. Needs a
-// machine that nobody else uses; --tiny shows in a minute that the program works.
+// profile: tasks' times in steps of a model of the same widths and another number of layers,
+// experts, choices and tokens, for each size of a microbatch, with room for everything (what tasks
+// take by themselves, and of the cores) and with memory for as large a part as the predicted
+// runs have (what they take beside copies, checks and updates); copies, checksums and the drive by
+// themselves. These steps take turns with those of the run that is predicted, for a machine's speed
+// changes by the minute. --kinds tells of each run what its tasks took by kind, and what they were
+// simulated to. Needs a machine that nobody else uses; --tiny shows in a minute that the program
+// works.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
@@ -31,12 +34,15 @@
 #include "bench/leg.h"
 #include "plan/steady_run.h"
 #include "tools/bench/measured_run.h"
+#include "train/trace_names.h"
 
 namespace pagoda {
 namespace {
 
 constexpr int kWarmUpSteps = 2;
-constexpr int kStepsOfRound = 3;
+// Of the run that is predicted, the first of which begins with an empty drive and does not count;
+// and of either kind beforehand.
+constexpr int kStepsOfRound = 3, kCalibrationSteps = 2;
 constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
 
 // A model, and the memory that its runs have beyond what the plan needs: a part of weights and
@@ -53,8 +59,9 @@ constexpr Case kCases[] = {{4, 24, 4, 4096, false, 0.60},
 constexpr Case kTinyCase = {2, 8, 2, 512, false, 0.50};
 constexpr int64_t kMicrobatchTokens[] = {256, 512, 1024};
 constexpr int64_t kTinyMicrobatchTokens[] = {128, 256};
-// Of that memory.
+// Of that memory; the model that is measured beforehand has another.
 constexpr double kDeviceShares[] = {0.2, 0.6};
+constexpr double kCalibrationShare = 0.4;
 
 RandomModel model_of(const Case& c, bool tiny) {
   const int64_t d = tiny ? 64 : 256;
@@ -66,7 +73,7 @@ RandomModel model_of(const Case& c, bool tiny) {
 // The model that is measured beforehand.
 Case calibration_case(const Case& c) {
   return {std::max<int64_t>(2, c.layers - 1), c.experts - 4,
-          c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, 0};
+          c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, c.memory};
 }
 
 // One run of a case.
@@ -92,10 +99,71 @@ double above(int64_t predicted, int64_t measured) {
   return static_cast<double>(predicted) / static_cast<double>(std::max<int64_t>(1, measured)) - 1;
 }
 
+// What tasks took, by kind, of a step: measured, and simulated with the routing it had.
+void print_kinds(const TaskTimes& times, const MeasuredRun& paged,
+                 const MachineProfile& profile) {
+  const MeasuredRun::Replayed replayed = paged.simulate(profile);
+  const auto steps = static_cast<double>(paged.step_s().size());
+  std::printf("    ms a step   cores measured simulated\n");
+  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    double measured_s = 0;
+    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
+      measured_s += sample.seconds;
+    }
+    if (measured_s <= 0) continue;
+    std::printf("    %-12s %4.2f %8.1f %9.1f\n", task_kind_name(static_cast<TaskKind>(kind)),
+                profile.tasks[kind].cores, 1e3 * measured_s / steps,
+                1e3 * replayed.task_s[kind] / steps);
+  }
+  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * paged.mean_step_s(),
+              1e3 * replayed.mean_step_s);
+}
+
+// The model that is measured beforehand, with one size of microbatch: steps with room for
+// everything, and steps with memory for a part.
+class Calibration {
+ public:
+  Calibration(const HfFolder& folder, Storage* storage, const SessionOptions& with_room,
+              const SessionOptions& with_a_part)
+      : random_(3), roomy_(folder, storage, with_room), paged_(folder, storage, with_a_part) {
+    CHECK(roomy_.run.session().memory().state_on_device);
+    CHECK(!paged_.run.session().memory().state_on_device);
+    roomy_.warm_up(random_, kWarmUpSteps);
+    paged_.warm_up(random_, kWarmUpSteps);
+  }
+
+  // What was measured before counts no more.
+  void begin() {
+    for (MeasuredRun* run : {&roomy_, &paged_}) run->forget();
+    roomy_times_ = std::make_unique<TaskTimes>(&roomy_.run.session().shape());
+    paged_times_ = std::make_unique<TaskTimes>(&paged_.run.session().shape());
+    roomy_.run.session().executor().time_tasks(roomy_times_.get());
+    paged_.run.session().executor().time_tasks(paged_times_.get());
+  }
+  void measure() {
+    roomy_.measure(random_, kCalibrationSteps);
+    paged_.measure(random_, kCalibrationSteps);
+    paged_.run.session().pager().drain();
+  }
+  // Adds what tasks take to what cores, copies and the drive do. Prints what there was to fit.
+  void fit(MachineProfile& profile, bool kinds) const;
+
+  int64_t page_bytes() const { return state_page_bytes(roomy_.run.session().pages()); }
+
+ private:
+  std::mt19937 random_;
+  std::unique_ptr<TaskTimes> roomy_times_, paged_times_;  // outlive the runs
+  MeasuredRun roomy_, paged_;
+};
+
 class PlanCheck {
  public:
-  PlanCheck(std::string directory, int rounds, bool tiny)
-      : directory_(std::move(directory)), rounds_(rounds), tiny_(tiny), threads_(usable_cores()) {
+  PlanCheck(std::string directory, int rounds, bool kinds, bool tiny)
+      : directory_(std::move(directory)),
+        rounds_(rounds),
+        kinds_(kinds),
+        tiny_(tiny),
+        threads_(usable_cores()) {
     storage_ = need(open_storage(IoKind::kAuto, directory_));
     std::printf("storage: %s\n", storage_->describe().c_str());
   }
@@ -104,11 +172,10 @@ class PlanCheck {
 
  private:
   HfFolder make_model(const Case& c, const char* name) const;
-  SessionOptions options(const HfFolder& folder, const Case& c, const Choice& choice) const;
-  void calibrate(const Case& c);
-  MachineProfile calibrate(const HfFolder& folder, const Case& c, int64_t microbatch_tokens);
+  SessionOptions options(const HfFolder& folder, const Case& c, const Choice& choice,
+                         const char* file) const;
   StepNumbers predict(const Session& session, const MachineProfile& profile) const;
-  Run run(const HfFolder& folder, const Case& c, const Choice& choice);
+  Run run(const HfFolder& folder, const Case& c, const Choice& choice, Calibration& calibration);
   std::vector<int64_t> microbatch_tokens() const {
     if (tiny_) return {std::begin(kTinyMicrobatchTokens), std::end(kTinyMicrobatchTokens)};
     return {std::begin(kMicrobatchTokens), std::end(kMicrobatchTokens)};
@@ -116,11 +183,26 @@ class PlanCheck {
 
   std::string directory_;
   int rounds_;
-  bool tiny_;
+  bool kinds_, tiny_;
   int threads_;
   std::unique_ptr<Storage> storage_;
-  std::map<int64_t, MachineProfile> profiles_;  // by tokens of a microbatch
 };
+
+void Calibration::fit(MachineProfile& profile, bool kinds) const {
+  fit_tasks(*roomy_times_, roomy_, profile);
+  const double alone_s = paged_.simulate(profile).mean_step_s;
+  const double roomy_s = roomy_.mean_step_s() * static_cast<double>(roomy_.step_s().size());
+  std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
+              "wake-up %.2f ms, issue %.1f us;",
+              roomy_.mean_step_s(), roomy_.cpu_s() / roomy_s, profile.cores,
+              1e3 * profile.wake_up_s, 1e6 * profile.issue.fixed_s);
+  fit_paged(*paged_times_, paged_, profile);
+  std::printf(" with memory for a part %.3f s, simulated %.3f s before the fit, %.3f s after; "
+              "hand-over %.0f us, issue %.1f us\n",
+              paged_.mean_step_s(), alone_s, paged_.simulate(profile).mean_step_s,
+              1e6 * profile.hand_over_s, 1e6 * profile.issue.fixed_s);
+  if (kinds) print_kinds(*paged_times_, paged_, profile);
+}
 
 HfFolder PlanCheck::make_model(const Case& c, const char* name) const {
   const std::string folder = directory_ + "/" + name;
@@ -130,11 +212,11 @@ HfFolder PlanCheck::make_model(const Case& c, const char* name) const {
 }
 
 // Without memory to divide: room for everything.
-SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c,
-                                  const Choice& choice) const {
+SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c, const Choice& choice,
+                                  const char* file) const {
   const int64_t microbatches = std::max<int64_t>(1, c.tokens / choice.microbatch_tokens);
-  SessionOptions options = roomy_options(directory_ + "/store", c.memory == 0 ? "roomy" : "paged",
-                                         microbatches, choice.microbatch_tokens, c.eager);
+  SessionOptions options = roomy_options(directory_ + "/store", file, microbatches,
+                                         choice.microbatch_tokens, c.eager);
   if (c.memory == 0) return options;
   const MemoryPlan least = need(Session::plan(folder.config(), options));
   const auto elements =
@@ -145,43 +227,6 @@ SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c,
   options.device_bytes = least.min_device_bytes + part(choice.device_share);
   options.host_bytes = least.min_host_bytes + part(1 - choice.device_share);
   return options;
-}
-
-MachineProfile PlanCheck::calibrate(const HfFolder& folder, const Case& c,
-                                    int64_t microbatch_tokens) {
-  MeasuredRun roomy(folder, storage_.get(), options(folder, c, {microbatch_tokens, 0}));
-  CHECK(roomy.run.session().memory().state_on_device);
-  std::mt19937 random(3);
-  roomy.warm_up(random, kWarmUpSteps);
-  TaskTimes times(&roomy.run.session().shape());
-  roomy.run.session().executor().time_tasks(&times);
-  MachineProfile profile;
-  profile.cores = cores_to_be_had(threads_);
-  const LegTimer timer;
-  roomy.measure(random, rounds_ * kStepsOfRound);
-  const double cpu_s = timer.finish(0).cpu_seconds;
-  const double steps_s = roomy.mean_step_s() * static_cast<double>(roomy.step_s().size());
-  fit_tasks(times, std::min(profile.cores, cpu_s / steps_s), roomy, profile);
-  // Of pages of experts, which are as wide in all models here.
-  const int64_t page_bytes = state_page_bytes(roomy.run.session().pages());
-  const ByteCost bytes = measure_bytes(page_bytes);
-  profile.upload = profile.download = {0, bytes.copy_s, 1};
-  profile.checksum = {0, bytes.check_s, 1};
-  const std::string drive = measure_drive(storage_.get(), directory_, page_bytes, profile);
-  std::printf("microbatches of %lld tokens: %.3f s a step with room for everything, on %.2f of "
-              "%.2f cores; %s\n",
-              static_cast<long long>(microbatch_tokens), roomy.mean_step_s(), cpu_s / steps_s,
-              profile.cores, drive.c_str());
-  return profile;
-}
-
-void PlanCheck::calibrate(const Case& c) {
-  const Case other = calibration_case(c);
-  const HfFolder folder = make_model(other, "calibration");
-  profiles_.clear();
-  for (const int64_t tokens : microbatch_tokens()) {
-    profiles_[tokens] = calibrate(folder, other, tokens);
-  }
 }
 
 // A few steps from all on disk, the last of which counts: by then pages have found their places.
@@ -203,17 +248,32 @@ StepNumbers PlanCheck::predict(const Session& session, const MachineProfile& pro
   return {simulated.step_s.back(), simulated.peak_device_bytes.front(), simulated.peak_host_bytes};
 }
 
-Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) {
-  const MachineProfile& profile = profiles_.at(choice.microbatch_tokens);
-  MeasuredRun paged(folder, storage_.get(), options(folder, c, choice));
-  Run run{choice, predict(paged.run.session(), profile), {}};
-
+// In turns with the steps that the profile is drawn from: a machine is not as fast at all times.
+Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice,
+                   Calibration& calibration) {
+  MeasuredRun paged(folder, storage_.get(), options(folder, c, choice, "paged"));
   std::mt19937 random(5);
   paged.warm_up(random, kWarmUpSteps);
-  for (int round = 0; round < rounds_; ++round) paged.measure(random, kStepsOfRound);
+  TaskTimes times(&paged.run.session().shape());
+  paged.run.session().executor().time_tasks(&times);  // as beforehand, for it takes time
+  calibration.begin();
+  MachineProfile profile;
+  profile.cores = 0;
+  for (int round = 0; round < rounds_; ++round) {
+    profile.cores += cores_to_be_had(threads_) / rounds_;
+    calibration.measure();
+    paged.measure(random, kStepsOfRound);
+    paged.run.session().pager().drain();
+  }
+  const std::string moves =
+      profile_moves(storage_.get(), directory_, calibration.page_bytes(), profile);
+  const double stolen = 1 - profile.cores / threads_;
+  calibration.fit(profile, kinds_);
+  Run run{choice, predict(paged.run.session(), profile), {}};
   const MeasuredRun::Replayed peaks = paged.simulate(profile);
-  run.measured = {quantile(paged.step_s(), 0.5), peaks.peak_device_bytes, peaks.peak_host_bytes};
-  const double stolen = 1 - cores_to_be_had(threads_) / threads_;
+  run.measured = {paged.later_step_s(), peaks.peak_device_bytes, peaks.peak_host_bytes};
+  std::printf("  %s\n", moves.c_str());
+  if (kinds_) print_kinds(times, paged, profile);
   std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%   %9.1f %+5.1f %%   %9.1f %+5.1f %%"
               "%s\n",
               static_cast<long long>(choice.microbatch_tokens), 100 * choice.device_share,
@@ -228,8 +288,9 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice) 
 }
 
 std::vector<Run> PlanCheck::run(const Case& c) {
-  calibrate(c);
   const HfFolder folder = make_model(c, "model");
+  const Case other = calibration_case(c);
+  const HfFolder other_folder = make_model(other, "calibration");
   std::printf("%lld layers of %lld experts, %lld of them a token; %lld tokens a step, %s; memory "
               "for %.0f %% of weights and states\n"
               "  micro device   predicted  routed measured    error   device MB    above     host "
@@ -238,8 +299,16 @@ std::vector<Run> PlanCheck::run(const Case& c) {
               static_cast<long long>(c.experts_per_token), static_cast<long long>(c.tokens),
               c.eager ? "per_expert" : "global", 100 * c.memory);
   std::vector<Run> runs;
+  Case with_room = other;
+  with_room.memory = 0;
   for (const int64_t tokens : microbatch_tokens()) {
-    for (const double share : kDeviceShares) runs.push_back(run(folder, c, {tokens, share}));
+    const Choice beforehand{tokens, kCalibrationShare};
+    Calibration calibration(other_folder, storage_.get(),
+                            options(other_folder, with_room, beforehand, "calibration-roomy"),
+                            options(other_folder, other, beforehand, "calibration"));
+    for (const double share : kDeviceShares) {
+      runs.push_back(run(folder, c, {tokens, share}, calibration));
+    }
   }
   return runs;
 }
@@ -277,13 +346,13 @@ void print_summary(const std::vector<Run>& runs, const std::vector<double>& regr
 }
 
 // only: one of the models; -1: all.
-int check(const std::string& parent, int rounds, int only, bool tiny) {
+int check(const std::string& parent, int rounds, int only, bool kinds, bool tiny) {
   const std::string directory = parent + "/plan_check";
   CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
   std::vector<Run> all;
   std::vector<double> regrets;
   {
-    PlanCheck check(directory, rounds, tiny);
+    PlanCheck check(directory, rounds, kinds, tiny);
     std::vector<Case> cases(std::begin(kCases), std::end(kCases));
     if (only >= 0) cases = {kCases[static_cast<size_t>(only) % std::size(kCases)]};
     if (tiny) cases = {kTinyCase};
@@ -306,20 +375,23 @@ int main(int argc, char** argv) {
   std::string parent = std::filesystem::temp_directory_path();
   int rounds = 3;
   int only = -1;
-  bool tiny = false;
+  bool kinds = false, tiny = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
       rounds = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = std::atoi(argv[++i]);
+    } else if (std::strcmp(argv[i], "--kinds") == 0) {
+      kinds = true;
     } else if (std::strcmp(argv[i], "--tiny") == 0) {
       tiny = true;
     } else if (argv[i][0] != '-') {
       parent = argv[i];
     } else {
-      std::fprintf(stderr, "plan_check: usage: [--rounds N] [--only MODEL] [--tiny] [DIR]\n");
+      std::fprintf(stderr,
+                   "plan_check: usage: [--rounds N] [--only MODEL] [--kinds] [--tiny] [DIR]\n");
       return 2;
     }
   }
-  return pagoda::check(parent, rounds, only, tiny);
+  return pagoda::check(parent, rounds, only, kinds, tiny);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <initializer_list>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -199,16 +200,26 @@ void print_placement(const std::optional<RoutingTrace>& trace) {
 
 // ---- HeterMoE ----
 
+// A row of a table for sequences of each length, in 1024 tokens; `cells`: prints what is of one.
+template <typename Cells>
+void print_rows(std::initializer_list<int> lengths, const Cells& cells) {
+  for (const int k : lengths) {
+    std::printf("  %7dK", k);
+    cells(k * 1024.0);
+    std::printf("\n");
+  }
+}
+
 void print_sequences(const SweepModel& model) {
   std::printf("\n%s, 6 + 6 devices like A40 and V100: throughput against zebra with Asym-EA "
               "(Figures 7, 9 and 12)\n"
               "  sequence     EP  DistEP  EP (Ideal)  pipeline  zebra alone\n",
               model.name);
-  for (int k = 4; k <= 32; k += 4) {
-    const SweepPoint p = sweep_point(sweep_step(model, 6, 6, k * 1024.0), model.experts);
-    std::printf("  %7dK  %5.2f  %6.2f  %10.2f  %8.2f  %11.2f\n", k, p.expert_parallel,
-                p.disaggregated, p.ideal, p.pipeline, p.plain);
-  }
+  print_rows({4, 8, 12, 16, 20, 24, 28, 32}, [&](double tokens) {
+    const SweepPoint p = sweep_point(sweep_step(model, 6, 6, tokens), model.experts);
+    std::printf("  %5.2f  %6.2f  %10.2f  %8.2f  %11.2f", p.expert_parallel, p.disaggregated,
+                p.ideal, p.pipeline, p.plain);
+  });
 }
 
 void print_ratios(const SweepModel& model) {
@@ -217,14 +228,13 @@ void print_ratios(const SweepModel& model) {
               model.name);
   for (int32_t older = 2; older <= 8; ++older) std::printf("          4:%d", older);
   std::printf("\n");
-  for (const int k : {4, 12, 20, 32}) {
-    std::printf("  %7dK ", k);
+  print_rows({4, 12, 20, 32}, [&](double tokens) {
+    std::printf(" ");
     for (int32_t older = 2; older <= 8; ++older) {
-      const SweepPoint p = sweep_point(sweep_step(model, 4, older, k * 1024.0), 4 * older);
+      const SweepPoint p = sweep_point(sweep_step(model, 4, older, tokens), 4 * older);
       std::printf("  %5.2f (%4.2f)", 1 / p.ideal, p.plain / p.ideal);
     }
-    std::printf("\n");
-  }
+  });
 }
 
 // Two groups of 3 + 3 devices, or one of 4 + 2 beside one of 2 + 4, with the tokens shared out:
@@ -235,15 +245,14 @@ void print_joined(const SweepModel& model) {
               "of which waiting for sums of attention's gradients\n"
               "  sequence   3 + 3 and 3 + 3             4 + 2 and 2 + 4\n",
               model.name, kMicrobatches);
-  for (const int k : {4, 16, 32}) {
-    std::printf("  %7dK", k);
+  print_rows({4, 16, 32}, [&](double tokens) {
     for (const auto& [newer, older] : {std::pair(3, 3), std::pair(4, 2)}) {
       ZebraJoin join;
       // An all-reduce of 4 d^2 bf16 gradients a layer over 6 attention devices at the sweep's rate.
       join.attention_reduce_s = 50e-6 + 2 * 5 / 6.0 * 8 * model.hidden * model.hidden / 12.5e9;
       for (const auto& [m, n] : {std::pair(newer, older), std::pair(older, newer)}) {
         join.groups.push_back(
-            zebra_group(sweep_step(model, m, n, k * 1024.0), kMicrobatches, model.experts).take());
+            zebra_group(sweep_step(model, m, n, tokens), kMicrobatches, model.experts).take());
       }
       const auto shares = share_microbatches(join.groups, kMicrobatches).take();
       for (size_t g = 0; g < shares.size(); ++g) join.groups[g].microbatches = shares[g];
@@ -251,8 +260,7 @@ void print_joined(const SweepModel& model) {
       std::printf("   %2d + %2d: %7.3f (%.4f)", shares[0], shares[1], step.step_s,
                   step.attention_wait_s);
     }
-    std::printf("\n");
-  }
+  });
 }
 
 // Seconds of a step in one zebra group of 6 + 6 devices, and in two stages of 3 + 3 with half of
@@ -263,15 +271,15 @@ void print_stages(const SweepModel& model) {
               "microbatches, and in two stages of 3 + 3 (1F1B, chunks of %d microbatches)\n"
               "  sequence  one group  two stages, 1 chunk  2 chunks  4 chunks  8 chunks\n",
               model.name, kMicrobatches);
-  for (const int k : {4, 16, 32}) {
+  print_rows({4, 16, 32}, [&](double tokens) {
     Speedup one;
     for (const int32_t r : {2, 4, 8, 16}) {
-      const UnequalStep step = sweep_step(model, 6, 6, k * 1024.0);
+      const UnequalStep step = sweep_step(model, 6, 6, tokens);
       one.note(best_zebra(zebra_group(step, r, model.experts).take())->times.makespan_s);
     }
-    std::printf("  %7dK  %9.3f", k, one.least);
+    std::printf("  %9.3f", one.least);
     for (const int32_t chunks : {1, 2, 4, 8}) {
-      UnequalStep half = sweep_step(model, 3, 3, k * 1024.0);
+      UnequalStep half = sweep_step(model, 3, 3, tokens);
       half.layers /= 2;
       ZebraGroup stage = zebra_group(half, chunks * kMicrobatches, model.experts).take();
       stage.microbatches = kMicrobatches;
@@ -283,8 +291,7 @@ void print_stages(const SweepModel& model) {
       std::printf(chunks == 1 ? "  %19.3f" : "  %8.3f",
                   best_zebra_pipeline(pipeline)->times.makespan_s);
     }
-    std::printf("\n");
-  }
+  });
 }
 
 void print_figures(const std::optional<RoutingTrace>& trace) {

@@ -6,6 +6,7 @@
 #include "base/machine.h"
 #include "bench/leg.h"
 #include "checkpoint/init_folder.h"
+#include "device/past_cache.h"
 #include "offload/checksum.h"
 #include "train/weights.h"
 
@@ -67,7 +68,7 @@ ByteCost measure_bytes(int64_t page_bytes) {
   for (int i = 0; i < 3 * kPages; ++i) {
     const int64_t at = i % kPages * page_bytes, away = (i + kPages / 2) % kPages * page_bytes;
     const LegTimer copying;
-    std::memcpy(to.data() + at, from.data() + at, static_cast<size_t>(page_bytes));
+    copy_past_cache(to.data() + at, from.data() + at, page_bytes);
     copy_s.push_back(copying.finish(page_bytes).seconds / static_cast<double>(page_bytes));
     const LegTimer checking;
     sum ^= crc32c(from.data() + away, page_bytes);

@@ -92,27 +92,21 @@ Outcome Check::run(const Configuration& configuration) {
   paged.run.session().pager().drain();
   const Pager::Counters before = paged.run.session().pager().counters();
   TaskTimes times(&resident.run.session().shape());
-  double processor_s = 0;
   MachineProfile profile;
   profile.cores = 0;
   for (int round = 0; round < rounds_; ++round) {
     profile.cores += cores_to_be_had(threads_) / rounds_;
     resident.run.session().executor().time_tasks(&times);
-    const LegTimer timer;
     resident.measure(random, kStepsOfRound - 1);
-    processor_s += timer.finish(0).cpu_seconds;
     paged.measure(random, kStepsOfRound);
   }
   paged.run.session().pager().drain();
   const int64_t page_bytes = state_page_bytes(paged.run.session().pages());
-  const ByteCost bytes = measure_bytes(page_bytes);
-  profile.upload = profile.download = {0, bytes.copy_s, 1};
-  profile.checksum = {0, bytes.check_s, 1};
-  std::printf("%s\n", measure_drive(storage_.get(), directory_, page_bytes, profile).c_str());
+  std::printf("%s\n", profile_moves(storage_.get(), directory_, page_bytes, profile).c_str());
   const double resident_s =
       resident.mean_step_s() * static_cast<double>(resident.step_s().size());
-  const double cores = std::min(profile.cores, processor_s / resident_s);
-  fit_tasks(times, cores, resident, profile);
+  const double cores = resident.cpu_s() / resident_s;
+  fit_tasks(times, resident, profile);
   if (profile.cores < 0.9 * threads_) {
     std::printf(
         "  others use this machine: %.2f of %d cores were to be had, the error says little\n",
@@ -126,10 +120,8 @@ Outcome Check::run(const Configuration& configuration) {
   outcome.read_bytes = double(after.fetch_bytes - before.fetch_bytes) / steps;
   outcome.write_bytes = double(after.write_back_bytes - before.write_back_bytes) / steps;
   std::printf(
-      "  with room for everything: %.3f s a step on %.2f of %.2f cores, wake-up %.1f ms; copy "
-      "%.1f GB/s, checksum %.1f GB/s\n",
-      resident.mean_step_s(), cores, profile.cores, 1e3 * profile.wake_up_s,
-      1e-9 / profile.upload.unit_s, 1e-9 / profile.checksum.unit_s);
+      "  with room for everything: %.3f s a step on %.2f of %.2f cores, wake-up %.1f ms\n",
+      resident.mean_step_s(), cores, profile.cores, 1e3 * profile.wake_up_s);
   return outcome;
 }
 

@@ -1,0 +1,23 @@
+#include "cli/run_command.h"
+
+#include <CLI/CLI.hpp>
+
+#include "cli/run_file.h"
+
+namespace pagoda {
+
+RunCommand::RunCommand(CLI::App* app) : Command(app) {
+  app->add_option("run_file", run_file_, "run file (TOML); flags win over it")
+      ->type_name("RUN.toml");
+}
+
+void RunCommand::add_run_flags(const std::function<bool(const Option&)>& shown) {
+  config_.declare(table_);
+  add_option_flags(app(), table_, shown);
+}
+
+Status RunCommand::read_run_file() {
+  return run_file_.empty() ? Status() : load_run_file(app(), table_, run_file_);
+}
+
+}  // namespace pagoda

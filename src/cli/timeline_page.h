@@ -1,0 +1,38 @@
+// A timeline as a page that needs nothing else: lanes of what works when, and how full memories
+// are. Pieces closer than a pixel are drawn as one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace pagoda {
+
+struct TimelinePage {
+  struct Piece {
+    double start_s = 0, end_s = 0;
+    const char* kind = "other";  // a class of the page's style: its colour
+    int64_t number = -1;         // of its lane's numbers_of; -1: none
+  };
+  struct Lane {
+    std::string name;
+    std::string numbers_of;     // "layer"
+    std::vector<Piece> pieces;  // by start
+  };
+  struct Chart {
+    std::string name;
+    int64_t budget_bytes = 0;
+    std::vector<std::pair<double, int64_t>> held;  // from a time on, bytes; ascending
+  };
+
+  std::string title, about, text;  // heading; a sentence on what is drawn; below it as it is
+  std::vector<Lane> lanes;
+  std::vector<Chart> charts;
+  double end_s = 0;
+  double mark_s = -1;  // a broken line there; below 0: none
+
+  std::string html() const;
+};
+
+}  // namespace pagoda
