@@ -52,9 +52,9 @@ PAGODA_GPU void multiply_sums_by_rows(const float (&sums)[kCount][4], const Righ
                                       float (&c)[kTiles][4]) {
   using Unit = typename Right::Unit;
   if constexpr (!Unit::kScaled) {
-    multiply_sums<Unit>(sums, right.tile, c);
+    multiply_sums<Unit>(sums, right.tile, 0, c);
   } else {
-    float left[kCount][4], products[kTiles][4] = {};
+    float left[kCount][4];
     uint32_t largest[2] = {};
     PAGODA_UNROLL
     for (int n = 0; n < kCount; ++n) {
@@ -75,13 +75,19 @@ PAGODA_GPU void multiply_sums_by_rows(const float (&sums)[kCount][4], const Righ
       PAGODA_UNROLL
       for (int i = 0; i < 4; ++i) left[n][i] *= power_of_two(-e[i / 2]);
     }
-    multiply_sums<Unit>(left, right.tile, products);
+    constexpr int kAtOnce = 4;  // few products have room in registers beside all sums
+    static_assert(kTiles % kAtOnce == 0);
     PAGODA_UNROLL
-    for (int n = 0; n < kTiles; ++n) {
+    for (int first = 0; first < kTiles; first += kAtOnce) {
+      float products[kAtOnce][4] = {};
+      multiply_sums<Unit>(left, right.tile, 8 * first, products);
       PAGODA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        const RowScale scale = scale_of_row(e[i / 2]);
-        c[n][i] += products[n][i] * scale.half * scale.rest;
+      for (int n = 0; n < kAtOnce; ++n) {
+        PAGODA_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          const RowScale scale = scale_of_row(e[i / 2]);
+          c[first + n][i] += products[n][i] * scale.half * scale.rest;
+        }
       }
     }
   }

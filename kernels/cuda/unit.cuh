@@ -174,9 +174,10 @@ PAGODA_GPU void multiply_tiles(const LeftTile& left, int row, const RightTile& r
   }
 }
 
-// The same with rounded sums as the left operand: c (16, 8 kNTiles) += sums (16, 8 kCount) right.
+// The same with rounded sums as the left operand and the columns of right from `column` on: c (16,
+// 8 kNTiles) += sums (16, 8 kCount) right.
 template <typename Unit, int kCount, int kNTiles, typename RightTile>
-PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& right,
+PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& right, int column,
                               float (&c)[kNTiles][4]) {
   PAGODA_UNROLL
   for (int step = 0; step < kCount * 8 / Unit::kDepth; ++step) {
@@ -184,7 +185,7 @@ PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& r
     PAGODA_UNROLL
     for (int n = 0; n < kNTiles; n += 2) {
       typename Unit::Right b[2];
-      Unit::template load_right<false>(right, 8 * n, step * Unit::kDepth, b);
+      Unit::template load_right<false>(right, column + 8 * n, step * Unit::kDepth, b);
       Unit::multiply(c[n], a, b[0]);
       Unit::multiply(c[n + 1], a, b[1]);
     }
