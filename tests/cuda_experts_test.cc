@@ -6,7 +6,7 @@
 namespace pagoda {
 namespace {
 
-TEST(CudaExperts, MatchesTheCpu) { try_emulated(check::expert_cases()); }
+TEST(CudaExperts, MatchesTheCpu) { try_emulated(check::expert_cases(), Asks::kUnitAndTiles); }
 
 }  // namespace
 }  // namespace pagoda

@@ -6,7 +6,7 @@
 namespace pagoda {
 namespace {
 
-TEST(CudaLinear, MatchesTheCpu) { try_emulated(check::linear_cases()); }
+TEST(CudaLinear, MatchesTheCpu) { try_emulated(check::linear_cases(), Asks::kUnitAndTiles); }
 
 }  // namespace
 }  // namespace pagoda

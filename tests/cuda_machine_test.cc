@@ -2,9 +2,11 @@
 // GPU would, and that it notices the mistakes it is there for.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 
 #include "base/random.h"
+#include "kernels/cuda/fp16_tile.cuh"
 #include "kernels/cuda/machine.cuh"
 #include "kernels/cuda/unit.cuh"
 #include "tests/testing/op_testing.h"
@@ -221,8 +223,79 @@ void check_layouts() {
 
 TEST(Units, MultiplyInOrderOfDepth) {
   check_layouts<TensorUnit>();
-  check_layouts<PlainUnit<bf16>>();
   check_layouts<PlainUnit<float>>();
+}
+
+// ---- operands as fp16 ----
+
+TEST(Fp16, RoundsAsTheCompilerDoes) {
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 65519) {
+    const float value = float_of(static_cast<uint32_t>(bits));
+    if (std::isnan(value)) continue;
+    ASSERT_EQ(fp16_bits(value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
+  }
+  for (float value : {0x1p-24f, 0x1p-25f, 0x1.8p-24f, 65519.0f, 65520.0f, INFINITY}) {
+    EXPECT_EQ(fp16_bits(value), std::bit_cast<uint16_t>(static_cast<_Float16>(value))) << value;
+  }
+  EXPECT_TRUE(std::isnan(static_cast<float>(std::bit_cast<_Float16>(fp16_bits(NAN)))));
+}
+
+// Rows of a 64 x 64 operand: all sizes side by side, each row another stretch of them; zeros; the
+// smallest numbers; one that is not finite among others.
+float operand(int row, int depth) {
+  if (row == 3) return 0.0f;
+  if (row == 4) return float_of(static_cast<uint32_t>(1 + depth) << 16);
+  if (row == 5 && depth == 9) return -INFINITY;
+  if (row == 6 && depth == 60) return NAN;
+  const uint32_t draw = philox(5, RandomPurpose::kTest, uint64_t(row), uint64_t(depth))[0];
+  const uint32_t lowest = static_cast<uint32_t>(row) * 2, sizes = 1 + static_cast<uint32_t>(row);
+  const uint32_t field = 1 + (lowest + draw % sizes * 2) % 254;
+  return float_of((draw & 0x807f0000u) | field << 23);
+}
+
+// Of a row that is finite: no number is far off, those near the largest are exact.
+void check_row(int row, const std::vector<float>& stored, const RowScale& scale) {
+  double most = 0.0;
+  for (int d = 0; d < 64; ++d) most = std::max(most, std::abs(double(operand(row, d))));
+  for (int d = 0; d < 64; ++d) {
+    const double want = double(operand(row, d));
+    const double got = double(stored[size_t(d)]) * double(scale.half) * double(scale.rest);
+    const bool exact = std::abs(want) >= most * 0x1p-30;
+    ASSERT_LE(std::abs(got - want), exact ? 0.0 : most * 0x1p-39) << row << ", " << d;
+    ASSERT_LT(std::abs(stored[size_t(d)]), 32768.0f);
+  }
+}
+
+template <bool kDepthInRows>
+void check_fp16() {
+  std::vector<bf16> memory(64 * 64 + 8);
+  auto* base = reinterpret_cast<bf16*>((reinterpret_cast<uintptr_t>(memory.data()) + 15) / 16 * 16);
+  const Tile<bf16, 64, 64> tile{base};
+  const auto place = [&](int row, int depth) {
+    return kDepthInRows ? tile.at(row, depth) : tile.at(depth, row);
+  };
+  for (int i = 0; i < 64 * 64; ++i) *place(i / 64, i % 64) = bf16_round(operand(i / 64, i % 64));
+  std::vector<RowScale> scales(64);
+  run(1, [=, at = scales.data()] { to_fp16<64, kDepthInRows>(tile, at); });
+  for (int row = 0; row < 64; ++row) {
+    std::vector<float> stored;
+    for (int d = 0; d < 64; ++d) {
+      stored.push_back(static_cast<float>(std::bit_cast<_Float16>(place(row, d)->bits)));
+    }
+    if (row == 5) {
+      EXPECT_EQ(stored[9], -INFINITY);
+    } else if (row == 6) {
+      EXPECT_TRUE(std::isnan(stored[60]));
+    } else {
+      check_row(row, stored, scales[size_t(row)]);
+    }
+    EXPECT_GT(scales[size_t(row)].half * scales[size_t(row)].rest, 0.0f);
+  }
+}
+
+TEST(Fp16, RowsKeepTheirNumbers) {
+  check_fp16<true>();
+  check_fp16<false>();
 }
 
 // Eight rows' chunks of a column lie in eight groups of banks: ldmatrix reads them at once.

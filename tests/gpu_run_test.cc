@@ -12,7 +12,7 @@ namespace {
 class GpuRun : public testing::TestWithParam<DType> {
  protected:
   void SetUp() override {
-    const UsableGpu found = usable_gpu(GetParam());
+    const UsableGpu found = usable_gpu();
     if (!found.gpu) GTEST_SKIP() << "SKIPPED: " << found.why_not;
     run_.emplace(GetParam());
   }

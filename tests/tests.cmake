@@ -19,7 +19,8 @@ target_link_libraries(kernels_emulated PUBLIC kernels optim)
 
 # What gpu_check and the tests compare ops by.
 file(GLOB check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_check/*_cases.cc
-  ${PROJECT_SOURCE_DIR}/tools/gpu_check/trial.cc)
+  ${PROJECT_SOURCE_DIR}/tools/gpu_check/trial.cc ${PROJECT_SOURCE_DIR}/tools/gpu_check/scores.cc
+  ${PROJECT_SOURCE_DIR}/tools/gpu_check/layer_pass.cc)
 add_library(op_cases STATIC ${check_sources})
 target_link_libraries(op_cases PUBLIC kernels optim)
 target_compile_options(op_cases PRIVATE ${test_optimisation})
@@ -70,9 +71,12 @@ endif()
 
 # This machine's GPU, as tools/gpu_check.sh checks it, but for the benchmarks. Skipped without one.
 if(PAGODA_HAS_CUDA_KERNELS AND TARGET CUDA::cublas)
-  add_executable(gpu_check ${PROJECT_SOURCE_DIR}/tools/gpu_check/main.cc
-    ${PROJECT_SOURCE_DIR}/tools/gpu_check/bench.cc)
+  file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_check/bench*.cc)
+  add_executable(gpu_check ${bench_sources} ${PROJECT_SOURCE_DIR}/tools/gpu_check/main.cc
+    ${PROJECT_SOURCE_DIR}/tools/gpu_check/library_cublas.cc)
   target_link_libraries(gpu_check PRIVATE op_cases CUDA::cublas)
+  target_compile_definitions(gpu_check PRIVATE
+    PAGODA_GPU_CHECK_DIR="${PROJECT_SOURCE_DIR}/tools/gpu_check")
   add_test(NAME gpu_check COMMAND gpu_check --ops)
   set_tests_properties(gpu_check PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 69)
 else()

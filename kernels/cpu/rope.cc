@@ -4,6 +4,7 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
 #include "kernels/cpu/vector.h"
+#include "kernels/rope.h"
 
 namespace pagoda {
 namespace {
@@ -28,12 +29,7 @@ void CpuOps::rope(DType dt, const int32_t* positions, double theta, int64_t toke
   CHECK(tokens >= 0 && heads > 0 && head_dim > 0 && head_dim % 2 == 0);
   CHECK(stride >= heads * head_dim);
   const int64_t half = head_dim / 2;
-  std::vector<double> frequency(static_cast<size_t>(half));
-  for (int64_t i = 0; i < half; ++i) {
-    frequency[static_cast<size_t>(i)] =
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  }
-  s.enqueue([=, pool = &s.pool(), frequency = std::move(frequency)] {
+  s.enqueue([=, pool = &s.pool(), frequency = rope_frequencies(theta, head_dim)] {
     for_blocks(*pool, tokens, rows_per_block(heads * head_dim), [&](int64_t begin, int64_t end) {
       float* cosine = scratch_floats(Scratch::kRowA, half);
       float* sine = scratch_floats(Scratch::kRowB, half);

@@ -26,12 +26,16 @@ struct Attention {
   using Unit = typename Shape::Unit;
   using T = typename Unit::Element;
   static constexpr int kDim = Shape::kDim, kWarps = Shape::kTensor ? 4 : 2;
-  static constexpr int kRows = 16 * kWarps, kKeys = Shape::kTensor ? 64 : 16;
+  static constexpr int kRows = 16 * kWarps;
+  static constexpr int kKeys = !Shape::kTensor ? 16 : Unit::kScaled ? 32 : 64;
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kCount = kKeys / 8, kWidth = kDim / 8;  // tiles of sums
   using QueryTile = Tile<T, kRows, kDim>;
   using KeyTile = Tile<T, kKeys, kDim>;
-  static constexpr int kSharedBytes = QueryTile::kBytes + 4 * KeyTile::kBytes;
+  using Queries = RowsOperand<Unit, QueryTile>;
+  using Keys = RowsOperand<Unit, KeyTile>;
+  static constexpr int kTileBytes = QueryTile::kBytes + 4 * KeyTile::kBytes;
+  static constexpr int kSharedBytes = kTileBytes + Queries::kScaleBytes + 2 * Keys::kScaleBytes;
 
   const DocumentTile* tiles;
   int64_t tokens, heads, group;
@@ -40,25 +44,36 @@ struct Attention {
   float* lse;
   float scale;
 
-  PAGODA_GPU static KeyTile stage(int64_t block, int of) {
-    return {reinterpret_cast<T*>(shared_memory() + QueryTile::kBytes +
-                                 (block % 2 * 2 + of) * KeyTile::kBytes)};
+  PAGODA_GPU static Queries queries() {
+    return {{reinterpret_cast<T*>(shared_memory())},
+            reinterpret_cast<RowScale*>(shared_memory() + kTileBytes)};
+  }
+  PAGODA_GPU static Keys stage(int64_t block, int of) {
+    return {{reinterpret_cast<T*>(shared_memory() + QueryTile::kBytes +
+                                  (block % 2 * 2 + of) * KeyTile::kBytes)},
+            queries().scales + kRows + of * kKeys};
   }
   PAGODA_GPU void load(const DocumentTile& tile, int64_t head, int64_t block) const {
     const int64_t key = tile.begin + block * kKeys;
-    load_rows<kThreads>(stage(block, 0), k, head / group, key, tile.row + tile.rows);
-    load_rows<kThreads>(stage(block, 1), v, head / group, key, tile.row + tile.rows);
+    load_rows<kThreads>(stage(block, 0).tile, k, head / group, key, tile.row + tile.rows);
+    load_rows<kThreads>(stage(block, 1).tile, v, head / group, key, tile.row + tile.rows);
+  }
+  PAGODA_GPU static void prepare(int64_t block) {
+    if constexpr (Unit::kScaled) {
+      if (block == 0) queries().template prepare<kThreads>();
+      for (int of = 0; of < 2; ++of) stage(block, of).template prepare<kThreads>();
+      sync_block();
+    }
   }
 
   PAGODA_GPU void operator()() const {
     const int64_t tile_number = quotient(block_number(), heads);
     const int64_t head = block_number() - tile_number * heads;
     const DocumentTile tile = tiles[tile_number];
-    const QueryTile queries{reinterpret_cast<T*>(shared_memory())};
     const int64_t blocks = tiles_of(tile.row + tile.rows - tile.begin, kKeys);
     float total[kWidth][4] = {};
     SoftmaxRows state;
-    load_rows<kThreads>(queries, q, head, tile.row, tile.row + tile.rows);
+    load_rows<kThreads>(queries().tile, q, head, tile.row, tile.row + tile.rows);
     load(tile, head, 0);
     commit_copies();
     for (int64_t block = 0; block < blocks; ++block) {
@@ -66,11 +81,11 @@ struct Attention {
       commit_copies();
       wait_copies<1>();
       sync_block();
-      float scores[1][kCount][4] = {};
-      multiply_tiles<Unit, true, true, kDim>(queries, 16 * warp_number(), stage(block, 0), 0,
-                                             scores);
+      prepare(block);
+      float scores[1][kCount][4];
+      multiply_rows(queries(), 16 * warp_number(), stage(block, 0), scores);
       soften(tile, tile.begin + block * kKeys, scores[0], state, total);
-      multiply_sums<Unit>(scores[0], stage(block, 1), total);
+      multiply_sums_by_rows(scores[0], stage(block, 1), total);
       sync_block();
     }
     wait_copies<0>();

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/unit.cuh"
+#include "kernels/cuda/rows_operand.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 
@@ -62,18 +62,18 @@ template <typename UnitType, int kWidth>
 struct HeadShape {
   using Unit = UnitType;
   static constexpr int kDim = kWidth;  // columns of tiles: the head's and zeros
-  static constexpr bool kTensor = std::is_same_v<Unit, TensorUnit>;
+  static constexpr bool kTensor = std::is_base_of_v<TensorUnit, Unit>;
 };
 
 // body(HeadShape()) for heads of `head_dim`.
 template <typename Body>
 void with_head_shape(Processor processor, DType dt, int64_t head_dim, Body&& body) {
-  const auto plain = [&]<typename Unit>(Unit) {
+  const auto coarse = [&]<typename Unit>(Unit) {
     if (head_dim <= 64) return body(HeadShape<Unit, 64>());
     body(HeadShape<Unit, 128>());
   };
-  if (dt == DType::kF32) return plain(PlainUnit<float>());
-  if (!processor.tensor_cores) return plain(PlainUnit<bf16>());
+  if (dt == DType::kF32) return coarse(PlainUnit<float>());
+  if (!processor.bf16_cores) return coarse(Fp16Unit());
   if (head_dim <= 64) return body(HeadShape<TensorUnit, 64>());
   if (head_dim <= 96) return body(HeadShape<TensorUnit, 96>());
   body(HeadShape<TensorUnit, 128>());

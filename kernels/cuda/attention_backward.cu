@@ -33,12 +33,16 @@ struct AttentionBackward {
   using Unit = typename Shape::Unit;
   using T = typename Unit::Element;
   static constexpr int kDim = Shape::kDim, kWarps = Shape::kTensor ? 4 : 2;
-  static constexpr int kRows = 16 * kWarps, kOthers = Shape::kTensor ? 32 : 16;
+  static constexpr int kRows = 16 * kWarps;
+  static constexpr int kOthers = Shape::kTensor && !Unit::kScaled ? 32 : 16;
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kCount = kOthers / 8, kWidth = kDim / 8;
   using OwnTile = Tile<T, kRows, kDim>;
   using OtherTile = Tile<T, kOthers, kDim>;
-  static constexpr int kSharedBytes = 2 * OwnTile::kBytes + 4 * OtherTile::kBytes;
+  using Own = RowsOperand<Unit, OwnTile>;
+  using Other = RowsOperand<Unit, OtherTile>;
+  static constexpr int kTileBytes = 2 * OwnTile::kBytes + 4 * OtherTile::kBytes;
+  static constexpr int kSharedBytes = kTileBytes + 2 * (Own::kScaleBytes + Other::kScaleBytes);
 
   const DocumentTile* tiles;
   int64_t tokens, heads, group;
@@ -59,12 +63,25 @@ struct AttentionBackward {
     float values[kWidth][4] = {};  // dv
   };
 
-  PAGODA_GPU static OwnTile own(int of) {
-    return {reinterpret_cast<T*>(shared_memory() + of * OwnTile::kBytes)};
+  PAGODA_GPU static RowScale* scales() {
+    return reinterpret_cast<RowScale*>(shared_memory() + kTileBytes);
   }
-  PAGODA_GPU static OtherTile other(int64_t step, int of) {
-    return {reinterpret_cast<T*>(shared_memory() + 2 * OwnTile::kBytes +
-                                 (step % 2 * 2 + of) * OtherTile::kBytes)};
+  PAGODA_GPU static Own own(int of) {
+    return {{reinterpret_cast<T*>(shared_memory() + of * OwnTile::kBytes)}, scales() + of * kRows};
+  }
+  PAGODA_GPU static Other other(int64_t step, int of) {
+    return {{reinterpret_cast<T*>(shared_memory() + 2 * OwnTile::kBytes +
+                                  (step % 2 * 2 + of) * OtherTile::kBytes)},
+            scales() + 2 * kRows + of * kOthers};
+  }
+  PAGODA_GPU static void prepare(int64_t step) {
+    if constexpr (Unit::kScaled) {
+      for (int of = 0; of < 2; ++of) {
+        if (step == 0) own(of).template prepare<kThreads>();
+        other(step, of).template prepare<kThreads>();
+      }
+      sync_block();
+    }
   }
   // The query head of a step: by keys the group's one after the other.
   PAGODA_GPU int64_t query_head(const Work& work, int64_t step) const {
@@ -76,8 +93,8 @@ struct AttentionBackward {
   PAGODA_GPU void load(const Work& work, int64_t step) const {
     const int64_t row = other_row(work, step);
     const int64_t head = kByKeys ? query_head(work, step) : work.own_head / group;
-    load_rows<kThreads>(other(step, 0), kByKeys ? q : k, head, row, work.end);
-    load_rows<kThreads>(other(step, 1), kByKeys ? dout : v, head, row, work.end);
+    load_rows<kThreads>(other(step, 0).tile, kByKeys ? q : k, head, row, work.end);
+    load_rows<kThreads>(other(step, 1).tile, kByKeys ? dout : v, head, row, work.end);
   }
 
   PAGODA_GPU Work work_of(int64_t block) const {
@@ -96,8 +113,8 @@ struct AttentionBackward {
     const Work work = work_of(block_number());
     const int64_t own_end = work.tile.row + work.tile.rows;
     const int64_t steps = work.blocks * (kByKeys ? group : 1);
-    load_rows<kThreads>(own(0), kByKeys ? k : q, work.own_head, work.tile.row, own_end);
-    load_rows<kThreads>(own(1), kByKeys ? v : dout, work.own_head, work.tile.row, own_end);
+    load_rows<kThreads>(own(0).tile, kByKeys ? k : q, work.own_head, work.tile.row, own_end);
+    load_rows<kThreads>(own(1).tile, kByKeys ? v : dout, work.own_head, work.tile.row, own_end);
     load(work, 0);
     commit_copies();
     Sums sums;
@@ -106,6 +123,7 @@ struct AttentionBackward {
       commit_copies();
       wait_copies<1>();
       sync_block();
+      prepare(step);
       add_step(work, step, sums);
       sync_block();
     }
@@ -119,10 +137,10 @@ struct AttentionBackward {
   }
 
   PAGODA_GPU void add_step(const Work& work, int64_t step, Sums& sums) const {
-    float scores[1][kCount][4] = {}, gradients[1][kCount][4] = {};
+    float scores[1][kCount][4], gradients[1][kCount][4];
     const int row = 16 * warp_number();
-    multiply_tiles<Unit, true, true, kDim>(own(0), row, other(step, 0), 0, scores);
-    multiply_tiles<Unit, true, true, kDim>(own(1), row, other(step, 1), 0, gradients);
+    multiply_rows(own(0), row, other(step, 0), scores);
+    multiply_rows(own(1), row, other(step, 1), gradients);
     const float* row_lse = lse + query_head(work, step) * tokens;
     const float* row_delta = delta + query_head(work, step) * tokens;
     const int64_t own0 = work.tile.row + row, own_end = work.tile.row + work.tile.rows;
@@ -139,8 +157,8 @@ struct AttentionBackward {
         scores[0][n][i] = p;
       });
     }
-    if constexpr (kByKeys) multiply_sums<Unit>(scores[0], other(step, 1), sums.values);
-    multiply_sums<Unit>(gradients[0], other(step, 0), sums.scores);
+    if constexpr (kByKeys) multiply_sums_by_rows(scores[0], other(step, 1), sums.values);
+    multiply_sums_by_rows(gradients[0], other(step, 0), sums.scores);
   }
 
   PAGODA_GPU void store(const Work& work, const float (&sums)[kWidth][4], float factor,

@@ -8,8 +8,8 @@ std::unique_ptr<Ops> make_cuda_ops(Device& device) {
   return std::make_unique<gpu::CudaOps>(gpu::Processor::of(*stream));
 }
 #else
-std::unique_ptr<Ops> make_emulated_ops(bool tensor_cores, int multiprocessors) {
-  return std::make_unique<emulated::CudaOps>(emulated::Processor{tensor_cores, multiprocessors});
+std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors) {
+  return std::make_unique<emulated::CudaOps>(emulated::Processor{bf16_cores, multiprocessors});
 }
 #endif
 

@@ -226,9 +226,9 @@ std::unique_ptr<ExpertOps> make_cuda_expert_ops(Device& device) {
   return std::make_unique<gpu::CudaExpertOps>(gpu::Processor::of(*stream));
 }
 #else
-std::unique_ptr<ExpertOps> make_emulated_expert_ops(bool tensor_cores, int multiprocessors) {
+std::unique_ptr<ExpertOps> make_emulated_expert_ops(bool bf16_cores, int multiprocessors) {
   return std::make_unique<emulated::CudaExpertOps>(
-      emulated::Processor{tensor_cores, multiprocessors});
+      emulated::Processor{bf16_cores, multiprocessors});
 }
 #endif
 

@@ -67,6 +67,6 @@ class ExpertOps {
 
 // For streams of `device`, a GPU (where the build has CUDA); and emulated, as make_emulated_ops().
 std::unique_ptr<ExpertOps> make_cuda_expert_ops(Device& device);
-std::unique_ptr<ExpertOps> make_emulated_expert_ops(bool tensor_cores, int multiprocessors);
+std::unique_ptr<ExpertOps> make_emulated_expert_ops(bool bf16_cores, int multiprocessors);
 
 }  // namespace pagoda

@@ -27,7 +27,9 @@
 //     wait_copies<N>(): all but the newest N commits have arrived, for the thread that asked
 //   load_matrices<transposed>(r, row): four 8x8 matrices of 16-bit elements (PTX ldmatrix.x4): the
 //     lanes' addresses are those of their rows, eight lanes a matrix
-//   multiply_add(c, a, b): c += a b of bf16 m16n8k16 (PTX mma.sync), sums in fp32
+//   multiply_add(c, a, b): c += a b of bf16 m16n8k16 (PTX mma.sync), sums in fp32; what processors
+//     before 8.0 lack. multiply_add_fp16(c, a, b): the same of fp16; for those alone
+//   fp16_bits(value): rounded to nearest, ties to even
 //   require(condition): traps
 //   Queue(stream, op): launch(blocks, kernel), allocate(bytes) from the stream's scratch,
 //     release(memory), zero(memory, bytes): asynchronous, in the stream's order; an error ends the

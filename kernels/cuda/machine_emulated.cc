@@ -3,6 +3,7 @@
 #undef _FORTIFY_SOURCE
 #include "kernels/cuda/machine_emulated.h"
 
+#include <cmath>
 #include <csetjmp>
 #include <cstdlib>
 #include <deque>
@@ -73,11 +74,15 @@ class Emulator {
     }
     return false;
   }
-  // Leaves the running fiber until what it waits for has come.
+  // Leaves the running fiber until what it waits for has come: to the next lane of its warp, from
+  // the last one to run_warp().
   void wait(Waits what) {
     Fiber& fiber = current();
     fiber.waits = what;
-    if (sigsetjmp(fiber.here, 0) == 0) siglongjmp(scheduler_, 1);
+    if (sigsetjmp(fiber.here, 0) != 0) return;
+    const int lane = place.thread % kLanes;
+    if (lane == (backwards_ ? 0 : kLanes - 1)) siglongjmp(scheduler_, 1);
+    resume(place.thread + (backwards_ ? -1 : 1));
   }
   [[noreturn]] void begin_fiber() {
     for (;;) {
@@ -131,9 +136,7 @@ class Emulator {
     Fiber* first = fibers_[static_cast<size_t>(warp * kLanes)].get();
     if (first->waits == Waits::kEnded) return;
     do {
-      for (int i = 0; i < kLanes; ++i) {
-        resume(warp * kLanes + (backwards_ ? kLanes - 1 - i : i));
-      }
+      if (sigsetjmp(scheduler_, 0) == 0) resume(warp * kLanes + (backwards_ ? kLanes - 1 : 0));
       for (int i = 0; i < kLanes; ++i) {
         CHECK(fibers_[static_cast<size_t>(warp * kLanes + i)]->waits == first->waits,
               "lane %d of warp %d does not reach a collective of its warp", i, warp);
@@ -141,14 +144,14 @@ class Emulator {
     } while (first->waits == Waits::kWarp);
   }
 
-  void resume(int thread) {
+  [[noreturn]] void resume(int thread) {
     Fiber& fiber = *fibers_[static_cast<size_t>(thread)];
     place.thread = thread;
     fiber.waits = Waits::kNothing;
-    if (sigsetjmp(scheduler_, 0) != 0) return;
     if (fiber.started) siglongjmp(fiber.here, 1);
     fiber.started = true;
     setcontext(&fiber.first);
+    std::abort();
   }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
@@ -167,10 +170,13 @@ void Emulator::fiber_main() { emulator().begin_fiber(); }
 
 bool backwards_now = false;
 
-float element(const void* row, int i) {
-  bf16 value;
-  std::memcpy(&value, static_cast<const unsigned char*>(row) + 2 * i, 2);
-  return to_float(value);
+float of_bf16(uint16_t bits) { return to_float(bf16{bits}); }
+
+float of_fp16(uint16_t bits) {
+  const uint32_t size = bits & 0x7fffu;
+  const float value = size >= 0x7c00u ? float_of(size << 13 | 0x7f800000u)
+                                      : float_of(size << 13) * 0x1p112f;
+  return bits >> 15 != 0 ? -value : value;
 }
 
 void arrive(const std::vector<Copy>& copies) {
@@ -260,25 +266,53 @@ void load_matrices(uint32_t (&r)[4], const void* row, bool transposed) {
 
 // Lane l holds of A rows l/4 and l/4 + 8, of B column l/4, each at depths l%4*2 + {0, 1, 8, 9}; of
 // C rows l/4 and l/4 + 8, columns l%4*2 + {0, 1} (PTX ISA, "mma.m16n8k16").
-void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+template <float (*kNumber)(uint16_t)>
+void add_products(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   struct Operands {
-    uint32_t a[4], b[2];
+    float a[4][2], b[2][2];
   };
   Operands mine;
-  std::memcpy(mine.a, a, sizeof a);
-  std::memcpy(mine.b, b, sizeof b);
+  for (int half = 0; half < 2; ++half) {
+    const auto number = [&](uint32_t pair) {
+      return kNumber(static_cast<uint16_t>(pair >> 16 * half));
+    };
+    for (int i = 0; i < 4; ++i) mine.a[i][half] = number(a[i]);
+    for (int i = 0; i < 2; ++i) mine.b[i][half] = number(b[i]);
+  }
   meet_warp(&mine, sizeof mine);
   const int row = lane_number() / 4, column = lane_number() % 4 * 2;
-  for (int k = 0; k < 16; ++k) {
-    const int holder = k % 8 / 2, half = k % 2, upper = k / 8;
-    const auto* left = static_cast<const Operands*>(brought_by(row * 4 + holder));
+  const Operands *left[4], *right[2][4];
+  for (int holder = 0; holder < 4; ++holder) {
+    left[holder] = static_cast<const Operands*>(brought_by(row * 4 + holder));
     for (int j = 0; j < 2; ++j) {
-      const auto* right = static_cast<const Operands*>(brought_by((column + j) * 4 + holder));
-      const float y = element(&right->b[upper], half);
-      c[j] += element(&left->a[2 * upper], half) * y;
-      c[2 + j] += element(&left->a[2 * upper + 1], half) * y;
+      right[j][holder] = static_cast<const Operands*>(brought_by((column + j) * 4 + holder));
     }
   }
+  for (int k = 0; k < 16; ++k) {
+    const int holder = k % 8 / 2, half = k % 2, upper = k / 8;
+    for (int j = 0; j < 2; ++j) {
+      const float y = right[j][holder]->b[upper][half];
+      c[j] += left[holder]->a[2 * upper][half] * y;
+      c[2 + j] += left[holder]->a[2 * upper + 1][half] * y;
+    }
+  }
+}
+
+void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  add_products<of_bf16>(c, a, b);
+}
+void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  add_products<of_fp16>(c, a, b);
+}
+
+uint16_t fp16_bits(float v) {
+  const uint32_t bits = bits_of(v), size = bits & 0x7fffffffu, sign = bits >> 16 & 0x8000u;
+  const auto signed_bits = [&](uint32_t half) { return static_cast<uint16_t>(sign | half); };
+  if (size > 0x7f800000u) return signed_bits(0x7e00);
+  if (size >= bits_of(65520.0f)) return signed_bits(0x7c00);
+  // Below the normal numbers: as multiples of 2^-24, the step of floats behind 0.5.
+  if (size < bits_of(0x1p-14f)) return signed_bits(bits_of(float_of(size) + 0.5f) - bits_of(0.5f));
+  return signed_bits((size + 0xfffu + (size >> 13 & 1u) - (112u << 23)) >> 13);
 }
 
 void run_blocks(int64_t blocks, int threads, int shared_bytes,

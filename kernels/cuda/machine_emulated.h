@@ -75,6 +75,8 @@ void load_matrices(uint32_t (&r)[4], const void* row) {
   load_matrices(r, row, kTransposed);
 }
 void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+uint16_t fp16_bits(float v);
 
 inline uint32_t bits_of(float v) { return std::bit_cast<uint32_t>(v); }
 inline float float_of(uint32_t v) { return std::bit_cast<float>(v); }
@@ -113,7 +115,7 @@ class Queue {
 };
 
 struct Processor {
-  bool tensor_cores;
+  bool bf16_cores;
   int multiprocessors;
 };
 

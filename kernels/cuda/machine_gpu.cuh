@@ -1,11 +1,16 @@
 // machine.cuh on an NVIDIA GPU. The instructions are PTX's (PTX ISA 8: cp.async, ldmatrix, mma);
 // those that an architecture lacks trap, and the ops do not launch kernels that need them there.
+// Before compute capability 7.5 there is too little to build on.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "device/cuda_stream.h"
 #include "kernels/gpu_scratch.h"
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 750
+#error "the kernels take GPUs of compute capability 7.5 and later"
+#endif
 
 #define PAGODA_GPU __device__ __forceinline__
 #define PAGODA_UNROLL _Pragma("unroll")
@@ -96,6 +101,26 @@ PAGODA_GPU void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32
 #endif
 }
 
+// As two m16n8k8, the shape that there is on 7.5.
+PAGODA_GPU void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if __CUDA_ARCH__ < 800
+  PAGODA_UNROLL
+  for (int upper = 0; upper < 2; ++upper) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 "
+        "{%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[2 * upper]), "r"(a[2 * upper + 1]), "r"(b[upper]));
+  }
+#else
+  __trap();
+#endif
+}
+PAGODA_GPU uint16_t fp16_bits(float v) {
+  uint16_t bits;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(v));
+  return bits;
+}
+
 PAGODA_GPU uint32_t bits_of(float v) { return __float_as_uint(v); }
 PAGODA_GPU float float_of(uint32_t v) { return __uint_as_float(v); }
 
@@ -149,7 +174,7 @@ class Queue {
 };
 
 struct Processor {
-  bool tensor_cores;    // for bf16: compute capability 8.0 and later
+  bool bf16_cores;  // tensor cores multiply bf16 (compute capability 8.0 and later); else fp16
   int multiprocessors;
 
   // That of the stream's GPU.

@@ -54,6 +54,7 @@ PAGODA_GPU float exponential(float x) {
 PAGODA_GPU float sigmoid_of(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
 PAGODA_GPU float larger(float a, float b) { return a > b ? a : b; }
+PAGODA_GPU uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 PAGODA_BOTH int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 PAGODA_BOTH int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 // Of positive numbers; the short division where it will do.

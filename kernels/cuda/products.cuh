@@ -1,18 +1,22 @@
 // The matrix products of linear layers, of one weight or of an expert each: HEXA-MoE's ESMM and
 // ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh).
 //
-// An element of ESMM is one row times one column in order of depth, an element of ESTMM a sum over
+// An element of ESMM is one row times one column in order of depth (of tiles, whose products are
+// summed first, where these are fp16: fp16_tile.cuh), an element of ESTMM a sum over
 // rows in kRowBlock blocks of its expert, in order. Neither depends on the tile or the launch it
 // was computed in: an expert alone has the bits it has in a group, and small tiles those of large.
 #pragma once
 
+#include "kernels/cuda/fp16_tile.cuh"
 #include "kernels/cuda/unit.cuh"
 #include "kernels/ops.h"
 
 namespace pagoda::PAGODA_MACHINE {
 
 // A block of threads computes kM x kN, each warp 16 kMTiles x 8 kNTiles of it. Tiles of operands
-// are kDepth deep, kStages of them on their way at once.
+// are kDepth deep, kStages of them on their way at once; where they become fp16 there is one, for
+// such processors have no asynchronous copies and little shared memory, and other blocks compute
+// while it comes.
 template <typename UnitType, int kRows, int kColumns, int kWarpRows, int kWarpColumns>
 struct BlockShape {
   using Unit = UnitType;
@@ -20,9 +24,10 @@ struct BlockShape {
   static constexpr int kM = kRows, kN = kColumns;
   static constexpr int kMTiles = kM / kWarpRows / 16, kNTiles = kN / kWarpColumns / 8;
   static constexpr int kThreads = kWarpRows * kWarpColumns * kWarp;
-  static constexpr int kDepth = 128 / static_cast<int>(sizeof(T)), kStages = 3;
-  static constexpr int kStageBytes = (kM + kN) * 128;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kM * 4;
+  static constexpr int kDepth = 128 / static_cast<int>(sizeof(T)), kStages = Unit::kScaled ? 1 : 3;
+  static constexpr int kStageBytes = (kM + kN) * 128, kListBytes = kM * 4;
+  static constexpr int kScaleBytes = Unit::kScaled ? (kM + kN) * int{sizeof(RowScale)} : 0;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kListBytes + kScaleBytes;
   using Sums = float[kMTiles][kNTiles][4];
 
   PAGODA_GPU static int first_row() { return warp_number() / kWarpColumns * kMTiles * 16; }
@@ -33,6 +38,11 @@ struct BlockShape {
   PAGODA_GPU static T* right_stage(int64_t step) { return left_stage(step) + kM * kDepth; }
   PAGODA_GPU static int32_t* row_list() {
     return reinterpret_cast<int32_t*>(shared_memory() + kStages * kStageBytes);
+  }
+
+  // Of the left tile's rows, then of the right one's columns.
+  PAGODA_GPU static RowScale* scales() {
+    return reinterpret_cast<RowScale*>(shared_memory() + kStages * kStageBytes + kListBytes);
   }
 
   PAGODA_GPU static void clear(Sums& sums) {
@@ -63,20 +73,57 @@ struct BlockShape {
   // is computed with.
   template <typename Load, typename Compute>
   PAGODA_GPU static void pipeline(int64_t steps, const Load& load, const Compute& compute) {
-    for (int step = 0; step < kStages - 1; ++step) {
-      if (step < steps) load(step);
-      commit_copies();
+    if constexpr (kStages == 1) {
+      for (int64_t step = 0; step < steps; ++step) {
+        sync_block();  // nobody reads the stage any more
+        load(step);
+        commit_copies();
+        wait_copies<0>();
+        sync_block();
+        compute(step);
+      }
+    } else {
+      for (int step = 0; step < kStages - 1; ++step) {
+        if (step < steps) load(step);
+        commit_copies();
+      }
+      for (int64_t step = 0; step < steps; ++step) {
+        wait_copies<kStages - 2>();
+        sync_block();  // this stage is there for all, and nobody reads the one that comes next
+        if (step + kStages - 1 < steps) load(step + kStages - 1);
+        commit_copies();
+        compute(step);
+      }
+      wait_copies<0>();
     }
-    for (int64_t step = 0; step < steps; ++step) {
-      wait_copies<kStages - 2>();
-      sync_block();  // this stage is there for all, and nobody reads the one that comes next
-      if (step + kStages - 1 < steps) load(step + kStages - 1);
-      commit_copies();
-      compute(step);
-    }
-    wait_copies<0>();
   }
 };
+
+// sums += left right, the tiles of a stage.
+template <typename Shape, bool kLeftDepthInRows, bool kRightDepthInRows, typename LeftTile,
+          typename RightTile>
+PAGODA_GPU void multiply_stage(const LeftTile& left, const RightTile& right,
+                               typename Shape::Sums& sums) {
+  using Unit = typename Shape::Unit;
+  const auto multiply = [&](typename Shape::Sums& to) {
+    multiply_tiles<Unit, kLeftDepthInRows, kRightDepthInRows, Shape::kDepth>(
+        left, Shape::first_row(), right, Shape::first_column(), to);
+  };
+  if constexpr (!Unit::kScaled) {
+    multiply(sums);
+  } else {
+    RowScale *of_left = Shape::scales(), *of_right = of_left + Shape::kM;
+    to_fp16<Shape::kThreads, kLeftDepthInRows>(left, of_left);
+    to_fp16<Shape::kThreads, kRightDepthInRows>(right, of_right);
+    sync_block();
+    typename Shape::Sums products;
+    Shape::clear(products);
+    multiply(products);
+    Shape::for_all([&](int m, int n, int i, int row, int column) {
+      sums[m][n][i] += times(products[m][n][i], of_left[row], of_right[column]);
+    });
+  }
+}
 
 using LargeShape = BlockShape<TensorUnit, 128, 128, 2, 4>;
 template <typename Unit>
@@ -159,9 +206,8 @@ struct Esmm {
                               [&](int i) -> int64_t { return first + i < end ? first + i : -1; });
         },
         [&](int64_t step) {
-          multiply_tiles<Unit, true, kDepthInRows, Shape::kDepth>(
-              LeftTile{Shape::left_stage(step)}, Shape::first_row(),
-              RightTile{Shape::right_stage(step)}, Shape::first_column(), sums);
+          multiply_stage<Shape, true, kDepthInRows>(LeftTile{Shape::left_stage(step)},
+                                                    RightTile{Shape::right_stage(step)}, sums);
         });
   }
 
@@ -188,7 +234,6 @@ struct Esmm {
 // in.
 template <typename Shape>
 struct Estmm {
-  using Unit = typename Shape::Unit;
   using T = typename Shape::T;
   static constexpr int kThreads = Shape::kThreads, kSharedBytes = Shape::kSharedBytes;
   static constexpr int kSteps = kRowBlock / Shape::kDepth;
@@ -258,9 +303,8 @@ struct Estmm {
           load(Shape::right_stage(step), x, x_index, row, end, column0, in);
         },
         [&](int64_t step) {
-          multiply_tiles<Unit, false, false, Shape::kDepth>(
-              LeftTile{Shape::left_stage(step)}, Shape::first_row(),
-              RightTile{Shape::right_stage(step)}, Shape::first_column(), sums);
+          multiply_stage<Shape, false, false>(LeftTile{Shape::left_stage(step)},
+                                              RightTile{Shape::right_stage(step)}, sums);
           if (step % kSteps != kSteps - 1 && step != steps - 1) return;
           Shape::for_all([&](int m, int n, int i, int, int) { total[m][n][i] += sums[m][n][i]; });
           Shape::clear(sums);

@@ -2,6 +2,7 @@
 // the CPU's do; sines and cosines are computed in double.
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ops_class.cuh"
+#include "kernels/rope.h"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {
@@ -34,11 +35,7 @@ void CudaOps::rope(DType dt, const int32_t* positions, double theta, int64_t tok
   CHECK(tokens >= 0 && heads > 0 && head_dim > 0 && head_dim % 2 == 0);
   CHECK(stride >= heads * head_dim);
   const int64_t half = head_dim / 2;
-  std::vector<double> frequency(static_cast<size_t>(half));
-  for (int64_t i = 0; i < half; ++i) {
-    frequency[static_cast<size_t>(i)] =
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-  }
+  const std::vector<double> frequency = rope_frequencies(theta, head_dim);
   Queue queue(s, "rope");
   Temporary<double> table(queue, half);
   upload(queue, table.get(), frequency.data(), half);

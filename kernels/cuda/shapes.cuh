@@ -11,7 +11,7 @@ namespace pagoda::PAGODA_MACHINE {
 template <typename Body>
 void with_shape(Processor processor, DType dt, int64_t large_tiles, Body&& body) {
   if (dt == DType::kF32) return body(SmallShape<PlainUnit<float>>());
-  if (!processor.tensor_cores) return body(SmallShape<PlainUnit<bf16>>());
+  if (!processor.bf16_cores) return body(SmallShape<Fp16Unit>());
   if (large_tiles < processor.multiprocessors) return body(SmallShape<TensorUnit>());
   body(LargeShape());
 }

@@ -1,5 +1,5 @@
-// What a warp multiplies with: tensor cores, or plain arithmetic where the elements are fp32 or the
-// processor has no bf16 tensor cores. Kernels are written once over either.
+// What a warp multiplies with: tensor cores, of bf16 or of fp16, or plain arithmetic where the
+// elements are fp32. Kernels are written once over all.
 //
 // A unit multiplies 16 x kDepth by kDepth x 8 into 16 x 8 sums. Of the sums, thread l of the warp
 // holds rows g = l / 4 and g + 8, columns 2 (l % 4) and the next, as c[4] row by row: the layout of
@@ -19,6 +19,7 @@ namespace pagoda::PAGODA_MACHINE {
 
 struct TensorUnit {
   using Element = bf16;
+  static constexpr bool kScaled = false;  // true: of tiles that to_fp16() has made fp16
   static constexpr int kDepth = 16;
   struct Left {
     uint32_t v[4];
@@ -52,12 +53,15 @@ struct TensorUnit {
     r[0] = {{v[0], v[1]}};
     r[1] = {{v[2], v[3]}};
   }
-  PAGODA_GPU static uint32_t pair(float low, float high) {
-    return uint32_t{to_bf16(low).bits} | uint32_t{to_bf16(high).bits} << 16;
-  }
   template <int kCount>
   PAGODA_GPU static Left left_of_sums(const float (&c)[kCount][4], int step) {
-    const auto &low = c[2 * step], &high = c[2 * step + 1];
+    return left_of_pairs(c[2 * step], c[2 * step + 1], [](float low, float high) {
+      return uint32_t{to_bf16(low).bits} | uint32_t{to_bf16(high).bits} << 16;
+    });
+  }
+  template <typename Pair>
+  PAGODA_GPU static Left left_of_pairs(const float (&low)[4], const float (&high)[4],
+                                       const Pair& pair) {
     return {{pair(low[0], low[1]), pair(low[2], low[3]), pair(high[0], high[1]),
              pair(high[2], high[3])}};
   }
@@ -66,9 +70,24 @@ struct TensorUnit {
   }
 };
 
+// Tiles are as TensorUnit's, the numbers in them fp16.
+struct Fp16Unit : TensorUnit {
+  static constexpr bool kScaled = true;
+  template <int kCount>
+  PAGODA_GPU static Left left_of_sums(const float (&c)[kCount][4], int step) {
+    return left_of_pairs(c[2 * step], c[2 * step + 1], [](float low, float high) {
+      return uint32_t{fp16_bits(low)} | uint32_t{fp16_bits(high)} << 16;
+    });
+  }
+  PAGODA_GPU static void multiply(float (&c)[4], const Left& a, const Right& b) {
+    multiply_add_fp16(c, a.v, b.v);
+  }
+};
+
 template <typename T>
 struct PlainUnit {
   using Element = T;
+  static constexpr bool kScaled = false;
   static constexpr int kDepth = 4;
   struct Left {
     float v[2][kDepth];
@@ -155,9 +174,10 @@ PAGODA_GPU void multiply_tiles(const LeftTile& left, int row, const RightTile& r
   }
 }
 
-// The same with rounded sums as the left operand: c (16, 8 kNTiles) += sums (16, 8 kCount) right.
+// The same with rounded sums as the left operand and the columns of right from `column` on: c (16,
+// 8 kNTiles) += sums (16, 8 kCount) right.
 template <typename Unit, int kCount, int kNTiles, typename RightTile>
-PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& right,
+PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& right, int column,
                               float (&c)[kNTiles][4]) {
   PAGODA_UNROLL
   for (int step = 0; step < kCount * 8 / Unit::kDepth; ++step) {
@@ -165,7 +185,7 @@ PAGODA_GPU void multiply_sums(const float (&sums)[kCount][4], const RightTile& r
     PAGODA_UNROLL
     for (int n = 0; n < kNTiles; n += 2) {
       typename Unit::Right b[2];
-      Unit::template load_right<false>(right, 8 * n, step * Unit::kDepth, b);
+      Unit::template load_right<false>(right, column + 8 * n, step * Unit::kDepth, b);
       Unit::multiply(c[n], a, b[0]);
       Unit::multiply(c[n + 1], a, b[1]);
     }

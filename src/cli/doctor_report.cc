@@ -139,7 +139,7 @@ std::string nvidia_driver() {
 void examine_gpus(DoctorReport& report) {
   report.gpus = find_gpus();
   report.gpu_driver = nvidia_driver();
-  report.gpu = usable_gpu(RunConfig().train.dtype);
+  report.gpu = usable_gpu();
   for (const Gpu& gpu : report.gpus.gpus) {
     report.gpu_links.push_back(pci_link(gpu.pci_address));
   }

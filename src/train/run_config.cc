@@ -215,7 +215,7 @@ Status check_device(const RunConfig::Train& t) {
     return refuse("train.host_devices", std::to_string(t.host_devices),
                   "they are the CPU's; leave it at 1 with train.device = \"cuda\"");
   }
-  const UsableGpu found = usable_gpu(t.dtype);
+  const UsableGpu found = usable_gpu();
   if (found.gpu) return Status();
   return Status(Exit::kUnavailable, "train.device = \"cuda\": " + found.why_not);
 }
@@ -427,12 +427,12 @@ Result<ExampleOptions> RunConfig::example_options(const std::string& model_path)
 std::optional<Gpu> RunConfig::gpu() const {
   const bool asked = train.device == DeviceChoice::kCuda;
   const bool open = train.device == DeviceChoice::kAuto && train.host_devices == 1;
-  return asked || open ? usable_gpu(train.dtype).gpu : std::nullopt;
+  return asked || open ? usable_gpu().gpu : std::nullopt;
 }
 
 std::string RunConfig::unused_gpu() const {
   if (train.device != DeviceChoice::kAuto || train.host_devices > 1) return "";
-  const UsableGpu found = usable_gpu(train.dtype);
+  const UsableGpu found = usable_gpu();
   return found.is_there ? found.why_not : "";
 }
 

@@ -6,7 +6,7 @@ namespace pagoda {
 namespace {
 
 // Why the kernels do not compute on it; empty: they do.
-std::string lack_of(const Gpu& gpu, DType dtype) {
+std::string lack_of(const Gpu& gpu) {
   const std::string architectures = gpu_ops_architectures();
   if (architectures.empty()) return "this build has no CUDA kernels";
   if (!runs_on(architectures, gpu)) {
@@ -14,20 +14,16 @@ std::string lack_of(const Gpu& gpu, DType dtype) {
                 "-DPAGODA_CUDA_ARCHITECTURES=%d%d", gpu.text().c_str(), architectures.c_str(),
                 gpu.major, gpu.minor);
   }
-  if (dtype == DType::kBF16 && gpu.major < 8) {
-    return gpu.text() + " does not multiply in bf16, which takes sm_80 or later; use train.dtype "
-                        "= \"fp32\", or train.device = \"cpu\"";
-  }
   return "";
 }
 
 }  // namespace
 
-UsableGpu usable_gpu(DType dtype) {
+UsableGpu usable_gpu() {
   const GpuReport report = find_gpus();
   UsableGpu usable;
   usable.is_there = !report.gpus.empty();
-  usable.why_not = usable.is_there ? lack_of(report.gpus.front(), dtype) : report.missing;
+  usable.why_not = usable.is_there ? lack_of(report.gpus.front()) : report.missing;
   // Without kernels it is no matter what is missing besides.
   if (gpu_ops_architectures().empty() && !report.toolkit.empty()) {
     usable.why_not = "this build has no CUDA kernels";

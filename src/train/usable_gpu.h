@@ -4,7 +4,6 @@
 #include <optional>
 #include <string>
 
-#include "base/dtype.h"
 #include "device/gpus.h"
 
 namespace pagoda {
@@ -14,7 +13,6 @@ struct UsableGpu {
   std::string why_not;  // one line, with what to do; empty: there is one
   bool is_there = false;  // there is a GPU, usable or not
 };
-// For a run whose weights and activations are of `dtype`.
-UsableGpu usable_gpu(DType dtype);
+UsableGpu usable_gpu();
 
 }  // namespace pagoda

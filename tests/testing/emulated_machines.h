@@ -7,8 +7,11 @@
 
 namespace pagoda {
 
-// Tries each case on processors with and without tensor cores; on a case's second run blocks and
-// warps go backwards, and bits must be the same.
-void try_emulated(const std::vector<check::OpCase>& cases);
+// What ops ask of the processor: nothing; whether it multiplies bf16; how many tiles occupy it too.
+enum class Asks { kNothing, kUnit, kUnitAndTiles };
+
+// Tries each case on the processors that differ for it; on a case's second run blocks and warps go
+// backwards, and bits must be the same.
+void try_emulated(const std::vector<check::OpCase>& cases, Asks asks);
 
 }  // namespace pagoda

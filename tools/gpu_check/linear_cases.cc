@@ -1,6 +1,7 @@
 // The products of linear layers: shapes around tiles, rows alone and together.
 #include <cmath>
 
+#include "base/random.h"
 #include "tools/gpu_check/trial.h"
 
 namespace pagoda::check {
@@ -114,11 +115,120 @@ void add_blocks_alone(DType dt, const Layer& l, std::vector<OpCase>& cases) {
   }});
 }
 
+// Numbers of either sign and of any size from 2^lowest to 2^highest; row 1 is zeros.
+std::vector<double> of_all_sizes(int64_t rows, int64_t columns, uint64_t seed, double lowest,
+                                 double highest) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    const auto draw = [&](uint64_t lane) {
+      return random_unit(seed, RandomPurpose::kTest, lane, static_cast<uint64_t>(i));
+    };
+    const double size = std::exp2(lowest + (highest - lowest) * draw(0));
+    values.push_back(i / columns == 1 ? 0.0 : draw(1) < 0.5 ? -size : size);
+  }
+  return values;
+}
+
+// Numbers over the whole range of bf16 side by side, where results are still finite.
+void add_whole_range(const Layer& l, std::vector<OpCase>& cases) {
+  cases.push_back({named("linear, all sizes,", DType::kBF16, l), [=](Trial& t) {
+    Tensor& x = t.numbers(DType::kBF16, of_all_sizes(l.n, l.in, 42, -120.0, 110.0));
+    Tensor& w = t.numbers(DType::kBF16, of_all_sizes(l.out, l.in, 43, -120.0, 0.0));
+    Tensor& dy = t.numbers(DType::kBF16, of_all_sizes(l.n, l.out, 44, -120.0, 0.0));
+    Tensor &y = t.filled(DType::kF32, l.n * l.out), &dw = t.filled(DType::kF32, l.out * l.in);
+    const auto call = [&](Ops& ops, const At& at, Stream& s, int64_t rows) {
+      for (int64_t row = 0; row < l.n; row += rows) {
+        ops.linear(DType::kBF16, at(x) + row * l.in * 2, at(w), std::min(rows, l.n - row), l.in,
+                   l.out, DType::kF32, at(y) + row * l.out * 4, s);
+      }
+      ops.linear_backward_weight(DType::kBF16, at(dy), at(x), l.n, l.in, l.out, false, at(dw), s);
+    };
+    t.run([&](Ops& ops, const At& at, Stream& s) { call(ops, at, s, l.n); });
+    const auto expect = [&](const char* what, const Tensor& c, int64_t depth, const auto& a,
+                            const auto& b) {
+      t.expect_close(what, c, [&](int64_t i) {
+        const auto left = [&](int64_t d) { return a(i, d); };
+        const auto right = [&](int64_t d) { return b(i, d); };
+        return product_error(DType::kBF16, DType::kF32, depth, size_of(depth, left, right),
+                             want(c, i)) + fp16_error(depth, left, right);
+      });
+    };
+    expect("y", y, l.in,
+           [&](int64_t i, int64_t d) { return before(x, i / l.out * l.in + d); },
+           [&](int64_t i, int64_t d) { return before(w, i % l.out * l.in + d); });
+    expect("dw", dw, l.n,
+           [&](int64_t i, int64_t d) { return before(dy, d * l.out + i / l.in); },
+           [&](int64_t i, int64_t d) { return before(x, d * l.in + i % l.in); });
+    const auto together = y.got;
+    t.run([&](Ops& ops, const At& at, Stream& s) { call(ops, at, s, 23); });
+    if (y.got != together) t.fail("y: other bits for rows alone");
+  }});
+}
+
+// Rows times powers of two give results times powers of two, to the bit.
+void add_powers_of_two(DType dt, const Layer& l, std::vector<OpCase>& cases) {
+  cases.push_back({named("linear, powers of two,", dt, l), [=](Trial& t) {
+    const auto power = [](int64_t i) { return std::exp2(static_cast<double>(i * 17 % 101 - 50)); };
+    std::vector<double> plain_x, plain_w, scaled_x, scaled_w;
+    for (int64_t i = 0; i < std::max(l.n, l.out) * l.in; ++i) {
+      const double value = static_cast<double>(i * 7 % 31 - 15);  // exact in sums of any order
+      plain_x.push_back(value);
+      scaled_x.push_back(value * power(i / l.in));
+      plain_w.push_back(-value);
+      scaled_w.push_back(-value * power(i / l.in + 3));
+    }
+    Tensor &x = t.numbers(dt, plain_x), &w = t.numbers(dt, plain_w);
+    Tensor &big_x = t.numbers(dt, scaled_x), &big_w = t.numbers(dt, scaled_w);
+    Tensor &y = t.filled(DType::kF32, l.n * l.out), &big_y = t.filled(DType::kF32, l.n * l.out);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.linear(dt, at(x), at(w), l.n, l.in, l.out, DType::kF32, at(y), s);
+      ops.linear(dt, at(big_x), at(big_w), l.n, l.in, l.out, DType::kF32, at(big_y), s);
+    });
+    t.expect_same("y", y);
+    for (int64_t i = 0; i < y.n; ++i) {
+      const double wanted = want(y, i) * power(i / l.out) * power(i % l.out + 3);
+      if (value_at(big_y, big_y.got, i) == wanted) continue;
+      t.fail(strf("element %lld of scaled rows: got %.9g, want %.9g", static_cast<long long>(i),
+                  value_at(big_y, big_y.got, i), wanted));
+      return;
+    }
+  }});
+}
+
+// Infinities and NaN come out where the CPU's do.
+void add_not_finite(DType dt, const Layer& l, std::vector<OpCase>& cases) {
+  cases.push_back({named("linear, not finite,", dt, l), [=](Trial& t) {
+    std::vector<double> x_values, w_values;
+    for (int64_t i = 0; i < l.n * l.in; ++i) x_values.push_back(1.0 + static_cast<double>(i % 5));
+    for (int64_t i = 0; i < l.out * l.in; ++i) w_values.push_back(static_cast<double>(i % 7) - 3.5);
+    x_values[1] = INFINITY;
+    x_values[size_t(2 * l.in - 1)] = -INFINITY;
+    x_values[size_t(2 * l.in + 2)] = NAN;
+    w_values[size_t(l.in)] = INFINITY;  // of column 1: meets row 1's of the other sign
+    Tensor &x = t.numbers(dt, x_values), &w = t.numbers(dt, w_values);
+    Tensor &y = t.filled(dt, l.n * l.out), &dw = t.filled(DType::kF32, l.out * l.in);
+    Tensor& dy = t.random(dt, l.n * l.out, 45);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.linear(dt, at(x), at(w), l.n, l.in, l.out, dt, at(y), s);
+      ops.linear_backward_weight(dt, at(dy), at(x), l.n, l.in, l.out, false, at(dw), s);
+    });
+    t.expect_close("y", y, [&](int64_t i) {
+      return product_error(dt, dt, l.in, 17.5 * static_cast<double>(l.in), want(y, i));
+    });
+    t.expect_close("dw", dw, [&](int64_t i) {
+      return product_error(dt, DType::kF32, l.n, 25.0 * static_cast<double>(l.n), want(dw, i));
+    });
+  }});
+}
+
 }  // namespace
 
 std::vector<OpCase> linear_cases() {
   std::vector<OpCase> cases;
+  add_whole_range({70, 136, 66}, cases);
   for (DType dt : kDTypes) {
+    add_powers_of_two(dt, {66, 72, 17}, cases);
+    add_not_finite(dt, {5, 70, 9}, cases);
     for (const Layer& l : {Layer{1, 1, 1}, {65, 17, 66}, {3, 200, 5}, {130, 72, 136}}) {
       add_forward(dt, DType::kF32, l, 0, cases);
       add_backward_weight(dt, true, l, cases);

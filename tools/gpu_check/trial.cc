@@ -84,6 +84,12 @@ Tensor& Trial::filled(DType dt, int64_t n, double value) {
   return t;
 }
 
+Tensor& Trial::numbers(DType dt, const std::vector<double>& values) {
+  Tensor& t = add(kind_of(dt), static_cast<int64_t>(values.size()), 0);
+  for (int64_t i = 0; i < t.n; ++i) set(t, i, values[static_cast<size_t>(i)]);
+  return t;
+}
+
 Tensor& Trial::ints(std::vector<int32_t> values) {
   Tensor& t = add(Kind::kI32, static_cast<int64_t>(values.size()), 0);
   std::memcpy(t.before.data(), values.data(), t.before.size());
@@ -151,9 +157,10 @@ void Trial::expect_close(const std::string& what, const Tensor& t,
   int64_t outside = 0, worst = 0;
   double worst_ratio = 0.0;
   for (int64_t i = 0; i < t.n; ++i) {
-    const double difference = std::abs(value_at(t, t.got, i) - want(t, i));
-    if (difference == 0.0) continue;
-    const double ratio = difference / tolerance(i);
+    const double got = value_at(t, t.got, i), wanted = want(t, i);
+    if (got == wanted || (std::isnan(got) && std::isnan(wanted))) continue;
+    const double difference = std::abs(got - wanted);
+    const double ratio = std::isfinite(difference) ? difference / tolerance(i) : INFINITY;
     if (ratio <= 1.0) continue;
     ++outside;
     if (ratio <= worst_ratio) continue;

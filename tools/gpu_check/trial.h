@@ -5,6 +5,7 @@
 // no testing framework.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <deque>
@@ -64,6 +65,7 @@ class Trial {
   // Standard normal numbers times scale; `offset`: elements past a border of 256 bytes.
   Tensor& random(DType dt, int64_t n, uint64_t seed, double scale = 1.0, int64_t offset = 0);
   Tensor& filled(DType dt, int64_t n, double value = 7.0);
+  Tensor& numbers(DType dt, const std::vector<double>& values);
   Tensor& ints(std::vector<int32_t> values);
   Tensor& bytes(std::vector<uint8_t> values);
   Tensor& doubles(std::vector<double> values);
@@ -76,6 +78,7 @@ class Trial {
            const std::function<void(const At& at, Stream& s)>& tried);
 
   void expect_same(const std::string& what, const Tensor& t);
+  // What is wanted and not finite must be the same.
   void expect_close(const std::string& what, const Tensor& t,
                     const std::function<double(int64_t)>& tolerance);
   void fail(const std::string& line) { faults_ += line + "\n"; }
@@ -104,6 +107,25 @@ inline double product_error(DType dt, DType y_dt, int64_t terms, double size, do
   const double step = dt == DType::kBF16 ? 0x1p-22 : 0x1p-24;
   const double rounding = y_dt == DType::kBF16 ? 2.02 * kEpsBf16 : 2 * kEps32;
   return 2 * static_cast<double>(terms) * step * size + rounding * std::abs(value) + 1e-30;
+}
+
+// What products of tiles that became fp16 may lack (kernels/cuda/fp16_tile.cuh): of each number
+// 2^-39 of the largest in its stretch of 64.
+template <typename A, typename B>
+double fp16_error(int64_t depth, const A& a, const B& b) {
+  double error = 0.0;
+  for (int64_t first = 0; first < depth; first += 64) {
+    double sums[2] = {0.0, 0.0}, most[2] = {0.0, 0.0};
+    for (int64_t d = first; d < std::min(depth, first + 64); ++d) {
+      const double sizes[] = {std::abs(a(d)), std::abs(b(d))};
+      for (int side = 0; side < 2; ++side) {
+        sums[side] += sizes[side];
+        most[side] = std::max(most[side], sizes[side]);
+      }
+    }
+    error += 1.01 * 0x1p-39 * (sums[0] * most[1] + most[0] * sums[1]);
+  }
+  return error;
 }
 
 // sum over d of |a(d) b(d)|

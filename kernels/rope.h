@@ -1,0 +1,21 @@
+// What every backend's rotary embedding is computed from (Su et al. 2021), so that the GPU's angles
+// are the CPU's.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+// theta^(-2i / head_dim) for each pair i of a head (head_dim / 2).
+inline std::vector<double> rope_frequencies(double theta, int64_t head_dim) {
+  std::vector<double> frequency;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    frequency.push_back(
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+  }
+  return frequency;
+}
+
+}  // namespace pagoda

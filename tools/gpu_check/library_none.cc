@@ -1,0 +1,7 @@
+#include "tools/gpu_check/library.h"
+
+namespace pagoda::check {
+
+std::unique_ptr<Library> open_library(Stream&) { return nullptr; }
+
+}  // namespace pagoda::check
