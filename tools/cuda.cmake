@@ -60,6 +60,9 @@ if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
   set_target_properties(kernels_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)
   target_compile_options(kernels_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;-fmad=false;\
 --Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off,-fno-math-errno>")
+  if(PAGODA_PORTABLE AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13)  # drivers take it
+    target_compile_options(kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
+  endif()
   string(REPLACE ";" "," cuda_architectures "${PAGODA_CUDA_ARCHITECTURES}")
   target_compile_definitions(kernels_cuda PRIVATE
     PAGODA_CUDA_ARCHITECTURES="${cuda_architectures}")

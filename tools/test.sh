@@ -30,7 +30,7 @@ asan_tests=(
   model_shape_test stage_memory_test pipeline_order_test step_estimate_test
   hierarchical_exchange_test expert_migration_test expert_placement_test cluster_search_test
   routing_trace_test zebra_pipeline_test
-  cuda_device_test cuda_run_test gpu_scratch_test
+  cuda_device_test cuda_run_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(
