@@ -157,7 +157,8 @@ TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
 // Settings of a run on one machine, best first, among them the run's own; `plan` with the best of
 // them is no slower than as it is.
 TEST_F(PlanTest, SearchesSettingsOfAMachine) {
-  const Words words = on("olmoe-1b-7b", "gpu-24gb") + Words{"--train.save_steps", "0"};
+  const Words words = on("olmoe-1b-7b", "gpu-24gb") +
+                      Words{"--train.save_steps", "0", "--train.tokens_per_step", "4096"};
   const ProcessResult text = plan(words + Words{"--search"});
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* word : {"24 GB GPU", "optim.state = \"8bit\"", "(as it is)", "states on"}) {
