@@ -89,6 +89,9 @@ TEST(MachineSheet, RefusesNonsense) {
   refuse("device.kind", "kind = \"gpu\"", "kind = \"tpu\"");
   refuse("kind cpu", "kind = \"gpu\"", "kind = \"cpu\"");
   refuse("host.cores", "cores = 64.0", "cores = inf");
+  refuse("host.adam_gb_s", "adam_gb_s = 300.0", "adam_gb_s = 1e-300");
+  refuse("device.launch_us", "launch_us = 5.0", "launch_us = 1e300");
+  refuse("host.memory", "memory = \"512GiB\"", "");
   refuse("host.adam_gb_s", "adam_gb_s = 300.0", "adam_gb_s = \"fast\"");
   refuse("disk.drives", "drives = 4", "drives = 0");
   refuse("disk.read_gb_s", "read_gb_s = 6.8", "read_gb_s = -1.0");

@@ -86,12 +86,29 @@ TEST_F(PlanTest, RefusesInOneLine) {
                   dir_.file("bad.toml")},
                  2, "device.peak_tflops");
   expect_no_plan(good + Words{"--tokens", "-1"}, 2, "--tokens");
+  expect_no_plan(good + Words{"--tokens", "99999999999999999999"}, 2, "--tokens");
+  expect_no_plan(good + Words{"--tokens", "5", "--search"}, 2, "--tokens");
+  expect_no_plan(good + Words{"--html", dir_.file("none/x.html"), "--train.save_steps", "0"}, 73,
+                 "x.html");
+  expect_no_plan(good + Words{"--json", "--train.micro_batch_tokens", "5"}, 2,
+                 "train.micro_batch_tokens");
+  expect_no_plan({"--model.path", configs("models/deepseek-v3.json"), "--cluster",
+                  configs("clusters/a40-v100.toml")},
+                 2, "layers without experts");
   expect_no_plan(good + Words{"--cluster", configs("clusters/4x8-gpu-80gb.toml")}, 2, "--cluster");
   expect_no_plan(good + Words{"--search", "--html", dir_.file("x.html")}, 2, "--html");
   expect_no_plan(good + Words{"--train.tokens_per_step", "5000"}, 2, "train.tokens_per_step");
   expect_no_plan({"--model.path", configs("models/gpt-oss-20b.json"), "--machine",
                   configs("machines/gpu-4x48gb.toml"), "--train.tokens_per_step", "4096"},
                  2, "4 devices");
+}
+
+// A run for a GPU is planned where there is none, if the machine is named.
+TEST_F(PlanTest, AnotherMachinesGpuNeedNotBeHere) {
+  const ProcessResult result =
+      plan(on("olmoe-1b-7b", "gpu-24gb") +
+           Words{"--train.device", "cuda", "--train.save_steps", "0"});
+  EXPECT_EQ(result.code, 0) << result.err;
 }
 
 // One file, that asks for no other.
@@ -140,7 +157,8 @@ TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
 // Settings of a run on one machine, best first, among them the run's own; `plan` with the best of
 // them is no slower than as it is.
 TEST_F(PlanTest, SearchesSettingsOfAMachine) {
-  const Words words = on("olmoe-1b-7b", "gpu-24gb") + Words{"--train.save_steps", "0"};
+  const Words words = on("olmoe-1b-7b", "gpu-24gb") +
+                      Words{"--train.save_steps", "0", "--train.tokens_per_step", "4096"};
   const ProcessResult text = plan(words + Words{"--search"});
   EXPECT_EQ(text.code, 0) << text.err;
   for (const char* word : {"24 GB GPU", "optim.state = \"8bit\"", "(as it is)", "states on"}) {

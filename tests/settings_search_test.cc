@@ -93,7 +93,7 @@ void expect_best(const SettingsSearch& search, const Exhaustive& all) {
 TEST(SettingsSearch, FindsWhatSimulatingEverythingFinds) {
   const PlannedModel model = tiny_model();
   int none = 0, some = 0, all_fit = 0, own = 0;
-  for (uint32_t seed = 1; seed <= 10; ++seed) {
+  for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const MachineSheet sheet = machine(seed % 2 == 0 ? "gpu-24gb" : "cpu-2-cores");
@@ -167,6 +167,21 @@ TEST(SettingsSearch, DividesMemoryThatIsFree) {
   EXPECT_EQ(search_settings(model, given, sheet, kFinePlan)->tried, 4 * 3 * 2);
 }
 
+// More of the host's memory than `train` takes by itself, and the run as it is beside it.
+TEST(SettingsSearch, TakesMoreOfAHostThatIsFree) {
+  const PlannedModel model = tiny_model();
+  const MachineSheet sheet = machine("gpu-24gb");
+  const auto search = search_settings(model, tiny_run(12), sheet, kFinePlan).take();
+  ASSERT_EQ(search.runs.size(), 4u * 3 * 2 + 1);
+  int own = 0;
+  for (const SearchedRun& run : search.runs) {
+    own += run.as_it_is;
+    EXPECT_EQ(run.config.memory.host,
+              run.as_it_is ? MemorySize() : MemorySize::of_percent(80));
+  }
+  EXPECT_EQ(own, 1);
+}
+
 TEST(SettingsSearch, SaysWhatWouldFit) {
   const PlannedModel model = tiny_model();
   const MachineSheet sheet = machine("gpu-24gb");
@@ -175,7 +190,7 @@ TEST(SettingsSearch, SaysWhatWouldFit) {
   auto search = search_settings(model, config, sheet, kFinePlan);
   ASSERT_TRUE(search.ok()) << search.status().message();
   EXPECT_TRUE(search->runs.empty());
-  EXPECT_EQ(search->tried, 4 * 3 * 2);
+  EXPECT_EQ(search->tried, 4 * 3 * 2 + 1);  // with more of the host's memory, and as it is
   EXPECT_EQ(search->fits.code(), Exit::kDoesNotFit);
   // What the leanest lacks: no combination needs less.
   int64_t least = std::numeric_limits<int64_t>::max();

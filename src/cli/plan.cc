@@ -64,7 +64,10 @@ Status PlanCommand::read() {
     return Status(Exit::kUsage, "model.path is missing: name a folder with a config.json, or one, "
                                 "in the run file or with --model.path");
   }
-  if (tokens_ < 0) return Status(Exit::kUsage, "--tokens: must not be negative");
+  constexpr int64_t kMostTokens = 1'000'000'000'000'000;
+  if (tokens_ < 0 || tokens_ > kMostTokens) {
+    return Status(Exit::kUsage, "--tokens: must be from 0 to 10^15");
+  }
   if (!machine_.empty() && !cluster_.empty()) {
     return Status(Exit::kUsage, "--machine and --cluster: name one of them");
   }

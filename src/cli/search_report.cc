@@ -72,7 +72,8 @@ Json way_json(const SearchedWay& way, int64_t tokens) {
           {"pipeline", way.mesh.pipeline},
           {"expert", way.mesh.expert},
           {"data", way.mesh.data},
-          {"microbatches", way.microbatches}};
+          {"microbatches", way.microbatches},
+          {"schedule", way.schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b"}};
 }
 
 }  // namespace

@@ -5,9 +5,6 @@
 namespace pagoda {
 namespace {
 
-constexpr double kGpuShare = 0.92, kGpuHostShare = 0.8;       // the rest is the system's
-constexpr double kSharedDevice = 0.3, kSharedHost = 0.4;  // of memory.device and .host, auto
-
 void declare_device(MachineSheet::Device& d, OptionTable& t) {
   constexpr Affects kRunOnly = Affects::kRunOnly;
   t.section("device", "What multiplies");
@@ -46,6 +43,20 @@ void declare_rest(MachineSheet& m, OptionTable& t) {
   t.add("latency_us", m.link.latency_us, kRunOnly, "of a message");
 }
 
+Status check_between(const char* key, double value, double least, double most) {
+  if (value >= least && value <= most) return Status();
+  return Status(Exit::kUsage,
+                strf("%s is %g; it must be a number from %g to %g", key, value, least, most));
+}
+
+// No part of a machine is slower or faster; what follows from it stays a number.
+Status check_sheet_rate(const char* key, double value) {
+  return check_between(key, value, 1e-6, 1e9);
+}
+Status check_sheet_amount(const char* key, double value) {
+  return check_between(key, value, 0, 1e9);
+}
+
 Status check_size(const char* key, const MemorySize& size, int64_t least) {
   // A part of nothing is nothing, and a part of all there is, is too much.
   const int64_t bytes = size.resolve(0, -1);
@@ -58,13 +69,13 @@ Status check_device(const MachineSheet& m) {
   const MachineSheet::Device& d = m.device;
   RETURN_IF_ERROR(check_integer("device.count", d.count, 1, 4096));
   if (m.gpu()) RETURN_IF_ERROR(check_size("device.memory", d.memory, 1));
-  RETURN_IF_ERROR(check_rate("device.peak_tflops", d.peak_tflops));
-  RETURN_IF_ERROR(check_rate("device.gemm_tflops", d.gemm_tflops));
-  RETURN_IF_ERROR(check_rate("device.weight_gb_s", d.weight_gb_s));
-  RETURN_IF_ERROR(check_rate("device.attention_tflops", d.attention_tflops));
-  RETURN_IF_ERROR(check_amount("device.attention_half_tokens", d.attention_half_tokens));
-  RETURN_IF_ERROR(check_rate("device.memory_gb_s", d.memory_gb_s));
-  RETURN_IF_ERROR(check_amount("device.adam_gb_s", d.adam_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("device.peak_tflops", d.peak_tflops));
+  RETURN_IF_ERROR(check_sheet_rate("device.gemm_tflops", d.gemm_tflops));
+  RETURN_IF_ERROR(check_sheet_rate("device.weight_gb_s", d.weight_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("device.attention_tflops", d.attention_tflops));
+  RETURN_IF_ERROR(check_sheet_amount("device.attention_half_tokens", d.attention_half_tokens));
+  RETURN_IF_ERROR(check_sheet_rate("device.memory_gb_s", d.memory_gb_s));
+  RETURN_IF_ERROR(check_sheet_amount("device.adam_gb_s", d.adam_gb_s));
   if (d.count > 1 && !m.gpu()) {
     return Status(Exit::kUsage, "device.count is above 1 of kind cpu; cores are one device");
   }
@@ -72,24 +83,24 @@ Status check_device(const MachineSheet& m) {
     return Status(Exit::kUsage, strf("device.gemm_tflops is %g, more than device.peak_tflops, %g",
                                      d.gemm_tflops, d.peak_tflops));
   }
-  return check_amount("device.launch_us", d.launch_us);
+  return check_sheet_amount("device.launch_us", d.launch_us);
 }
 
 Status check_rest(const MachineSheet& m) {
-  RETURN_IF_ERROR(check_rate("host.cores", m.host.cores));
+  RETURN_IF_ERROR(check_sheet_rate("host.cores", m.host.cores));
   RETURN_IF_ERROR(check_size("host.memory", m.host.memory, 1));
-  RETURN_IF_ERROR(check_rate("host.copy_gb_s", m.host.copy_gb_s));
-  RETURN_IF_ERROR(check_rate("host.checksum_gb_s", m.host.checksum_gb_s));
-  RETURN_IF_ERROR(check_rate("host.adam_gb_s", m.host.adam_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("host.copy_gb_s", m.host.copy_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("host.checksum_gb_s", m.host.checksum_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("host.adam_gb_s", m.host.adam_gb_s));
   RETURN_IF_ERROR(check_integer("disk.drives", m.disk.drives, 1, 4096));
   RETURN_IF_ERROR(check_size("disk.size", m.disk.size, 0));
-  RETURN_IF_ERROR(check_rate("disk.read_gb_s", m.disk.read_gb_s));
-  RETURN_IF_ERROR(check_rate("disk.write_gb_s", m.disk.write_gb_s));
-  RETURN_IF_ERROR(check_amount("disk.latency_us", m.disk.latency_us));
-  RETURN_IF_ERROR(check_amount("disk.tbw", m.disk.tbw));
-  RETURN_IF_ERROR(check_amount("link.latency_us", m.link.latency_us));
-  return m.device.count > 1 ? check_rate("link.gb_s", m.link.gb_s)
-                            : check_amount("link.gb_s", m.link.gb_s);
+  RETURN_IF_ERROR(check_sheet_rate("disk.read_gb_s", m.disk.read_gb_s));
+  RETURN_IF_ERROR(check_sheet_rate("disk.write_gb_s", m.disk.write_gb_s));
+  RETURN_IF_ERROR(check_sheet_amount("disk.latency_us", m.disk.latency_us));
+  RETURN_IF_ERROR(check_sheet_amount("disk.tbw", m.disk.tbw));
+  RETURN_IF_ERROR(check_sheet_amount("link.latency_us", m.link.latency_us));
+  return m.device.count > 1 ? check_sheet_rate("link.gb_s", m.link.gb_s)
+                            : check_sheet_amount("link.gb_s", m.link.gb_s);
 }
 
 }  // namespace
@@ -117,13 +128,12 @@ std::string MachineSheet::to_toml() const {
 }
 
 int64_t MachineSheet::auto_device_bytes() const {
-  return static_cast<int64_t>((gpu() ? kGpuShare : kSharedDevice) *
+  return static_cast<int64_t>((gpu() ? kAutoGpu : kAutoDevice) *
                               static_cast<double>(device_bytes()));
 }
 
 int64_t MachineSheet::auto_host_bytes() const {
-  return static_cast<int64_t>((gpu() ? kGpuHostShare : kSharedHost) *
-                              static_cast<double>(host_bytes()));
+  return static_cast<int64_t>(kAutoHost * static_cast<double>(host_bytes()));
 }
 
 MachineSheet share_of_device(const MachineSheet& sheet) {
@@ -156,10 +166,10 @@ void ClusterSheet::declare(OptionTable& t) {
 Status ClusterSheet::check() const {
   RETURN_IF_ERROR(check_integer("the number of cluster.nodes", static_cast<int64_t>(nodes.size())));
   RETURN_IF_ERROR(check_integer("cluster.nodes_per_switch", cluster.nodes_per_switch, 0));
-  RETURN_IF_ERROR(check_rate("network.gb_s", network.gb_s));
-  RETURN_IF_ERROR(check_amount("network.latency_us", network.latency_us));
-  RETURN_IF_ERROR(check_amount("network.beyond_gb_s", network.beyond_gb_s));
-  RETURN_IF_ERROR(check_amount("network.beyond_latency_us", network.beyond_latency_us));
+  RETURN_IF_ERROR(check_sheet_rate("network.gb_s", network.gb_s));
+  RETURN_IF_ERROR(check_sheet_amount("network.latency_us", network.latency_us));
+  RETURN_IF_ERROR(check_sheet_amount("network.beyond_gb_s", network.beyond_gb_s));
+  RETURN_IF_ERROR(check_sheet_amount("network.beyond_latency_us", network.beyond_latency_us));
   for (const MachineSheet& node : nodes) RETURN_IF_ERROR(node.check());
   return Status();
 }

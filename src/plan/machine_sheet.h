@@ -16,6 +16,10 @@
 
 namespace pagoda {
 
+// What "auto" budgets are, as parts of memory; the rest is for the program and the page cache, and
+// of a GPU's for CUDA and kernels.
+inline constexpr double kAutoGpu = 0.85, kAutoDevice = 0.3, kAutoHost = 0.4;
+
 enum class SheetSource : uint8_t { kDatasheet, kMeasured };
 enum class Processor : uint8_t { kGpu, kCpu };
 
@@ -42,7 +46,7 @@ struct MachineSheet {
 
   struct Host {
     double cores = 1;
-    MemorySize memory = MemorySize::of_bytes(int64_t{8} << 30);
+    MemorySize memory;
     double copy_gb_s = 0;      // to a device, and from it at once
     double checksum_gb_s = 0;  // of a core
     double adam_gb_s = 0;      // of all cores: gradients, weights and states, read and written
@@ -66,8 +70,8 @@ struct MachineSheet {
 
   // Adds every key to `table`, which then refers to this object.
   void declare(OptionTable& table);
-  // kUsage naming the key: rates that are not above zero, amounts below it, sizes that are parts of
-  // what is not known, several devices without a link.
+  // kUsage naming the key: rates that no machine has, amounts below zero, sizes that are missing or
+  // parts of what is not known, several devices without a link.
   Status check() const;
   // A file with every key in it.
   std::string to_toml() const;
@@ -76,8 +80,7 @@ struct MachineSheet {
   int64_t host_bytes() const { return host.memory.resolve(0, 0); }
   int64_t device_bytes() const { return gpu() ? device.memory.resolve(0, 0) : host_bytes(); }
   int64_t disk_bytes() const { return disk.drives * disk.size.resolve(0, 0); }  // 0: not told
-  // What budgets are that a run file leaves to the program: a GPU's memory less what its runtime
-  // takes; of memory that all share the same parts as `train` takes.
+  // What budgets are that a run file leaves to the program.
   int64_t auto_device_bytes() const;
   int64_t auto_host_bytes() const;
 };

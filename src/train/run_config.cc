@@ -11,6 +11,7 @@
 #include "base/machine.h"
 #include "base/numa.h"
 #include "base/number_text.h"
+#include "plan/machine_sheet.h"
 #include "train/usable_gpu.h"
 
 namespace pagoda {
@@ -18,10 +19,6 @@ namespace {
 
 constexpr Affects kResults = Affects::kResults;
 constexpr Affects kRunOnly = Affects::kRunOnly;
-// What "auto" means, as parts of usable memory; the rest is for the program and the page cache.
-constexpr double kAutoDevice = 0.3;
-constexpr double kAutoGpu = 0.85;  // of its memory; CUDA and kernels take of the rest
-constexpr double kAutoHost = 0.4;
 
 // Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
 void declare_inputs(RunConfig& c, OptionTable& t) {

@@ -16,14 +16,21 @@ struct Division {
 };
 constexpr Division kDivisions[] = {{15, 55}, {50, 20}};
 
-bool shares_memory(const RunConfig& config, const MachineSheet& sheet) {
-  return !sheet.gpu() && config.memory.device == MemorySize() &&
-         config.memory.host == MemorySize();
+// Of a host whose memory is not the device's: the rest is the system's.
+constexpr double kHostPercent = 80;
+
+bool budgets_free(const RunConfig& config, const MachineSheet& sheet) {
+  return config.memory.host == MemorySize() &&
+         (sheet.gpu() || config.memory.device == MemorySize());
 }
 
 std::vector<RunConfig::Memory> memory_choices(const RunConfig& config, const MachineSheet& sheet) {
   std::vector<RunConfig::Memory> choices = {config.memory};
-  if (!shares_memory(config, sheet)) return choices;
+  if (!budgets_free(config, sheet)) return choices;
+  if (sheet.gpu()) {
+    choices.front().host = MemorySize::of_percent(kHostPercent);
+    return choices;
+  }
   for (const Division& division : kDivisions) {
     RunConfig::Memory& memory = choices.emplace_back(config.memory);
     memory.device = MemorySize::of_percent(division.device_percent);
@@ -118,6 +125,10 @@ std::vector<RunConfig> setting_choices(const RunConfig& config, const MachineShe
       }
     }
   }
+  const bool own = std::any_of(choices.begin(), choices.end(), [&](const RunConfig& choice) {
+    return same_settings(choice, config);
+  });
+  if (!own && config.train.micro_batch_tokens > 0) choices.push_back(config);
   return choices;
 }
 
@@ -146,7 +157,7 @@ Result<SettingsSearch> search_settings(const PlannedModel& model, const RunConfi
     }
     SearchedRun& run = search.runs.emplace_back(searched_run(choice, plan));
     run.as_it_is = same_settings(choice, config);
-    run.budgets_searched = shares_memory(config, sheet);
+    run.budgets_searched = budgets_free(config, sheet);
   }
   if (search.tried == 0) return refused;
   std::stable_sort(

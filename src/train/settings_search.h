@@ -1,8 +1,9 @@
 // The settings that a run on one machine is free to choose, all combinations of them tried, best
 // first: the microbatch, the format of optimizer states, whether clipping lets updates begin in the
-// backward, and, where device and host are the same memory and neither has a budget of its own, how
-// it is divided between them. Where states live (device, host, disk) follows from these. Pruned by
-// the least memory of a step, ranked by the time of a simulated one (plan/step_forecast.h).
+// backward, and memory that the run leaves to the program: of a GPU's machine more of the host's,
+// of memory that device and host share how it is divided between them. Where states live (device,
+// host, disk) follows from these. Pruned by the least memory of a step, ranked by the time of a
+// simulated one (plan/step_forecast.h).
 #pragma once
 
 #include <string>
@@ -37,7 +38,8 @@ struct SettingsSearch {
   std::string fits_with;
 };
 
-// All that a search tries, none of them checked. `config` may leave the microbatch to the planner.
+// All that a search tries, none of them checked, and the run as it is. `config` may leave the
+// microbatch to the planner.
 std::vector<RunConfig> setting_choices(const RunConfig& config, const MachineSheet& sheet);
 
 // kUsage when no combination is a run: of the last one. REQUIRES: sheet.check(), config.validate().
