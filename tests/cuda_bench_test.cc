@@ -27,7 +27,7 @@ class CudaBench : public testing::Test {
     bench.rounds = 1;
     bench.threads = 2;
     bench.bytes = kBytes;
-    bench.gpu = usable_gpu(DType::kBF16).gpu;
+    bench.gpu = usable_gpu().gpu;
     CHECK(bench.gpu);
     return measure_machine(bench);
   }
@@ -52,7 +52,7 @@ TEST_F(CudaBench, TheSheetIsOfTheGpu) {
         sheet->disk.read_gb_s}) {
     EXPECT_GT(rate, 0) << sheet->to_toml();
   }
-  const auto gpu = usable_gpu(DType::kBF16).gpu;
+  const auto gpu = usable_gpu().gpu;
   EXPECT_GE(sheet->device.peak_tflops, this_machine_sheet(gpu).device.peak_tflops);
   // Weights and values for attention and updates went to it once, and what was copied each way
   // twice: once to warm up.

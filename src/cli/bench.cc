@@ -416,7 +416,7 @@ class BenchMachineCommand final : public Command {
                                                  {"cpu", DeviceChoice::kCpu},
                                                  {"cuda", DeviceChoice::kCuda}}));
     if (device == DeviceChoice::kCpu) return std::optional<Gpu>();
-    const UsableGpu found = usable_gpu(DType::kBF16);
+    const UsableGpu found = usable_gpu();
     if (device == DeviceChoice::kCuda && !found.gpu) {
       return Status(Exit::kUnavailable, "--device cuda: " + found.why_not);
     }

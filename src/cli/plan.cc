@@ -40,7 +40,7 @@ class PlanCommand : public RunCommand {
 
  private:
   Result<MachineSheet> sheet() const {
-    return machine_.empty() ? this_machine_sheet() : read_machine_sheet(machine_);
+    return machine_.empty() ? this_machine_sheet(config_.gpu()) : read_machine_sheet(machine_);
   }
 
   Status read();

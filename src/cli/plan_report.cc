@@ -83,6 +83,10 @@ std::string memory_text(const PlanReport& r) {
                              format_bytes(kind.all).c_str(), format_bytes(kind.device).c_str(),
                              format_bytes(kind.host).c_str(), below ? ", the rest on disk" : ""));
   }
+  if (s.kept_layers > 0) {
+    text += line_of("", strf("beside them %lld layers keep what their backward reads",
+                             (long long)s.kept_layers));
+  }
   return text + line_of("", strf("peak in slots: device %s %s; host %s %s",
                                  format_bytes(s.device_peak.device_bytes).c_str(),
                                  moment_text(s.device_peak, s).c_str(),
@@ -188,6 +192,7 @@ Json step_json(const PlanReport& r) {
                {"device_bytes", s.device_bytes},
                {"host_bytes", s.host_bytes * r.plan.peers},
                {"state_on_device", s.state_on_device},
+               {"kept_layers", s.kept_layers},
                {"peak_device_bytes", s.device_peak.device_bytes},
                {"peak_device_at_s", s.device_peak.at_s},
                {"peak_host_bytes", s.host_peak.host_bytes},

@@ -253,10 +253,17 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
   forecast.whole_device_bytes = memory.whole_device_bytes - lent_device;
   forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent_host);
   forecast.kinds = kinds_of(pages, memory);
+  if (run.kept_layer_bytes > 0) {
+    const int64_t left = run.budget.device_bytes - forecast.device_bytes;
+    forecast.kept_layers =
+        std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
+  }
   StepWork work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));
+  work.kept_share = static_cast<double>(forecast.kept_layers) /
+                    static_cast<double>(run.shape.num_layers);
   const MachineProfile profile = task_costs(sheet, model, shape, work);
   move_for_each_expert(forecast.coarseness.experts, memory.classes, pages);
   forecast.simulated = TimedStep(shape, pages, memory, run)

@@ -25,6 +25,7 @@ struct ForecastRun {
   bool eager_adam = false;
   double pinned_share = 0;
   int64_t sequence_len = 0;
+  int64_t kept_layer_bytes = 0;  // that one layer can keep for its backward; 0: none does
   int64_t peers = 1;  // equal devices, of which this is one (StepWork)
 };
 
@@ -56,6 +57,7 @@ struct StepForecast {
   LeastMemory least;
   bool state_on_device = false;
   int64_t device_bytes = 0;        // of workspace and slots
+  int64_t kept_layers = 0;         // beside them: layers that keep what their backward reads
   int64_t host_bytes = 0;
   int64_t whole_device_bytes = 0;  // MemoryPlan's
   int64_t whole_host_bytes = 0;

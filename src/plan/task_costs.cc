@@ -98,18 +98,25 @@ void Costs::attention(MachineProfile& p) const {
   const double weights = parameters * value_;
   p.of(TaskKind::kAttention) = of({2 * parameters, scores, bytes, 0, weights}, m);
   p.of(TaskKind::kCachedAttention) = p.of(TaskKind::kAttention);
+  const double again = 1 - work_.kept_share;
   p.of(TaskKind::kAttentionBackward) =
-      of({6 * parameters, 3.5 * scores, 3 * bytes, 0, 3 * weights}, m);
+      of({(4 + 2 * again) * parameters, (2.5 + again) * scores, (2 + again) * bytes, 0,
+          (2 + again) * weights},
+         m);
   const double dense = mean(false, [](const LayerParameters& l) { return l.feed_forward; });
   p.of(TaskKind::kDenseMlp) = of({2 * dense, 0, 8 * d_, 0, dense * value_}, m);
-  p.of(TaskKind::kDenseMlpBackward) = of({6 * dense, 0, 24 * d_, 0, 3 * dense * value_}, m);
+  const double products = 2 + again * 2 / 3;  // of all three weights
+  p.of(TaskKind::kDenseMlpBackward) =
+      of({2 * products * dense, 0, 24 * d_, 0, products * dense * value_}, m);
   const double router = mean(true, [](const LayerParameters& l) { return l.router; });
   const double shared = mean(true, [](const LayerParameters& l) { return l.feed_forward; });
   p.of(TaskKind::kRoute) =
       of({2 * (router + shared), 0, 12 * d_, 0, (router + shared) * value_}, m);
   p.of(TaskKind::kRouteReplay) = of({2 * router, 0, 12 * d_, 0, router * value_}, m);
   p.of(TaskKind::kRouteBackward) =
-      of({4 * router + 6 * shared, 0, 24 * d_, 0, (2 * router + 3 * shared) * value_}, m);
+      of({4 * router + 2 * products * shared, 0, 24 * d_, 0,
+          (2 * router + products * shared) * value_},
+         m);
   p.of(TaskKind::kResidual) = of({0, 0, (2 * kValue + kSum) * d_, 0, 0}, m);
   p.of(TaskKind::kIndex) = of({0, 0, 16, 0, 0}, m);
 }
@@ -128,9 +135,11 @@ void Costs::rows(MachineProfile& p) const {
   const double weights = parameters * value_;
   p.of(TaskKind::kExpert) =
       of({2 * parameters, 0, kValue * (2 * d_ + 3 * f), 0, weights}, blocks);
-  const double backward = 6 * parameters - 2 * d_ * f;
+  const double again = 1 - work_.kept_share;
+  const double backward = 4 * parameters + 4 * again * d_ * f;
+  const double read = (4 + 2 * again) / 3 * weights;
   p.of(TaskKind::kExpertBackward) = of(
-      {backward, 0, kValue * (4 * d_ + 5 * f), 0, 2 * weights + 2 * kSum * parameters}, blocks);
+      {backward, 0, kValue * (4 * d_ + 5 * f), 0, read + 2 * kSum * parameters}, blocks);
 }
 
 void Costs::tables(MachineProfile& p) const {

@@ -2,9 +2,10 @@
 // and weights once for each product however many rows it has. What a measured step's tasks cost is
 // fitted from them instead (fit_cost). Pure.
 //
-// Forward passes of attention and experts are computed again in the backward, as the trainer does:
-// an expert's backward is 16 d f operations for a row (its gate and up again, two products for each
-// of three), attention's three times its forward's projections and 3.5 times its scores.
+// The forward of attention and the first product of an MLP are computed again in the backward, as
+// the trainer does unless a layer keeps them: an expert's backward is 16 d f operations for a row
+// (its gate and up again, two products for each of three), attention's three times its forward's
+// projections and 3.5 times its scores.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +31,7 @@ struct StepWork {
   bool state_on_device = false;
   Coarseness coarseness;
   double dispatches = 1;  // of the run, for each that is a task here; combines likewise
+  double kept_share = 0;  // of the layers: those that keep what their backward reads
 };
 
 // Of one device with its part of the machine (share_of_device). A CPU's tasks take all its cores.
