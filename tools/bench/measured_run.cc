@@ -159,7 +159,7 @@ void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfi
       seconds += sample.seconds;
       cpu_s += computing * sample.cpu_s;
     }
-    const double cores = seconds > 0 ? std::clamp(cpu_s / seconds, 0.5, profile.cores) : 1;
+    const double cores = seconds > 0 ? std::min(cpu_s / seconds, profile.cores) : 1;
     profile.tasks[static_cast<size_t>(kind)] = fit_cost(samples, cores);
   }
   profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
