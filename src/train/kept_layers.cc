@@ -26,11 +26,12 @@ int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
   const bool same_blocks = !options.plan.padded_experts && !options.plan.microbatch_major;
   if (!options.keep || !options.size.training || !same_blocks) return 0;
   SessionOptions keeping = options;
-  for (keeping.size.kept_layers = config.num_layers; keeping.size.kept_layers > 0;
-       --keeping.size.kept_layers) {
-    if (fits(config, keeping, memory)) break;
+  int64_t fit = 0, too_many = config.num_layers + 1;
+  while (too_many - fit > 1) {
+    keeping.size.kept_layers = fit + (too_many - fit) / 2;
+    (fits(config, keeping, memory) ? fit : too_many) = keeping.size.kept_layers;
   }
-  return keeping.size.kept_layers;
+  return fit;
 }
 
 int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
