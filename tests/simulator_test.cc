@@ -52,12 +52,12 @@ TEST(Timeline, WorkSharesCores) {
   EXPECT_NEAR(timeline.end_s(write), 4, kTolerance) << "half of it until 2 s, then all";
 }
 
-// A stream wakes when it stood idle until another's piece ended: not behind its own work, not
-// behind what is no stream's, and not when it had work until later. While it wakes it takes
-// nothing: the other piece has both cores until 3.5 s.
-TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
+// A stream waits for its turn when it stood idle until another's piece ended and others have all
+// cores: not behind its own work, not when it had work until later, and not when cores are free.
+// Until its turn it takes nothing: the other piece has both cores until 3.5 s.
+TEST(Timeline, AStreamThatWaitedForAnotherWaitsForItsTurn) {
   Timeline timeline;
-  timeline.set_hand_over(0.5);
+  timeline.set_turn(0.5);
   const int cores = timeline.add_resource(2);
   const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
   const int c = timeline.add_stream("c");
@@ -67,8 +67,10 @@ TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
   const Work behind = timeline.add(b, Timeline::kNone, 0, 1, {});
   const Work late = timeline.add(c, Timeline::kNone, 0, 1, {&first, 1});
   const Work free = timeline.add(Timeline::kNone, Timeline::kNone, 0, 1, {&first, 1});
-  const Work after_free = timeline.add(a, Timeline::kNone, 0, 1, {&free, 1});
+  const Work after_free = timeline.add(a, Timeline::kNone, 0, 2, {&free, 1});
+  const Work alone = timeline.add(timeline.add_stream("d"), cores, 1, 1, {&after_free, 1});
   timeline.run();
+  EXPECT_NEAR(timeline.start_s(alone), 6, kTolerance) << "both cores are free";
   EXPECT_NEAR(timeline.start_s(first), 0, kTolerance);
   EXPECT_NEAR(timeline.start_s(woken), 3.5, kTolerance);
   EXPECT_NEAR(timeline.end_s(beside), 4.5, kTolerance) << "half the cores from 3.5 s on";
@@ -77,7 +79,38 @@ TEST(Timeline, AStreamThatWaitedForAnotherWakes) {
   EXPECT_NEAR(timeline.start_s(late), 4.5, kTolerance);
   EXPECT_NEAR(timeline.start_s(free), 3, kTolerance);
   EXPECT_NEAR(timeline.start_s(after_free), 4, kTolerance);
-  EXPECT_NEAR(timeline.streams()[b].busy_s, 2.5, kTolerance) << "waking is no work";
+  EXPECT_NEAR(timeline.streams()[b].busy_s, 2.5, kTolerance) << "waiting is no work";
+}
+
+// Three together want twice what the memory can move: what moves all the time takes twice as long,
+// what moves for a fifth of it longer by a fifth, what does not as long as alone.
+TEST(Timeline, WorkSharesMemory) {
+  Timeline timeline;
+  const int cores = timeline.add_resource(2);
+  const auto add = [&](double seconds, double demand, double memory) {
+    return timeline.add(timeline.add_stream(""), cores, demand, seconds, {}, memory);
+  };
+  const Work all = add(2, 0.5, 1), again = add(2, 0.5, 0.8), part = add(5, 0.5, 0.2);
+  const Work none = add(5, 0.5, 0);
+  timeline.run();
+  // 1 s of `again` takes 1.8 s: it ends at 3.6 s, and `all`, of which 0.2 s are left then, at 1.2
+  // of what the memory has, so after 0.24 s more.
+  EXPECT_NEAR(timeline.end_s(again), 3.6, kTolerance);
+  EXPECT_NEAR(timeline.end_s(all), 3.6 + 0.2 * 1.2, kTolerance);
+  EXPECT_NEAR(timeline.end_s(none), 5, kTolerance);
+  const double done = 3.6 / 1.2 + 0.24 / 1.04;
+  EXPECT_NEAR(timeline.end_s(part), 3.84 + 5 - done, kTolerance);
+}
+
+// What gets half of a core moves half as much.
+TEST(Timeline, WorkThatWaitsForCoresMovesLess) {
+  Timeline timeline;
+  const int cores = timeline.add_resource(1);
+  const Work a = timeline.add(timeline.add_stream("a"), cores, 1, 1, {}, 1);
+  const Work b = timeline.add(timeline.add_stream("b"), cores, 1, 1, {}, 1);
+  timeline.run();
+  EXPECT_NEAR(timeline.end_s(a), 2, kTolerance);
+  EXPECT_NEAR(timeline.end_s(b), 2, kTolerance);
 }
 
 // ---- plans ----

@@ -12,11 +12,13 @@
 
 namespace pagoda {
 
-// fixed_s + units * unit_s seconds, busy on `cores` cores all the while.
+// fixed_s + units * unit_s seconds, busy on `cores` cores all the while, and with `memory` of what
+// the machine's memory moves at most.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;
   double cores = 1;
+  double memory = 0;
   double seconds(double units) const { return fixed_s + unit_s * units; }
 };
 
@@ -26,8 +28,8 @@ struct MachineProfile {
   Cost issue;                          // of a task, on the thread that issues; no units
   // From the end of what the thread that issues waited for until it issues again.
   double wake_up_s = 0;
-  // From the end of what a stream waited for on another until it goes on: a thread that wakes.
-  double hand_over_s = 0;
+  // That a stream waits for which may go on while others have all cores.
+  double turn_s = 0;
   // By byte of a page.
   Cost upload, download, checksum;
   Cost read, write;  // the drive's part; `cores` of a transfer without cost to the processor: 0

@@ -14,7 +14,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
       profile_(profile),
       replay_(pages, std::move(start)),
       disk_ready_(pages->pages.size(), Timeline::kNothing) {
-  timeline_.set_hand_over(profile_.hand_over_s);
+  timeline_.set_turn(profile_.turn_s);
   cores_ = timeline_.add_resource(profile_.cores);
   drive_reads_ = timeline_.add_resource(1);
   drive_writes_ = profile_.half_duplex ? drive_reads_ : timeline_.add_resource(1);
@@ -49,7 +49,7 @@ void Simulator::add_before_overwrite(const SlotState& slot, std::vector<Work>& a
 
 Simulator::Work Simulator::add(int stream, const Cost& cost, double units,
                                const std::vector<Work>& after) {
-  return timeline_.add(stream, cores_, cost.cores, cost.seconds(units), after);
+  return timeline_.add(stream, cores_, cost.cores, cost.seconds(units), after, cost.memory);
 }
 
 void Simulator::note(Work work, const Cost& cost, double units, bool moves) {
@@ -90,7 +90,8 @@ Simulator::Work Simulator::fetch(const Move& move, SlotState& slot) {
   std::vector<Work> after = {timeline_.last(issuing_), disk_ready_[move.page]};
   add_before_overwrite(slot, after);
   Work work = timeline_.add(page_reads_, Timeline::kNone, 0, 0, after);
-  work = timeline_.add(drive_read_, drive_reads_, 1, profile_.read.seconds(bytes), {&work, 1});
+  work = timeline_.add(drive_read_, drive_reads_, 1, profile_.read.seconds(bytes), {&work, 1},
+                       profile_.read.memory);
   note(work, {profile_.read.fixed_s, profile_.read.unit_s, 0}, bytes, true);
   work = timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
   work = add(checks_, profile_.checksum, bytes, {work});
@@ -104,7 +105,8 @@ Simulator::Work Simulator::write_back(const Move& move, const SlotState& slot) {
   Work work = add(page_writes_, profile_.checksum, bytes,
                   {timeline_.last(issuing_), slot.ready, disk_ready_[move.page]});
   note(work, profile_.checksum, bytes, true);
-  work = timeline_.add(drive_write_, drive_writes_, 1, profile_.write.seconds(bytes), {&work, 1});
+  work = timeline_.add(drive_write_, drive_writes_, 1, profile_.write.seconds(bytes), {&work, 1},
+                       profile_.write.memory);
   note(work, {profile_.write.fixed_s, profile_.write.unit_s, 0}, bytes, true);
   return timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
 }

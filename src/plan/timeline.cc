@@ -20,13 +20,14 @@ int Timeline::add_resource(double capacity) {
 }
 
 Timeline::Work Timeline::add(int stream, int resource, double demand, double seconds,
-                             std::span<const Work> after) {
-  CHECK(seconds >= 0 && demand >= 0);
+                             std::span<const Work> after, double memory) {
+  CHECK(seconds >= 0 && demand >= 0 && memory >= 0 && memory <= 1);
   const auto work = static_cast<Work>(works_.size());
   Piece& piece = works_.emplace_back();
   piece.stream = stream;
   piece.resource = demand > 0 ? resource : kNone;
   piece.demand = demand;
+  piece.memory = memory;
   piece.left_s = seconds;
   const auto wait = [&](Work earlier) {
     if (earlier == kNothing) return;
@@ -60,60 +61,82 @@ void Timeline::finish(Work work) {
   for (Work next : piece.follow) {
     Piece& following = works_[next];
     if (--following.waits_for > 0) continue;
-    const bool of_another = piece.stream != following.stream;
-    if (of_another && piece.stream != kNone && following.stream != kNone) {
-      following.wakes_s = hand_over_s_;
-    }
+    const bool idle = following.stream != kNone && piece.stream != following.stream;
+    if (idle && taken(following)) following.wakes_s = turn_s_;
     ready_.push_back(next);
   }
 }
 
-double Timeline::speed(const Piece& piece) const {
-  if (piece.resource == kNone || piece.wakes_s > 0) return 1;
+// No room for it beside what runs; for a part of one that wants several, for one.
+bool Timeline::taken(const Piece& piece) const {
+  if (piece.resource == kNone) return false;
+  const double left = capacity_[piece.resource] - demand_[piece.resource];
+  return left < std::min(1.0, piece.demand) - 1e-9;
+}
+
+// Of its time alone that its resource gives it.
+double Timeline::share(const Piece& piece) const {
+  if (piece.wakes_s > 0) return 0;
+  if (piece.resource == kNone) return 1;
   return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
+}
+
+// By all that runs, of what the memory can move.
+double Timeline::memory_wanted() const {
+  double wanted = 0;
+  for (const Work work : running_) wanted += share(works_[work]) * works_[work].memory;
+  return wanted;
+}
+
+double Timeline::left_s(const Piece& piece, double wanted) const {
+  if (piece.wakes_s > 0) return piece.wakes_s;
+  return piece.left_s / share(piece) * (1 + piece.memory * std::max(0.0, wanted - 1));
+}
+
+// To the next moment at which something ends or wakes.
+void Timeline::go_on() {
+  const double wanted = memory_wanted();
+  double step_s = std::numeric_limits<double>::infinity();
+  for (const Work work : running_) step_s = std::min(step_s, left_s(works_[work], wanted));
+  CHECK(!running_.empty(), "the work that is left waits for itself");
+  // What ends now is decided before anything is taken off, so that rounding cannot separate pieces
+  // that end together.
+  std::vector<Work> over, awake;
+  for (const Work work : running_) {
+    Piece& piece = works_[work];
+    const double left = left_s(piece, wanted);
+    const bool wakes = piece.wakes_s > 0;
+    if (left <= step_s * (1 + 1e-12)) {
+      (wakes ? awake : over).push_back(work);
+    } else if (wakes) {
+      piece.wakes_s -= step_s;
+    } else {
+      piece.left_s *= 1 - step_s / left;
+    }
+  }
+  now_s_ += step_s;
+  std::erase_if(running_, [&](Work work) {
+    return std::find(over.begin(), over.end(), work) != over.end();
+  });
+  for (const Work work : awake) {
+    works_[work].wakes_s = 0;
+    begin(work);
+  }
+  for (const Work work : over) finish(work);
+  ended_ += over.size();
 }
 
 void Timeline::run() {
   for (size_t w = 0; w < works_.size(); ++w) {
     if (works_[w].waits_for == 0) ready_.push_back(static_cast<Work>(w));
   }
-  size_t ended = 0;
-  while (ended < works_.size()) {
+  while (ended_ < works_.size()) {
     while (!ready_.empty()) {
       const Work work = ready_.back();
       ready_.pop_back();
       start(work);
     }
-    const auto left_s = [&](const Piece& piece) {
-      return piece.wakes_s > 0 ? piece.wakes_s : piece.left_s / speed(piece);
-    };
-    double step_s = std::numeric_limits<double>::infinity();
-    for (Work work : running_) step_s = std::min(step_s, left_s(works_[work]));
-    CHECK(!running_.empty(), "the work that is left waits for itself");
-    // What ends now is decided before anything is taken off, so that rounding cannot separate
-    // pieces that end together.
-    std::vector<Work> over, awake;
-    for (Work work : running_) {
-      Piece& piece = works_[work];
-      const bool now = left_s(piece) <= step_s * (1 + 1e-12);
-      if (now) {
-        (piece.wakes_s > 0 ? awake : over).push_back(work);
-      } else if (piece.wakes_s > 0) {
-        piece.wakes_s -= step_s;
-      } else {
-        piece.left_s -= step_s * speed(piece);
-      }
-    }
-    now_s_ += step_s;
-    std::erase_if(running_, [&](Work work) {
-      return std::find(over.begin(), over.end(), work) != over.end();
-    });
-    for (Work work : awake) {
-      works_[work].wakes_s = 0;
-      begin(work);
-    }
-    for (Work work : over) finish(work);
-    ended += over.size();
+    go_on();
   }
 }
 

@@ -4,8 +4,10 @@
 // A stream does one piece of work after the other, in the order of the calls; a piece begins when
 // the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
-// slower, in proportion. A stream that stood idle until another's piece ended goes on a moment
-// later, if it is told to: a thread takes time to wake.
+// slower, in proportion. Besides, pieces move bytes of one memory for a part of their time: where
+// all that run would move more than it can, that part takes longer, and the rest does not. And a
+// stream that stood idle until another's piece ended, while others have all of its resource, goes
+// on a turn later: a thread that wakes waits for one of those that run to give way.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +25,13 @@ class Timeline {
 
   int add_stream(std::string name);
   int add_resource(double capacity);
-  // From the end of what a stream waited for on another until it goes on.
-  void set_hand_over(double seconds) { hand_over_s_ = seconds; }
+  void set_turn(double seconds) { turn_s_ = seconds; }
 
-  // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while. On
-  // no stream it waits for `after` only; on no resource nothing slows it.
-  Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after);
+  // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while, and
+  // `memory` of what the memory can move, in [0, 1]. On no stream it waits for `after` only; on no
+  // resource nothing slows it but memory.
+  Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
+           double memory = 0);
   // The newest work of the stream, after which everything so far in it has ended.
   Work last(int stream) const { return streams_[stream].last; }
 
@@ -49,7 +52,7 @@ class Timeline {
  private:
   struct Piece {
     int stream = kNone, resource = kNone;
-    double demand = 0, left_s = 0, start_s = 0, end_s = 0;
+    double demand = 0, memory = 0, left_s = 0, start_s = 0, end_s = 0;
     double wakes_s = 0;         // left of that, before it begins
     int waits_for = 0;          // pieces that have not ended
     std::vector<Work> follow;   // pieces that wait for this one
@@ -57,13 +60,18 @@ class Timeline {
   void start(Work work);
   void begin(Work work);
   void finish(Work work);
-  double speed(const Piece& piece) const;
+  bool taken(const Piece& piece) const;
+  double share(const Piece& piece) const;
+  double memory_wanted() const;
+  double left_s(const Piece& piece, double wanted) const;
+  void go_on();
 
   std::vector<Piece> works_;
   std::vector<Stream> streams_;
   std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
   std::vector<Work> running_, ready_;
-  double now_s_ = 0, hand_over_s_ = 0;
+  double now_s_ = 0, turn_s_ = 0;
+  size_t ended_ = 0;
 };
 
 }  // namespace pagoda

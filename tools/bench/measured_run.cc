@@ -1,12 +1,16 @@
 #include "tools/bench/measured_run.h"
 
 #include <algorithm>
+#include <cstring>
+#include <functional>
 #include <numeric>
 #include <thread>
 
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "bench/drive.h"
 #include "bench/leg.h"
+#include "device/past_cache.h"
 
 namespace pagoda {
 namespace {
@@ -35,8 +39,27 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
+double memory_bytes_per_s(int threads) {
+  constexpr int64_t kBytes = 64 * kMiB;  // of each thread, read and written
+  constexpr int kTrials = 5;
+  const HostMemory memory = need(HostMemory::allocate(2 * threads * kBytes));
+  std::memset(memory.data(), 1, static_cast<size_t>(memory.bytes()));
+  ThreadPool pool(threads);
+  std::vector<double> rates;
+  for (int i = 0; i < kTrials; ++i) {
+    const LegTimer timer;
+    pool.parallel_for(threads, [&](int64_t t) {
+      std::byte* from = memory.data() + 2 * t * kBytes;
+      copy_past_cache(from + kBytes, from, kBytes);
+    });
+    const double seconds = timer.finish(0).seconds;
+    rates.push_back(static_cast<double>(memory.bytes()) / seconds);
+  }
+  return quantile(rates, 0.5);
+}
+
 std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
-                          MachineProfile& profile) {
+                          double memory_bytes_per_s, MachineProfile& profile) {
   constexpr int kPages = 48, kRounds = 3;
   const DriveRates rates =
       need(measure_drive(storage, directory, page_bytes + kPageHeaderBytes, kPages, kRounds));
@@ -47,6 +70,12 @@ std::string profile_moves(Storage* storage, const std::string& directory, int64_
   const ByteCost bytes = measure_bytes(page_bytes);
   profile.upload = profile.download = {0, bytes.copy_s, 1};
   profile.checksum = {0, bytes.check_s + 1e-9 * rates.cpu_s_per_gb, 1};
+  const auto moves = [&](Cost& cost, double bytes_of_byte) {
+    cost.memory = std::min(1.0, bytes_of_byte / cost.unit_s / memory_bytes_per_s);
+  };
+  moves(profile.upload, 2);
+  moves(profile.download, 2);
+  for (Cost* cost : {&profile.checksum, &profile.read, &profile.write}) moves(*cost, 1);
   return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex, %.3f s "
               "of a core for a GB; copy %.1f GB/s, checksum %.1f GB/s",
               rates.read_gb_s, rates.write_gb_s, rates.both_gb_s,
@@ -149,18 +178,47 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   return replayed;
 }
 
-void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfile& profile) {
+namespace {
+
+// That a task of the kind moves for each of its units, or however many it has, and does not find in
+// a cache.
+struct Moved {
+  double of_unit = 0, of_task = 0;
+};
+Moved moved_bytes(TaskKind kind, const RunShape& shape) {
+  const auto value = static_cast<double>(shape.dtype_bytes);
+  const RecordShape& expert = shape.records[static_cast<size_t>(shape.expert(0, 0))];
+  const auto elements = static_cast<double>(expert.num_elements);
+  switch (kind) {
+    case TaskKind::kAdam:
+      return {3 * value + 2 * static_cast<double>(expert.state_bytes) / elements, 0};
+    case TaskKind::kGradient: return {4 + value, 0};
+    case TaskKind::kExpert: return {0, value * elements};
+    case TaskKind::kExpertBackward: return {0, 2 * value * elements};
+    default: return {};
+  }
+}
+
+}  // namespace
+
+void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memory_bytes_per_s,
+               MachineProfile& profile) {
   // While a task ran the issuing thread may have had a core too.
   const double computing = 1 - resident.issuing_s() / resident.cpu_s();
   for (int kind = 0; kind < kTaskKinds; ++kind) {
     const std::vector<CostSample>& samples = times.of(static_cast<TaskKind>(kind));
-    double seconds = 0, cpu_s = 0;
+    const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.run.session().shape());
+    double seconds = 0, cpu_s = 0, bytes = 0;
     for (const CostSample& sample : samples) {
       seconds += sample.seconds;
       cpu_s += computing * sample.cpu_s;
+      bytes += moved.of_task + moved.of_unit * sample.units;
     }
-    const double cores = seconds > 0 ? std::min(cpu_s / seconds, profile.cores) : 1;
-    profile.tasks[static_cast<size_t>(kind)] = fit_cost(samples, cores);
+    Cost& cost = profile.tasks[static_cast<size_t>(kind)];
+    cost = fit_cost(samples, 1);
+    if (seconds <= 0) continue;
+    cost.cores = std::min(cpu_s / seconds, profile.cores);
+    cost.memory = std::min(1.0, bytes / seconds / memory_bytes_per_s);
   }
   profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
   const auto tasks = static_cast<double>(resident.simulate(profile).tasks);
@@ -174,49 +232,58 @@ void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfi
 
 namespace {
 
-// Brings the cost of each kind of task nearer to what its simulated time is the measured one with.
-void fit_times(const std::array<double, kTaskKinds>& measured_s, const MeasuredRun& paged,
-               MachineProfile& profile) {
-  const MeasuredRun::Replayed replayed = paged.simulate(profile);
-  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-    if (replayed.task_s[kind] <= 0) continue;
-    const double ratio = measured_s[kind] / replayed.task_s[kind];
-    profile.tasks[kind].fixed_s *= ratio;
-    profile.tasks[kind].unit_s *= ratio;
-  }
+bool is_update(size_t kind) {
+  return kind == static_cast<size_t>(TaskKind::kAdam) ||
+         kind == static_cast<size_t>(TaskKind::kGradient);
 }
 
-// The hand-over with which the steps take what they took, by the secant through two of them; none
-// where they take longer without.
-double fit_hand_over(const MeasuredRun& paged, MachineProfile profile) {
-  constexpr double kMost_s = 1e-3, kApart_s = 1e-4;  // far more than a thread takes to wake
-  const auto left_s = [&](double hand_over_s) {
-    profile.hand_over_s = hand_over_s;
-    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
-  };
-  const double at = profile.hand_over_s;
-  const double here_s = left_s(at), further_s = left_s(at + kApart_s);
-  if (here_s <= further_s) return at;
-  return std::clamp(at + kApart_s * here_s / (here_s - further_s), 0.0, kMost_s);
+// The value in [0, most] at which `above`, which falls, is zero, by halving; an end where it is so
+// nowhere.
+double where_zero(double most, const std::function<double(double)>& above) {
+  constexpr int kHalvings = 6;
+  double low = 0, high = most;
+  if (above(low) <= 0) return low;
+  if (above(high) >= 0) return high;
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (low + high) / 2;
+    (above(middle) > 0 ? low : high) = middle;
+  }
+  return (low + high) / 2;
 }
 
 }  // namespace
 
 void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile) {
-  std::array<double, kTaskKinds> measured_s{};
+  double tasks_s = 0;
   for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+    if (is_update(kind)) continue;
     for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
-      measured_s[kind] += sample.seconds;
+      tasks_s += sample.seconds;
     }
   }
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  constexpr int kPasses = 4;  // each changes what runs beside the others
+  const auto tasks_left_s = [&](double memory) {
+    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+      if (!is_update(kind)) profile.tasks[kind].memory = memory;
+    }
+    const MeasuredRun::Replayed replayed = paged.simulate(profile);
+    double left_s = tasks_s;
+    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
+      if (!is_update(kind)) left_s -= replayed.task_s[kind];
+    }
+    return left_s;
+  };
+  const auto steps_left_s = [&](double turn_s) {
+    profile.turn_s = turn_s;
+    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
+  };
+  constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
+  constexpr int kPasses = 2;            // each changes what runs beside the other's
   for (int pass = 0; pass < kPasses; ++pass) {
-    fit_times(measured_s, paged, profile);
-    profile.hand_over_s = fit_hand_over(paged, profile);
+    tasks_left_s(where_zero(1, tasks_left_s));
+    steps_left_s(where_zero(kMostTurn_s, steps_left_s));
   }
-  fit_times(measured_s, paged, profile);
 }
 
 }  // namespace pagoda

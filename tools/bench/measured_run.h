@@ -17,11 +17,14 @@ namespace pagoda {
 // Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads);
 
+// What the memory moves, read and written, while all threads copy what lies in no cache.
+double memory_bytes_per_s(int threads);
+
 // The drive under pages of this size (bench/drive.h), and copies and checks of them on a core. Sets
 // read, write, half_duplex, completion_s, upload, download and checksum, to which the processor
-// time of transfers is added; tells them in a line.
+// time of transfers is added, each with its share of what the memory moves; tells them in a line.
 std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
-                          MachineProfile& profile);
+                          double memory_bytes_per_s, MachineProfile& profile);
 
 // Bytes of the state of an expert: what moves most.
 int64_t state_page_bytes(const PageTable& pages);
@@ -69,16 +72,17 @@ class MeasuredRun {
   double cpu_s_ = 0, issuing_s_ = 0;
 };
 
-// What measured steps with room for everything tell: the costs of tasks and on how many cores they
-// run, what issuing them takes, and, as what these do not explain, what it takes until the thread
-// that issues goes on when it has waited. REQUIRES: profile.cores.
-void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, MachineProfile& profile);
+// What measured steps with room for everything tell: the costs of tasks, on how many cores they
+// run, how much of the memory's rate updates, gradients and reading experts' weights take, what
+// issuing them takes, and, as what these do not explain, what it takes until the thread that issues
+// goes on when it has waited. REQUIRES: profile.cores.
+void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memory_bytes_per_s,
+               MachineProfile& profile);
 
-// What measured steps tell whose pages come and go: tasks take longer beside copies, checks and
-// updates than their shares of the cores explain (they share caches and memory too, and the
-// system's turns), and threads that wait for one another take time to wake. So costs of tasks
-// become those with which a simulation of the same steps gives the times that they had, kind by
-// kind, and hand_over_s what the steps took beyond that. REQUIRES: fit_tasks() before.
+// What measured steps tell whose pages come and go: what issuing takes then; how much of their time
+// the other tasks move memory, from how much longer they take beside copies, checks and updates;
+// and, as what these do not explain, how long a thread that may go on waits for its turn while
+// others have all cores. REQUIRES: fit_tasks() before.
 void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile);
 
 }  // namespace pagoda

@@ -146,7 +146,7 @@ class Calibration {
     paged_.run.session().pager().drain();
   }
   // Adds what tasks take to what cores, copies and the drive do. Prints what there was to fit.
-  void fit(MachineProfile& profile, bool kinds) const;
+  void fit(double memory_bytes_per_s, bool kinds, MachineProfile& profile) const;
 
   int64_t page_bytes() const { return state_page_bytes(roomy_.run.session().pages()); }
 
@@ -188,19 +188,21 @@ class PlanCheck {
   std::unique_ptr<Storage> storage_;
 };
 
-void Calibration::fit(MachineProfile& profile, bool kinds) const {
-  fit_tasks(*roomy_times_, roomy_, profile);
+void Calibration::fit(double memory_bytes_per_s, bool kinds, MachineProfile& profile) const {
+  fit_tasks(*roomy_times_, roomy_, memory_bytes_per_s, profile);
   const double alone_s = paged_.simulate(profile).mean_step_s;
   const double roomy_s = roomy_.mean_step_s() * static_cast<double>(roomy_.step_s().size());
   std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
               "wake-up %.2f ms, issue %.1f us;",
               roomy_.mean_step_s(), roomy_.cpu_s() / roomy_s, profile.cores,
               1e3 * profile.wake_up_s, 1e6 * profile.issue.fixed_s);
+  if (kinds) print_kinds(*paged_times_, paged_, profile);
   fit_paged(*paged_times_, paged_, profile);
   std::printf(" with memory for a part %.3f s, simulated %.3f s before the fit, %.3f s after; "
-              "hand-over %.0f us, issue %.1f us\n",
+              "moves %.2f of memory's rate, a turn %.0f us, issue %.1f us\n",
               paged_.mean_step_s(), alone_s, paged_.simulate(profile).mean_step_s,
-              1e6 * profile.hand_over_s, 1e6 * profile.issue.fixed_s);
+              profile.of(TaskKind::kExpert).memory, 1e6 * profile.turn_s,
+              1e6 * profile.issue.fixed_s);
   if (kinds) print_kinds(*paged_times_, paged_, profile);
 }
 
@@ -265,10 +267,11 @@ Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice,
     paged.measure(random, kStepsOfRound);
     paged.run.session().pager().drain();
   }
+  const double memory = memory_bytes_per_s(threads_);
   const std::string moves =
-      profile_moves(storage_.get(), directory_, calibration.page_bytes(), profile);
+      profile_moves(storage_.get(), directory_, calibration.page_bytes(), memory, profile);
   const double stolen = 1 - profile.cores / threads_;
-  calibration.fit(profile, kinds_);
+  calibration.fit(memory, kinds_, profile);
   Run run{choice, predict(paged.run.session(), profile), {}};
   const MeasuredRun::Replayed peaks = paged.simulate(profile);
   run.measured = {paged.later_step_s(), peaks.peak_device_bytes, peaks.peak_host_bytes};

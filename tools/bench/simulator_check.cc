@@ -102,11 +102,13 @@ Outcome Check::run(const Configuration& configuration) {
   }
   paged.run.session().pager().drain();
   const int64_t page_bytes = state_page_bytes(paged.run.session().pages());
-  std::printf("%s\n", profile_moves(storage_.get(), directory_, page_bytes, profile).c_str());
+  const double memory = memory_bytes_per_s(threads_);
+  std::printf("%s\n",
+              profile_moves(storage_.get(), directory_, page_bytes, memory, profile).c_str());
   const double resident_s =
       resident.mean_step_s() * static_cast<double>(resident.step_s().size());
   const double cores = resident.cpu_s() / resident_s;
-  fit_tasks(times, resident, profile);
+  fit_tasks(times, resident, memory, profile);
   if (profile.cores < 0.9 * threads_) {
     std::printf(
         "  others use this machine: %.2f of %d cores were to be had, the error says little\n",
