@@ -86,8 +86,6 @@ TEST(StepUsage, WithRoomForEverythingNothingMoves) {
     EXPECT_TRUE(std::isnan(usage.host_hit_rate)) << "nothing was missing on the device";
     for (const auto& [cause, stall] : usage.stalls) {
       if (cause == "issue" || cause == "wake") continue;
-      // Its thread, idle all along, may still be waking up to say so when the step ends.
-      if (cause == "optimizer") continue;
       EXPECT_EQ(stall, 0) << cause;
     }
   }

@@ -52,7 +52,11 @@ class HostStream final : public Stream {
 
   Event record() override {
     Event event = Event::make();
-    enqueue([this, event]() mutable { event.signal(delays_); });
+    if (idle()) {  // no thread need wake up to say so
+      event.signal();
+    } else {
+      enqueue([this, event]() mutable { event.signal(delays_); });
+    }
     return event;
   }
 
@@ -109,6 +113,11 @@ class HostStream final : public Stream {
   }
 
  private:
+  bool idle() const {
+    std::lock_guard lock(mutex_);
+    return queue_.empty() && idle_since_us_ >= 0;
+  }
+
   void run() {
     const bool computes =
         options_.kind == WorkKind::kCompute || options_.kind == WorkKind::kOptimizer;
