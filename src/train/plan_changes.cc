@@ -29,23 +29,22 @@ PlanChange set_step(int64_t tokens) {
           }};
 }
 
-// A budget; where the machine has not as much, one that has.
-PlanChange set_device(int64_t bytes, const MachineSheet& sheet) {
+// A budget; `there` is what the machine has.
+PlanChange set_budget(const char* key, MemorySize RunConfig::Memory::*budget, int64_t bytes,
+                      int64_t there) {
   const MemorySize size = MemorySize::of_bytes(align_up(bytes, kMiB));
-  const bool has = bytes <= sheet.device_bytes();
-  return {strf("memory.device = \"%s\"%s", size.text().c_str(),
-               has ? "" : strf(", of more than the %s there are",
-                               format_bytes(sheet.device_bytes()).c_str()).c_str()),
-          [size](RunConfig& c, MachineSheet&) { c.memory.device = size; }};
+  const std::string beyond =
+      bytes <= there ? "" : strf(", of more than the %s there are", format_bytes(there).c_str());
+  return {strf("%s = \"%s\"%s", key, size.text().c_str(), beyond.c_str()),
+          [budget, size](RunConfig& c, MachineSheet&) { c.memory.*budget = size; }};
+}
+
+PlanChange set_device(int64_t bytes, const MachineSheet& sheet) {
+  return set_budget("memory.device", &RunConfig::Memory::device, bytes, sheet.device_bytes());
 }
 
 PlanChange set_host(int64_t bytes, const MachineSheet& sheet) {
-  const MemorySize size = MemorySize::of_bytes(align_up(bytes, kMiB));
-  const bool has = bytes <= sheet.host_bytes();
-  return {strf("memory.host = \"%s\"%s", size.text().c_str(),
-               has ? "" : strf(", of more than the %s there are",
-                               format_bytes(sheet.host_bytes()).c_str()).c_str()),
-          [size](RunConfig& c, MachineSheet&) { c.memory.host = size; }};
+  return set_budget("memory.host", &RunConfig::Memory::host, bytes, sheet.host_bytes());
 }
 
 PlanChange without_checkpoints() {
