@@ -7,7 +7,8 @@
 // slower, in proportion. Besides, pieces move bytes of one memory for a part of their time: where
 // all that run would move more than it can, that part takes longer, and the rest does not. And a
 // stream that stood idle until another's piece ended, while others have all of its resource, goes
-// on a turn later: a thread that wakes waits for one of those that run to give way.
+// on a turn later: a thread that wakes waits for one of those that run to give way. Times are
+// seconds. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ class Timeline {
 
   int add_stream(std::string name);
   int add_resource(double capacity);
+  // Of the last sentence above; 0 until it is set.
   void set_turn(double seconds) { turn_s_ = seconds; }
 
   // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while, and
