@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "cli/sheet_file.h"
 #include "plan/model_cost.h"
 #include "tests/testing/tiny_run.h"
+#include "train/kept_layers.h"
 #include "train/plan_changes.h"
 #include "train/traffic_report.h"
 
@@ -86,6 +88,32 @@ TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
       EXPECT_GT(plan.step->traffic.fetch.bytes, 0);
       run.config().memory.device = MemorySize::of_bytes(memory.min_device_bytes - 1);
       EXPECT_EQ(plan_run(model, run.config(), sheet, kFinePlan)->fits.code(), Exit::kDoesNotFit);
+    }
+  }
+}
+
+// Layers that keep what their backward reads, and that a step is shorter for it.
+TEST(RunPlan, KeepsAsManyLayersAsTrainDoes) {
+  for (const int64_t devices : {1, 2}) {
+    TinyRun run;
+    run.config().train.host_devices = devices;
+    const PlannedModel model = read_planned_model(run.config().model.path).take();
+    const ModelConfig& trained = *model.trained;
+    SessionOptions options = session_options(run.config());
+    const int64_t whole = Session::plan(trained, options).take().whole_device_bytes;
+    const int64_t all = most_kept_bytes(trained, options), layers = trained.num_layers;
+    double backward_s = std::numeric_limits<double>::infinity();
+    for (int64_t n = 0; n <= layers; ++n) {
+      SCOPED_TRACE(testing::Message() << n << " layers, " << devices << " devices");
+      options.device_bytes = whole + all * (2 * n + 1) / (2 * layers);
+      run.config().memory.device = MemorySize::of_bytes(options.device_bytes);
+      const MemoryPlan memory = Session::plan(trained, options).take();
+      const RunPlan plan =
+          plan_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();
+      EXPECT_EQ(kept_layers(trained, options, memory), n);
+      EXPECT_EQ(plan.step->kept_layers, n);
+      EXPECT_LT(plan.step->backward.seconds, backward_s);
+      backward_s = plan.step->backward.seconds;
     }
   }
 }

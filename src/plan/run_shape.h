@@ -24,6 +24,9 @@ struct PlanOptions {
   // too, as systems do that multiply all experts at once (ES-MoE 2.2, HEXA-MoE 2.2). What is
   // beyond an expert's own rows is zero, goes nowhere and makes no gradient.
   bool padded_experts = false;
+
+  // The backward of an expert takes the blocks of rows that its forward took, and no others.
+  bool same_blocks() const { return !microbatch_major && !padded_experts; }
 };
 
 // One record (model/tensors.h) as planning sees it.

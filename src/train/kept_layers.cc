@@ -23,8 +23,7 @@ bool fits(const ModelConfig& config, const SessionOptions& options, const Memory
 
 int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
                     const MemoryPlan& memory) {
-  const bool same_blocks = !options.plan.padded_experts && !options.plan.microbatch_major;
-  if (!options.keep || !options.size.training || !same_blocks) return 0;
+  if (!options.keep || !options.size.training || !options.plan.same_blocks()) return 0;
   SessionOptions keeping = options;
   int64_t fit = 0, too_many = config.num_layers + 1;
   while (too_many - fit > 1) {
@@ -34,9 +33,15 @@ int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
   return fit;
 }
 
-int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
-  SessionOptions none = options, all = options;
+SessionOptions keeping_none(const SessionOptions& options) {
+  SessionOptions none = options;
   none.size.kept_layers = 0;
+  return none;
+}
+
+int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const SessionOptions none = keeping_none(options);
+  SessionOptions all = options;
   all.size.kept_layers = config.num_layers;
   int64_t most = 0;
   for (int d = 0; d < options.devices; ++d) {

@@ -1,4 +1,5 @@
-// Which layers of a step keep what their backward reads (model/workspace.h), instead of computing
+// Selective activation recomputation (Korthikanti et al. 2022, section 5), layer by layer: which
+// layers of a step keep what their backward reads (model/workspace.h), instead of computing
 // attention and the first product of each MLP again: as many as there is device memory left for. It
 // changes no bit.
 #pragma once
@@ -16,7 +17,10 @@ namespace pagoda {
 int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
                     const MemoryPlan& memory);
 
-// What all layers would keep, on the device that has most of it.
+// The same where no layer is kept.
+SessionOptions keeping_none(const SessionOptions& options);
+
+// Bytes that all layers would keep, on the device that has most of it.
 int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options);
 
 }  // namespace pagoda

@@ -142,26 +142,24 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
 // buffers stay does.
 std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
                            const PageTable& pages, const MemoryPlan& memory) {
-  SessionOptions keeping_none = options;
-  keeping_none.size.kept_layers = 0;
+  const SessionOptions none = keeping_none(options);
   const int64_t workspace =
-      Executor::workspace_bytes(config, TensorTable::make(config), keeping_none.size, 0);
+      Executor::workspace_bytes(config, TensorTable::make(config), none.size, 0);
   const int64_t needed = memory.min_device_bytes - workspace;
   const int64_t in_layer =
       held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
   return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
               "for %lld with all their in-layer buffers",
-              "workspace", format_bytes(workspace_bytes(config, keeping_none)).c_str(),
+              "workspace", format_bytes(workspace_bytes(config, none)).c_str(),
               (long long)options.size.tokens(),
-              (long long)most_tokens(config, keeping_none, needed, 0),
-              (long long)most_tokens(config, keeping_none, needed, in_layer));
+              (long long)most_tokens(config, none, needed, 0),
+              (long long)most_tokens(config, none, needed, in_layer));
 }
 
 std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                       const MemoryPlan& memory) {
-  SessionOptions keeping_none = options;
-  keeping_none.size.kept_layers = 0;
-  const int64_t bytes = workspace_bytes(config, options) - workspace_bytes(config, keeping_none);
+  const SessionOptions none = keeping_none(options);
+  const int64_t bytes = workspace_bytes(config, options) - workspace_bytes(config, none);
   const int64_t all = memory.whole_device_bytes + most_kept_bytes(config, options);
   return strf("  %-12s %11s on the device, which %lld of %lld layers do not compute again%s",
               "kept", format_bytes(bytes).c_str(), (long long)options.size.kept_layers,

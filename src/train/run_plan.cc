@@ -203,7 +203,7 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
   for (int d = 0; d < devices; ++d) {
     run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
   }
-  if (run.shape.options.padded_experts || run.shape.options.microbatch_major) return run;
+  if (!run.shape.options.same_blocks()) return run;
   size.kept_layers = run.shape.num_layers;
   run.kept_layer_bytes = (workspace_bytes(model, size, run.shape.records, 0) -
                           run.budget.fixed_bytes.front()) / run.shape.num_layers;
