@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/init_folder.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/random.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/process.h"
 #include "tests/testing/temp_dir.h"

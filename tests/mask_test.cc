@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "data/example.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/zstd_file.h"

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "model/json.h"
 #include "model/tensors.h"
 #include "plan/model_cost.h"
 #include "plan/refusals.h"

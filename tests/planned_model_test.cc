@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/file.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "model/json.h"
 #include "tests/testing/data_use.h"
 #include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/interrupted_run_test.h"
 #include "tests/testing/tiny_config.h"

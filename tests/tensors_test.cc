@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "model/json.h"
 #include "tests/testing/tiny_config.h"
 
 namespace pagoda {

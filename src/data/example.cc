@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "data/json_rows.h"
 #include "data/text_source.h"
+#include "model/json.h"
 #include "tokenizer/text_pieces.h"
 
 namespace pagoda {

@@ -8,7 +8,7 @@
 
 #include "data/dataset.h"
 #include "data/example.h"
-#include "model/json.h"
+#include "model/json_type.h"
 
 namespace pagoda {
 

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/utf8.h"
 #include "data/inspection.h"
+#include "model/json.h"
 
 namespace pagoda {
 

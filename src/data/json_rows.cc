@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
+#include "model/json.h"
 
 namespace pagoda {
 

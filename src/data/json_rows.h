@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "data/text_source.h"
-#include "model/json.h"
+#include "model/json_type.h"
 
 namespace pagoda {
 

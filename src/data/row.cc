@@ -6,6 +6,7 @@
 
 #include "base/edit_distance.h"
 #include "base/log.h"
+#include "model/json.h"
 
 namespace pagoda {
 

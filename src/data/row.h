@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/json.h"
+#include "model/json_type.h"
 
 namespace pagoda {
 

@@ -9,10 +9,9 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "model/json_type.h"
 
 namespace pagoda {
-
-using Json = nlohmann::json;
 
 // The defaults are for the configuration files of a model folder.
 struct JsonLimits {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "model/json.h"
 
 namespace pagoda {
 

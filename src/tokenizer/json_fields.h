@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "model/json.h"
+#include "model/json_type.h"
 
 namespace pagoda {
 

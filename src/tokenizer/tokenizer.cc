@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "model/json.h"
 #include "tokenizer/end_token.h"
 #include "tokenizer/fingerprint.h"
 #include "tokenizer/tokenizer_json.h"

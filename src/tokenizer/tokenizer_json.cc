@@ -1,6 +1,7 @@
 #include "tokenizer/tokenizer_json.h"
 
 #include "base/log.h"
+#include "model/json.h"
 #include "tokenizer/json_fields.h"
 
 namespace pagoda {

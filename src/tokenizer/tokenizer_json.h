@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/json.h"
+#include "model/json_type.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/decoder.h"

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "model/json.h"
+#include "model/json_type.h"
 #include "plan/model_shape.h"
 
 namespace pagoda {

@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "model/json.h"
 #include "train/planned_family.h"
 
 namespace pagoda {

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "data/inspection.h"
+#include "model/json.h"
 #include "train/commands.h"
 #include "train/progress.h"
 

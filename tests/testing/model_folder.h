@@ -10,6 +10,7 @@
 
 #include "checkpoint/hf_folder.h"
 #include "checkpoint/hf_writer.h"
+#include "model/json.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/tiny_config.h"
 

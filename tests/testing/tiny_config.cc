@@ -1,5 +1,7 @@
 #include "tests/testing/tiny_config.h"
 
+#include "model/json.h"
+
 namespace pagoda {
 
 Json tiny_config() {

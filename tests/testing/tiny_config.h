@@ -1,7 +1,7 @@
 // config.json of a Qwen3-MoE small enough for tests: 2 layers (the first dense), 3 experts.
 #pragma once
 
-#include "model/json.h"
+#include "model/json_type.h"
 
 namespace pagoda {
 
