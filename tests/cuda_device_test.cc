@@ -14,6 +14,7 @@
 #include "device/cuda_stream.h"
 #include "device/gpus.h"
 #include "tests/cuda/fake_cuda.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/trace_file.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/watchdog.h"
@@ -23,11 +24,7 @@ namespace {
 
 using fake_cuda::Machine;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kGraphs = 6;
-#else
-constexpr uint32_t kGraphs = 20;
-#endif
+constexpr uint32_t kGraphs = kUnderSanitizer ? 6 : 20;
 
 std::unique_ptr<Device> open_one(int64_t arena_bytes, Trace* trace = nullptr) {
   auto device = open_gpu(0, {arena_bytes, 2, trace});

@@ -8,6 +8,7 @@
 #include "cli/doctor_report.h"
 #include "offload/storage_sim.h"
 #include "tests/cuda/fake_cuda.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 #include "train/micro_batch_choice.h"
@@ -19,13 +20,8 @@ namespace {
 
 using fake_cuda::Machine;
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kOrders = 1;
-constexpr bool kEmulates = false;  // sanitizers do not know the emulation's fibers
-#else
-constexpr bool kEmulates = true;
-constexpr uint64_t kOrders = 2;
-#endif
+constexpr uint64_t kOrders = kUnderSanitizer ? 1 : 2;
+constexpr bool kEmulates = !kUnderSanitizer;  // sanitizers do not know the emulation's fibers
 
 // One per process: the CPU's hash of the tiny run.
 const std::string& cpu_hash() {

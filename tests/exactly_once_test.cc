@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "tests/testing/data_use.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/token_cache.h"
 
@@ -14,13 +15,8 @@ namespace {
 
 constexpr uint64_t kSeed = 8;
 // Under ThreadSanitizer a step takes a second.
-#if defined(__SANITIZE_THREAD__)
-constexpr uint64_t kEpochs = 2;
-constexpr int kInterruptions = 3;
-#else
-constexpr uint64_t kEpochs = 3;
-constexpr int kInterruptions = 10;
-#endif
+constexpr uint64_t kEpochs = kUnderThreadSanitizer ? 2 : 3;
+constexpr int kInterruptions = kUnderThreadSanitizer ? 3 : 10;
 
 struct History {
   std::vector<RowsUsed> steps;

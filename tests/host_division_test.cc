@@ -10,15 +10,12 @@
 #include "plan/memory_plan.h"
 #include "plan/slot_share.h"
 #include "tests/testing/random_plan.h"
+#include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSeeds = 4;
-#else
-constexpr uint32_t kSeeds = 40;
-#endif
+constexpr uint32_t kSeeds = kUnderSanitizer ? 4 : 40;
 constexpr int64_t kHeaderBytes = 4096;
 constexpr int kUntilSettled = 4, kSteps = 8;
 constexpr int64_t kNoLimit = int64_t{1} << 40;

@@ -8,6 +8,7 @@
 #include "offload/page_file.h"
 #include "offload/storage_sim.h"
 #include "tests/testing/page_store.h"
+#include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
@@ -16,11 +17,7 @@ using testing::Store;
 
 // Sanitized builds are about ten times slower; they look for races and overflows, not for rare
 // crash states.
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kCrashSeeds = 150;
-#else
-constexpr int kCrashSeeds = 2500;
-#endif
+constexpr int kCrashSeeds = kUnderSanitizer ? 150 : 2500;
 
 // What a checkpoint says: its number, the store, and for every page its version and its stamp
 // (which PageFile does not know: it is the test's independent memory of the content).

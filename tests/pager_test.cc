@@ -17,17 +17,14 @@
 #include "base/bytes.h"
 #include "offload/pager.h"
 #include "offload/storage_sim.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/storages.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSeeds = 60;
-#else
-constexpr uint32_t kSeeds = 250;
-#endif
+constexpr uint32_t kSeeds = kUnderSanitizer ? 60 : 250;
 
 // A page's content follows from its number and version, and every 8 bytes are different.
 uint64_t word_of(PageId page, uint64_t version, int64_t index) {

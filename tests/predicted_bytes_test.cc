@@ -7,6 +7,7 @@
 #include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
 #include "tests/testing/random_plan.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "train/batch.h"
 
@@ -83,6 +84,7 @@ TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
        {std::pair{int64_t{0}, int64_t{0}}, {200 * kKiB, int64_t{0}}, {int64_t{0}, 300 * kKiB},
         {150 * kKiB, 800 * kKiB}, {600 * kKiB, 3 * kMiB}, {40 * kMiB, 40 * kMiB}}) {
     for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+      if (kUnderThreadSanitizer && clip == ClipKind::kGlobal) continue;
       SCOPED_TRACE(testing::Message() << more_device << " B more on the device, " << more_host
                                       << " B more in host memory, clip "
                                       << static_cast<int>(clip));
@@ -106,6 +108,7 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
                                {.padded_experts = true}, {false, true, true, true, true}};
   for (const PlanOptions& plan : plans) {
     for (int64_t devices : {1, 2}) {
+      if (kUnderThreadSanitizer && devices == 1) continue;
       TinyRun run;
       run.config().plan = plan;
       run.config().train.host_devices = devices;

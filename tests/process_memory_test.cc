@@ -8,6 +8,7 @@
 #include "base/memory_size.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
+#include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
@@ -27,9 +28,9 @@ constexpr const char* kConfig = R"({
 class MemoryTest : public RunTest {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "SKIPPED: a sanitizer's own memory is no part of the promise";
-#endif
+    if (kUnderSanitizer) {
+      GTEST_SKIP() << "SKIPPED: a sanitizer's own memory is no part of the promise";
+    }
     RunTest::SetUp();
     put_file(dir_.file("large.json"), kConfig);
     const ProcessResult made = run(

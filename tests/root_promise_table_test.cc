@@ -11,17 +11,15 @@
 
 #include "model/json.h"
 #include "offload/storage_sim.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "train/kept_layers.h"
 
 namespace pagoda {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kSteps = 2;  // sanitized builds look for races: every row, but a short run
-#else
-constexpr int64_t kSteps = 6;
-#endif
+// Sanitized builds look for races: every row, but a short run.
+constexpr int64_t kSteps = kUnderSanitizer ? 2 : 6;
 
 enum class Drive { kSim, kThreads, kUring };
 

@@ -11,16 +11,13 @@
 
 #include "optim/adam.h"
 #include "optim/masters.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/stored_moments.h"
 
 namespace pagoda {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kStride = 4099;  // a prime: every low half is met
-#else
-constexpr uint64_t kStride = 1;
-#endif
+constexpr uint64_t kStride = kUnderSanitizer ? 4099 : 1;  // a prime: every low half is met
 
 TEST(Masters, EveryFiniteBitPatternComesBack) {
   constexpr int64_t kChunk = 1 << 16;

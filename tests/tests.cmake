@@ -3,6 +3,11 @@ find_package(OpenSSL REQUIRED)  # apt: libssl-dev
 
 # Nothing of a test is worth -O3: what they test has it. In Release the last -O counts.
 set(test_optimisation $<$<CONFIG:Release>:-O1>)
+# Under a sanitizer the tests themselves are compiled quickly: what they test has its checks.
+set(test_program_options ${test_optimisation})
+if(PAGODA_SANITIZE)
+  set(test_program_options -O0 -fno-sanitize=undefined)
+endif()
 
 # The GPU's ops for the host (kernels/cuda/machine.cuh): each .cu as C++, beside the emulation.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
@@ -55,7 +60,7 @@ foreach(source ${test_sources})
     add_executable(${name} tests/cuda/skipped.cc)
   endif()
   target_link_libraries(${name} PRIVATE testing GTest::gtest_main)
-  target_compile_options(${name} PRIVATE ${test_optimisation})
+  target_compile_options(${name} PRIVATE ${test_program_options})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)

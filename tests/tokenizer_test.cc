@@ -2,10 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <thread>
-
 #include "base/log.h"
-#include "base/random.h"
 #include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
@@ -135,35 +132,6 @@ TEST_F(TokenizerTest, AppendsToWhatIsThere) {
   EXPECT_EQ(bytes.decode(Ids({65, 99999, 256}), true), "A") << "unknown ids are passed over";
 }
 
-TEST_F(TokenizerTest, ManyThreadsGetTheSameIds) {
-  const Tokenizer tokenizer = golden("smollm2");
-  constexpr uint64_t kSeed = 11;
-  std::vector<std::string> texts;
-  for (uint64_t t = 0; t < 200; ++t) {
-    std::string text;
-    for (uint64_t i = 0; i < 60; ++i) {
-      const auto bits = philox(kSeed, RandomPurpose::kTest, t, i);
-      text += std::string(1 + bits[0] % 3, static_cast<char>('a' + bits[1] % 26));
-      if (bits[2] % 4 == 0) text += ' ';
-    }
-    texts.push_back(text);
-  }
-  std::vector<Ids> expected;
-  for (const std::string& text : texts) expected.push_back(encode(tokenizer, text));
-  std::vector<std::thread> threads;
-  std::vector<int> wrong(4, 0);
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&, thread] {
-      for (size_t i = 0; i < texts.size(); ++i) {
-        const size_t at = (i * 7 + static_cast<size_t>(thread) * 50) % texts.size();
-        wrong[thread] += encode(tokenizer, texts[at]) != expected[at];
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, std::vector<int>(4, 0)) << "seed " << kSeed;
-}
-
 // A megabyte without a border takes O(n log n), in either kind of model.
 TEST_F(TokenizerTest, LongWordsTakeNoQuadraticTime) {
   for (const char* name : {"gpt2", "mixtral"}) {
@@ -175,12 +143,7 @@ TEST_F(TokenizerTest, LongWordsTakeNoQuadraticTime) {
   }
 }
 
-// Long enough to reach a pattern's limits; under ThreadSanitizer this asks nothing of threads.
-#if defined(__SANITIZE_THREAD__)
-constexpr size_t kLongRun = 1 << 12;
-#else
-constexpr size_t kLongRun = 1 << 18;
-#endif
+constexpr size_t kLongRun = 1 << 18;  // enough to reach a pattern's limits
 
 // Nor do the patterns of real tokenizers give up on long runs of one kind of character.
 TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {

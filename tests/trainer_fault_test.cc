@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "offload/storage_sim.h"
+#include "tests/testing/sanitizer.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 
@@ -18,13 +19,7 @@ namespace {
 using Kind = SimFault::Kind;
 
 // Sanitized builds try one call in so many only.
-#if defined(__SANITIZE_THREAD__)
-constexpr int64_t kThinning = 12;
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr int64_t kThinning = 5;
-#else
-constexpr int64_t kThinning = 1;
-#endif
+constexpr int64_t kThinning = kUnderThreadSanitizer ? 12 : kUnderAddressSanitizer ? 5 : 1;
 
 // One layer with experts and one without: few calls, so that each can be made to fail.
 constexpr const char* kSmallConfig = R"({

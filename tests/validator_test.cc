@@ -9,15 +9,12 @@
 #include <optional>
 
 #include "tests/testing/random_plan.h"
+#include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSeeds = 30;
-#else
-constexpr uint32_t kSeeds = 300;
-#endif
+constexpr uint32_t kSeeds = kUnderSanitizer ? 30 : 300;
 constexpr int64_t kHeaderBytes = 4096;
 
 struct Mode {

@@ -33,7 +33,7 @@ asan_tests=(
 tsan_tests=(
   trace_test delays_test
   device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
-  pager_test checkpoint_test tokenizer_test
+  pager_test checkpoint_test tokenizer_threads_test
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
   ops_cached_attention_test attention_blocks_test adam_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
