@@ -33,6 +33,10 @@ class MpiTest : public ::testing::Test {
       ::setenv(name, "1", 1);
     }
     ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
+    // Shared memory only, and no second of grace for those that are ended: for a quick test.
+    ::setenv("OMPI_MCA_pml", "ob1", 1);
+    ::setenv("OMPI_MCA_btl", "^openib,usnic,tcp", 1);
+    ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
     ::setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 1);
     ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
   }

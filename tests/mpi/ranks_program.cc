@@ -14,7 +14,8 @@ namespace {
 
 // Byte `i` of piece `k` from rank `a` to rank `b`: known to both without a word.
 std::byte pattern(int64_t i, int a, int b, int k) {
-  return static_cast<std::byte>((131 * i + 17 * a + 29 * b + 7 * k + i / 4093) % 251);
+  const auto mixed = static_cast<uint64_t>(i + 1000003 * (a + 10 * b + 100 * k));
+  return static_cast<std::byte>(mixed * 0x9e3779b97f4a7c15u >> 56);
 }
 
 std::vector<std::byte> piece(int64_t bytes, int a, int b, int k) {
