@@ -74,6 +74,14 @@ if(PAGODA_HAS_CUDA)
   add_dependencies(cuda_process_test pagoda_fake_gpu)
 endif()
 
+# Several of these are started together.
+add_executable(mpi_ranks tests/mpi/ranks_program.cc)
+target_link_libraries(mpi_ranks PRIVATE parallel)
+target_compile_options(mpi_ranks PRIVATE ${test_optimisation})
+target_compile_definitions(process_mpi_test PRIVATE
+  PAGODA_MPIRUN="${MPIEXEC_EXECUTABLE}" PAGODA_RANKS_BINARY="$<TARGET_FILE:mpi_ranks>")
+add_dependencies(process_mpi_test mpi_ranks)
+
 # This machine's GPU, as tools/gpu_check.sh checks it, but for the benchmarks. Skipped without one.
 if(PAGODA_HAS_CUDA_KERNELS AND TARGET CUDA::cublas)
   file(GLOB bench_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_check/bench*.cc)

@@ -13,6 +13,7 @@ packages=(
   build-essential cmake ninja-build pkg-config git ca-certificates
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libdnnl-dev ocl-icd-opencl-dev
+  libopenmpi-dev openmpi-bin
   liburing-dev libisal-dev libxxhash-dev libgtest-dev libssl-dev
   libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev
   python3 python3-venv

@@ -1,8 +1,7 @@
 // `pagoda bench machine`: this machine's sheet (plan/machine_sheet.h), measured in about a minute:
 // products of cold experts at few and many rows, attention at lengths, streams of memory, copies,
-// checksums, updates, the drive. With a GPU the first four are its own (bench/gpu_sheet.h). A
-// network is not measured: what would use one is not there yet, so a cluster's sheet is written by
-// hand.
+// checksums, updates, the drive. With a GPU the first four are its own (bench/gpu_sheet.h). The
+// network is measured by several processes together (bench/network.h).
 #pragma once
 
 #include <optional>

@@ -1,75 +1,31 @@
 // pagoda bench disk|copy|memory|adam|gemm|attention|step [--json] [--rounds N] [--bytes SIZE] ...
-// pagoda bench machine [--device auto|cpu|cuda] [--out FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 
 #include "base/bytes.h"
-#include "base/file.h"
-#include "base/log.h"
 #include "base/machine.h"
-#include "base/memory_size.h"
 #include "base/stop_signal.h"
 #include "bench/adam.h"
 #include "bench/attention.h"
 #include "bench/copy.h"
 #include "bench/disk.h"
 #include "bench/gemm.h"
-#include "bench/machine.h"
 #include "bench/memory.h"
 #include "bench/step.h"
+#include "cli/bench_options.h"
 #include "cli/commands.h"
-#include "train/run_config.h"
-#include "train/usable_gpu.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int64_t kMaxRounds = 1000;
 constexpr int64_t kMaxBenchPageBytes = 4 * kGiB;
 constexpr int64_t kMaxBenchPages = 1 << 16;
-constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
 constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxGemmSize = 1 << 16;
 constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 256;
 constexpr int64_t kMaxTokens = 1 << 24;  // of a call or a step
-
-// A size from `lowest` to `highest` bytes.
-Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
-                           int64_t highest) {
-  const Result<MemorySize> size = MemorySize::parse(text);
-  const int64_t bytes = size.ok() ? size.value().resolve(0, 0) : 0;
-  if (bytes >= lowest && bytes <= highest) return bytes;
-  return Status(Exit::kUsage, strf("%s: \"%s\" must be a size from %s to %s", flag,
-                                   printable(text).c_str(), format_bytes(lowest).c_str(),
-                                   format_bytes(highest).c_str()));
-}
-
-// The value whose name is `text`.
-template <typename E>
-Result<E> parse_choice(const char* flag, const std::string& text,
-                       const std::vector<std::pair<const char*, E>>& choices) {
-  std::string names;
-  for (const auto& [name, value] : choices) {
-    if (text == name) return value;
-    names += std::string(names.empty() ? "" : ", ") + name;
-  }
-  return Status(Exit::kUsage, strf("%s: \"%s\" must be one of %s", flag, printable(text).c_str(),
-                                   names.c_str()));
-}
-
-Status check_folder(const std::string& directory) {
-  std::error_code error;
-  if (std::filesystem::is_directory(directory, error)) return Status();
-  return Status(Exit::kNoInput, "--dir " + printable(directory) + ": no such folder");
-}
-
-Status check_range(const char* flag, int64_t value, int64_t highest) {
-  if (value >= 1 && value <= highest) return Status();
-  return Status(Exit::kUsage, strf("%s: must be from 1 to %lld", flag, (long long)highest));
-}
 
 // What they have in common.
 class BenchCommand : public Command {
@@ -366,67 +322,6 @@ class BenchStepCommand final : public BenchCommand {
   int64_t threads_ = usable_cores();
 };
 
-// No race: a sheet for `pagoda plan --machine`.
-class BenchMachineCommand final : public Command {
- public:
-  explicit BenchMachineCommand(CLI::App& bench)
-      : Command(bench.add_subcommand("machine", "This machine's sheet, for pagoda plan")) {
-    app()
-        .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
-        ->type_name("DIR");
-    app().add_option("--out", out_, "file to write (default: standard output)")->type_name("FILE");
-    app()
-        .add_option("--device", device_,
-                    "what computes: cpu, cuda, or auto: a GPU where one is there (default auto)")
-        ->type_name("KIND");
-    app().add_option("--rounds", rounds_, "of each measurement (default 3)")->type_name("INT");
-    app().add_option("--bytes", bytes_, "of arrays and files, each (default 256MiB)")
-        ->type_name("SIZE");
-  }
-
-  Status run() override {
-    RETURN_IF_ERROR(check_range("--rounds", rounds_, kMaxRounds));
-    RETURN_IF_ERROR(check_folder(directory_));
-    ASSIGN_OR_RETURN(const int64_t bytes,
-                     parse_size("--bytes", bytes_, 16 * kMiB, kMaxArrayBytes));
-    ASSIGN_OR_RETURN(const std::optional<Gpu> gpu, find_gpu());
-    RETURN_IF_ERROR(check_out());
-    install_stop_signals();
-    ASSIGN_OR_RETURN(const MachineSheet sheet,
-                     measure_machine({directory_, static_cast<int>(rounds_), usable_cores(),
-                                      bytes, gpu}));
-    if (!out_.empty()) return write_text_file(out_, sheet.to_toml());
-    std::fputs(sheet.to_toml().c_str(), stdout);
-    return Status();
-  }
-
- private:
-  // Better now than in a minute.
-  Status check_out() const {
-    const std::string folder = std::filesystem::path(out_).parent_path();
-    std::error_code error;
-    if (folder.empty() || std::filesystem::is_directory(folder, error)) return Status();
-    return Status(Exit::kCannotCreate, "--out " + printable(out_) + ": there is no folder " +
-                                           printable(folder) + "; create it");
-  }
-  Result<std::optional<Gpu>> find_gpu() const {
-    ASSIGN_OR_RETURN(const DeviceChoice device,
-                     parse_choice<DeviceChoice>("--device", device_,
-                                                {{"auto", DeviceChoice::kAuto},
-                                                 {"cpu", DeviceChoice::kCpu},
-                                                 {"cuda", DeviceChoice::kCuda}}));
-    if (device == DeviceChoice::kCpu) return std::optional<Gpu>();
-    const UsableGpu found = usable_gpu();
-    if (device == DeviceChoice::kCuda && !found.gpu) {
-      return Status(Exit::kUnavailable, "--device cuda: " + found.why_not);
-    }
-    return found.gpu;
-  }
-
-  std::string directory_ = ".", out_, bytes_ = "256MiB", device_ = "auto";
-  int64_t rounds_ = 3;
-};
-
 }  // namespace
 
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
@@ -441,7 +336,7 @@ std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
   commands.push_back(std::make_unique<BenchGemmCommand>(bench));
   commands.push_back(std::make_unique<BenchAttentionCommand>(bench));
   commands.push_back(std::make_unique<BenchStepCommand>(bench));
-  commands.push_back(std::make_unique<BenchMachineCommand>(bench));
+  commands.push_back(add_bench_machine_command(bench));
   return commands;
 }
 

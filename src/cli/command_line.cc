@@ -189,6 +189,10 @@ Status flush_results() {
 
 }  // namespace
 
+void print_error(const Status& error) {
+  std::fprintf(stderr, "pagoda: %s\n", printable(error.message(), kMaxMessage).c_str());
+}
+
 int run_command_line(int argc, const char* const* argv) {
   Status status;
   try {
@@ -203,9 +207,7 @@ int run_command_line(int argc, const char* const* argv) {
   }
   if (status.ok()) status = flush_results();
   set_status_line("");
-  if (!status.ok()) {
-    std::fprintf(stderr, "pagoda: %s\n", printable(status.message(), kMaxMessage).c_str());
-  }
+  if (!status.message().empty()) print_error(status);
   return static_cast<int>(status.code());
 }
 

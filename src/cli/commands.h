@@ -43,12 +43,16 @@ CommandPtr add_data_command(CLI::App& root);  // inspect
 CommandPtr add_doctor_command(CLI::App& root);
 std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);   // ls, verify
 std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, memory, step, ...
+CommandPtr add_bench_machine_command(CLI::App& bench);
 
 // `pagoda --version`: one line, or a JSON object.
 std::string version_text(bool json);
 
+// One line "pagoda: ..." on stderr.
+void print_error(const Status& error);
+
 // Parses argv, runs what it asks for, prints an error as one line "pagoda: ..." on stderr, and
-// returns the exit code. Catches everything.
+// returns the exit code; an error without a text was printed before. Catches everything.
 int run_command_line(int argc, const char* const* argv);
 
 }  // namespace pagoda

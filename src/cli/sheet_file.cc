@@ -13,16 +13,19 @@ namespace {
 constexpr int64_t kMostSheetBytes = kMiB;
 
 template <typename Sheet>
-Result<Sheet> read_sheet(const std::string& path) {
-  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, Links::kFollow, kMostSheetBytes));
+Result<Sheet> parse_sheet(const std::string& text, const std::string& name) {
   Sheet sheet;
   OptionTable table;
   sheet.declare(table);
-  ASSIGN_OR_RETURN(const std::vector<RunFileItem> items, parse_run_file(text, path, table));
+  ASSIGN_OR_RETURN(const std::vector<RunFileItem> items, parse_run_file(text, name, table));
   for (const RunFileItem& item : items) {
     RETURN_IF_ERROR(table.find(item.key)->assign(item.texts));
   }
   return sheet;
+}
+
+Result<std::string> read_sheet_text(const std::string& path) {
+  return read_text_file(path, Links::kFollow, kMostSheetBytes);
 }
 
 template <typename Sheet>
@@ -33,14 +36,20 @@ Status checked_sheet(const Sheet& sheet, const std::string& path) {
 
 }  // namespace
 
-Result<MachineSheet> read_machine_sheet(const std::string& path) {
-  ASSIGN_OR_RETURN(MachineSheet sheet, read_sheet<MachineSheet>(path));
-  RETURN_IF_ERROR(checked_sheet(sheet, path));
+Result<MachineSheet> parse_machine_sheet(const std::string& text, const std::string& name) {
+  ASSIGN_OR_RETURN(MachineSheet sheet, parse_sheet<MachineSheet>(text, name));
+  RETURN_IF_ERROR(checked_sheet(sheet, name));
   return sheet;
 }
 
+Result<MachineSheet> read_machine_sheet(const std::string& path) {
+  ASSIGN_OR_RETURN(const std::string text, read_sheet_text(path));
+  return parse_machine_sheet(text, path);
+}
+
 Result<ClusterSheet> read_cluster_sheet(const std::string& path) {
-  ASSIGN_OR_RETURN(ClusterSheet sheet, read_sheet<ClusterSheet>(path));
+  ASSIGN_OR_RETURN(const std::string text, read_sheet_text(path));
+  ASSIGN_OR_RETURN(ClusterSheet sheet, parse_sheet<ClusterSheet>(text, path));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (const std::string& node : sheet.cluster.nodes) {
     ASSIGN_OR_RETURN(MachineSheet machine, read_machine_sheet((folder / node).string()));

@@ -10,6 +10,8 @@ namespace pagoda {
 // kNoInput when there is no such file; kUsage, in a line that names it, for what does not parse or
 // makes no sense.
 Result<MachineSheet> read_machine_sheet(const std::string& path);
+// Likewise, from the content of a file that errors call `name`.
+Result<MachineSheet> parse_machine_sheet(const std::string& text, const std::string& name);
 // And the machines that it names.
 Result<ClusterSheet> read_cluster_sheet(const std::string& path);
 

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "cli/commands.h"
+#include "parallel/communicator.h"
 
 namespace pagoda {
 namespace {
@@ -16,10 +17,11 @@ constexpr const char* kCompiler = "gcc " __VERSION__;
 }  // namespace
 
 std::string version_text(bool json) {
-  const std::string onednn = PAGODA_ONEDNN_VERSION;
+  const std::string onednn = PAGODA_ONEDNN_VERSION, mpi = mpi_library();
   if (!json) {
-    return strf("pagoda %s (%s, oneDNN %s, liburing %s)", PAGODA_VERSION, kCompiler,
-                onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION);
+    return strf("pagoda %s (%s, oneDNN %s, liburing %s, %s)", PAGODA_VERSION, kCompiler,
+                onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION,
+                mpi.empty() ? "MPI off" : mpi.c_str());
   }
   nlohmann::ordered_json out;
   out["version"] = PAGODA_VERSION;
@@ -28,6 +30,7 @@ std::string version_text(bool json) {
   out["onednn_version"] =
       onednn.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(onednn);
   out["liburing_version"] = PAGODA_URING_VERSION;
+  out["mpi"] = mpi.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(mpi);
   return out.dump();
 }
 

@@ -103,6 +103,13 @@ Status check_rest(const MachineSheet& m) {
                             : check_sheet_amount("link.gb_s", m.link.gb_s);
 }
 
+template <typename Sheet>
+std::string toml_of(Sheet sheet) {
+  OptionTable table;
+  sheet.declare(table);
+  return options_toml(table, true);
+}
+
 }  // namespace
 
 void MachineSheet::declare(OptionTable& t) {
@@ -120,12 +127,7 @@ Status MachineSheet::check() const {
   return check_rest(*this);
 }
 
-std::string MachineSheet::to_toml() const {
-  MachineSheet copy = *this;
-  OptionTable table;
-  copy.declare(table);
-  return options_toml(table, true);
-}
+std::string MachineSheet::to_toml() const { return toml_of(*this); }
 
 int64_t MachineSheet::auto_device_bytes() const {
   return static_cast<int64_t>((gpu() ? kAutoGpu : kAutoDevice) *
@@ -173,6 +175,8 @@ Status ClusterSheet::check() const {
   for (const MachineSheet& node : nodes) RETURN_IF_ERROR(node.check());
   return Status();
 }
+
+std::string ClusterSheet::to_toml() const { return toml_of(*this); }
 
 int64_t ClusterSheet::devices() const {
   int64_t devices = 0;

@@ -108,6 +108,8 @@ struct ClusterSheet {
   void declare(OptionTable& table);
   // kUsage: no node, a rate that is not above zero; the errors of each node's sheet.
   Status check() const;
+  // A file with every key in it.
+  std::string to_toml() const;
   int64_t devices() const;
   bool equal_nodes() const;  // as far as work is divided by it
 };

@@ -1,0 +1,25 @@
+// Where the processes of a communicator run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/network_link.h"
+#include "base/status.h"
+#include "parallel/communicator.h"
+
+namespace pagoda {
+
+struct Node {
+  std::string host;     // its name, for people
+  std::string machine;  // equal for processes that run on one machine, whatever it is called there
+  NetworkLink link;
+};
+
+// Of each rank, the same everywhere.
+Result<std::vector<Node>> gather_nodes(Communicator& all);
+
+// The first rank on the machine of `rank`: the one that speaks for it.
+int first_on_machine(const std::vector<Node>& nodes, int rank);
+
+}  // namespace pagoda

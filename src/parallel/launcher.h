@@ -1,0 +1,20 @@
+// Who started this process, and how many of them: read from the environment that launchers of MPI
+// programs leave, so that a run without one never touches MPI.
+#pragma once
+
+#include <string>
+
+namespace pagoda {
+
+struct Launch {
+  std::string launcher;  // "Open MPI"; empty: none
+  int processes = 1;     // 0: the launcher does not say
+
+  bool together() const { return processes != 1; }
+};
+
+// Open MPI's mpirun, PMI (MPICH, Intel MPI, srun --mpi=pmi2), PMIx, and srun, which counts its
+// tasks also where it was not told of MPI.
+Launch read_launch();
+
+}  // namespace pagoda

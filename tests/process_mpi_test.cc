@@ -1,0 +1,190 @@
+// Processes that mpirun starts together, on this machine: messages arrive whole, `pagoda bench
+// machine` writes a cluster that `pagoda plan` takes, and whatever goes wrong ends all of them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+
+#include "cli/sheet_file.h"
+#include "parallel/communicator.h"
+#include "tests/testing/files.h"
+#include "tests/testing/process.h"
+#include "tests/testing/temp_dir.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+using Words = std::vector<std::string>;
+
+constexpr std::chrono::seconds kSoon{120};  // many times what any of these takes
+
+class MpiTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (mpi_library().empty()) GTEST_SKIP() << "SKIPPED: built without MPI";
+    if (!std::filesystem::exists(PAGODA_MPIRUN)) GTEST_SKIP() << "SKIPPED: there is no mpirun";
+    // More processes than cores, as root, nothing bound: Open MPI's own variables, 4 and 5.
+    for (const char* name :
+         {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+          "OMPI_MCA_rmaps_base_oversubscribe", "PRTE_ALLOW_RUN_AS_ROOT",
+          "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
+      ::setenv(name, "1", 1);
+    }
+    ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
+    // Shared memory only, and no second of grace for those that are ended: for a quick test.
+    ::setenv("OMPI_MCA_pml", "ob1", 1);
+    ::setenv("OMPI_MCA_btl", "^openib,usnic,tcp", 1);
+    ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
+    ::setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 1);
+    ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
+  }
+
+  ProcessResult mpirun(Words words) {
+    words.insert(words.begin(), PAGODA_MPIRUN);
+    return Process(words, dir_.file("run")).wait();
+  }
+  ProcessResult ranks(int processes, const std::string& task) {
+    return mpirun({"-n", std::to_string(processes), PAGODA_RANKS_BINARY, task});
+  }
+  // A process of mpirun's, as another is with other words.
+  Words bench(const std::string& out, const char* rounds = "1", const char* folder = "") const {
+    return {PAGODA_BINARY, "bench", "machine",  "--rounds", rounds,  "--bytes", "16MiB",
+            "--dir",       dir_.path() + folder, "--device", "cpu", "--out",   out};
+  }
+  static Words beside(const Words& first, const Words& second) {
+    Words words = {"-n", "1"};
+    words.insert(words.end(), first.begin(), first.end());
+    words.insert(words.end(), {":", "-n", "1"});
+    words.insert(words.end(), second.begin(), second.end());
+    return words;
+  }
+  static std::vector<std::string> lines(const std::string& text, const std::string& with) {
+    std::vector<std::string> found;
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string line = text.substr(begin, end - begin);
+      if (line.find(with) != std::string::npos) found.push_back(line);
+      begin = end + 1;
+    }
+    return found;
+  }
+  // One line of the program's (launchers add their own), this code, and no file.
+  void expect_refused(const ProcessResult& result, int code, const std::string& names) {
+    EXPECT_EQ(result.code, code) << result.err;
+    EXPECT_EQ(result.out, "");
+    const auto told = lines(result.err, "pagoda: ");
+    ASSERT_EQ(told.size(), 1u) << result.err;
+    EXPECT_NE(told[0].find(names), std::string::npos) << told[0];
+    EXPECT_FALSE(std::filesystem::exists(dir_.file("lab.toml")));
+  }
+
+  TempDir dir_;
+  Watchdog watchdog_{"a test of MPI", kSoon};
+};
+
+// Compared byte by byte with what both sides can work out.
+TEST_F(MpiTest, MessagesArriveWhole) {
+  for (const int processes : {2, 3}) {
+    const ProcessResult result = ranks(processes, "messages");
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    for (int rank = 0; rank < processes; ++rank) {
+      const std::string good = strf("rank %d of %d: good", rank, processes);
+      EXPECT_EQ(lines(result.out, good).size(), 1u) << result.out;
+    }
+  }
+}
+
+TEST_F(MpiTest, AnErrorNamesRankAndCall) {
+  for (const char* task : {"short", "long"}) {
+    const ProcessResult result = ranks(2, task);
+    EXPECT_EQ(result.code, 74) << result.err;
+    EXPECT_EQ(lines(result.out, "rank 0 of 2: MPI_Recv from rank 1: ").size(), 1u) << result.out;
+  }
+}
+
+TEST_F(MpiTest, OneRanksErrorIsAllOnes) {
+  const ProcessResult result = ranks(3, "disagree");
+  EXPECT_EQ(result.code, 66) << result.err;
+  EXPECT_EQ(lines(result.out, "rank 1: no drive here").size(), 3u) << result.out;
+}
+
+TEST_F(MpiTest, ADeadRankEndsAll) {
+  const ProcessResult result = ranks(3, "die");
+  EXPECT_NE(result.code, 0);
+  EXPECT_EQ(lines(result.out, "good").size(), 0u) << result.out;
+}
+
+TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {
+  const std::string out = dir_.file("lab.toml");
+  Words words = {"-n", "3"};
+  const Words program = bench(out);
+  words.insert(words.end(), program.begin(), program.end());
+  const ProcessResult result = mpirun(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(lines(result.out, "one way").size(), 9u) << result.out;
+  EXPECT_EQ(lines(result.out, "both ways").size(), 9u) << result.out;
+  EXPECT_EQ(lines(result.out, "all to all").size(), 1u) << result.out;
+  EXPECT_EQ(lines(result.err, "share the machine").size(), 2u) << result.err;
+
+  const Result<ClusterSheet> sheet = read_cluster_sheet(out);
+  ASSERT_TRUE(sheet.ok()) << sheet.status().message();
+  EXPECT_EQ(sheet.value().nodes.size(), 3u);
+  EXPECT_TRUE(sheet.value().equal_nodes());
+  EXPECT_EQ(sheet.value().cluster.source, SheetSource::kMeasured);
+  EXPECT_GT(sheet.value().network.latency_us, 0);
+  EXPECT_TRUE(std::filesystem::exists(dir_.file("lab-node0.toml")));
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("lab-node1.toml"))) << "they are alike";
+
+  const std::string model = std::string(PAGODA_GOLDEN_DIR) + "/../../configs/book.json";
+  const ProcessResult plan = Process({PAGODA_BINARY, "plan", "--model.path", model, "--cluster",
+                                      out, "--train.tokens_per_step", "49152"},
+                                     dir_.file("plan"))
+                                 .wait();
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_NE(plan.out.find("3 nodes: "), std::string::npos) << plan.out;
+}
+
+TEST_F(MpiTest, BadInputIsRefusedOnceForAll) {
+  const std::string out = dir_.file("lab.toml"), nowhere = "/proc/lab.toml";
+  const auto refuses = [&](const Words& first, const Words& second, int code, const char* names) {
+    expect_refused(mpirun(beside(first, second)), code, names);
+  };
+  refuses(bench(""), bench(""), 2, "--out: name");
+  refuses(bench(out), bench(out, "2"), 2, "rank 1 was started as");
+  refuses(bench(out), bench(out, "1", "/none"), 66, "rank 1: --dir");
+  refuses(bench(nowhere), bench(nowhere), 73, "rank 0: /proc/lab.toml");
+}
+
+TEST_F(MpiTest, OneProcessIsAnOrdinaryRun) {
+  Words words = {"-n", "1"};
+  const Words program = bench("/proc/lab.toml");
+  words.insert(words.end(), program.begin(), program.end());
+  const ProcessResult result = mpirun(words);
+  expect_refused(result, 73, "pagoda: /proc/lab.toml");
+  EXPECT_EQ(lines(result.err, "no network is measured").size(), 1u) << result.err;
+}
+
+// Started by the launcher of another MPI than the program's: each process is alone.
+TEST_F(MpiTest, AnotherMpisLauncherIsNoticed) {
+  ::setenv("PMI_SIZE", "2", 1);
+  const ProcessResult result = Process(bench(dir_.file("lab.toml")), dir_.file("run")).wait();
+  ::unsetenv("PMI_SIZE");
+  expect_refused(result, 69, "PMI started 2 processes");
+}
+
+// Before it joins, and while the others measure with it.
+TEST_F(MpiTest, AProgramThatDiesEndsTheOthers) {
+  const std::string out = dir_.file("lab.toml");
+  Words killed = {"/usr/bin/timeout", "-s", "KILL", "0.5"};
+  for (const std::string& word : bench(out)) killed.push_back(word);
+  for (const Words& other : {Words{"/bin/false"}, killed}) {
+    const ProcessResult result = mpirun(beside(bench(out), other));
+    EXPECT_NE(result.code, 0);
+    EXPECT_FALSE(std::filesystem::exists(out));
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
