@@ -9,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "device/device.h"
+#include "kernels/attention_choice.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
@@ -50,9 +51,12 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
     return align_up(std::max<int64_t>(count, 1) * bytes, kScratchAlign);
   };
   const int64_t t = sizes.tokens, e = sizes.num_experts;
+  const int64_t by_library = library_attention_is_preferred()
+                                 ? library_attention_bytes(t, sizes.heads, sizes.head_dim) : 0;
   const int64_t blocks = div_ceil(t, kRowBlock);
   const int64_t chunks = div_ceil(t * sizes.experts_per_token, kChunk);
   return std::max({
+      by_library,                                         // attention
       room(sizes.head_dim / 2, 8),                        // rope: frequencies
       room(sizes.heads * t, 4) + room(t, 16),             // attention_backward: a number a row of
                                                           // a head; tiles, of a row at least

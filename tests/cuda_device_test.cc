@@ -356,21 +356,62 @@ TEST_F(CudaDeathTest, AnErrorNamesCallStreamAndTask) {
     stream->begin_span({"weights L3 E13", {}, 0});
     done.wait();
   };
-  const std::string tail =
+  const std::string place =
       ": an illegal memory access was encountered \\(cudaErrorIllegalAddress\\), stream "
-      "\"upload 0\" of GPU 0, task \"weights L3 E12\"; checkpoints are intact";
+      "\"upload 0\" of GPU 0, task \"weights L3 E12\"; it may be of work enqueued before, since "
+      "task \"none\", the last of it ";
+  const auto tail = [&](const std::string& last_op) {
+    return place + last_op + ", or on another stream; checkpoints are intact";
+  };
   const auto exits = testing::ExitedWithCode(static_cast<int>(Exit::kIoError));
-  EXPECT_EXIT(copy_on(false), exits, "CUDA error in cudaMemcpyAsync" + tail);
-  EXPECT_EXIT(copy_on(true), exits, "CUDA error in [A-Za-z ]*" + tail);
+  EXPECT_EXIT(copy_on(false), exits, "CUDA error in cudaMemcpyAsync" + tail("none"));
+  EXPECT_EXIT(copy_on(true), exits, "CUDA error in [A-Za-z ]*" + tail("cudaMemcpyAsync"));
   // What a launch of an op's kernels says.
   EXPECT_EXIT(
       {
         const auto device = open_one(kMiB);
         const auto stream = device->make_stream("upload 0", WorkKind::kUpload);
         stream->begin_span({"weights L3 E12", {}, 0});
+        check_cuda(cudaSuccess, "rope", *stream);
         check_cuda(cudaErrorIllegalAddress, "swiglu", *stream);
       },
-      exits, "CUDA error in swiglu" + tail);
+      exits, "CUDA error in swiglu" + tail("rope"));
+}
+
+// Of what a call was given, and of nothing before it.
+TEST_F(CudaDeathTest, AnErrorOfACallIsNotOfEarlierWork) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto refused = [] {
+    const auto device = open_one(kMiB);
+    const auto stream = device->make_stream("compute", WorkKind::kCompute);
+    stream->begin_span({"attention L0", {}, 0});
+    check_cuda(cudaErrorMemoryAllocation, "swiglu", *stream);
+  };
+  EXPECT_EXIT(refused(), testing::ExitedWithCode(static_cast<int>(Exit::kIoError)),
+              "CUDA error in swiglu: .*, stream \"compute\" of GPU 0, task \"attention L0\"; "
+              "checkpoints are intact");
+}
+
+// An error that shows long after: since the task of the newest event that happened.
+TEST_F(CudaDeathTest, ALateErrorNamesTheTasksItMayBeOf) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto copies = [] {
+    const auto device = open_one(kMiB);
+    const auto stream = device->make_stream("upload 0", WorkKind::kUpload);
+    auto memory = HostMemory::allocate(4096).take();
+    const auto pin = device->pin(memory.data(), 4096);
+    for (const char* task : {"weights L3 E11", "weights L3 E12", "weights L3 E13"}) {
+      stream->begin_span({task, {}, 0});
+      if (task == std::string("weights L3 E12")) fake_cuda::fail_next_copy(cudaErrorLaunchFailure);
+      stream->copy(device->arena(), memory.data(), 4096);
+      stream->end_span();
+      if (task == std::string("weights L3 E11")) stream->synchronize();
+    }
+    stream->synchronize();
+  };
+  EXPECT_EXIT(copies(), testing::ExitedWithCode(static_cast<int>(Exit::kIoError)),
+              "stream \"upload 0\" of GPU 0, task \"weights L3 E1[23]\"; it may be of work "
+              "enqueued before, since task \"weights L3 E11\", the last of it cudaMemcpyAsync");
 }
 
 }  // namespace

@@ -54,7 +54,33 @@ if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
   endif()
   enable_language(CUDA)
   file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
-  add_library(kernels_cuda STATIC ${cuda_sources} ${cuda_gpu_ops})
+  # Attention by cuDNN where the headers of cuDNN 9 and of cudnn-frontend are: in the toolkit or the
+  # system, or in CUDNN_ROOT and CUDNN_FRONTEND_ROOT. Its library is found at run time.
+  find_path(PAGODA_CUDNN_INCLUDE cudnn_version.h
+    HINTS ${CUDNN_ROOT} $ENV{CUDNN_ROOT} ${CUDAToolkit_INCLUDE_DIRS} PATH_SUFFIXES include)
+  find_path(PAGODA_CUDNN_FRONTEND_INCLUDE cudnn_frontend_version.h
+    HINTS ${CUDNN_FRONTEND_ROOT} $ENV{CUDNN_FRONTEND_ROOT} PATH_SUFFIXES include)
+  set(cuda_cudnn "")
+  set(cuda_frontend "")
+  if(PAGODA_CUDNN_INCLUDE AND PAGODA_CUDNN_FRONTEND_INCLUDE)
+    file(STRINGS ${PAGODA_CUDNN_INCLUDE}/cudnn_version.h cuda_cudnn REGEX "define CUDNN_MAJOR ")
+    file(STRINGS ${PAGODA_CUDNN_FRONTEND_INCLUDE}/cudnn_frontend_version.h cuda_frontend
+      REGEX "define CUDNN_FRONTEND_M[AIJNOR]*_VERSION ")
+    string(REGEX REPLACE "[^0-9;]" "" cuda_frontend "${cuda_frontend}")
+    string(REPLACE ";" "." cuda_frontend "${cuda_frontend}")
+  endif()
+  set(cuda_library_attention none)
+  if(cuda_cudnn MATCHES " 9$" AND cuda_frontend VERSION_GREATER_EQUAL 1.32)
+    set(cuda_library_attention cudnn)
+  endif()
+  message(STATUS "Attention of a library on GPUs: ${cuda_library_attention}")
+  add_library(kernels_cuda STATIC ${cuda_sources} ${cuda_gpu_ops}
+    ${PROJECT_SOURCE_DIR}/kernels/cuda/library_attention_${cuda_library_attention}.cc)
+  if(cuda_library_attention STREQUAL "cudnn")
+    target_include_directories(kernels_cuda SYSTEM PRIVATE ${PAGODA_CUDNN_INCLUDE}
+      ${PAGODA_CUDNN_FRONTEND_INCLUDE})
+    target_link_libraries(kernels_cuda PRIVATE ${CMAKE_DL_LIBS})
+  endif()
   target_include_directories(kernels_cuda PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src)
   # CMake 3.25 does not know C++20 of nvcc 13: it refuses what is required, and else says nothing.
   set_target_properties(kernels_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)

@@ -9,8 +9,10 @@ namespace pagoda {
 std::string gpu_ops_architectures() { return PAGODA_CUDA_ARCHITECTURES; }
 
 std::string gpu_ops_build() {
-  return strf("own kernels for sm_%s by CUDA %d.%d", PAGODA_CUDA_ARCHITECTURES,
-              CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  const std::string own = strf("own kernels for sm_%s by CUDA %d.%d", PAGODA_CUDA_ARCHITECTURES,
+                               CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  const std::string library = library_attention_is_preferred() ? library_attention_name() : "";
+  return library.empty() ? own : own + ", " + library;
 }
 
 bool gpu_ops_take_head(int64_t head_dim) {

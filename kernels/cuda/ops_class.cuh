@@ -6,7 +6,7 @@
 
 namespace pagoda::PAGODA_MACHINE {
 
-class CudaOps final : public Ops {
+class CudaOps : public Ops {
  public:
   explicit CudaOps(Processor processor) : processor_(processor) {}
 

@@ -9,13 +9,17 @@
 
 namespace pagoda {
 
-void cuda_failed(cudaError_t error, const char* call, const std::string& where) {
+void gpu_failed(const char* call, const std::string& error, const std::string& where) {
   std::fprintf(stderr,
-               "pagoda: CUDA error in %s: %s (%s), %s; checkpoints are intact: continue with "
+               "pagoda: CUDA error in %s: %s, %s; checkpoints are intact: continue with "
                "--resume, and if it comes again look for \"Xid\" in the system's log\n",
-               call, cudaGetErrorString(error), cudaGetErrorName(error), where.c_str());
+               call, error.c_str(), where.c_str());
   // At once: other threads may wait for the GPU, or for memory that only it can give back.
   _exit(static_cast<int>(Exit::kIoError));
+}
+
+void cuda_failed(cudaError_t error, const char* call, const std::string& where) {
+  gpu_failed(call, strf("%s (%s)", cudaGetErrorString(error), cudaGetErrorName(error)), where);
 }
 
 void require_cuda(cudaError_t error, const char* call, const std::string& where) {

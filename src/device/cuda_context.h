@@ -19,6 +19,7 @@ namespace pagoda {
 
 // Ends the program with kIoError: "CUDA error in CALL: ...". `where`: stream and task, or what was
 // going on.
+[[noreturn]] void gpu_failed(const char* call, const std::string& error, const std::string& where);
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const std::string& where);
 // Likewise unless `error` is cudaSuccess.
 void require_cuda(cudaError_t error, const char* call, const std::string& where);

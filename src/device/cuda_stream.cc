@@ -15,6 +15,12 @@ CudaStream& as_cuda(Stream& s) {
 
 cudaStream_t raw_stream(Stream& s) { return as_cuda(s).raw(); }
 
-void check_cuda(cudaError_t error, const char* call, Stream& s) { as_cuda(s).check(error, call); }
+void check_cuda(cudaError_t error, const char* call, Stream& s) {
+  as_cuda(s).check_op(error, call);
+}
+
+void library_failed(const char* call, const std::string& error, Stream& s) {
+  as_cuda(s).failed(call, error);
+}
 
 }  // namespace pagoda

@@ -10,6 +10,28 @@ namespace {
 // Two marks behind each other are some microseconds apart also when nothing was waited for.
 constexpr int64_t kNoWait_us = 10;
 
+// Errors of work that runs; they show at whatever call comes next, of any stream of the GPU.
+bool comes_late(cudaError_t error) {
+  switch (error) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+    case cudaErrorExternalDevice:
+    case cudaErrorUnknown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 CudaStream::CudaStream(std::shared_ptr<CudaContext> context, StreamOptions options)
@@ -39,8 +61,24 @@ std::string CudaStream::where(const std::string& task) const {
               task.c_str());
 }
 
+std::string CudaStream::where_late(const std::string& task, const char* last_op) const {
+  std::lock_guard lock(mutex_);
+  return where(task) + strf("; it may be of work enqueued before, since task \"%s\", the last of "
+                            "it %s, or on another stream", reached_task_->c_str(), last_op);
+}
+
 void CudaStream::check(cudaError_t error, const char* call) const {
-  if (error != cudaSuccess) [[unlikely]] cuda_failed(error, call, where(*task_));
+  if (error == cudaSuccess) [[likely]] return;
+  cuda_failed(error, call, comes_late(error) ? where_late(*task_, last_op_) : where(*task_));
+}
+
+void CudaStream::check_op(cudaError_t error, const char* op) {
+  check(error, op);
+  last_op_ = op;
+}
+
+void CudaStream::failed(const char* call, const std::string& error) const {
+  gpu_failed(call, error, where(*task_));
 }
 
 void CudaStream::work_is_issued() {
@@ -63,7 +101,7 @@ CudaEvent CudaStream::mark(std::function<void(int64_t)> then) {
     std::lock_guard lock(mutex_);
     unmarked_work_ = false;
     if (idle_since_us_ >= 0) idle_us_ += monotonic_us() - std::exchange(idle_since_us_, -1);
-    marks_.push_back({event, std::move(then), task_});
+    marks_.push_back({event, std::move(then), task_, last_op_});
   }
   changed_.notify_one();
   return event;
@@ -120,8 +158,8 @@ void CudaStream::enqueue(std::function<void()> work) {
 void CudaStream::copy(void* target, const void* source, int64_t bytes) {
   if (bytes == 0) return;
   cudaStream_t stream = raw();
-  check(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
-        "cudaMemcpyAsync");
+  check_op(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
+           "cudaMemcpyAsync");
 }
 
 StreamTime CudaStream::time() const {
@@ -165,7 +203,12 @@ void CudaStream::follow() {
     int64_t reached_us = 0;
     cudaError_t error = cudaEventSynchronize(mark.event.get());
     if (error == cudaSuccess) error = context_->host_us(mark.event, &reached_us);
-    require_cuda(error, "work before an event", where(*mark.task));
+    if (error != cudaSuccess) [[unlikely]] {
+      cuda_failed(error, "work before an event", where_late(*mark.task, mark.last_op));
+    }
+    lock.lock();
+    reached_task_ = mark.task;
+    lock.unlock();
     mark.then(reached_us);
     mark = {};  // captured owners go before the next wait
     lock.lock();

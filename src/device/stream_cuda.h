@@ -38,6 +38,9 @@ class CudaStream final : public Stream {
 
   cudaStream_t raw();  // see raw_stream()
   void check(cudaError_t error, const char* call) const;
+  // Likewise of an op's call, which is named from now on as the last that gave the GPU work.
+  void check_op(cudaError_t error, const char* op);
+  [[noreturn]] void failed(const char* call, const std::string& error) const;
 
  private:
   // A point in the stream, and what the host does once it was reached at a time of the GPU's.
@@ -45,12 +48,14 @@ class CudaStream final : public Stream {
     CudaEvent event;
     std::function<void(int64_t)> then;
     std::shared_ptr<const std::string> task;  // in hand when it was made
+    const char* last_op;                      // before it
   };
 
   CudaEvent mark(std::function<void(int64_t)> then);
   void order_after(const Event& event);
   void work_is_issued();
   std::string where(const std::string& task) const;
+  std::string where_late(const std::string& task, const char* last_op) const;
   void follow();
   void stood_still(const Event& event, int64_t end_us);
 
@@ -63,6 +68,7 @@ class CudaStream final : public Stream {
 
   // Issuing thread only.
   std::shared_ptr<const std::string> task_ = std::make_shared<std::string>("none");
+  const char* last_op_ = "none";
   bool in_range_ = false;  // of NVTX
   bool spanning_ = false;  // of the trace
 
@@ -75,6 +81,7 @@ class CudaStream final : public Stream {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<Mark> marks_;
+  std::shared_ptr<const std::string> reached_task_ = task_;  // of the newest mark that was reached
   bool stop_ = false;
   bool unmarked_work_ = false;  // issued since the newest mark
   int64_t idle_since_us_ = made_us_;  // -1: at work

@@ -221,4 +221,16 @@ std::vector<OpCase> attention_cases() {
   return cases;
 }
 
+// A library's own limits are for it to tell.
+std::vector<OpCase> library_attention_cases() {
+  std::vector<OpCase> cases;
+  for (const std::vector<int32_t>& starts :
+       {std::vector<int32_t>{0, 300}, {0, 5, 70, 70, 150}, {0, 40, 41, 107}, {0, 128, 256, 384}}) {
+    add_attention(DType::kBF16, {4, 4, 64, starts}, cases);
+    add_attention(DType::kBF16, {4, 1, 96, starts}, cases);
+    add_attention(DType::kBF16, {6, 2, 128, starts}, cases);
+  }
+  return cases;
+}
+
 }  // namespace pagoda::check

@@ -14,7 +14,7 @@ constexpr int kRounds = 7;
 }  // namespace
 
 Bench::Bench(Device& on, Stream& stream)
-    : device(on), s(stream), raw(raw_stream(stream)), ops(make_cuda_ops(on)),
+    : device(on), s(stream), raw(raw_stream(stream)), ops(make_cuda_ops(on, nullptr)),
       experts(make_cuda_expert_ops(on)), library(open_library(stream)),
       arena(on, stream) {
   check(cudaEventCreate(&begin_), "cudaEventCreate");

@@ -11,6 +11,7 @@
 #include "device/gpus.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "tools/gpu_check/bench.h"
+#include "tools/gpu_check/counted_library.h"
 #include "tools/gpu_check/trial.h"
 
 namespace pagoda::check {
@@ -39,8 +40,23 @@ int try_cases(const char* name, const std::vector<OpCase>& cases, Candidate& can
   return failed;
 }
 
+int try_library(Device& device, Candidate candidate) {
+  Result<std::shared_ptr<LibraryAttention>> library = open_library_attention(*candidate.stream);
+  if (!library.ok()) {
+    std::printf("SKIPPED  attention by cuDNN: %s\n", library.status().message().c_str());
+    return 0;
+  }
+  const auto counted = std::make_shared<CountedLibrary>(library.value());
+  const auto ops = make_cuda_ops(device, counted);
+  candidate.ops = ops.get();
+  const int failed = try_cases("attention by cuDNN", library_attention_cases(), candidate);
+  std::printf("  %s computed %d calls of %d, our kernel the others\n",
+              library_attention_name().c_str(), counted->ran, counted->asked);
+  return failed;
+}
+
 int try_ops(Device& device, Stream& stream) {
-  const auto ops = make_cuda_ops(device);
+  const auto ops = make_cuda_ops(device, nullptr);
   const auto experts = make_cuda_expert_ops(device);
   Candidate candidate{ops.get(), experts.get(), gpu::adam_update_on_device, &stream,
                       device.arena(), kArenaBytes - kScratchBytes};
@@ -48,7 +64,7 @@ int try_ops(Device& device, Stream& stream) {
          try_cases("linear", linear_cases(), candidate) +
          try_cases("routing", route_cases(), candidate) +
          try_cases("cross-entropy", loss_cases(), candidate) +
-         try_cases("attention", attention_cases(), candidate) +
+         try_cases("attention", attention_cases(), candidate) + try_library(device, candidate) +
          try_cases("experts", expert_cases(), candidate) +
          try_cases("adam", adam_cases(), candidate);
 }

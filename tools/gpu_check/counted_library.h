@@ -1,0 +1,35 @@
+// A library's attention, counting what it computes of what it is asked for.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "kernels/cuda/library_attention.h"
+
+namespace pagoda::check {
+
+class CountedLibrary final : public LibraryAttention {
+ public:
+  explicit CountedLibrary(std::shared_ptr<LibraryAttention> library)
+      : library_(std::move(library)) {}
+  Result<int64_t> workspace_bytes(const AttentionGraph& graph, Stream& s) override {
+    ++asked;
+    Result<int64_t> bytes = library_->workspace_bytes(graph, s);
+    refused = bytes.ok() ? strf("it wants %lld bytes", static_cast<long long>(bytes.value()))
+                         : bytes.status().message();
+    return bytes;
+  }
+  void run(const AttentionGraph& graph, const AttentionMemory& memory, Stream& s) override {
+    ++ran;
+    library_->run(graph, memory, s);
+  }
+
+  int asked = 0, ran = 0;
+  std::string refused;  // why the last was, if it was
+
+ private:
+  const std::shared_ptr<LibraryAttention> library_;
+};
+
+}  // namespace pagoda::check
