@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "base/dtype.h"
@@ -27,6 +28,26 @@ namespace pagoda {
 // callers hand expert rows over in blocks of exactly this size except the last. Part of the
 // arithmetic: changing it changes bits.
 inline constexpr int64_t kRowBlock = 256;
+
+// Calls that take the rows of several experts at once, whose weights lie anywhere: a GPU computes
+// them in one launch, and an expert's rows have the bits they have alone. At most so many experts a
+// call.
+inline constexpr int64_t kMostTogether = 16;
+
+// Rows [first, first + count) of the call's matrices and the weight they meet.
+struct RowsOfWeight {
+  int64_t first = 0, count = 0;
+  const void* w = nullptr;  // (out, in) of dt
+};
+struct RowsOfGradient {
+  int64_t first = 0, count = 0;
+  float* dw = nullptr;  // (out, in)
+  bool add = false;     // false: as if dw held zeros
+};
+// Entries [from, from + count) of a list of rows, which are rows [to, to + count) of a block.
+struct RowRun {
+  int64_t from = 0, to = 0, count = 0;
+};
 
 struct AttentionShape {
   int64_t tokens = 0;    // T, rows of q, k, v
@@ -75,6 +96,17 @@ class Ops {
   // zeros behind the others change no bit of a dw that began at zero.   dw (out, in) fp32
   virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
                                       int64_t in, int64_t out, bool add, float* dw, Stream& s) = 0;
+
+  // The three for the rows of several experts, which follow one another: the bits of a call for
+  // each. Of linear_backward_weight, blocks begin with each expert's rows.
+  virtual void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+                              int64_t in, int64_t out, DType y_dt, void* y, Stream& s) = 0;
+  virtual void grouped_linear_backward_input(DType dt, const void* dy,
+                                             std::span<const RowsOfWeight> experts, int64_t in,
+                                             int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
+  virtual void grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+                                              std::span<const RowsOfGradient> experts, int64_t in,
+                                              int64_t out, Stream& s) = 0;
 
   // dbias += sum over rows of dy, in kRowBlock blocks in order.   dy (n, dim), dbias (dim) fp32
   virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
@@ -161,6 +193,16 @@ class Ops {
   // y[rows[i]] += scale[i] * x[i] (scale nullptr: 1). rows are distinct.   x (n, d), y (N, d) fp32
   virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
                                 int64_t n, int64_t dim, float* y, Stream& s) = 0;
+
+  // out[to + i] = x[rows[from + i]] of each run, at most kMostTogether of them.
+  virtual void gather_row_runs(DType dt, const void* x, const int32_t* rows,
+                               std::span<const RowRun> runs, int64_t dim, void* out,
+                               Stream& s) = 0;
+  // y[rows[from + i]] += scale[to + i] * x[to + i], run after run. The rows of a run ascend; those
+  // of several may meet, and then the earlier run is added first.
+  virtual void scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
+                                    const float* scale, std::span<const RowRun> runs, int64_t dim,
+                                    float* y, Stream& s) = 0;
 
   // x[t] *= scale[t].   x (n, d) fp32, scale (n)
   virtual void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) = 0;

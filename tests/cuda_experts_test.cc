@@ -8,5 +8,9 @@ namespace {
 
 TEST(CudaExperts, MatchesTheCpu) { try_emulated(check::expert_cases(), Asks::kUnitAndTiles); }
 
+TEST(CudaExperts, GroupsMatchTheCpuAndExpertsAlone) {
+  try_emulated(check::grouped_cases(), Asks::kUnitAndTiles);
+}
+
 }  // namespace
 }  // namespace pagoda

@@ -71,8 +71,8 @@ int64_t large_tiles(const ExpertRows& e, int64_t columns) {
 
 // The kernel of a product over all experts, without its output and tiles.
 template <typename Shape, bool kDepthInRows>
-Esmm<Shape, kDepthInRows> product(const ExpertRows& e, const void* x, const int32_t* index,
-                                  const void* w, int64_t depth, int64_t columns) {
+Esmm<Shape, kDepthInRows> product(const void* x, const int32_t* index, const void* w,
+                                  int64_t depth, int64_t columns) {
   using T = typename Shape::T;
   Esmm<Shape, kDepthInRows> kernel{};
   kernel.x = matrix_of<T>(x, depth);
@@ -80,7 +80,6 @@ Esmm<Shape, kDepthInRows> product(const ExpertRows& e, const void* x, const int3
   kernel.w = matrix_of<T>(w, kDepthInRows ? depth : columns);
   kernel.w.aligned = kernel.w.aligned && depth * columns * sizeof(T) % 16 == 0;
   kernel.expert_elements = depth * columns;
-  kernel.rows = e.rows;
   kernel.depth = depth;
   kernel.columns = columns;
   return kernel;
@@ -91,8 +90,8 @@ Estmm<Shape> weight_product(const ExpertRows& e, const void* dy, const int32_t* 
                             const void* x, const int32_t* x_index, int64_t in, int64_t out,
                             bool add, float* dw) {
   using T = typename Shape::T;
-  return {matrix_of<T>(dy, out), matrix_of<T>(x, in), dy_index, x_index, e.offsets, e.rows, out,
-          in, add, dw};
+  return {matrix_of<T>(dy, out), matrix_of<T>(x, in), dy_index, x_index, e.offsets, {}, out,
+          in, add ? 1u : 0u, dw};
 }
 
 // The tiles of a kernel's rows, in memory of their own.
@@ -113,7 +112,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const ExpertRows& e, 
   check_rows(e, depth, columns);
   with_shape(processor, dt, large_tiles(e, columns), [&]<typename Shape>(Shape) {
     const Tiles<Shape> tiles(queue, e);
-    auto kernel = product<Shape, kDepthInRows>(e, x, index, w, depth, columns);
+    auto kernel = product<Shape, kDepthInRows>(x, index, w, depth, columns);
     kernel.tiles = tiles.memory.get();
     kernel.out = {y, y_dt, typed<typename Shape::T>(bias), nullptr, nullptr, false};
     queue.launch(tiles.count * kernel.column_tiles(), kernel);
@@ -144,7 +143,7 @@ class CudaExpertOps final : public ExpertOps {
     const int64_t rows = smaller(e.rows, tokens);  // an expert's at most
     const int64_t tiles = tiles_of(rows, LargeShape::kM) * tiles_of(out, LargeShape::kN);
     with_shape(processor_, dt, tiles, [&]<typename Shape>(Shape) {
-      auto kernel = product<Shape, true>(e, x, nullptr, w, in, out);
+      auto kernel = product<Shape, true>(x, nullptr, w, in, out);
       kernel.offsets = e.offsets;
       kernel.out = {y, DType::kF32, nullptr, index, scale, true};
       for (int32_t expert = 0; expert < e.num_experts; ++expert) {
@@ -192,7 +191,7 @@ class CudaExpertOps final : public ExpertOps {
       const Tiles<Shape> tiles(queue, e);
       Esfk<Shape> kernel{
           weight_product<Shape>(e, dy, dy_index, x, x_index, in, out, add, dw),
-          product<Shape, false>(e, dy, dy_index, w, out, in),
+          product<Shape, false>(dy, dy_index, w, out, in),
           {{typed<T>(dy), dy_index, out}, e.offsets, dbias},
           0,
           0};

@@ -9,6 +9,11 @@
 // linear_backward_input give them alone, its weights' gradient those of linear_backward_weight, and
 // where choices of a token meet they are added in the experts' order. No atomics.
 //
+// The grouped operators of kernels/ops.h are the same kernels for the trainer, whose experts are
+// pages that lie anywhere and whose rows the host knows. Here weights are one tensor and the host
+// need not know how many rows an expert has, so that nothing waits for the routing to be read back:
+// what stays on a GPU as a whole. The two say other things, and so they are two.
+//
 // All pointers are to memory of the stream's device. Asynchronous.
 #pragma once
 

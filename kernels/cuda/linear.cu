@@ -1,4 +1,4 @@
-// Linear layers: the products of products.cuh with one weight.
+// Linear layers: the products of products.cuh with one weight, or with those of several experts.
 #include "kernels/cuda/ops_class.cuh"
 #include "kernels/cuda/shapes.cuh"
 
@@ -6,27 +6,68 @@ namespace pagoda::PAGODA_MACHINE {
 namespace {
 
 struct Layer {
-  int64_t rows, depth, columns;
-  const void *x, *w, *bias;
+  int64_t depth, columns;
+  const void *x, *bias;
   DType y_dt;
   void* y;
 };
 
+int64_t row_tiles(std::span<const RowsOfWeight> experts, int64_t tile_rows) {
+  int64_t tiles = 0;
+  for (const RowsOfWeight& e : experts) tiles += tiles_of(e.count, tile_rows);
+  return tiles;
+}
+
 template <bool kDepthInRows>
-void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer) {
-  CHECK(layer.rows >= 0 && layer.depth > 0 && layer.columns > 0);
-  with_shape(processor, dt, tiles_of(layer.rows, LargeShape::kM) *
-                                tiles_of(layer.columns, LargeShape::kN),
-             [&]<typename Shape>(Shape) {
+void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
+              std::span<const RowsOfWeight> experts) {
+  CHECK(layer.depth > 0 && layer.columns > 0 && std::ssize(experts) <= kMostTogether);
+  const int64_t large_tiles =
+      row_tiles(experts, LargeShape::kM) * tiles_of(layer.columns, LargeShape::kN);
+  with_shape(processor, dt, large_tiles, [&]<typename Shape>(Shape) {
     using T = typename Shape::T;
     Esmm<Shape, kDepthInRows> kernel{};
     kernel.x = matrix_of<T>(layer.x, layer.depth);
-    kernel.w = matrix_of<T>(layer.w, kDepthInRows ? layer.depth : layer.columns);
-    kernel.rows = layer.rows;
+    kernel.w = matrix_of<T>(nullptr, kDepthInRows ? layer.depth : layer.columns);
+    for (const RowsOfWeight& e : experts) {
+      CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
+      kernel.w.aligned = kernel.w.aligned && matrix_of<T>(e.w, kernel.w.stride).aligned;
+      kernel.listed.of[kernel.listed.entries++] = {typed<T>(e.w), static_cast<int32_t>(e.first),
+                                                   static_cast<int32_t>(e.count)};
+    }
     kernel.depth = layer.depth;
     kernel.columns = layer.columns;
     kernel.out = {layer.y, layer.y_dt, typed<T>(layer.bias), nullptr, nullptr, false};
-    queue.launch(tiles_of(layer.rows, Shape::kM) * kernel.column_tiles(), kernel);
+    queue.launch(row_tiles(experts, Shape::kM) * kernel.column_tiles(), kernel);
+  });
+}
+
+template <bool kDepthInRows>
+void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer, const void* w,
+              int64_t rows) {
+  const RowsOfWeight all{0, rows, w};
+  multiply<kDepthInRows>(queue, processor, dt, layer, {&all, 1});
+}
+
+void multiply_weights(Queue& queue, Processor processor, DType dt, const void* dy, const void* x,
+                      std::span<const RowsOfGradient> experts, int64_t in, int64_t out) {
+  CHECK(in > 0 && out > 0 && std::ssize(experts) <= kMostTogether);
+  with_shape(processor, dt,
+             std::ssize(experts) * tiles_of(out, LargeShape::kM) * tiles_of(in, LargeShape::kN),
+             [&]<typename Shape>(Shape) {
+    using T = typename Shape::T;
+    Estmm<Shape> kernel{};
+    kernel.dy = matrix_of<T>(dy, out);
+    kernel.x = matrix_of<T>(x, in);
+    kernel.out = out;
+    kernel.in = in;
+    for (const RowsOfGradient& e : experts) {
+      CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
+      kernel.add |= (e.add ? 1u : 0u) << kernel.listed.entries;
+      kernel.listed.of[kernel.listed.entries++] = {e.dw, static_cast<int32_t>(e.first),
+                                                   static_cast<int32_t>(e.count)};
+    }
+    queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });
 }
 
@@ -35,32 +76,46 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer) {
 void CudaOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
                      DType y_dt, void* y, Stream& s) {
   Queue queue(s, "linear");
-  multiply<true>(queue, processor_, dt, {n, in, out, x, w, nullptr, y_dt, y});
+  multiply<true>(queue, processor_, dt, {in, out, x, nullptr, y_dt, y}, w, n);
 }
 
 void CudaOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
                             int64_t in, int64_t out, void* y, Stream& s) {
   Queue queue(s, "linear_biased");
-  multiply<true>(queue, processor_, dt, {n, in, out, x, w, bias, dt, y});
+  multiply<true>(queue, processor_, dt, {in, out, x, bias, dt, y}, w, n);
 }
 
 void CudaOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                     int64_t out, DType dx_dt, void* dx, Stream& s) {
   Queue queue(s, "linear_backward_input");
-  multiply<false>(queue, processor_, dt, {n, out, in, dy, w, nullptr, dx_dt, dx});
+  multiply<false>(queue, processor_, dt, {out, in, dy, nullptr, dx_dt, dx}, w, n);
 }
 
 void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
                                      int64_t in, int64_t out, bool add, float* dw, Stream& s) {
-  CHECK(n >= 0 && in > 0 && out > 0);
   Queue queue(s, "linear_backward_weight");
-  with_shape(processor_, dt, tiles_of(out, LargeShape::kM) * tiles_of(in, LargeShape::kN),
-             [&]<typename Shape>(Shape) {
-    using T = typename Shape::T;
-    const Estmm<Shape> kernel{matrix_of<T>(dy, out), matrix_of<T>(x, in), nullptr, nullptr, nullptr,
-                              n, out, in, add, dw};
-    queue.launch(kernel.expert_blocks(), kernel);
-  });
+  const RowsOfGradient all{0, n, dw, add};
+  multiply_weights(queue, processor_, dt, dy, x, {&all, 1}, in, out);
+}
+
+void CudaOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+                             int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+  Queue queue(s, "grouped_linear");
+  multiply<true>(queue, processor_, dt, {in, out, x, nullptr, y_dt, y}, experts);
+}
+
+void CudaOps::grouped_linear_backward_input(DType dt, const void* dy,
+                                            std::span<const RowsOfWeight> experts, int64_t in,
+                                            int64_t out, DType dx_dt, void* dx, Stream& s) {
+  Queue queue(s, "grouped_linear_backward_input");
+  multiply<false>(queue, processor_, dt, {out, in, dy, nullptr, dx_dt, dx}, experts);
+}
+
+void CudaOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+                                             std::span<const RowsOfGradient> experts, int64_t in,
+                                             int64_t out, Stream& s) {
+  Queue queue(s, "grouped_linear_backward_weight");
+  multiply_weights(queue, processor_, dt, dy, x, experts, in, out);
 }
 
 }  // namespace pagoda::PAGODA_MACHINE

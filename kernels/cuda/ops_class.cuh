@@ -27,6 +27,14 @@ class CudaOps : public Ops {
                              int64_t out, DType dx_dt, void* dx, Stream& s) override;
   void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n, int64_t in,
                               int64_t out, bool add, float* dw, Stream& s) override;
+  void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts, int64_t in,
+                      int64_t out, DType y_dt, void* y, Stream& s) override;
+  void grouped_linear_backward_input(DType dt, const void* dy,
+                                     std::span<const RowsOfWeight> experts, int64_t in,
+                                     int64_t out, DType dx_dt, void* dx, Stream& s) override;
+  void grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+                                      std::span<const RowsOfGradient> experts, int64_t in,
+                                      int64_t out, Stream& s) override;
   void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
                      Stream& s) override;
   void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
@@ -58,6 +66,11 @@ class CudaOps : public Ops {
                    Stream& s) override;
   void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale, int64_t n,
                         int64_t dim, float* y, Stream& s) override;
+  void gather_row_runs(DType dt, const void* x, const int32_t* rows, std::span<const RowRun> runs,
+                       int64_t dim, void* out, Stream& s) override;
+  void scatter_add_row_runs(DType dt, const void* x, const int32_t* rows, const float* scale,
+                            std::span<const RowRun> runs, int64_t dim, float* y,
+                            Stream& s) override;
   void scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) override;
   void sigmoid(const float* logits, int64_t n, float* out, Stream& s) override;
   void sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n, void* dlogits,

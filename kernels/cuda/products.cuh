@@ -1,5 +1,6 @@
 // The matrix products of linear layers, of one weight or of an expert each: HEXA-MoE's ESMM and
-// ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh).
+// ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). Whose a row is says a list in
+// device memory, or one among the kernel's arguments, with weights that lie anywhere.
 //
 // An element of ESMM is one row times one column in order of depth (of tiles, whose products are
 // summed first, where these are fp16: fp16_tile.cuh), an element of ESTMM a sum over
@@ -129,6 +130,31 @@ using LargeShape = BlockShape<TensorUnit, 128, 128, 2, 4>;
 template <typename Unit>
 using SmallShape = BlockShape<Unit, 64, 64, 2, 2>;
 
+// The rows of each weight, where the host knows them: a part of a kernel's arguments.
+template <typename W>
+struct WeightRows {
+  struct Entry {
+    W* weight;
+    int32_t first, count;
+  };
+  int32_t entries;  // 0: the kernel has its rows from elsewhere
+  Entry of[kMostTogether];
+
+  // Of tiles that begin with each entry's first row.
+  PAGODA_GPU RowTile tile(int64_t i, int64_t tile_rows) const {
+    for (int32_t e = 0; e < entries; ++e) {
+      const int64_t tiles = tiles_of(of[e].count, tile_rows);
+      if (i < tiles) {
+        const int64_t row = i * tile_rows;
+        return {e, static_cast<int32_t>(of[e].first + row),
+                static_cast<int32_t>(smaller(tile_rows, of[e].count - row))};
+      }
+      i -= tiles;
+    }
+    return {-1, 0, 0};
+  }
+};
+
 // Where sums go: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
 template <typename T>
 struct ProductOutput {
@@ -155,12 +181,12 @@ struct Esmm {
 
   Matrix<T> x;
   const int32_t* index;  // row i is x[index[i]]; none: x[i]
-  Matrix<T> w;
+  Matrix<T> w;  // all experts' behind each other; with `listed`, its stride and alignment alone
   int64_t expert_elements;
   const RowTile* tiles;    // of all experts; or none, and
   const int32_t* offsets;  // of `expert` alone; or none, and
   int32_t expert;
-  int64_t rows;  // all rows are of one weight
+  WeightRows<const T> listed;
   int64_t depth, columns;
   ProductOutput<T> out;
 
@@ -169,8 +195,7 @@ struct Esmm {
   PAGODA_GPU RowTile tile_at(int64_t i) const {
     if (tiles != nullptr) return tiles[i];
     if (offsets != nullptr) return expert_tile(offsets, expert, Shape::kM, i);
-    const int64_t row = i * Shape::kM;
-    return {0, static_cast<int32_t>(row), static_cast<int32_t>(smaller(Shape::kM, rows - row))};
+    return listed.tile(i, Shape::kM);
   }
 
   PAGODA_GPU void run(int64_t block) const {
@@ -192,7 +217,9 @@ struct Esmm {
 
   PAGODA_GPU void multiply(const RowTile& tile, int64_t column0,
                            typename Shape::Sums& sums) const {
-    const Matrix<T> weight{w.base + tile.expert * expert_elements, w.stride, w.aligned};
+    const T* base = listed.entries > 0 ? listed.of[tile.expert].weight
+                                       : w.base + tile.expert * expert_elements;
+    const Matrix<T> weight{base, w.stride, w.aligned};
     Shape::pipeline(
         tiles_of(depth, Shape::kDepth),
         [&](int64_t step) {
@@ -243,10 +270,10 @@ struct Estmm {
 
   Matrix<T> dy, x;
   const int32_t *dy_index, *x_index;
-  const int32_t* offsets;  // none: all rows are of one weight
-  int64_t rows;
+  const int32_t* offsets;  // of all experts, whose dw lie behind each other; or none, and
+  WeightRows<float> listed;
   int64_t out, in;
-  bool add;  // false: as if dw held zeros
+  uint32_t add;  // bit e, or of all experts bit 0, not set: as if dw held zeros
   float* dw;
 
   PAGODA_BOTH int64_t expert_blocks() const {
@@ -259,12 +286,13 @@ struct Estmm {
     const int64_t row_tile = quotient(tile, tiles_of(in, Shape::kN));
     const int64_t row0 = row_tile * Shape::kM;
     const int64_t column0 = (tile - row_tile * tiles_of(in, Shape::kN)) * Shape::kN;
-    const int64_t first = offsets != nullptr ? offsets[expert] : 0;
-    const int64_t end = offsets != nullptr ? offsets[expert + 1] : rows;
-    float* target = dw + expert * out * in;
+    const bool list = offsets == nullptr;
+    const int64_t first = list ? listed.of[expert].first : offsets[expert];
+    const int64_t end = list ? first + listed.of[expert].count : offsets[expert + 1];
+    float* target = list ? listed.of[expert].weight : dw + expert * out * in;
     typename Shape::Sums total;
     Shape::clear(total);
-    if (add) {
+    if ((add >> (list ? expert : 0) & 1u) != 0) {
       Shape::for_all([&](int m, int n, int i, int row, int column) {
         if (row0 + row < out && column0 + column < in) {
           total[m][n][i] = target[(row0 + row) * in + column0 + column];

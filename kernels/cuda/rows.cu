@@ -29,6 +29,109 @@ struct ScatterAdd {
   }
 };
 
+// Runs as a part of a kernel's arguments. Blocks: the rows of one run after the other.
+struct Runs {
+  struct Run {
+    int32_t from, to, count;
+  };
+  int32_t count;
+  Run of[kMostTogether];
+
+  explicit Runs(std::span<const RowRun> runs) : count(narrow<int32_t>(std::ssize(runs))) {
+    CHECK(count <= kMostTogether);
+    for (int32_t r = 0; r < count; ++r) {
+      const RowRun& run = runs[static_cast<size_t>(r)];
+      CHECK(run.from >= 0 && run.to >= 0 && run.count >= 0);
+      of[r] = {narrow<int32_t>(run.from), narrow<int32_t>(run.to), narrow<int32_t>(run.count)};
+    }
+  }
+  int64_t rows() const {
+    int64_t rows = 0;
+    for (int32_t r = 0; r < count; ++r) rows += of[r].count;
+    return rows;
+  }
+  // The run that this block's row is of; `row` becomes its place in the run.
+  PAGODA_GPU int32_t find(int64_t& row) const {
+    row = block_number();
+    int32_t r = 0;
+    while (row >= of[r].count) row -= of[r++].count;
+    return r;
+  }
+};
+
+template <typename T>
+struct GatherRuns {
+  static constexpr int kThreads = 128, kSharedBytes = 0;
+  const T* x;
+  const int32_t* rows;
+  int64_t columns;
+  T* out;
+  Runs runs;
+  PAGODA_GPU void operator()() const {
+    int64_t row;
+    const Runs::Run& run = runs.of[runs.find(row)];
+    const T* from = x + rows[run.from + row] * columns;
+    for (int64_t j = thread_number(); j < columns; j += kThreads) {
+      out[(run.to + row) * columns + j] = from[j];
+    }
+  }
+};
+
+// Of the rows that meet in one of y, the first run's adds them all, in the runs' order; the others
+// do nothing. So every row of y has one writer.
+template <typename T>
+struct ScatterAddRuns {
+  static constexpr int kThreads = 128, kSharedBytes = kMostTogether * 4;
+  static_assert(kMostTogether <= kThreads);
+  const T* x;
+  const int32_t* rows;
+  const float* scale;
+  int64_t columns;
+  float* y;
+  Runs runs;
+
+  // Where `target` stands in the run, whose rows ascend; -1: nowhere.
+  PAGODA_GPU int32_t place_in(const Runs::Run& run, int32_t target) const {
+    const int32_t* list = rows + run.from;
+    int32_t first = 0, end = run.count;
+    while (first < end) {
+      const int32_t middle = (first + end) / 2;
+      if (list[middle] < target) {
+        first = middle + 1;
+      } else {
+        end = middle;
+      }
+    }
+    return first < run.count && list[first] == target ? first : -1;
+  }
+
+  PAGODA_GPU void operator()() const {
+    int32_t* found = reinterpret_cast<int32_t*>(shared_memory());
+    int64_t row;
+    const int32_t own = runs.find(row);
+    const int32_t target = rows[runs.of[own].from + row];
+    const int thread = thread_number();
+    if (thread < runs.count) {
+      found[thread] = thread == own ? static_cast<int32_t>(row)
+                                    : place_in(runs.of[thread], target);
+    }
+    sync_block();
+    for (int32_t r = 0; r < own; ++r) {
+      if (found[r] >= 0) return;
+    }
+    for (int64_t j = thread; j < columns; j += kThreads) {
+      float sum = y[target * columns + j];
+      for (int32_t r = own; r < runs.count; ++r) {
+        if (found[r] < 0) continue;
+        const int64_t from = runs.of[r].to + found[r];
+        const float factor = scale != nullptr ? scale[from] : 1.0f;
+        sum += factor * widen(x[from * columns + j]);
+      }
+      y[target * columns + j] = sum;
+    }
+  }
+};
+
 struct Scale {
   const float* scale;
   int64_t columns;
@@ -132,6 +235,27 @@ void CudaOps::scatter_add_rows(DType dt, const void* x, const int32_t* rows, con
   Queue queue(s, "scatter_add_rows");
   with_type(dt, [&]<typename T>(T) {
     for_each_element(queue, n, dim, ScatterAdd<T>{typed<T>(x), rows, scale, dim, y});
+  });
+}
+
+void CudaOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
+                              std::span<const RowRun> runs, int64_t dim, void* out, Stream& s) {
+  CHECK(dim > 0);
+  Queue queue(s, "gather_row_runs");
+  with_type(dt, [&]<typename T>(T) {
+    const GatherRuns<T> kernel{typed<T>(x), rows, dim, typed<T>(out), Runs(runs)};
+    queue.launch(kernel.runs.rows(), kernel);
+  });
+}
+
+void CudaOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
+                                   const float* scale, std::span<const RowRun> runs, int64_t dim,
+                                   float* y, Stream& s) {
+  CHECK(dim > 0);
+  Queue queue(s, "scatter_add_row_runs");
+  with_type(dt, [&]<typename T>(T) {
+    const ScatterAddRuns<T> kernel{typed<T>(x), rows, scale, dim, y, Runs(runs)};
+    queue.launch(kernel.runs.rows(), kernel);
   });
 }
 

@@ -66,6 +66,7 @@ int try_ops(Device& device, Stream& stream) {
          try_cases("cross-entropy", loss_cases(), candidate) +
          try_cases("attention", attention_cases(), candidate) + try_library(device, candidate) +
          try_cases("experts", expert_cases(), candidate) +
+         try_cases("groups of experts", grouped_cases(), candidate) +
          try_cases("adam", adam_cases(), candidate);
 }
 

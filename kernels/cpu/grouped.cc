@@ -1,0 +1,51 @@
+// Rows of several experts: here a call for each, one after the other.
+#include "kernels/cpu/blocks.h"
+#include "kernels/cpu/cpu_ops.h"
+
+namespace pagoda {
+void CpuOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+                            int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfWeight& e : experts) {
+    linear(dt, at(dt, x, e.first * in), e.w, e.count, in, out, y_dt, at(y_dt, y, e.first * out), s);
+  }
+}
+
+void CpuOps::grouped_linear_backward_input(DType dt, const void* dy,
+                                           std::span<const RowsOfWeight> experts, int64_t in,
+                                           int64_t out, DType dx_dt, void* dx, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfWeight& e : experts) {
+    linear_backward_input(dt, at(dt, dy, e.first * out), e.w, e.count, in, out, dx_dt,
+                          at(dx_dt, dx, e.first * in), s);
+  }
+}
+
+void CpuOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+                                            std::span<const RowsOfGradient> experts, int64_t in,
+                                            int64_t out, Stream& s) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  for (const RowsOfGradient& e : experts) {
+    linear_backward_weight(dt, at(dt, dy, e.first * out), at(dt, x, e.first * in), e.count, in, out,
+                           e.add, e.dw, s);
+  }
+}
+
+void CpuOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
+                             std::span<const RowRun> runs, int64_t dim, void* out, Stream& s) {
+  CHECK(std::ssize(runs) <= kMostTogether);
+  for (const RowRun& run : runs) {
+    gather_rows(dt, x, rows + run.from, run.count, dim, at(dt, out, run.to * dim), s);
+  }
+}
+
+void CpuOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows, const float* scale,
+                                  std::span<const RowRun> runs, int64_t dim, float* y, Stream& s) {
+  CHECK(std::ssize(runs) <= kMostTogether);
+  for (const RowRun& run : runs) {
+    scatter_add_rows(dt, at(dt, x, run.to * dim), rows + run.from,
+                     scale != nullptr ? scale + run.to : nullptr, run.count, dim, y, s);
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,162 @@
+// Calls that take the rows of several experts at once, whose weights lie anywhere: against the
+// CPU's, and to the bit against calls for one expert after the other.
+#include "tools/gpu_check/trial.h"
+
+namespace pagoda::check {
+namespace {
+
+struct Group {
+  std::vector<int64_t> counts;  // rows of each expert
+  int64_t in, out;
+  int64_t gap;  // elements between one expert's weights and the next one's, and before the first
+
+  int64_t experts() const { return std::ssize(counts); }
+  int64_t first(int64_t e) const {
+    int64_t row = 0;
+    for (int64_t i = 0; i < e; ++i) row += counts[size_t(i)];
+    return row;
+  }
+  int64_t rows() const { return first(experts()); }
+  // Later experts' weights lie before earlier ones'.
+  int64_t weight(int64_t e) const { return gap + (experts() - 1 - e) * (out * in + gap); }
+  int64_t weights() const { return gap + experts() * (out * in + gap); }
+  int64_t expert_of(int64_t row) const {
+    int64_t e = 0;
+    while (first(e + 1) <= row) ++e;
+    return e;
+  }
+};
+
+struct Space {
+  Space(Trial& t, DType dt, const Group& g)
+      : x(t.random(dt, g.rows() * g.in, 101)), w(t.random(dt, g.weights(), 102)),
+        y(t.filled(DType::kF32, g.rows() * g.out)), dy(t.random(dt, g.rows() * g.out, 103)),
+        dx(t.filled(dt, g.rows() * g.in)), dw(t.random(DType::kF32, g.weights(), 104)) {}
+  Tensor &x, &w, &y, &dy, &dx, &dw;
+};
+
+bool adds(int64_t e) { return e % 2 == 0; }
+
+void together(Ops& ops, DType dt, const Group& g, const Space& p, const At& at, Stream& s) {
+  const int64_t bytes = dtype_bytes(dt);
+  std::vector<RowsOfWeight> weights;
+  std::vector<RowsOfGradient> gradients;
+  for (int64_t e = 0; e < g.experts(); ++e) {
+    const int64_t count = g.counts[size_t(e)];
+    weights.push_back({g.first(e), count, at(p.w) + g.weight(e) * bytes});
+    gradients.push_back({g.first(e), count, at(p.dw) + g.weight(e) * 4, adds(e)});
+  }
+  ops.grouped_linear(dt, at(p.x), weights, g.in, g.out, DType::kF32, at(p.y), s);
+  ops.grouped_linear_backward_input(dt, at(p.dy), weights, g.in, g.out, dt, at(p.dx), s);
+  ops.grouped_linear_backward_weight(dt, at(p.dy), at(p.x), gradients, g.in, g.out, s);
+}
+
+// Later experts first.
+void alone(Ops& ops, DType dt, const Group& g, const Space& p, const At& at, Stream& s) {
+  const int64_t bytes = dtype_bytes(dt);
+  for (int64_t e = g.experts() - 1; e >= 0; --e) {
+    const int64_t row = g.first(e), n = g.counts[size_t(e)];
+    const Pointer x = at(p.x) + row * g.in * bytes, dy = at(p.dy) + row * g.out * bytes;
+    const Pointer w = at(p.w) + g.weight(e) * bytes;
+    ops.linear(dt, x, w, n, g.in, g.out, DType::kF32, at(p.y) + row * g.out * 4, s);
+    ops.linear_backward_input(dt, dy, w, n, g.in, g.out, dt, at(p.dx) + row * g.in * bytes, s);
+    ops.linear_backward_weight(dt, dy, x, n, g.in, g.out, adds(e), at(p.dw) + g.weight(e) * 4, s);
+  }
+}
+
+void compare_rows(Trial& t, DType dt, const Group& g, const Space& p) {
+  t.expect_close("y", p.y, [&](int64_t i) {
+    const int64_t row = i / g.out, w = g.weight(g.expert_of(row)) + i % g.out * g.in;
+    const double size = size_of(g.in, [&](int64_t d) { return before(p.x, row * g.in + d); },
+                                [&](int64_t d) { return before(p.w, w + d); });
+    return product_error(dt, DType::kF32, g.in, size, want(p.y, i));
+  });
+  t.expect_close("dx", p.dx, [&](int64_t i) {
+    const int64_t row = i / g.in, w = g.weight(g.expert_of(row)) + i % g.in;
+    const double size = size_of(g.out, [&](int64_t d) { return before(p.dy, row * g.out + d); },
+                                [&](int64_t d) { return before(p.w, w + d * g.in); });
+    return product_error(dt, dt, g.out, size, want(p.dx, i));
+  });
+}
+
+void compare_weights(Trial& t, DType dt, const Group& g, const Space& p) {
+  t.expect_close("dw", p.dw, [&](int64_t i) {
+    for (int64_t e = 0; e < g.experts(); ++e) {
+      const int64_t at = i - g.weight(e), row = g.first(e), n = g.counts[size_t(e)];
+      if (at < 0 || at >= g.out * g.in) continue;
+      const double size =
+          size_of(n, [&](int64_t d) { return before(p.dy, (row + d) * g.out + at / g.in); },
+                  [&](int64_t d) { return before(p.x, (row + d) * g.in + at % g.in); });
+      return product_error(dt, DType::kF32, n + 2, size + 5.0, want(p.dw, i));
+    }
+    return 0.0;  // between the experts
+  });
+}
+
+void add_group(DType dt, const Group& g, std::vector<OpCase>& cases) {
+  const std::string name =
+      strf("grouped products %s %lld rows of %lld experts, %lld to %lld, gaps of %lld",
+           dtype_name(dt), (long long)g.rows(), (long long)g.experts(), (long long)g.in,
+           (long long)g.out, (long long)g.gap);
+  cases.push_back({name, [=](Trial& t) {
+    const Space p(t, dt, g);
+    t.run([&](Ops& ops, const At& at, Stream& s) { together(ops, dt, g, p, at, s); });
+    compare_rows(t, dt, g, p);
+    compare_weights(t, dt, g, p);
+    const std::vector<std::byte> grouped[] = {p.y.got, p.dx.got, p.dw.got};
+    t.run([&](Ops& ops, const At& at, Stream& s) { alone(ops, dt, g, p, at, s); });
+    const Tensor* by_expert[] = {&p.y, &p.dx, &p.dw};
+    const char* names[] = {"y", "dx", "dw"};
+    for (int i = 0; i < 3; ++i) {
+      if (by_expert[i]->got != grouped[i]) t.fail(strf("%s: other bits alone", names[i]));
+    }
+  }});
+}
+
+// Rows of several experts that meet in tokens, some of which only one of them has.
+void add_runs(DType dt, int64_t tokens, int64_t dim, std::vector<OpCase>& cases) {
+  cases.push_back({strf("row runs %s of %lld x %lld", dtype_name(dt), (long long)tokens,
+                        (long long)dim), [=](Trial& t) {
+    std::vector<int32_t> list;
+    std::vector<RowRun> runs;
+    int64_t block = 2;
+    for (int64_t step = 1; step <= 5; ++step) {  // run `step` has every step-th token
+      list.insert(list.end(), 3, 0);  // between runs: of nobody
+      const auto from = std::ssize(list);
+      for (int64_t i = step - 1; i < tokens; i += step) list.push_back(static_cast<int32_t>(i));
+      runs.push_back({from, block, std::ssize(list) - from});
+      block += runs.back().count + step % 3;
+    }
+    runs.insert(runs.begin() + 1, {0, 0, 0});
+    Tensor &rows = t.ints(list), &from = t.random(dt, tokens * dim, 105);
+    Tensor &out = t.filled(dt, block * dim), &x = t.random(dt, block * dim, 106);
+    Tensor &scale = t.random(DType::kF32, block, 107),
+           &y = t.random(DType::kF32, tokens * dim, 108);
+    Tensor& plain = t.random(DType::kF32, tokens * dim, 109);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.gather_row_runs(dt, at(from), at(rows), runs, dim, at(out), s);
+      ops.scatter_add_row_runs(dt, at(x), at(rows), at(scale), runs, dim, at(y), s);
+      ops.scatter_add_row_runs(dt, at(x), at(rows), nullptr, runs, dim, at(plain), s);
+    });
+    t.expect_same("out", out);
+    t.expect_same("y", y);
+    t.expect_same("y without scale", plain);
+  }});
+}
+
+}  // namespace
+
+std::vector<OpCase> grouped_cases() {
+  std::vector<OpCase> cases;
+  for (DType dt : kDTypes) {
+    add_group(dt, {{1}, 8, 16, 0}, cases);
+    add_group(dt, {{65, 0, 1, 300, 7}, 40, 24, 8}, cases);
+    add_group(dt, {{3, 130, 64}, 72, 136, 3}, cases);  // weights not aligned
+    add_group(dt, {{0, 5, 0, 1, 2, 3, 4, 1, 1, 1, 70, 1, 1, 9, 1, 0}, 17, 9, 16}, cases);
+    add_runs(dt, 70, 33, cases);
+    add_runs(dt, 300, 1, cases);
+  }
+  return cases;
+}
+
+}  // namespace pagoda::check
