@@ -150,6 +150,7 @@ void Pager::carry_out(const Move& move) {
   SlotState& slot = slot_state(move.page, host, move.host_slot);
   std::byte* buffer = slot_data(move.page, host, move.host_slot) - kPageHeaderBytes;
   const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  CHECK(bytes == file_->pages()[move.page].bytes, "page %u never goes to disk", move.page);
   if (move.kind == Move::Kind::kFetch) {
     const Event after = when_all({before_overwrite(slot), disk_ready_[move.page]});
     slot.ready = file_->read(move.page, buffer, after);

@@ -67,13 +67,15 @@ TEST_F(CudaRun, WithRoomForEverythingUpdatesOnTheGpuWithTheBitsOfTheCpu) {
 }
 
 TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
-  run_.use_minimum_budgets();
   for (uint64_t seed = 1; seed <= kOrders; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     const Watchdog watchdog(strf("run of seed %d", static_cast<int>(seed)),
                             std::chrono::seconds(300));
     run_.new_run();
     fake_cuda::slow_down(static_cast<uint32_t>(seed), seed % 2 == 0 ? 0 : 40);
+    run_.config().plan.group_blocks = seed == 2 ? 4 : 1;
+    run_.config().memory.device = run_.config().memory.host = MemorySize::of_bytes(64 * kMiB);
+    run_.use_minimum_budgets();
     const Outcome result = outcome(seed, seed == 2 ? 3 : -1);
     ASSERT_TRUE(result.status.ok()) << result.status.message();
     EXPECT_EQ(result.sha256, cpu_hash());
@@ -84,7 +86,8 @@ TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
 }
 
 // The GPU's own kernels, emulated, in a whole run: what they take for themselves lies in the arena,
-// of which a smaller one changes no bit, and the arena is all that the run takes of the GPU.
+// of which a smaller one changes no bit, and the arena is all that the run takes of the GPU. Nor do
+// groups of experts: large where there is room for all, of one where there is least, or as asked.
 TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
   if (!kEmulates) GTEST_SKIP() << "SKIPPED: kernels are not emulated under a sanitizer";
   fake_cuda::emulate_kernels(true);
@@ -92,16 +95,65 @@ TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
   const Outcome roomy = outcome(10);
   ASSERT_TRUE(roomy.status.ok()) << roomy.status.message();
   EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
-  run_.new_run();
-  run_.use_minimum_budgets();
-  fake_cuda::start({.memory_bytes = run_.config().device_bytes()});
-  const Outcome paged = outcome(11);
+  for (const int64_t group_blocks : {0, 5}) {
+    SCOPED_TRACE(testing::Message() << "groups of " << group_blocks);
+    run_.new_run();
+    run_.config().plan.group_blocks = group_blocks;
+    run_.config().memory.device = run_.config().memory.host = MemorySize::of_bytes(64 * kMiB);
+    run_.use_minimum_budgets();
+    fake_cuda::start({.memory_bytes = run_.config().device_bytes()});
+    const Outcome paged = outcome(11);
+    ASSERT_TRUE(paged.status.ok()) << paged.status.message();
+    EXPECT_EQ(paged.sha256, roomy.sha256);
+    expect_paged(paged.paging);
+    EXPECT_GT(fake_cuda::counters().most_allocated_bytes, 0);
+    EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
+    fake_cuda::start({});
+  }
   fake_cuda::emulate_kernels(false);
-  ASSERT_TRUE(paged.status.ok()) << paged.status.message();
-  EXPECT_EQ(paged.sha256, roomy.sha256);
-  expect_paged(paged.paging);
-  EXPECT_GT(fake_cuda::counters().most_allocated_bytes, 0);
-  EXPECT_LE(fake_cuda::counters().most_allocated_bytes, run_.config().device_bytes());
+}
+
+// A GPU computes as many row blocks together as its budget has room for; with the smallest budget,
+// which is that of groups of one, or where groups would drive out what stays, no more than one.
+TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
+  const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
+  const PlannedModel model = read_planned_model(run_.config().model.path).take();
+  RunConfig& config = run_.config();
+  const auto plan = [&](int64_t device_bytes) {
+    config.memory.device = MemorySize::of_bytes(device_bytes);
+    return Session::plan(folder.config(), session_options(config));
+  };
+  const MemoryPlan roomy = plan(64 * kMiB).value();
+  EXPECT_EQ(roomy.group_blocks, 16);
+  EXPECT_GT(roomy.group_bytes, 0);
+  const int64_t least = roomy.min_device_bytes;
+  EXPECT_EQ(plan(least - 1).status().code(), Exit::kDeviceMemory);
+  std::vector<int64_t> sizes;
+  for (int64_t more = 0; more < 64 * kMiB; more = 2 * more + 64 * kKiB) {
+    const MemoryPlan memory = plan(least + more).value();
+    const ForecastRun planned =
+        forecast_run(model, config, this_machine_sheet(config.gpu())).take();
+    EXPECT_EQ(planned.shape.group_blocks, memory.group_blocks) << more;
+    EXPECT_EQ(planned.group_bytes, memory.group_bytes) << more;
+    EXPECT_EQ(memory.min_device_bytes, least) << more;
+    EXPECT_LE(8 * memory.group_bytes, more);
+    if (sizes.empty() || sizes.back() != memory.group_blocks) {
+      sizes.push_back(memory.group_blocks);
+    }
+    const MemoryPlan alone = [&] {
+      config.plan.group_blocks = 1;
+      const MemoryPlan chosen = plan(least + more).value();
+      config.plan.group_blocks = 0;
+      return chosen;
+    }();
+    EXPECT_EQ(alone.min_device_bytes, least);
+    EXPECT_EQ(memory.state_on_device, alone.state_on_device) << more;
+  }
+  EXPECT_EQ(sizes.front(), 1);
+  EXPECT_EQ(sizes.back(), 16);
+  EXPECT_GT(sizes.size(), 2u);
+  config.train.device = DeviceChoice::kCpu;
+  EXPECT_EQ(plan(64 * kMiB).value().group_blocks, 1);
 }
 
 // Every page that moved between host and GPU did so in pinned memory.

@@ -1,5 +1,5 @@
-// Blocks of experts' rows: every row of every microbatch once and in order, blocks as a plain count
-// has them, whatever the tokens are.
+// Groups of experts' rows: every row of every microbatch once and in order, row blocks as a plain
+// count has them, whatever the tokens are and however many are computed together.
 #include "plan/expert_blocks.h"
 
 #include <gtest/gtest.h>
@@ -21,81 +21,129 @@ LayerRouting random_layer(std::mt19937& random, int64_t microbatches, int64_t ex
   return routing;
 }
 
-// The parts follow one another in the block and in the re-index vector, microbatches in order.
-void expect_contiguous(const ExpertBlock& block) {
-  int64_t at = 0, last_microbatch = -1;
-  for (const ExpertBlock::Part& part : block.parts) {
-    EXPECT_GT(part.rows, 0);
-    EXPECT_EQ(part.block_row, at);
-    EXPECT_EQ(part.first_row, block.first_row + at);
-    EXPECT_GT(part.microbatch, last_microbatch);
-    last_microbatch = part.microbatch;
-    at += part.rows;
+// One row as a plain loop over experts, microbatches and their rows has it.
+struct Row {
+  int64_t expert, microbatch;
+};
+std::vector<Row> plain_rows(const LayerRouting& routing) {
+  std::vector<Row> rows;
+  for (size_t e = 0; e < routing.front().size(); ++e) {
+    for (size_t b = 0; b < routing.size(); ++b) {
+      rows.insert(rows.end(), static_cast<size_t>(routing[b][e]),
+                  {static_cast<int64_t>(e), static_cast<int64_t>(b)});
+    }
   }
-  EXPECT_EQ(at, block.rows);
+  return rows;
 }
 
-TEST(ExpertBlocks, HaveEveryRowOnceAndInOrder) {
+// Of a group: its experts' rows behind one another, and each microbatch's part as long as the
+// microbatch has rows there, from its first one on.
+void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows) {
+  const int64_t first = group.blocks.front().first_row;
+  int64_t at = 0;
+  std::map<int64_t, int64_t> of_microbatch, first_of;
+  for (const ExpertGroup::Block& block : group.blocks) {
+    EXPECT_EQ(block.group_row, at);
+    EXPECT_EQ(block.first_row, first + at);
+    for (int64_t r = block.first_row; r < block.first_row + block.rows; ++r) {
+      const Row& row = rows[static_cast<size_t>(r)];
+      EXPECT_EQ(row.expert, block.expert);
+      first_of.try_emplace(row.microbatch, r);
+      ++of_microbatch[row.microbatch];
+    }
+    at += block.rows;
+  }
+  ASSERT_EQ(group.parts.size(), of_microbatch.size());
+  int64_t last_row = -1;
+  for (const ExpertGroup::Part& part : group.parts) {
+    EXPECT_EQ(part.rows, of_microbatch[part.microbatch]);
+    EXPECT_EQ(part.first_row, first_of[part.microbatch]);
+    EXPECT_EQ(part.group_row, part.first_row - first);
+    EXPECT_GT(part.first_row, last_row);
+    last_row = part.first_row;
+  }
+  EXPECT_EQ(group.rows(), at);
+}
+
+TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
+  int64_t several = 0, cut = 0;  // groups of several experts; experts in several groups
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const auto microbatches = static_cast<int64_t>(1 + random() % 5);
-    const auto experts = static_cast<int64_t>(1 + random() % 6);
+    const auto experts = static_cast<int64_t>(1 + random() % 9);
     const auto row_block = static_cast<int64_t>(1 + random() % 16);
+    const auto group_blocks = static_cast<int64_t>(1 + random() % 5);
+    const bool one_expert = random() % 3 == 0;
     const LayerRouting routing = random_layer(random, microbatches, experts);
-    std::map<std::pair<int64_t, int64_t>, int64_t> rows;  // of an expert and microbatch
+    const std::vector<Row> rows = plain_rows(routing);
+    const std::vector<int64_t> tokens = tokens_per_expert(routing);
     std::vector<int64_t> computed(static_cast<size_t>(experts), 0);
-    int64_t next_row = 0, last_expert = -1;
-    for (const ExpertBlock& block : expert_blocks(routing, row_block, false)) {
-      EXPECT_EQ(block.padding, 0);
-      EXPECT_EQ(block.first, block.expert != last_expert);
-      EXPECT_GE(block.expert, last_expert);
-      EXPECT_EQ(block.first_row, next_row);
-      expect_contiguous(block);
-      for (const ExpertBlock::Part& part : block.parts) {
-        rows[{block.expert, part.microbatch}] += part.rows;
+    int64_t next_row = 0, last_expert = -1, turn = -1;
+    const std::vector<ExpertGroup> groups =
+        expert_groups(routing, {row_block, group_blocks, one_expert, false});
+    for (size_t g = 0; g < groups.size(); ++g) {
+      int64_t row_blocks = 0;
+      for (const ExpertGroup::Block& block : groups[g].blocks) {
+        EXPECT_EQ(block.padding, 0);
+        EXPECT_GT(block.rows, 0);
+        EXPECT_EQ(block.first, block.expert != last_expert);
+        cut += !block.first;
+        turn += block.first;
+        EXPECT_EQ(block.turn, turn);
+        EXPECT_EQ(block.first_row, next_row);
+        EXPECT_TRUE(!one_expert || block.expert == groups[g].blocks.front().expert);
+        next_row += block.rows;
+        last_expert = block.expert;
+        int64_t& done = computed[static_cast<size_t>(block.expert)];
+        EXPECT_EQ(done % row_block, 0) << "row blocks begin with their expert's first row";
+        done += block.rows;
+        EXPECT_EQ(block.last, done == tokens[static_cast<size_t>(block.expert)]);
+        row_blocks += (block.rows + row_block - 1) / row_block;
       }
-      next_row += block.rows;
-      last_expert = block.expert;
-      int64_t& done = computed[static_cast<size_t>(block.expert)];
-      done += block.rows;
-      const int64_t all = tokens_per_expert(routing)[static_cast<size_t>(block.expert)];
-      EXPECT_EQ(block.last, done == all);
-      EXPECT_TRUE(block.rows == row_block || block.last);
+      several += groups[g].blocks.size() > 1;
+      EXPECT_LE(row_blocks, group_blocks);
+      const bool more = g + 1 < groups.size() &&
+                        (!one_expert || groups[g + 1].blocks.front().expert == last_expert);
+      EXPECT_TRUE(!more || row_blocks == group_blocks) << "a group with room left";
+      expect_laid_out(groups[g], rows);
     }
-    EXPECT_EQ(computed, tokens_per_expert(routing));
-    for (int64_t e = 0; e < experts; ++e) {
-      for (int64_t b = 0; b < microbatches; ++b) {
-        EXPECT_EQ((rows[{e, b}]), routing[static_cast<size_t>(b)][static_cast<size_t>(e)]);
-      }
-    }
+    EXPECT_EQ(computed, tokens);
   }
+  EXPECT_GT(several, 300);
+  EXPECT_GT(cut, 300);
 }
 
-// How tokens are spread over microbatches changes no block: sums are the same.
-TEST(ExpertBlocks, DoNotDependOnTheMicrobatches) {
+// How tokens are spread over microbatches changes no block: sums are the same. Nor does what is
+// computed together change what an expert computes.
+TEST(ExpertGroups, DoNotDependOnTheMicrobatches) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    const bool padded = seed % 2 == 0;
+    const GroupLimits limits{16, 1 + seed % 3, false, seed % 2 == 0};
     const LayerRouting routing = random_layer(random, 4, 5);
-    const auto blocks = expert_blocks(routing, 16, padded);
-    const auto of_one = expert_blocks({tokens_per_expert(routing)}, 16, padded);
-    ASSERT_EQ(blocks.size(), of_one.size());
+    const auto groups = expert_groups(routing, limits);
+    const auto of_one = expert_groups({tokens_per_expert(routing)}, limits);
+    ASSERT_EQ(groups.size(), of_one.size());
     const std::vector<int64_t> tokens = tokens_per_expert(routing);
     const int64_t busiest = *std::max_element(tokens.begin(), tokens.end());
     std::vector<int64_t> computed(5, 0);
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      EXPECT_EQ(blocks[i].expert, of_one[i].expert);
-      EXPECT_EQ(blocks[i].first_row, of_one[i].first_row);
-      EXPECT_EQ(blocks[i].rows, of_one[i].rows);
-      EXPECT_EQ(blocks[i].padding, of_one[i].padding);
-      EXPECT_EQ(blocks[i].first, of_one[i].first);
-      EXPECT_EQ(blocks[i].last, of_one[i].last);
-      expect_contiguous(blocks[i]);
-      computed[static_cast<size_t>(blocks[i].expert)] += blocks[i].rows + blocks[i].padding;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      ASSERT_EQ(groups[g].blocks.size(), of_one[g].blocks.size());
+      EXPECT_TRUE(!limits.padded || groups[g].blocks.size() == 1);
+      for (size_t i = 0; i < groups[g].blocks.size(); ++i) {
+        const ExpertGroup::Block &block = groups[g].blocks[i], &other = of_one[g].blocks[i];
+        EXPECT_EQ(block.expert, other.expert);
+        EXPECT_EQ(block.first_row, other.first_row);
+        EXPECT_EQ(block.rows, other.rows);
+        EXPECT_EQ(block.padding, other.padding);
+        EXPECT_EQ(block.first, other.first);
+        EXPECT_EQ(block.last, other.last);
+        computed[static_cast<size_t>(block.expert)] += block.rows + block.padding;
+      }
+      expect_laid_out(groups[g], plain_rows(routing));
     }
-    for (size_t e = 0; e < 5; ++e) EXPECT_EQ(computed[e], padded ? busiest : tokens[e]);
+    for (size_t e = 0; e < 5; ++e) EXPECT_EQ(computed[e], limits.padded ? busiest : tokens[e]);
   }
 }
 

@@ -99,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Models, CachedForward,
 class GenerationModel {
  public:
   GenerationModel(const TinyRun& run, Storage* storage, CacheSize cache, int64_t pass_tokens,
-                  bool minimum_budgets, int devices = 1)
+                  bool minimum_budgets, int devices = 1, int64_t group_blocks = 0)
       : folder_(std::move(HfFolder::open(run.dir().file("model")).value())) {
     SessionOptions options;
     options.size = {1, pass_tokens, DType::kBF16, false, cache};
@@ -107,6 +107,7 @@ class GenerationModel {
     options.devices = devices;
     options.directories = {run.dir().file(strf("generation-%d", ++made_))};
     options.page_slots = 1;
+    options.plan.group_blocks = group_blocks;
     options.device_bytes = options.host_bytes = 64 * kMiB;
     if (minimum_budgets) {
       const auto plan = Session::plan(folder_.config(), options);
@@ -176,6 +177,19 @@ TEST(Generation, BudgetsDoNotChangeABit) {
   const Pager::Counters& counters = paged.session().pager().counters();
   EXPECT_EQ(roomy.session().pager().counters().write_backs, 0) << "written though nothing pages";
   EXPECT_GT(counters.fetches, loaded) << "no disk read";
+  EXPECT_GT(counters.uses, counters.hits) << "no eviction";
+}
+
+TEST(Generation, GroupsDoNotChangeABit) {
+  const TinyRun run;
+  SimStorage storage(101), other(102);
+  GenerationModel alone(run, &storage, kCache, 16, true);
+  GenerationModel grouped(run, &other, kCache, 16, true, 1, 16);
+  EXPECT_EQ(grouped.session().shape().group_blocks, 16);
+  EXPECT_TRUE(logits_bits(alone.runner()) == logits_bits(grouped.runner())) << "seeds 81 to 83";
+  EXPECT_EQ(tokens_of(alone.generate(some_prompts(), kNewTokens)),
+            tokens_of(grouped.generate(some_prompts(), kNewTokens)));
+  const Pager::Counters& counters = grouped.session().pager().counters();
   EXPECT_GT(counters.uses, counters.hits) << "no eviction";
 }
 

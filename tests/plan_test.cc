@@ -105,6 +105,93 @@ TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
             Exit::kHostMemory);
 }
 
+// A group's weights are there at once, and so is room for its rows on their way: no more, no less.
+TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
+  constexpr int64_t kFixed = 12345;
+  const auto least = [&](int64_t group_blocks) {
+    RunShape shape = small_shape(1);
+    shape.group_blocks = group_blocks;
+    const PageTable pages(shape);
+    MemoryBudget budget{kGiB, kGiB, {kFixed}};
+    const MemoryPlan roomy = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    budget.device_bytes = roomy.min_device_bytes;
+    budget.host_bytes = roomy.min_host_bytes;
+    const MemoryPlan tight = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    const StepPlan plan(shape, pages, {});
+    // Aborts if there are too few slots.
+    for (const std::vector<int64_t>& tokens :
+         {std::vector<int64_t>{300, 0, 1, 256, 643}, {1, 1, 1, 1, 1}, {5, 900, 290, 4, 1}}) {
+      fetches_of(shape, pages, step(plan, tokens), tight.classes);
+    }
+    --budget.device_bytes;
+    EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+              Exit::kDeviceMemory);
+    int64_t exchange = 0;
+    for (const PageTable::Class& c : pages.classes) exchange += c.is_exchange() * c.page_bytes;
+    const int64_t weights = pages.pages[pages.weights(shape.expert(0, 0))].bytes;
+    return std::pair{roomy.min_device_bytes - exchange, weights};
+  };
+  const auto [alone, weights] = least(1);
+  EXPECT_EQ(least(2).first, alone + weights);
+  EXPECT_EQ(least(4).first, alone + 3 * weights);
+  EXPECT_EQ(least(16).first, alone + 4 * weights) << "a layer has five experts";
+}
+
+// Expert by expert each microbatch's rows, of which one task hands out those of the whole group.
+TEST(Groups, HandOutAndCombineEachMicrobatchOnce) {
+  RunShape shape = small_shape(1);
+  shape.group_blocks = 16;
+  const StepPlan plan(shape, PageTable(shape), {});
+  const LayerRouting routing = spread({300, 0, 1, 256, 643}, shape.microbatches);
+  TaskList tasks;
+  plan.forward_experts(0, StepPlan::kAll, routing, tasks);
+  std::map<TaskKind, int> count;
+  std::map<std::pair<TaskKind, int32_t>, int64_t> rows;
+  for (const Task& task : tasks) {
+    ++count[task.kind];
+    rows[{task.kind, task.microbatch}] += task.rows;
+  }
+  EXPECT_EQ(count[TaskKind::kDispatch], 2);
+  EXPECT_EQ(count[TaskKind::kExpert], 4) << "of the experts with tokens, together";
+  EXPECT_EQ(count[TaskKind::kCombine], 2);
+  for (const int32_t b : {0, 1}) {
+    int64_t all = 0;
+    for (const int64_t tokens : routing[static_cast<size_t>(b)]) all += tokens;
+    EXPECT_EQ((rows[{TaskKind::kDispatch, b}]), all);
+    EXPECT_EQ((rows[{TaskKind::kCombine, b}]), all);
+  }
+}
+
+// Until an expert's gradient is taken, no other of the device's experts computes into its place.
+TEST(Groups, GradientsKeepTheirPlaceUntilTheyAreTaken) {
+  for (const int64_t group_blocks : {1, 2, 3, 16}) {
+    for (const int devices : {1, 2}) {
+      RunShape shape = small_shape(devices);
+      shape.group_blocks = group_blocks;
+      const StepPlan plan(shape, PageTable(shape), {});
+      TaskList tasks;
+      plan.backward_layer(0, spread({300, 600, 1, 256, 643}, shape.microbatches), tasks);
+      std::map<std::pair<int, int>, int64_t> holder;  // of a device's place: its record
+      int taken = 0;
+      for (const Task& task : tasks) {
+        if (task.expert < 0) continue;
+        const std::pair<int, int> place{task.device, task.gradient};
+        if (task.kind == TaskKind::kExpertBackward) {
+          EXPECT_LT(task.gradient, std::min<int64_t>(group_blocks, shape.num_experts));
+          EXPECT_EQ(holder.contains(place), !task.first);
+          EXPECT_EQ(holder.try_emplace(place, task.record).first->second, task.record);
+        } else if (task.kind == TaskKind::kGradient) {
+          EXPECT_EQ(holder[place], task.record);
+          holder.erase(place);
+          ++taken;
+        }
+      }
+      EXPECT_EQ(taken, 5);
+      EXPECT_TRUE(holder.empty());
+    }
+  }
+}
+
 // Layer-major order: with one device slot for experts, each expert's weights are still fetched once
 // forward and once backward, whatever the number of microbatches and blocks.
 TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {

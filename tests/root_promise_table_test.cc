@@ -41,10 +41,15 @@ constexpr PlanOptions kAtEnd{.optimizer_at_end = true};
 constexpr PlanOptions kWhole{.whole_layers = true};
 constexpr PlanOptions kByMicrobatch{.microbatch_major = true};
 constexpr PlanOptions kPadded{.padded_experts = true};
+constexpr PlanOptions kPairs{.group_blocks = 2};
+constexpr PlanOptions kGroups{.group_blocks = 16};
 // As generic offloading does.
 constexpr PlanOptions kGeneric{.prefetch = false, .optimizer_at_end = true, .whole_layers = true};
 constexpr PlanOptions kAll{.prefetch = false, .optimizer_at_end = true, .whole_layers = true,
                            .microbatch_major = true, .padded_experts = true};
+constexpr PlanOptions kAllInGroups{.prefetch = false, .optimizer_at_end = true,
+                                   .whole_layers = true, .microbatch_major = true,
+                                   .group_blocks = 3};
 
 const Row kRows[] = {
     {.what = "smallest budgets"},
@@ -82,6 +87,11 @@ const Row kRows[] = {
     {.what = "generic offloading", .seed = 19, .page_slots = 1, .plan = kGeneric},
     {.what = "every switch, two drives, three devices", .seed = 20, .directories = 2,
      .devices = 3, .resumed = true, .plan = kAll},
+    {.what = "groups of two", .seed = 25, .plan = kPairs},
+    {.what = "groups of sixteen, resumed", .more_device = 20, .seed = 26, .resumed = true,
+     .plan = kGroups},
+    {.what = "groups, two devices", .drive = Drive::kThreads, .devices = 2, .plan = kGroups},
+    {.what = "groups and other switches", .seed = 27, .plan = kAllInGroups},
 };
 static_assert(std::size(kRows) >= 24);
 

@@ -264,6 +264,62 @@ TEST(RootPromise, PlanOptions) {
   }
 }
 
+// Few experts with several row blocks each.
+constexpr const char* kFewExperts = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 272,
+  "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 16, "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 6,
+  "num_experts_per_tok": 2, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
+  "initializer_range": 0.1, "max_position_embeddings": 256, "decoder_sparse_step": 1,
+  "attention_bias": false})";
+
+// However many row blocks are computed together, of one expert or of several, of one microbatch or
+// of several, with pages that move or layers that are kept.
+TEST(RootPromise, GroupsOfRowBlocks) {
+  const auto outcome = [&](int64_t group_blocks, bool minimum, int64_t devices, bool padded) {
+    SCOPED_TRACE(testing::Message() << "groups of " << group_blocks << " on " << devices);
+    TinyRun run(DType::kBF16, kFewExperts);
+    run.config().train.steps = run.config().train.save_steps = 2;
+    run.config().train.tokens_per_step = 2048;
+    run.config().train.micro_batch_tokens = 512;
+    run.config().train.host_devices = devices;
+    run.config().plan.group_blocks = group_blocks;
+    run.config().plan.padded_experts = padded;
+    if (minimum) run.use_minimum_budgets();
+    SimStorage storage(81);
+    Outcome result = run_to_end(run.config(), &storage);
+    CHECK(result.status.ok(), "%s", result.status.message().c_str());
+    if (minimum) expect_paged(result.paging);
+    return result.sha256;
+  };
+  const std::string expected = outcome(1, true, 1, false);
+  EXPECT_EQ(outcome(2, true, 1, false), expected);
+  EXPECT_EQ(outcome(3, true, 1, false), expected);
+  EXPECT_EQ(outcome(16, true, 1, false), expected);
+  EXPECT_EQ(outcome(16, false, 1, false), expected) << "with kept layers";
+  EXPECT_EQ(outcome(4, true, 2, false), expected);
+  EXPECT_EQ(outcome(16, true, 1, true), expected) << "padded";
+}
+
+// A store is the same whatever is computed together.
+TEST(RootPromise, ResumedWithOtherGroups) {
+  TinyRun run;
+  SimStorage storage(82);
+  std::vector<double> losses;
+  for (const int64_t group_blocks : {0, 8}) {
+    run.config().plan.group_blocks = group_blocks;
+    run.config().memory.device = run.config().memory.host = MemorySize::of_bytes(64 * kMiB);
+    run.use_minimum_budgets();
+    auto trainer = Trainer::start(run.config(), group_blocks > 0, &storage);
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    for (int i = 0; i < 3; ++i) losses.push_back((*trainer)->step().value().loss);
+    ASSERT_TRUE((*trainer)->save().ok());
+    if (group_blocks == 0) continue;
+    EXPECT_EQ(outcome_hash(**trainer, losses), global_reference());
+  }
+}
+
 TEST(RootPromise, Fp32AndSkippedExperts) {
   auto hash = [](bool minimum) {
     TinyRun run(DType::kF32);

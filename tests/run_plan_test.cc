@@ -51,6 +51,7 @@ void expect_equal(const RunShape& a, const RunShape& b) {
   EXPECT_EQ(a.microbatches, b.microbatches);
   EXPECT_EQ(a.microbatch_tokens, b.microbatch_tokens);
   EXPECT_EQ(a.row_block, b.row_block);
+  EXPECT_EQ(a.group_blocks, b.group_blocks);
   EXPECT_EQ(a.devices, b.devices);
   ASSERT_EQ(a.records.size(), b.records.size());
   for (size_t r = 0; r < a.records.size(); ++r) {
@@ -64,20 +65,22 @@ void expect_equal(const RunShape& a, const RunShape& b) {
 
 TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
   for (const StateFormat state : {StateFormat::kFp32, StateFormat::k8Bit}) {
-    for (const int64_t devices : {1, 2}) {
-      SCOPED_TRACE(testing::Message() << devices << " devices");
+    for (const auto& [devices, group_blocks] : {std::pair{1, 0}, {2, 0}, {1, 5}, {2, 16}}) {
+      SCOPED_TRACE(testing::Message() << devices << " devices, groups of " << group_blocks);
       TinyRun run;
+      run.config().plan.group_blocks = group_blocks;
       run.config().optim.state = state;
       run.config().train.host_devices = devices;
       run.use_minimum_budgets();
       const PlannedModel model = read_planned_model(run.config().model.path).take();
       MachineSheet sheet = machine("cpu-2-cores");
       const ForecastRun planned = forecast_run(model, run.config(), sheet).take();
-      const SessionOptions options = session_options(run.config());
+      SessionOptions options = session_options(run.config());
+      const MemoryPlan memory = Session::plan(*model.trained, options).take();
+      options.size.group_blocks = memory.group_blocks;
       const TensorTable table = TensorTable::make(*model.trained);
       const RunShape shape = make_run_shape(*model.trained, table, options);
       expect_equal(planned.shape, shape);
-      const MemoryPlan memory = Session::plan(*model.trained, options).take();
       const RunPlan plan = plan_run(model, run.config(), sheet, kFinePlan).take();
       EXPECT_TRUE(plan.fits.ok()) << plan.fits.message();
       EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);

@@ -22,13 +22,14 @@ struct Mode {
   bool skip_untouched = false;
   double pinned_share = 0;
   bool keep_in_host = false;  // any number of pages of each class, as against what is planned
+  int64_t group_blocks = 1;
   PlanOptions options;
 };
 
 // A run with budgets between the smallest that would do and what holds everything.
 struct Case {
   Case(std::mt19937& random, int devices, const Mode& mode, double room)
-      : mode(mode), shape(with_options(random_shape(random, devices), mode.options)), pages(shape) {
+      : mode(mode), shape(as_said(random_shape(random, devices), mode)), pages(shape) {
     budget = {kGiB, kGiB, std::vector<int64_t>(devices, 12345)};
     auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
     CHECK(roomy.ok(), "%s", roomy.status().message().c_str());
@@ -50,8 +51,9 @@ struct Case {
                                        mode.eager, Ledger(mode.skip_untouched, 0, steps()),
                                        mode.pinned_share);
   }
-  static RunShape with_options(RunShape shape, const PlanOptions& options) {
-    shape.options = options;
+  static RunShape as_said(RunShape shape, const Mode& mode) {
+    shape.options = mode.options;
+    shape.group_blocks = mode.group_blocks;
     return shape;
   }
   std::vector<int64_t> steps() const { return std::vector<int64_t>(shape.records.size(), 0); }
@@ -124,6 +126,7 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     mode.keep_in_host = random() % 2 == 0;
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
+    mode.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
     Case c(random, devices, mode, rooms[random() % 5]);
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
@@ -168,10 +171,11 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
-  explicit Recorded(bool eager) {
+  explicit Recorded(bool eager, int64_t group_blocks = 1) {
     std::mt19937 random(7);
     Mode mode;
     mode.eager = eager;
+    mode.group_blocks = group_blocks;
     do {
       made = std::make_unique<Case>(random, 1, mode, 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
@@ -239,10 +243,8 @@ void repeat(Steps& steps, size_t i) {
 }
 
 void expect_broken(PlanRule rule, const char* what, const std::function<void(Steps&)>& mutate,
-                   bool eager = false) {
+                   const Recorded& good) {
   SCOPED_TRACE(what);
-  static const Recorded recorded[2] = {Recorded(false), Recorded(true)};
-  const Recorded& good = recorded[eager];
   ASSERT_EQ(first_fault(good.faults(good.steps)), "");
   Steps broken = good.steps;
   mutate(broken);
@@ -250,6 +252,12 @@ void expect_broken(PlanRule rule, const char* what, const std::function<void(Ste
   const bool found = std::any_of(faults.begin(), faults.end(),
                                  [&](const PlanFault& fault) { return fault.rule == rule; });
   EXPECT_TRUE(found) << "the first fault found is " << first_fault(faults);
+}
+
+void expect_broken(PlanRule rule, const char* what, const std::function<void(Steps&)>& mutate,
+                   bool eager = false) {
+  static const Recorded recorded[2] = {Recorded(false), Recorded(true)};
+  expect_broken(rule, what, mutate, recorded[eager]);
 }
 
 TEST(Validator, SeesTasksBeforeTheirInputs) {
@@ -286,6 +294,44 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
                     [&](const Move& move) { return move.kind == kind; });
     });
   }
+}
+
+// Groups of several experts, which go together.
+TEST(Validator, SeesGroupsThatFallApart) {
+  static const Recorded grouped(false, 5);
+  const auto joins = [](const PlacedTask& t) { return t.task.joins_next; };
+  const auto later_part = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kDispatch && t.task.block_row > 0;
+  };
+  const auto later_combine = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kCombineBackward && t.task.block_row > 0;
+  };
+  expect_broken(PlanRule::kInputs, "an expert is left out",
+                [&](Steps& steps) { erase(steps, find(steps, joins)); }, grouped);
+  expect_broken(PlanRule::kInputs, "the last expert is left out",
+                [&](Steps& steps) { erase(steps, find(steps, joins) + 1); }, grouped);
+  expect_broken(PlanRule::kInputs, "a group ends too early", [&](Steps& steps) {
+    steps[1][find(steps, joins)].task.joins_next = false;
+  }, grouped);
+  expect_broken(PlanRule::kInputs, "experts change places", [&](Steps& steps) {
+    const size_t i = find(steps, joins);
+    std::swap(steps[1][i].task.block_row, steps[1][i + 1].task.block_row);
+    std::swap(steps[1][i].task.first_row, steps[1][i + 1].task.first_row);
+  }, grouped);
+  expect_broken(PlanRule::kInputs, "a microbatch is not handed out",
+                [&](Steps& steps) { erase(steps, find(steps, later_part)); }, grouped);
+  expect_broken(PlanRule::kInputs, "a microbatch is not combined",
+                [&](Steps& steps) { erase(steps, find(steps, later_combine)); }, grouped);
+  expect_broken(PlanRule::kSlots, "an expert's weights take those of another in the group",
+                [&](Steps& steps) {
+    const size_t i = find(steps, joins);
+    PlacedTask& other = steps[1][i + 1];
+    const int32_t taken = steps[1][i].slots[0];
+    for (Move& move : other.moves) {
+      if (move.page == other.task.uses[0].page) move.device_slot = taken;
+    }
+    other.slots[0] = taken;
+  }, grouped);
 }
 
 TEST(Validator, SeesSlotsUsedTwice) {

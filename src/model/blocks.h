@@ -23,12 +23,19 @@ struct LayerOffsets {
   int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
-// Rows of an expert's block: `count` of the re-index vector from `first` on, which lie in the block
-// from `at` on. What pads them is zero, is computed with them and is not combined. at + count +
-// padding <= kRowBlock.
-struct BlockRows {
+// Rows of an expert in a group (plan/expert_blocks.h): `count` of the re-index vector from `first`
+// on, which lie in the group from `at` on. What pads them is zero, is computed with them and is not
+// combined. at + count + padding <= group_rows().
+struct GroupRows {
   int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
+};
+// An expert of a group.
+struct GroupExpert {
+  const void* weights = nullptr;
+  GroupRows rows;
+  bool first = false;    // its first rows: the gradient begins with them
+  int64_t gradient = 0;  // which of ExpertSpace::grad
 };
 
 class Blocks {
@@ -81,16 +88,17 @@ class Blocks {
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
                           void* dresidual, const StepSpace& w, Stream& s) const;
 
-  // Microbatch b's rows of a block (-1: it has none but padding). Layout of inbound and outbound as
-  // in plan/pages.h.
-  void dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
-                const StepSpace& w, Stream& s) const;
-  void expert(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
-              void* outbound, const ExpertSpace& w, Stream& s) const;
-  void expert_backward(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
-                       bool first_block, void* outbound, const ExpertSpace& w, Stream& s) const;
-  void combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,
-               const StepSpace& w, Stream& s) const;
+  // Microbatch b's rows of a group (-1: it has none but padding, which is zeroed behind them): an
+  // expert's in each run, experts in order. Layout of inbound and outbound as in plan/pages.h.
+  void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const InLayer& in,
+                void* inbound, bool backward, const StepSpace& w, Stream& s) const;
+  // The experts of a group, whose rows follow one another.
+  void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+               void* outbound, const ExpertSpace& w, Stream& s) const;
+  void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+                        void* outbound, const ExpertSpace& w, Stream& s) const;
+  void combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
+               float* sum, const StepSpace& w, Stream& s) const;
 
   // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient
   // of the sum over the step divided by total_weight: with respect to x, into dresidual (T, d), and
@@ -112,13 +120,18 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
-  void gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows, int64_t dim,
-                     void* block, Stream& s) const;
+  void gather_padded(DType dt, const void* from, const int32_t* index,
+                     std::span<const RowRun> runs, GroupRows rows, int64_t dim, void* group,
+                     Stream& s) const;
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;
-  // (n, 2f) of a block's rows: where the layer keeps them, or in common.
-  void* gate_up_of(int64_t layer, BlockRows rows, const ExpertSpace& w) const;
+  // (n, 2f) of a group's rows: where the layer keeps them, or in common.
+  void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
+  // Their weights, or gradients, from an element of the expert's record on.
+  std::vector<RowsOfWeight> weights_of(std::span<const GroupExpert> group, int64_t element) const;
+  std::vector<RowsOfGradient> gradients_of(std::span<const GroupExpert> group, int64_t element,
+                                           const ExpertSpace& w) const;
   void norm_queries_and_keys(const LayerOffsets& o, const void* weights, const AttentionSpace& a,
                              Stream& s) const;
   void norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,

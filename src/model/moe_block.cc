@@ -87,85 +87,119 @@ void Blocks::residual(const void* middle, const float* sum, void* next, Stream& 
   ops_.add(dt_, middle, DType::kF32, sum, n, next, s);
 }
 
+// Parts of an inbound and an outbound page (plan/pages.h) of so many rows.
 namespace {
-// Parts of an inbound and an outbound page (plan/pages.h).
-int64_t inbound_gradient(int64_t d) { return kRowBlock * d; }      // elements
-int64_t inbound_scale(int64_t d) { return 2 * kRowBlock * d; }     // elements
-int64_t outbound_scale(int64_t d) { return kRowBlock * d; }        // floats
+int64_t inbound_gradient(int64_t rows, int64_t d) { return rows * d; }   // elements
+int64_t inbound_scale(int64_t rows, int64_t d) { return 2 * rows * d; }  // elements
+int64_t outbound_scale(int64_t rows, int64_t d) { return rows * d; }     // floats
+
+int64_t computed_rows(std::span<const GroupExpert> group) {
+  int64_t rows = 0;
+  for (const GroupExpert& e : group) rows += e.rows.computed();
+  return rows;
+}
 }  // namespace
 
-// The rows that `index` names from rows.first on, and zeros behind them.
-void Blocks::gather_padded(DType dt, const void* from, const int32_t* index, BlockRows rows,
-                           int64_t dim, void* block, Stream& s) const {
-  const int64_t row_bytes = dim * dtype_bytes(dt);
-  std::byte* out = static_cast<std::byte*>(block) + rows.at * row_bytes;
-  if (rows.count > 0) ops_.gather_rows(dt, from, index + rows.first, rows.count, dim, out, s);
+// The rows that `index` names in the runs, and zeros behind them.
+void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
+                           std::span<const RowRun> runs, GroupRows rows, int64_t dim, void* group,
+                           Stream& s) const {
+  if (rows.count > 0) ops_.gather_row_runs(dt, from, index, runs, dim, group, s);
   if (rows.padding == 0) return;
-  ops_.fill_zero(out + rows.count * row_bytes, rows.padding * row_bytes, s);
+  const int64_t row_bytes = dim * dtype_bytes(dt);
+  std::byte* padding = static_cast<std::byte*>(group) + (rows.at + rows.count) * row_bytes;
+  ops_.fill_zero(padding, rows.padding * row_bytes, s);
 }
 
-void Blocks::dispatch(BlockRows rows, int64_t b, const InLayer& in, void* inbound, bool backward,
-                      const StepSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size;
-  gather_padded(dt_, in.normed, w.rows, rows, d, inbound, s);
+void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const InLayer& in,
+                      void* inbound, bool backward, const StepSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size, all = size_.group_rows();
+  gather_padded(dt_, in.normed, w.rows, runs, rows, d, inbound, s);
   if (!backward) return;
   const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
                                c_.experts_per_token;
   const float* weights = w.weights + first_choice;
-  gather_padded(dt_, in.dresidual, w.rows, rows, d, at(inbound, inbound_gradient(d)), s);
-  gather_padded(DType::kF32, weights, w.choices, rows, 1, at(inbound, inbound_scale(d)), s);
+  gather_padded(dt_, in.dresidual, w.rows, runs, rows, d, at(inbound, inbound_gradient(all, d)), s);
+  gather_padded(DType::kF32, weights, w.choices, runs, rows, 1, at(inbound, inbound_scale(all, d)),
+                s);
 }
 
-void* Blocks::gate_up_of(int64_t layer, BlockRows rows, const ExpertSpace& w) const {
+void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,
+                         const ExpertSpace& w) const {
   if (layer < size_.first_kept(c_)) return w.gate_up;
-  CHECK(rows.padding == 0, "rows beyond the layer's have no place where it keeps them");
+  for (const GroupExpert& e : group) {
+    CHECK(e.rows.padding == 0, "rows beyond the layer's have no place where it keeps them");
+  }
   return at(w.kept_gate_up[static_cast<size_t>(layer)],
-            rows.first * 2 * c_.moe_intermediate_size);
+            group.front().rows.first * 2 * c_.moe_intermediate_size);
 }
 
-void Blocks::expert(int64_t layer, const void* weights, const void* inbound, BlockRows rows,
-                    void* outbound, const ExpertSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
-  void* gate_up = gate_up_of(layer, rows, w);
-  ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, gate_up, s);
+std::vector<RowsOfWeight> Blocks::weights_of(std::span<const GroupExpert> group,
+                                             int64_t element) const {
+  std::vector<RowsOfWeight> weights;
+  for (const GroupExpert& e : group) {
+    weights.push_back({e.rows.at, e.rows.computed(), at(e.weights, element)});
+  }
+  return weights;
+}
+
+std::vector<RowsOfGradient> Blocks::gradients_of(std::span<const GroupExpert> group,
+                                                 int64_t element, const ExpertSpace& w) const {
+  const int64_t expert = 3 * c_.hidden_size * c_.moe_intermediate_size;
+  std::vector<RowsOfGradient> gradients;
+  for (const GroupExpert& e : group) {
+    gradients.push_back(
+        {e.rows.at, e.rows.computed(), w.grad + e.gradient * expert + element, !e.first});
+  }
+  return gradients;
+}
+
+void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
+                     void* outbound, const ExpertSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
+  void* gate_up = gate_up_of(layer, group, w);
+  ops_.grouped_linear(dt_, inbound, weights_of(group, 0), d, 2 * f, dt_, gate_up, s);
   ops_.swiglu(dt_, gate_up, n, f, w.act, s);
-  ops_.linear(dt_, w.act, at(weights, 2 * f * d), n, f, d, DType::kF32, outbound, s);
+  ops_.grouped_linear(dt_, w.act, weights_of(group, 2 * f * d), f, d, DType::kF32, outbound, s);
 }
 
-void Blocks::expert_backward(int64_t layer, const void* weights, const void* inbound,
-                             BlockRows rows, bool first_block, void* outbound, const ExpertSpace& w,
-                             Stream& s) const {
-  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = rows.computed();
-  const void* down = at(weights, 2 * f * d);
-  const void* dout = at(inbound, inbound_gradient(d));
-  const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(d)));
+void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
+                              const void* inbound, void* outbound, const ExpertSpace& w,
+                              Stream& s) const {
+  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
+  const int64_t all = size_.group_rows(), down_at = 2 * f * d;
+  const std::vector<RowsOfWeight> gate_ups = weights_of(group, 0),
+                                  downs = weights_of(group, down_at);
+  const void* dout = at(inbound, inbound_gradient(all, d));
+  const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(all, d)));
   float* dx = static_cast<float*>(outbound);
-  float* dscale = dx + outbound_scale(d);
-  void* gate_up = gate_up_of(layer, rows, w);
-  if (gate_up == w.gate_up) ops_.linear(dt_, inbound, weights, n, d, 2 * f, dt_, gate_up, s);
-  ops_.linear_backward_input(dt_, dout, down, n, f, d, dt_, w.dact, s);
+  float* dscale = dx + outbound_scale(all, d);
+  void* gate_up = gate_up_of(layer, group, w);
+  if (gate_up == w.gate_up) {
+    ops_.grouped_linear(dt_, inbound, gate_ups, d, 2 * f, dt_, gate_up, s);
+  }
+  ops_.grouped_linear_backward_input(dt_, dout, downs, f, d, dt_, w.dact, s);
   ops_.swiglu_backward(dt_, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
-  ops_.linear_backward_weight(dt_, dout, w.act, n, f, d, !first_block, w.grad + 2 * f * d, s);
-  ops_.linear_backward_weight(dt_, gate_up, inbound, n, d, 2 * f, !first_block, w.grad, s);
-  ops_.linear_backward_input(dt_, gate_up, weights, n, d, 2 * f, DType::kF32, dx, s);
+  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at, w), f, d, s);
+  ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0, w), d, 2 * f,
+                                      s);
+  ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, DType::kF32, dx, s);
 }
 
-void Blocks::combine(BlockRows rows, int64_t b, const void* outbound, bool backward, float* sum,
-                     const StepSpace& w, Stream& s) const {
-  const int64_t d = c_.hidden_size, n = rows.count;
-  if (n == 0) return;
+void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
+                     float* sum, const StepSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size;
+  if (runs.empty()) return;
   const int64_t first_choice = b * size_.microbatch_tokens * c_.experts_per_token;
-  const int32_t *tokens = w.rows + rows.first, *choices = w.choices + rows.first;
-  const auto* block = static_cast<const float*>(outbound);
-  const float* out = block + rows.at * d;
+  const auto* out = static_cast<const float*>(outbound);
   if (!backward) {
-    ops_.gather_rows(DType::kF32, w.weights + first_choice, choices, n, 1, w.scale, s);
-    ops_.scatter_add_rows(DType::kF32, out, tokens, w.scale, n, d, sum, s);
+    ops_.gather_row_runs(DType::kF32, w.weights + first_choice, w.choices, runs, 1, w.scale, s);
+    ops_.scatter_add_row_runs(DType::kF32, out, w.rows, w.scale, runs, d, sum, s);
     return;
   }
-  ops_.scatter_add_rows(DType::kF32, out, tokens, nullptr, n, d, sum, s);
-  ops_.scatter_add_rows(DType::kF32, block + outbound_scale(d) + rows.at, choices, nullptr, n, 1,
-                        w.dweights + first_choice, s);
+  ops_.scatter_add_row_runs(DType::kF32, out, w.rows, nullptr, runs, d, sum, s);
+  ops_.scatter_add_row_runs(DType::kF32, out + outbound_scale(size_.group_rows(), d), w.choices,
+                            nullptr, runs, 1, w.dweights + first_choice, s);
 }
 
 }  // namespace pagoda

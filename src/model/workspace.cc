@@ -106,7 +106,7 @@ void StepSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& t
   weights = carver.take<float>(n * k);
   rows = carver.take<int32_t>(n * k);
   choices = carver.take<int32_t>(n * k);
-  scale = carver.take<float>(kRowBlock);
+  scale = carver.take<float>(size.group_rows());
   counts = carver.take<int32_t>(m * e);
   prob_sums = carver.take<double>(m * e);
   attention = carve_attention(carver, c, size);
@@ -155,14 +155,15 @@ void StepSpace::carve_training(Carver& carver, const ModelConfig& c, const Tenso
 
 void ExpertSpace::carve(Carver& carver, const ModelConfig& c, const TensorTable& table,
                         const StepSize& size) {
-  const int64_t block = kRowBlock * c.moe_intermediate_size * dtype_bytes(size.dtype);
+  const int64_t block = size.group_rows() * c.moe_intermediate_size * dtype_bytes(size.dtype);
   gate_up = carver.take_bytes(2 * block);
   act = carver.take_bytes(block);
   scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(c, table, size)) : 0;
   scratch = carver.take<std::byte>(scratch_bytes);
   if (!size.training) return;
   dact = carver.take_bytes(block);
-  grad = carver.take<float>(3 * c.hidden_size * c.moe_intermediate_size);
+  grad = carver.take<float>(std::min(size.group_blocks, c.num_experts) * 3 * c.hidden_size *
+                            c.moe_intermediate_size);
   square_sums = carver.take<double>(static_cast<int64_t>(table.records.size()));
   finite = carver.take<int32_t>(static_cast<int64_t>(table.records.size()));
   kept_gate_up.assign(static_cast<size_t>(c.num_layers), nullptr);

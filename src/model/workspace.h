@@ -7,7 +7,7 @@
 // are the same.
 //
 // Letters: N tokens of a step, M microbatches, T = N / M, d hidden size, k experts per token, E
-// experts, f ffn, R = kRowBlock, V vocabulary. "mat" elements are of the compute dtype.
+// experts, f ffn, R = group_rows(), V vocabulary. "mat" elements are of the compute dtype.
 #pragma once
 
 #include <algorithm>
@@ -55,9 +55,11 @@ struct StepSize {
   bool training = true;
   CacheSize cache;
   bool on_gpu = false;  // whose ops take memory for themselves
+  int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t kept_layers = 0;  // the last ones; training
   int64_t first_kept(const ModelConfig& c) const { return c.num_layers - kept_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
+  int64_t group_rows() const { return group_blocks * kRowBlock; }
   // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
   int64_t pass_tokens() const { return microbatch_tokens; }
   int64_t wanted_tokens() const {
@@ -183,7 +185,7 @@ struct ExpertSpace {
   void* gate_up = nullptr;     // (R, 2f) mat
   void* act = nullptr;         // (R, f) mat
   void* dact = nullptr;        // (R, f) mat, training
-  float* grad = nullptr;       // elements of an expert, training
+  float* grad = nullptr;       // elements of each expert of a group, at most E, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
   std::byte* scratch = nullptr;  // (scratch_bytes) of the compute stream, on a GPU

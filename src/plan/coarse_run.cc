@@ -67,6 +67,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   coarse.microbatches = shape.microbatches / c.microbatches;
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
   coarse.row_block = shape.row_block * c.experts * c.blocks;
+  coarse.group_blocks = std::max<int64_t>(1, shape.group_blocks / (c.experts * c.blocks));
   CHECK(coarse.num_experts * c.experts == shape.num_experts &&
         coarse.microbatches * c.microbatches == shape.microbatches);
   coarse.records.clear();

@@ -58,6 +58,7 @@ void StepCount::add(const TaskList& tasks, TaskList& step) const {
   const PageTable& pages = plan_.pages();
   for (const Task& task : tasks) {
     Task kept;
+    kept.joins_next = task.joins_next;
     for (int i = 0; i < task.num_uses; ++i) {
       const PageUse& use = task.uses[i];
       if (pages.classes[pages.pages[use.page].slot_class].is_exchange()) continue;

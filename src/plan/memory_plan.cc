@@ -25,11 +25,12 @@ void hold_whole_layers(const RunShape& shape, const PageTable& pages,
   }
 }
 
-// Slots of what one task uses.
-void hold_task(const Task& task, const PageTable& pages, std::vector<SlotClass>& slots) {
+// Slots of what a task uses, or several that are computed together. Each page counts once.
+void hold_uses(const std::vector<PageUse>& uses, const PageTable& pages,
+               std::vector<SlotClass>& slots) {
   std::vector<SlotClass> used(slots.size());
   for (SlotClass& c : used) c.device_slots.assign(slots.front().device_slots.size(), 0);
-  for (const PageUse& use : task.used()) {
+  for (const PageUse& use : uses) {
     SlotClass& c = used[pages.pages[use.page].slot_class];
     ++(use.place.tier == Tier::kHost ? c.host_slots : c.device_slots[use.place.device]);
   }
@@ -41,7 +42,22 @@ void hold_task(const Task& task, const PageTable& pages, std::vector<SlotClass>&
   }
 }
 
-// Fewest slots of every class at every place.
+void add_distinct(const Task& task, std::vector<PageUse>& uses) {
+  for (const PageUse& use : task.used()) {
+    const bool there = std::any_of(uses.begin(), uses.end(), [&](const PageUse& other) {
+      return other.page == use.page && other.place == use.place;
+    });
+    if (!there) uses.push_back(use);
+  }
+}
+
+// Whose weights a group uses at once, at most (plan/expert_blocks.h).
+int64_t experts_at_once(const RunShape& shape) {
+  const bool several = shape.devices == 1 && !shape.options.padded_experts;
+  return several ? std::min(shape.group_blocks, shape.num_experts) : 1;
+}
+
+// Fewest slots of every class at every place, and how many of them take turns.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const int devices = plan.shape().devices;
   const PageTable& pages = plan.pages();
@@ -49,8 +65,14 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   for (SlotClass& c : slots) c.device_slots.assign(devices, 0);
   SteadyRun run(&plan, SteadyRun::Tokens::kOne);
   run.step([](const StepPiece&) {});
+  std::vector<PageUse> together;
   run.step([&](const StepPiece& piece) {
-    for (const Task& task : piece.tasks) hold_task(task, pages, slots);
+    for (const Task& task : piece.tasks) {
+      add_distinct(task, together);
+      if (task.joins_next) continue;
+      hold_uses(together, pages, slots);
+      together.clear();
+    }
   });
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
   // A page on its way up and an evicted one on its way down pass through the host at a time.
@@ -59,6 +81,10 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     int64_t passing = std::min<int64_t>(2, info.num_pages);
     if (info.is_exchange()) passing = devices > 1 ? info.num_pages : 0;
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
+    // The weights of a group come up beside those of the one in work.
+    if (info.kind == PageKind::kWeights && info.expert) {
+      slots[c].device_depth = static_cast<int32_t>(2 * experts_at_once(plan.shape()));
+    }
   }
   return slots;
 }

@@ -1,14 +1,14 @@
 // How the budgets are divided into slots, before anything is allocated.
 //
 // Device memory = fixed workspace + slots. Host memory = slots. The minimum of each place is the
-// largest simultaneous need of any task of a step in which every expert is touched, read off the
-// plan itself, plus the host slots that a transfer between disk and a device passes through. What
-// is left on a device goes first to in-layer buffers, which would move once for every expert, then
-// to the dense weights (attention stays on the device), then to experts and activations in
-// proportion to their bytes; in the host to whatever saves most traffic with the disk
-// (plan/host_division.h). Where the host has room for a part of the states or waiting gradients of
-// experts, most of that part stays there (SlotClass::host_kept). If everything fits on the devices,
-// optimizer state included, Adam runs there and no byte moves.
+// largest simultaneous need of any task of a step in which every expert is touched, or of a group
+// of them, read off the plan itself, plus the host slots that a transfer between disk and a device
+// passes through. What is left on a device goes first to in-layer buffers, which would move once
+// for every expert, then to the dense weights (attention stays on the device), then to experts and
+// activations in proportion to their bytes; in the host to whatever saves most traffic with the
+// disk (plan/host_division.h). Where the host has room for a part of the states or waiting
+// gradients of experts, most of that part stays there (SlotClass::host_kept). If everything fits on
+// the devices, optimizer state included, Adam runs there and no byte moves.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +38,9 @@ struct MemoryPlan {
   int64_t host_slot_bytes = 0;             // header room included
   int64_t min_device_bytes = 0;            // smallest memory.device that would do
   int64_t min_host_bytes = 0;
+  // Row blocks of experts that are computed together, and what of a device that takes beyond
+  // min_device_bytes (plan/group_choice.h).
+  int64_t group_blocks = 1, group_bytes = 0;
   // From this memory.device on everything stays there, and nothing moves.
   int64_t whole_device_bytes = 0;
   // Beside these devices, from this memory.host on a step in which every expert is used needs no

@@ -84,48 +84,62 @@ void OrderCheck::check_dense(const Task& task) {
 bool OrderCheck::possible_height(const Task& task) const {
   const int64_t least = shape_.options.padded_experts ? 0 : 1, height = task.rows + task.padding;
   if (task.padding < 0 || (task.padding > 0 && !shape_.options.padded_experts)) return false;
-  return task.rows >= least && height > 0 && height <= shape_.row_block;
+  return task.rows >= least && height > 0 && height <= shape_.group_rows();
 }
 
-// The first part of a block begins the page, the others follow without a gap.
+// The first part of a group begins the page; the others have their places in it, in order.
 void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
-  const Block part{task.phase, task.layer, task.first_row, task.rows};
-  Block& block = exchange_[task.uses[0].page];
-  if (task.rows > 0 && task.first_row != rows.dispatched) fault(task, "skips or repeats rows");
-  rows.dispatched += task.rows;
+  Group& group = exchange_[task.uses[0].page];
   if (task.block_row == 0) {
-    block = part;
-  } else if (task.block_row != block.rows || block.first_row + block.rows != task.first_row) {
-    fault(task, "does not follow what its block has");
+    if (task.rows > 0 && task.first_row != rows.dispatched) fault(task, "skips or repeats rows");
+    group = {task.phase, task.layer, task.first_row, task.rows, task.first_row};
   } else {
-    block.rows += task.rows;
+    if (!group.lies_in(task) || task.first_row <= group.newest) {
+      fault(task, "does not follow what its group has");
+    }
+    group.rows += task.rows;
+    group.newest = task.first_row;
   }
+  rows.dispatched += task.rows;
 }
 
-void OrderCheck::check_block(const Task& task) {
+// The experts of a group read what was handed out, one behind the other.
+void OrderCheck::check_expert(const Task& task) {
+  const Group& in = exchange_[task.uses[1].page];
+  Group& out = exchange_[task.uses[2].page];
+  if (!possible_height(task)) fault(task, "of an impossible height");
+  if (!in.holds(task)) fault(task, "reads rows that are not its own");
+  if (task.block_row == 0) {
+    out = {task.phase, task.layer, task.first_row, 0, -1};
+  } else if (!out.lies_in(task) || out.rows != task.block_row) {
+    fault(task, "does not follow the experts before it");
+  }
+  out.rows += task.rows;
+  if (!task.joins_next && out.rows != in.rows) fault(task, "leaves rows of its group");
+  if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
+}
+
+// Groups in order, and the parts of each.
+void OrderCheck::check_combine(const Task& task, Rows& rows) {
+  Group& group = exchange_[task.uses[0].page];
+  if (!group.holds(task)) fault(task, "combines rows that are not its own");
+  const bool begins = task.rows > 0 && task.block_row == 0;
+  const bool in_order = begins ? task.first_row == rows.combined
+                               : task.rows == 0 || task.first_row > group.newest;
+  if (!in_order) fault(task, "sums out of the experts' order");
+  group.newest = task.first_row;
+  rows.combined += task.rows;
+}
+
+void OrderCheck::check_group(const Task& task) {
   const auto rows = rows_.find({task.phase, task.layer});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
   switch (task.kind) {
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward: return check_dispatch(task, rows->second);
     case TaskKind::kExpert:
-    case TaskKind::kExpertBackward: {
-      const Block block{task.phase, task.layer, task.first_row, task.rows};
-      if (!possible_height(task)) fault(task, "of an impossible height");
-      if (exchange_[task.uses[1].page] != block) fault(task, "reads rows that are not its own");
-      exchange_[task.uses[2].page] = block;
-      if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
-      return;
-    }
-    default:
-      if (!exchange_[task.uses[0].page].holds(task)) {
-        fault(task, "combines rows that are not its own");
-      }
-      if (task.rows > 0 && task.first_row != rows->second.combined) {
-        fault(task, "sums out of the experts' order");
-      }
-      rows->second.combined += task.rows;
-      return;
+    case TaskKind::kExpertBackward: return check_expert(task);
+    default: return check_combine(task, rows->second);
   }
 }
 
@@ -165,7 +179,7 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kCombine:
     case TaskKind::kDispatchBackward:
     case TaskKind::kExpertBackward:
-    case TaskKind::kCombineBackward: return check_block(task);
+    case TaskKind::kCombineBackward: return check_group(task);
     default:
       check_dense(task);
       done_.insert({task.kind, task.phase, task.layer, task.microbatch});

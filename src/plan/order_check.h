@@ -30,14 +30,17 @@ class OrderCheck {
   struct Rows {
     int64_t dispatched = 0, combined = 0;
   };
-  // Rows that an exchange page holds.
-  struct Block {
+  // Rows that an exchange page holds, of a group.
+  struct Group {
     Phase phase = Phase::kForward;
     int64_t layer = -1, first_row = 0, rows = 0;
-    bool operator==(const Block&) const = default;
-    bool holds(const Task& part) const {
+    int64_t newest = -1;  // first row of the part that came last, or was combined last
+    bool lies_in(const Task& part) const {
       return phase == part.phase && layer == part.layer &&
-             first_row + part.block_row == part.first_row && part.block_row + part.rows <= rows;
+             first_row + part.block_row == part.first_row;
+    }
+    bool holds(const Task& part) const {
+      return lies_in(part) && part.block_row + part.rows <= rows;
     }
   };
   struct Done {
@@ -55,14 +58,16 @@ class OrderCheck {
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
   void check_dispatch(const Task& task, Rows& rows);
-  void check_block(const Task& task);
+  void check_expert(const Task& task);
+  void check_combine(const Task& task, Rows& rows);
+  void check_group(const Task& task);
   void check_gradient(const Task& task);
 
   const RunShape& shape_;
   PlanFaults& faults_;
   std::set<Done> done_;
   std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
-  std::map<PageId, Block> exchange_;
+  std::map<PageId, Group> exchange_;
   std::set<int64_t> computed_;
 };
 

@@ -32,8 +32,8 @@ PageTable::PageTable(const RunShape& shape)
   add_scratch(PageKind::kInLayer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());
   for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
-    add_scratch(PageKind::kInbound, shape.row_block * (2 * d * shape.dtype_bytes + 4), 1);
-    add_scratch(PageKind::kOutbound, shape.row_block * (4 * d + 4), 1);
+    add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
+    add_exchange(PageKind::kOutbound, 4 * d + 4, shape);
   }
 }
 
@@ -42,6 +42,11 @@ void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
   }
+}
+
+void PageTable::add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape) {
+  add_scratch(kind, shape.group_rows() * row_bytes, 1);
+  pages.back().file_bytes = align_up(shape.row_block * row_bytes, kIoAlign);
 }
 
 uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {
@@ -58,7 +63,7 @@ void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable,
   const int64_t page_bytes = align_up(bytes, kIoAlign);
   const uint16_t c = class_of(kind, page_bytes, expert);
   ++classes[c].num_pages;
-  pages.push_back({page_bytes, record, durable, c});
+  pages.push_back({page_bytes, page_bytes, record, durable, c});
 }
 
 }  // namespace pagoda

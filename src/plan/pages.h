@@ -12,8 +12,8 @@
 //   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
 //   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
 // Between devices:
-//   inbound(i)             rows on their way to an expert: (B, d) input, (B, d) output gradient
-//                          (backward), (B) fp32 routing weights; B = row_block
+//   inbound(i)             rows on their way to experts: (B, d) input, (B, d) output gradient
+//                          (backward), (B) fp32 routing weights; B = group_rows()
 //   outbound(i)            rows on their way back: (B, d) fp32, (B) fp32 routing weight gradients
 // Everything but weights and state is scratch: its content ends with the process.
 #pragma once
@@ -46,6 +46,9 @@ struct PageTable {
 
   struct Page {
     int64_t bytes = 0;
+    // What the page file has room for: of exchange pages, which never go there, those of one row
+    // block, so that a store is the same whatever is computed together.
+    int64_t file_bytes = 0;
     uint32_t record = 0;
     bool durable = false;
     uint16_t slot_class = 0;
@@ -88,6 +91,7 @@ struct PageTable {
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
   void add_scratch(PageKind kind, int64_t bytes, int64_t count);
+  void add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape);
   PageId in_layer(int64_t which, int64_t microbatch) const {
     return static_cast<PageId>(first_in_layer_ + which * microbatches_ + microbatch);
   }

@@ -90,17 +90,23 @@ void PlaceCheck::check_use(const PageUse& use, int32_t slot) {
   }
 }
 
+// Making room for one use must not have cost another its slot.
+void PlaceCheck::check_held() {
+  for (const auto& [use, slot] : held_) {
+    if (where(use.page, place_index(use.place)) == slot) continue;
+    fault(PlanRule::kSlots, use.page, "lost its slot to another page of its task");
+  }
+}
+
 void PlaceCheck::check(const Task& task, std::span<const Move> moves,
                        std::span<const int32_t> slots) {
   for (const Move& move : moves) carry_out(move);
   if (task.kind == TaskKind::kPrefetch) return;
   for (size_t i = 0; i < task.num_uses; ++i) check_use(task.uses[i], slots[i]);
-  for (size_t i = 0; i < task.num_uses; ++i) {
-    const PageUse& use = task.uses[i];
-    // Making room for one use must not have cost another its slot.
-    if (where(use.page, place_index(use.place)) != slots[i]) {
-      fault(PlanRule::kSlots, use.page, "lost its slot to another page of its task");
-    }
+  for (size_t i = 0; i < task.num_uses; ++i) held_.emplace_back(task.uses[i], slots[i]);
+  check_held();
+  if (!task.joins_next) held_.clear();
+  for (const PageUse& use : task.used()) {
     if (use.access == Access::kRead) continue;
     on_disk_[use.page] = 0;
     for (int p = 0; p <= devices_; ++p) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "offload/residency.h"
@@ -36,12 +37,14 @@ class PlaceCheck {
   void put(PageId page, int place, int32_t slot);
   void drop(PageId page, int place);
   void check_use(const PageUse& use, int32_t slot);
+  void check_held();
 
   const PageTable& pages_;
   PlanFaults& faults_;
   int devices_;
   std::vector<int32_t> where_;    // [page][place]; places: devices, then host
   std::vector<uint8_t> on_disk_;  // [page]
+  std::vector<std::pair<PageUse, int32_t>> held_;  // with their slots: of tasks that go together
   std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
 };
 

@@ -88,7 +88,11 @@ void Replay::count_moves() {
 Replay::Placed Replay::place(const Task& task) {
   moves_.clear();
   residency_.acquire(task.used(), moves_, slots_);
-  residency_.release(task.used());
+  held_.insert(held_.end(), task.used().begin(), task.used().end());
+  if (!task.joins_next) {
+    residency_.release(held_);
+    held_.clear();
+  }
   count_moves();
   for (const PageUse& use : task.used()) note(use.page);
   for (const PageUse& use : task.used()) {

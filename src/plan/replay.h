@@ -47,7 +47,8 @@ class Replay {
     std::span<const Move> moves;     // in this order, before the task
     std::span<const int32_t> slots;  // of the task's uses
   };
-  // Leases the task's pages, gives them back, and forgets those whose last use it is.
+  // Leases the task's pages, gives them back unless it joins the next, whose turn it is then, and
+  // forgets those whose last use it is.
   Placed place(const Task& task);
   void discard(PageId page);
   // Makes the page's content valid on disk, as for a checkpoint.
@@ -72,6 +73,7 @@ class Replay {
   Traffic traffic_;
   std::vector<Move> moves_;
   std::vector<int32_t> slots_;
+  std::vector<PageUse> held_;  // of tasks that join the next
   std::vector<int32_t> where_;  // [page][place], as far as noted; places: devices, then host
   std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
   std::vector<int64_t> held_bytes_, peak_bytes_;          // [place]

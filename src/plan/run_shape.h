@@ -24,6 +24,9 @@ struct PlanOptions {
   // too, as systems do that multiply all experts at once (ES-MoE 2.2, HEXA-MoE 2.2). What is
   // beyond an expert's own rows is zero, goes nowhere and makes no gradient.
   bool padded_experts = false;
+  // Row blocks of experts that are computed together (RunShape::group_blocks); 0: one on the CPU,
+  // on a GPU as many as its memory has room for.
+  int64_t group_blocks = 0;
 
   // The backward of an expert takes the blocks of rows that its forward took, and no others.
   bool same_blocks() const { return !microbatch_major && !padded_experts; }
@@ -54,11 +57,15 @@ struct RunShape {
 
   int64_t microbatches = 0;        // per step
   int64_t microbatch_tokens = 0;   // T
-  int64_t row_block = 0;           // rows of an expert handled at once
+  int64_t row_block = 0;           // rows of an expert whose gradients are one sum
+  // Row blocks that are computed together, of one expert or several (plan/expert_blocks.h). What
+  // they use is there at once. Changes no bit.
+  int64_t group_blocks = 1;
   int devices = 1;                 // device 0 computes everything but experts
   PlanOptions options;
   int64_t experts_together = 1;  // a router's for each that is one here (plan/coarse_run.h)
 
+  int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }

@@ -1,6 +1,7 @@
 #include "plan/simulator.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -148,9 +149,11 @@ void Simulator::run(const Task& task) {
   const Replay::Placed placed = replay_.place(task);
   for (const Move& move : placed.moves) carry_out(move);
   if (task.kind == TaskKind::kPrefetch) return;
-  std::vector<Work> after = {timeline_.last(issuing_)};
+  std::vector<Work>& after = joined_.after;
+  after.push_back(timeline_.last(issuing_));
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageUse& use = task.uses[i];
+    joined_.uses.emplace_back(use, placed.slots[i]);
     const SlotState& slot = slot_state(use.page, use.place, placed.slots[i]);
     if (use.access == Access::kRead) {
       after.push_back(slot.ready);
@@ -158,15 +161,17 @@ void Simulator::run(const Task& task) {
       add_before_overwrite(slot, after);
     }
   }
-  const Cost& cost = profile_.of(task.kind);
-  const double units = task_units(task, shape_);
-  const Work done = add(stream_of(task), cost, units, after);
-  note(done, cost, units, false);
+  Cost cost = profile_.of(task.kind);
+  joined_.seconds += cost.seconds(task_units(task, shape_));
+  if (task.joins_next) return;
+  const Joined all = std::exchange(joined_, {});
+  cost.fixed_s = all.seconds;
+  const Work done = add(stream_of(task), cost, 0, all.after);
+  note(done, cost, 0, false);
   held_.emplace_back(done, SimulatedMemory{0, replay_.held_bytes(Place::on_device(0)),
                                            replay_.held_bytes(Place::host())});
-  for (size_t i = 0; i < task.num_uses; ++i) {
-    const PageUse& use = task.uses[i];
-    SlotState& slot = slot_state(use.page, use.place, placed.slots[i]);
+  for (const auto& [use, at] : all.uses) {
+    SlotState& slot = slot_state(use.page, use.place, at);
     if (use.access == Access::kRead) {
       slot.readers.push_back(done);
     } else {

@@ -86,6 +86,12 @@ class Simulator {
   struct Device {
     int compute, upload, download;  // streams
   };
+  // What the newest task computes with those that join it.
+  struct Joined {
+    std::vector<Work> after;
+    std::vector<std::pair<PageUse, int32_t>> uses;  // with their slots
+    double seconds = 0;
+  };
 
   void run(const Task& task);
   void issue(const Task& task);
@@ -112,6 +118,7 @@ class Simulator {
   std::vector<Work> disk_ready_;                            // [page]
   std::vector<Work> step_ends_;
   const Task* task_ = nullptr;  // that is issued
+  Joined joined_;
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;
 };

@@ -58,7 +58,7 @@ Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
   for (const PageTable::Class& c : PageTable(run.shape).classes) {
     if (c.kind == PageKind::kInLayer) in_layer += c.total_bytes();
   }
-  const bool stays = run.budget.device_bytes - least.device_bytes >= in_layer;
+  const bool stays = run.budget.device_bytes - least.device_bytes - run.group_bytes >= in_layer;
   if (stays) return coarseness(run.shape, limits);
   return coarseness(run.shape, limits, true);
 }
@@ -84,7 +84,10 @@ double dispatches(const RunShape& shape, bool gathered) {
   const int64_t rows = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token /
                        std::max<int64_t>(1, shape.num_experts);
   const int64_t blocks = std::max<int64_t>(1, div_ceil(rows, shape.row_block));
-  return static_cast<double>(blocks + (gathered ? 1 : shape.microbatches) - 1);
+  const int64_t groups = div_ceil(blocks, shape.group_blocks);  // of an expert
+  const int64_t experts = std::max<int64_t>(1, shape.group_blocks / blocks);  // of a group
+  return static_cast<double>(groups + (gathered ? 1 : shape.microbatches) - 1) /
+         static_cast<double>(experts);
 }
 
 // A run whose pages have found their places, and then one step of it on the clock.
@@ -225,7 +228,7 @@ Resource StepForecast::bottleneck() const {
 
 LeastMemory least_memory(const ForecastRun& run) {
   LeastMemory least = least_of(brief_shape(run.shape), run);
-  least.device_bytes += most_fixed(run);
+  least.device_bytes += most_fixed(run) - run.group_bytes;
   return least;
 }
 
@@ -239,7 +242,8 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
   PageTable pages(shape);
   // Coarse pieces need more at a time, which is lent.
   const LeastMemory coarse = least_of(brief_shape(shape), run);
-  const int64_t lent_device = coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes;
+  const int64_t lent_device = coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes -
+                              run.group_bytes;
   const int64_t lent_host = coarse.host_bytes - forecast.least.host_bytes;
   MemoryBudget budget = run.budget;
   budget.device_bytes += lent_device;
@@ -259,6 +263,7 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
         std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
   }
   StepWork work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
+  work.group_blocks = run.shape.group_blocks;
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));

@@ -25,6 +25,7 @@ struct ForecastRun {
   bool eager_adam = false;
   double pinned_share = 0;
   int64_t sequence_len = 0;
+  int64_t group_bytes = 0;       // of MemoryPlan
   int64_t kept_layer_bytes = 0;  // that one layer can keep for its backward; 0: none does
   int64_t peers = 1;  // equal devices, of which this is one (StepWork)
 };

@@ -102,30 +102,33 @@ void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks)
 }
 
 Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
-                          const ExpertBlock& block) const {
+                          const ExpertGroup::Block& block) const {
   Task t = task(kind, phase, layer, -1);
   t.expert = static_cast<int32_t>(block.expert);
   t.record = shape_.expert(layer, block.expert);
   t.first_row = block.first_row;
+  t.block_row = block.group_row;
   t.rows = block.rows;
   t.padding = block.padding;
   t.first = block.first;
   t.last = block.last;
+  t.gradient = static_cast<uint8_t>(block.turn % shape_.group_blocks);
   return t;
 }
 
 namespace {
 
-// One microbatch's part of a block; where there is none, what the block has of padding.
-Task part_of(Task block, const ExpertBlock& rows, size_t i, int64_t first_microbatch) {
-  if (i + 1 < rows.parts.size()) block.padding = 0;
-  if (rows.parts.empty()) return block;
-  const ExpertBlock::Part& part = rows.parts[i];
-  block.microbatch = static_cast<int32_t>(first_microbatch + part.microbatch);
-  block.first_row = part.first_row;
-  block.block_row = part.block_row;
-  block.rows = part.rows;
-  return block;
+// One microbatch's part of a group, which `first` begins; where there is none, what the group has
+// of padding.
+Task part_of(Task first, const ExpertGroup& group, size_t i, int64_t first_microbatch) {
+  if (i + 1 < group.parts.size()) first.padding = 0;
+  if (group.parts.empty()) return first;
+  const ExpertGroup::Part& part = group.parts[i];
+  first.microbatch = static_cast<int32_t>(first_microbatch + part.microbatch);
+  first.first_row = part.first_row;
+  first.block_row = part.group_row;
+  first.rows = part.rows;
+  return first;
 }
 
 // No task after these reads the normed rows: a backward makes them again.
@@ -142,11 +145,11 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 
 }  // namespace
 
-void StepPlan::dispatch(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+void StepPlan::dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                         PageId inbound, TaskList& tasks) const {
-  const bool backward = block.phase == Phase::kBackward;
-  for (size_t i = 0; i < std::max<size_t>(1, rows.parts.size()); ++i) {
-    Task t = part_of(block, rows, i, first_microbatch);
+  const bool backward = first.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
+    Task t = part_of(first, group, i, first_microbatch);
     t.kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
     t.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
     if (t.rows > 0) t.use(pages_.normed(t.microbatch), kDevice0, Access::kRead);
@@ -155,11 +158,11 @@ void StepPlan::dispatch(const Task& block, const ExpertBlock& rows, int64_t firs
   }
 }
 
-void StepPlan::combine(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+void StepPlan::combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                        PageId outbound, TaskList& tasks) const {
-  const bool backward = block.phase == Phase::kBackward;
-  for (size_t i = 0; i < std::max<size_t>(1, rows.parts.size()); ++i) {
-    Task t = part_of(block, rows, i, first_microbatch);
+  const bool backward = first.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
+    Task t = part_of(first, group, i, first_microbatch);
     t.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
     t.use(outbound, kDevice0, Access::kRead);
     if (t.rows > 0) t.use(pages_.sum(t.microbatch), kDevice0, Access::kWrite);
@@ -167,7 +170,30 @@ void StepPlan::combine(const Task& block, const ExpertBlock& rows, int64_t first
   }
 }
 
-// Dispatch, expert and combine of every block, in expert order. With several devices the combine
+// The tasks of a group's experts, which its last one computes, and then their gradients.
+void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
+                       TaskList& tasks) const {
+  const bool backward = phase == Phase::kBackward;
+  for (size_t i = 0; i < group.blocks.size(); ++i) {
+    Task t = block_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, phase, layer,
+                        group.blocks[i]);
+    const int device = shape_.records[t.record].device;
+    t.device = static_cast<uint8_t>(device);
+    t.joins_next = i + 1 < group.blocks.size();
+    const Place place = Place::on_device(device);
+    t.use(pages_.weights(t.record), place, Access::kRead);
+    t.use(pages_.inbound(slot), place, Access::kRead);
+    t.use(pages_.outbound(slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    tasks.push_back(t);
+  }
+  for (const ExpertGroup::Block& block : group.blocks) {
+    if (!backward || !block.last) continue;
+    const Task t = block_task(TaskKind::kExpertBackward, phase, layer, block);
+    gradient(t.record, t.gradient, tasks);
+  }
+}
+
+// Dispatch, experts and combine of every group, in expert order. With several devices the combine
 // lags, so that device 0 can hand out work before it waits for results; the order of the combines,
 // which is the order of their sums, stays that of the experts.
 void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing,
@@ -177,29 +203,23 @@ void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRoutin
   const int64_t first_microbatch = std::max<int64_t>(microbatch, 0);
   if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
-  const std::vector<ExpertBlock> blocks =
-      expert_blocks(routing, shape_.row_block, shape_.options.padded_experts);
-  const auto combine_block = [&](int64_t i) {
-    const Task t = block_task(TaskKind::kCombine, phase, layer, blocks[i]);
-    combine(t, blocks[i], first_microbatch, pages_.outbound(i % in_flight), tasks);
+  const std::vector<ExpertGroup> groups = expert_groups(
+      routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
+                shape_.options.padded_experts});
+  const auto first_of = [&](int64_t i) {
+    return block_task(TaskKind::kDispatch, phase, layer, groups[i].blocks.front());
   };
-  const auto count = static_cast<int64_t>(blocks.size());
+  const auto combine_group = [&](int64_t i) {
+    combine(first_of(i), groups[i], first_microbatch, pages_.outbound(i % in_flight), tasks);
+  };
+  const auto count = static_cast<int64_t>(groups.size());
   for (int64_t i = 0; i < count; ++i) {
-    const Task t = block_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, phase,
-                              layer, blocks[i]);
     const int64_t slot = i % in_flight;
-    dispatch(t, blocks[i], first_microbatch, pages_.inbound(slot), tasks);
-    Task expert = t;
-    const int device = shape_.records[t.record].device;
-    expert.device = static_cast<uint8_t>(device);
-    expert.use(pages_.weights(t.record), Place::on_device(device), Access::kRead);
-    expert.use(pages_.inbound(slot), Place::on_device(device), Access::kRead);
-    expert.use(pages_.outbound(slot), Place::on_device(device), Access::kCreate);
-    tasks.push_back(expert);
-    if (backward && t.last) gradient(t.record, tasks);
-    if (i + 1 >= in_flight) combine_block(i + 1 - in_flight);
+    dispatch(first_of(i), groups[i], first_microbatch, pages_.inbound(slot), tasks);
+    compute(phase, layer, groups[i], slot, tasks);
+    if (i + 1 >= in_flight) combine_group(i + 1 - in_flight);
   }
-  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) combine_block(i);
+  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) combine_group(i);
   if (!backward) give_up_normed(first_task, tasks);
 }
 
@@ -229,14 +249,15 @@ void StepPlan::head(TaskList& tasks) const {
     if (options_.training) t.use(pages_.dresidual(b), kDevice0, Access::kCreate);
     tasks.push_back(t);
   }
-  if (options_.training) gradient(shape_.head(), tasks);
+  if (options_.training) gradient(shape_.head(), 0, tasks);
 }
 
-void StepPlan::gradient(int64_t record, TaskList& tasks) const {
+void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
   const RecordShape& shape = shape_.records[record];
   Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
   t.expert = static_cast<int32_t>(shape.expert);
   t.record = record;
+  t.gradient = which;
   t.device = static_cast<uint8_t>(shape.device);
   t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
   tasks.push_back(t);
@@ -275,7 +296,7 @@ void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
     backward(above, b, pages_.middle(layer, b), true);
     backward(TaskKind::kAttentionBackward, b, pages_.layer_input(layer, b), true);
   }
-  gradient(record, tasks);
+  gradient(record, 0, tasks);
 }
 
 void StepPlan::embed_backward(TaskList& tasks) const {
@@ -284,7 +305,7 @@ void StepPlan::embed_backward(TaskList& tasks) const {
     t.use(pages_.dresidual(b), kDevice0, Access::kRead, true);
     tasks.push_back(t);
   }
-  gradient(shape_.embedding(), tasks);
+  gradient(shape_.embedding(), 0, tasks);
 }
 
 }  // namespace pagoda

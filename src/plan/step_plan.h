@@ -1,13 +1,14 @@
 // Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE
 // Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
-// all tokens of the step in blocks of `row_block` rows, then the next layer; the backward the same
+// all tokens of the step in groups of row blocks, then the next layer; the backward the same
 // in reverse. So the weights of an expert are read once forward and once backward per step, however
 // many microbatches there are, and its gradient is complete when its layer's backward ends.
 //
-// An expert's block takes rows of several microbatches, whose in-layer buffers are pages: each
-// microbatch's rows are a dispatch and a combine of their own, so that a task wants few pages
-// however many microbatches there are. Without room for all of them on device 0 they go up for one
-// expert after the other.
+// A group takes rows of several microbatches, whose in-layer buffers are pages: each microbatch's
+// rows are a dispatch and a combine of their own, so that a task wants few pages however many
+// microbatches there are. Without room for all of them on device 0 they go up for one group after
+// the other. Each expert of a group is a task of its own, with its weights' page; the last of them
+// computes all (Task::joins_next).
 //
 // What depends on routing is generated ("resolved") once the layer's routing is known: the caller
 // passes it. Pure: same arguments, same tasks.
@@ -63,17 +64,20 @@ class StepPlan {
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   void expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing, Phase phase,
                     TaskList& tasks) const;
-  Task block_task(TaskKind kind, Phase phase, int64_t layer, const ExpertBlock& block) const;
-  void dispatch(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+  Task block_task(TaskKind kind, Phase phase, int64_t layer,
+                  const ExpertGroup::Block& block) const;
+  void dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                 PageId inbound, TaskList& tasks) const;
-  void combine(const Task& block, const ExpertBlock& rows, int64_t first_microbatch,
+  void compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
+               TaskList& tasks) const;
+  void combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                PageId outbound, TaskList& tasks) const;
   template <typename Body>
   void for_microbatches(int64_t microbatch, Body&& body) const;
   void bring_back(int64_t record, TaskList& tasks) const;
   void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
-  void gradient(int64_t record, TaskList& tasks) const;
+  void gradient(int64_t record, uint8_t which, TaskList& tasks) const;
 
   RunShape shape_;
   PageTable pages_;

@@ -21,7 +21,7 @@ enum class TaskKind : uint8_t {
   kCachedAttention,    // likewise, over the cached keys of the tokens before
   kRoute,              // middle -> normed rows, chosen experts
   kIndex,              // chosen experts of all microbatches, or of one -> rows of each expert
-  kDispatch,           // one microbatch's rows of an expert's block -> inbound
+  kDispatch,           // one microbatch's rows of a group -> inbound
   kExpert,             // inbound -> outbound
   kCombine,            // outbound -> one microbatch's sum over experts
   kResidual,           // middle + sum -> next layer_input
@@ -50,14 +50,19 @@ struct Task {
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
   bool first = false;      // the first block of an expert
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
+  // kExpert, kExpertBackward: computed with the next such task, in one go; until that is enqueued
+  // the pages of both stay leased.
+  bool joins_next = false;
+  uint8_t gradient = 0;    // kExpertBackward, kGradient: which of the device's expert gradients
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;  // -1: all together, or none
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it pays
-  // Rows of an expert's block, or those of one microbatch in it.
+  // Rows of an expert in a group (plan/expert_blocks.h), or those of one microbatch in all of it:
+  // so many of the microbatch's rows from first_row on, which those of others may lie between.
   int64_t first_row = 0;   // the first of them in the layer's re-index vector
-  int64_t block_row = 0;   // likewise in the block
+  int64_t block_row = 0;   // likewise in the group
   int64_t rows = 0;
   int64_t padding = 0;     // rows of zeros behind them that are computed too (padded_experts)
   std::array<PageUse, 5> uses{};

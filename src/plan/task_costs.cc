@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
+
 namespace pagoda {
 namespace {
 
@@ -21,9 +23,11 @@ class Costs {
     double flops = 0, score_flops = 0, bytes = 0, link_bytes = 0;
     double weight_bytes = 0;  // of a task, however many units
   };
-  Cost of(const Piece& piece, double together) const;
+  Cost of(const Piece& piece, double together) const { return of(piece, together, together); }
+  Cost of(const Piece& piece, double together, double launches) const;
   void attention(MachineProfile& p) const;
   void rows(MachineProfile& p) const;
+  double experts_in_group() const;
   void tables(MachineProfile& p) const;
   void updates(MachineProfile& p) const;
   void moves(MachineProfile& p) const;
@@ -60,16 +64,17 @@ double Costs::score_s(double flops) const {
   return flops / rate;
 }
 
-Cost Costs::of(const Piece& piece, double together) const {
+Cost Costs::of(const Piece& piece, double together, double launches) const {
   const MachineSheet::Device& d = sheet_.device;
   Cost cost;
   cost.cores = cores_;
   cost.unit_s = piece.flops / (d.gemm_tflops * kTera) + score_s(piece.score_flops) +
                 piece.bytes / (d.memory_gb_s * kGiga);
   if (piece.link_bytes > 0) cost.unit_s += piece.link_bytes / (sheet_.link.gb_s * kGiga);
-  cost.fixed_s = piece.weight_bytes / (d.weight_gb_s * kGiga) + kMicro * d.launch_us;
-  if (piece.link_bytes > 0) cost.fixed_s += kMicro * sheet_.link.latency_us;
-  cost.fixed_s *= together;
+  double latency_us = d.launch_us;
+  if (piece.link_bytes > 0) latency_us += sheet_.link.latency_us;
+  cost.fixed_s = together * piece.weight_bytes / (d.weight_gb_s * kGiga) +
+                 launches * kMicro * latency_us;
   return cost;
 }
 
@@ -121,11 +126,22 @@ void Costs::attention(MachineProfile& p) const {
   p.of(TaskKind::kIndex) = of({0, 0, 16, 0, 0}, m);
 }
 
+// Where all experts have as many rows.
+double Costs::experts_in_group() const {
+  const Coarseness& c = work_.coarseness;
+  const int64_t chosen = run_.microbatches * run_.microbatch_tokens * run_.experts_per_token;
+  const int64_t rows = chosen / std::max<int64_t>(1, run_.num_experts * c.experts);
+  const int64_t row_block = run_.row_block / (c.experts * c.blocks);
+  const int64_t blocks = std::max<int64_t>(1, div_ceil(rows, row_block));
+  return static_cast<double>(std::max<int64_t>(1, work_.group_blocks / blocks));
+}
+
 void Costs::rows(MachineProfile& p) const {
   const Coarseness& c = work_.coarseness;
   const auto f = static_cast<double>(model_.expert_ffn);
   const double parameters = mean(true, [](const LayerParameters& l) { return l.expert; });
-  const auto blocks = static_cast<double>(c.experts * c.blocks);
+  const auto tasks = static_cast<double>(c.experts * div_ceil(c.blocks, work_.group_blocks));
+  const double launches = tasks / experts_in_group();
   const double parts = work_.dispatches;
   const double wire = crossing_ * value_ * d_;
   p.of(TaskKind::kDispatch) = of({0, 0, 2 * kValue * d_, wire, 0}, parts);
@@ -134,12 +150,12 @@ void Costs::rows(MachineProfile& p) const {
   p.of(TaskKind::kCombineBackward) = p.of(TaskKind::kCombine);
   const double weights = parameters * value_;
   p.of(TaskKind::kExpert) =
-      of({2 * parameters, 0, kValue * (2 * d_ + 3 * f), 0, weights}, blocks);
+      of({2 * parameters, 0, kValue * (2 * d_ + 3 * f), 0, weights}, tasks, launches);
   const double again = 1 - work_.kept_share;
   const double backward = 4 * parameters + 4 * again * d_ * f;
   const double read = (4 + 2 * again) / 3 * weights;
   p.of(TaskKind::kExpertBackward) = of(
-      {backward, 0, kValue * (4 * d_ + 5 * f), 0, read + 2 * kSum * parameters}, blocks);
+      {backward, 0, kValue * (4 * d_ + 5 * f), 0, read + 2 * kSum * parameters}, tasks, launches);
 }
 
 void Costs::tables(MachineProfile& p) const {

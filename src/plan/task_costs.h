@@ -30,6 +30,7 @@ struct StepWork {
   int64_t peers = 1;         // equal devices side by side, of which this is one: rows go all over
   bool state_on_device = false;
   Coarseness coarseness;
+  int64_t group_blocks = 1;  // of the run, whose experts in a group have their launches in common
   double dispatches = 1;  // of the run, for each that is a task here; combines likewise
   double kept_share = 0;  // of the layers: those that keep what their backward reads
 };

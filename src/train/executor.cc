@@ -40,6 +40,7 @@ Executor::Executor(Setup setup)
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
       finite_(setup_.table.records.size(), 1),
+      routing_(setup_.config.num_layers),
       first_row_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
@@ -117,7 +118,7 @@ void Executor::begin_pass(const GenerationPass& pass) {
 
 void Executor::set_routing(int64_t layer, const LayerRouting& routing) {
   std::vector<std::vector<int64_t>>& first = first_row_[layer];
-  first = routing;
+  routing_[layer] = first = routing;
   int64_t row = 0;
   for (size_t e = 0; e < routing.front().size(); ++e) {
     for (size_t b = 0; b < routing.size(); ++b) {
@@ -146,6 +147,19 @@ bool Executor::waits_to_bring(const Task& task) const {
   return false;
 }
 
+namespace {
+
+// What a task computes with those that join it, for traces and times.
+Task with_rows_of(Task task, const auto& joined) {
+  for (const auto& other : joined) {
+    task.rows += other.task.rows;
+    task.padding += other.task.padding;
+  }
+  return task;
+}
+
+}  // namespace
+
 void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation) {
   const TraceScope issuing(setup_.trace, issue_lane_, "issue tasks");
   for (const Task& task : tasks) {
@@ -155,14 +169,20 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
     host_updates_ += task.on_host;
     if (waits_to_bring(task)) s.synchronize();
     {
-      const Lease lease = setup_.pager->acquire(task.used(), s, generation);
+      Lease lease = setup_.pager->acquire(task.used(), s, generation);
       prefetches_.after(task, residency);
       if (task.kind == TaskKind::kPrefetch) continue;  // nothing for the stream to do
-      if (s.traced()) s.begin_span(task_label(task));
-      if (times_) times_->begin(task, s);
+      if (task.joins_next) {
+        joined_.push_back({task, std::move(lease)});
+        continue;
+      }
+      const Task all = with_rows_of(task, joined_);
+      if (s.traced()) s.begin_span(task_label(all));
+      if (times_) times_->begin(all, s);
       enqueue(task, lease, s, ledger);
       if (times_) times_->end(s);
       s.end_span();
+      joined_.clear();
     }
     for (const PageUse& use : task.used()) {
       if (use.last) setup_.pager->discard(use.page);
@@ -172,7 +192,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
 
 void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
   const int64_t l = task.layer, b = task.microbatch;
-  const BlockRows rows{task.first_row, task.block_row, task.rows, task.padding};
+  const GroupRows rows{task.first_row, task.block_row, task.rows, task.padding};
   const InLayer in = in_layer(task, lease);
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
@@ -180,7 +200,6 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   auto choices = [&](size_t i) {
     return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes);
   };
-  const ExpertSpace& expert = experts_[task.device];
   const bool tied = setup_.config.tie_word_embeddings;
   switch (task.kind) {
     case TaskKind::kPrefetch:
@@ -194,9 +213,16 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
-    case TaskKind::kDispatch: return blocks_.dispatch(rows, b, in, page(0), false, step_, s);
-    case TaskKind::kExpert: return blocks_.expert(l, page(0), page(1), rows, page(2), expert, s);
-    case TaskKind::kCombine: return blocks_.combine(rows, b, page(0), false, in.sum, step_, s);
+    case TaskKind::kDispatch:
+    case TaskKind::kDispatchBackward:
+      return blocks_.dispatch(runs_of(task), rows, b, in, page(0),
+                              task.kind == TaskKind::kDispatchBackward, step_, s);
+    case TaskKind::kExpert:
+    case TaskKind::kExpertBackward: return enqueue_experts(task, lease, s);
+    case TaskKind::kCombine:
+    case TaskKind::kCombineBackward:
+      return blocks_.combine(runs_of(task), b, page(0), task.kind == TaskKind::kCombineBackward,
+                             in.sum, step_, s);
     case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
       return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
@@ -210,11 +236,6 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kRouteReplay:
       blocks_.route(l, b, page(0), page(1), choices(1), true, in, step_, s);
       return blocks_.begin_sum_backward(l, b, page(0), in, step_, s);
-    case TaskKind::kDispatchBackward: return blocks_.dispatch(rows, b, in, page(0), true, step_, s);
-    case TaskKind::kExpertBackward:
-      return blocks_.expert_backward(l, page(0), page(1), rows, task.first, page(2), expert, s);
-    case TaskKind::kCombineBackward:
-      return blocks_.combine(rows, b, page(0), true, in.sum, step_, s);
     case TaskKind::kRouteBackward:
       return blocks_.route_backward(l, b, page(0), page(1), in, step_, s);
     case TaskKind::kDenseMlpBackward:
@@ -261,6 +282,41 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   }
 }
 
+// The rows of a task's microbatch, expert by expert.
+std::vector<RowRun> Executor::runs_of(const Task& task) const {
+  const LayerRouting& routing = routing_[task.layer];
+  const size_t b = routing.size() > 1 ? static_cast<size_t>(task.microbatch) : 0;
+  std::vector<RowRun> runs;
+  int64_t left = task.rows;
+  for (auto e = static_cast<size_t>(task.expert); left > 0; ++e) {
+    CHECK(e < routing[b].size(), "layer %d has fewer rows than its tasks", task.layer);
+    const int64_t own = first_row_[task.layer][b][e];
+    const int64_t first = std::max(own, task.first_row);
+    const int64_t count = std::min(left, own + routing[b][e] - first);
+    if (count <= 0) continue;
+    runs.push_back({first, task.block_row + first - task.first_row, count});
+    left -= count;
+  }
+  return runs;
+}
+
+// Of the tasks that join this one, and of this one.
+void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) {
+  std::vector<GroupExpert> group;
+  const auto add = [&](const Task& t, const Lease& pages) {
+    group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
+                     t.gradient});
+  };
+  for (const Joined& other : joined_) add(other.task, other.lease);
+  add(task, lease);
+  const ExpertSpace& space = experts_[task.device];
+  if (task.kind == TaskKind::kExpert) {
+    blocks_.experts(task.layer, group, lease.data(1), lease.data(2), space, s);
+  } else {
+    blocks_.experts_backward(task.layer, group, lease.data(1), lease.data(2), space, s);
+  }
+}
+
 void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices,
                              const InLayer& in, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
@@ -273,7 +329,9 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   const float* grad = step_.layer_grad;
-  if (record.kind == RecordKind::kExpert) grad = experts_[task.device].grad;
+  if (record.kind == RecordKind::kExpert) {
+    grad = experts_[task.device].grad + task.gradient * record.num_elements;
+  }
   if (record.kind == RecordKind::kHead) grad = step_.table_grad;
   if (record.kind == RecordKind::kEmbedding) grad = step_.table_grad + setup_.config.hidden_size;
   double* square_sum = experts_[task.device].square_sums + task.record;

@@ -1,6 +1,7 @@
 // The executor: runs tasks on devices. It owns the device streams, the workspaces and the
 // optimizer's stream, takes each task's leases in plan order and enqueues its work; it decides
-// nothing.
+// nothing. Of tasks that go together (Task::joins_next) the last enqueues the work of all, and
+// their leases are held until then.
 //
 // Threading: one thread calls everything. run() returns when the tasks are issued, not when they
 // are done (without prefetch it waits before a page is brought to a device); synchronize() waits.
@@ -136,6 +137,8 @@ class Executor {
   Blocks::Documents documents(int64_t microbatch) const;
   InLayer in_layer(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
+  std::vector<RowRun> runs_of(const Task& task) const;
+  void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
 
   // Neighbouring tensors of a record with the same decay setting are one span.
   std::vector<AdamSpan> spans_of(int64_t record) const;
@@ -154,8 +157,16 @@ class Executor {
   int64_t wanted_ = 0;  // of the pass in hand
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   TaskTimes* times_ = nullptr;
-  // [layer][microbatch][E]: where an expert's rows of the microbatch begin in the re-index vector.
+  // [layer][microbatch][E]: an expert's rows of the microbatch, and where they begin in the
+  // re-index vector.
+  std::vector<LayerRouting> routing_;
   std::vector<std::vector<std::vector<int64_t>>> first_row_;
+  // Tasks that the next one computes too, and their pages.
+  struct Joined {
+    Task task;
+    Lease lease;
+  };
+  std::vector<Joined> joined_;
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;

@@ -145,7 +145,7 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
   const SessionOptions none = keeping_none(options);
   const int64_t workspace =
       Executor::workspace_bytes(config, TensorTable::make(config), none.size, 0);
-  const int64_t needed = memory.min_device_bytes - workspace;
+  const int64_t needed = memory.min_device_bytes + memory.group_bytes - workspace;
   const int64_t in_layer =
       held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
   return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
@@ -242,6 +242,10 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
       format_bytes(workspace + slots).c_str(),
       format_bytes(options.device_bytes * options.devices).c_str(), format_bytes(workspace).c_str(),
       format_bytes(slots).c_str(), format_bytes_up(memory.min_device_bytes).c_str()));
+  if (options.size.group_blocks > 1) {
+    lines.push_back(strf("experts: up to %lld blocks of %lld rows are computed together",
+                         (long long)options.size.group_blocks, (long long)kRowBlock));
+  }
   lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),

@@ -157,9 +157,10 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
                    read_prompts(config, flags, model, settings));
   const ModelConfig& architecture = model.folder->config();
   warn_of_unused_gpu(config);
-  const SessionOptions options =
+  SessionOptions options =
       generation_options(config, architecture, prompts, flags.max_new_tokens, scratch.path());
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
+  options.size.group_blocks = memory.group_blocks;
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
   RETURN_IF_ERROR(scratch.create());

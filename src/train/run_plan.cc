@@ -2,6 +2,7 @@
 
 #include "base/bytes.h"
 #include "offload/page_file.h"
+#include "plan/group_choice.h"
 #include "plan/model_cost.h"
 #include "train/session.h"
 
@@ -64,6 +65,18 @@ int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
   const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
   return Executor::workspace_bytes(stand_in(model.shape), table, size, device) +
          align_up(2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype), kIoAlign);
+}
+
+// As Session::plan's.
+GroupChoice group_of(const PlannedModel& model, const RunConfig& config, const ForecastRun& run,
+                     StepSize size) {
+  if (config.plan.group_blocks > 0) return {config.plan.group_blocks, 0};
+  if (!size.on_gpu || model.shape.num_experts == 0) return {};
+  return choose_group(run.shape, run.budget.device_bytes, run.eager_adam, kMostTogether,
+                      [&](int64_t blocks) {
+    size.group_blocks = blocks;
+    return workspace_bytes(model, size, run.shape.records, 0);
+  });
 }
 
 Status check_division(const ModelShape& model, int64_t microbatches, int64_t peers) {
@@ -200,6 +213,9 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
   size.microbatch_tokens = run.shape.microbatch_tokens;
   size.dtype = config.train.dtype;
   size.on_gpu = sheet.gpu();
+  const GroupChoice group = group_of(model, config, run, size);
+  run.shape.group_blocks = size.group_blocks = group.blocks;
+  run.group_bytes = group.bytes;
   for (int d = 0; d < devices; ++d) {
     run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
   }

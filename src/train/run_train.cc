@@ -319,6 +319,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   SessionOptions options = session_options(config, prompts);
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
+  options.size.group_blocks = memory.group_blocks;
   options.size.kept_layers = kept_layers(folder.config(), options, memory);
   const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
                               flags.resume};

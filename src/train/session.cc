@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "kernels/gpu_ops.h"
+#include "plan/group_choice.h"
 #include "train/kept_layers.h"
 #include "train/trace_names.h"
 
@@ -11,7 +12,7 @@ namespace pagoda {
 std::vector<PageSpec> page_specs(const PageTable& pages) {
   std::vector<PageSpec> specs;
   for (const PageTable::Page& page : pages.pages) {
-    specs.push_back({page.bytes, page.record, page.durable});
+    specs.push_back({page.file_bytes, page.record, page.durable});
   }
   return specs;
 }
@@ -42,6 +43,7 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
   shape.microbatches = size.microbatches;
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
+  shape.group_blocks = size.group_blocks;
   shape.devices = options.devices;
   return shape;
 }
@@ -57,6 +59,25 @@ MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table
   return budget;
 }
 
+namespace {
+
+SessionOptions with_groups(SessionOptions options, int64_t blocks) {
+  options.size.group_blocks = blocks;
+  return options;
+}
+
+GroupChoice group_of(const ModelConfig& config, const TensorTable& table,
+                     const SessionOptions& options) {
+  if (options.plan.group_blocks > 0) return {options.plan.group_blocks, 0};
+  if (!options.gpu || config.num_experts == 0) return {};
+  return choose_group(make_run_shape(config, table, options), options.device_bytes,
+                      options.eager_adam, kMostTogether, [&](int64_t blocks) {
+    return Executor::workspace_bytes(config, table, with_groups(options, blocks).size, 0);
+  });
+}
+
+}  // namespace
+
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
   if (options.gpu && !gpu_ops_take_head(config.head_dim)) {
     return Status(Exit::kUnavailable,
@@ -64,18 +85,26 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                        "train.device = \"cpu\" computes it", (long long)config.head_dim));
   }
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options);
-  return plan_memory(shape, PageTable(shape), options.size.training,
-                     budget(config, table, options), kPageHeaderBytes, options.eager_adam);
+  const GroupChoice group = group_of(config, table, options);
+  const SessionOptions grouped = with_groups(options, group.blocks);
+  const RunShape shape = make_run_shape(config, table, grouped);
+  ASSIGN_OR_RETURN(MemoryPlan memory,
+                   plan_memory(shape, PageTable(shape), options.size.training,
+                               budget(config, table, grouped), kPageHeaderBytes,
+                               options.eager_adam));
+  memory.group_blocks = group.blocks;
+  memory.group_bytes = group.bytes;
+  memory.min_device_bytes -= group.bytes;
+  return memory;
 }
 
 Session::Session(const ModelConfig& config, const SessionOptions& options, MemoryPlan memory,
                  Storage* storage)
     : config_(config),
       table_(TensorTable::make(config)),
-      options_(options),
+      options_(with_groups(options, memory.group_blocks)),
       storage_(storage),
-      shape_(make_run_shape(config_, table_, options)),
+      shape_(make_run_shape(config_, table_, options_)),
       pages_(shape_),
       memory_(std::move(memory)) {
   options_.size.kept_layers = kept_layers(config_, options_, memory_);

@@ -18,7 +18,7 @@
 namespace pagoda {
 
 struct SessionOptions {
-  StepSize size;              // kept_layers: a session's own, whatever was asked for
+  StepSize size;  // kept_layers, group_blocks: a session's own, whatever was asked for
   AdamSettings adam;
   std::optional<Gpu> gpu;     // what computes; none: the CPU
   int devices = 1;            // 1 with a GPU
