@@ -34,7 +34,9 @@ std::vector<std::string> other_value(const Option& option) {
   if (std::holds_alternative<int64_t*>(option.target)) {
     return {std::to_string(*std::get<int64_t*>(option.target) + 3)};
   }
-  if (std::holds_alternative<CountOrAuto>(option.target)) return {"auto"};
+  if (std::holds_alternative<CountOrAuto>(option.target)) {
+    return {option.text() == "auto" ? "5" : "auto"};
+  }
   if (std::holds_alternative<double*>(option.target)) return {"0.12345678901234567"};
   if (std::holds_alternative<bool*>(option.target))
     return {option.text() == "true" ? "false" : "true"};
@@ -83,7 +85,8 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
       "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
       "memory.drive_tbw",   "train.optimizer_threads", "train.device",
       "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
-      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing"};
+      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing",
+      "plan.group_blocks"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;
@@ -125,6 +128,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.tokens_per_step", {"100"}, "use 4096"},
                              Wrong{"train.tokens_per_step", {"0"}, "from 1"},
                              Wrong{"train.micro_batch_tokens", {"1500"}, "use 1024 or 2048"},
+                             Wrong{"plan.group_blocks", {"17"}, "auto or from 1 to 16"},
                              Wrong{"train.seed", {"-1"}, "from 0"},
                              Wrong{"train.save_steps", {"-1"}, "from 0"},
                              Wrong{"train.eval_steps", {"-1"}, "from 0"},

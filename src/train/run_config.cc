@@ -139,11 +139,9 @@ void declare_plan(RunConfig& c, OptionTable& t) {
         "the forward takes one microbatch after the other and reads weights for each");
   t.add("padded_experts", c.plan.padded_experts, kRunOnly,
         "every expert of a layer computes as many rows as the busiest one, zeros among them");
-  t.add_or_auto(
-      "group_blocks", c.plan.group_blocks, kRunOnly,
-      "row blocks of experts that are computed together; auto: 1 on the CPU, up to 16 on a "
-      "GPU",
-      "blocks of 256 rows");
+  t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
+                "row blocks of experts computed together; auto: 1 on the CPU, up to 16 on a GPU",
+                "blocks of 256 rows");
 }
 
 Status refuse(const std::string& key, const std::string& value, const std::string& why) {
@@ -319,7 +317,10 @@ Status RunConfig::validate() const {
   RETURN_IF_ERROR(check_device(train));
   RETURN_IF_ERROR(check_sample(sample));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
-  RETURN_IF_ERROR(check_range("plan.group_blocks", plan.group_blocks, 0, kMostTogether));
+  if (plan.group_blocks > kMostTogether) {
+    return refuse("plan.group_blocks", std::to_string(plan.group_blocks),
+                  strf("must be auto or from 1 to %lld", (long long)kMostTogether));
+  }
   return check_memory(memory);
 }
 
