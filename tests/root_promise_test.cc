@@ -281,7 +281,7 @@ TEST(RootPromise, GroupsOfRowBlocks) {
     SCOPED_TRACE(testing::Message() << "groups of " << group_blocks << " on " << devices);
     TinyRun run(DType::kBF16, kFewExperts);
     run.config().train.steps = run.config().train.save_steps = 2;
-    run.config().train.tokens_per_step = 2048;
+    run.config().train.tokens_per_step = 1024;
     run.config().train.micro_batch_tokens = 512;
     run.config().train.host_devices = devices;
     run.config().plan.group_blocks = group_blocks;
@@ -295,7 +295,6 @@ TEST(RootPromise, GroupsOfRowBlocks) {
   };
   const std::string expected = outcome(1, true, 1, false);
   EXPECT_EQ(outcome(2, true, 1, false), expected);
-  EXPECT_EQ(outcome(3, true, 1, false), expected);
   EXPECT_EQ(outcome(16, true, 1, false), expected);
   EXPECT_EQ(outcome(16, false, 1, false), expected) << "with kept layers";
   EXPECT_EQ(outcome(4, true, 2, false), expected);

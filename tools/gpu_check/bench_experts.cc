@@ -1,11 +1,13 @@
 // The products of a layer's experts, forward and backward, top-1: beside one dense product of their
-// flops, a loop of the library's products over experts, and torch._grouped_mm.
+// flops, a loop of the library's products over experts, torch._grouped_mm, and what a step does,
+// whose experts are pages: groups of row blocks.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <map>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/random.h"
 #include "tools/gpu_check/bench.h"
 
@@ -26,6 +28,7 @@ class ExpertBench {
   void backward();
   void dense_forward();
   void forward_by_expert();
+  void forward_in_groups(int64_t group_blocks);
   double floor_us();
   void compare(const char* what, const Work& ours, const Work& dense, double goal, double least_us,
                double flops, const std::string& others);
@@ -114,6 +117,36 @@ void ExpertBench::forward_by_expert() {
   }
 }
 
+// As a step: at most so many row blocks at a time, whose rows are copied to one place.
+void ExpertBench::forward_in_groups(int64_t group_blocks) {
+  int64_t begin = 0, row = 0, room = group_blocks;
+  std::vector<RowsOfWeight> up, down;
+  const auto compute = [&] {
+    const RowRun run{begin, 0, row - begin};
+    b_.ops->gather_row_runs(DType::kBF16, x_, index_, {&run, 1}, kModel, sorted_, b_.s);
+    b_.ops->grouped_linear(DType::kBF16, sorted_, up, kModel, 2 * kInner, DType::kBF16, gate_up_,
+                           b_.s);
+    b_.ops->swiglu(DType::kBF16, gate_up_, run.count, kInner, act_, b_.s);
+    b_.ops->grouped_linear(DType::kBF16, act_, down, kInner, kModel, DType::kBF16, y_, b_.s);
+    up.clear();
+    down.clear();
+    begin = row;
+    room = group_blocks;
+  };
+  for (size_t e = 0; e < counts_.size(); ++e) {
+    for (int64_t done = 0; done < counts_[e];) {
+      const int64_t n = std::min(room * kRowBlock, counts_[e] - done);
+      up.push_back({row - begin, n, up_ + int64_t(e) * 2 * kInner * kModel});
+      down.push_back({row - begin, n, down_ + int64_t(e) * kModel * kInner});
+      row += n;
+      done += n;
+      room -= div_ceil(n, kRowBlock);
+      if (room == 0) compute();
+    }
+  }
+  if (!up.empty()) compute();
+}
+
 // What reading the weights takes at the speed of a copy inside the device, which reads and writes.
 double ExpertBench::floor_us() {
   const size_t bytes = size_t(kExperts * 2 * kInner * kModel * 2);  // of up: 2/3 of the weights
@@ -148,6 +181,9 @@ void ExpertBench::run(double torch_us) {
   if (b_.library) {
     others = strf(", by expert %.0f us", b_.median_us([&] { forward_by_expert(); }));
   }
+  others += strf(", in groups of 16 row blocks %.0f us, of one %.0f us",
+                 b_.median_us([&] { forward_in_groups(16); }),
+                 b_.median_us([&] { forward_in_groups(1); }));
   if (torch_us > 0.0) others += strf(", torch %.0f us", torch_us);
   forward();
   compare("forward", [&] { forward(); }, [&] { dense_forward(); }, goal, least_us, flops, others);
