@@ -154,8 +154,8 @@ double forward_end_s(const Simulated& step) {
 }
 
 // What of the work lies in [from, to), of each resource: the mean of several streams of a kind.
-void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, double from_s,
-              double to_s, PhaseForecast& phase) {
+void add_busy(const Simulated& step, const MachineProfile& profile, const MachineSheet& sheet,
+              int devices, double from_s, double to_s, PhaseForecast& phase) {
   phase.seconds = to_s - from_s;
   const bool duplex = !sheet.disk.half_duplex;
   for (const SimulatedWork& work : step.works) {
@@ -167,7 +167,11 @@ void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, dou
                            resource == Resource::kDownload;
     const bool half = resource == Resource::kDrive && duplex;
     const double share = of_device ? 1.0 / devices : half ? 0.5 : 1.0;
-    if (resource != Resource::kCores) phase.busy_s[static_cast<size_t>(resource)] += own * share;
+    const double link = resource == Resource::kCompute ? profile.of(work.kind).link : 0;
+    if (resource != Resource::kCores) {
+      phase.busy_s[static_cast<size_t>(resource)] += own * share * (1 - link);
+      phase.busy_s[static_cast<size_t>(Resource::kLinks)] += own * share * link;
+    }
     phase.busy_s[static_cast<size_t>(Resource::kCores)] += own * work.cores / sheet.host.cores;
   }
 }
@@ -201,6 +205,7 @@ Status check_least(const LeastMemory& least, const ForecastRun& run) {
 const char* resource_name(Resource resource) {
   switch (resource) {
     case Resource::kCompute: return "compute";
+    case Resource::kLinks: return "links";
     case Resource::kUpload: return "upload";
     case Resource::kDownload: return "download";
     case Resource::kDrive: return "drive";
@@ -270,8 +275,9 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
                            .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();
-  add_busy(forecast.simulated, sheet, shape.devices, 0, middle_s, forecast.forward);
-  add_busy(forecast.simulated, sheet, shape.devices, middle_s, end_s, forecast.backward);
+  add_busy(forecast.simulated, profile, sheet, shape.devices, 0, middle_s, forecast.forward);
+  add_busy(forecast.simulated, profile, sheet, shape.devices, middle_s, end_s,
+           forecast.backward);
   forecast.traffic = forecast.simulated.traffic;
   add_peaks(forecast);
   return forecast;

@@ -66,7 +66,11 @@ Cost Costs::of(const Piece& piece, double together) const {
   cost.cores = cores_;
   cost.unit_s = piece.flops / (d.gemm_tflops * kTera) + score_s(piece.score_flops) +
                 piece.bytes / (d.memory_gb_s * kGiga);
-  if (piece.link_bytes > 0) cost.unit_s += piece.link_bytes / (sheet_.link.gb_s * kGiga);
+  if (piece.link_bytes > 0) {
+    const double link_s = piece.link_bytes / (sheet_.link.gb_s * kGiga);
+    cost.unit_s += link_s;
+    cost.link = link_s / cost.unit_s;
+  }
   cost.fixed_s = piece.weight_bytes / (d.weight_gb_s * kGiga) + kMicro * d.launch_us;
   if (piece.link_bytes > 0) cost.fixed_s += kMicro * sheet_.link.latency_us;
   cost.fixed_s *= together;
