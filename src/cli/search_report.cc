@@ -36,7 +36,7 @@ std::string settings_text(const SearchReport& r) {
 }
 
 std::string ways_text(const SearchReport& r) {
-  std::string text = strf("ways      %zu fit\n", r.ways.size()) +
+  std::string text = strf("ways      %zu fit and were simulated\n", r.ways.size()) +
                      "            step s   tokens/s   MFU  of each device\n";
   for (size_t i = 0; i < std::min(r.ways.size(), r.shown); ++i) {
     const SearchedWay& way = r.ways[i];

@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "cli/plan_report.h"
+#include "model/json.h"
 
 namespace pagoda {
 namespace {

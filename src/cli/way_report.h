@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/json.h"
+#include "model/json_type.h"
 #include "plan/cluster_changes.h"
 #include "plan/way_timeline.h"
 

@@ -181,6 +181,11 @@ void add_peaks(StepForecast& forecast) {
     if (held.device_bytes > forecast.device_peak.device_bytes) forecast.device_peak = held;
     if (held.host_bytes > forecast.host_peak.host_bytes) forecast.host_peak = held;
   }
+  // What was lent to coarse pieces the run's own do not take.
+  int64_t& device = forecast.device_peak.device_bytes;
+  int64_t& host = forecast.host_peak.host_bytes;
+  device = std::min(device, forecast.device_bytes);
+  host = std::min(host, forecast.host_bytes);
 }
 
 Status check_least(const LeastMemory& least, const ForecastRun& run) {
