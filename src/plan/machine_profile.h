@@ -13,7 +13,7 @@
 namespace pagoda {
 
 // fixed_s + units * unit_s seconds, busy on `cores` cores all the while, with `memory` of what the
-// machine's memory moves at most, and for `link` of the time waiting for other devices' links.
+// machine's memory moves at most, and for `link` of unit_s waiting for links to other devices.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;

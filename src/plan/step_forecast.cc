@@ -153,6 +153,12 @@ double forward_end_s(const Simulated& step) {
   return end_s;
 }
 
+// Of the work's time: what it takes however much there is of it is not the link's.
+double link_share(const MachineProfile& profile, const SimulatedWork& work) {
+  const Cost& cost = profile.of(work.kind);
+  return work.own_s > cost.fixed_s ? cost.link * (1 - cost.fixed_s / work.own_s) : 0;
+}
+
 // What of the work lies in [from, to), of each resource: the mean of several streams of a kind.
 void add_busy(const Simulated& step, const MachineProfile& profile, const MachineSheet& sheet,
               int devices, double from_s, double to_s, PhaseForecast& phase) {
@@ -167,7 +173,7 @@ void add_busy(const Simulated& step, const MachineProfile& profile, const Machin
                            resource == Resource::kDownload;
     const bool half = resource == Resource::kDrive && duplex;
     const double share = of_device ? 1.0 / devices : half ? 0.5 : 1.0;
-    const double link = resource == Resource::kCompute ? profile.of(work.kind).link : 0;
+    const double link = resource == Resource::kCompute ? link_share(profile, work) : 0;
     if (resource != Resource::kCores) {
       phase.busy_s[static_cast<size_t>(resource)] += own * share * (1 - link);
       phase.busy_s[static_cast<size_t>(Resource::kLinks)] += own * share * link;
