@@ -18,19 +18,35 @@ std::vector<size_t> shown_runs(const SearchReport& r) {
   return shown;
 }
 
+// Those that are not as in the run itself, which may be none of the runs; then all.
+std::string differing_text(const SearchedRun& run, const SearchedRun* own) {
+  if (own == nullptr) return run.text();
+  if (run.as_it_is) return "(as it is)";
+  const auto before = own->settings();
+  std::string text;
+  for (const auto& setting : run.settings()) {
+    if (std::find(before.begin(), before.end(), setting) != before.end()) continue;
+    text += (text.empty() ? "" : ", ") + setting.first + " = " + setting.second;
+  }
+  return text;
+}
+
 std::string settings_text(const SearchReport& r) {
   const std::vector<SearchedRun>& runs = r.settings.runs;
+  const auto as_it_is = std::find_if(runs.begin(), runs.end(),
+                                     [](const SearchedRun& run) { return run.as_it_is; });
+  const SearchedRun* own = as_it_is == runs.end() ? nullptr : &*as_it_is;
   std::string text =
       strf("settings  %zu of %lld fit, each simulated; by device memory, as `plan` plans a run\n",
            runs.size(), (long long)r.settings.tried) +
-      "            step s   tokens/s   MFU  limited by      device        host  states on, and "
-      "settings\n";
+      "            step s   tokens/s   MFU  limited by      device        host  states on: "
+      "settings that differ from the run's\n";
   for (const size_t i : shown_runs(r)) {
     const SearchedRun& run = runs[i];
-    text += strf("%8zu %9.4g %10s %4.1f %%  %-10s %11s %11s  %s: %s%s\n", i + 1, run.step_s,
+    text += strf("%8zu %9.4g %10s %4.1f %%  %-10s %11s %11s  %s: %s\n", i + 1, run.step_s,
                  rate_text(run.tokens_per_s).c_str(), 100 * run.mfu, resource_name(run.bottleneck),
                  format_bytes(run.device_bytes).c_str(), format_bytes(run.host_bytes).c_str(),
-                 run.state_place().c_str(), run.text().c_str(), run.as_it_is ? " (as it is)" : "");
+                 run.state_place().c_str(), differing_text(run, own).c_str());
   }
   return text;
 }
