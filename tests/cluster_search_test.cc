@@ -13,9 +13,12 @@
 #include "base/bytes.h"
 #include "cli/sheet_file.h"
 #include "plan/asym_ea.h"
+#include "plan/cluster_changes.h"
 #include "plan/mesh_search.h"
+#include "plan/shared_step.h"
 #include "plan/two_kinds.h"
 #include "plan/two_kinds_search.h"
+#include "plan/zebra_search.h"
 #include "train/planned_model.h"
 
 namespace pagoda {
@@ -278,11 +281,37 @@ TEST(ClusterSearch, KeepsExpertsInsideANode) {
   EXPECT_GT(across_s, inside_s);
 }
 
-// Every way to spread this cluster's work, simulated one by one.
+// The best of all ways to spread the work of two kinds of devices where there is room for
+// everything, simulated one by one, each zebra layout with all that Asym-EA finds for it.
+double best_of_two_kinds(const ModelShape& model, const ClusterSheet& sheet,
+                         const StepDemand& demand) {
+  const TwoKinds kinds = two_kinds(sheet).take();
+  double best = std::numeric_limits<double>::infinity();
+  for (const int32_t copies : {1, 2}) {
+    const UnequalStep step = copied_step(model, sheet, kinds, demand, copies).step;
+    best = std::min(best, best_expert_parallel(step, 8)->step_s);
+    best = std::min(best, best_disaggregated(step, 8)->step_s);
+  }
+  for (const auto sharing : {ExpertSharing::kDataCentric, ExpertSharing::kModelCentric}) {
+    best = std::min(best, shared_step(model, sheet, kinds, demand, sharing)->step_s());
+  }
+  const UnequalStep step = unequal_step(model, sheet, kinds, demand);
+  for (int32_t m = 1; m <= 32; m *= 2) {
+    if (demand.sequences % (2 * m) != 0) continue;
+    if (const auto p = pipeline_step(step, m); p.ok()) best = std::min(best, p.value().step_s);
+  }
+  for (const ZebraLayout& layout : zebra_layouts(model, kinds, demand)) {
+    const ZebraPipeline pipeline = zebra_pipeline(model, sheet, kinds, demand, layout).take();
+    const std::vector<AsymBounds> bounds(pipeline.stages.size());
+    best = std::min(best, plan_asym_ea(pipeline, bounds, 1 << 20)->step_s);
+  }
+  return best;
+}
+
 TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
   ModelShape model = published("olmoe-1b-7b");
   const ClusterSheet sheet = cluster("a40-v100");
-  model.is_moe.resize(8);
+  model.is_moe.resize(4);
   const StepDemand demand{2048, 16};
   auto ways = search_cluster(model, sheet, demand);
   ASSERT_TRUE(ways.ok()) << ways.status().message();
@@ -290,33 +319,68 @@ TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
   EXPECT_EQ(kinds.newer->machine.name, "2 A40");
   EXPECT_EQ(kinds.newer_devices, 2);
   EXPECT_EQ(kinds.older_devices, 2);
-  const UnequalStep step = unequal_step(model, sheet, kinds, demand);
-  double best = std::numeric_limits<double>::infinity();
-  for (int32_t m = 1; m <= kMostZebraMicrobatches; m *= 2) {
-    if (demand.sequences % m != 0) continue;
-    if (const auto p = pipeline_step(step, m); p.ok()) best = std::min(best, p.value().step_s);
-    if (demand.sequences % (2 * m) != 0) continue;
-    const ZebraGroup group = zebra_group(step, m, 64).take();
-    best = std::min(best, best_zebra(group)->times.makespan_s);
-    // Whatever memory allows: without bounds Asym-EA is at least as good.
-    best = std::min(best, plan_asym_ea(group, {})->step_s);
-  }
-  best = std::min(best, best_expert_parallel(step, 8)->step_s);
-  best = std::min(best, best_disaggregated(step, 8)->step_s);
-  for (const SearchedWay& way : *ways) {
-    EXPECT_LE(way.device_bytes, kinds.newer->auto_device_bytes()) << way.text();
-  }
-  // With room for everything it is that.
+  // With room for everything.
   ClusterSheet roomy = sheet;
   for (MachineSheet& node : roomy.nodes) {
     node.device.memory = MemorySize::of_bytes(int64_t{4} << 40);
   }
-  auto unbounded = search_cluster(model, roomy, demand);
-  ASSERT_TRUE(unbounded.ok());
-  EXPECT_NEAR(unbounded->front().step_s, best, 1e-9 * best) << unbounded->front().text();
-  std::printf("two kinds: best %.3f s, %s; with memory as it is %.3f s, %s\n", best,
-              unbounded->front().text().c_str(), ways->front().step_s,
+  for (const double gb_s : {sheet.network.gb_s, 60.0}) {
+    roomy.network.gb_s = gb_s;
+    const double best = best_of_two_kinds(model, roomy, demand);
+    auto unbounded = search_cluster(model, roomy, demand);
+    ASSERT_TRUE(unbounded.ok());
+    EXPECT_NEAR(unbounded->front().step_s, best, 1e-9 * best) << unbounded->front().text();
+    std::printf("two kinds, links of %g GB/s: best %.3f s, %s\n", gb_s, best,
+                unbounded->front().text().c_str());
+  }
+  std::printf("with memory as it is %.3f s, %s\n", ways->front().step_s,
               ways->front().text().c_str());
+}
+
+// Shares by speed: with links that take no time a data-centric step is what the slowest device
+// computes of its own sequences, with the head; a model-centric one attention by sequences and
+// experts by columns, each of the slowest. With slow links the one that moves less is faster.
+TEST(ClusterSearch, SharesExpertsBySpeed) {
+  ModelShape model = published("olmoe-1b-7b");
+  ClusterSheet sheet = cluster("a40-v100");
+  model.is_moe.resize(4);
+  const TwoKinds kinds = two_kinds(sheet).take();
+  sheet.network = {1e9, 0, 0, 0};
+  const StepDemand demand{2048, 48};
+  const UnequalStep work = unequal_step(model, sheet, kinds, demand);
+  const auto both = [](const PassSeconds& pass) { return pass.forward_s + pass.backward_s; };
+  double data_s = 0, attention_s = 0, experts_s = 0, head_s = 0;
+  const auto data = shared_step(model, sheet, kinds, demand, ExpertSharing::kDataCentric).take();
+  const auto columns =
+      shared_step(model, sheet, kinds, demand, ExpertSharing::kModelCentric).take();
+  EXPECT_GT(data.newer.sequences, data.older.sequences);
+  EXPECT_GT(columns.newer.hidden, columns.older.hidden);
+  for (const bool newer : {true, false}) {
+    const DeviceKind& kind = newer ? work.newer : work.older;
+    const double own = static_cast<double>((newer ? data.newer : data.older).sequences) / 48;
+    data_s = std::max(data_s, own * (4 * both(kind.attention) + 4 * both(kind.experts) +
+                                     kind.head_s));
+    const KindShare& share = newer ? columns.newer : columns.older;
+    const double batch = static_cast<double>(share.sequences) / 48;
+    attention_s = std::max(attention_s, batch * 4 * both(kind.attention));
+    experts_s = std::max(experts_s, 4 * both(kind.experts) * static_cast<double>(share.hidden) /
+                                        static_cast<double>(model.expert_ffn));
+    head_s = std::max(head_s, batch * kind.head_s);
+  }
+  EXPECT_NEAR(data.step_s(), data_s, 1e-6 * data_s);
+  // Kinds wait for each other at every exchange: at least the slowest of each, at most their sum
+  // over both directions.
+  EXPECT_GE(columns.step_s(), (1 - 1e-6) * (attention_s + experts_s));
+  EXPECT_LE(columns.step_s(), (1 + 1e-6) * (attention_s + experts_s + head_s));
+  // Links that take nearly all of the step: many tokens make rows dearer than weights.
+  sheet.network.gb_s = 0.1;
+  const auto step_s = [&](const StepDemand& d, ExpertSharing sharing) {
+    return shared_step(model, sheet, kinds, d, sharing)->step_s();
+  };
+  EXPECT_LT(step_s({2048, 480}, ExpertSharing::kDataCentric),
+            step_s({2048, 480}, ExpertSharing::kModelCentric));
+  EXPECT_GT(step_s({128, 48}, ExpertSharing::kDataCentric),
+            step_s({128, 48}, ExpertSharing::kModelCentric));
 }
 
 // What is drawn of a way is what it was ranked by: pieces of a lane one after the other, the same
@@ -369,7 +433,7 @@ TEST(ClusterSearch, DrawsWhatItRanked) {
   olmoe.is_moe.resize(8);
   const ClusterSheet unequal = cluster("a40-v100");
   const StepDemand small{2048, 16};
-  bool seen[5] = {};
+  bool seen[6] = {};
   const std::vector<SearchedWay> of_two = search_cluster(olmoe, unequal, small).take();
   for (const SearchedWay& way : of_two) {
     seen[static_cast<size_t>(way.kind)] = true;
@@ -403,8 +467,44 @@ TEST(ClusterSearch, SaysWhatWouldBeEnough) {
   sheet.nodes.resize(1);
   const StepDemand demand{4096, 64};
   EXPECT_EQ(search_cluster(model, sheet, demand).status().code(), Exit::kDoesNotFit);
-  const std::string text = enough_nodes(model, sheet, demand);
-  EXPECT_NE(text.find("fits on"), std::string::npos) << text;
+  const auto fitting = cluster_fits_with(model, sheet, demand);
+  ASSERT_FALSE(fitting.empty());
+  for (const ClusterChange& change : fitting) std::printf("%s: %s\n", change.text.c_str(),
+                                                          change.way.c_str());
+  // With one node fewer than the first number that is said, it does not fit.
+  for (const ClusterChange& change : fitting) {
+    const size_t at = change.text.find(" such nodes");
+    if (at == std::string::npos) continue;
+    const auto nodes = static_cast<size_t>(std::stoll(change.text));
+    sheet.nodes.resize(nodes, sheet.nodes[0]);
+    EXPECT_TRUE(search_cluster(model, sheet, demand).ok());
+    if (nodes > 2) continue;  // doublings from there on
+    sheet.nodes.resize(nodes - 1);
+    EXPECT_FALSE(search_cluster(model, sheet, demand).ok());
+  }
+}
+
+// Each suggestion is the gain of a search with that change, and none is a loss.
+TEST(ClusterSearch, SaysWhatWouldHelp) {
+  const ModelShape model = published("qwen3-30b-a3b");
+  const ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  const StepDemand demand{4096, 128};
+  const SearchedWay best = search_cluster(model, sheet, demand)->front();
+  const auto helps = cluster_helps(model, sheet, demand, best);
+  ASSERT_FALSE(helps.empty());
+  double before = std::numeric_limits<double>::infinity();
+  for (const ClusterChange& change : helps) {
+    EXPECT_GE(change.gain, 0.02) << change.text;
+    EXPECT_LE(change.gain, before) << change.text;
+    before = change.gain;
+  }
+  ClusterSheet quick = sheet;
+  quick.network.gb_s *= 2;
+  const double step_s = search_cluster(model, quick, demand)->front().step_s;
+  for (const ClusterChange& change : helps) {
+    if (change.text != "twice the rate of the network") continue;
+    EXPECT_NEAR(change.gain, best.step_s / step_s - 1, 1e-12);
+  }
 }
 
 }  // namespace

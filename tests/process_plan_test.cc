@@ -136,7 +136,7 @@ TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   };
   for (const Case& c :
        {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "stage 3", "device of stage 3"},
-        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "fullest device"}}) {
+        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "older device"}}) {
     SCOPED_TRACE(c.cluster);
     const ProcessResult result =
         plan({"--model.path", configs(std::string("models/") + c.model + ".json"), "--cluster",
@@ -209,6 +209,7 @@ TEST_F(PlanTest, SearchesClusters) {
                        "--cluster",              configs("clusters/4x8-gpu-80gb.toml"),
                        "--train.tokens_per_step", "524288",
                        "--data.sequence_len",    "4096",
+                       "--tokens",               "1048576",
                        "--json"};
   const nlohmann::json best = nlohmann::json::parse(plan(words).out, nullptr, false);
   ASSERT_TRUE(best.is_object());
@@ -218,12 +219,33 @@ TEST_F(PlanTest, SearchesClusters) {
   const nlohmann::json all = nlohmann::json::parse(result.out, nullptr, false);
   EXPECT_GT(all.at("ways").size(), 1u);
   EXPECT_EQ(all.at("ways")[0], best.at("ways")[0]);
+  const nlohmann::json& way = best.at("best_way");
+  EXPECT_FALSE(way.at("limited_by").get<std::string>().empty());
+  EXPECT_FALSE(way.at("helps").empty());
+  const double step_s = best.at("ways")[0].at("step_s");
+  EXPECT_NEAR(way.at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
+  ASSERT_FALSE(way.at("lanes").empty());
+  for (const nlohmann::json& lane : way.at("lanes")) {
+    double busy_s = 0;
+    for (const nlohmann::json& part : lane.at("busy_s")) busy_s += part.get<double>();
+    EXPECT_GT(busy_s, 0) << lane;
+    EXPECT_LE(busy_s, (1 + 1e-9) * step_s) << lane;
+  }
+  ASSERT_FALSE(way.at("memory").empty());
+  for (const nlohmann::json& memory : way.at("memory")) {
+    EXPECT_LE(memory.at("peak_bytes"), memory.at("budget_bytes")) << memory;
+    EXPECT_LE(memory.at("always_bytes"), memory.at("peak_bytes")) << memory;
+    EXPECT_LE(memory.at("peak_at_s").get<double>(), step_s) << memory;
+  }
   const ProcessResult none =
       plan({"--model.path", configs("models/deepseek-v3.json"), "--cluster",
             configs("clusters/4x8-gpu-80gb.toml"), "--train.tokens_per_step", "524288",
             "--data.sequence_len", "4096"});
-  EXPECT_TRUE(none.code == 0 || none.code == 3) << none.err;
-  EXPECT_NE(none.out.find("671,026,419,200"), std::string::npos);
+  EXPECT_EQ(none.code, 3) << none.err;
+  for (const char* word : {"671,026,419,200", "fits with ", " such nodes: PP "}) {
+    EXPECT_NE(none.out.find(word), std::string::npos) << word << "\n" << none.out;
+  }
+  EXPECT_NE(none.error_line().find("it fits with "), std::string::npos) << none.err;
 }
 
 // A run that leaves the microbatch to the planner has the bits of one that is told its choice, and

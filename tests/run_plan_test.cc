@@ -178,6 +178,28 @@ TEST(RunPlan, IsNotFasterThanItsParts) {
   EXPECT_GT(plan.mfu(), 0);
 }
 
+// Rows that go to other devices, and rings, take time of a link that is not computing: what it is
+// halves where links are twice as fast, and there is none on one device.
+TEST(RunPlan, WaitsForLinksApartFromComputing) {
+  const PlannedModel model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  MachineSheet sheet = machine("gpu-4x48gb");
+  sheet.link.latency_us = 0;
+  const RunPlan slow = plan_run(model, config, sheet, kSearchPlan).take();
+  sheet.link.gb_s *= 2;
+  const RunPlan quick = plan_run(model, config, sheet, kSearchPlan).take();
+  const auto busy = [](const RunPlan& plan, Resource r) { return plan.step->busy_s(r); };
+  EXPECT_GT(busy(slow, Resource::kLinks), 0);
+  EXPECT_NEAR(busy(quick, Resource::kLinks), busy(slow, Resource::kLinks) / 2,
+              0.02 * busy(slow, Resource::kLinks));
+  EXPECT_NEAR(busy(quick, Resource::kCompute), busy(slow, Resource::kCompute),
+              0.02 * busy(slow, Resource::kCompute));
+  EXPECT_LE(busy(slow, Resource::kLinks) + busy(slow, Resource::kCompute),
+            (1 + 1e-9) * slow.step->step_s());
+  const RunPlan alone = plan_run(model, config, machine("gpu-24gb"), kSearchPlan).take();
+  EXPECT_EQ(busy(alone, Resource::kLinks), 0);
+}
+
 // What does not fit is counted all the same, and the changes named make it fit.
 TEST(PlanChanges, FitWhatDoesNot) {
   const MachineSheet sheet = machine("gpu-24gb");

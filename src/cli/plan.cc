@@ -9,6 +9,7 @@
 #include "cli/run_command.h"
 #include "cli/search_report.h"
 #include "cli/sheet_file.h"
+#include "plan/cluster_changes.h"
 #include "train/this_machine.h"
 
 namespace pagoda {
@@ -71,9 +72,9 @@ Status PlanCommand::read() {
   if (!machine_.empty() && !cluster_.empty()) {
     return Status(Exit::kUsage, "--machine and --cluster: name one of them");
   }
-  if (tokens_ > 0 && (search_ || !cluster_.empty())) {
-    return Status(Exit::kUsage, "--tokens: of a run as it is on one machine; leave out --search "
-                                "and --cluster");
+  if (tokens_ > 0 && search_ && cluster_.empty()) {
+    return Status(Exit::kUsage, "--tokens: of a run as it is, or with --cluster in the best way; "
+                                "leave out --search");
   }
   if (!html_.empty() && search_ && cluster_.empty()) {
     return Status(Exit::kUsage, "--html: shows a step of the run as it is, or with --cluster of "
@@ -125,14 +126,17 @@ Status PlanCommand::search_cluster(const PlannedModel& model) {
                       search_ ? kMostShown : 1};
   if (ways.ok()) report.ways = ways.take();
   if (!ways.ok() && ways.status().code() != Exit::kDoesNotFit) return ways.status();
-  if (!html_.empty() && !report.ways.empty()) {
-    ASSIGN_OR_RETURN(const WayTimeline timeline,
-                     way_timeline(model.shape, where, demand(), report.ways.front()));
-    RETURN_IF_ERROR(write_text_file(html_, way_page(report, timeline)));
-  }
   if (!report.fits()) {
-    report.why = ways.status().message() + "; " + enough_nodes(model.shape, where, demand());
+    report.fit_with = cluster_fits_with(model.shape, where, demand());
+    report.why = ways.status().message();
+    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
+    return print(report);
   }
+  report.total_tokens = tokens_;
+  const SearchedWay& best = report.ways.front();
+  ASSIGN_OR_RETURN(report.timeline, way_timeline(model.shape, where, demand(), best));
+  report.helps = cluster_helps(model.shape, where, demand(), best);
+  if (!html_.empty()) RETURN_IF_ERROR(write_text_file(html_, way_page(report, report.timeline)));
   return print(report);
 }
 
@@ -145,7 +149,10 @@ Status PlanCommand::plan_machine(const PlannedModel& model) {
   ASSIGN_OR_RETURN(RunPlan plan, plan_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
   if (report.plan.fits.ok()) {
-    report.study = study_changes(model, config_, machine, kCoarsePlan);
+    // Of a model with very many experts an answer in two seconds has coarser pieces.
+    constexpr int64_t kMany = 8192;
+    const bool many = model.shape.num_layers() * model.shape.num_experts > kMany;
+    report.study = study_changes(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);
   }

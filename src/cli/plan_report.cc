@@ -1,5 +1,7 @@
 #include "cli/plan_report.h"
 
+#include <cmath>
+
 #include "base/bytes.h"
 #include "model/json.h"
 #include "train/traffic_report.h"
@@ -7,22 +9,17 @@
 namespace pagoda {
 namespace {
 
-constexpr double kSecondsOfDay = 86400;
-
 std::string line_of(const char* what, const std::string& text) {
   return strf("%-9s ", what) + text + "\n";
 }
 
-std::string duration_text(double seconds) {
-  if (seconds < 120) return strf("%.3g s", seconds);
-  if (seconds < 2 * 3600) return strf("%.3g min", seconds / 60);
-  if (seconds < 2 * kSecondsOfDay) return strf("%.3g h", seconds / 3600);
-  return strf("%.3g days", seconds / kSecondsOfDay);
-}
-
 std::string moment_text(const SimulatedMemory& held, const StepForecast& step) {
   const char* phase = held.at_s < step.forward.seconds ? "forward" : "backward";
-  return strf("%.3g s into the step, %s", held.at_s, phase);
+  return strf("%s into the step, %s", seconds_text(held.at_s).c_str(), phase);
+}
+
+std::string peak_text(int64_t bytes, const SimulatedMemory& held, const StepForecast& step) {
+  return format_bytes(bytes) + " " + moment_text(held, step);
 }
 
 std::string model_text(const PlanReport& r) {
@@ -87,19 +84,20 @@ std::string memory_text(const PlanReport& r) {
     text += line_of("", strf("beside them %lld layers keep what their backward reads",
                              (long long)s.kept_layers));
   }
-  return text + line_of("", strf("peak in slots: device %s %s; host %s %s",
-                                 format_bytes(s.device_peak.device_bytes).c_str(),
-                                 moment_text(s.device_peak, s).c_str(),
-                                 format_bytes(s.host_peak.host_bytes).c_str(),
-                                 moment_text(s.host_peak, s).c_str()));
+  std::string peaks = "peak in slots: device " + peak_text(s.device_peak.device_bytes,
+                                                           s.device_peak, s);
+  if (s.host_peak.host_bytes > 0) {
+    peaks += "; host " + peak_text(s.host_peak.host_bytes, s.host_peak, s);
+  }
+  return text + line_of("", peaks);
 }
 
 std::string step_text(const PlanReport& r) {
   const StepForecast& s = *r.plan.step;
   std::string text = line_of("step", strf("%s: forward %s, backward %s",
-                                          duration_text(s.step_s()).c_str(),
-                                          duration_text(s.forward.seconds).c_str(),
-                                          duration_text(s.backward.seconds).c_str()));
+                                          seconds_text(s.step_s()).c_str(),
+                                          seconds_text(s.forward.seconds).c_str(),
+                                          seconds_text(s.backward.seconds).c_str()));
   text += line_of("", "  busy       forward backward  step");
   for (int i = 0; i < kResources; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -110,14 +108,15 @@ std::string step_text(const PlanReport& r) {
                              100 * s.backward.busy_s[at] / s.backward.seconds,
                              100 * s.busy_s(resource) / s.step_s()));
   }
-  text += line_of("speed", strf("%.4g tokens/s, MFU %.1f %%; limited by %s", r.plan.tokens_per_s(),
-                                100 * r.plan.mfu(), resource_name(s.bottleneck())));
+  text += line_of("speed", strf("%s tokens/s, MFU %.1f %%; limited by %s",
+                                rate_text(r.plan.tokens_per_s()).c_str(), 100 * r.plan.mfu(),
+                                resource_name(s.bottleneck())));
   if (r.study.compute_bound.tokens_per_step == 0) return text;
   return text +
-         line_of("", strf("compute-bound (%.0f %% busy) from %s tokens a step: %.4g tokens/s",
+         line_of("", strf("compute-bound (%.0f %% busy) from %s tokens a step: %s tokens/s",
                           100 * r.study.compute_bound.compute_share,
                           grouped_digits(r.study.compute_bound.tokens_per_step).c_str(),
-                          r.study.compute_bound.tokens_per_s));
+                          rate_text(r.study.compute_bound.tokens_per_s).c_str()));
 }
 
 // What is written until each drive has been written what it is rated for.
@@ -135,9 +134,9 @@ std::string drive_text(const PlanReport& r) {
                              format_decimal_bytes(p.written_bytes()).c_str()));
   if (r.sheet.disk.tbw <= 0 || p.written_bytes() <= 0) return text;
   const double tokens = life_tokens(r);
-  return text + line_of("", strf("at the %g TB that each is rated for they last %.3g tokens, %s",
-                                 r.sheet.disk.tbw, tokens,
-                                 duration_text(tokens / p.tokens_per_s()).c_str()));
+  return text + line_of("", strf("at the %g TB that each is rated for they last %s tokens, %s",
+                                 r.sheet.disk.tbw, rate_text(tokens).c_str(),
+                                 seconds_text(tokens / p.tokens_per_s()).c_str()));
 }
 
 std::string tokens_text(const PlanReport& r) {
@@ -145,7 +144,7 @@ std::string tokens_text(const PlanReport& r) {
   const double steps = static_cast<double>(r.total_tokens) / static_cast<double>(r.plan.tokens);
   return line_of("tokens", strf("%s of them: %s, %s written to the drives",
                                 grouped_digits(r.total_tokens).c_str(),
-                                duration_text(steps * r.plan.step->step_s()).c_str(),
+                                seconds_text(steps * r.plan.step->step_s()).c_str(),
                                 format_decimal_bytes(steps * r.plan.written_bytes()).c_str()));
 }
 
@@ -211,6 +210,21 @@ std::string grouped_digits(int64_t count) {
   const size_t first = digits.starts_with("-") ? 1 : 0;
   for (size_t at = digits.size(); at > first + 3;) digits.insert(at -= 3, ",");
   return digits;
+}
+
+std::string seconds_text(double seconds) {
+  constexpr double kSecondsOfDay = 86400;
+  if (seconds < 120) return strf("%.3g s", seconds);
+  if (seconds < 2 * 3600) return strf("%.3g min", seconds / 60);
+  if (seconds < 2 * kSecondsOfDay) return strf("%.3g h", seconds / 3600);
+  if (seconds < 730 * kSecondsOfDay) return strf("%.3g days", seconds / kSecondsOfDay);
+  return strf("%.3g years", seconds / (365.25 * kSecondsOfDay));
+}
+
+std::string rate_text(double rate) {
+  if (rate < 1000) return strf("%.4g", rate);
+  const double unit = std::pow(10, std::floor(std::log10(rate)) - 3);
+  return grouped_digits(std::llround(std::round(rate / unit) * unit));
 }
 
 std::string PlanReport::text() const {

@@ -23,5 +23,9 @@ struct PlanReport {
 
 // "30,532,122,624".
 std::string grouped_digits(int64_t count);
+// Four digits of it: "674.9", "15,920", "788,300,000".
+std::string rate_text(double rate);
+// "97.1 s", "3.3 min", "35 days".
+std::string seconds_text(double seconds);
 
 }  // namespace pagoda

@@ -18,30 +18,46 @@ std::vector<size_t> shown_runs(const SearchReport& r) {
   return shown;
 }
 
+// Those that are not as in the run itself, which may be none of the runs; then all.
+std::string differing_text(const SearchedRun& run, const SearchedRun* own) {
+  if (own == nullptr) return run.text();
+  if (run.as_it_is) return "(as it is)";
+  const auto before = own->settings();
+  std::string text;
+  for (const auto& setting : run.settings()) {
+    if (std::find(before.begin(), before.end(), setting) != before.end()) continue;
+    text += (text.empty() ? "" : ", ") + setting.first + " = " + setting.second;
+  }
+  return text;
+}
+
 std::string settings_text(const SearchReport& r) {
   const std::vector<SearchedRun>& runs = r.settings.runs;
+  const auto as_it_is = std::find_if(runs.begin(), runs.end(),
+                                     [](const SearchedRun& run) { return run.as_it_is; });
+  const SearchedRun* own = as_it_is == runs.end() ? nullptr : &*as_it_is;
   std::string text =
       strf("settings  %zu of %lld fit, each simulated; by device memory, as `plan` plans a run\n",
            runs.size(), (long long)r.settings.tried) +
-      "            step s   tokens/s   MFU  limited by      device        host  states on, and "
-      "settings\n";
+      "            step s   tokens/s   MFU  limited by      device        host  states on: "
+      "settings that differ from the run's\n";
   for (const size_t i : shown_runs(r)) {
     const SearchedRun& run = runs[i];
-    text += strf("%8zu %9.4g %10.4g %4.1f %%  %-10s %11s %11s  %s: %s%s\n", i + 1, run.step_s,
-                 run.tokens_per_s, 100 * run.mfu, resource_name(run.bottleneck),
+    text += strf("%8zu %9.4g %10s %4.1f %%  %-10s %11s %11s  %s: %s\n", i + 1, run.step_s,
+                 rate_text(run.tokens_per_s).c_str(), 100 * run.mfu, resource_name(run.bottleneck),
                  format_bytes(run.device_bytes).c_str(), format_bytes(run.host_bytes).c_str(),
-                 run.state_place().c_str(), run.text().c_str(), run.as_it_is ? " (as it is)" : "");
+                 run.state_place().c_str(), differing_text(run, own).c_str());
   }
   return text;
 }
 
 std::string ways_text(const SearchReport& r) {
-  std::string text = strf("ways      %zu fit\n", r.ways.size()) +
+  std::string text = strf("ways      %zu fit and were simulated\n", r.ways.size()) +
                      "            step s   tokens/s   MFU  of each device\n";
   for (size_t i = 0; i < std::min(r.ways.size(), r.shown); ++i) {
     const SearchedWay& way = r.ways[i];
-    text += strf("%8zu %9.4g %10.4g %4.1f %%  %11s  %s\n", i + 1, way.step_s,
-                 static_cast<double>(r.tokens) / way.step_s, 100 * way.mfu,
+    text += strf("%8zu %9.4g %10s %4.1f %%  %11s  %s\n", i + 1, way.step_s,
+                 rate_text(static_cast<double>(r.tokens) / way.step_s).c_str(), 100 * way.mfu,
                  format_bytes(way.device_bytes).c_str(), way.text().c_str());
   }
   return text;
@@ -69,6 +85,7 @@ Json way_json(const SearchedWay& way, int64_t tokens) {
           {"tokens_per_s", static_cast<double>(tokens) / way.step_s},
           {"mfu", way.mfu},
           {"device_bytes", way.device_bytes},
+          {"host_bytes", way.host_bytes},
           {"pipeline", way.mesh.pipeline},
           {"expert", way.mesh.expert},
           {"data", way.mesh.data},
@@ -87,7 +104,9 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
-  return ways.empty() ? text : text + ways_text(*this);
+  if (!ways.empty()) text += ways_text(*this);
+  if (!timeline.lanes.empty()) text += best_way().text();
+  return text + fits_with_text(fit_with);
 }
 
 std::string SearchReport::json() const {
@@ -104,6 +123,10 @@ std::string SearchReport::json() const {
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
   for (size_t i = 0; i < std::min(ways.size(), shown); ++i) {
     json["ways"].push_back(way_json(ways[i], tokens));
+  }
+  if (!timeline.lanes.empty()) json["best_way"] = best_way().json();
+  for (const ClusterChange& change : fit_with) {
+    json["fits_with"].push_back({{"change", change.text}, {"way", change.way}});
   }
   return json.dump();
 }

@@ -5,7 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "plan/cluster_search.h"
+#include "cli/way_report.h"
+#include "plan/cluster_changes.h"
 #include "train/settings_search.h"
 
 namespace pagoda {
@@ -18,8 +19,15 @@ struct SearchReport {
   size_t shown = 1;            // rows of each table
   SettingsSearch settings = {};  // of a machine
   std::vector<SearchedWay> ways = {};  // of several devices
+  WayTimeline timeline = {};           // of the first of them; none: not asked for
+  std::vector<ClusterChange> helps = {}, fit_with = {};
+  int64_t total_tokens = 0;    // --tokens; 0: not asked
   std::string why = {};        // where nothing fits
 
+  // REQUIRES: ways, and the timeline of the first.
+  WayReport best_way() const {
+    return {ways.front(), timeline, helps, tokens, total_tokens};
+  }
   bool fits() const { return !settings.runs.empty() || !ways.empty(); }
   std::string text() const;
   std::string json() const;

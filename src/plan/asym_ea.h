@@ -14,9 +14,11 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "plan/zebra.h"
+#include "plan/zebra_pipeline.h"
 
 namespace pagoda {
 
@@ -55,5 +57,14 @@ struct AsymPlan {
 // that ends, as often as it helps. A round times O(L) plans. group.offloaded is not looked at;
 // refused: as by gather_and_squeeze, of the group's times in nanoseconds.
 Result<AsymPlan> plan_asym_ea(const ZebraGroup& group, const AsymBounds& bounds);
+
+// The stages of a pipeline, each with bounds of its own, the layers of all in one list: Algorithm 1
+// in each stage, and the search by the time of the whole pipeline. It ends after the plan with
+// which `most_plans` were timed, the choices of lags among them. Refused: as above, what
+// check_zebra_pipeline refuses, and other than as many bounds as stages.
+Result<std::vector<int32_t>> gather_and_squeeze(const ZebraPipeline& pipeline,
+                                                std::span<const AsymBounds> bounds);
+Result<AsymPlan> plan_asym_ea(const ZebraPipeline& pipeline, std::span<const AsymBounds> bounds,
+                              int64_t most_plans);
 
 }  // namespace pagoda

@@ -18,6 +18,15 @@ const char* sharing_name(ExpertSharing sharing) {
   return "";
 }
 
+// "1 microbatch", "8 microbatches".
+std::string counted(int64_t count, const char* one, const char* more) {
+  return strf("%lld %s", static_cast<long long>(count), count == 1 ? one : more);
+}
+
+std::string microbatches_text(int64_t count) {
+  return counted(count, "microbatch", "microbatches");
+}
+
 }  // namespace
 
 const std::vector<StateChoice>& state_choices() {
@@ -33,23 +42,41 @@ std::string SearchedWay::text() const {
   const auto n = [](int64_t value) { return static_cast<long long>(value); };
   switch (kind) {
     case WayKind::kMesh:
-      return strf("PP %lld x EP %lld x DP %lld, %d microbatches%s, %s, %s", n(mesh.pipeline),
-                  n(mesh.expert), n(mesh.data), microbatches,
+      return strf("PP %lld x EP %lld x DP %lld, %s%s, %s, %s", n(mesh.pipeline),
+                  n(mesh.expert), n(mesh.data), microbatches_text(microbatches).c_str(),
                   schedule == PipelineSchedule::kGpipe ? " (GPipe)" : "", sharing_name(sharing),
                   state.name) +
              (recomputed_layers > 0
-                  ? strf(", %lld layers of a stage computed again", n(recomputed_layers))
+                  ? ", " + counted(recomputed_layers, "layer", "layers") +
+                        " of a stage computed again"
                   : "");
     case WayKind::kZebra: {
       int64_t moved = 0;
       for (const int32_t experts : offloaded) moved += experts;
-      return strf("zebra, %d microbatches, %s, %lld experts on attention devices", microbatches,
-                  state.name, n(moved));
+      return strf("zebra, %s of %d + %lld devices (PP %lld x DP %lld), %s, %s, %s on attention "
+                  "devices%s",
+                  counted(mesh.pipeline * mesh.data, "group", "groups").c_str(),
+                  attention_devices, n(mesh.expert), n(mesh.pipeline), n(mesh.data),
+                  chunks > 1 ? strf("%d x %s", chunks, microbatches_text(microbatches).c_str())
+                                   .c_str()
+                             : microbatches_text(microbatches).c_str(),
+                  state.name,
+                  counted(moved * mesh.expert * mesh.data, "expert", "experts").c_str(),
+                  send_again ? ", inputs of experts sent again" : "");
     }
-    case WayKind::kExpertParallel: return "expert parallel over both kinds of devices";
-    case WayKind::kDisaggregated: return "attention on the newer devices, experts on the older";
+    case WayKind::kExpertParallel:
+      return strf("expert parallel over both kinds of devices, DP %lld, all-to-alls in %s, %s",
+                  n(mesh.data), counted(parts, "part", "parts").c_str(), state.name);
+    case WayKind::kDisaggregated:
+      return strf("attention on the newer devices, experts on the older, DP %lld, all-to-alls in "
+                  "%s, %s",
+                  n(mesh.data), counted(parts, "part", "parts").c_str(), state.name);
+    case WayKind::kShared:
+      return strf("%s over both kinds of devices, shares by their speed, %s",
+                  sharing_name(sharing), state.name);
     case WayKind::kPipeline:
-      return strf("pipelines of whole layers, %d microbatches", microbatches);
+      return strf("pipelines of whole layers, PP %lld x DP %lld, %s, %s", n(mesh.pipeline),
+                  n(mesh.data), microbatches_text(microbatches).c_str(), state.name);
   }
   return "";
 }
@@ -71,22 +98,6 @@ Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
     return a.step_s < b.step_s;
   });
   return ways;
-}
-
-std::string enough_nodes(const ModelShape& model, const ClusterSheet& cluster,
-                         const StepDemand& demand) {
-  constexpr size_t kMostNodes = 64;
-  if (!cluster.equal_nodes()) return "larger devices or shorter states would have to hold it";
-  ClusterSheet more = cluster;
-  while (more.nodes.size() < kMostNodes) {
-    const std::vector<MachineSheet> as_many = more.nodes;
-    more.nodes.insert(more.nodes.end(), as_many.begin(), as_many.end());
-    const auto ways = search_cluster(model, more, demand);
-    if (!ways.ok()) continue;
-    return strf("it fits on %zu such nodes: ", more.nodes.size()) + ways.value().front().text();
-  }
-  return strf("it does not fit on %zu such nodes with %lld sequences a step", kMostNodes,
-              (long long)demand.sequences);
 }
 
 Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,

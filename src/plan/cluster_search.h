@@ -1,7 +1,8 @@
 // Ways to train a model on several devices, best first. On equal nodes: meshes of pipeline x
-// experts x data (plan/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA, and the
-// ways it is compared with (plan/two_kinds_search.h): expert parallelism, disaggregated experts,
-// pipelines of whole layers. Pruned by memory, ranked by the time of a simulated step. Pure.
+// experts x data (plan/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA, one,
+// several as stages, as copies or both (plan/zebra_search.h), and the ways they are compared with
+// (plan/two_kinds_search.h): expert parallelism, disaggregated experts, pipelines of whole layers,
+// experts shared by speed. Pruned by memory, ranked by the time of a simulated step. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include "plan/model_shape.h"
 #include "plan/step_estimate.h"
 #include "plan/way_timeline.h"
+#include "plan/zebra.h"
 
 namespace pagoda {
 
@@ -26,28 +28,43 @@ struct StateChoice {
   const char* name = "";
   double state_bytes = 10;
   bool on_host = false;
+
+  // Of a parameter there: bf16 weight and gradient, and what of its state is not on the host.
+  double device_bytes() const { return 4 + (on_host ? 0 : state_bytes); }
 };
 // Masters and moments in fp32, bf16 and 8 bits, on the device and in host memory.
 const std::vector<StateChoice>& state_choices();
 
-enum class WayKind : uint8_t { kMesh, kZebra, kExpertParallel, kDisaggregated, kPipeline };
+enum class WayKind : uint8_t {
+  kMesh,
+  kZebra,
+  kExpertParallel,
+  kDisaggregated,
+  kPipeline,
+  kShared
+};
 
 struct SearchedWay {
   WayKind kind = WayKind::kMesh;
   double step_s = 0;
   double mfu = 0;            // of all devices' peak
   int64_t device_bytes = 0;  // of the fullest device
+  int64_t host_bytes = 0;    // of states, of the fullest host
+  Mesh mesh;                 // of other than kMesh: pipeline and data, and of kZebra expert
+  StateChoice state;
+  int32_t microbatches = 1;  // kMesh, kZebra (of a chunk), kPipeline
+  ExpertSharing sharing = ExpertSharing::kRows;  // kMesh, kShared
   // kMesh
-  Mesh mesh;
   PipelineBatch batch;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
-  ExpertSharing sharing = ExpertSharing::kRows;
   int64_t recomputed_layers = 0;  // of the stage with most
-  // kMesh, kZebra
-  StateChoice state;
-  int32_t microbatches = 1;
-  // kZebra
+  int32_t parts = 1;  // kExpertParallel, kDisaggregated: of each all-to-all
+  // kZebra (plan/zebra_layout.h): mesh.pipeline x mesh.data groups
+  int32_t attention_devices = 1;  // of a group, which has mesh.expert for experts
+  int32_t chunks = 1;
+  bool send_again = false;
   std::vector<int32_t> offloaded;  // [layers]
+  TurnLags lags;
 
   std::string text() const;  // "PP 2 x EP 8 x DP 2, 16 microbatches, ..."
 };
@@ -57,10 +74,6 @@ struct SearchedWay {
 Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
                                                 const ClusterSheet& cluster,
                                                 const StepDemand& demand);
-
-// The fewest equal nodes on which a way fits, as text for a refusal.
-std::string enough_nodes(const ModelShape& model, const ClusterSheet& cluster,
-                         const StepDemand& demand);
 
 // How a step of a way that was found runs. The errors of the search.
 Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,

@@ -12,13 +12,14 @@
 
 namespace pagoda {
 
-// fixed_s + units * unit_s seconds, busy on `cores` cores all the while, and with `memory` of what
-// the machine's memory moves at most.
+// fixed_s + units * unit_s seconds, busy on `cores` cores all the while, with `memory` of what the
+// machine's memory moves at most, and for `link` of unit_s waiting for links to other devices.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;
   double cores = 1;
   double memory = 0;
+  double link = 0;
   double seconds(double units) const { return fixed_s + unit_s * units; }
 };
 

@@ -11,7 +11,6 @@ namespace pagoda {
 namespace {
 
 constexpr double kGiga = 1e9, kMicro = 1e-6;
-constexpr double kDeviceBytes = 4;  // of a parameter: bf16 weight and gradient
 constexpr double kSooner = 1 - 1e-9;
 
 // Weights of whole layers that pass through a device, and their gradients.
@@ -49,8 +48,7 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& clu
                                 const SearchedWay& way) {
   MemoryOptions options;
   options.schedule = way.schedule;
-  options.replicated_bytes = options.expert_bytes =
-      kDeviceBytes + (way.state.on_host ? 0 : way.state.state_bytes);
+  options.replicated_bytes = options.expert_bytes = way.state.device_bytes();
   const int64_t cache = cache_bytes(cost, way.sharing);
   const int64_t room = std::max<int64_t>(0, cluster.device_bytes - cache);
   const auto layers = static_cast<int64_t>(cost.layers.size());
@@ -71,21 +69,6 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& clu
   return fitted;
 }
 
-// Updates of a node's devices on its host, with gradients that come down and weights that go up.
-Result<double> host_updates_s(const MachineSheet& node, const SearchedWay& way,
-                              int64_t parameters) {
-  const auto of_device = static_cast<double>(parameters);
-  const auto devices = static_cast<double>(node.device.count);
-  const double state_bytes = of_device * devices * way.state.state_bytes;
-  if (state_bytes > static_cast<double>(node.auto_host_bytes())) {
-    return Status(Exit::kDoesNotFit, strf("states take %s of each host, which has %s",
-                                          format_bytes(static_cast<int64_t>(state_bytes)).c_str(),
-                                          format_bytes(node.auto_host_bytes()).c_str()));
-  }
-  const double moved = of_device * devices * (6 + 2 * way.state.state_bytes);
-  return moved / (node.host.adam_gb_s * kGiga) + 2 * of_device * 2 / (node.host.copy_gb_s * kGiga);
-}
-
 // Time, memory and recomputation of a way that has the rest.
 void fill_in(const MeshStep& step, const DeviceRates& rates, SearchedWay& way) {
   way.step_s = step.step_s();
@@ -95,6 +78,7 @@ void fill_in(const MeshStep& step, const DeviceRates& rates, SearchedWay& way) {
     way.recomputed_layers = std::max(way.recomputed_layers, stage.recomputed_layers);
     way.device_bytes = std::max(way.device_bytes, stage.peak_bytes);
   }
+  way.host_bytes = static_cast<int64_t>(step.updates.state_bytes);
 }
 
 // What a stage computes, and then sends.
@@ -244,9 +228,8 @@ Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
   const MachineSheet& node = cluster.nodes.front();
   ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, profile, way));
   MeshStep step;
-  if (way.state.on_host) {
-    ASSIGN_OR_RETURN(step.updates_s, host_updates_s(node, way, fitted.parameters));
-  }
+  ASSIGN_OR_RETURN(step.updates,
+                   host_updates(node, way.state, static_cast<double>(fitted.parameters)));
   const StepChoices choices{way.sharing, way.schedule, std::move(fitted.recomputed)};
   ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, way.mesh, way.batch, profile,
                                                 device_rates(node), choices));
@@ -273,7 +256,7 @@ Result<WayTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& clu
     timeline.memory.push_back(stage_room("device of " + name, pieces, step.stages[s],
                                          cluster.nodes.front().auto_device_bytes()));
   }
-  if (step.updates_s > 0) {
+  if (step.updates.seconds > 0) {
     timeline.lanes.push_back(
         {"hosts", "", {{WayWork::kUpdates, gradients_end_s, timeline.end_s}}});
   }

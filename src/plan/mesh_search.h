@@ -11,6 +11,7 @@
 
 #include "base/status.h"
 #include "plan/cluster_search.h"
+#include "plan/host_updates.h"
 
 namespace pagoda {
 
@@ -27,9 +28,9 @@ struct MeshStage {
 struct MeshStep {
   StepEstimate estimate;
   std::vector<MeshStage> stages;  // [PP]
-  double updates_s = 0;           // on the host, after all that
+  HostUpdates updates;            // after all that
 
-  double step_s() const { return estimate.times.step_s() + updates_s; }
+  double step_s() const { return estimate.times.step_s() + updates.seconds; }
 };
 
 // As the cost model of meshes has a cluster of equal nodes.

@@ -156,9 +156,15 @@ double forward_end_s(const Simulated& step) {
   return end_s;
 }
 
+// Of the work's time: what it takes however much there is of it is not the link's.
+double link_share(const MachineProfile& profile, const SimulatedWork& work) {
+  const Cost& cost = profile.of(work.kind);
+  return work.own_s > cost.fixed_s ? cost.link * (1 - cost.fixed_s / work.own_s) : 0;
+}
+
 // What of the work lies in [from, to), of each resource: the mean of several streams of a kind.
-void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, double from_s,
-              double to_s, PhaseForecast& phase) {
+void add_busy(const Simulated& step, const MachineProfile& profile, const MachineSheet& sheet,
+              int devices, double from_s, double to_s, PhaseForecast& phase) {
   phase.seconds = to_s - from_s;
   const bool duplex = !sheet.disk.half_duplex;
   for (const SimulatedWork& work : step.works) {
@@ -170,7 +176,11 @@ void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, dou
                            resource == Resource::kDownload;
     const bool half = resource == Resource::kDrive && duplex;
     const double share = of_device ? 1.0 / devices : half ? 0.5 : 1.0;
-    if (resource != Resource::kCores) phase.busy_s[static_cast<size_t>(resource)] += own * share;
+    const double link = resource == Resource::kCompute ? link_share(profile, work) : 0;
+    if (resource != Resource::kCores) {
+      phase.busy_s[static_cast<size_t>(resource)] += own * share * (1 - link);
+      phase.busy_s[static_cast<size_t>(Resource::kLinks)] += own * share * link;
+    }
     phase.busy_s[static_cast<size_t>(Resource::kCores)] += own * work.cores / sheet.host.cores;
   }
 }
@@ -180,6 +190,11 @@ void add_peaks(StepForecast& forecast) {
     if (held.device_bytes > forecast.device_peak.device_bytes) forecast.device_peak = held;
     if (held.host_bytes > forecast.host_peak.host_bytes) forecast.host_peak = held;
   }
+  // What was lent to coarse pieces the run's own do not take.
+  int64_t& device = forecast.device_peak.device_bytes;
+  int64_t& host = forecast.host_peak.host_bytes;
+  device = std::min(device, forecast.device_bytes);
+  host = std::min(host, forecast.host_bytes);
 }
 
 Status check_least(const LeastMemory& least, const ForecastRun& run) {
@@ -204,6 +219,7 @@ Status check_least(const LeastMemory& least, const ForecastRun& run) {
 const char* resource_name(Resource resource) {
   switch (resource) {
     case Resource::kCompute: return "compute";
+    case Resource::kLinks: return "links";
     case Resource::kUpload: return "upload";
     case Resource::kDownload: return "download";
     case Resource::kDrive: return "drive";
@@ -275,8 +291,9 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
                            .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();
-  add_busy(forecast.simulated, sheet, shape.devices, 0, middle_s, forecast.forward);
-  add_busy(forecast.simulated, sheet, shape.devices, middle_s, end_s, forecast.backward);
+  add_busy(forecast.simulated, profile, sheet, shape.devices, 0, middle_s, forecast.forward);
+  add_busy(forecast.simulated, profile, sheet, shape.devices, middle_s, end_s,
+           forecast.backward);
   forecast.traffic = forecast.simulated.traffic;
   add_peaks(forecast);
   return forecast;

@@ -42,8 +42,9 @@ struct KindBytes {
   int64_t all = 0, device = 0, host = 0;
 };
 
-// What works, or waits, while a step runs.
-enum class Resource : uint8_t { kCompute, kUpload, kDownload, kDrive, kOptimizer, kCores };
+// What works, or waits, while a step runs. Links are those between devices that work side by side:
+// a device that sends rows of experts or gradients to others does not compute.
+enum class Resource : uint8_t { kCompute, kLinks, kUpload, kDownload, kDrive, kOptimizer, kCores };
 inline constexpr int kResources = static_cast<int>(Resource::kCores) + 1;
 const char* resource_name(Resource resource);
 

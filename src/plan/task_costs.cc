@@ -70,9 +70,13 @@ Cost Costs::of(const Piece& piece, double together, double launches) const {
   cost.cores = cores_;
   cost.unit_s = piece.flops / (d.gemm_tflops * kTera) + score_s(piece.score_flops) +
                 piece.bytes / (d.memory_gb_s * kGiga);
-  if (piece.link_bytes > 0) cost.unit_s += piece.link_bytes / (sheet_.link.gb_s * kGiga);
   double latency_us = d.launch_us;
-  if (piece.link_bytes > 0) latency_us += sheet_.link.latency_us;
+  if (piece.link_bytes > 0) {
+    const double link_s = piece.link_bytes / (sheet_.link.gb_s * kGiga);
+    cost.unit_s += link_s;
+    cost.link = link_s / cost.unit_s;
+    latency_us += sheet_.link.latency_us;
+  }
   cost.fixed_s = together * piece.weight_bytes / (d.weight_gb_s * kGiga) +
                  launches * kMicro * latency_us;
   return cost;

@@ -1,13 +1,14 @@
 #include "plan/two_kinds.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
+
 
 namespace pagoda {
 namespace {
 
 constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
-constexpr double kDeviceBytes = 4;  // of a parameter: bf16 weight and gradient
 
 double step_tokens(const StepDemand& demand) {
   return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
@@ -78,6 +79,17 @@ UnequalStep unequal_step(const ModelShape& model, const ClusterSheet& cluster,
   return step;
 }
 
+CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const TwoKinds& kinds,
+                       const StepDemand& demand, int32_t copies) {
+  CopiedStep copy{kinds, demand, {}};
+  copy.kinds.newer_devices /= copies;
+  copy.kinds.older_devices /= copies;
+  copy.demand.sequences /= copies;
+  copy.step = unequal_step(model, cluster, copy.kinds, copy.demand);
+  copy.step.groups = copies;
+  return copy;
+}
+
 Result<ModelCost> two_kinds_cost(const ModelShape& model) {
   if (std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{0}) > 0) {
     return Status(Exit::kUsage, "layers without experts on two kinds of devices are not planned; "
@@ -86,22 +98,30 @@ Result<ModelCost> two_kinds_cost(const ModelShape& model) {
   return model_cost(model);
 }
 
-double TwoKindsMemory::expert_bytes(const StateChoice& state) const {
-  return static_cast<double>(cost_.layers.front().expert_parameters) *
-         (kDeviceBytes + state.state_bytes);
+Result<HostUpdates> two_kinds_updates(const TwoKinds& kinds, const StateChoice& state,
+                                      double newer_parameters, double older_parameters) {
+  ASSIGN_OR_RETURN(const HostUpdates newer, host_updates(*kinds.newer, state, newer_parameters));
+  ASSIGN_OR_RETURN(const HostUpdates older, host_updates(*kinds.older, state, older_parameters));
+  return HostUpdates{std::max(newer.seconds, older.seconds),
+                     std::max(newer.state_bytes, older.state_bytes)};
 }
 
-double TwoKindsMemory::experts_bytes(const StateChoice& state) const {
-  const auto experts = static_cast<double>(cost_.layers.front().num_experts);
-  return static_cast<double>(cost_.layers.size()) * experts * expert_bytes(state);
+double TwoKindsMemory::expert_parameters() const {
+  const LayerCost& l = cost_.layers.front();
+  return static_cast<double>(cost_.layers.size()) *
+         static_cast<double>(l.num_experts * l.expert_parameters);
 }
 
-double TwoKindsMemory::dense_bytes(const StateChoice& state) const {
-  double parameters = static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
+double TwoKindsMemory::table_parameters() const {
+  return static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
+}
+
+double TwoKindsMemory::dense_parameters() const {
+  double parameters = table_parameters();
   for (const LayerCost& l : cost_.layers) {
     parameters += static_cast<double>(l.replicated_parameters);
   }
-  return parameters * (kDeviceBytes + state.state_bytes);
+  return parameters;
 }
 
 double TwoKindsMemory::inputs_bytes(double rows) const {
@@ -115,37 +135,45 @@ double TwoKindsMemory::layer_bytes(double tokens) const {
          static_cast<double>(l.token_bytes + 2 * l.heads + l.experts_per_token * l.row_bytes);
 }
 
-double TwoKindsMemory::expert_inputs() const {
-  const auto rows = static_cast<double>(cost_.layers.front().experts_per_token) * tokens_;
-  return inputs_bytes(rows / kinds_.older_devices);
+TwoKindsBytes TwoKindsMemory::expert_parallel(const StateChoice& state) const {
+  const int32_t devices = kinds_.newer_devices + kinds_.older_devices;
+  const double own = tokens_ / devices;
+  const double parameters = dense_parameters() + expert_parameters() / devices;
+  const double bytes =
+      parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
+  return {bytes, bytes, parameters, parameters};
 }
 
-TwoKindsMemory::ZebraRoom TwoKindsMemory::zebra_room(const SearchedWay& way) const {
-  const double each = expert_bytes(way.state);
-  double moved = 0;
-  for (const int32_t o : way.offloaded) moved += o;
-  const double left = experts_bytes(way.state) / kinds_.older_devices - moved * each;
-  const double taken = moved * kinds_.older_devices / kinds_.newer_devices;
-  return {attention_room(way.state, way.microbatches) + taken * each,
-          expert_room(way.microbatches) + left};
+TwoKindsBytes TwoKindsMemory::disaggregated(const StateChoice& state) const {
+  const double own = tokens_ / kinds_.newer_devices;
+  const double rows = tokens_ * static_cast<double>(cost_.layers.front().experts_per_token);
+  TwoKindsBytes bytes;
+  bytes.newer_parameters = dense_parameters();
+  bytes.older_parameters = expert_parameters() / kinds_.older_devices;
+  bytes.newer = bytes.newer_parameters * state.device_bytes() + inputs_bytes(own) +
+                layer_bytes(own);
+  bytes.older = bytes.older_parameters * state.device_bytes() +
+                inputs_bytes(rows / kinds_.older_devices);
+  return bytes;
 }
 
-TwoKindsMemory::StageBytes TwoKindsMemory::stage_bytes(const StateChoice& state,
+TwoKindsMemory::StageBytes TwoKindsMemory::stage_bytes(const StateChoice& state, int32_t pipelines,
                                                        int32_t microbatches) const {
   const LayerCost& l = cost_.layers.front();
-  const double parameter_bytes = kDeviceBytes + state.state_bytes;
-  const double tables = static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
+  const double tokens = tokens_ / pipelines;
+  const auto parameters = static_cast<double>(l.replicated_parameters) +
+                          static_cast<double>(l.num_experts * l.expert_parameters);
   StageBytes bytes;
-  bytes.fixed = tables * parameter_bytes + layer_bytes(tokens_ / microbatches);
-  bytes.layer = static_cast<double>(l.replicated_parameters) * parameter_bytes +
-                static_cast<double>(l.num_experts) * expert_bytes(state) +
-                tokens_ * static_cast<double>(kValueBytes * cost_.hidden_size);
+  bytes.fixed = table_parameters() * state.device_bytes() + layer_bytes(tokens / microbatches);
+  bytes.layer = parameters * state.device_bytes() +
+                tokens * static_cast<double>(kValueBytes * cost_.hidden_size);
   return bytes;
 }
 
 UnequalStep TwoKindsMemory::bounded(const UnequalStep& step, const StateChoice& state,
                                     int32_t microbatches) const {
-  const StageBytes bytes = stage_bytes(state, microbatches);
+  const int32_t pipelines = std::gcd(kinds_.newer_devices, kinds_.older_devices);
+  const StageBytes bytes = stage_bytes(state, pipelines, microbatches);
   const auto most = [&](const MachineSheet& sheet) {
     const double left = static_cast<double>(sheet.auto_device_bytes()) - bytes.fixed;
     return static_cast<int32_t>(std::max(0.0, left / bytes.layer));
@@ -154,6 +182,20 @@ UnequalStep TwoKindsMemory::bounded(const UnequalStep& step, const StateChoice& 
   within.newer.most_layers = most(*kinds_.newer);
   within.older.most_layers = most(*kinds_.older);
   return within;
+}
+
+TwoKindsBytes TwoKindsMemory::pipelined(const StateChoice& state, const PipelineStep& step,
+                                        int32_t microbatches) const {
+  const StageBytes of = stage_bytes(state, step.pipelines, microbatches);
+  const auto& layers = step.stage_layers;
+  const auto newer = layers.begin() + kinds_.newer_devices / step.pipelines;
+  const double here = *std::max_element(layers.begin(), newer);
+  const double there = *std::max_element(newer, layers.end());
+  const LayerCost& l = cost_.layers.front();
+  const auto of_layer = static_cast<double>(l.replicated_parameters) +
+                        static_cast<double>(l.num_experts * l.expert_parameters);
+  return {of.fixed + here * of.layer, of.fixed + there * of.layer,
+          table_parameters() + here * of_layer, table_parameters() + there * of_layer};
 }
 
 }  // namespace pagoda

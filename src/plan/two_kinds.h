@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "plan/cluster_search.h"
+#include "plan/host_updates.h"
 #include "plan/model_cost.h"
 #include "plan/unequal_step.h"
 
@@ -26,49 +27,64 @@ Result<ModelCost> two_kinds_cost(const ModelShape& model);
 UnequalStep unequal_step(const ModelShape& model, const ClusterSheet& cluster,
                          const TwoKinds& kinds, const StepDemand& demand);
 
-// Bytes of one device for a step of `demand`. Inputs of all layers are kept, the rest of a layer is
-// computed again, so that there is room for one layer of one microbatch beside them. The arguments
-// must outlive it.
+// The step of one of several copies, each of which has as many of the devices and of the tokens as
+// any other. REQUIRES: as unequal_step; copies divide both kinds' devices, and the sequences.
+struct CopiedStep {
+  TwoKinds kinds;
+  StepDemand demand;
+  UnequalStep step;
+};
+CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const TwoKinds& kinds,
+                       const StepDemand& demand, int32_t copies);
+
+// Of a device of each kind.
+struct TwoKindsBytes {
+  double newer = 0, older = 0;
+  double newer_parameters = 0, older_parameters = 0;
+
+  bool fit(const TwoKinds& kinds) const {
+    return newer <= static_cast<double>(kinds.newer->auto_device_bytes()) &&
+           older <= static_cast<double>(kinds.older->auto_device_bytes());
+  }
+};
+// What updates on the hosts take after the step, where states are there; nodes of both kinds at
+// once. kDoesNotFit: hosts that cannot hold them.
+Result<HostUpdates> two_kinds_updates(const TwoKinds& kinds, const StateChoice& state,
+                                      double newer_parameters, double older_parameters);
+
+// Memory for a step of `demand` in the ways that zebra is compared with (of zebra:
+// plan/zebra_layout.h). Inputs of all layers are kept, the rest of a layer is computed again, so
+// that there is room for one layer of one microbatch beside them. The arguments must outlive it.
 class TwoKindsMemory {
  public:
   TwoKindsMemory(const ModelCost& cost, const TwoKinds& kinds, const StepDemand& demand)
-      : cost_(cost),
-        kinds_(kinds),
-        tokens_(static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences)) {}
+      : cost_(cost), kinds_(kinds), tokens_(step_tokens(demand)) {}
 
-  double tokens() const { return tokens_; }  // of the step
-  double expert_bytes(const StateChoice& state) const;  // of an expert, with gradient and state
-  double experts_bytes(const StateChoice& state) const;  // of all experts of all layers
-  double dense_bytes(const StateChoice& state) const;    // of everything else
-  double inputs_bytes(double rows) const;   // of all layers
-  double layer_bytes(double tokens) const;  // of one, what it keeps
+  // Everything on every device; and attention on the newer ones, experts on the older.
+  TwoKindsBytes expert_parallel(const StateChoice& state) const;
+  TwoKindsBytes disaggregated(const StateChoice& state) const;
+  // Pipelines of whole layers (pipeline_step), of which each has its part of the tokens: with as
+  // many layers on each device as it holds; 0 where it holds none.
+  UnequalStep bounded(const UnequalStep& step, const StateChoice& state,
+                      int32_t microbatches) const;
+  TwoKindsBytes pipelined(const StateChoice& state, const PipelineStep& step,
+                          int32_t microbatches) const;
 
-  // Zebra: what there is all the time and room for a layer, without experts; and inputs, of which
-  // an expert device has those of its rows.
-  double attention_room(const StateChoice& state, int32_t microbatches) const {
-    return dense_bytes(state) + layer_bytes(tokens_ / kinds_.newer_devices / microbatches);
-  }
-  double expert_room(int32_t microbatches) const {
-    return layer_bytes(tokens_ / kinds_.older_devices / microbatches);
-  }
-  double attention_inputs() const { return inputs_bytes(tokens_ / kinds_.newer_devices); }
-  double expert_inputs() const;
-  // With the experts that each has.
-  struct ZebraRoom {
-    double attention_bytes = 0, expert_bytes = 0;
-  };
-  ZebraRoom zebra_room(const SearchedWay& way) const;
-
-  // Pipelines of whole layers: of a stage, whatever its layers, and for each of them.
+ private:
+  // Of a stage, whatever its layers, and for each of them.
   struct StageBytes {
     double fixed = 0, layer = 0;
   };
-  StageBytes stage_bytes(const StateChoice& state, int32_t microbatches) const;
-  // With as many layers on each device as it holds, at least one; 0 where it holds none.
-  UnequalStep bounded(const UnequalStep& step, const StateChoice& state,
-                      int32_t microbatches) const;
+  static double step_tokens(const StepDemand& demand) {
+    return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
+  }
+  StageBytes stage_bytes(const StateChoice& state, int32_t pipelines, int32_t microbatches) const;
+  double expert_parameters() const;  // of all layers
+  double dense_parameters() const;   // of everything else
+  double table_parameters() const;
+  double inputs_bytes(double rows) const;   // of all layers
+  double layer_bytes(double tokens) const;  // of one, what it keeps
 
- private:
   const ModelCost& cost_;
   const TwoKinds& kinds_;
   double tokens_;

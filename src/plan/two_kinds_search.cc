@@ -1,14 +1,13 @@
 #include "plan/two_kinds_search.h"
 
 #include <algorithm>
-#include <cmath>
-#include <map>
-#include <optional>
+#include <numeric>
 #include <utility>
 
 #include "base/bytes.h"
-#include "plan/asym_ea.h"
+#include "plan/shared_step.h"
 #include "plan/two_kinds.h"
+#include "plan/zebra_search.h"
 
 namespace pagoda {
 namespace {
@@ -19,157 +18,111 @@ class TwoKindsSearch {
  public:
   TwoKindsSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
                  const TwoKinds& kinds, const StepDemand& demand)
-      : model_(model),
-        kinds_(kinds),
-        demand_(demand),
-        memory_(cost, kinds, demand),
-        step_(unequal_step(model, cluster, kinds, demand)) {
+      : model_(model), cost_(cost), cluster_(cluster), kinds_(kinds), demand_(demand) {
     const double peak =
         kinds.newer->device.peak_tflops * kinds.newer_devices * kTera +
         kinds.older->device.peak_tflops * kinds.older_devices * kTera;
-    flops_per_peak_ = model_flops(cost, demand.sequence_len,
-                                  static_cast<double>(demand.sequences)) / peak;
+    peak_flops_s_ = model_flops(cost, demand.sequence_len,
+                                static_cast<double>(demand.sequences)) / peak;
   }
 
   std::vector<SearchedWay> run() {
-    std::vector<StateChoice> states = state_choices();
-    std::erase_if(states, [](const StateChoice& s) { return s.on_host; });  // not timed here
-    // The shortest first: what it has room for is often within the others' bounds.
-    std::sort(states.begin(), states.end(), [](const StateChoice& a, const StateChoice& b) {
-      return a.state_bytes < b.state_bytes;
-    });
-    for (const StateChoice& state : states) {
-      zebras(state);
-      whole(state);
-      pipelines(state);
+    const int32_t most_copies = std::gcd(kinds_.newer_devices, kinds_.older_devices);
+    for (int32_t copies = 1; copies <= most_copies; ++copies) {
+      if (most_copies % copies == 0 && demand_.sequences % copies == 0) copied(copies);
     }
+    shared(ExpertSharing::kDataCentric);
+    shared(ExpertSharing::kModelCentric);
+    for (int32_t m = 1; m <= kMostPipelineMicrobatches; m *= 2) {
+      if (demand_.sequences % (int64_t{m} * most_copies) == 0) pipelines(m);
+    }
+    search_zebras(model_, cost_, cluster_, kinds_, demand_, peak_flops_s_, ways_);
     return std::move(ways_);
   }
 
  private:
-  void add(SearchedWay way, const StateChoice& state, double step_s, double bytes);
-  void zebras(const StateChoice& state);
-  void zebra(const StateChoice& state, int32_t microbatches);
-  std::optional<AsymPlan> asym_plan(const ZebraGroup& group, const AsymBounds& bounds);
-  void whole(const StateChoice& state);
-  void pipelines(const StateChoice& state);
+  void add(SearchedWay way, double step_s, const TwoKindsBytes& bytes);
+  void copied(int32_t copies);
+  void shared(ExpertSharing sharing);
+  void pipelines(int32_t microbatches);
 
   const ModelShape& model_;
+  const ModelCost& cost_;
+  const ClusterSheet& cluster_;
   const TwoKinds& kinds_;
   const StepDemand& demand_;
-  const TwoKindsMemory memory_;
-  const UnequalStep step_;
-  double flops_per_peak_ = 0;
+  double peak_flops_s_ = 0;
   std::vector<SearchedWay> ways_;
-  std::map<int32_t, AsymPlan> found_;  // the newest, by microbatches
 };
 
-void TwoKindsSearch::add(SearchedWay way, const StateChoice& state, double step_s, double bytes) {
-  way.state = state;
-  way.step_s = step_s;
-  way.mfu = flops_per_peak_ / step_s;
-  way.device_bytes = static_cast<int64_t>(bytes);
+// If devices and hosts hold it.
+void TwoKindsSearch::add(SearchedWay way, double step_s, const TwoKindsBytes& bytes) {
+  if (!bytes.fit(kinds_)) return;
+  const auto updates =
+      two_kinds_updates(kinds_, way.state, bytes.newer_parameters, bytes.older_parameters);
+  if (!updates.ok()) return;
+  way.step_s = step_s + updates.value().seconds;
+  way.host_bytes = static_cast<int64_t>(updates.value().state_bytes);
+  way.mfu = peak_flops_s_ / way.step_s;
+  way.device_bytes = static_cast<int64_t>(std::max(bytes.newer, bytes.older));
   ways_.push_back(std::move(way));
 }
 
-// One that was found with more room is taken again where it is within these bounds too.
-std::optional<AsymPlan> TwoKindsSearch::asym_plan(const ZebraGroup& group,
-                                                  const AsymBounds& bounds) {
-  if (const auto at = found_.find(group.microbatches); at != found_.end()) {
-    int64_t given = 0;
-    for (const int32_t o : at->second.offloaded) given += o;
-    given *= group.expert_devices;
-    if (given >= bounds.least &&
-        given <= bounds.most_per_attention_device * group.attention_devices) {
-      return at->second;
+// Everything on every device of a copy; and attention here, experts there.
+void TwoKindsSearch::copied(int32_t copies) {
+  const CopiedStep copy = copied_step(model_, cluster_, kinds_, demand_, copies);
+  const TwoKindsMemory memory(cost_, copy.kinds, copy.demand);
+  const int32_t devices = copy.kinds.newer_devices + copy.kinds.older_devices;
+  const auto together = best_expert_parallel(copy.step, kMostParts);
+  const auto apart = best_disaggregated(copy.step, kMostParts);
+  for (const StateChoice& state : state_choices()) {
+    SearchedWay way;
+    way.state = state;
+    way.mesh.data = copies;
+    way.kind = WayKind::kExpertParallel;
+    if (together.ok() && model_.num_experts % devices == 0 &&
+        copy.demand.sequences % devices == 0) {
+      way.parts = together.value().parts;
+      add(way, together.value().step_s, memory.expert_parallel(state));
+    }
+    way.kind = WayKind::kDisaggregated;
+    if (apart.ok() && model_.num_experts % copy.kinds.older_devices == 0 &&
+        copy.demand.sequences % copy.kinds.newer_devices == 0) {
+      way.parts = apart.value().parts;
+      add(way, apart.value().step_s, memory.disaggregated(state));
     }
   }
-  const auto plan = plan_asym_ea(group, bounds);
-  if (!plan.ok()) return std::nullopt;
-  found_[group.microbatches] = plan.value();
-  return plan.value();
 }
 
-void TwoKindsSearch::zebra(const StateChoice& state, int32_t microbatches) {
-  const auto experts = static_cast<int32_t>(model_.num_experts);
-  const auto group = zebra_group(step_, microbatches, experts);
-  if (!group.ok()) return;
-  const auto newer_bytes = static_cast<double>(kinds_.newer->auto_device_bytes());
-  const auto older_bytes = static_cast<double>(kinds_.older->auto_device_bytes());
-  const double attention_bytes =
-      memory_.attention_room(state, microbatches) + memory_.attention_inputs();
-  const double kept = memory_.expert_room(microbatches) + memory_.expert_inputs();
-  const double each = memory_.expert_bytes(state);
-  const double all = static_cast<double>(model_.num_layers()) * experts;
-  if (attention_bytes > newer_bytes || kept > older_bytes) return;
-  AsymBounds bounds;  // of experts of all layers
-  bounds.most_per_attention_device =
-      static_cast<int64_t>((newer_bytes - attention_bytes) / each);
-  const double held = kinds_.older_devices * std::floor((older_bytes - kept) / each);
-  bounds.least = static_cast<int64_t>(std::max(0.0, all - held));
-  const std::optional<AsymPlan> plan = asym_plan(group.value(), bounds);
-  if (!plan) return;
-  SearchedWay way;
-  way.kind = WayKind::kZebra;
-  way.microbatches = microbatches;
-  way.offloaded = plan->offloaded;
-  way.state = state;
-  const TwoKindsMemory::ZebraRoom room = memory_.zebra_room(way);
-  add(std::move(way), state, plan->step_s,
-      std::max(room.attention_bytes + memory_.attention_inputs(),
-               room.expert_bytes + memory_.expert_inputs()));
-}
-
-void TwoKindsSearch::zebras(const StateChoice& state) {
-  for (int32_t m = 1; m <= kMostZebraMicrobatches; m *= 2) {
-    if (demand_.sequences % (int64_t{m} * kinds_.newer_devices) == 0) zebra(state, m);
+void TwoKindsSearch::shared(ExpertSharing sharing) {
+  const auto step = shared_step(model_, cluster_, kinds_, demand_, sharing);
+  if (!step.ok()) return;
+  for (const StateChoice& state : state_choices()) {
+    SearchedWay way;
+    way.kind = WayKind::kShared;
+    way.sharing = sharing;
+    way.state = state;
+    add(std::move(way), step.value().step_s(),
+        shared_bytes(model_, cost_, demand_, step.value(), state));
   }
 }
 
-// Everything on every device; and attention here, experts there.
-void TwoKindsSearch::whole(const StateChoice& state) {
-  const int32_t devices = kinds_.newer_devices + kinds_.older_devices;
-  const double least = static_cast<double>(
-      std::min(kinds_.newer->auto_device_bytes(), kinds_.older->auto_device_bytes()));
-  const double all = memory_.experts_bytes(state), dense = memory_.dense_bytes(state);
-  const double own = memory_.tokens() / devices;
-  const double bytes =
-      dense + all / devices + memory_.inputs_bytes(own) + memory_.layer_bytes(own);
-  SearchedWay way;
-  way.kind = WayKind::kExpertParallel;
-  const auto together = best_expert_parallel(step_, kMostParts);
-  if (together.ok() && bytes <= least && model_.num_experts % devices == 0 &&
-      demand_.sequences % devices == 0) {
-    add(way, state, together.value().step_s, bytes);
-  }
-  const double attended = memory_.tokens() / kinds_.newer_devices;
-  const double here =
-      dense + memory_.attention_inputs() + memory_.layer_bytes(attended);
-  const double there = all / kinds_.older_devices + memory_.expert_inputs();
-  const auto apart = best_disaggregated(step_, kMostParts);
-  way.kind = WayKind::kDisaggregated;
-  if (apart.ok() && model_.num_experts % kinds_.older_devices == 0 &&
-      demand_.sequences % kinds_.newer_devices == 0 &&
-      here <= static_cast<double>(kinds_.newer->auto_device_bytes()) &&
-      there <= static_cast<double>(kinds_.older->auto_device_bytes())) {
-    add(way, state, apart.value().step_s, std::max(here, there));
-  }
-}
-
-void TwoKindsSearch::pipelines(const StateChoice& state) {
-  for (int32_t m = 1; m <= kMostZebraMicrobatches; m *= 2) {
-    if (demand_.sequences % m != 0) continue;
-    const UnequalStep step = memory_.bounded(step_, state, m);
+void TwoKindsSearch::pipelines(int32_t microbatches) {
+  const TwoKindsMemory memory(cost_, kinds_, demand_);
+  const UnequalStep all = unequal_step(model_, cluster_, kinds_, demand_);
+  for (const StateChoice& state : state_choices()) {
+    const UnequalStep step = memory.bounded(all, state, microbatches);
     if (step.newer.most_layers == 0 || step.older.most_layers == 0) continue;
-    const auto best = pipeline_step(step, m);
+    const auto best = pipeline_step(step, microbatches);
     if (!best.ok()) continue;
-    const auto& layers = best.value().stage_layers;
-    const TwoKindsMemory::StageBytes bytes = memory_.stage_bytes(state, m);
     SearchedWay way;
     way.kind = WayKind::kPipeline;
-    way.microbatches = m;
-    add(std::move(way), state, best.value().step_s,
-        bytes.fixed + *std::max_element(layers.begin(), layers.end()) * bytes.layer);
+    way.state = state;
+    way.microbatches = microbatches;
+    way.mesh.pipeline = static_cast<int64_t>(best.value().stage_layers.size());
+    way.mesh.data = best.value().pipelines;
+    add(std::move(way), best.value().step_s,
+        memory.pipelined(state, best.value(), microbatches));
   }
 }
 

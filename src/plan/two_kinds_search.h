@@ -1,5 +1,7 @@
 // The part of the search (plan/cluster_search.h) for clusters with two kinds of nodes: zebra groups
-// and the ways that HeterMoE compares them with. Pure.
+// (plan/zebra_search.h) and the ways that HeterMoE compares them with, expert parallelism and
+// disaggregated experts also in several copies; and HEXA-MoE's sharing. Every place and format of
+// states. Pure.
 #pragma once
 
 #include <vector>
@@ -9,16 +11,17 @@
 
 namespace pagoda {
 
-// How many microbatches are tried: powers of two up to this.
-inline constexpr int32_t kMostZebraMicrobatches = 32;
-// And into how many parts an all-to-all is divided where experts and transfers overlap.
+// How many microbatches of pipelines of whole layers are tried: powers of two up to this.
+inline constexpr int32_t kMostPipelineMicrobatches = 32;
+// Into how many parts an all-to-all is divided where experts and transfers overlap.
 inline constexpr int32_t kMostParts = 8;
 
 // How a step of one of them runs. Its errors.
 Result<WayTimeline> two_kinds_timeline(const ModelShape& model, const ClusterSheet& cluster,
                                        const StepDemand& demand, const SearchedWay& way);
 
-// Unordered. kUsage: other than two kinds, layers without experts. kDoesNotFit: no way does.
+// Unordered; of zebra layouts those that may be among the best. kUsage: other than two kinds,
+// layers without experts. kDoesNotFit: no way does.
 Result<std::vector<SearchedWay>> search_two_kinds(const ModelShape& model,
                                                   const ClusterSheet& cluster,
                                                   const StepDemand& demand);

@@ -16,23 +16,6 @@ Status nonsense(const std::string& what) {
   return Status(Exit::kUsage, "zebra pipeline: " + what);
 }
 
-Status check_pipeline(const ZebraPipeline& p) {
-  RETURN_IF_ERROR(check_integer("the number of stages", static_cast<int64_t>(p.stages.size())));
-  RETURN_IF_ERROR(check_integer("the number of chunks", p.chunks));
-  if (!std::isfinite(p.boundary_s) || p.boundary_s < 0) {
-    return nonsense(strf("a boundary takes %g s, which no network does; measure it again",
-                         p.boundary_s));
-  }
-  for (const ZebraGroup& stage : p.stages) {
-    RETURN_IF_ERROR(check_zebra(stage));
-    if (!stage.backward) return nonsense("a stage has no backward; plan the forward by itself");
-    if (stage.microbatches == p.stages.front().microbatches) continue;
-    return nonsense(strf("stages of %d and of %d microbatches; give all as many",
-                         p.stages.front().microbatches, stage.microbatches));
-  }
-  return Status();
-}
-
 bool is_forward(ZebraKind kind) {
   return kind == ZebraKind::kAttention || kind == ZebraKind::kDispatch ||
          kind == ZebraKind::kExpert || kind == ZebraKind::kOffloaded ||
@@ -172,8 +155,34 @@ bool Stage::done() const {
 
 }  // namespace
 
+Status check_zebra_pipeline(const ZebraPipeline& p) {
+  RETURN_IF_ERROR(check_integer("the number of stages", static_cast<int64_t>(p.stages.size())));
+  RETURN_IF_ERROR(check_integer("the number of chunks", p.chunks));
+  if (!std::isfinite(p.boundary_s) || p.boundary_s < 0) {
+    return nonsense(strf("a boundary takes %g s, which no network does; measure it again",
+                         p.boundary_s));
+  }
+  for (const ZebraGroup& stage : p.stages) {
+    RETURN_IF_ERROR(check_zebra(stage));
+    if (!stage.backward) return nonsense("a stage has no backward; plan the forward by itself");
+    if (stage.microbatches == p.stages.front().microbatches) continue;
+    return nonsense(strf("stages of %d and of %d microbatches; give all as many",
+                         p.stages.front().microbatches, stage.microbatches));
+  }
+  return Status();
+}
+
+void ZebraPipeline::set_offloaded(const std::vector<int32_t>& offloaded) {
+  auto from = offloaded.begin();
+  for (ZebraGroup& stage : stages) {
+    CHECK(offloaded.end() - from >= stage.layers, "a number for each layer");
+    stage.offloaded.assign(from, from + stage.layers);
+    from += stage.layers;
+  }
+}
+
 Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags) {
-  RETURN_IF_ERROR(check_pipeline(pipeline));
+  RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   RETURN_IF_ERROR(check_lags(lags));
   ZebraPipelinePlan plan;
   std::deque<Stage> stages;  // they stay where they are
@@ -193,16 +202,20 @@ Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, con
   return plan;
 }
 
-Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
-  RETURN_IF_ERROR(check_pipeline(pipeline));
-  std::optional<ZebraPipelineStep> best;
+Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags) {
+  ASSIGN_OR_RETURN(ZebraPipelinePlan plan, plan_zebra_pipeline(pipeline, lags));
   const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
+  StreamTimes times = time_streams(plan.queue, streams);
+  return ZebraPipelineStep{lags, std::move(plan), std::move(times)};
+}
+
+Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
+  RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
+  std::optional<ZebraPipelineStep> best;
   for (const TurnLags& lags : lag_choices(pipeline.stages.back())) {
-    Result<ZebraPipelinePlan> plan = plan_zebra_pipeline(pipeline, lags);
-    if (!plan.ok()) continue;  // these lags wait for each other
-    StreamTimes times = time_streams(plan->queue, streams);
-    if (best && times.makespan_s >= best->times.makespan_s) continue;
-    best = ZebraPipelineStep{lags, plan.take(), std::move(times)};
+    Result<ZebraPipelineStep> step = time_zebra_pipeline(pipeline, lags);
+    if (!step.ok()) continue;  // these lags wait for each other
+    if (!best || step->times.makespan_s < best->times.makespan_s) best = step.take();
   }
   CHECK(best, "all microbatches first and then all backwards waits for nothing");
   return std::move(*best);

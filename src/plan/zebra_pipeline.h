@@ -29,7 +29,13 @@ struct ZebraPipeline {
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   // A microbatch's rows from a stage to the next, and their gradients back.
   double boundary_s = 0;
+
+  // ZebraGroup::offloaded of all stages, the layers in one list. REQUIRES: as many as there are.
+  void set_offloaded(const std::vector<int32_t>& offloaded);
 };
+
+// Ok, or the first thing that makes no sense, in one line.
+Status check_zebra_pipeline(const ZebraPipeline& pipeline);
 
 struct ZebraStageTask {
   int32_t stage = 0, chunk = 0, microbatch = 0;
@@ -57,6 +63,8 @@ struct ZebraPipelineStep {
   ZebraPipelinePlan plan;
   StreamTimes times;
 };
+
+Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags);
 
 // The plan of the least time among the lags that best_zebra() tries; of equal ones the first.
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline);

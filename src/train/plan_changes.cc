@@ -185,6 +185,10 @@ std::vector<PlanChange> more_of_the_machine(const RunConfig& c, const MachineShe
                        }});
   }
   if (matters(Resource::kDrive)) changes.push_back(set_drives(m.disk.drives + 1));
+  if (matters(Resource::kLinks)) {
+    changes.push_back({"twice the rate of links between devices",
+                       [](RunConfig&, MachineSheet& s) { s.link.gb_s *= 2; }});
+  }
   if (matters(Resource::kCores)) {
     changes.push_back({"twice the cores and their memory's rate", [](RunConfig&, MachineSheet& s) {
                          s.host.cores *= 2;
