@@ -3,6 +3,10 @@
 // (library_attention_none.cc). libcudnn.so.9 is looked for at run time. It was compiled and linked,
 // and has never run on a GPU.
 //
+// What cuDNN 9.28 has plans for, asked for GPUs that were described to it: on 9.0 and 10.0 heads of
+// 8 to 128 in any documents. On 8.x and 12.x the gradient of a single document alone, in memory
+// that grows with its square, so that our kernel takes long ones; as on 9.0 before cuDNN 9.25.
+//
 // Graphs are built at the first call of a shape and kept; building takes host memory and time, and
 // a call takes device memory from its stream's scratch alone. An error of the library ends the
 // program as one of CUDA does, naming op and stream.
