@@ -64,7 +64,7 @@ class NetworkRace {
   Status batch(int other, int64_t message_bytes, bool sends, bool receives);
   Status exchange_with_all();
   double link_gb_s(int a, int b) const;
-  Leg copy(int64_t message_bytes, int64_t messages);
+  Leg copy(int64_t bytes);
   Result<std::vector<Turn>> share(const std::vector<Turn>& mine);
 
   Communicator& all_;
@@ -78,13 +78,16 @@ double NetworkRace::link_gb_s(int a, int b) const {
   return one.machine == other.machine ? 0 : std::min(one.link.gb_s(), other.link.gb_s());
 }
 
-Leg NetworkRace::copy(int64_t message_bytes, int64_t messages) {
+// A large memcpy writes past caches, where a message may stay in them: so it is many small ones.
+Leg NetworkRace::copy(int64_t bytes) {
+  constexpr int64_t kAtOnce = 64 * kKiB;
+  static_assert(kMessageBytes[0] % kAtOnce == 0);
   const LegTimer timer;
-  for (int64_t i = 0; i < messages; ++i) {
-    const int64_t offset = i * message_bytes % out_.bytes();
-    std::memcpy(in_.data() + offset, out_.data() + offset, static_cast<size_t>(message_bytes));
+  for (int64_t done = 0; done < bytes; done += kAtOnce) {
+    const int64_t offset = done % out_.bytes();
+    std::memcpy(in_.data() + offset, out_.data() + offset, static_cast<size_t>(kAtOnce));
   }
-  return timer.finish(message_bytes * messages);
+  return timer.finish(bytes);
 }
 
 Leg leg_of_link(int64_t bytes, double gb_s) {
@@ -154,8 +157,7 @@ Result<std::vector<Turn>> NetworkRace::lead(int other) {
       const auto wanted = static_cast<int64_t>(kLegSeconds / once.seconds) + 1;
       const int64_t batches = std::min(wanted, kMostBatches);
       ASSIGN_OR_RETURN(const Leg ours, lead_leg(other, message_bytes, both, batches));
-      const Leg roof = link > 0 ? leg_of_link(ours.bytes, link)
-                                : copy(message_bytes, ours.bytes / message_bytes);
+      const Leg roof = link > 0 ? leg_of_link(ours.bytes, link) : copy(ours.bytes);
       turns.push_back({ours, roof});
     }
   }
@@ -169,9 +171,7 @@ Status NetworkRace::follow(int other) {
     for (const bool both : {false, true}) {
       RETURN_IF_ERROR(follow_leg(other, message_bytes, both).status());
       ASSIGN_OR_RETURN(const int64_t batches, follow_leg(other, message_bytes, both));
-      if (both && link_gb_s(all_.rank(), other) == 0) {
-        copy(message_bytes, batches * kBatchBytes / message_bytes);
-      }
+      if (both && link_gb_s(all_.rank(), other) == 0) copy(batches * kBatchBytes);
     }
   }
   return Status();
@@ -226,8 +226,7 @@ Result<Turn> NetworkRace::measure_all() {
     link = std::max(link, link_gb_s(all_.rank(), other));
   }
   RETURN_IF_ERROR(all_.barrier());
-  mine.roof = link > 0 ? leg_of_link(mine.ours.bytes, link)
-                       : copy(kAllToAllBytes, times * others);
+  mine.roof = link > 0 ? leg_of_link(mine.ours.bytes, link) : copy(mine.ours.bytes);
   ASSIGN_OR_RETURN(const std::vector<Turn> turns, share({mine}));
   Turn slowest = turns.front();
   for (const Turn& turn : turns) {
