@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/machine.h"
 #include "bench/drive.h"
 #include "bench/leg.h"
 #include "device/past_cache.h"
@@ -19,8 +20,7 @@ double seconds_since(int64_t start_us) {
   return 1e-6 * static_cast<double>(monotonic_us() - start_us);
 }
 
-}  // namespace
-
+// Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads) {
   constexpr double kMoment_s = 0.1;
   const LegTimer timer;
@@ -39,7 +39,8 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
-double memory_bytes_per_s(int threads) {
+// What the memory moves, read and written, while all threads copy what lies in no cache.
+double memory_rate(int threads) {
   constexpr int64_t kBytes = 64 * kMiB;  // of each thread, read and written
   constexpr int kTrials = 5;
   const HostMemory memory = need(HostMemory::allocate(2 * threads * kBytes));
@@ -58,9 +59,27 @@ double memory_bytes_per_s(int threads) {
   return quantile(rates, 0.5);
 }
 
-std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
-                          double memory_bytes_per_s, MachineProfile& profile) {
-  constexpr int kPages = 48, kRounds = 3;
+// Bytes of the state of an expert: what moves most.
+int64_t state_page_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == PageKind::kState && c.expert) bytes = c.page_bytes;
+  }
+  return bytes;
+}
+
+}  // namespace
+
+bool MeasuredMachine::shared() const { return profile.cores < 0.9 * usable_cores(); }
+
+MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
+                                const std::string& directory) {
+  constexpr int kPages = 48, kRounds = 1;
+  const int64_t page_bytes = state_page_bytes(run.session().pages());
+  MeasuredMachine machine;
+  MachineProfile& profile = machine.profile;
+  profile.cores = cores_to_be_had(usable_cores());
+  machine.memory_bytes_per_s = memory_rate(usable_cores());
   const DriveRates rates =
       need(measure_drive(storage, directory, page_bytes + kPageHeaderBytes, kPages, kRounds));
   profile.read = {0, 1e-9 / rates.read_gb_s, 0};
@@ -71,110 +90,89 @@ std::string profile_moves(Storage* storage, const std::string& directory, int64_
   profile.upload = profile.download = {0, bytes.copy_s, 1};
   profile.checksum = {0, bytes.check_s + 1e-9 * rates.cpu_s_per_gb, 1};
   const auto moves = [&](Cost& cost, double bytes_of_byte) {
-    cost.memory = std::min(1.0, bytes_of_byte / cost.unit_s / memory_bytes_per_s);
+    cost.memory = std::min(1.0, bytes_of_byte / cost.unit_s / machine.memory_bytes_per_s);
   };
   moves(profile.upload, 2);
   moves(profile.download, 2);
   for (Cost* cost : {&profile.checksum, &profile.read, &profile.write}) moves(*cost, 1);
-  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex, %.3f s "
-              "of a core for a GB; copy %.1f GB/s, checksum %.1f GB/s",
-              rates.read_gb_s, rates.write_gb_s, rates.both_gb_s,
-              profile.half_duplex ? "half" : "full", rates.cpu_s_per_gb, 1e-9 / bytes.copy_s,
-              1e-9 / bytes.check_s);
+  return machine;
 }
 
-int64_t state_page_bytes(const PageTable& pages) {
-  int64_t bytes = 0;
-  for (const PageTable::Class& c : pages.classes) {
-    if (c.kind == PageKind::kState && c.expert) bytes = c.page_bytes;
-  }
-  return bytes;
+std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
+  using Machine = MeasuredMachine;
+  const auto gb_s = [&](Cost MachineProfile::*of) {
+    return median(rounds, [&](const Machine& m) { return 1e-9 / (m.profile.*of).unit_s; });
+  };
+  const double half = median(rounds, [](const Machine& m) { return m.profile.half_duplex; });
+  const double memory = median(rounds, [](const Machine& m) { return m.memory_bytes_per_s; });
+  return strf("drive: read %.2f GB/s, write %.2f GB/s, %s duplex; copy %.1f GB/s, checksum %.1f "
+              "GB/s; memory %.1f GB/s",
+              gb_s(&MachineProfile::read), gb_s(&MachineProfile::write),
+              half > 0.5 ? "half" : "full", gb_s(&MachineProfile::upload),
+              gb_s(&MachineProfile::checksum), 1e-9 * memory);
+}
+
+double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
 MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options)
-    : run(folder, storage, options),
-      planned_(run.session().shape(), run.session().pages(), run.session().memory().classes,
-               run.session().memory().state_on_device, options.eager_adam,
-               Ledger(false, 0,
-                      std::vector<int64_t>(run.session().table().records.size(), 0))) {}
+    : run_(folder, storage, options),
+      planned_(session().shape(), session().pages(), session().memory().classes,
+               session().memory().state_on_device, options.eager_adam,
+               Ledger(false, 0, std::vector<int64_t>(session().table().records.size(), 0))),
+      start_(run_.session().pager().residency()) {
+  constexpr int kWarmUpSteps = 2;
+  measure(kWarmUpSteps);
+}
 
-StepResult MeasuredRun::step(std::mt19937& random, double& seconds) {
-  const StepBatch batch = random_batch(run.session(), random);
+StepResult MeasuredRun::step(double& seconds) {
+  const StepBatch batch = random_batch(run_.session(), random_);
   const int64_t cpu = process_cpu_us(), issuing = thread_cpu_us(), start = monotonic_us();
-  StepResult result = run.step(batch);
+  StepResult result = run_.step(batch);
   seconds = seconds_since(start);
   cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
   issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
   return result;
 }
 
-void MeasuredRun::warm_up(std::mt19937& random, int steps) {
-  double seconds = 0;
-  for (int i = 0; i < steps; ++i) {
-    planned_.train(step(random, seconds).routing, [](const StepPiece&) {});
-  }
+void MeasuredRun::measure(int steps) {
+  for (const Routing& routing : routings_) planned_.train(routing, [](const StepPiece&) {});
+  routings_.clear();
+  step_s_.assign(static_cast<size_t>(steps), 0);
   cpu_s_ = issuing_s_ = 0;
-}
-
-void MeasuredRun::measure(std::mt19937& random, int steps) {
-  run.session().pager().drain();
-  rounds_.push_back({run.session().pager().residency(), {}});
-  for (int i = 0; i < steps; ++i) {
-    step_s_.push_back(0);
-    rounds_.back().routings.push_back(step(random, step_s_.back()).routing);
-  }
-}
-
-void MeasuredRun::forget() {
-  for (const Round& round : rounds_) {
-    for (const Routing& routing : round.routings) planned_.train(routing, [](const StepPiece&) {});
-  }
-  rounds_.clear();
-  step_s_.clear();
-  cpu_s_ = issuing_s_ = 0;
-}
-
-double MeasuredRun::later_step_s() const {
-  double seconds = 0, steps = 0;
-  size_t first = 0;
-  for (const Round& round : rounds_) {
-    for (size_t i = 1; i < round.routings.size(); ++i, ++steps) seconds += step_s_[first + i];
-    first += round.routings.size();
-  }
-  return seconds / steps;
-}
-
-double MeasuredRun::mean_step_s() const {
-  return std::accumulate(step_s_.begin(), step_s_.end(), 0.0) /
-         static_cast<double>(step_s_.size());
-}
-
-void MeasuredRun::add(const Simulated& simulated, Replayed& replayed) const {
-  for (const double step_s : simulated.step_s) replayed.mean_step_s += step_s;
-  for (const SimulatedWork& work : simulated.works) {
-    if (work.moves) continue;
-    replayed.task_s[static_cast<size_t>(work.kind)] += work.end_s - work.start_s;
-  }
-  replayed.peak_device_bytes =
-      std::max(replayed.peak_device_bytes, simulated.peak_device_bytes.front());
-  replayed.peak_host_bytes = std::max(replayed.peak_host_bytes, simulated.peak_host_bytes);
+  Pager& pager = run_.session().pager();
+  pager.drain();
+  start_ = pager.residency();
+  const Pager::Counters before = pager.counters();
+  std::unique_ptr<TaskTimes> times = std::make_unique<TaskTimes>(&session().shape());
+  run_.session().executor().time_tasks(times.get());
+  times_ = std::move(times);
+  for (double& seconds : step_s_) routings_.push_back(step(seconds).routing);
+  pager.drain();
+  read_bytes_ = pager.counters().fetch_bytes - before.fetch_bytes;
+  written_bytes_ = pager.counters().write_back_bytes - before.write_back_bytes;
 }
 
 MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const {
   PlannedRun planned = planned_;
   Replayed replayed;
-  for (const Round& round : rounds_) {
-    Simulator simulator(&run.session().shape(), &run.session().pages(), profile, round.start);
-    for (const Routing& routing : round.routings) {
-      planned.train(routing, [&](const StepPiece& piece) {
-        simulator.run(piece);
-        replayed.tasks += std::ssize(piece.tasks);
-      });
-      simulator.end_step();
-    }
-    add(simulator.finish(), replayed);
+  Simulator simulator(&session().shape(), &session().pages(), profile, start_);
+  for (const Routing& routing : routings_) {
+    planned.train(routing, [&](const StepPiece& piece) {
+      simulator.run(piece);
+      replayed.tasks += std::ssize(piece.tasks);
+    });
+    simulator.end_step();
   }
-  replayed.mean_step_s /= static_cast<double>(step_s_.size());
+  const Simulated simulated = simulator.finish();
+  for (const SimulatedWork& work : simulated.works) {
+    if (work.moves) continue;
+    replayed.task_s[static_cast<size_t>(work.kind)] += work.end_s - work.start_s;
+  }
+  replayed.step_s = simulated.step_s;
+  replayed.peak_device_bytes = simulated.peak_device_bytes.front();
+  replayed.peak_host_bytes = simulated.peak_host_bytes;
   return replayed;
 }
 
@@ -201,13 +199,13 @@ Moved moved_bytes(TaskKind kind, const RunShape& shape) {
 
 }  // namespace
 
-void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memory_bytes_per_s,
-               MachineProfile& profile) {
+void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
+  MachineProfile& profile = machine.profile;
   // While a task ran the issuing thread may have had a core too.
   const double computing = 1 - resident.issuing_s() / resident.cpu_s();
   for (int kind = 0; kind < kTaskKinds; ++kind) {
-    const std::vector<CostSample>& samples = times.of(static_cast<TaskKind>(kind));
-    const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.run.session().shape());
+    const std::vector<CostSample>& samples = resident.times().of(static_cast<TaskKind>(kind));
+    const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.session().shape());
     double seconds = 0, cpu_s = 0, bytes = 0;
     for (const CostSample& sample : samples) {
       seconds += sample.seconds;
@@ -218,15 +216,15 @@ void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memor
     cost = fit_cost(samples, 1);
     if (seconds <= 0) continue;
     cost.cores = std::min(cpu_s / seconds, profile.cores);
-    cost.memory = std::min(1.0, bytes / seconds / memory_bytes_per_s);
+    cost.memory = std::min(1.0, bytes / seconds / machine.memory_bytes_per_s);
   }
   profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
   const auto tasks = static_cast<double>(resident.simulate(profile).tasks);
   profile.issue = {resident.issuing_s() / tasks, 0, 1};
-  const RunShape& shape = resident.run.session().shape();
+  const RunShape& shape = resident.session().shape();
   const auto waits = static_cast<double>(
       std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1}) + 2);
-  const double left_s = resident.mean_step_s() - resident.simulate(profile).mean_step_s;
+  const double left_s = mean(resident.step_s()) - mean(resident.simulate(profile).step_s);
   profile.wake_up_s = std::max(0.0, left_s / waits);
 }
 
@@ -253,11 +251,12 @@ double where_zero(double most, const std::function<double(double)>& above) {
 
 }  // namespace
 
-void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile) {
+void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
+  MachineProfile& profile = machine.profile;
   double tasks_s = 0;
   for (size_t kind = 0; kind < kTaskKinds; ++kind) {
     if (is_update(kind)) continue;
-    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
+    for (const CostSample& sample : paged.times().of(static_cast<TaskKind>(kind))) {
       tasks_s += sample.seconds;
     }
   }
@@ -276,7 +275,7 @@ void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile&
   };
   const auto steps_left_s = [&](double turn_s) {
     profile.turn_s = turn_s;
-    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
+    return mean(paged.step_s()) - mean(paged.simulate(profile).step_s);
   };
   constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
   constexpr int kPasses = 2;            // each changes what runs beside the other's
