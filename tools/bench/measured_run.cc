@@ -230,11 +230,6 @@ void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
 
 namespace {
 
-bool is_update(size_t kind) {
-  return kind == static_cast<size_t>(TaskKind::kAdam) ||
-         kind == static_cast<size_t>(TaskKind::kGradient);
-}
-
 // The value in [0, most] at which `above`, which falls, is zero, by halving; an end where it is so
 // nowhere.
 double where_zero(double most, const std::function<double(double)>& above) {
@@ -253,36 +248,13 @@ double where_zero(double most, const std::function<double(double)>& above) {
 
 void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
   MachineProfile& profile = machine.profile;
-  double tasks_s = 0;
-  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-    if (is_update(kind)) continue;
-    for (const CostSample& sample : paged.times().of(static_cast<TaskKind>(kind))) {
-      tasks_s += sample.seconds;
-    }
-  }
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  const auto tasks_left_s = [&](double memory) {
-    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-      if (!is_update(kind)) profile.tasks[kind].memory = memory;
-    }
-    const MeasuredRun::Replayed replayed = paged.simulate(profile);
-    double left_s = tasks_s;
-    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-      if (!is_update(kind)) left_s -= replayed.task_s[kind];
-    }
-    return left_s;
-  };
-  const auto steps_left_s = [&](double turn_s) {
+  constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
+  profile.turn_s = where_zero(kMostTurn_s, [&](double turn_s) {
     profile.turn_s = turn_s;
     return mean(paged.step_s()) - mean(paged.simulate(profile).step_s);
-  };
-  constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
-  constexpr int kPasses = 2;            // each changes what runs beside the other's
-  for (int pass = 0; pass < kPasses; ++pass) {
-    tasks_left_s(where_zero(1, tasks_left_s));
-    steps_left_s(where_zero(kMostTurn_s, steps_left_s));
-  }
+  });
 }
 
 }  // namespace pagoda

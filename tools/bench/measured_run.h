@@ -96,10 +96,9 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 // goes on when it has waited.
 void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine);
 
-// What measured steps tell whose pages come and go: what issuing takes then; how much of their time
-// the other tasks move memory, from how much longer they take beside copies, checks and updates;
-// and, as what these do not explain, how long a thread that may go on waits for its turn while
-// others have all cores. REQUIRES: fit_tasks() before.
+// What measured steps tell whose pages come and go: what issuing takes then, and, as what that does
+// not explain, how long a thread that may go on waits for its turn while others have all cores.
+// REQUIRES: fit_tasks() before.
 void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine);
 
 }  // namespace pagoda
