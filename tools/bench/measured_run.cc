@@ -1,6 +1,7 @@
 #include "tools/bench/measured_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -68,7 +69,28 @@ int64_t state_page_bytes(const PageTable& pages) {
   return bytes;
 }
 
+// How long a thread has a core before Linux lets another have it that waits: 0.75 ms, and as much
+// again for each doubling of the cores, up to eight (base_slice_ns in kernel/sched/fair.c).
+double slice_s() {
+  return 0.75e-3 * std::bit_width(static_cast<unsigned>(std::min(8, usable_cores())));
+}
+
+MachineProfile without_moves(MachineProfile profile) {
+  for (Cost MachineProfile::*of :
+       {&MachineProfile::upload, &MachineProfile::download, &MachineProfile::checksum,
+        &MachineProfile::read, &MachineProfile::write}) {
+    profile.*of = {0, 0, 0};
+  }
+  profile.completion_s = 0;
+  return profile;
+}
+
 }  // namespace
+
+double MeasuredMachine::step_s(const StepSeconds& simulate) const {
+  const double still_s = simulate(without_moves(profile));
+  return still_s + paging * (simulate(profile) - still_s);
+}
 
 bool MeasuredMachine::shared() const { return profile.cores < 0.9 * usable_cores(); }
 
@@ -250,11 +272,17 @@ void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
   MachineProfile& profile = machine.profile;
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
-  profile.turn_s = where_zero(kMostTurn_s, [&](double turn_s) {
+  const double measured_s = mean(paged.step_s());
+  const StepSeconds simulate = [&](const MachineProfile& p) {
+    return mean(paged.simulate(p).step_s);
+  };
+  profile.turn_s = where_zero(slice_s(), [&](double turn_s) {
     profile.turn_s = turn_s;
-    return mean(paged.step_s()) - mean(paged.simulate(profile).step_s);
+    return measured_s - simulate(profile);
   });
+  const double still_s = simulate(without_moves(profile));
+  const double moves_s = simulate(profile) - still_s;
+  if (moves_s > 0) machine.paging = std::max(0.0, (measured_s - still_s) / moves_s);
 }
 
 }  // namespace pagoda

@@ -73,11 +73,17 @@ class MeasuredRun {
   int64_t read_bytes_ = 0, written_bytes_ = 0;
 };
 
+// The seconds of a step, simulated on a profile.
+using StepSeconds = std::function<double(const MachineProfile&)>;
+
 // What a simulation is told.
 struct MeasuredMachine {
   MachineProfile profile;
   double memory_bytes_per_s = 0;  // read and written, of what lies in no cache
+  double paging = 1;  // times what moves of pages add to a simulated step, they do to a real one
 
+  // Of a step, with that.
+  double step_s(const StepSeconds& simulate) const;
   // Others use the machine too.
   bool shared() const;
 };
@@ -96,9 +102,10 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 // goes on when it has waited.
 void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine);
 
-// What measured steps tell whose pages come and go: what issuing takes then, and, as what that does
-// not explain, how long a thread that may go on waits for its turn while others have all cores.
-// REQUIRES: fit_tasks() before.
+// What measured steps tell whose pages come and go: what issuing takes then; as what that does not
+// explain, how long a thread that may go on waits for its turn while others have all cores, up to a
+// slice of the scheduler's; and the factor that carries over what is left. REQUIRES: fit_tasks()
+// before.
 void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine);
 
 }  // namespace pagoda

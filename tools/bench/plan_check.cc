@@ -167,16 +167,22 @@ StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
   const std::vector<SlotClass>& classes = session.memory().classes;
   const StepPlan plan(shape, session.pages(),
                       {true, session.memory().state_on_device, session.options().eager_adam});
-  ExpertForecast forecast(shape, session.pages(), classes);
-  SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
-  Simulator simulator(&shape, &session.pages(), machine.profile,
-                      all_on_disk(shape.devices, session.pages(), classes));
-  for (int i = 0; i < kStepsUntilSteady; ++i) {
-    steady.step([&](const StepPiece& piece) { simulator.run(piece); });
-    simulator.end_step();
-  }
-  const Simulated simulated = simulator.finish();
-  return {simulated.step_s.back(), simulated.peak_device_bytes.front(), simulated.peak_host_bytes};
+  StepNumbers numbers;
+  numbers.seconds = machine.step_s([&](const MachineProfile& profile) {
+    ExpertForecast forecast(shape, session.pages(), classes);
+    SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
+    Simulator simulator(&shape, &session.pages(), profile,
+                        all_on_disk(shape.devices, session.pages(), classes));
+    for (int i = 0; i < kStepsUntilSteady; ++i) {
+      steady.step([&](const StepPiece& piece) { simulator.run(piece); });
+      simulator.end_step();
+    }
+    const Simulated simulated = simulator.finish();
+    numbers.device_bytes = simulated.peak_device_bytes.front();
+    numbers.host_bytes = simulated.peak_host_bytes;
+    return simulated.step_s.back();
+  });
+  return numbers;
 }
 
 // A run that is predicted.
@@ -190,8 +196,12 @@ class Candidate {
   void measure() { run_.measure(kSteps); }
   // The newest measurement, from what the machine was meanwhile.
   void predict(const MeasuredMachine& machine) {
-    const MeasuredRun::Replayed replayed = run_.simulate(machine.profile);
-    rounds_.push_back({pagoda::predict(run_.session(), machine), later(replayed.step_s),
+    MeasuredRun::Replayed replayed;
+    const double routed_s = machine.step_s([&](const MachineProfile& profile) {
+      replayed = run_.simulate(profile);
+      return later(replayed.step_s);
+    });
+    rounds_.push_back({pagoda::predict(run_.session(), machine), routed_s,
                        {later(run_.step_s()), replayed.peak_device_bytes,
                         replayed.peak_host_bytes}});
   }
@@ -293,7 +303,8 @@ void Cell::round() {
   seconds.part_s = mean(part_.step_s());
   seconds.before_s = mean(part_.simulate(machine.profile).step_s);
   fit_paged(part_, machine);
-  seconds.after_s = mean(part_.simulate(machine.profile).step_s);
+  seconds.after_s = machine.step_s(
+      [&](const MachineProfile& p) { return mean(part_.simulate(p).step_s); });
   for (Candidate& candidate : candidates_) candidate.predict(machine);
 }
 
@@ -306,12 +317,13 @@ void Cell::print(std::vector<Run>& runs) const {
   };
   std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
               "wake-up %.2f ms; with memory for a part %.3f s, simulated %.3f s before the fit, "
-              "%.3f s after; a turn %.0f us, issue %.1f us\n  %s%s\n",
+              "%.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n  %s%s\n",
               of(&Seconds::roomy_s), of(&Seconds::roomy_cpu_s) / of(&Seconds::roomy_s),
               profile([](const MachineProfile& p) { return p.cores; }),
               1e3 * profile([](const MachineProfile& p) { return p.wake_up_s; }),
               of(&Seconds::part_s), of(&Seconds::before_s), of(&Seconds::after_s),
               1e6 * profile([](const MachineProfile& p) { return p.turn_s; }),
+              median(machines_, &MeasuredMachine::paging),
               1e6 * profile([](const MachineProfile& p) { return p.issue.fixed_s; }),
               describe_moves(machines_).c_str(),
               median(machines_, &MeasuredMachine::shared) > 0 ? "; others use this machine" : "");
