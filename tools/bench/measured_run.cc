@@ -219,35 +219,39 @@ Moved moved_bytes(TaskKind kind, const RunShape& shape) {
   }
 }
 
-}  // namespace
-
-void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
-  MachineProfile& profile = machine.profile;
+// The costs of tasks, each of which takes so much longer than by itself.
+void fit_costs(const MeasuredRun& resident, double more_s, MeasuredMachine& machine) {
   // While a task ran the issuing thread may have had a core too.
   const double computing = 1 - resident.issuing_s() / resident.cpu_s();
   for (int kind = 0; kind < kTaskKinds; ++kind) {
-    const std::vector<CostSample>& samples = resident.times().of(static_cast<TaskKind>(kind));
+    std::vector<CostSample> samples = resident.times().of(static_cast<TaskKind>(kind));
     const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.session().shape());
     double seconds = 0, cpu_s = 0, bytes = 0;
-    for (const CostSample& sample : samples) {
-      seconds += sample.seconds;
+    for (CostSample& sample : samples) {
+      seconds += sample.seconds += more_s;
       cpu_s += computing * sample.cpu_s;
       bytes += moved.of_task + moved.of_unit * sample.units;
     }
-    Cost& cost = profile.tasks[static_cast<size_t>(kind)];
+    Cost& cost = machine.profile.tasks[static_cast<size_t>(kind)];
     cost = fit_cost(samples, 1);
     if (seconds <= 0) continue;
-    cost.cores = std::min(cpu_s / seconds, profile.cores);
+    cost.cores = std::min(cpu_s / seconds, machine.profile.cores);
     cost.memory = std::min(1.0, bytes / seconds / machine.memory_bytes_per_s);
   }
-  profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
-  const auto tasks = static_cast<double>(resident.simulate(profile).tasks);
-  profile.issue = {resident.issuing_s() / tasks, 0, 1};
-  const RunShape& shape = resident.session().shape();
-  const auto waits = static_cast<double>(
-      std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1}) + 2);
-  const double left_s = mean(resident.step_s()) - mean(resident.simulate(profile).step_s);
-  profile.wake_up_s = std::max(0.0, left_s / waits);
+  machine.profile.of(TaskKind::kPrefetch) = machine.profile.of(TaskKind::kBring) = {};
+}
+
+}  // namespace
+
+void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
+  fit_costs(resident, 0, machine);
+  const auto tasks = static_cast<double>(resident.simulate(machine.profile).tasks);
+  machine.profile.issue = {resident.issuing_s() / tasks, 0, 1};
+  const double left_s =
+      mean(resident.step_s()) - mean(resident.simulate(machine.profile).step_s);
+  const auto steps = static_cast<double>(resident.step_s().size());
+  machine.hand_over_s = std::max(0.0, steps * left_s / tasks);
+  fit_costs(resident, machine.hand_over_s, machine);
 }
 
 namespace {

@@ -80,6 +80,7 @@ using StepSeconds = std::function<double(const MachineProfile&)>;
 struct MeasuredMachine {
   MachineProfile profile;
   double memory_bytes_per_s = 0;  // read and written, of what lies in no cache
+  double hand_over_s = 0;  // from the end of a task to the beginning of the next; in their costs
   double paging = 1;  // times what moves of pages add to a simulated step, they do to a real one
 
   // Of a step, with that.
@@ -98,8 +99,7 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 
 // What measured steps with room for everything tell: the costs of tasks, on how many cores they
 // run, how much of the memory's rate updates, gradients and reading experts' weights take, what
-// issuing them takes, and, as what these do not explain, what it takes until the thread that issues
-// goes on when it has waited.
+// issuing them takes, and, as what these do not explain, what is between one task and the next.
 void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine);
 
 // What measured steps tell whose pages come and go: what issuing takes then; as what that does not

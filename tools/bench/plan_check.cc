@@ -316,11 +316,12 @@ void Cell::print(std::vector<Run>& runs) const {
     return median(machines_, [&](const MeasuredMachine& m) { return figure(m.profile); });
   };
   std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
-              "wake-up %.2f ms; with memory for a part %.3f s, simulated %.3f s before the fit, "
-              "%.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n  %s%s\n",
+              "%.1f us between tasks; with memory for a part %.3f s, simulated %.3f s before the "
+              "fit, %.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n"
+              "  %s%s\n",
               of(&Seconds::roomy_s), of(&Seconds::roomy_cpu_s) / of(&Seconds::roomy_s),
               profile([](const MachineProfile& p) { return p.cores; }),
-              1e3 * profile([](const MachineProfile& p) { return p.wake_up_s; }),
+              1e6 * median(machines_, &MeasuredMachine::hand_over_s),
               of(&Seconds::part_s), of(&Seconds::before_s), of(&Seconds::after_s),
               1e6 * profile([](const MachineProfile& p) { return p.turn_s; }),
               median(machines_, &MeasuredMachine::paging),

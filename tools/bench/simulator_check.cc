@@ -104,9 +104,9 @@ Outcome Check::run(const Configuration& configuration) {
                               &Outcome::read_bytes, &Outcome::write_bytes}) {
     outcome.*of = median(rounds, [&](const Outcome& round) { return round.*of; });
   }
-  std::printf("  %s\n  with room for everything: %.3f s a step, wake-up %.1f ms%s\n",
+  std::printf("  %s\n  with room for everything: %.3f s a step, %.1f us between tasks%s\n",
               describe_moves(machines).c_str(), outcome.resident_s,
-              1e3 * median(machines, [](const auto& m) { return m.profile.wake_up_s; }),
+              1e6 * median(machines, &MeasuredMachine::hand_over_s),
               median(machines, &MeasuredMachine::shared) > 0
                   ? "; others use this machine, the error says little"
                   : "");
