@@ -12,13 +12,13 @@
 // The prediction knows no routing: tokens are taken to choose all experts equally often. The
 // profile: tasks' times in steps of a model of the same widths and another number of layers,
 // experts, choices and tokens, for each size of a microbatch, with room for everything (what tasks
-// take by themselves, and of the cores) and with memory for as large a part as the predicted
-// runs have (what they take beside copies, checks and updates); copies, checksums and the drive by
-// themselves. All sessions of a model take turns, round after round: each round predicts all runs
-// from what it measured of the calibrations alone, and the median of its predictions is held
-// against the median of the measured steps. --kinds tells of each run what its tasks took by kind
-// in the last round, and what they were simulated to. Needs a machine that nobody else uses; --tiny
-// shows in a minute that the program works.
+// take by themselves, and of the cores) and with memory for as large a part as the predicted runs
+// have (what moves of pages add); copies, checksums and the drive by themselves. All sessions of a
+// model take turns, round after round: each round predicts all runs from what it measured of the
+// calibrations alone, and the median of its predictions is held against the median of the measured
+// steps. --kinds tells of each run what its tasks took by kind in the last round, and what they
+// were simulated to. Needs a machine that nobody else uses; --tiny shows in a minute that the
+// program works.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -32,7 +32,6 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/machine.h"
 #include "bench/leg.h"
 #include "plan/steady_run.h"
 #include "tools/bench/measured_run.h"
@@ -77,15 +76,10 @@ Case calibration_case(const Case& c) {
           c.experts_per_token == 2 ? 3 : c.experts_per_token - 1, c.tokens / 2, c.eager, c.memory};
 }
 
-Case with_room(Case c) {
-  c.memory = 0;
-  return c;
-}
-
 // One run of a case.
 struct Choice {
   int64_t microbatch_tokens = 0;
-  double device_share = 0;
+  double device_share = 0;  // 0: room for everything
 };
 
 // Of a step, in seconds and bytes.
@@ -95,7 +89,6 @@ struct StepNumbers {
 };
 
 struct Run {
-  Choice choice;
   StepNumbers predicted, measured;
   double error() const { return predicted.seconds / measured.seconds - 1; }
 };
@@ -139,7 +132,6 @@ HfFolder make_model(const Setting& setting, const Case& c, const char* name) {
   return make_random_model(folder, model_of(c, setting.tiny));
 }
 
-// Without memory to divide: room for everything.
 SessionOptions session_options(const Setting& setting, const HfFolder& folder, const Case& c,
                                const Choice& choice, const char* name) {
   const int64_t microbatches = std::max<int64_t>(1, c.tokens / choice.microbatch_tokens);
@@ -148,7 +140,7 @@ SessionOptions session_options(const Setting& setting, const HfFolder& folder, c
                                 100 * choice.device_share);
   SessionOptions options = roomy_options(setting.directory + "/store", file, microbatches,
                                          choice.microbatch_tokens, c.eager);
-  if (c.memory == 0) return options;
+  if (choice.device_share == 0) return options;
   const MemoryPlan least = need(Session::plan(folder.config(), options));
   const auto elements =
       static_cast<double>(TensorTable::make(folder.config()).total_parameters());
@@ -201,11 +193,12 @@ class Candidate {
       replayed = run_.simulate(profile);
       return later(replayed.step_s);
     });
-    rounds_.push_back({pagoda::predict(run_.session(), machine), routed_s,
-                       {later(run_.step_s()), replayed.peak_device_bytes,
-                        replayed.peak_host_bytes}});
+    rounds_.push_back({{pagoda::predict(run_.session(), machine),
+                        {later(run_.step_s()), replayed.peak_device_bytes,
+                         replayed.peak_host_bytes}},
+                       routed_s});
   }
-  Run result() const;
+  Run result() const { return {over_rounds(&Run::predicted), over_rounds(&Run::measured)}; }
   void print(const Setting& setting, const MeasuredMachine& machine) const;
 
  private:
@@ -213,33 +206,30 @@ class Candidate {
     return mean(std::span(step_s).subspan(1));
   }
   struct Round {
-    StepNumbers predicted;
+    Run run;
     double routed_s;  // simulated with the routing it had
-    StepNumbers measured;
   };
+  StepNumbers over_rounds(StepNumbers Run::*of) const;
 
   Choice choice_;
   MeasuredRun run_;
   std::vector<Round> rounds_;
 };
 
-Run Candidate::result() const {
-  Run run{choice_, {}, {}};
-  for (StepNumbers Round::*of : {&Round::predicted, &Round::measured}) {
-    StepNumbers& numbers = of == &Round::predicted ? run.predicted : run.measured;
-    numbers.seconds = median(rounds_, [&](const Round& r) { return (r.*of).seconds; });
-    for (const Round& r : rounds_) {
-      numbers.device_bytes = std::max(numbers.device_bytes, (r.*of).device_bytes);
-      numbers.host_bytes = std::max(numbers.host_bytes, (r.*of).host_bytes);
-    }
+StepNumbers Candidate::over_rounds(StepNumbers Run::*of) const {
+  StepNumbers numbers;
+  numbers.seconds = median(rounds_, [&](const Round& r) { return (r.run.*of).seconds; });
+  for (const Round& r : rounds_) {
+    numbers.device_bytes = std::max(numbers.device_bytes, (r.run.*of).device_bytes);
+    numbers.host_bytes = std::max(numbers.host_bytes, (r.run.*of).host_bytes);
   }
-  return run;
+  return numbers;
 }
 
 void Candidate::print(const Setting& setting, const MeasuredMachine& machine) const {
   if (setting.kinds) print_kinds(run_, machine.profile);
   std::vector<double> legs;
-  for (const Round& r : rounds_) legs.push_back(r.measured.seconds);
+  for (const Round& r : rounds_) legs.push_back(r.run.measured.seconds);
   const Run run = result();
   std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%  %4.1f %%  %9.1f %+5.1f %%  %9.1f "
               "%+5.1f %%\n",
@@ -280,9 +270,10 @@ Cell::Cell(const Setting& setting, const HfFolder& folder, const Case& c,
            const HfFolder& other_folder, const Case& other, int64_t tokens)
     : setting_(setting),
       roomy_(other_folder, setting.storage.get(),
-             session_options(setting, other_folder, with_room(other), {tokens, 1}, "roomy")),
+             session_options(setting, other_folder, other, {tokens, 0}, "calibration")),
       part_(other_folder, setting.storage.get(),
-            session_options(setting, other_folder, other, {tokens, kCalibrationShare}, "part")) {
+            session_options(setting, other_folder, other, {tokens, kCalibrationShare},
+                            "calibration")) {
   CHECK(roomy_.session().memory().state_on_device);
   CHECK(!part_.session().memory().state_on_device);
   for (const double share : kDeviceShares) {

@@ -6,7 +6,7 @@
 //
 // Everything the simulator is told is measured in the same run: the times of tasks in steps of a
 // second session with room for everything, which take turns with the steps that are measured;
-// copies, checksums and the drive by themselves.
+// copies, checksums and the drive by themselves. Figures are medians over rounds.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,7 +16,6 @@
 #include <string>
 #include <vector>
 
-#include "base/machine.h"
 #include "bench/leg.h"
 #include "tools/bench/measured_run.h"
 
@@ -139,13 +138,9 @@ int check(const std::string& parent, int rounds) {
     }
   }
   std::filesystem::remove_all(directory);
-  std::sort(errors.begin(), errors.end());
-  const auto at = [&](double part) {
-    return 100 * errors[static_cast<size_t>(part * static_cast<double>(errors.size() - 1) + 0.5)];
-  };
   std::printf(
       "sizes of the errors of %zu configurations: median %.1f %%, 95th percentile %.1f %%\n",
-      errors.size(), at(0.5), at(0.95));
+      errors.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95));
   return 0;
 }
 
