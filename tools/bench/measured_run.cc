@@ -134,46 +134,42 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
               gb_s(&MachineProfile::checksum), 1e-9 * memory);
 }
 
-double mean(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
 MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options)
     : run_(folder, storage, options),
       planned_(session().shape(), session().pages(), session().memory().classes,
                session().memory().state_on_device, options.eager_adam,
                Ledger(false, 0, std::vector<int64_t>(session().table().records.size(), 0))),
       start_(run_.session().pager().residency()) {
-  constexpr int kWarmUpSteps = 2;
-  measure(kWarmUpSteps);
+  measure(1);  // two steps of warm-up
 }
 
-StepResult MeasuredRun::step(double& seconds) {
+void MeasuredRun::step() {
   const StepBatch batch = random_batch(run_.session(), random_);
   const int64_t cpu = process_cpu_us(), issuing = thread_cpu_us(), start = monotonic_us();
-  StepResult result = run_.step(batch);
-  seconds = seconds_since(start);
+  routings_.push_back(run_.step(batch).routing);
+  step_s_ += seconds_since(start);
   cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
   issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
-  return result;
 }
 
 void MeasuredRun::measure(int steps) {
   for (const Routing& routing : routings_) planned_.train(routing, [](const StepPiece&) {});
   routings_.clear();
-  step_s_.assign(static_cast<size_t>(steps), 0);
-  cpu_s_ = issuing_s_ = 0;
-  Pager& pager = run_.session().pager();
-  pager.drain();
-  start_ = pager.residency();
-  const Pager::Counters before = pager.counters();
-  std::unique_ptr<TaskTimes> times = std::make_unique<TaskTimes>(&session().shape());
-  run_.session().executor().time_tasks(times.get());
+  Session& session = run_.session();
+  session.pager().drain();
+  start_ = session.pager().residency();
+  step();
+  step_s_ = cpu_s_ = issuing_s_ = 0;
+  auto times = std::make_unique<TaskTimes>(&session.shape());
+  session.executor().time_tasks(times.get());
   times_ = std::move(times);
-  for (double& seconds : step_s_) routings_.push_back(step(seconds).routing);
-  pager.drain();
-  read_bytes_ = pager.counters().fetch_bytes - before.fetch_bytes;
-  written_bytes_ = pager.counters().write_back_bytes - before.write_back_bytes;
+  const Pager::Counters before = session.pager().counters();
+  for (int i = 0; i < steps; ++i) step();
+  for (double* seconds : {&step_s_, &cpu_s_, &issuing_s_}) *seconds /= steps;
+  const Pager::Counters after = session.pager().counters();
+  read_bytes_ = (after.fetch_bytes - before.fetch_bytes) / steps;
+  written_bytes_ = (after.write_back_bytes - before.write_back_bytes) / steps;
+  session.pager().drain();
 }
 
 MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const {
@@ -181,6 +177,7 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   Replayed replayed;
   Simulator simulator(&session().shape(), &session().pages(), profile, start_);
   for (const Routing& routing : routings_) {
+    replayed.tasks = 0;  // the last step's
     planned.train(routing, [&](const StepPiece& piece) {
       simulator.run(piece);
       replayed.tasks += std::ssize(piece.tasks);
@@ -188,11 +185,14 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
     simulator.end_step();
   }
   const Simulated simulated = simulator.finish();
+  const double first_s = simulated.step_s.front();
+  const double steps = static_cast<double>(simulated.step_s.size()) - 1;
+  const auto second = simulated.step_s.begin() + 1;
+  replayed.step_s = std::accumulate(second, simulated.step_s.end(), 0.0) / steps;
   for (const SimulatedWork& work : simulated.works) {
-    if (work.moves) continue;
-    replayed.task_s[static_cast<size_t>(work.kind)] += work.end_s - work.start_s;
+    if (work.moves || work.start_s < first_s) continue;
+    replayed.task_s[static_cast<size_t>(work.kind)] += (work.end_s - work.start_s) / steps;
   }
-  replayed.step_s = simulated.step_s;
   replayed.peak_device_bytes = simulated.peak_device_bytes.front();
   replayed.peak_host_bytes = simulated.peak_host_bytes;
   return replayed;
@@ -247,10 +247,8 @@ void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
   fit_costs(resident, 0, machine);
   const auto tasks = static_cast<double>(resident.simulate(machine.profile).tasks);
   machine.profile.issue = {resident.issuing_s() / tasks, 0, 1};
-  const double left_s =
-      mean(resident.step_s()) - mean(resident.simulate(machine.profile).step_s);
-  const auto steps = static_cast<double>(resident.step_s().size());
-  machine.hand_over_s = std::max(0.0, steps * left_s / tasks);
+  const double left_s = resident.step_s() - resident.simulate(machine.profile).step_s;
+  machine.hand_over_s = std::max(0.0, left_s / tasks);
   fit_costs(resident, machine.hand_over_s, machine);
 }
 
@@ -274,19 +272,16 @@ double where_zero(double most, const std::function<double(double)>& above) {
 
 void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
   MachineProfile& profile = machine.profile;
+  const StepSeconds simulate = [&](const MachineProfile& p) { return paged.simulate(p).step_s; };
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  const double measured_s = mean(paged.step_s());
-  const StepSeconds simulate = [&](const MachineProfile& p) {
-    return mean(paged.simulate(p).step_s);
-  };
   profile.turn_s = where_zero(slice_s(), [&](double turn_s) {
     profile.turn_s = turn_s;
-    return measured_s - simulate(profile);
+    return paged.step_s() - simulate(profile);
   });
   const double still_s = simulate(without_moves(profile));
   const double moves_s = simulate(profile) - still_s;
-  if (moves_s > 0) machine.paging = std::max(0.0, (measured_s - still_s) / moves_s);
+  if (moves_s > 0) machine.paging = std::max(0.0, (paged.step_s() - still_s) / moves_s);
 }
 
 }  // namespace pagoda

@@ -10,7 +10,6 @@
 #include <functional>
 #include <memory>
 #include <random>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,8 +21,6 @@
 
 namespace pagoda {
 
-double mean(std::span<const double> values);
-
 // Over the rounds, of a figure of each.
 template <typename Round, typename Figure>
 double median(const std::vector<Round>& rounds, const Figure& figure) {
@@ -33,34 +30,36 @@ double median(const std::vector<Round>& rounds, const Figure& figure) {
 }
 
 // Random tokens, the same in every run of the program; legs of steps from quiet to quiet, of which
-// the newest is told.
+// the newest is told. Its first step finds an idle drive and another session's bytes in the caches:
+// it is replayed, but does not count.
 class MeasuredRun {
  public:
   // After a few steps to warm up.
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
 
-  // A leg. The time of its steps alone counts, and that of processors meanwhile.
+  // A leg: of so many steps that count. REQUIRES: steps > 0.
   void measure(int steps);
 
   const Session& session() const { return run_.session(); }
-  const std::vector<double>& step_s() const { return step_s_; }
-  const TaskTimes& times() const { return *times_; }
-  double cpu_s() const { return cpu_s_; }          // of all steps
-  double issuing_s() const { return issuing_s_; }  // of it, on the thread that issues
+  // Of a step on average; what is between steps does not count.
+  double step_s() const { return step_s_; }
+  double cpu_s() const { return cpu_s_; }
+  double issuing_s() const { return issuing_s_; }  // of that, on the thread that issues
   int64_t read_bytes() const { return read_bytes_; }
   int64_t written_bytes() const { return written_bytes_; }
-  // The steps, simulated with the routing they had: seconds of each, those of tasks by kind in all
-  // steps together, and the most bytes that pages had in slots.
+  const TaskTimes& times() const { return *times_; }  // of all steps that count
+  int64_t steps() const { return std::ssize(routings_) - 1; }
+  // The leg, simulated with the routing it had.
   struct Replayed {
-    std::vector<double> step_s;
-    std::array<double, kTaskKinds> task_s{};
-    int64_t tasks = 0;  // issued
-    int64_t peak_device_bytes = 0, peak_host_bytes = 0;
+    double step_s = 0;                        // of a step on average
+    std::array<double, kTaskKinds> task_s{};  // of it, of tasks by kind
+    int64_t tasks = 0;                        // issued in a step
+    int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
   };
   Replayed simulate(const MachineProfile& profile) const;
 
  private:
-  StepResult step(double& seconds);
+  void step();
 
   std::unique_ptr<TaskTimes> times_;  // outlives the run
   RandomTokenRun run_;
@@ -68,8 +67,7 @@ class MeasuredRun {
   PlannedRun planned_;  // before the leg
   Residency start_;     // of the leg
   std::vector<Routing> routings_;
-  std::vector<double> step_s_;
-  double cpu_s_ = 0, issuing_s_ = 0;
+  double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
   int64_t read_bytes_ = 0, written_bytes_ = 0;
 };
 

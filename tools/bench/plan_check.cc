@@ -40,9 +40,7 @@
 namespace pagoda {
 namespace {
 
-// Of a leg of the run that is predicted, the first of which begins with an empty drive and does not
-// count; and of either kind beforehand.
-constexpr int kSteps = 3, kCalibrationSteps = 2;
+constexpr int kSteps = 2;  // of a leg, that count
 constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
 
 // A model, and the memory that its runs have beyond what the plan needs: a part of weights and
@@ -101,7 +99,7 @@ double above(int64_t predicted, int64_t measured) {
 // What tasks took, by kind, of a step: measured, and simulated with the routing it had.
 void print_kinds(const MeasuredRun& run, const MachineProfile& profile) {
   const MeasuredRun::Replayed replayed = run.simulate(profile);
-  const auto steps = static_cast<double>(run.step_s().size());
+  const auto steps = static_cast<double>(run.steps());
   std::printf("    ms a step   cores measured simulated\n");
   for (size_t kind = 0; kind < kTaskKinds; ++kind) {
     double measured_s = 0;
@@ -111,15 +109,15 @@ void print_kinds(const MeasuredRun& run, const MachineProfile& profile) {
     if (measured_s <= 0) continue;
     std::printf("    %-12s %4.2f %8.1f %9.1f\n", task_kind_name(static_cast<TaskKind>(kind)),
                 profile.tasks[kind].cores, 1e3 * measured_s / steps,
-                1e3 * replayed.task_s[kind] / steps);
+                1e3 * replayed.task_s[kind]);
   }
-  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * mean(run.step_s()),
-              1e3 * mean(replayed.step_s));
+  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * run.step_s(),
+              1e3 * replayed.step_s);
 }
 
 // What the user chose, and where pages are.
 struct Setting {
-  int rounds = 7;
+  int rounds = 6;
   bool kinds = false, tiny = false;
   std::string directory;
   std::unique_ptr<Storage> storage;
@@ -191,10 +189,10 @@ class Candidate {
     MeasuredRun::Replayed replayed;
     const double routed_s = machine.step_s([&](const MachineProfile& profile) {
       replayed = run_.simulate(profile);
-      return later(replayed.step_s);
+      return replayed.step_s;
     });
     rounds_.push_back({{pagoda::predict(run_.session(), machine),
-                        {later(run_.step_s()), replayed.peak_device_bytes,
+                        {run_.step_s(), replayed.peak_device_bytes,
                          replayed.peak_host_bytes}},
                        routed_s});
   }
@@ -202,9 +200,6 @@ class Candidate {
   void print(const Setting& setting, const MeasuredMachine& machine) const;
 
  private:
-  static double later(const std::vector<double>& step_s) {
-    return mean(std::span(step_s).subspan(1));
-  }
   struct Round {
     Run run;
     double routed_s;  // simulated with the routing it had
@@ -283,19 +278,19 @@ Cell::Cell(const Setting& setting, const HfFolder& folder, const Case& c,
 
 void Cell::round() {
   machines_.push_back(measure_machine(part_, setting_.storage.get(), setting_.directory));
-  roomy_.measure(kCalibrationSteps);
-  part_.measure(kCalibrationSteps);
+  roomy_.measure(kSteps);
+  part_.measure(kSteps);
   for (Candidate& candidate : candidates_) candidate.measure();
   MeasuredMachine& machine = machines_.back();
   fit_tasks(roomy_, machine);
   Seconds& seconds = beforehand_.emplace_back();
-  seconds.roomy_s = mean(roomy_.step_s());
-  seconds.roomy_cpu_s = roomy_.cpu_s() / kCalibrationSteps;
-  seconds.part_s = mean(part_.step_s());
-  seconds.before_s = mean(part_.simulate(machine.profile).step_s);
+  seconds.roomy_s = roomy_.step_s();
+  seconds.roomy_cpu_s = roomy_.cpu_s();
+  seconds.part_s = part_.step_s();
+  seconds.before_s = part_.simulate(machine.profile).step_s;
   fit_paged(part_, machine);
-  seconds.after_s = machine.step_s(
-      [&](const MachineProfile& p) { return mean(part_.simulate(p).step_s); });
+  seconds.after_s =
+      machine.step_s([&](const MachineProfile& p) { return part_.simulate(p).step_s; });
   for (Candidate& candidate : candidates_) candidate.predict(machine);
 }
 
