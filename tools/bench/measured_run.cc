@@ -1,6 +1,7 @@
 #include "tools/bench/measured_run.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
+#include "base/machine.h"
 #include "bench/drive.h"
 #include "bench/leg.h"
 #include "device/past_cache.h"
@@ -19,8 +21,7 @@ double seconds_since(int64_t start_us) {
   return 1e-6 * static_cast<double>(monotonic_us() - start_us);
 }
 
-}  // namespace
-
+// Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads) {
   constexpr double kMoment_s = 0.1;
   const LegTimer timer;
@@ -39,7 +40,8 @@ double cores_to_be_had(int threads) {
   return leg.cpu_seconds / leg.seconds;
 }
 
-double memory_bytes_per_s(int threads) {
+// What the memory moves, read and written, while all threads copy what lies in no cache.
+double memory_rate(int threads) {
   constexpr int64_t kBytes = 64 * kMiB;  // of each thread, read and written
   constexpr int kTrials = 5;
   const HostMemory memory = need(HostMemory::allocate(2 * threads * kBytes));
@@ -58,9 +60,48 @@ double memory_bytes_per_s(int threads) {
   return quantile(rates, 0.5);
 }
 
-std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
-                          double memory_bytes_per_s, MachineProfile& profile) {
-  constexpr int kPages = 48, kRounds = 3;
+// Bytes of the state of an expert: what moves most.
+int64_t state_page_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == PageKind::kState && c.expert) bytes = c.page_bytes;
+  }
+  return bytes;
+}
+
+// How long a thread has a core before Linux lets another have it that waits: 0.75 ms, and as much
+// again for each doubling of the cores, up to eight (base_slice_ns in kernel/sched/fair.c).
+double slice_s() {
+  return 0.75e-3 * std::bit_width(static_cast<unsigned>(std::min(8, usable_cores())));
+}
+
+MachineProfile without_moves(MachineProfile profile) {
+  for (Cost MachineProfile::*of :
+       {&MachineProfile::upload, &MachineProfile::download, &MachineProfile::checksum,
+        &MachineProfile::read, &MachineProfile::write}) {
+    profile.*of = {0, 0, 0};
+  }
+  profile.completion_s = 0;
+  return profile;
+}
+
+}  // namespace
+
+double MeasuredMachine::step_s(const StepSeconds& simulate) const {
+  const double still_s = simulate(without_moves(profile));
+  return still_s + paging * (simulate(profile) - still_s);
+}
+
+bool MeasuredMachine::shared() const { return profile.cores < 0.9 * usable_cores(); }
+
+MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
+                                const std::string& directory) {
+  constexpr int kPages = 48, kRounds = 1;
+  const int64_t page_bytes = state_page_bytes(run.session().pages());
+  MeasuredMachine machine;
+  MachineProfile& profile = machine.profile;
+  profile.cores = cores_to_be_had(usable_cores());
+  machine.memory_bytes_per_s = memory_rate(usable_cores());
   const DriveRates rates =
       need(measure_drive(storage, directory, page_bytes + kPageHeaderBytes, kPages, kRounds));
   profile.read = {0, 1e-9 / rates.read_gb_s, 0};
@@ -71,110 +112,89 @@ std::string profile_moves(Storage* storage, const std::string& directory, int64_
   profile.upload = profile.download = {0, bytes.copy_s, 1};
   profile.checksum = {0, bytes.check_s + 1e-9 * rates.cpu_s_per_gb, 1};
   const auto moves = [&](Cost& cost, double bytes_of_byte) {
-    cost.memory = std::min(1.0, bytes_of_byte / cost.unit_s / memory_bytes_per_s);
+    cost.memory = std::min(1.0, bytes_of_byte / cost.unit_s / machine.memory_bytes_per_s);
   };
   moves(profile.upload, 2);
   moves(profile.download, 2);
   for (Cost* cost : {&profile.checksum, &profile.read, &profile.write}) moves(*cost, 1);
-  return strf("drive: read %.2f GB/s, write %.2f GB/s, both at once %.2f GB/s: %s duplex, %.3f s "
-              "of a core for a GB; copy %.1f GB/s, checksum %.1f GB/s",
-              rates.read_gb_s, rates.write_gb_s, rates.both_gb_s,
-              profile.half_duplex ? "half" : "full", rates.cpu_s_per_gb, 1e-9 / bytes.copy_s,
-              1e-9 / bytes.check_s);
+  return machine;
 }
 
-int64_t state_page_bytes(const PageTable& pages) {
-  int64_t bytes = 0;
-  for (const PageTable::Class& c : pages.classes) {
-    if (c.kind == PageKind::kState && c.expert) bytes = c.page_bytes;
-  }
-  return bytes;
+std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
+  using Machine = MeasuredMachine;
+  const auto gb_s = [&](Cost MachineProfile::*of) {
+    return median(rounds, [&](const Machine& m) { return 1e-9 / (m.profile.*of).unit_s; });
+  };
+  const double half = median(rounds, [](const Machine& m) { return m.profile.half_duplex; });
+  const double memory = median(rounds, [](const Machine& m) { return m.memory_bytes_per_s; });
+  return strf("drive: read %.2f GB/s, write %.2f GB/s, %s duplex; copy %.1f GB/s, checksum %.1f "
+              "GB/s; memory %.1f GB/s",
+              gb_s(&MachineProfile::read), gb_s(&MachineProfile::write),
+              half > 0.5 ? "half" : "full", gb_s(&MachineProfile::upload),
+              gb_s(&MachineProfile::checksum), 1e-9 * memory);
 }
 
 MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options)
-    : run(folder, storage, options),
-      planned_(run.session().shape(), run.session().pages(), run.session().memory().classes,
-               run.session().memory().state_on_device, options.eager_adam,
-               Ledger(false, 0,
-                      std::vector<int64_t>(run.session().table().records.size(), 0))) {}
+    : run_(folder, storage, options),
+      planned_(session().shape(), session().pages(), session().memory().classes,
+               session().memory().state_on_device, options.eager_adam,
+               Ledger(false, 0, std::vector<int64_t>(session().table().records.size(), 0))),
+      start_(run_.session().pager().residency()) {
+  measure(1);  // two steps of warm-up
+}
 
-StepResult MeasuredRun::step(std::mt19937& random, double& seconds) {
-  const StepBatch batch = random_batch(run.session(), random);
+void MeasuredRun::step() {
+  const StepBatch batch = random_batch(run_.session(), random_);
   const int64_t cpu = process_cpu_us(), issuing = thread_cpu_us(), start = monotonic_us();
-  StepResult result = run.step(batch);
-  seconds = seconds_since(start);
+  routings_.push_back(run_.step(batch).routing);
+  step_s_ += seconds_since(start);
   cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
   issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
-  return result;
 }
 
-void MeasuredRun::warm_up(std::mt19937& random, int steps) {
-  double seconds = 0;
-  for (int i = 0; i < steps; ++i) {
-    planned_.train(step(random, seconds).routing, [](const StepPiece&) {});
-  }
-  cpu_s_ = issuing_s_ = 0;
-}
-
-void MeasuredRun::measure(std::mt19937& random, int steps) {
-  run.session().pager().drain();
-  rounds_.push_back({run.session().pager().residency(), {}});
-  for (int i = 0; i < steps; ++i) {
-    step_s_.push_back(0);
-    rounds_.back().routings.push_back(step(random, step_s_.back()).routing);
-  }
-}
-
-void MeasuredRun::forget() {
-  for (const Round& round : rounds_) {
-    for (const Routing& routing : round.routings) planned_.train(routing, [](const StepPiece&) {});
-  }
-  rounds_.clear();
-  step_s_.clear();
-  cpu_s_ = issuing_s_ = 0;
-}
-
-double MeasuredRun::later_step_s() const {
-  double seconds = 0, steps = 0;
-  size_t first = 0;
-  for (const Round& round : rounds_) {
-    for (size_t i = 1; i < round.routings.size(); ++i, ++steps) seconds += step_s_[first + i];
-    first += round.routings.size();
-  }
-  return seconds / steps;
-}
-
-double MeasuredRun::mean_step_s() const {
-  return std::accumulate(step_s_.begin(), step_s_.end(), 0.0) /
-         static_cast<double>(step_s_.size());
-}
-
-void MeasuredRun::add(const Simulated& simulated, Replayed& replayed) const {
-  for (const double step_s : simulated.step_s) replayed.mean_step_s += step_s;
-  for (const SimulatedWork& work : simulated.works) {
-    if (work.moves) continue;
-    replayed.task_s[static_cast<size_t>(work.kind)] += work.end_s - work.start_s;
-  }
-  replayed.peak_device_bytes =
-      std::max(replayed.peak_device_bytes, simulated.peak_device_bytes.front());
-  replayed.peak_host_bytes = std::max(replayed.peak_host_bytes, simulated.peak_host_bytes);
+void MeasuredRun::measure(int steps) {
+  for (const Routing& routing : routings_) planned_.train(routing, [](const StepPiece&) {});
+  routings_.clear();
+  Session& session = run_.session();
+  session.pager().drain();
+  start_ = session.pager().residency();
+  step();
+  step_s_ = cpu_s_ = issuing_s_ = 0;
+  auto times = std::make_unique<TaskTimes>(&session.shape());
+  session.executor().time_tasks(times.get());
+  times_ = std::move(times);
+  const Pager::Counters before = session.pager().counters();
+  for (int i = 0; i < steps; ++i) step();
+  for (double* seconds : {&step_s_, &cpu_s_, &issuing_s_}) *seconds /= steps;
+  const Pager::Counters after = session.pager().counters();
+  read_bytes_ = (after.fetch_bytes - before.fetch_bytes) / steps;
+  written_bytes_ = (after.write_back_bytes - before.write_back_bytes) / steps;
+  session.pager().drain();
 }
 
 MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const {
   PlannedRun planned = planned_;
   Replayed replayed;
-  for (const Round& round : rounds_) {
-    Simulator simulator(&run.session().shape(), &run.session().pages(), profile, round.start);
-    for (const Routing& routing : round.routings) {
-      planned.train(routing, [&](const StepPiece& piece) {
-        simulator.run(piece);
-        replayed.tasks += std::ssize(piece.tasks);
-      });
-      simulator.end_step();
-    }
-    add(simulator.finish(), replayed);
+  Simulator simulator(&session().shape(), &session().pages(), profile, start_);
+  for (const Routing& routing : routings_) {
+    replayed.tasks = 0;  // the last step's
+    planned.train(routing, [&](const StepPiece& piece) {
+      simulator.run(piece);
+      replayed.tasks += std::ssize(piece.tasks);
+    });
+    simulator.end_step();
   }
-  replayed.mean_step_s /= static_cast<double>(step_s_.size());
+  const Simulated simulated = simulator.finish();
+  const double first_s = simulated.step_s.front();
+  const double steps = static_cast<double>(simulated.step_s.size()) - 1;
+  const auto second = simulated.step_s.begin() + 1;
+  replayed.step_s = std::accumulate(second, simulated.step_s.end(), 0.0) / steps;
+  for (const SimulatedWork& work : simulated.works) {
+    if (work.moves || work.start_s < first_s) continue;
+    replayed.task_s[static_cast<size_t>(work.kind)] += (work.end_s - work.start_s) / steps;
+  }
+  replayed.peak_device_bytes = simulated.peak_device_bytes.front();
+  replayed.peak_host_bytes = simulated.peak_host_bytes;
   return replayed;
 }
 
@@ -199,43 +219,40 @@ Moved moved_bytes(TaskKind kind, const RunShape& shape) {
   }
 }
 
-}  // namespace
-
-void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memory_bytes_per_s,
-               MachineProfile& profile) {
+// The costs of tasks, each of which takes so much longer than by itself.
+void fit_costs(const MeasuredRun& resident, double more_s, MeasuredMachine& machine) {
   // While a task ran the issuing thread may have had a core too.
   const double computing = 1 - resident.issuing_s() / resident.cpu_s();
   for (int kind = 0; kind < kTaskKinds; ++kind) {
-    const std::vector<CostSample>& samples = times.of(static_cast<TaskKind>(kind));
-    const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.run.session().shape());
+    std::vector<CostSample> samples = resident.times().of(static_cast<TaskKind>(kind));
+    const Moved moved = moved_bytes(static_cast<TaskKind>(kind), resident.session().shape());
     double seconds = 0, cpu_s = 0, bytes = 0;
-    for (const CostSample& sample : samples) {
-      seconds += sample.seconds;
+    for (CostSample& sample : samples) {
+      seconds += sample.seconds += more_s;
       cpu_s += computing * sample.cpu_s;
       bytes += moved.of_task + moved.of_unit * sample.units;
     }
-    Cost& cost = profile.tasks[static_cast<size_t>(kind)];
+    Cost& cost = machine.profile.tasks[static_cast<size_t>(kind)];
     cost = fit_cost(samples, 1);
     if (seconds <= 0) continue;
-    cost.cores = std::min(cpu_s / seconds, profile.cores);
-    cost.memory = std::min(1.0, bytes / seconds / memory_bytes_per_s);
+    cost.cores = std::min(cpu_s / seconds, machine.profile.cores);
+    cost.memory = std::min(1.0, bytes / seconds / machine.memory_bytes_per_s);
   }
-  profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
-  const auto tasks = static_cast<double>(resident.simulate(profile).tasks);
-  profile.issue = {resident.issuing_s() / tasks, 0, 1};
-  const RunShape& shape = resident.run.session().shape();
-  const auto waits = static_cast<double>(
-      std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1}) + 2);
-  const double left_s = resident.mean_step_s() - resident.simulate(profile).mean_step_s;
-  profile.wake_up_s = std::max(0.0, left_s / waits);
+  machine.profile.of(TaskKind::kPrefetch) = machine.profile.of(TaskKind::kBring) = {};
+}
+
+}  // namespace
+
+void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine) {
+  fit_costs(resident, 0, machine);
+  const auto tasks = static_cast<double>(resident.simulate(machine.profile).tasks);
+  machine.profile.issue = {resident.issuing_s() / tasks, 0, 1};
+  const double left_s = resident.step_s() - resident.simulate(machine.profile).step_s;
+  machine.hand_over_s = std::max(0.0, left_s / tasks);
+  fit_costs(resident, machine.hand_over_s, machine);
 }
 
 namespace {
-
-bool is_update(size_t kind) {
-  return kind == static_cast<size_t>(TaskKind::kAdam) ||
-         kind == static_cast<size_t>(TaskKind::kGradient);
-}
 
 // The value in [0, most] at which `above`, which falls, is zero, by halving; an end where it is so
 // nowhere.
@@ -253,37 +270,18 @@ double where_zero(double most, const std::function<double(double)>& above) {
 
 }  // namespace
 
-void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile) {
-  double tasks_s = 0;
-  for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-    if (is_update(kind)) continue;
-    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
-      tasks_s += sample.seconds;
-    }
-  }
+void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
+  MachineProfile& profile = machine.profile;
+  const StepSeconds simulate = [&](const MachineProfile& p) { return paged.simulate(p).step_s; };
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  const auto tasks_left_s = [&](double memory) {
-    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-      if (!is_update(kind)) profile.tasks[kind].memory = memory;
-    }
-    const MeasuredRun::Replayed replayed = paged.simulate(profile);
-    double left_s = tasks_s;
-    for (size_t kind = 0; kind < kTaskKinds; ++kind) {
-      if (!is_update(kind)) left_s -= replayed.task_s[kind];
-    }
-    return left_s;
-  };
-  const auto steps_left_s = [&](double turn_s) {
+  profile.turn_s = where_zero(slice_s(), [&](double turn_s) {
     profile.turn_s = turn_s;
-    return paged.mean_step_s() - paged.simulate(profile).mean_step_s;
-  };
-  constexpr double kMostTurn_s = 4e-3;  // of a system's scheduler
-  constexpr int kPasses = 2;            // each changes what runs beside the other's
-  for (int pass = 0; pass < kPasses; ++pass) {
-    tasks_left_s(where_zero(1, tasks_left_s));
-    steps_left_s(where_zero(kMostTurn_s, steps_left_s));
-  }
+    return paged.step_s() - simulate(profile);
+  });
+  const double still_s = simulate(without_moves(profile));
+  const double moves_s = simulate(profile) - still_s;
+  if (moves_s > 0) machine.paging = std::max(0.0, (paged.step_s() - still_s) / moves_s);
 }
 
 }  // namespace pagoda

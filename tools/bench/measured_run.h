@@ -1,12 +1,19 @@
 // A session whose steps are measured and simulated, and what a simulation must be told of a
 // machine: for programs that hold one against the other.
+//
+// A machine's speed changes by the second and by the minute. So sessions stay open side by side and
+// take turns, round after round: what is simulated in a round is told of the machine what the same
+// round measured, and what counts in the end is the median over rounds.
 #pragma once
 
 #include <array>
+#include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "bench/leg.h"
 #include "plan/simulator.h"
 #include "tools/bench/random_token_run.h"
 #include "train/planned_run.h"
@@ -14,75 +21,89 @@
 
 namespace pagoda {
 
-// Cores that this process gets while others use the machine too: all threads at work for a moment.
-double cores_to_be_had(int threads);
+// Over the rounds, of a figure of each.
+template <typename Round, typename Figure>
+double median(const std::vector<Round>& rounds, const Figure& figure) {
+  std::vector<double> values;
+  for (const Round& round : rounds) values.push_back(std::invoke(figure, round));
+  return quantile(values, 0.5);
+}
 
-// What the memory moves, read and written, while all threads copy what lies in no cache.
-double memory_bytes_per_s(int threads);
-
-// The drive under pages of this size (bench/drive.h), and copies and checks of them on a core. Sets
-// read, write, half_duplex, completion_s, upload, download and checksum, to which the processor
-// time of transfers is added, each with its share of what the memory moves; tells them in a line.
-std::string profile_moves(Storage* storage, const std::string& directory, int64_t page_bytes,
-                          double memory_bytes_per_s, MachineProfile& profile);
-
-// Bytes of the state of an expert: what moves most.
-int64_t state_page_bytes(const PageTable& pages);
-
-// Random tokens, the same in every run of the program; rounds of steps from quiet to quiet.
+// Random tokens, the same in every run of the program; legs of steps from quiet to quiet, of which
+// the newest is told. Its first step finds an idle drive and another session's bytes in the caches:
+// it is replayed, but does not count.
 class MeasuredRun {
  public:
+  // After a few steps to warm up.
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
 
-  void warm_up(std::mt19937& random, int steps);
-  // The time of the steps alone counts, and that of processors meanwhile.
-  void measure(std::mt19937& random, int steps);
+  // A leg: of so many steps that count. REQUIRES: steps > 0.
+  void measure(int steps);
 
-  // All before is warm-up.
-  void forget();
-
-  const std::vector<double>& step_s() const { return step_s_; }  // as measured
-  double mean_step_s() const;
-  double later_step_s() const;  // on average, without the first step of each round
-  double cpu_s() const { return cpu_s_; }            // of all steps measured
-  double issuing_s() const { return issuing_s_; }    // of it, on the thread that issues
-  // The measured steps, simulated with the routing they had: seconds of a step on average, those of
-  // tasks by kind in all steps together, and the most bytes that pages had in slots.
+  const Session& session() const { return run_.session(); }
+  // Of a step on average; what is between steps does not count.
+  double step_s() const { return step_s_; }
+  double cpu_s() const { return cpu_s_; }
+  double issuing_s() const { return issuing_s_; }  // of that, on the thread that issues
+  int64_t read_bytes() const { return read_bytes_; }
+  int64_t written_bytes() const { return written_bytes_; }
+  const TaskTimes& times() const { return *times_; }  // of all steps that count
+  int64_t steps() const { return std::ssize(routings_) - 1; }
+  // The leg, simulated with the routing it had.
   struct Replayed {
-    double mean_step_s = 0;
-    std::array<double, kTaskKinds> task_s{};
-    int64_t tasks = 0;  // issued
-    int64_t peak_device_bytes = 0, peak_host_bytes = 0;
+    double step_s = 0;                        // of a step on average
+    std::array<double, kTaskKinds> task_s{};  // of it, of tasks by kind
+    int64_t tasks = 0;                        // issued in a step
+    int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
   };
   Replayed simulate(const MachineProfile& profile) const;
 
-  RandomTokenRun run;
-
  private:
-  struct Round {
-    Residency start;
-    std::vector<Routing> routings;
-  };
-  StepResult step(std::mt19937& random, double& seconds);
-  void add(const Simulated& simulated, Replayed& replayed) const;
+  void step();
 
-  PlannedRun planned_;  // after the warm up
-  std::vector<Round> rounds_;
-  std::vector<double> step_s_;
-  double cpu_s_ = 0, issuing_s_ = 0;
+  std::unique_ptr<TaskTimes> times_;  // outlives the run
+  RandomTokenRun run_;
+  std::mt19937 random_{5};
+  PlannedRun planned_;  // before the leg
+  Residency start_;     // of the leg
+  std::vector<Routing> routings_;
+  double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
+  int64_t read_bytes_ = 0, written_bytes_ = 0;
 };
+
+// The seconds of a step, simulated on a profile.
+using StepSeconds = std::function<double(const MachineProfile&)>;
+
+// What a simulation is told.
+struct MeasuredMachine {
+  MachineProfile profile;
+  double memory_bytes_per_s = 0;  // read and written, of what lies in no cache
+  double hand_over_s = 0;  // from the end of a task to the beginning of the next; in their costs
+  double paging = 1;  // times what moves of pages add to a simulated step, they do to a real one
+
+  // Of a step, with that.
+  double step_s(const StepSeconds& simulate) const;
+  // Others use the machine too.
+  bool shared() const;
+};
+
+// Cores that this process gets, what the memory moves, the drive under pages like those of the run
+// (bench/drive.h), and copies and checks of them on a core, to which the processor time of
+// transfers is added: all of a profile but what fits add to it. Takes half a second.
+MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
+                                const std::string& directory);
+// A line of the medians of it.
+std::string describe_moves(const std::vector<MeasuredMachine>& rounds);
 
 // What measured steps with room for everything tell: the costs of tasks, on how many cores they
 // run, how much of the memory's rate updates, gradients and reading experts' weights take, what
-// issuing them takes, and, as what these do not explain, what it takes until the thread that issues
-// goes on when it has waited. REQUIRES: profile.cores.
-void fit_tasks(const TaskTimes& times, const MeasuredRun& resident, double memory_bytes_per_s,
-               MachineProfile& profile);
+// issuing them takes, and, as what these do not explain, what is between one task and the next.
+void fit_tasks(const MeasuredRun& resident, MeasuredMachine& machine);
 
-// What measured steps tell whose pages come and go: what issuing takes then; how much of their time
-// the other tasks move memory, from how much longer they take beside copies, checks and updates;
-// and, as what these do not explain, how long a thread that may go on waits for its turn while
-// others have all cores. REQUIRES: fit_tasks() before.
-void fit_paged(const TaskTimes& times, const MeasuredRun& paged, MachineProfile& profile);
+// What measured steps tell whose pages come and go: what issuing takes then; as what that does not
+// explain, how long a thread that may go on waits for its turn while others have all cores, up to a
+// slice of the scheduler's; and the factor that carries over what is left. REQUIRES: fit_tasks()
+// before.
+void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine);
 
 }  // namespace pagoda

@@ -12,25 +12,26 @@
 // The prediction knows no routing: tokens are taken to choose all experts equally often. The
 // profile: tasks' times in steps of a model of the same widths and another number of layers,
 // experts, choices and tokens, for each size of a microbatch, with room for everything (what tasks
-// take by themselves, and of the cores) and with memory for as large a part as the predicted
-// runs have (what they take beside copies, checks and updates); copies, checksums and the drive by
-// themselves. These steps take turns with those of the run that is predicted, for a machine's speed
-// changes by the minute. --kinds tells of each run what its tasks took by kind, and what they were
-// simulated to. Needs a machine that nobody else uses; --tiny shows in a minute that the program
-// works.
+// take by themselves, and of the cores) and with memory for as large a part as the predicted runs
+// have (what moves of pages add); copies, checksums and the drive by themselves. All sessions of a
+// model take turns, round after round: each round predicts all runs from what it measured of the
+// calibrations alone, and the median of its predictions is held against the median of the measured
+// steps. --kinds tells of each run what its tasks took by kind in the last round, and what they
+// were simulated to. Needs a machine that nobody else uses; --tiny shows in a minute that the
+// program works.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <memory>
-#include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/machine.h"
 #include "bench/leg.h"
 #include "plan/steady_run.h"
 #include "tools/bench/measured_run.h"
@@ -39,10 +40,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int kWarmUpSteps = 2;
-// Of the run that is predicted, the first of which begins with an empty drive and does not count;
-// and of either kind beforehand.
-constexpr int kStepsOfRound = 3, kCalibrationSteps = 2;
+constexpr int kSteps = 2;  // of a leg, that count
 constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
 
 // A model, and the memory that its runs have beyond what the plan needs: a part of weights and
@@ -79,7 +77,7 @@ Case calibration_case(const Case& c) {
 // One run of a case.
 struct Choice {
   int64_t microbatch_tokens = 0;
-  double device_share = 0;
+  double device_share = 0;  // 0: room for everything
 };
 
 // Of a step, in seconds and bytes.
@@ -89,7 +87,6 @@ struct StepNumbers {
 };
 
 struct Run {
-  Choice choice;
   StepNumbers predicted, measured;
   double error() const { return predicted.seconds / measured.seconds - 1; }
 };
@@ -100,126 +97,48 @@ double above(int64_t predicted, int64_t measured) {
 }
 
 // What tasks took, by kind, of a step: measured, and simulated with the routing it had.
-void print_kinds(const TaskTimes& times, const MeasuredRun& paged,
-                 const MachineProfile& profile) {
-  const MeasuredRun::Replayed replayed = paged.simulate(profile);
-  const auto steps = static_cast<double>(paged.step_s().size());
+void print_kinds(const MeasuredRun& run, const MachineProfile& profile) {
+  const MeasuredRun::Replayed replayed = run.simulate(profile);
+  const auto steps = static_cast<double>(run.steps());
   std::printf("    ms a step   cores measured simulated\n");
   for (size_t kind = 0; kind < kTaskKinds; ++kind) {
     double measured_s = 0;
-    for (const CostSample& sample : times.of(static_cast<TaskKind>(kind))) {
+    for (const CostSample& sample : run.times().of(static_cast<TaskKind>(kind))) {
       measured_s += sample.seconds;
     }
     if (measured_s <= 0) continue;
     std::printf("    %-12s %4.2f %8.1f %9.1f\n", task_kind_name(static_cast<TaskKind>(kind)),
                 profile.tasks[kind].cores, 1e3 * measured_s / steps,
-                1e3 * replayed.task_s[kind] / steps);
+                1e3 * replayed.task_s[kind]);
   }
-  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * paged.mean_step_s(),
-              1e3 * replayed.mean_step_s);
+  std::printf("    %-17s %8.1f %9.1f\n", "the step", 1e3 * run.step_s(),
+              1e3 * replayed.step_s);
 }
 
-// The model that is measured beforehand, with one size of microbatch: steps with room for
-// everything, and steps with memory for a part.
-class Calibration {
- public:
-  Calibration(const HfFolder& folder, Storage* storage, const SessionOptions& with_room,
-              const SessionOptions& with_a_part)
-      : random_(3), roomy_(folder, storage, with_room), paged_(folder, storage, with_a_part) {
-    CHECK(roomy_.run.session().memory().state_on_device);
-    CHECK(!paged_.run.session().memory().state_on_device);
-    roomy_.warm_up(random_, kWarmUpSteps);
-    paged_.warm_up(random_, kWarmUpSteps);
-  }
-
-  // What was measured before counts no more.
-  void begin() {
-    for (MeasuredRun* run : {&roomy_, &paged_}) run->forget();
-    roomy_times_ = std::make_unique<TaskTimes>(&roomy_.run.session().shape());
-    paged_times_ = std::make_unique<TaskTimes>(&paged_.run.session().shape());
-    roomy_.run.session().executor().time_tasks(roomy_times_.get());
-    paged_.run.session().executor().time_tasks(paged_times_.get());
-  }
-  void measure() {
-    roomy_.measure(random_, kCalibrationSteps);
-    paged_.measure(random_, kCalibrationSteps);
-    paged_.run.session().pager().drain();
-  }
-  // Adds what tasks take to what cores, copies and the drive do. Prints what there was to fit.
-  void fit(double memory_bytes_per_s, bool kinds, MachineProfile& profile) const;
-
-  int64_t page_bytes() const { return state_page_bytes(roomy_.run.session().pages()); }
-
- private:
-  std::mt19937 random_;
-  std::unique_ptr<TaskTimes> roomy_times_, paged_times_;  // outlive the runs
-  MeasuredRun roomy_, paged_;
+// What the user chose, and where pages are.
+struct Setting {
+  int rounds = 6;
+  bool kinds = false, tiny = false;
+  std::string directory;
+  std::unique_ptr<Storage> storage;
 };
 
-class PlanCheck {
- public:
-  PlanCheck(std::string directory, int rounds, bool kinds, bool tiny)
-      : directory_(std::move(directory)),
-        rounds_(rounds),
-        kinds_(kinds),
-        tiny_(tiny),
-        threads_(usable_cores()) {
-    storage_ = need(open_storage(IoKind::kAuto, directory_));
-    std::printf("storage: %s\n", storage_->describe().c_str());
-  }
-
-  std::vector<Run> run(const Case& c);
-
- private:
-  HfFolder make_model(const Case& c, const char* name) const;
-  SessionOptions options(const HfFolder& folder, const Case& c, const Choice& choice,
-                         const char* file) const;
-  StepNumbers predict(const Session& session, const MachineProfile& profile) const;
-  Run run(const HfFolder& folder, const Case& c, const Choice& choice, Calibration& calibration);
-  std::vector<int64_t> microbatch_tokens() const {
-    if (tiny_) return {std::begin(kTinyMicrobatchTokens), std::end(kTinyMicrobatchTokens)};
-    return {std::begin(kMicrobatchTokens), std::end(kMicrobatchTokens)};
-  }
-
-  std::string directory_;
-  int rounds_;
-  bool kinds_, tiny_;
-  int threads_;
-  std::unique_ptr<Storage> storage_;
-};
-
-void Calibration::fit(double memory_bytes_per_s, bool kinds, MachineProfile& profile) const {
-  fit_tasks(*roomy_times_, roomy_, memory_bytes_per_s, profile);
-  const double alone_s = paged_.simulate(profile).mean_step_s;
-  const double roomy_s = roomy_.mean_step_s() * static_cast<double>(roomy_.step_s().size());
-  std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
-              "wake-up %.2f ms, issue %.1f us;",
-              roomy_.mean_step_s(), roomy_.cpu_s() / roomy_s, profile.cores,
-              1e3 * profile.wake_up_s, 1e6 * profile.issue.fixed_s);
-  if (kinds) print_kinds(*paged_times_, paged_, profile);
-  fit_paged(*paged_times_, paged_, profile);
-  std::printf(" with memory for a part %.3f s, simulated %.3f s before the fit, %.3f s after; "
-              "moves %.2f of memory's rate, a turn %.0f us, issue %.1f us\n",
-              paged_.mean_step_s(), alone_s, paged_.simulate(profile).mean_step_s,
-              profile.of(TaskKind::kExpert).memory, 1e6 * profile.turn_s,
-              1e6 * profile.issue.fixed_s);
-  if (kinds) print_kinds(*paged_times_, paged_, profile);
-}
-
-HfFolder PlanCheck::make_model(const Case& c, const char* name) const {
-  const std::string folder = directory_ + "/" + name;
+HfFolder make_model(const Setting& setting, const Case& c, const char* name) {
+  const std::string folder = setting.directory + "/" + name;
   std::filesystem::remove_all(folder);
   CHECK(std::filesystem::create_directories(folder));
-  return make_random_model(folder, model_of(c, tiny_));
+  return make_random_model(folder, model_of(c, setting.tiny));
 }
 
-// Without memory to divide: room for everything.
-SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c, const Choice& choice,
-                                  const char* file) const {
+SessionOptions session_options(const Setting& setting, const HfFolder& folder, const Case& c,
+                               const Choice& choice, const char* name) {
   const int64_t microbatches = std::max<int64_t>(1, c.tokens / choice.microbatch_tokens);
-  SessionOptions options = roomy_options(directory_ + "/store", file, microbatches,
+  const std::string file = strf("%s-%lld-%.0f", name,
+                                static_cast<long long>(choice.microbatch_tokens),
+                                100 * choice.device_share);
+  SessionOptions options = roomy_options(setting.directory + "/store", file, microbatches,
                                          choice.microbatch_tokens, c.eager);
-  if (c.memory == 0) return options;
+  if (choice.device_share == 0) return options;
   const MemoryPlan least = need(Session::plan(folder.config(), options));
   const auto elements =
       static_cast<double>(TensorTable::make(folder.config()).total_parameters());
@@ -232,87 +151,201 @@ SessionOptions PlanCheck::options(const HfFolder& folder, const Case& c, const C
 }
 
 // A few steps from all on disk, the last of which counts: by then pages have found their places.
-StepNumbers PlanCheck::predict(const Session& session, const MachineProfile& profile) const {
-  constexpr int kSteps = 4;
+StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
+  constexpr int kStepsUntilSteady = 4;
   const RunShape& shape = session.shape();
   const std::vector<SlotClass>& classes = session.memory().classes;
   const StepPlan plan(shape, session.pages(),
                       {true, session.memory().state_on_device, session.options().eager_adam});
-  ExpertForecast forecast(shape, session.pages(), classes);
-  SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
-  Simulator simulator(&shape, &session.pages(), profile,
-                      all_on_disk(shape.devices, session.pages(), classes));
-  for (int i = 0; i < kSteps; ++i) {
-    steady.step([&](const StepPiece& piece) { simulator.run(piece); });
-    simulator.end_step();
-  }
-  const Simulated simulated = simulator.finish();
-  return {simulated.step_s.back(), simulated.peak_device_bytes.front(), simulated.peak_host_bytes};
+  StepNumbers numbers;
+  numbers.seconds = machine.step_s([&](const MachineProfile& profile) {
+    ExpertForecast forecast(shape, session.pages(), classes);
+    SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
+    Simulator simulator(&shape, &session.pages(), profile,
+                        all_on_disk(shape.devices, session.pages(), classes));
+    for (int i = 0; i < kStepsUntilSteady; ++i) {
+      steady.step([&](const StepPiece& piece) { simulator.run(piece); });
+      simulator.end_step();
+    }
+    const Simulated simulated = simulator.finish();
+    numbers.device_bytes = simulated.peak_device_bytes.front();
+    numbers.host_bytes = simulated.peak_host_bytes;
+    return simulated.step_s.back();
+  });
+  return numbers;
 }
 
-// In turns with the steps that the profile is drawn from: a machine is not as fast at all times.
-Run PlanCheck::run(const HfFolder& folder, const Case& c, const Choice& choice,
-                   Calibration& calibration) {
-  MeasuredRun paged(folder, storage_.get(), options(folder, c, choice, "paged"));
-  std::mt19937 random(5);
-  paged.warm_up(random, kWarmUpSteps);
-  TaskTimes times(&paged.run.session().shape());
-  paged.run.session().executor().time_tasks(&times);  // as beforehand, for it takes time
-  calibration.begin();
-  MachineProfile profile;
-  profile.cores = 0;
-  for (int round = 0; round < rounds_; ++round) {
-    profile.cores += cores_to_be_had(threads_) / rounds_;
-    calibration.measure();
-    paged.measure(random, kStepsOfRound);
-    paged.run.session().pager().drain();
+// A run that is predicted.
+class Candidate {
+ public:
+  Candidate(const Setting& setting, const HfFolder& folder, const Case& c, const Choice& choice)
+      : choice_(choice),
+        run_(folder, setting.storage.get(),
+             session_options(setting, folder, c, choice, "candidate")) {}
+
+  void measure() { run_.measure(kSteps); }
+  // The newest measurement, from what the machine was meanwhile.
+  void predict(const MeasuredMachine& machine) {
+    MeasuredRun::Replayed replayed;
+    const double routed_s = machine.step_s([&](const MachineProfile& profile) {
+      replayed = run_.simulate(profile);
+      return replayed.step_s;
+    });
+    rounds_.push_back({{pagoda::predict(run_.session(), machine),
+                        {run_.step_s(), replayed.peak_device_bytes,
+                         replayed.peak_host_bytes}},
+                       routed_s});
   }
-  const double memory = memory_bytes_per_s(threads_);
-  const std::string moves =
-      profile_moves(storage_.get(), directory_, calibration.page_bytes(), memory, profile);
-  const double stolen = 1 - profile.cores / threads_;
-  calibration.fit(memory, kinds_, profile);
-  Run run{choice, predict(paged.run.session(), profile), {}};
-  const MeasuredRun::Replayed peaks = paged.simulate(profile);
-  run.measured = {paged.later_step_s(), peaks.peak_device_bytes, peaks.peak_host_bytes};
-  std::printf("  %s\n", moves.c_str());
-  if (kinds_) print_kinds(times, paged, profile);
-  std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%   %9.1f %+5.1f %%   %9.1f %+5.1f %%"
-              "%s\n",
-              static_cast<long long>(choice.microbatch_tokens), 100 * choice.device_share,
-              run.predicted.seconds, peaks.mean_step_s, run.measured.seconds, 100 * run.error(),
+  Run result() const { return {over_rounds(&Run::predicted), over_rounds(&Run::measured)}; }
+  void print(const Setting& setting, const MeasuredMachine& machine) const;
+
+ private:
+  struct Round {
+    Run run;
+    double routed_s;  // simulated with the routing it had
+  };
+  StepNumbers over_rounds(StepNumbers Run::*of) const;
+
+  Choice choice_;
+  MeasuredRun run_;
+  std::vector<Round> rounds_;
+};
+
+StepNumbers Candidate::over_rounds(StepNumbers Run::*of) const {
+  StepNumbers numbers;
+  numbers.seconds = median(rounds_, [&](const Round& r) { return (r.run.*of).seconds; });
+  for (const Round& r : rounds_) {
+    numbers.device_bytes = std::max(numbers.device_bytes, (r.run.*of).device_bytes);
+    numbers.host_bytes = std::max(numbers.host_bytes, (r.run.*of).host_bytes);
+  }
+  return numbers;
+}
+
+void Candidate::print(const Setting& setting, const MeasuredMachine& machine) const {
+  if (setting.kinds) print_kinds(run_, machine.profile);
+  std::vector<double> legs;
+  for (const Round& r : rounds_) legs.push_back(r.run.measured.seconds);
+  const Run run = result();
+  std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%  %4.1f %%  %9.1f %+5.1f %%  %9.1f "
+              "%+5.1f %%\n",
+              static_cast<long long>(choice_.microbatch_tokens), 100 * choice_.device_share,
+              run.predicted.seconds, median(rounds_, [](const Round& r) { return r.routed_s; }),
+              run.measured.seconds, 100 * run.error(),
+              100 * (quantile(legs, 0.75) - quantile(legs, 0.25)) / run.measured.seconds,
               1e-6 * static_cast<double>(run.measured.device_bytes),
               100 * above(run.predicted.device_bytes, run.measured.device_bytes),
               1e-6 * static_cast<double>(run.measured.host_bytes),
-              100 * above(run.predicted.host_bytes, run.measured.host_bytes),
-              stolen > 0.1 ? "   others use this machine" : "");
-  std::fflush(stdout);
-  return run;
+              100 * above(run.predicted.host_bytes, run.measured.host_bytes));
 }
 
-std::vector<Run> PlanCheck::run(const Case& c) {
-  const HfFolder folder = make_model(c, "model");
+// All runs with one size of microbatch, and what they are predicted from: steps of another model
+// with room for everything, and with memory for a part.
+class Cell {
+ public:
+  Cell(const Setting& setting, const HfFolder& folder, const Case& c, const HfFolder& other_folder,
+       const Case& other, int64_t tokens);
+  // All are measured in turn; then all are predicted.
+  void round();
+  void print(std::vector<Run>& runs) const;
+
+ private:
+  struct Seconds {
+    double roomy_s = 0, roomy_cpu_s = 0, part_s = 0;
+    double before_s = 0, after_s = 0;  // part_s, simulated before the fit and after it
+  };
+
+  const Setting& setting_;
+  MeasuredRun roomy_, part_;
+  std::deque<Candidate> candidates_;
+  std::vector<MeasuredMachine> machines_;  // [round]
+  std::vector<Seconds> beforehand_;        // [round]
+};
+
+Cell::Cell(const Setting& setting, const HfFolder& folder, const Case& c,
+           const HfFolder& other_folder, const Case& other, int64_t tokens)
+    : setting_(setting),
+      roomy_(other_folder, setting.storage.get(),
+             session_options(setting, other_folder, other, {tokens, 0}, "calibration")),
+      part_(other_folder, setting.storage.get(),
+            session_options(setting, other_folder, other, {tokens, kCalibrationShare},
+                            "calibration")) {
+  CHECK(roomy_.session().memory().state_on_device);
+  CHECK(!part_.session().memory().state_on_device);
+  for (const double share : kDeviceShares) {
+    candidates_.emplace_back(setting, folder, c, Choice{tokens, share});
+  }
+}
+
+void Cell::round() {
+  machines_.push_back(measure_machine(part_, setting_.storage.get(), setting_.directory));
+  roomy_.measure(kSteps);
+  part_.measure(kSteps);
+  for (Candidate& candidate : candidates_) candidate.measure();
+  MeasuredMachine& machine = machines_.back();
+  fit_tasks(roomy_, machine);
+  Seconds& seconds = beforehand_.emplace_back();
+  seconds.roomy_s = roomy_.step_s();
+  seconds.roomy_cpu_s = roomy_.cpu_s();
+  seconds.part_s = part_.step_s();
+  seconds.before_s = part_.simulate(machine.profile).step_s;
+  fit_paged(part_, machine);
+  seconds.after_s =
+      machine.step_s([&](const MachineProfile& p) { return part_.simulate(p).step_s; });
+  for (Candidate& candidate : candidates_) candidate.predict(machine);
+}
+
+void Cell::print(std::vector<Run>& runs) const {
+  const auto of = [&](double Seconds::*member) {
+    return median(beforehand_, [&](const Seconds& s) { return s.*member; });
+  };
+  const auto profile = [&](const auto& figure) {
+    return median(machines_, [&](const MeasuredMachine& m) { return figure(m.profile); });
+  };
+  std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
+              "%.1f us between tasks; with memory for a part %.3f s, simulated %.3f s before the "
+              "fit, %.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n"
+              "  %s%s\n",
+              of(&Seconds::roomy_s), of(&Seconds::roomy_cpu_s) / of(&Seconds::roomy_s),
+              profile([](const MachineProfile& p) { return p.cores; }),
+              1e6 * median(machines_, &MeasuredMachine::hand_over_s),
+              of(&Seconds::part_s), of(&Seconds::before_s), of(&Seconds::after_s),
+              1e6 * profile([](const MachineProfile& p) { return p.turn_s; }),
+              median(machines_, &MeasuredMachine::paging),
+              1e6 * profile([](const MachineProfile& p) { return p.issue.fixed_s; }),
+              describe_moves(machines_).c_str(),
+              median(machines_, &MeasuredMachine::shared) > 0 ? "; others use this machine" : "");
+  if (setting_.kinds) print_kinds(part_, machines_.back().profile);
+  for (const Candidate& candidate : candidates_) {
+    candidate.print(setting_, machines_.back());
+    runs.push_back(candidate.result());
+  }
+  std::fflush(stdout);
+}
+
+// All of them take turns, so that those that are chosen among were measured at the same time.
+std::vector<Run> check_case(const Setting& setting, const Case& c) {
+  const HfFolder folder = make_model(setting, c, "model");
   const Case other = calibration_case(c);
-  const HfFolder other_folder = make_model(other, "calibration");
+  const HfFolder other_folder = make_model(setting, other, "calibration");
   std::printf("%lld layers of %lld experts, %lld of them a token; %lld tokens a step, %s; memory "
               "for %.0f %% of weights and states\n"
-              "  micro device   predicted  routed measured    error   device MB    above     host "
-              "MB    above\n",
+              "  micro device   predicted  routed measured    error spread  device MB   above    "
+              "host MB   above\n",
               static_cast<long long>(c.layers), static_cast<long long>(c.experts),
               static_cast<long long>(c.experts_per_token), static_cast<long long>(c.tokens),
               c.eager ? "per_expert" : "global", 100 * c.memory);
-  std::vector<Run> runs;
-  Case with_room = other;
-  with_room.memory = 0;
-  for (const int64_t tokens : microbatch_tokens()) {
-    const Choice beforehand{tokens, kCalibrationShare};
-    Calibration calibration(other_folder, storage_.get(),
-                            options(other_folder, with_room, beforehand, "calibration-roomy"),
-                            options(other_folder, other, beforehand, "calibration"));
-    for (const double share : kDeviceShares) {
-      runs.push_back(run(folder, c, {tokens, share}, calibration));
-    }
+  std::deque<Cell> cells;
+  const std::span<const int64_t> sizes =
+      setting.tiny ? std::span<const int64_t>(kTinyMicrobatchTokens)
+                   : std::span<const int64_t>(kMicrobatchTokens);
+  for (const int64_t tokens : sizes) {
+    cells.emplace_back(setting, folder, c, other_folder, other, tokens);
   }
+  for (int round = 0; round < setting.rounds; ++round) {
+    for (Cell& cell : cells) cell.round();
+  }
+  std::vector<Run> runs;
+  for (const Cell& cell : cells) cell.print(runs);
   return runs;
 }
 
@@ -349,24 +382,24 @@ void print_summary(const std::vector<Run>& runs, const std::vector<double>& regr
 }
 
 // only: one of the models; -1: all.
-int check(const std::string& parent, int rounds, int only, bool kinds, bool tiny) {
-  const std::string directory = parent + "/plan_check";
-  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+int check(const std::string& parent, Setting& setting, int only) {
+  setting.directory = parent + "/plan_check";
+  CHECK(std::filesystem::create_directories(setting.directory), "%s exists",
+        setting.directory.c_str());
+  setting.storage = need(open_storage(IoKind::kAuto, setting.directory));
+  std::printf("storage: %s\n", setting.storage->describe().c_str());
+  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+  if (only >= 0) cases = {kCases[static_cast<size_t>(only) % std::size(kCases)]};
+  if (setting.tiny) cases = {kTinyCase};
   std::vector<Run> all;
   std::vector<double> regrets;
-  {
-    PlanCheck check(directory, rounds, kinds, tiny);
-    std::vector<Case> cases(std::begin(kCases), std::end(kCases));
-    if (only >= 0) cases = {kCases[static_cast<size_t>(only) % std::size(kCases)]};
-    if (tiny) cases = {kTinyCase};
-    for (const Case& c : cases) {
-      const std::vector<Run> runs = check.run(c);
-      regrets.push_back(regret(runs));
-      std::printf("  regret %.3f\n", regrets.back());
-      all.insert(all.end(), runs.begin(), runs.end());
-    }
+  for (const Case& c : cases) {
+    const std::vector<Run> runs = check_case(setting, c);
+    regrets.push_back(regret(runs));
+    std::printf("  regret %.3f\n", regrets.back());
+    all.insert(all.end(), runs.begin(), runs.end());
   }
-  std::filesystem::remove_all(directory);
+  std::filesystem::remove_all(setting.directory);
   print_summary(all, regrets);
   return 0;
 }
@@ -376,18 +409,17 @@ int check(const std::string& parent, int rounds, int only, bool kinds, bool tiny
 
 int main(int argc, char** argv) {
   std::string parent = std::filesystem::temp_directory_path();
-  int rounds = 3;
   int only = -1;
-  bool kinds = false, tiny = false;
+  pagoda::Setting setting;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) {
-      rounds = std::max(1, std::atoi(argv[++i]));
+      setting.rounds = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
       only = std::atoi(argv[++i]);
     } else if (std::strcmp(argv[i], "--kinds") == 0) {
-      kinds = true;
+      setting.kinds = true;
     } else if (std::strcmp(argv[i], "--tiny") == 0) {
-      tiny = true;
+      setting.tiny = true;
     } else if (argv[i][0] != '-') {
       parent = argv[i];
     } else {
@@ -396,5 +428,5 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  return pagoda::check(parent, rounds, only, kinds, tiny);
+  return pagoda::check(parent, setting, only);
 }

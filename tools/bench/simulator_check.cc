@@ -6,26 +6,23 @@
 //
 // Everything the simulator is told is measured in the same run: the times of tasks in steps of a
 // second session with room for everything, which take turns with the steps that are measured;
-// copies, checksums and the drive by themselves.
+// copies, checksums and the drive by themselves. Figures are medians over rounds.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "base/machine.h"
 #include "bench/leg.h"
 #include "tools/bench/measured_run.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int kWarmUpSteps = 2;
-constexpr int kStepsOfRound = 3;
+constexpr int kSteps = 2;  // of a leg, that count
 constexpr int64_t kMicrobatchTokens = 512;
 constexpr RandomModel kModel{.layers = 4, .hidden_size = 256, .heads = 8, .kv_heads = 4,
                              .head_dim = 32, .experts = 24, .experts_per_token = 4,
@@ -38,9 +35,11 @@ struct Configuration {
   double host;    // and in host memory
 };
 
+// Of a step, on average; the median of it over rounds.
 struct Outcome {
-  double measured_s = 0, simulated_s = 0;  // of a step, on average
-  double read_bytes = 0, write_bytes = 0;  // of a step
+  double resident_s = 0;  // of a step, with room for everything
+  double measured_s = 0, simulated_s = 0;
+  double read_bytes = 0, write_bytes = 0;
   double error() const { return simulated_s / measured_s - 1; }
 };
 
@@ -49,7 +48,6 @@ class Check {
   Check(std::string directory, int rounds)
       : directory_(std::move(directory)),
         rounds_(rounds),
-        threads_(usable_cores()),
         folder_(make_random_model(directory_, kModel)) {
     storage_ = need(open_storage(IoKind::kAuto, directory_));
     std::printf("storage: %s\n", storage_->describe().c_str());
@@ -61,7 +59,7 @@ class Check {
   SessionOptions options(const Configuration& configuration, bool resident) const;
 
   std::string directory_;
-  int rounds_, threads_;
+  int rounds_;
   HfFolder folder_;
   std::unique_ptr<Storage> storage_;
 };
@@ -85,45 +83,32 @@ SessionOptions Check::options(const Configuration& configuration, bool resident)
 Outcome Check::run(const Configuration& configuration) {
   MeasuredRun resident(folder_, storage_.get(), options(configuration, true));
   MeasuredRun paged(folder_, storage_.get(), options(configuration, false));
-  CHECK(resident.run.session().memory().state_on_device);
-  std::mt19937 random(3);
-  resident.warm_up(random, kWarmUpSteps);
-  paged.warm_up(random, kWarmUpSteps);
-  paged.run.session().pager().drain();
-  const Pager::Counters before = paged.run.session().pager().counters();
-  TaskTimes times(&resident.run.session().shape());
-  MachineProfile profile;
-  profile.cores = 0;
+  CHECK(resident.session().memory().state_on_device);
+  std::vector<MeasuredMachine> machines;
+  std::vector<Outcome> rounds;
   for (int round = 0; round < rounds_; ++round) {
-    profile.cores += cores_to_be_had(threads_) / rounds_;
-    resident.run.session().executor().time_tasks(&times);
-    resident.measure(random, kStepsOfRound - 1);
-    paged.measure(random, kStepsOfRound);
+    machines.push_back(measure_machine(paged, storage_.get(), directory_));
+    resident.measure(kSteps);
+    paged.measure(kSteps);
+    fit_tasks(resident, machines.back());
+    Outcome& outcome = rounds.emplace_back();
+    outcome.resident_s = resident.step_s();
+    outcome.measured_s = paged.step_s();
+    outcome.simulated_s = paged.simulate(machines.back().profile).step_s;
+    outcome.read_bytes = double(paged.read_bytes());
+    outcome.write_bytes = double(paged.written_bytes());
   }
-  paged.run.session().pager().drain();
-  const int64_t page_bytes = state_page_bytes(paged.run.session().pages());
-  const double memory = memory_bytes_per_s(threads_);
-  std::printf("%s\n",
-              profile_moves(storage_.get(), directory_, page_bytes, memory, profile).c_str());
-  const double resident_s =
-      resident.mean_step_s() * static_cast<double>(resident.step_s().size());
-  const double cores = resident.cpu_s() / resident_s;
-  fit_tasks(times, resident, memory, profile);
-  if (profile.cores < 0.9 * threads_) {
-    std::printf(
-        "  others use this machine: %.2f of %d cores were to be had, the error says little\n",
-        profile.cores, threads_);
-  }
-  const Pager::Counters& after = paged.run.session().pager().counters();
-  const auto steps = static_cast<double>(paged.step_s().size());
   Outcome outcome;
-  outcome.measured_s = paged.mean_step_s();
-  outcome.simulated_s = paged.simulate(profile).mean_step_s;
-  outcome.read_bytes = double(after.fetch_bytes - before.fetch_bytes) / steps;
-  outcome.write_bytes = double(after.write_back_bytes - before.write_back_bytes) / steps;
-  std::printf(
-      "  with room for everything: %.3f s a step on %.2f of %.2f cores, wake-up %.1f ms\n",
-      resident.mean_step_s(), cores, profile.cores, 1e3 * profile.wake_up_s);
+  for (double Outcome::*of : {&Outcome::resident_s, &Outcome::measured_s, &Outcome::simulated_s,
+                              &Outcome::read_bytes, &Outcome::write_bytes}) {
+    outcome.*of = median(rounds, [&](const Outcome& round) { return round.*of; });
+  }
+  std::printf("  %s\n  with room for everything: %.3f s a step, %.1f us between tasks%s\n",
+              describe_moves(machines).c_str(), outcome.resident_s,
+              1e6 * median(machines, &MeasuredMachine::hand_over_s),
+              median(machines, &MeasuredMachine::shared) > 0
+                  ? "; others use this machine, the error says little"
+                  : "");
   return outcome;
 }
 
@@ -153,13 +138,9 @@ int check(const std::string& parent, int rounds) {
     }
   }
   std::filesystem::remove_all(directory);
-  std::sort(errors.begin(), errors.end());
-  const auto at = [&](double part) {
-    return 100 * errors[static_cast<size_t>(part * static_cast<double>(errors.size() - 1) + 0.5)];
-  };
   std::printf(
       "sizes of the errors of %zu configurations: median %.1f %%, 95th percentile %.1f %%\n",
-      errors.size(), at(0.5), at(0.95));
+      errors.size(), 100 * quantile(errors, 0.5), 100 * quantile(errors, 0.95));
   return 0;
 }
 
