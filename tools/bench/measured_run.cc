@@ -96,7 +96,7 @@ bool MeasuredMachine::shared() const { return profile.cores < 0.9 * usable_cores
 
 MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
                                 const std::string& directory) {
-  constexpr int kPages = 48, kRounds = 1;
+  constexpr int kPages = 24, kRounds = 3;  // the first writes a new file, which takes longer
   const int64_t page_bytes = state_page_bytes(run.session().pages());
   MeasuredMachine machine;
   MachineProfile& profile = machine.profile;
