@@ -111,12 +111,16 @@ std::string step_text(const PlanReport& r) {
   text += line_of("speed", strf("%s tokens/s, MFU %.1f %%; limited by %s",
                                 rate_text(r.plan.tokens_per_s()).c_str(), 100 * r.plan.mfu(),
                                 resource_name(s.bottleneck())));
-  if (r.study.compute_bound.tokens_per_step == 0) return text;
-  return text +
-         line_of("", strf("compute-bound (%.0f %% busy) from %s tokens a step: %s tokens/s",
-                          100 * r.study.compute_bound.compute_share,
-                          grouped_digits(r.study.compute_bound.tokens_per_step).c_str(),
-                          rate_text(r.study.compute_bound.tokens_per_s).c_str()));
+  const ComputeBound& bound = r.study.compute_bound;
+  if (bound.tokens_per_step == 0) return text;
+  return text + line_of("", strf(bound.reached()
+                                     ? "compute-bound (%.0f %% busy) from %s tokens a step: %s "
+                                       "tokens/s"
+                                     : "computes at most %.0f %% of a step, of %s tokens: %s "
+                                       "tokens/s",
+                                 100 * bound.compute_share,
+                                 grouped_digits(bound.tokens_per_step).c_str(),
+                                 rate_text(bound.tokens_per_s).c_str()));
 }
 
 // What is written until each drive has been written what it is rated for.
@@ -263,7 +267,7 @@ std::string PlanReport::json() const {
                      {"seconds", steps * plan.step->step_s()},
                      {"disk_written_bytes", steps * plan.written_bytes()}};
   }
-  if (study.compute_bound.tokens_per_step > 0) {
+  if (study.compute_bound.reached()) {
     json["compute_bound_tokens_per_step"] = study.compute_bound.tokens_per_step;
   }
   for (const HelpfulChange& change : study.helpful) {

@@ -9,7 +9,7 @@ namespace pagoda {
 namespace {
 
 constexpr int kMostDoublings = 6;
-constexpr double kWorthSaying = 0.02, kAlmostAll = 0.9;
+constexpr double kWorthSaying = 0.02;
 
 PlanChange set_state(StateFormat format) {
   return {strf("optim.state = \"%s\"", state_format_name(format)),
@@ -227,7 +227,7 @@ class Study {
     for (int i = 0; i <= kMostDoublings; ++i) {
       const std::optional<RunPlan> plan = doubled(i);
       if (i == 0) before_ = plan;
-      if (!plan || (found_.compute_bound.tokens_per_step > 0 && i > 2)) break;
+      if (!plan || (found_.compute_bound.reached() && i > 2)) break;
     }
     if (!before_) return {};
     for (const PlanChange& change : candidates(config_, sheet_, *before_->step)) consider(change);
@@ -252,9 +252,10 @@ class Study {
     const int64_t tokens = config_.train.tokens_per_step << times;
     std::optional<RunPlan> plan = consider(set_step(tokens));
     if (times > 2) found_.helpful.resize(said);
-    if (!plan || found_.compute_bound.tokens_per_step > 0) return plan;
+    ComputeBound& bound = found_.compute_bound;
+    if (!plan || bound.reached()) return plan;
     const double share = plan->step->busy_s(Resource::kCompute) / plan->step->step_s();
-    if (share >= kAlmostAll) found_.compute_bound = {tokens, share, plan->tokens_per_s()};
+    if (share > bound.compute_share) bound = {tokens, share, plan->tokens_per_s()};
     return plan;
   }
 

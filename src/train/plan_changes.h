@@ -27,10 +27,13 @@ struct HelpfulChange {
 };
 
 // The fewest tokens a step, as doublings of the run's, with which the devices compute nine tenths
-// of the step, and what that is; of 0 tokens when none in six doublings does or has room.
+// of the step, and what that is. When none in six doublings does and has room: those with which
+// they compute the largest part of it; of 0 tokens when none has room.
 struct ComputeBound {
   int64_t tokens_per_step = 0;
   double compute_share = 0, tokens_per_s = 0;
+
+  bool reached() const { return compute_share >= 0.9; }
 };
 
 struct PlanStudy {
