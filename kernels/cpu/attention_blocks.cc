@@ -30,7 +30,7 @@ class QueryTile {
         scores_(scratch_floats(Scratch::kRowB, kTileBlocks * kBlockFloats)),
         weights_(scratch_bytes(Scratch::kRowC, kTileBlocks * kStepBytes)),
         sums_(scratch_floats(Scratch::kRowD, kTileBlocks * depth_ * kBlockFloats)) {
-    pack_head(Packing::kRightRows, tokens_of(a.shape, a.q, head), block, queries_);
+    pack_head(HeadPacking::kRightRows, tokens_of(a.shape, a.q, head), block, queries_);
     for (SoftmaxColumns& columns : state_) {
       std::fill_n(columns.highest, kBlock, -std::numeric_limits<float>::infinity());
       std::fill_n(columns.sum, kBlock, 0.0f);
@@ -103,21 +103,22 @@ const BlockKernel* attention_kernel(DType dt) {
   return block_kernels().front();
 }
 
-void pack_head(Packing how, const HeadTokens& from, const AttentionBlock& block, std::byte* to) {
+void pack_head(HeadPacking how, const HeadTokens& from, const AttentionBlock& block,
+               std::byte* to) {
   const int64_t depth = from.depth();
   for (int64_t i = 0; i < block.padded / kBlock; ++i) {
     const int64_t row = i * kBlock, rows = std::min(kBlock, block.rows - row);
     const bf16* first = from.base + (block.row + row) * from.stride;
-    if (how == Packing::kLeftRows) {
+    if (how == HeadPacking::kLeftRows) {
       pack_left_rows({first, from.stride, rows, from.head_dim}, to + i * depth * kStepBytes);
       continue;
     }
     for (int64_t d = 0; d < depth; ++d) {
       const BlockRows part{first + d * kBlock, from.stride, rows,
                            std::min(kBlock, from.head_dim - d * kBlock)};
-      if (how == Packing::kRightRows) {
+      if (how == HeadPacking::kRightRows) {
         pack_right_rows(part, to + (i * depth + d) * kStepBytes);
-      } else if (how == Packing::kLeftColumns) {
+      } else if (how == HeadPacking::kLeftColumns) {
         pack_left_columns(part, to + (d * kTileBlocks + i) * kStepBytes);
       } else {
         pack_right_columns(part, to + (d * kTileBlocks + i) * kStepBytes);
@@ -159,8 +160,8 @@ void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
     pool.parallel_for(blocks * count, [&](int64_t i) {
       const int64_t slot = i % count, b = i / count;
       const AttentionBlock& block = span.blocks[static_cast<size_t>(b)];
-      pack_head(Packing::kLeftRows, tokens_of(shape, a.k, first + slot), block, keys(slot, b));
-      pack_head(Packing::kLeftColumns, tokens_of(shape, a.v, first + slot), block,
+      pack_head(HeadPacking::kLeftRows, tokens_of(shape, a.k, first + slot), block, keys(slot, b));
+      pack_head(HeadPacking::kLeftColumns, tokens_of(shape, a.v, first + slot), block,
                 keys(slot, b) + part);
     });
     const int64_t heads = count * group;

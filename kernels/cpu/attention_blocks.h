@@ -55,8 +55,8 @@ struct HeadTokens {
 // The kTileBlocks x depth operands of a tile's rows. Rows are left rows or right columns with depth
 // along the head: [block][step]; or, turned, columns are left rows or right columns with depth
 // along the rows: [block of columns][step].
-enum class Packing : uint8_t { kLeftRows, kRightRows, kLeftColumns, kRightColumns };
-void pack_head(Packing how, const HeadTokens& from, const AttentionBlock& block, std::byte* to);
+enum class HeadPacking : uint8_t { kLeftRows, kRightRows, kLeftColumns, kRightColumns };
+void pack_head(HeadPacking how, const HeadTokens& from, const AttentionBlock& block, std::byte* to);
 inline int64_t packed_head_bytes(int64_t depth) { return kTileBlocks * depth * kStepBytes; }
 
 // A head of a block of keys and values: packed for the forward; packed for the gradient, and its

@@ -60,10 +60,10 @@ class QueryGradientTile {
     const HeadTokens q{a.q + head * shape.head_dim, shape.qkv_stride, shape.head_dim};
     const HeadTokens dout{a.dout + head * shape.head_dim, shape.heads * shape.head_dim,
                           shape.head_dim};
-    pack_head(Packing::kLeftRows, q, block, queries_);
-    pack_head(Packing::kLeftRows, dout, block, queries_ + part_);
-    pack_head(Packing::kLeftColumns, q, block, queries_ + 2 * part_);
-    pack_head(Packing::kLeftColumns, dout, block, queries_ + 3 * part_);
+    pack_head(HeadPacking::kLeftRows, q, block, queries_);
+    pack_head(HeadPacking::kLeftRows, dout, block, queries_ + part_);
+    pack_head(HeadPacking::kLeftColumns, q, block, queries_ + 2 * part_);
+    pack_head(HeadPacking::kLeftColumns, dout, block, queries_ + 3 * part_);
     copy_rows();
   }
 
@@ -184,9 +184,9 @@ class KeyHeads {
       const int64_t slot = i % count_, b = i / count_;
       const AttentionBlock& block = span_.blocks[static_cast<size_t>(b)];
       std::byte* to = packed(slot, b);
-      pack_head(Packing::kRightRows, rows(a_.k, slot), block, to);
-      pack_head(Packing::kRightRows, rows(a_.v, slot), block, to + part_);
-      pack_head(Packing::kRightColumns, rows(a_.k, slot), block, to + 2 * part_);
+      pack_head(HeadPacking::kRightRows, rows(a_.k, slot), block, to);
+      pack_head(HeadPacking::kRightRows, rows(a_.v, slot), block, to + part_);
+      pack_head(HeadPacking::kRightColumns, rows(a_.k, slot), block, to + 2 * part_);
     });
   }
 

@@ -74,9 +74,9 @@ void TileProducts::pack(const Share& share) const {
     std::byte* keys = share.packed + b * slot;
     std::byte* values = keys + kBlocks * slot;
     if (by_blocks) {
-      pack_head(Packing::kLeftRows, rows, whole, keys);
-      pack_head(Packing::kLeftColumns, rows, whole, values);
-      pack_head(Packing::kRightRows, rows, whole, share.queries);
+      pack_head(HeadPacking::kLeftRows, rows, whole, keys);
+      pack_head(HeadPacking::kLeftColumns, rows, whole, values);
+      pack_head(HeadPacking::kRightRows, rows, whole, share.queries);
     } else {
       gemm_pack(DType::kBF16, share.rows, head_dim_, true, head_dim_, kAttentionBlock, keys);
       gemm_pack(DType::kBF16, share.rows, head_dim_, false, kAttentionBlock, head_dim_, values);
