@@ -26,8 +26,10 @@ int64_t page_bytes(const RunShape& shape) {
 
 }  // namespace
 
-GroupChoice choose_group(RunShape shape, int64_t device_bytes, bool eager_adam, int64_t most,
-                         const std::function<int64_t(int64_t)>& fixed_bytes) {
+GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, bool eager_adam,
+                         int64_t most, const std::function<int64_t(int64_t)>& fixed_bytes) {
+  if (shape.options.group_blocks > 0) return {shape.options.group_blocks, 0};
+  if (!on_gpu || shape.num_experts == 0) return {};
   shape.group_blocks = 1;
   const int64_t least = least_bytes(shape, eager_adam) + fixed_bytes(1);
   const int64_t whole = page_bytes(shape) + fixed_bytes(1);

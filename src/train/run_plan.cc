@@ -68,12 +68,9 @@ int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
 }
 
 // As Session::plan's.
-GroupChoice group_of(const PlannedModel& model, const RunConfig& config, const ForecastRun& run,
-                     StepSize size) {
-  if (config.plan.group_blocks > 0) return {config.plan.group_blocks, 0};
-  if (!size.on_gpu || model.shape.num_experts == 0) return {};
-  return choose_group(run.shape, run.budget.device_bytes, run.eager_adam, kMostTogether,
-                      [&](int64_t blocks) {
+GroupChoice group_of(const PlannedModel& model, const ForecastRun& run, StepSize size) {
+  return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, run.eager_adam,
+                      kMostTogether, [&](int64_t blocks) {
     size.group_blocks = blocks;
     return workspace_bytes(model, size, run.shape.records, 0);
   });
@@ -213,7 +210,7 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
   size.microbatch_tokens = run.shape.microbatch_tokens;
   size.dtype = config.train.dtype;
   size.on_gpu = sheet.gpu();
-  const GroupChoice group = group_of(model, config, run, size);
+  const GroupChoice group = group_of(model, run, size);
   run.shape.group_blocks = size.group_blocks = group.blocks;
   run.group_bytes = group.bytes;
   for (int d = 0; d < devices; ++d) {

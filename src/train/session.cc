@@ -68,10 +68,9 @@ SessionOptions with_groups(SessionOptions options, int64_t blocks) {
 
 GroupChoice group_of(const ModelConfig& config, const TensorTable& table,
                      const SessionOptions& options) {
-  if (options.plan.group_blocks > 0) return {options.plan.group_blocks, 0};
-  if (!options.gpu || config.num_experts == 0) return {};
-  return choose_group(make_run_shape(config, table, options), options.device_bytes,
-                      options.eager_adam, kMostTogether, [&](int64_t blocks) {
+  return choose_group(make_run_shape(config, table, options), options.gpu.has_value(),
+                      options.device_bytes, options.eager_adam, kMostTogether,
+                      [&](int64_t blocks) {
     return Executor::workspace_bytes(config, table, with_groups(options, blocks).size, 0);
   });
 }
