@@ -9,6 +9,7 @@
 
 #include "checkpoint/hf_folder.h"
 #include "tests/testing/tiny_run.h"
+#include "train/process_memory.h"
 
 namespace pagoda {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/report.h"
+#include "train/process_memory.h"
 
 namespace pagoda {
 namespace {

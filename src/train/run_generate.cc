@@ -11,6 +11,7 @@
 #include "tokenizer/text_stream.h"
 #include "train/commands.h"
 #include "train/model_input.h"
+#include "train/process_memory.h"
 #include "train/prompts.h"
 #include "train/report.h"
 #include "train/trainer.h"

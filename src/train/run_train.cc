@@ -10,6 +10,7 @@
 #include "train/kept_layers.h"
 #include "train/metrics.h"
 #include "train/micro_batch_choice.h"
+#include "train/process_memory.h"
 #include "train/progress.h"
 #include "train/report.h"
 #include "train/routing_recorder.h"

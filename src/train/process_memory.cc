@@ -1,0 +1,123 @@
+#include "train/process_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/machine.h"
+#include "kernels/working_memory.h"
+#include "plan/routing_trace.h"
+
+namespace pagoda {
+namespace {
+
+// A stack that a huge page backs, and the small blocks that malloc keeps for the thread.
+constexpr int64_t kThreadBytes = 2 * kMiB + 512 * kKiB;
+constexpr int64_t kTensorBytes =
+    3 * kKiB;  // names and shapes in tables and files, the header's JSON
+constexpr int64_t kPageBytes = 1 * kKiB;    // slots, events, versions; a checkpoint's tables
+constexpr int64_t kTaskBytes = 1 * kKiB;    // a task, its closures and events while it waits
+
+int64_t index_bytes(const TensorTable& table, const RunShape& shape) {
+  return static_cast<int64_t>(table.tensors.size()) * kTensorBytes +
+         static_cast<int64_t>(PageTable(shape).pages.size()) * kPageBytes;
+}
+
+KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
+  KernelSizes sizes;
+  sizes.dtype = size.dtype;
+  sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
+                              config.moe_intermediate_size, config.intermediate_size,
+                              config.shared_intermediate_size});
+  const int64_t qkv_dim = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  sizes.row_dim = std::max(config.hidden_size, qkv_dim);
+  sizes.head_dim = config.head_dim;
+  sizes.heads = config.num_heads;
+  sizes.tokens = size.tokens();
+  sizes.document_len = size.microbatch_tokens;
+  sizes.cached_scores = size.cache.positions * (config.num_heads / config.num_kv_heads);
+  return sizes;
+}
+
+// A step's input, twice while it is put together in vectors that double; two layers' tasks; of all
+// layers the uses of pages that are foreseen, as a list, with their next uses, and rehearsed.
+int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOptions& plan) {
+  constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
+  // Padded, every expert may have to compute all tokens of the step.
+  const int64_t rows = size.tokens() *
+                       (plan.padded_experts ? config.num_experts : config.experts_per_token);
+  const int64_t blocks =
+      div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
+  // Of a block's microbatches, the first counts as the block.
+  const int64_t parts = config.num_experts * (size.microbatches - 1);
+  return size.tokens() * kTokenBytes * 4 +
+         2 * (blocks * kTasksPerBlock + 4 * parts) * kTaskBytes +
+         config.num_layers * (blocks * kBlockBytes + parts * kPartBytes);
+}
+
+// An evaluation rounds its weights from an fp32 copy of one record at a time.
+int64_t record_bytes(const TensorTable& table, const StepSize& size) {
+  int64_t largest = 0;
+  for (const RecordSpec& record : table.records) largest = std::max(largest, record.num_elements);
+  return size.training ? 0 : largest * 4;
+}
+
+// Logits of one token, and what sampling sorts of them.
+int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
+  constexpr int64_t kCandidateBytes = 3 * 16, kLogitBytes = 4;
+  return size.cache.sequences > 0 ? config.vocab_size * (kCandidateBytes + kLogitBytes) : 0;
+}
+
+}  // namespace
+
+int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  int64_t bytes = 0;
+  for (int d = 0; d < options.devices; ++d) {
+    bytes += Executor::workspace_bytes(config, table, options.size, d);
+  }
+  return bytes;
+}
+
+int session_threads(const SessionOptions& options) {
+  const int workers = options.threads - 1;  // of a pool, beside the stream that calls it
+  const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
+  return options.devices * of_device + options.optimizer_threads + PageFile::kStreams;
+}
+
+Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
+                            const MemoryPlan& memory) {
+  const int64_t on_devices = std::accumulate(memory.device_slot_bytes.begin(),
+                                             memory.device_slot_bytes.end(),
+                                             workspace_bytes(config, options));
+  if (options.gpu && on_devices > options.gpu->memory_bytes) {
+    return Status(Exit::kDeviceMemory, strf("memory.device takes %s, more than all of %s; lower it",
+                                            format_bytes_up(on_devices).c_str(),
+                                            options.gpu->text().c_str()));
+  }
+  const int64_t budgets = (options.gpu ? 0 : on_devices) + memory.host_slot_bytes;
+  const int64_t overhead = fixed_overhead_bytes(config, options);
+  const int64_t usable = machine_memory().usable_bytes();
+  if (budgets + overhead <= usable) return Status();
+  return Status(Exit::kHostMemory,
+                strf("%smemory.host take %s and the program up to %s more, but "
+                     "this machine or its cgroup has %s; lower the budgets, train.threads or "
+                     "train.micro_batch_tokens",
+                     options.gpu ? "" : "memory.device and ", format_bytes(budgets).c_str(),
+                     format_bytes_up(overhead).c_str(), format_bytes(usable).c_str()));
+}
+
+int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
+  const TensorTable table = TensorTable::make(config);
+  const RunShape shape = make_run_shape(config, table, options);
+  const int threads = 1 + kMostStorageThreads + session_threads(options);
+  return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
+         (options.gpu ? 0 : options.devices *
+              kernel_working_bytes(kernel_sizes(config, options.size), options.threads)) +
+         step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
+         (options.trace ? options.trace->most_bytes() : 0) +
+         // As it grows there are the text so far and one twice as long.
+         (options.trace_routing ? 3 * most_routing_bytes(shape) : 0) +
+         sampling_bytes(config, options.size);
+}
+
+}  // namespace pagoda
