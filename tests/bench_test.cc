@@ -21,7 +21,7 @@
 #include "bench/streams.h"
 #include "offload/storage_posix.h"
 #include "tests/testing/files.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storages.h"
 #include "tests/testing/tiny_config.h"
 
 namespace pagoda {

@@ -8,7 +8,7 @@
 #include <limits>
 #include <random>
 
-#include "tests/testing/random_traffic.h"
+#include "tests/testing/plan/random_traffic.h"
 
 namespace pagoda {
 namespace {

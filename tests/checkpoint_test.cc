@@ -7,8 +7,8 @@
 
 #include "base/log.h"
 #include "checkpoint/run_checkpoint.h"
-#include "offload/storage_sim.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/storage/storages.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {

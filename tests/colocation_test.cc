@@ -14,8 +14,8 @@
 #include "plan/place_swaps.h"
 #include "plan/traffic.h"
 #include "plan/unequal_colocation.h"
-#include "tests/testing/place_search.h"
-#include "tests/testing/random_traffic.h"
+#include "tests/testing/plan/place_search.h"
+#include "tests/testing/plan/random_traffic.h"
 
 namespace pagoda {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/doctor_report.h"
-#include "offload/storage_sim.h"
 #include "tests/cuda/fake_cuda.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 #include "train/micro_batch_choice.h"

@@ -5,10 +5,10 @@
 
 #include "base/random.h"
 #include "model/json.h"
-#include "offload/storage_sim.h"
 #include "tests/testing/files.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/session_model.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/prompts.h"
 

@@ -2,7 +2,7 @@
 // losses are the CPU's but for rounding. Elsewhere they are skipped, and say why.
 #include <gtest/gtest.h>
 
-#include "offload/storage_sim.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/usable_gpu.h"
 

@@ -9,7 +9,7 @@
 
 #include "plan/memory_plan.h"
 #include "plan/slot_share.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 #include "tests/testing/sanitizer.h"
 
 namespace pagoda {

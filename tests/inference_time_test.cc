@@ -9,8 +9,8 @@
 
 #include "plan/expert_assignment.h"
 #include "plan/traffic.h"
-#include "tests/testing/random_traffic.h"
-#include "tests/testing/served_layers.h"
+#include "tests/testing/plan/random_traffic.h"
+#include "tests/testing/plan/served_layers.h"
 
 namespace pagoda {
 namespace {

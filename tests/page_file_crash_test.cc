@@ -6,9 +6,9 @@
 #include "base/bytes.h"
 #include "base/random.h"
 #include "offload/page_file.h"
-#include "offload/storage_sim.h"
-#include "tests/testing/page_store.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/page_store.h"
+#include "tests/testing/storage/storage_sim.h"
 
 namespace pagoda {
 namespace {

@@ -6,8 +6,8 @@
 #include "base/bytes.h"
 #include "offload/page_file.h"
 #include "offload/page_layout.h"
-#include "offload/storage_sim.h"
-#include "tests/testing/page_store.h"
+#include "tests/testing/storage/page_store.h"
+#include "tests/testing/storage/storage_sim.h"
 
 namespace pagoda {
 namespace {

@@ -16,9 +16,9 @@
 
 #include "base/bytes.h"
 #include "offload/pager.h"
-#include "offload/storage_sim.h"
 #include "tests/testing/sanitizer.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/storage/storages.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {

@@ -8,7 +8,7 @@
 #include "plan/memory_plan.h"
 #include "plan/pinning.h"
 #include "plan/replay.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 
 namespace pagoda {
 namespace {

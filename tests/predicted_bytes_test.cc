@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/batch.h"
 

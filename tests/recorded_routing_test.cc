@@ -14,7 +14,7 @@
 #include "plan/traffic.h"
 #include "plan/transmission_order.h"
 #include "plan/transmission_queues.h"
-#include "tests/testing/recorded_layers.h"
+#include "tests/testing/plan/recorded_layers.h"
 
 namespace pagoda {
 namespace {

@@ -1,5 +1,5 @@
 // Misses are the minimum where the future is known, by references that share no code with Residency
-// (tests/testing/page_history.h), on random uses of pages. Plans: tests/residency_plan_test.cc.
+// (tests/testing/storage/page_history.h), on random uses of pages. Plans: tests/residency_plan_test.cc.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "tests/testing/page_history.h"
+#include "tests/testing/storage/page_history.h"
 
 namespace pagoda {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "plan/replay.h"
 #include "plan/step_plan.h"
-#include "tests/testing/page_history.h"
+#include "tests/testing/storage/page_history.h"
 
 namespace pagoda {
 namespace {

@@ -10,8 +10,8 @@
 #include <set>
 
 #include "model/json.h"
-#include "offload/storage_sim.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/kept_layers.h"
 

@@ -3,8 +3,8 @@
 // state. Runs that are meant to page assert that they did.
 #include <gtest/gtest.h>
 
-#include "offload/storage_sim.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "plan/memory_plan.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 
 namespace pagoda {
 namespace {

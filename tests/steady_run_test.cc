@@ -7,9 +7,9 @@
 #include <optional>
 #include <random>
 
-#include "offload/storage_sim.h"
 #include "plan/memory_plan.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "train/traffic_report.h"
 

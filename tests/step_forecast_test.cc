@@ -10,7 +10,7 @@
 #include <random>
 
 #include "plan/steady_run.h"
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 
 namespace pagoda {
 namespace {

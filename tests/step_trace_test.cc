@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <set>
 
-#include "offload/storage_sim.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/trace_file.h"
 #include "train/step_usage.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "offload/storage_sim.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 
 namespace pagoda {

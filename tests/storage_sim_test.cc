@@ -8,8 +8,8 @@
 #include <set>
 
 #include "base/bytes.h"
-#include "offload/storage_sim.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/storage/storages.h"
 
 namespace pagoda {
 namespace {

@@ -25,7 +25,7 @@
 #include "base/random.h"
 #include "offload/checksum.h"
 #include "offload/chunk.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storages.h"
 #include "tests/testing/temp_dir.h"
 
 namespace pagoda {

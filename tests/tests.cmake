@@ -31,8 +31,8 @@ target_link_libraries(op_cases PUBLIC kernels optim)
 target_compile_options(op_cases PRIVATE ${test_optimisation})
 
 # What tests share, compiled once.
-pagoda_layer(testing DIR tests/testing DEPENDS cli op_cases kernels_emulated GTest::gtest
-  OpenSSL::Crypto)
+pagoda_layer(testing DIR tests/testing tests/testing/plan tests/testing/storage
+  DEPENDS cli op_cases kernels_emulated GTest::gtest OpenSSL::Crypto)
 target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})

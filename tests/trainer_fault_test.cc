@@ -8,8 +8,8 @@
 #include <map>
 #include <thread>
 
-#include "offload/storage_sim.h"
 #include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 

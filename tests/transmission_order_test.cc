@@ -15,7 +15,7 @@
 #include "plan/bipartite_matching.h"
 #include "plan/traffic.h"
 #include "plan/transmission_queues.h"
-#include "tests/testing/random_traffic.h"
+#include "tests/testing/plan/random_traffic.h"
 
 namespace pagoda {
 namespace {

@@ -1,6 +1,6 @@
 // The validator over plans of random runs, which keep every rule, and over the same plans broken on
 // purpose: each rule must be seen to be broken.
-#include "plan/validator.h"
+#include "tests/testing/plan/validator.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 #include "tests/testing/sanitizer.h"
 
 namespace pagoda {

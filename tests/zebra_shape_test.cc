@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/testing/unequal_sweep.h"
+#include "tests/testing/plan/unequal_sweep.h"
 
 namespace pagoda {
 namespace {

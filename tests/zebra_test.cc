@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "plan/timeline.h"
-#include "tests/testing/job_search.h"
+#include "tests/testing/plan/job_search.h"
 
 namespace pagoda {
 namespace {

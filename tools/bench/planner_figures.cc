@@ -19,10 +19,10 @@
 #include "plan/unequal_colocation.h"
 #include "plan/zebra_join.h"
 #include "plan/zebra_pipeline.h"
-#include "tests/testing/place_search.h"
-#include "tests/testing/random_traffic.h"
-#include "tests/testing/recorded_layers.h"
-#include "tests/testing/unequal_sweep.h"
+#include "tests/testing/plan/place_search.h"
+#include "tests/testing/plan/random_traffic.h"
+#include "tests/testing/plan/recorded_layers.h"
+#include "tests/testing/plan/unequal_sweep.h"
 
 namespace pagoda {
 namespace {

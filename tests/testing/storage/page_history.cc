@@ -1,4 +1,4 @@
-#include "tests/testing/page_history.h"
+#include "tests/testing/storage/page_history.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "plan/order_check.h"
+#include "tests/testing/plan/order_check.h"
 
 #include "base/bytes.h"
 

@@ -20,8 +20,8 @@
 #include <thread>
 
 #include "offload/chunk.h"
-#include "offload/sim_disk.h"
 #include "offload/storage.h"
+#include "tests/testing/storage/sim_disk.h"
 
 namespace pagoda {
 

@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/plan_fault.h"
 #include "plan/run_shape.h"
 #include "plan/task.h"
+#include "tests/testing/plan/plan_fault.h"
 
 namespace pagoda {
 

@@ -9,8 +9,8 @@
 
 #include "offload/residency.h"
 #include "plan/pages.h"
-#include "plan/plan_fault.h"
 #include "plan/task.h"
+#include "tests/testing/plan/plan_fault.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "tests/testing/unequal_sweep.h"
+#include "tests/testing/plan/unequal_sweep.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "offload/storage_sim.h"
+#include "tests/testing/storage/storage_sim.h"
 
 #include <algorithm>
 #include <chrono>

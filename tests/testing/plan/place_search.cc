@@ -1,9 +1,9 @@
-#include "tests/testing/place_search.h"
+#include "tests/testing/plan/place_search.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "tests/testing/random_traffic.h"
+#include "tests/testing/plan/random_traffic.h"
 
 namespace pagoda {
 

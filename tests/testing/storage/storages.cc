@@ -1,9 +1,9 @@
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storages.h"
 
 #include <cstring>
 
 #include "base/random.h"
-#include "offload/storage_sim.h"
+#include "tests/testing/storage/storage_sim.h"
 
 namespace pagoda::testing {
 

@@ -1,4 +1,4 @@
-#include "plan/validator.h"
+#include "tests/testing/plan/validator.h"
 
 #include <algorithm>
 

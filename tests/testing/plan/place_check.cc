@@ -1,4 +1,4 @@
-#include "plan/place_check.h"
+#include "tests/testing/plan/place_check.h"
 
 #include "base/bytes.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/bytes.h"
 #include "offload/page_file.h"
-#include "tests/testing/storages.h"
+#include "tests/testing/storage/storages.h"
 
 namespace pagoda::testing {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "plan/routing_trace.h"
-#include "tests/testing/served_layers.h"
+#include "tests/testing/plan/served_layers.h"
 
 namespace pagoda {
 

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "plan/memory_plan.h"
-#include "plan/order_check.h"
-#include "plan/place_check.h"
-#include "plan/plan_fault.h"
+#include "tests/testing/plan/order_check.h"
+#include "tests/testing/plan/place_check.h"
+#include "tests/testing/plan/plan_fault.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "tests/testing/random_traffic.h"
+#include "tests/testing/plan/random_traffic.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tests/testing/recorded_layers.h"
+#include "tests/testing/plan/recorded_layers.h"
 
 #include <vector>
 

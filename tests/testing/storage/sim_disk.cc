@@ -1,4 +1,4 @@
-#include "offload/sim_disk.h"
+#include "tests/testing/storage/sim_disk.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "tests/testing/page_store.h"
+#include "tests/testing/storage/page_store.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "tests/testing/served_layers.h"
+#include "tests/testing/plan/served_layers.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "tests/testing/job_search.h"
+#include "tests/testing/plan/job_search.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "tests/testing/random_plan.h"
+#include "tests/testing/plan/random_plan.h"
 
 namespace pagoda {
 
