@@ -19,8 +19,8 @@ struct KernelSizes {
   int64_t cached_scores = 0;  // query heads that share keys, times cached positions
 };
 
-// Upper bounds for one device with `threads` compute threads: scratch (kernels/cpu/scratch.h) of
-// the stream's thread and of the workers; the same with attention's sums of rows and what oneDNN
+// Upper bounds for one device with `threads` compute threads: scratch (kernels/cpu/rows/scratch.h)
+// of the stream's thread and of the workers; the same with attention's sums of rows and what oneDNN
 // generates for the sizes that occur.
 int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads);
 int64_t kernel_working_bytes(const KernelSizes& sizes, int threads);

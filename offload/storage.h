@@ -1,9 +1,9 @@
-// Storage: the one seam for everything that touches a file system. Three implementations: io_uring
-// with O_DIRECT (storage_uring.cc), threads with pread/pwrite (storage_threads.cc), and a simulated
-// one in memory with seeded faults, delays, completion order and loss of unsynced writes
-// (tests/testing/storage). Bulk data goes through submit(); manifests and other small files through the
-// blocking calls. Nothing else in the program may open, write, rename or sync files of a run's
-// store or checkpoints.
+// Storage: the one seam for everything that touches a file system. Two implementations: io_uring
+// with O_DIRECT (storage_uring.cc) and threads with pread/pwrite (storage_threads.cc); tests have a
+// third, simulated in memory with seeded faults, delays, completion order and loss of unsynced
+// writes (tests/testing/storage). Bulk data goes through submit(); manifests and other small files
+// through the blocking calls. Nothing else in the program may open, write, rename or sync files of
+// a run's store or checkpoints.
 #pragma once
 
 #include <cstddef>

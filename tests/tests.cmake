@@ -9,7 +9,8 @@ if(PAGODA_SANITIZE)
   set(test_program_options -O0 -fno-sanitize=undefined)
 endif()
 
-# The GPU's ops for the host (kernels/cuda/machine.cuh): each .cu as C++, beside the emulation.
+# The GPU's ops for the host (kernels/cuda/machine/machine.cuh): each .cu as C++, beside the
+# emulation.
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/cuda/*.cu)
 set(emulated_sources)
 foreach(source ${cuda_sources})
@@ -19,7 +20,7 @@ foreach(source ${cuda_sources})
   list(APPEND emulated_sources ${emulated})
 endforeach()
 add_library(kernels_emulated STATIC ${emulated_sources}
-  ${PROJECT_SOURCE_DIR}/kernels/cuda/machine_emulated.cc)
+  ${PROJECT_SOURCE_DIR}/kernels/cuda/machine/machine_emulated.cc)
 target_link_libraries(kernels_emulated PUBLIC kernels optim)
 
 # What gpu_check and the tests compare ops by.
@@ -48,8 +49,9 @@ if(PAGODA_HAS_CUDA)
   target_link_libraries(pagoda_fake_gpu PRIVATE cli kernels_emulated)
 endif()
 
-# Every tests/NAME_test.cc is one ctest program, linked with all floors.
-file(GLOB test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
+# Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
+list(FILTER test_sources EXCLUDE REGEX "/tests/testing/")
 foreach(source ${test_sources})
   get_filename_component(name ${source} NAME_WE)
   if(NOT name IN_LIST on_fake_gpus)
@@ -120,7 +122,7 @@ target_link_libraries(adam_probe PRIVATE bench)
 
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
 add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
-target_link_libraries(residency_study PRIVATE train)
+target_link_libraries(residency_study PRIVATE preview)
 # Prints how far the simulator's times are from those of real steps on this machine.
 add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc

@@ -31,26 +31,54 @@ SCRIPTS = {".py", ".sh", ".cmake"}
 # Spelt in pieces so that this file does not contain them.
 UNFINISHED = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
 
-# Where a folder's files live, and the floors they may include besides their own. An entry with a
-# slash is one header.
-FLOORS = {
-    "base": ("src/base/", set()),
-    "device": ("src/device/", {"base"}),
-    "kernels": ("kernels/", {"base", "device", "optim/adam.h"}),
-    "offload": ("offload/", {"base", "device"}),
-    "optim": ("optim/", {"base", "device"}),
-    "parallel": ("src/parallel/", {"base", "device"}),
-    "model": ("src/model/", {"base", "device", "kernels", "offload"}),
-    "tokenizer": ("src/tokenizer/", {"base", "model/json.h", "model/json_type.h"}),
-    "data": ("src/data/", {"base", "model/json.h", "model/json_type.h", "tokenizer"}),
-    "checkpoint": ("src/checkpoint/", {"base", "device", "model", "offload", "data", "tokenizer"}),
-    "plan": ("src/plan/", {"base", "offload/residency.h", "offload/place.h"}),
-    "train": ("src/train/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
-                             "tokenizer", "data", "checkpoint", "plan"}),
-    "bench": ("src/bench/", {"base", "device", "kernels", "offload", "optim", "parallel", "model",
-                             "plan", "train"}),
-    "cli": ("src/cli/", {"base", "offload", "parallel", "tokenizer", "data", "checkpoint", "plan",
-                         "model", "train", "bench"}),
+# The rooms, and for each the rooms it may stand on besides itself. A name that ends in a slash is
+# the room and all below it; one that ends in ".h" is one header. Rooms are folders of src/, but
+# for those that stand beside it.
+BESIDE_SRC = ("kernels", "offload", "optim")
+KERNELS = {"base", "device", "kernels", "optim/adam.h"}
+PLAN = {"base", "offload/residency.h", "offload/place.h", "plan"}
+KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
+RUN = {"base", "device", "kernels", "offload", "optim", "parallel", "model", "tokenizer", "data",
+       "checkpoint", "plan", "plan/step", "plan/machine", "plan/memory", "config"}
+ROOMS = {
+    "base": set(),
+    "device": {"base"},
+    "optim": {"base", "device"},
+    "offload": {"base", "device"},
+    "parallel": {"base", "device"},
+    "kernels": KERNELS,
+    "kernels/cpu/rows": KERNELS,
+    "kernels/cpu/products": KERNELS | {"kernels/cpu/rows"},
+    "kernels/cpu/attention": KERNELS | {"kernels/cpu/rows", "kernels/cpu/products"},
+    "kernels/cpu": KERNELS | {"kernels/cpu/"},
+    "kernels/cuda/machine": KERNELS,
+    "kernels/cuda/tiles": KERNELS | {"kernels/cuda/machine"},
+    "kernels/cuda": KERNELS | {"kernels/cuda/"},
+    "model": {"base", "device", "kernels", "offload"},
+    "tokenizer": {"base", "model/json.h", "model/json_type.h"},
+    "data": {"base", "model/json.h", "model/json_type.h", "tokenizer"},
+    "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},
+    "plan": {"base"},
+    "plan/step": PLAN,
+    "plan/machine": PLAN | {"plan/step"},
+    "plan/memory": PLAN | {"plan/step", "plan/machine"},
+    "plan/forecast": PLAN | {"plan/step", "plan/machine", "plan/memory"},
+    "plan/mesh": PLAN | {"plan/step", "plan/machine"},
+    "plan/zebra": PLAN | {"plan/step", "plan/machine", "plan/mesh"},
+    "plan/search": PLAN | {"plan/step", "plan/machine", "plan/mesh", "plan/zebra"},
+    "plan/exchange": PLAN | {"plan/step"},
+    "config": {"base", "device", "kernels", "offload", "optim", "model", "data", "plan/step",
+               "plan/machine"},
+    "train": RUN,
+    "preview": RUN | {"plan/forecast", "plan/search", "train"},
+    "report": RUN | {"train"},
+    "commands": RUN | {"train", "preview", "report"},
+    "bench/race": RUN,
+    "bench/roofs": RUN | KERNEL_ROOMS | {"bench/race"},
+    "bench": RUN | KERNEL_ROOMS | {"train", "preview", "report", "bench/race", "bench/roofs"},
+    "bench/sheet": RUN | {"train", "preview", "report", "bench", "bench/race", "bench/roofs"},
+    "cli": RUN | {"preview", "report", "commands", "bench", "bench/sheet"},
+    "cli/plan": RUN | {"plan/", "preview", "report", "commands", "cli"},
 }
 
 # A header's name, and the paths (or beginnings of paths) that may include it.
@@ -74,7 +102,7 @@ IMPURE = re.compile(r"chrono|thread|mutex|condition_variable|future|fstream|file
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 TEST_ONLY = "tests/"
 # Facts of the surroundings (NO_COLOR, who launched), never settings of pagoda's.
-MAY_READ_ENVIRONMENT = ("src/train/progress.cc", "src/parallel/launcher.cc")
+MAY_READ_ENVIRONMENT = ("src/report/progress.cc", "src/parallel/launcher.cc")
 MAY_INCLUDE_TOOLS = (TEST_ONLY, "tools/bench/", "tools/gpu_check/")
 
 
@@ -90,11 +118,24 @@ def listed_files(root):
     return sorted({n for n in names if (root / n).is_file()})
 
 
-def floor_of(path):
-    for floor, (prefix, _) in FLOORS.items():
-        if path.startswith(prefix):
-            return floor
-    return None
+def room_of(path):
+    """The room of a file, by its path in the tree; None for what is no product."""
+    folder = path.rpartition("/")[0]
+    if folder.startswith("src/"):
+        folder = folder[len("src/"):]
+    elif folder.split("/")[0] not in BESIDE_SRC:
+        return None
+    while folder and folder not in ROOMS:
+        folder = folder.rpartition("/")[0]
+    return folder or None
+
+
+def may_stand_on(room, header):
+    """Whether a file of `room` may include `header`, as it is written in an include."""
+    target = header.rpartition("/")[0]
+    return target == room or any(
+        entry in (target, header) or (entry.endswith("/") and (target + "/").startswith(entry))
+        for entry in ROOMS[room])
 
 
 def include_violations(path, number, bracket, name):
@@ -107,15 +148,15 @@ def include_violations(path, number, bracket, name):
         return
     if path.startswith(MAY_INCLUDE_TOOLS):
         return
-    target = name.split("/")[0]
-    own = floor_of(path)
-    if target in ("tests", "tools", "testing"):
+    target = name.rpartition("/")[0]
+    own = room_of(path)
+    if name.split("/")[0] in ("tests", "tools", "testing"):
         yield number, f'"{name}": only tests and benches include it'
-    elif "/" not in name:
-        yield number, f'"{name}": write the include with the name of its floor'
-    elif target not in FLOORS:
-        yield number, f'"{name}": no such floor'
-    elif own and target != own and not {target, name} & FLOORS[own][1]:
+    elif not target:
+        yield number, f'"{name}": write the include with the name of its room'
+    elif target not in ROOMS:
+        yield number, f'"{name}": no such room'
+    elif own and not may_stand_on(own, name):
         yield number, f'"{name}": {own} may not stand on {target}'
 
 
@@ -323,12 +364,14 @@ PLANTED = [
     ("kernels/c.cc", '#include "offload/d.h"\n', "kernels may not stand on offload"),
     ("offload/d.h", '#pragma once\n#include "kernels/c.h"\n', "offload may not stand on kernels"),
     ("src/plan/e.cc", '#include "offload/pager.h"\n', "plan may not stand on offload"),
-    ("src/plan/f.cc", "#include <chrono>\n", "must stay pure"),
+    ("src/plan/step/f.cc", "#include <chrono>\n", "must stay pure"),
+    ("src/plan/step/y.cc", '#include "plan/search/y.h"\n', "may not stand on plan/search"),
+    ("src/train/z.cc", '#include "report/progress.h"\n', "train may not stand on report"),
     ("src/train/g.cc", "#include <liburing.h>\n", "offload/storage_uring.cc"),
     ("src/model/h.cc", "#include <cuda_runtime.h>\n", "kernels/cuda/"),
     ("src/parallel/x.cc", "#include <mpi.h>\n", "src/parallel/communicator_mpi.cc"),
     ("src/train/i.cc", '#include "tests/testing/x.h"\n', "only tests and benches"),
-    ("src/train/j.cc", '#include "progress.h"\n', "name of its floor"),
+    ("src/train/j.cc", '#include "executor.h"\n', "name of its room"),
     ("src/base/k.cc", "int a;\n" * 501, "501 lines"),
     ("src/base/l.cc", "int f(int a) {\n" + "  ++a;\n" * 69 + "  return a;\n}\n", "72 lines"),
     ("src/base/m.cc",
@@ -348,7 +391,7 @@ INNOCENT = [
     ("src/base/good.cc", '// a { brace\nconst char* kText = "{{{";\nnamespace x {\nstruct T {\n'
      + "  int v() const { return 1; }\n" * 80 + "};\n}\n"),
     ("src/base/w.cc", '#include <string>\n\n#include "base/w.h"\n'),
-    ("src/plan/good.cc", '#include "offload/residency.h"\n#include "base/status.h"\n'),
+    ("src/plan/step/good.cc", '#include "offload/residency.h"\n#include "base/status.h"\n'),
     ("tests/good_test.cc", '#include "kernels/ops.h"\n#include "tests/testing/x.h"\n'),
 ]
 

@@ -8,7 +8,7 @@ The tokens are those of `apply_chat_template`. The trained ones are those in whi
 the assistant's lies (what tools/make_chat_goldens.py has {% generation %} enclose), by the
 tokenizer's offsets; where all of the assistant's messages count they must be the mask that
 `apply_chat_template(return_assistant_tokens_mask=True)` gives. tests/golden/README.md says what is
-in the file; tests/mask_test.cc reads it.
+in the file; tests/data/mask_test.cc reads it.
 """
 
 import argparse

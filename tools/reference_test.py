@@ -46,7 +46,7 @@ class RandomPermutationTest(unittest.TestCase):
 
 class PackingTest(unittest.TestCase):
     def test_rows_that_the_program_makes_too(self):
-        """The same numbers are in tests/packing_test.cc."""
+        """The same numbers are in tests/data/packing_test.cc."""
         rows = pack([5, 19, 3, 8, 1, 12, 2, 2, 7, 16, 3, 4, 40, 6], 16)
         text = "".join("".join(f"{d}.{n} " for d, n in row) + "| " for row in rows)
         self.assertEqual("0.0 2.0 4.0 6.0 7.0 10.0 | 1.0 | 1.1 8.0 13.0 | 3.0 12.2 | 5.0 11.0 | "

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/attention_blocks.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention/attention_blocks.h"
+#include "kernels/cpu/attention/attention_tiles.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/vector.h"
 
 namespace pagoda {
 namespace {

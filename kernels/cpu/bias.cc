@@ -1,6 +1,6 @@
 // Gradient of a vector that was added to every row.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 

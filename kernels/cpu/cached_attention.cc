@@ -2,8 +2,8 @@
 // cache is what it costs, so a row of keys is widened once for all of them.
 #include <cmath>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 namespace {

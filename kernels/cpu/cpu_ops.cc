@@ -1,7 +1,7 @@
 #include "kernels/cpu/cpu_ops.h"
 
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/products.h"
 
 namespace pagoda {
 

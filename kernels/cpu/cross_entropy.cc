@@ -2,8 +2,8 @@
 #include <cmath>
 #include <vector>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 namespace {

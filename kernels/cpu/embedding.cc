@@ -1,6 +1,6 @@
 // The embedding table: rows out, gradient rows in.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 

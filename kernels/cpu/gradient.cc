@@ -1,9 +1,9 @@
 // The end of a gradient: rounded to the type it is stored in, and measured.
 #include <vector>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/blocks.h"
+#include "kernels/cpu/rows/vector.h"
 
 namespace pagoda {
 namespace {

@@ -1,6 +1,6 @@
 // Rows of several experts: here a call for each, one after the other.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 void CpuOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,

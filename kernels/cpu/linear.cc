@@ -1,8 +1,8 @@
 // Multiplications of activations and weights: by blocks (products.h), or tile by tile with gemm.h.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/products.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 namespace {

@@ -2,9 +2,9 @@
 //   dx = r (g - h mean(g h))     dw = sum dout round(h)
 #include <cmath>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/blocks.h"
+#include "kernels/cpu/rows/vector.h"
 
 namespace pagoda {
 namespace {

@@ -1,9 +1,9 @@
 // Rotary position embedding (Su et al. 2021), half-split pairs.
 #include <cmath>
 
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/blocks.h"
+#include "kernels/cpu/rows/vector.h"
 #include "kernels/rope.h"
 
 namespace pagoda {

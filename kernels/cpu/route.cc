@@ -2,8 +2,8 @@
 #include <vector>
 
 #include "base/target_clones.h"
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
+#include "kernels/cpu/rows/blocks.h"
 
 namespace pagoda {
 namespace {

@@ -1,7 +1,7 @@
 // The logistic function of a few numbers: one a token.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/blocks.h"
+#include "kernels/cpu/rows/vector.h"
 
 namespace pagoda {
 namespace {

@@ -1,8 +1,8 @@
 // SwiGLU (Shazeer 2020). With s = sigmoid(g):  act = g s u,  dg = d u s (1 + g (1 - s)),  du = d g
 // s.
-#include "kernels/cpu/blocks.h"
 #include "kernels/cpu/cpu_ops.h"
-#include "kernels/cpu/vector.h"
+#include "kernels/cpu/rows/blocks.h"
+#include "kernels/cpu/rows/vector.h"
 
 namespace pagoda {
 namespace {

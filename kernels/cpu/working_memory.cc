@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "kernels/cpu/attention_blocks.h"
-#include "kernels/cpu/gemm.h"
-#include "kernels/cpu/products.h"
+#include "kernels/cpu/attention/attention_blocks.h"
+#include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
 
 namespace pagoda {

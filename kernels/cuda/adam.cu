@@ -1,6 +1,6 @@
 #include "kernels/cuda/adam.h"
 
-#include "kernels/cuda/reduce.cuh"
+#include "kernels/cuda/machine/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

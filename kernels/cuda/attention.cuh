@@ -3,8 +3,8 @@
 #pragma once
 
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/reduce.cuh"
-#include "kernels/cuda/rows_operand.cuh"
+#include "kernels/cuda/machine/reduce.cuh"
+#include "kernels/cuda/tiles/rows_operand.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 

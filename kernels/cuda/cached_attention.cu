@@ -1,7 +1,7 @@
 // Attention over cached keys: a block has a query head of a token and takes its keys in pieces of
 // one a thread, with an online softmax over the pieces; then threads share out the head's columns.
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

@@ -1,6 +1,6 @@
 // Cross-entropy of logits and its gradient, one chunk of rows.
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

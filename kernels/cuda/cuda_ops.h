@@ -20,9 +20,10 @@ std::unique_ptr<Ops> make_cuda_ops(Device& device);
 // With attention by `library` where it takes the shape; by our kernel with none.
 std::unique_ptr<Ops> make_cuda_ops(Device& device, std::shared_ptr<LibraryAttention> library);
 
-// The same ops, their kernels emulated by threads of the host (kernels/cuda/machine_emulated.h):
-// for tests. Without `bf16_cores` as on processors whose tensor cores multiply fp16 alone; the
-// more `multiprocessors`, the smaller tiles are. Any host stream.
+// The same ops, their kernels emulated by threads of the host
+// (kernels/cuda/machine/machine_emulated.h): for tests. Without `bf16_cores` as on processors whose
+// tensor cores multiply fp16 alone; the more `multiprocessors`, the smaller tiles are. Any host
+// stream.
 std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors,
                                        std::shared_ptr<LibraryAttention> library = nullptr);
 

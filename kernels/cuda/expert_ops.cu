@@ -1,8 +1,8 @@
 #include "kernels/cuda/expert_ops.h"
 
-#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/machine/column_sums.cuh"
 #include "kernels/cuda/reindex.cuh"
-#include "kernels/cuda/shapes.cuh"
+#include "kernels/cuda/tiles/shapes.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

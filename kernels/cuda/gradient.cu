@@ -1,6 +1,6 @@
 // The end of a gradient: rounded to the type it is stored in, and measured.
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

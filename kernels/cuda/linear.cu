@@ -1,6 +1,6 @@
 // Linear layers: the products of products.cuh with one weight, or with those of several experts.
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/shapes.cuh"
+#include "kernels/cuda/tiles/shapes.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

@@ -1,7 +1,7 @@
 // RMSNorm and its gradient (kernels/cpu/norm.cc has the formulas); the gradient of a bias.
-#include "kernels/cuda/column_sums.cuh"
+#include "kernels/cuda/machine/column_sums.cuh"
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/cuda_ops.h"
-#include "kernels/cuda/machine.cuh"
+#include "kernels/cuda/machine/machine.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 

@@ -2,8 +2,8 @@
 // expert, the counts become places, each choice adds its rank inside its chunk.
 #include "kernels/cuda/reindex.cuh"
 
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

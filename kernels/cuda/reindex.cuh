@@ -1,7 +1,7 @@
 // The re-index vector, built on the GPU.
 #pragma once
 
-#include "kernels/cuda/machine.cuh"
+#include "kernels/cuda/machine/machine.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 

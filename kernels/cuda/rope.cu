@@ -1,6 +1,6 @@
 // Rotary position embedding (Su et al. 2021), half-split pairs. Frequencies come from the host, as
 // the CPU's do; sines and cosines are computed in double.
-#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/machine/numbers.cuh"
 #include "kernels/cuda/ops_class.cuh"
 #include "kernels/rope.h"
 

@@ -1,6 +1,6 @@
 // The router's choice and its gradient: a warp a token, lane l its experts l, l + 32, ...
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

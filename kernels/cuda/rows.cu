@@ -1,5 +1,5 @@
 // Rows moved, summed and cleared; the embedding table; the gate of a shared expert.
-#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/machine/numbers.cuh"
 #include "kernels/cuda/ops_class.cuh"
 
 namespace pagoda::PAGODA_MACHINE {

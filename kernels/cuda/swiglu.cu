@@ -1,6 +1,6 @@
 // SwiGLU and its gradient (kernels/cpu/swiglu.cc has the formulas).
+#include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
-#include "kernels/cuda/reduce.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {

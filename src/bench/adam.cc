@@ -9,8 +9,8 @@
 #include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/adam_records.h"
-#include "bench/adam_stream.h"
-#include "bench/room.h"
+#include "bench/race/room.h"
+#include "bench/roofs/adam_stream.h"
 #include "device/device.h"
 
 namespace pagoda {

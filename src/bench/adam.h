@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bench/report.h"
+#include "bench/race/report.h"
 
 namespace pagoda {
 

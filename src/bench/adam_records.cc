@@ -6,8 +6,8 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
-#include "bench/adam_stream.h"
-#include "bench/noise.h"
+#include "bench/race/noise.h"
+#include "bench/roofs/adam_stream.h"
 
 namespace pagoda {
 namespace {

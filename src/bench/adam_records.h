@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "bench/leg.h"
+#include "bench/race/leg.h"
 #include "device/device.h"
 #include "optim/adam.h"
 

@@ -7,8 +7,8 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
-#include "bench/noise.h"
-#include "bench/room.h"
+#include "bench/race/noise.h"
+#include "bench/race/room.h"
 #include "device/device.h"
 #include "device/past_cache.h"
 

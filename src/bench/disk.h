@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bench/disk_roof.h"
-#include "bench/report.h"
+#include "bench/race/report.h"
+#include "bench/roofs/disk_roof.h"
 #include "offload/storage.h"
 
 namespace pagoda {

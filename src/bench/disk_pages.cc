@@ -5,8 +5,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "bench/noise.h"
-#include "bench/room.h"
+#include "bench/race/noise.h"
+#include "bench/race/room.h"
 
 namespace pagoda {
 namespace {

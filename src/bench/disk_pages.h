@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "bench/disk_roof.h"
-#include "bench/leg.h"
+#include "bench/race/leg.h"
+#include "bench/roofs/disk_roof.h"
 #include "device/device.h"
 #include "offload/page_file.h"
 #include "offload/storage.h"

@@ -11,8 +11,8 @@
 #include "base/stop_signal.h"
 #include "bench/gemm_experts.h"
 #include "bench/gemm_roof.h"
-#include "bench/room.h"
-#include "kernels/cpu/products.h"
+#include "bench/race/room.h"
+#include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
 
 namespace pagoda {

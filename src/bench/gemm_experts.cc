@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "base/bytes.h"
-#include "bench/noise.h"
+#include "bench/race/noise.h"
 
 namespace pagoda {
 

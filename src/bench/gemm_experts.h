@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "device/device.h"
-#include "kernels/cpu/library_matmul.h"
+#include "kernels/cpu/products/library_matmul.h"
 #include "kernels/ops.h"
 
 namespace pagoda {

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "bench/streams.h"
-#include "kernels/cpu/block_kernel.h"
+#include "bench/roofs/streams.h"
+#include "kernels/cpu/products/block_kernel.h"
 
 namespace pagoda {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "bench/gemm_experts.h"
-#include "bench/leg.h"
+#include "bench/race/leg.h"
 
 namespace pagoda {
 

@@ -8,9 +8,9 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
-#include "bench/program.h"
-#include "bench/room.h"
-#include "bench/streams.h"
+#include "bench/race/room.h"
+#include "bench/roofs/program.h"
+#include "bench/roofs/streams.h"
 #include "device/device.h"
 #include "device/past_cache.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "bench/report.h"
+#include "bench/race/report.h"
 
 namespace pagoda {
 

@@ -10,17 +10,17 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
-#include "bench/alike_nodes.h"
-#include "bench/machine.h"
-#include "bench/network.h"
-#include "bench/nodes.h"
+#include "bench/sheet/alike_nodes.h"
+#include "bench/sheet/machine.h"
+#include "bench/sheet/network.h"
+#include "bench/sheet/nodes.h"
 #include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/sheet_file.h"
+#include "config/run_config.h"
+#include "config/usable_gpu.h"
 #include "parallel/communicator.h"
 #include "parallel/launcher.h"
-#include "train/run_config.h"
-#include "train/usable_gpu.h"
 
 namespace pagoda {
 namespace {

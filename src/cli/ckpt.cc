@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
-#include "train/commands.h"
+#include "commands/commands.h"
 
 namespace pagoda {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "train/run_config.h"
+#include "config/run_config.h"
 
 namespace pagoda {
 namespace {

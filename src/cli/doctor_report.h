@@ -8,7 +8,7 @@
 
 #include "base/machine.h"
 #include "base/pci_link.h"
-#include "train/usable_gpu.h"
+#include "config/usable_gpu.h"
 
 namespace pagoda {
 

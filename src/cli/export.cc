@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "cli/commands.h"
-#include "train/commands.h"
+#include "commands/commands.h"
 
 namespace pagoda {
 namespace {

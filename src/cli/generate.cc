@@ -5,8 +5,8 @@
 #include "base/utf8.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
-#include "train/commands.h"
-#include "train/micro_batch_choice.h"
+#include "commands/commands.h"
+#include "preview/micro_batch_choice.h"
 
 namespace pagoda {
 namespace {

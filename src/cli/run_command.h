@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "train/run_config.h"
+#include "config/run_config.h"
 
 namespace pagoda {
 

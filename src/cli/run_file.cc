@@ -11,7 +11,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/number_text.h"
-#include "train/commands.h"
+#include "commands/commands.h"
 
 namespace pagoda {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan/machine_sheet.h"
+#include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
 

@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "commands/commands.h"
 #include "model/model_config.h"
-#include "train/commands.h"
 
 namespace pagoda {
 namespace {

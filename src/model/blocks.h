@@ -23,9 +23,9 @@ struct LayerOffsets {
   int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
 };
 
-// Rows of an expert in a group (plan/expert_blocks.h): `count` of the re-index vector from `first`
-// on, which lie in the group from `at` on. What pads them is zero, is computed with them and is not
-// combined. at + count + padding <= group_rows().
+// Rows of an expert in a group (plan/step/expert_blocks.h): `count` of the re-index vector from
+// `first` on, which lie in the group from `at` on. What pads them is zero, is computed with them
+// and is not combined. at + count + padding <= group_rows().
 struct GroupRows {
   int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
@@ -89,7 +89,7 @@ class Blocks {
                           void* dresidual, const StepSpace& w, Stream& s) const;
 
   // Microbatch b's rows of a group (-1: it has none but padding, which is zeroed behind them): an
-  // expert's in each run, experts in order. Layout of inbound and outbound as in plan/pages.h.
+  // expert's in each run, experts in order. Layout of inbound and outbound as in plan/step/pages.h.
   void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const InLayer& in,
                 void* inbound, bool backward, const StepSpace& w, Stream& s) const;
   // The experts of a group, whose rows follow one another.

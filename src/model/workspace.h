@@ -1,6 +1,7 @@
 // The fixed working memory of a step on its devices. Everything here is sized before the run from
 // the architecture and the tokens per step; nothing is allocated during a step. What a layer needs
-// of all tokens is in pages (plan/pages.h), but for what is chosen for each: some (N, k) numbers.
+// of all tokens is in pages (plan/step/pages.h), but for what is chosen for each: some (N, k)
+// numbers.
 //
 // A layer that is kept (StepSize::kept_layers) has spaces of its own for what its backward reads,
 // which stay from the step's forward; other layers share one space and compute it again. The bits
@@ -114,7 +115,7 @@ struct CacheSpace {
   void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
 };
 
-// A microbatch's in-layer buffers (plan/pages.h); of those that a piece of work does not take,
+// A microbatch's in-layer buffers (plan/step/pages.h); of those that a piece of work does not take,
 // nullptr.
 struct InLayer {
   void* normed = nullptr;     // (T, d) mat, input of router and experts

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "plan/memory_plan.h"
+#include "plan/memory/memory_plan.h"
 #include "train/session.h"
 
 namespace pagoda {

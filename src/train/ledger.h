@@ -13,7 +13,7 @@
 #include <deque>
 #include <vector>
 
-#include "plan/debts.h"
+#include "plan/step/debts.h"
 
 namespace pagoda {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/step_schedule.h"
+#include "plan/step/step_schedule.h"
 #include "train/session.h"
 
 namespace pagoda {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "offload/residency.h"
-#include "plan/task.h"
+#include "plan/step/task.h"
 
 namespace pagoda {
 

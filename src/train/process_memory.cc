@@ -5,7 +5,7 @@
 
 #include "base/machine.h"
 #include "kernels/working_memory.h"
-#include "plan/routing_trace.h"
+#include "plan/step/routing_trace.h"
 
 namespace pagoda {
 namespace {

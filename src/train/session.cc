@@ -3,7 +3,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "kernels/gpu_ops.h"
-#include "plan/group_choice.h"
+#include "plan/memory/group_choice.h"
 #include "train/kept_layers.h"
 #include "train/trace_names.h"
 

@@ -11,8 +11,8 @@
 #include "device/gpus.h"
 #include "model/tensors.h"
 #include "offload/pager.h"
-#include "plan/memory_plan.h"
-#include "plan/step_plan.h"
+#include "plan/memory/memory_plan.h"
+#include "plan/step/step_plan.h"
 #include "train/executor.h"
 
 namespace pagoda {
@@ -32,7 +32,7 @@ struct SessionOptions {
   bool eager_adam = false;
   PlanOptions plan;
   bool keep = true;         // false: no layer is kept, as if there were no room (kept_layers.h)
-  double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
+  double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned
   bool trace_routing = false;  // each step's routing is written as text

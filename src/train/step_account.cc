@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "plan/pinning.h"
+#include "plan/step/pinning.h"
 
 namespace pagoda {
 

@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "plan/step_schedule.h"
+#include "plan/step/step_schedule.h"
 #include "train/ledger.h"
 
 namespace pagoda {
@@ -27,7 +27,7 @@ class StepAccount {
   struct Options {
     bool state_on_device = false;
     bool eager = false;       // updates inside the backward (clip = per_expert, none)
-    double pinned_share = 0;  // of each layer's experts (plan/pinning.h)
+    double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
   };
 
   // `classes`: the slots of plan_memory.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "plan/machine_profile.h"
+#include "plan/machine/machine_profile.h"
 
 namespace pagoda {
 

@@ -4,9 +4,9 @@
 #include <string>
 
 #include "base/trace.h"
-#include "plan/pages.h"
-#include "plan/run_shape.h"
-#include "plan/task.h"
+#include "plan/step/pages.h"
+#include "plan/step/run_shape.h"
+#include "plan/step/task.h"
 
 namespace pagoda {
 

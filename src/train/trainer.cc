@@ -183,7 +183,7 @@ Status Trainer::start_fresh() {
   return continue_from(std::move(saved));
 }
 
-// Should the start be killed, the next one in this folder knows what it left (train/run_output.h).
+// Should the start be killed, the next one in this folder knows what it left (report/run_output.h).
 Status Trainer::announce() {
   checkpoint_.directories = config_.disk_directories();
   checkpoint_.file_name = new_page_file_name();

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "checkpoint/run_checkpoint.h"
+#include "config/run_config.h"
 #include "data/dataset.h"
 #include "train/generation.h"
-#include "train/run_config.h"
 #include "train/step_runner.h"
 #include "train/weights.h"
 

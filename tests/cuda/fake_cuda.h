@@ -35,8 +35,8 @@ void fail_next_copy(cudaError_t error);
 // Every piece of work first sleeps for up to `most_us`, drawn with `seed`. 0: none does.
 void slow_down(uint32_t seed, int most_us);
 
-// Kernels of sessions that start now are the GPU's, emulated (kernels/cuda/machine_emulated.h), and
-// not the CPU's.
+// Kernels of sessions that start now are the GPU's, emulated
+// (kernels/cuda/machine/machine_emulated.h), and not the CPU's.
 void emulate_kernels(bool emulated);
 
 // Until it is called again with false, reading and writing device memory is for copies alone;

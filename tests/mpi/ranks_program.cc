@@ -1,5 +1,5 @@
-// What tests/process_mpi_test.cc starts several of: one task of a communicator's, named by the
-// argument. Prints one line a rank.
+// What tests/process/process_mpi_test.cc starts several of: one task of a communicator's, named by
+// the argument. Prints one line a rank.
 #include <signal.h>
 
 #include <cstdio>

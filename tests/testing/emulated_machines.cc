@@ -5,7 +5,7 @@
 #include "kernels/cuda/adam.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/expert_ops.h"
-#include "kernels/cuda/machine_emulated.h"
+#include "kernels/cuda/machine/machine_emulated.h"
 #include "tests/testing/op_testing.h"
 
 namespace pagoda {

@@ -1,4 +1,5 @@
-// The cases of tools/gpu_check on emulated machines (kernels/cuda/machine.cuh), instead of a GPU.
+// The cases of tools/gpu_check on emulated machines (kernels/cuda/machine/machine.cuh), instead of
+// a GPU.
 #pragma once
 
 #include <vector>

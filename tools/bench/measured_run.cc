@@ -10,8 +10,8 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/machine.h"
-#include "bench/drive.h"
-#include "bench/leg.h"
+#include "bench/race/leg.h"
+#include "bench/sheet/drive.h"
 #include "device/past_cache.h"
 
 namespace pagoda {

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "bench/leg.h"
-#include "plan/simulator.h"
+#include "bench/race/leg.h"
+#include "plan/forecast/simulator.h"
+#include "preview/planned_run.h"
 #include "tools/bench/random_token_run.h"
-#include "train/planned_run.h"
 #include "train/task_times.h"
 
 namespace pagoda {
@@ -88,7 +88,7 @@ struct MeasuredMachine {
 };
 
 // Cores that this process gets, what the memory moves, the drive under pages like those of the run
-// (bench/drive.h), and copies and checks of them on a core, to which the processor time of
+// (bench/sheet/drive.h), and copies and checks of them on a core, to which the processor time of
 // transfers is added: all of a profile but what fits add to it. Takes half a second.
 MeasuredMachine measure_machine(const MeasuredRun& run, Storage* storage,
                                 const std::string& directory);

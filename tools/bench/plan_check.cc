@@ -32,8 +32,8 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "bench/leg.h"
-#include "plan/steady_run.h"
+#include "bench/race/leg.h"
+#include "plan/step/steady_run.h"
 #include "tools/bench/measured_run.h"
 #include "train/trace_names.h"
 

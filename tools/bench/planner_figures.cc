@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "base/random.h"
-#include "plan/expert_migration.h"
-#include "plan/expert_placement.h"
-#include "plan/unequal_colocation.h"
-#include "plan/zebra_join.h"
-#include "plan/zebra_pipeline.h"
+#include "plan/exchange/expert_migration.h"
+#include "plan/exchange/expert_placement.h"
+#include "plan/exchange/unequal_colocation.h"
+#include "plan/zebra/zebra_join.h"
+#include "plan/zebra/zebra_pipeline.h"
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/recorded_layers.h"

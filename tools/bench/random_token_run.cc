@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "base/machine.h"
-#include "bench/leg.h"
+#include "bench/race/leg.h"
 #include "checkpoint/init_folder.h"
 #include "device/past_cache.h"
 #include "offload/checksum.h"

@@ -1,6 +1,6 @@
 // How many pages residency moves, beside plain LRU, pinning, and Belady's clairvoyant choice over
-// the whole run. Replays plans (plan/step_plan.h) over routing that is drawn or recorded; nothing
-// is computed or transferred. Not installed.
+// the whole run. Replays plans (plan/step/step_plan.h) over routing that is drawn or recorded;
+// nothing is computed or transferred. Not installed.
 //
 //   residency_study                         drawn routing
 //   residency_study replay FILE             recorded routing (train --trace-routing)
@@ -19,10 +19,10 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/random.h"
-#include "plan/pinning.h"
-#include "plan/replay.h"
-#include "plan/routing_trace.h"
-#include "train/planned_run.h"
+#include "plan/step/pinning.h"
+#include "plan/step/replay.h"
+#include "plan/step/routing_trace.h"
+#include "preview/planned_run.h"
 
 namespace pagoda {
 namespace {

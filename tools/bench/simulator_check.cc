@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/leg.h"
+#include "bench/race/leg.h"
 #include "tools/bench/measured_run.h"
 
 namespace pagoda {

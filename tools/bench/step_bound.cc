@@ -30,9 +30,9 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
-#include "bench/leg.h"
+#include "bench/race/leg.h"
+#include "preview/planned_run.h"
 #include "tools/bench/random_token_run.h"
-#include "train/planned_run.h"
 
 namespace pagoda {
 namespace {

@@ -109,8 +109,8 @@ inline double product_error(DType dt, DType y_dt, int64_t terms, double size, do
   return 2 * static_cast<double>(terms) * step * size + rounding * std::abs(value) + 1e-30;
 }
 
-// What products of tiles that became fp16 may lack (kernels/cuda/fp16_tile.cuh): of each number
-// 2^-39 of the largest in its stretch of 64.
+// What products of tiles that became fp16 may lack (kernels/cuda/tiles/fp16_tile.cuh): of each
+// number 2^-39 of the largest in its stretch of 64.
 template <typename A, typename B>
 double fp16_error(int64_t depth, const A& a, const B& b) {
   double error = 0.0;

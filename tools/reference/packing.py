@@ -1,7 +1,7 @@
 """Best-fit-decreasing packing again in Python, as src/data/packing.h describes it.
 
 Source: Johnson 1973; for training data Ding et al. 2024, arXiv 2404.10830. reference_test.py
-compares with rows that tests/packing_test.cc holds too.
+compares with rows that tests/data/packing_test.cc holds too.
 """
 
 from bisect import bisect_left, insort

@@ -8,8 +8,8 @@
 #include <tuple>
 #include <vector>
 
-#include "plan/run_shape.h"
-#include "plan/task.h"
+#include "plan/step/run_shape.h"
+#include "plan/step/task.h"
 #include "tests/testing/plan/plan_fault.h"
 
 namespace pagoda {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "offload/residency.h"
-#include "plan/pages.h"
-#include "plan/task.h"
+#include "plan/step/pages.h"
+#include "plan/step/task.h"
 #include "tests/testing/plan/plan_fault.h"
 
 namespace pagoda {

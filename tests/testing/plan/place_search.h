@@ -3,12 +3,12 @@
 
 #include <vector>
 
-#include "plan/unequal_colocation.h"
+#include "plan/exchange/unequal_colocation.h"
 
 namespace pagoda {
 
-// The least time of the slowest device (plan/unequal_colocation.h) over all ways to give every
-// device an expert of each model. O(n!^2) for n devices.
+// The least time of the slowest device (plan/exchange/unequal_colocation.h) over all ways to give
+// every device an expert of each model. O(n!^2) for n devices.
 double fastest_colocation_s(const std::vector<ExpertLoad>& a, const std::vector<ExpertLoad>& b,
                             const std::vector<ServingDevice>& devices);
 

@@ -4,8 +4,8 @@
 #include <random>
 #include <vector>
 
-#include "plan/replay.h"
-#include "train/planned_run.h"
+#include "plan/step/replay.h"
+#include "preview/planned_run.h"
 
 namespace pagoda {
 

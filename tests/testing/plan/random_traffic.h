@@ -1,13 +1,13 @@
-// Drawn traffic and layers for the tests of plan/traffic.h and what stands on it. Equal arguments
-// draw the same.
+// Drawn traffic and layers for the tests of plan/exchange/traffic.h and what stands on it. Equal
+// arguments draw the same.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <vector>
 
-#include "plan/inference_time.h"
-#include "plan/square_matrix.h"
+#include "plan/exchange/inference_time.h"
+#include "plan/exchange/square_matrix.h"
 
 namespace pagoda {
 

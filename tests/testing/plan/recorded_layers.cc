@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "plan/routed_traffic.h"
+#include "plan/exchange/routed_traffic.h"
 #include "tests/testing/files.h"
 
 namespace pagoda {

@@ -1,9 +1,10 @@
-// Layers as a recorded run had them (plan/routing_trace.h), for what drawn ones are used for too.
+// Layers as a recorded run had them (plan/step/routing_trace.h), for what drawn ones are used for
+// too.
 #pragma once
 
 #include <string>
 
-#include "plan/routing_trace.h"
+#include "plan/step/routing_trace.h"
 #include "tests/testing/plan/served_layers.h"
 
 namespace pagoda {

@@ -5,11 +5,11 @@
 #include <optional>
 
 #include "base/check.h"
-#include "plan/colocation.h"
-#include "plan/expert_assignment.h"
-#include "plan/traffic.h"
-#include "plan/transmission_queues.h"
-#include "plan/unequal_colocation.h"
+#include "plan/exchange/colocation.h"
+#include "plan/exchange/expert_assignment.h"
+#include "plan/exchange/traffic.h"
+#include "plan/exchange/transmission_queues.h"
+#include "plan/exchange/unequal_colocation.h"
 
 namespace pagoda {
 namespace {

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "plan/inference_time.h"
+#include "plan/exchange/inference_time.h"
 
 namespace pagoda {
 

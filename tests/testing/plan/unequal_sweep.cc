@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "plan/asym_ea.h"
+#include "plan/zebra/asym_ea.h"
 
 namespace pagoda {
 namespace {

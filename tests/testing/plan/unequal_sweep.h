@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "plan/unequal_step.h"
+#include "plan/zebra/unequal_step.h"
 
 namespace pagoda {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/memory_plan.h"
+#include "plan/memory/memory_plan.h"
 #include "tests/testing/plan/order_check.h"
 #include "tests/testing/plan/place_check.h"
 #include "tests/testing/plan/plan_fault.h"

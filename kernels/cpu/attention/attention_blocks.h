@@ -1,0 +1,76 @@
+// Attention in bf16 by blocks (block_kernel.h), and its gradient: the formulas of attention.cc and
+// attention_backward.cc on products that keep to the caches, with tiles of 128 queries by 128 keys.
+//
+// Scores of the forward are keys by queries, so that what softmax finds of a query lies in one lane
+// and the weights become a right operand without being turned. The gradient makes scores once more
+// and uses them for all three sums: dq belongs to the tile's queries; dk and dv are added to by one
+// row of tiles after the other, in order, each thread waiting for its turn at a tile.
+//
+// Results do not depend on the kernel or the number of threads.
+#pragma once
+
+#include "kernels/cpu/attention/attention_tiles.h"
+#include "kernels/cpu/products/block_kernel.h"
+#include "kernels/cpu/rows/scratch.h"
+#include "kernels/ops.h"
+
+namespace pagoda {
+
+struct AttentionTensors {
+  AttentionShape shape;
+  const bf16 *q, *k, *v;
+  bf16* out;
+  float* lse;
+};
+
+struct AttentionGradients {
+  AttentionShape shape;
+  const bf16 *q, *k, *v, *dout;
+  const float *lse, *delta;  // (heads, tokens); delta: sums of dout * out
+  bf16 *dq, *dk, *dv;
+};
+
+// The kernel that attention is computed with; nullptr: by gemm.h.
+const BlockKernel* attention_kernel(DType dt);
+
+void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
+                      const AttentionSpan& span, ThreadPool& pool);
+void attend_backward_by_blocks(const BlockKernel& kernel, const AttentionGradients& a,
+                               const AttentionSpan& span, ThreadPool& pool);
+
+// Of both for spans of up to `blocks` blocks, an upper bound: packed heads fill their budget.
+ScratchNeed attention_scratch(int64_t head_dim, int64_t blocks);
+
+// ---- shared by both ----
+
+inline constexpr int64_t kTileBlocks = kAttentionBlock / kBlock;  // along a side of a tile
+
+// Rows of one head.
+struct HeadTokens {
+  const bf16* base;
+  int64_t stride, head_dim;
+  int64_t depth() const { return div_ceil(head_dim, kBlock); }  // blocks along head_dim
+};
+
+// The kTileBlocks x depth operands of a tile's rows. Rows are left rows or right columns with depth
+// along the head: [block][step]; or, turned, columns are left rows or right columns with depth
+// along the rows: [block of columns][step].
+enum class HeadPacking : uint8_t { kLeftRows, kRightRows, kLeftColumns, kRightColumns };
+void pack_head(HeadPacking how, const HeadTokens& from, const AttentionBlock& block, std::byte* to);
+inline int64_t packed_head_bytes(int64_t depth) { return kTileBlocks * depth * kStepBytes; }
+
+// A head of a block of keys and values: packed for the forward; packed for the gradient, and its
+// sums.
+inline int64_t key_block_bytes(int64_t depth) { return 2 * packed_head_bytes(depth); }
+inline int64_t key_gradient_block_bytes(int64_t depth) { return 3 * packed_head_bytes(depth); }
+inline int64_t key_sums_block_bytes(int64_t depth) {
+  return 2 * kTileBlocks * depth * kBlockFloats * int64_t{sizeof(float)};
+}
+
+// sums (+)= left right over `steps` steps.
+inline void multiply_steps(const BlockSession& session, const std::byte* left,
+                           const std::byte* right, int64_t steps, float* sums, bool add) {
+  session.multiply({left, 64, kTileBytes, kStepBytes, right, steps, sums, add});
+}
+
+}  // namespace pagoda

@@ -1,0 +1,46 @@
+// What attention does to blocks of scores (block_kernel.h) between the products that make them and
+// those that use them. Single-threaded; sums and steps are 64-byte aligned. The same bits on every
+// ISA.
+//
+// `scale` turns a score into the exponent of 2: log2(e) / sqrt(head_dim).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cpu/products/block_kernel.h"
+
+namespace pagoda {
+
+// Of the queries that are the columns of blocks: the highest exponent and the sum of
+// 2^(exponent - highest) so far. Begins with -infinity and 0.
+struct SoftmaxColumns {
+  alignas(64) float highest[kBlock];
+  alignas(64) float sum[kBlock];
+};
+
+// `count` blocks of scores, keys by queries, behind each other become the steps of a right operand,
+// depth along keys: 2^(exponent - highest) rounded to bf16. `diagonal`: the last block's keys are
+// its queries, which see none behind them. shrink (kBlock): by what earlier sums of a query must be
+// multiplied; false: all by 1.
+bool softmax_columns(const float* scores, int64_t count, bool diagonal, float scale,
+                     SoftmaxColumns& state, float* shrink, std::byte* weights);
+
+// Column c of `count` blocks times by[c].
+void scale_columns(float* sums, int64_t count, const float* by);
+
+// A block of scores and one of dp = dout v^T, queries by keys, with p = 2^(score scale - lse) and
+// ds = p (dp - delta).
+struct ScoreGradient {
+  const float *scores, *dp;
+  float scale;
+  const float* lse;    // (kBlock), times log2(e)
+  const float* delta;  // (kBlock)
+  bool diagonal;
+  std::byte* weights;        // out: p, a step of a right operand, depth along queries
+  std::byte* gradients;      // out: ds, likewise
+  std::byte* gradient_rows;  // out: ds, a step of a left operand, depth along keys
+};
+void find_score_gradient(const ScoreGradient& g);
+
+}  // namespace pagoda

@@ -1,7 +1,0 @@
-#include "kernels/cpu/library_matmul.h"
-
-namespace pagoda {
-
-std::unique_ptr<LibraryMatmul> make_library_matmul(const MatmulShape&) { return nullptr; }
-
-}  // namespace pagoda

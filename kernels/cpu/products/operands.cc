@@ -1,0 +1,233 @@
+#include "kernels/cpu/products/operands.h"
+
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/rows/row_math.h"
+#include "kernels/cpu/rows/vector.h"
+
+namespace pagoda {
+namespace {
+
+using Half = uint16_t __attribute__((vector_size(64)));
+
+// ---- shuffles ----
+
+// Lanes of two vectors of 16 words behind each other that one step of a transposition puts in the
+// lower, or the upper, of two rows `kApart` apart (Eklundh 1972).
+template <int kApart, bool kUpper, int... kLane>
+constexpr UVec exchange_lanes(std::integer_sequence<int, kLane...>) {
+  return UVec{static_cast<uint32_t>(
+      kUpper ? (kLane & kApart ? 16 + kLane : kLane + kApart)
+             : (kLane & kApart ? 16 + kLane - kApart : kLane))...};
+}
+
+template <int kApart>
+PAGODA_INLINE void exchange(UVec (&rows)[16]) {
+  constexpr auto kLanes16 = std::make_integer_sequence<int, 16>{};
+#pragma GCC unroll 16
+  for (int r = 0; r < 16; ++r) {
+    if (r & kApart) continue;
+    const UVec a = rows[r], b = rows[r + kApart];
+    rows[r] = __builtin_shuffle(a, b, exchange_lanes<kApart, false>(kLanes16));
+    rows[r + kApart] = __builtin_shuffle(a, b, exchange_lanes<kApart, true>(kLanes16));
+  }
+}
+
+PAGODA_INLINE void transpose(UVec (&rows)[16]) {
+  exchange<8>(rows);
+  exchange<4>(rows);
+  exchange<2>(rows);
+  exchange<1>(rows);
+}
+
+// Elements [first, first + 16) of two rows of 32, alternating.
+template <int kFirst, int... kLane>
+constexpr Half interleaved_lanes(std::integer_sequence<int, kLane...>) {
+  return Half{static_cast<uint16_t>(kFirst + kLane / 2 + (kLane & 1 ? 32 : 0))...};
+}
+template <int kFirst>
+PAGODA_INLINE UVec interleave(Half even, Half odd) {
+  return std::bit_cast<UVec>(__builtin_shuffle(
+      even, odd, interleaved_lanes<kFirst>(std::make_integer_sequence<int, 32>{})));
+}
+
+// ---- rows ----
+
+// A block that is not whole, with zeros around it.
+struct Padded {
+  explicit Padded(const BlockRows& m) {
+    for (int64_t r = 0; r < m.rows; ++r) {
+      std::memcpy(elements + r * kBlock, m.at + r * m.stride,
+                  static_cast<size_t>(m.cols) * sizeof(bf16));
+    }
+  }
+  BlockRows block() const { return {elements, kBlock, kBlock, kBlock}; }
+
+  alignas(64) bf16 elements[kBlock * kBlock] = {};
+};
+
+bool whole(const BlockRows& m) { return m.rows == kBlock && m.cols == kBlock; }
+
+PAGODA_INLINE UVec block_row(const BlockRows& m, int64_t r) {
+  UVec row;
+  std::memcpy(&row, m.at + r * m.stride, sizeof row);
+  return row;
+}
+
+PAGODA_INLINE void put(std::byte* at, UVec v) { std::memcpy(at, &v, sizeof v); }
+
+// Rows (2i, 2i + 1) as pairs: columns from kFirst on.
+template <int kFirst>
+PAGODA_INLINE UVec paired_row(const BlockRows& m, int i) {
+  return interleave<kFirst>(std::bit_cast<Half>(block_row(m, 2 * i)),
+                            std::bit_cast<Half>(block_row(m, 2 * i + 1)));
+}
+
+template <int kFirst>
+PAGODA_INLINE void pack_left_tile(const BlockRows& m, std::byte* tile) {
+  UVec rows[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) rows[i] = paired_row<kFirst>(m, i);
+  transpose(rows);
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) put(tile + i * 64, rows[i]);
+}
+
+// ---- sums ----
+
+PAGODA_INLINE void load_tile(const float* tile, bool transposed, UVec (&rows)[16]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) std::memcpy(&rows[i], tile + i * 16, sizeof(UVec));
+  if (transposed) transpose(rows);
+}
+
+// Sixteen rows by sixteen columns of the target, from one tile.
+PAGODA_INLINE void store_tile(const float* tile, bool transposed, const float* bias, DType dt,
+                              std::byte* at, int64_t row_bytes) {
+  UVec rows[16];
+  load_tile(tile, transposed, rows);
+  const Vec added = bias == nullptr ? splat(0.0f) : load(bias);
+  if (bias != nullptr) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) rows[i] = std::bit_cast<UVec>(std::bit_cast<Vec>(rows[i]) + added);
+  }
+  if (dt == DType::kF32) {
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) put(at + i * row_bytes, rows[i]);
+    return;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; ++i) {
+    const HalfRow rounded = round_lanes(std::bit_cast<Vec>(rows[i]));
+    std::memcpy(at + i * row_bytes, &rounded, sizeof rounded);
+  }
+}
+
+PAGODA_TARGET_CLONES void store_block(const float* sums, bool transposed, const float* bias,
+                                      DType dt, std::byte* at, int64_t row_bytes) {
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 2; ++j) {
+      const float* tile = sums + (transposed ? 2 * j + i : 2 * i + j) * 256;
+      std::byte* corner = at + i * kTileSide * row_bytes + j * kTileSide * dtype_bytes(dt);
+      const float* added = bias == nullptr ? nullptr : bias + j * kTileSide;
+      if (transposed) {
+        store_tile(tile, true, added, dt, corner, row_bytes);
+      } else {
+        store_tile(tile, false, added, dt, corner, row_bytes);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+PAGODA_TARGET_CLONES void pack_left_rows(const BlockRows& m, std::byte* steps) {
+  const int64_t rest = m.cols % kBlock, whole_steps = m.rows == kBlock ? m.cols / kBlock : 0;
+  for (int64_t s = 0; s < whole_steps; ++s) {
+    for (int64_t r = 0; r < kBlock; ++r) {
+      put(steps + s * kStepBytes + r * 64, block_row({m.at + s * kBlock, m.stride, 0, 0}, r));
+    }
+  }
+  for (int64_t col = whole_steps * kBlock; col < m.cols; col += kBlock) {
+    const int64_t cols = m.cols - col < kBlock ? rest : kBlock;
+    const Padded padded({m.at + col, m.stride, m.rows, cols});
+    pack_left_rows(padded.block(), steps + col / kBlock * kStepBytes);
+  }
+}
+
+PAGODA_TARGET_CLONES void pack_left_columns(const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_left_columns(Padded(m).block(), step);
+  pack_left_tile<0>(m, step);
+  pack_left_tile<16>(m, step + kTileBytes);
+}
+
+PAGODA_TARGET_CLONES void pack_right_rows(const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_right_rows(Padded(m).block(), step);
+  for (int64_t t = 0; t < 2; ++t) {
+    UVec rows[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) rows[i] = block_row(m, t * kTileSide + i);
+    transpose(rows);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) put(step + t * kTileBytes + i * 64, rows[i]);
+  }
+}
+
+PAGODA_TARGET_CLONES void pack_right_columns(const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_right_columns(Padded(m).block(), step);
+#pragma GCC unroll 4
+  for (int i = 0; i < 16; ++i) {
+    put(step + i * 64, paired_row<0>(m, i));
+    put(step + kTileBytes + i * 64, paired_row<16>(m, i));
+  }
+}
+
+PAGODA_TARGET_CLONES void pack_right_stretch(const BlockRows& m, int64_t block_bytes,
+                                             std::byte* step) {
+  constexpr int64_t kAhead = 4;  // rows
+  const int64_t blocks = m.cols / kBlock;
+  for (int64_t i = 0; i < kTileSide; ++i) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      const BlockRows pair{m.at + 2 * i * m.stride + b * kBlock, m.stride, 2, kBlock};
+      __builtin_prefetch(pair.at + kAhead * m.stride, 0, 2);
+      __builtin_prefetch(pair.at + (kAhead + 1) * m.stride, 0, 2);
+      std::byte* to = step + b * block_bytes + i * 64;
+      put(to, paired_row<0>(pair, 0));
+      put(to + kTileBytes, paired_row<16>(pair, 0));
+    }
+  }
+}
+
+void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target) {
+  const int64_t element = dtype_bytes(target.dt), row_bytes = target.stride * element;
+  auto* at = static_cast<std::byte*>(target.at);
+  if (target.rows == kBlock && target.cols == kBlock) {
+    return store_block(sums, transposed, bias, target.dt, at, row_bytes);
+  }
+  alignas(64) std::byte whole[kBlockFloats * sizeof(float)];
+  store_block(sums, transposed, bias, target.dt, whole, kBlock * element);
+  for (int64_t r = 0; r < target.rows; ++r) {
+    std::memcpy(at + r * row_bytes, whole + r * kBlock * element,
+                static_cast<size_t>(target.cols * element));
+  }
+}
+
+PAGODA_TARGET_CLONES void add_sums(const float* sums, bool add, const BlockTarget& target) {
+  float* out = static_cast<float*>(target.at);
+  for (int64_t r = 0; r < target.rows; ++r, out += target.stride) {
+    const float* row = sums + r / kTileSide * 512 + r % kTileSide * kTileSide;
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t rest = target.cols - half * kTileSide;
+      if (rest <= 0) break;
+      const int64_t count = rest < kTileSide ? rest : kTileSide;
+      float* at = out + half * kTileSide;
+      const Vec before = add ? load_lanes(at, count) : splat(0.0f);
+      const Vec v = before + load(row + half * 256);
+      store_lanes(at, v, count);
+    }
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,48 @@
+// Operands of block products: rows of bf16 copied into the order of block_kernel.h, and sums of
+// blocks stored as rows. Single-threaded; no pointer needs more alignment than its type except
+// packed operands and sums (64 bytes). What lies beyond rows and columns is packed as zeros and is
+// neither read nor stored.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "kernels/cpu/products/block_kernel.h"
+
+namespace pagoda {
+
+// A part of a row-major bf16 matrix: at most kBlock rows and, where nothing else is said, columns.
+struct BlockRows {
+  const bf16* at;
+  int64_t stride;  // elements
+  int64_t rows, cols;
+};
+
+// The steps of a left operand whose rows are m's rows (depth along any number of m's columns),
+// or the step of one whose rows are m's columns (depth along m's rows).
+void pack_left_rows(const BlockRows& m, std::byte* steps);
+void pack_left_columns(const BlockRows& m, std::byte* step);
+// The step of a right operand whose columns are m's rows (depth along m's columns), or m's columns
+// (depth along m's rows).
+void pack_right_rows(const BlockRows& m, std::byte* step);
+void pack_right_columns(const BlockRows& m, std::byte* step);
+
+// The latter for whole blocks side by side, `block_bytes` apart when packed: m's rows are read in
+// pairs, each to its end, and asked for a little ahead.
+void pack_right_stretch(const BlockRows& m, int64_t block_bytes, std::byte* step);
+
+// Where the sums of a block go: `rows` by `cols` elements of `dt`, row stride in elements.
+struct BlockTarget {
+  DType dt;
+  void* at;
+  int64_t stride;
+  int64_t rows, cols;
+};
+
+// target = round(sums + bias). bias: kBlock floats, or nullptr. `transposed`: the
+// block's columns are the target's rows.
+void store_sums(const float* sums, bool transposed, const float* bias, const BlockTarget& target);
+// target += sums, or target = sums. A sum of -0 counts as 0. fp32 targets.
+void add_sums(const float* sums, bool add, const BlockTarget& target);
+
+}  // namespace pagoda

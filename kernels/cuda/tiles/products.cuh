@@ -1,0 +1,343 @@
+// The matrix products of linear layers, of one weight or of an expert each: HEXA-MoE's ESMM and
+// ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). Whose a row is says a list in
+// device memory, or one among the kernel's arguments, with weights that lie anywhere.
+//
+// An element of ESMM is one row times one column in order of depth (of tiles, whose products are
+// summed first, where these are fp16: fp16_tile.cuh), an element of ESTMM a sum over
+// rows in kRowBlock blocks of its expert, in order. Neither depends on the tile or the launch it
+// was computed in: an expert alone has the bits it has in a group, and small tiles those of large.
+#pragma once
+
+#include "kernels/cuda/tiles/fp16_tile.cuh"
+#include "kernels/cuda/tiles/unit.cuh"
+#include "kernels/ops.h"
+
+namespace pagoda::PAGODA_MACHINE {
+
+// A block of threads computes kM x kN, each warp 16 kMTiles x 8 kNTiles of it. Tiles of operands
+// are kDepth deep, kStages of them on their way at once; where they become fp16 there is one, for
+// such processors have no asynchronous copies and little shared memory, and other blocks compute
+// while it comes.
+template <typename UnitType, int kRows, int kColumns, int kWarpRows, int kWarpColumns>
+struct BlockShape {
+  using Unit = UnitType;
+  using T = typename Unit::Element;
+  static constexpr int kM = kRows, kN = kColumns;
+  static constexpr int kMTiles = kM / kWarpRows / 16, kNTiles = kN / kWarpColumns / 8;
+  static constexpr int kThreads = kWarpRows * kWarpColumns * kWarp;
+  static constexpr int kDepth = 128 / static_cast<int>(sizeof(T)), kStages = Unit::kScaled ? 1 : 3;
+  static constexpr int kStageBytes = (kM + kN) * 128, kListBytes = kM * 4;
+  static constexpr int kScaleBytes = Unit::kScaled ? (kM + kN) * int{sizeof(RowScale)} : 0;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kListBytes + kScaleBytes;
+  using Sums = float[kMTiles][kNTiles][4];
+
+  PAGODA_GPU static int first_row() { return warp_number() / kWarpColumns * kMTiles * 16; }
+  PAGODA_GPU static int first_column() { return warp_number() % kWarpColumns * kNTiles * 8; }
+  PAGODA_GPU static T* left_stage(int64_t step) {
+    return reinterpret_cast<T*>(shared_memory() + step % kStages * kStageBytes);
+  }
+  PAGODA_GPU static T* right_stage(int64_t step) { return left_stage(step) + kM * kDepth; }
+  PAGODA_GPU static int32_t* row_list() {
+    return reinterpret_cast<int32_t*>(shared_memory() + kStages * kStageBytes);
+  }
+
+  // Of the left tile's rows, then of the right one's columns.
+  PAGODA_GPU static RowScale* scales() {
+    return reinterpret_cast<RowScale*>(shared_memory() + kStages * kStageBytes + kListBytes);
+  }
+
+  PAGODA_GPU static void clear(Sums& sums) {
+    PAGODA_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      PAGODA_UNROLL
+      for (int n = 0; n < kNTiles; ++n) {
+        PAGODA_UNROLL
+        for (int i = 0; i < 4; ++i) sums[m][n][i] = 0.0f;
+      }
+    }
+  }
+  // body(sum, row, column) for the thread's sums, which a loop over registers must unroll.
+  template <typename Body>
+  PAGODA_GPU static void for_all(const Body& body) {
+    PAGODA_UNROLL
+    for (int m = 0; m < kMTiles; ++m) {
+      PAGODA_UNROLL
+      for (int n = 0; n < kNTiles; ++n) {
+        for_sums([&](int i, int row, int column) {
+          body(m, n, i, first_row() + 16 * m + row, first_column() + 8 * n + column);
+        });
+      }
+    }
+  }
+
+  // load(step) fills a stage, compute(step) uses it: kStages - 1 loads are on their way while one
+  // is computed with.
+  template <typename Load, typename Compute>
+  PAGODA_GPU static void pipeline(int64_t steps, const Load& load, const Compute& compute) {
+    if constexpr (kStages == 1) {
+      for (int64_t step = 0; step < steps; ++step) {
+        sync_block();  // nobody reads the stage any more
+        load(step);
+        commit_copies();
+        wait_copies<0>();
+        sync_block();
+        compute(step);
+      }
+    } else {
+      for (int step = 0; step < kStages - 1; ++step) {
+        if (step < steps) load(step);
+        commit_copies();
+      }
+      for (int64_t step = 0; step < steps; ++step) {
+        wait_copies<kStages - 2>();
+        sync_block();  // this stage is there for all, and nobody reads the one that comes next
+        if (step + kStages - 1 < steps) load(step + kStages - 1);
+        commit_copies();
+        compute(step);
+      }
+      wait_copies<0>();
+    }
+  }
+};
+
+// sums += left right, the tiles of a stage.
+template <typename Shape, bool kLeftDepthInRows, bool kRightDepthInRows, typename LeftTile,
+          typename RightTile>
+PAGODA_GPU void multiply_stage(const LeftTile& left, const RightTile& right,
+                               typename Shape::Sums& sums) {
+  using Unit = typename Shape::Unit;
+  const auto multiply = [&](typename Shape::Sums& to) {
+    multiply_tiles<Unit, kLeftDepthInRows, kRightDepthInRows, Shape::kDepth>(
+        left, Shape::first_row(), right, Shape::first_column(), to);
+  };
+  if constexpr (!Unit::kScaled) {
+    multiply(sums);
+  } else {
+    RowScale *of_left = Shape::scales(), *of_right = of_left + Shape::kM;
+    to_fp16<Shape::kThreads, kLeftDepthInRows>(left, of_left);
+    to_fp16<Shape::kThreads, kRightDepthInRows>(right, of_right);
+    sync_block();
+    typename Shape::Sums products;
+    Shape::clear(products);
+    multiply(products);
+    Shape::for_all([&](int m, int n, int i, int row, int column) {
+      sums[m][n][i] += times(products[m][n][i], of_left[row], of_right[column]);
+    });
+  }
+}
+
+using LargeShape = BlockShape<TensorUnit, 128, 128, 2, 4>;
+template <typename Unit>
+using SmallShape = BlockShape<Unit, 64, 64, 2, 2>;
+
+// The rows of each weight, where the host knows them: a part of a kernel's arguments.
+template <typename W>
+struct WeightRows {
+  struct Entry {
+    W* weight;
+    int32_t first, count;
+  };
+  int32_t entries;  // 0: the kernel has its rows from elsewhere
+  Entry of[kMostTogether];
+
+  // Of tiles that begin with each entry's first row.
+  PAGODA_GPU RowTile tile(int64_t i, int64_t tile_rows) const {
+    for (int32_t e = 0; e < entries; ++e) {
+      const int64_t tiles = tiles_of(of[e].count, tile_rows);
+      if (i < tiles) {
+        const int64_t row = i * tile_rows;
+        return {e, static_cast<int32_t>(of[e].first + row),
+                static_cast<int32_t>(smaller(tile_rows, of[e].count - row))};
+      }
+      i -= tiles;
+    }
+    return {-1, 0, 0};
+  }
+};
+
+// Where sums go: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
+template <typename T>
+struct ProductOutput {
+  void* y;
+  DType dt;
+  const T* bias;         // (experts, columns), or none
+  const int32_t* index;  // with `add`
+  const float* scale;    // with `add`
+  bool add;              // y fp32; rows of `index` are distinct
+};
+
+// out (rows, columns) = x (rows, depth) w, where w holds (columns, depth) if kDepthInRows, else
+// (depth, columns). Blocks: row tiles x column tiles, the columns of a row tile next to each other.
+template <typename Shape, bool kDepthInRows>
+struct Esmm {
+  using Unit = typename Shape::Unit;
+  using T = typename Shape::T;
+  static constexpr int kBlocksAtOnce =
+      std::is_same_v<Unit, TensorUnit> ? 512 / Shape::kThreads : 1;  // 128 registers a thread
+  static constexpr int kThreads = Shape::kThreads, kSharedBytes = Shape::kSharedBytes;
+  using LeftTile = Tile<T, Shape::kM, Shape::kDepth>;
+  using RightTile = Tile<T, kDepthInRows ? Shape::kN : Shape::kDepth,
+                         kDepthInRows ? Shape::kDepth : Shape::kN>;
+
+  Matrix<T> x;
+  const int32_t* index;  // row i is x[index[i]]; none: x[i]
+  Matrix<T> w;  // all experts' behind each other; with `listed`, its stride and alignment alone
+  int64_t expert_elements;
+  const RowTile* tiles;    // of all experts; or none, and
+  const int32_t* offsets;  // of `expert` alone; or none, and
+  int32_t expert;
+  WeightRows<const T> listed;
+  int64_t depth, columns;
+  ProductOutput<T> out;
+
+  PAGODA_BOTH int64_t column_tiles() const { return tiles_of(columns, Shape::kN); }
+
+  PAGODA_GPU RowTile tile_at(int64_t i) const {
+    if (tiles != nullptr) return tiles[i];
+    if (offsets != nullptr) return expert_tile(offsets, expert, Shape::kM, i);
+    return listed.tile(i, Shape::kM);
+  }
+
+  PAGODA_GPU void run(int64_t block) const {
+    const int64_t row_tile = quotient(block, column_tiles());
+    const int64_t column0 = (block - row_tile * column_tiles()) * Shape::kN;
+    const RowTile tile = tile_at(row_tile);
+    if (tile.expert < 0 || tile.rows <= 0) return;
+    for (int i = thread_number(); i < Shape::kM; i += kThreads) {
+      const int32_t row = tile.row + i;
+      Shape::row_list()[i] = i >= tile.rows ? -1 : index != nullptr ? index[row] : row;
+    }
+    sync_block();
+    typename Shape::Sums sums;
+    Shape::clear(sums);
+    multiply(tile, column0, sums);
+    store(tile, column0, sums);
+  }
+  PAGODA_GPU void operator()() const { run(block_number()); }
+
+  PAGODA_GPU void multiply(const RowTile& tile, int64_t column0,
+                           typename Shape::Sums& sums) const {
+    const T* base = listed.entries > 0 ? listed.of[tile.expert].weight
+                                       : w.base + tile.expert * expert_elements;
+    const Matrix<T> weight{base, w.stride, w.aligned};
+    Shape::pipeline(
+        tiles_of(depth, Shape::kDepth),
+        [&](int64_t step) {
+          const int64_t depth0 = step * Shape::kDepth;
+          load_tile<kThreads>(LeftTile{Shape::left_stage(step)}, x, depth0, depth,
+                              [](int i) -> int64_t { return Shape::row_list()[i]; });
+          const int64_t first = kDepthInRows ? column0 : depth0;
+          const int64_t end = kDepthInRows ? columns : depth;
+          load_tile<kThreads>(RightTile{Shape::right_stage(step)}, weight,
+                              kDepthInRows ? depth0 : column0, kDepthInRows ? depth : columns,
+                              [&](int i) -> int64_t { return first + i < end ? first + i : -1; });
+        },
+        [&](int64_t step) {
+          multiply_stage<Shape, true, kDepthInRows>(LeftTile{Shape::left_stage(step)},
+                                                    RightTile{Shape::right_stage(step)}, sums);
+        });
+  }
+
+  PAGODA_GPU void store(const RowTile& tile, int64_t column0,
+                        const typename Shape::Sums& sums) const {
+    Shape::for_all([&](int m, int n, int i, int tile_row, int tile_column) {
+      const int64_t row = tile.row + tile_row, column = column0 + tile_column;
+      if (tile_row >= tile.rows || column >= columns) return;
+      float value = sums[m][n][i];
+      if (out.bias != nullptr) value += widen(out.bias[tile.expert * columns + column]);
+      if (out.add) {
+        const float scale = out.scale != nullptr ? out.scale[row] : 1.0f;
+        static_cast<float*>(out.y)[out.index[row] * columns + column] += scale * value;
+      } else if (out.dt == DType::kF32) {
+        static_cast<float*>(out.y)[row * columns + column] = value;
+      } else {
+        static_cast<bf16*>(out.y)[row * columns + column] = to_bf16(value);
+      }
+    });
+  }
+};
+
+// dw_e (out, in) += dy^T x over the rows of each expert. Blocks: experts x tiles of out x tiles of
+// in.
+template <typename Shape>
+struct Estmm {
+  using T = typename Shape::T;
+  static constexpr int kThreads = Shape::kThreads, kSharedBytes = Shape::kSharedBytes;
+  static constexpr int kSteps = kRowBlock / Shape::kDepth;
+  static_assert(kRowBlock % Shape::kDepth == 0);
+  using LeftTile = Tile<T, Shape::kDepth, Shape::kM>;
+  using RightTile = Tile<T, Shape::kDepth, Shape::kN>;
+
+  Matrix<T> dy, x;
+  const int32_t *dy_index, *x_index;
+  const int32_t* offsets;  // of all experts, whose dw lie behind each other; or none, and
+  WeightRows<float> listed;
+  int64_t out, in;
+  uint32_t add;  // bit e, or of all experts bit 0, not set: as if dw held zeros
+  float* dw;
+
+  PAGODA_BOTH int64_t expert_blocks() const {
+    return tiles_of(out, Shape::kM) * tiles_of(in, Shape::kN);
+  }
+
+  PAGODA_GPU void run(int64_t block) const {
+    const int64_t expert = quotient(block, expert_blocks());
+    const int64_t tile = block - expert * expert_blocks();
+    const int64_t row_tile = quotient(tile, tiles_of(in, Shape::kN));
+    const int64_t row0 = row_tile * Shape::kM;
+    const int64_t column0 = (tile - row_tile * tiles_of(in, Shape::kN)) * Shape::kN;
+    const bool list = offsets == nullptr;
+    const int64_t first = list ? listed.of[expert].first : offsets[expert];
+    const int64_t end = list ? first + listed.of[expert].count : offsets[expert + 1];
+    float* target = list ? listed.of[expert].weight : dw + expert * out * in;
+    typename Shape::Sums total;
+    Shape::clear(total);
+    if ((add >> (list ? expert : 0) & 1u) != 0) {
+      Shape::for_all([&](int m, int n, int i, int row, int column) {
+        if (row0 + row < out && column0 + column < in) {
+          total[m][n][i] = target[(row0 + row) * in + column0 + column];
+        }
+      });
+    }
+    multiply(first, end, row0, column0, total);
+    Shape::for_all([&](int m, int n, int i, int row, int column) {
+      if (row0 + row < out && column0 + column < in) {
+        target[(row0 + row) * in + column0 + column] = total[m][n][i];
+      }
+    });
+  }
+  PAGODA_GPU void operator()() const { run(block_number()); }
+
+  PAGODA_GPU static void load(T* stage, const Matrix<T>& matrix, const int32_t* index,
+                              int64_t first, int64_t end, int64_t column, int64_t columns) {
+    load_tile<kThreads>(Tile<T, Shape::kDepth, Shape::kM>{stage}, matrix, column, columns,
+                        [&](int i) -> int64_t {
+                          const int64_t row = first + i;
+                          return row >= end ? -1 : index != nullptr ? index[row] : row;
+                        });
+  }
+
+  PAGODA_GPU void multiply(int64_t first, int64_t end, int64_t row0, int64_t column0,
+                           typename Shape::Sums& total) const {
+    static_assert(Shape::kM == Shape::kN);
+    typename Shape::Sums sums;
+    Shape::clear(sums);
+    const int64_t steps = tiles_of(end - first, Shape::kDepth);
+    Shape::pipeline(
+        steps,
+        [&](int64_t step) {
+          const int64_t row = first + step * Shape::kDepth;
+          load(Shape::left_stage(step), dy, dy_index, row, end, row0, out);
+          load(Shape::right_stage(step), x, x_index, row, end, column0, in);
+        },
+        [&](int64_t step) {
+          multiply_stage<Shape, false, false>(LeftTile{Shape::left_stage(step)},
+                                              RightTile{Shape::right_stage(step)}, sums);
+          if (step % kSteps != kSteps - 1 && step != steps - 1) return;
+          Shape::for_all([&](int m, int n, int i, int, int) { total[m][n][i] += sums[m][n][i]; });
+          Shape::clear(sums);
+        });
+  }
+};
+
+}  // namespace pagoda::PAGODA_MACHINE

@@ -1,0 +1,17 @@
+#include "bench/race/room.h"
+
+#include "base/bytes.h"
+#include "base/machine.h"
+
+namespace pagoda {
+
+Status check_available(int64_t bytes) {
+  const int64_t available = machine_memory().available_bytes;
+  if (bytes <= available) return Status();
+  return Status(Exit::kHostMemory,
+                strf("measuring so needs %s of memory, %s are available; lower --bytes or "
+                     "--page_bytes",
+                     format_bytes_up(bytes).c_str(), format_bytes(available).c_str()));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,179 @@
+// pagoda plan [run.toml] [--model.path DIR] [--machine FILE | --cluster FILE] [--search] [--json]
+//             [--tokens N] [--html FILE]
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/file.h"
+#include "cli/plan/plan_page.h"
+#include "cli/plan/plan_report.h"
+#include "cli/plan/search_report.h"
+#include "cli/run_command.h"
+#include "cli/sheet_file.h"
+#include "plan/search/cluster_changes.h"
+#include "preview/this_machine.h"
+
+namespace pagoda {
+namespace {
+
+constexpr size_t kMostShown = 20;  // rows of a table
+
+class PlanCommand : public RunCommand {
+ public:
+  explicit PlanCommand(CLI::App& root)
+      : RunCommand(root.add_subcommand(
+            "plan", "Whether a model trains on a machine, how fast, and what limits it")) {
+    app()
+        .add_option("--machine", machine_, "sheet of the machine (none: this one, roughly)")
+        ->type_name("FILE");
+    app().add_option("--tokens", tokens_, "of a whole run: its time and what it writes")
+        ->type_name("INT");
+    app()
+        .add_option("--cluster", cluster_, "sheet of a cluster: the best way to train on it")
+        ->type_name("FILE");
+    app().add_flag("--search", search_, "settings of the run on the machine, and all ways to train "
+                                        "on several devices, best first");
+    app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
+    app().add_flag("--json", json_, "print one JSON object");
+    add_run_flags([](const Option&) { return true; });
+  }
+
+  Status run() override;
+
+ private:
+  Result<MachineSheet> sheet() const {
+    return machine_.empty() ? this_machine_sheet(config_.gpu()) : read_machine_sheet(machine_);
+  }
+
+  Status read();
+  Status plan_machine(const PlannedModel& model);
+  Status search_machine(const PlannedModel& model);
+  Status search_cluster(const PlannedModel& model);
+  StepDemand demand() const {
+    return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
+  }
+  // What was found; kDoesNotFit where nothing was.
+  Status print(const SearchReport& report) const;
+
+  std::string machine_, cluster_, html_;
+  int64_t tokens_ = 0;
+  bool json_ = false, search_ = false;
+};
+
+Status PlanCommand::read() {
+  RETURN_IF_ERROR(read_run_file());
+  if (config_.model.path.empty()) {
+    return Status(Exit::kUsage, "model.path is missing: name a folder with a config.json, or one, "
+                                "in the run file or with --model.path");
+  }
+  constexpr int64_t kMostTokens = 1'000'000'000'000'000;
+  if (tokens_ < 0 || tokens_ > kMostTokens) {
+    return Status(Exit::kUsage, "--tokens: must be from 0 to 10^15");
+  }
+  if (!machine_.empty() && !cluster_.empty()) {
+    return Status(Exit::kUsage, "--machine and --cluster: name one of them");
+  }
+  if (tokens_ > 0 && search_ && cluster_.empty()) {
+    return Status(Exit::kUsage, "--tokens: of a run as it is, or with --cluster in the best way; "
+                                "leave out --search");
+  }
+  if (!html_.empty() && search_ && cluster_.empty()) {
+    return Status(Exit::kUsage, "--html: shows a step of the run as it is, or with --cluster of "
+                                "the best way; leave out --search");
+  }
+  // Whether this machine has a GPU is no matter where another is planned for.
+  const bool elsewhere = !machine_.empty() || !cluster_.empty();
+  if (elsewhere) config_.train.device = DeviceChoice::kAuto;
+  return config_.validate();
+}
+
+// A machine is a cluster of one node.
+ClusterSheet one_node(const MachineSheet& machine) {
+  ClusterSheet one;
+  one.cluster.name = machine.machine.name;
+  one.network.gb_s = machine.link.gb_s > 0 ? machine.link.gb_s : machine.host.copy_gb_s;
+  one.nodes.push_back(machine);
+  return one;
+}
+
+Status PlanCommand::print(const SearchReport& report) const {
+  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+  return report.fits() ? Status() : Status(Exit::kDoesNotFit, report.why);
+}
+
+// With several devices, also without paging: states and weights where Piper has them.
+Status PlanCommand::search_machine(const PlannedModel& model) {
+  ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
+  const bool several = machine.device.count > 1;
+  SearchReport report{model, "machine", machine.machine.name, config_.train.tokens_per_step,
+                      kMostShown};
+  auto settings = search_settings(model, config_, machine, kSearchPlan);
+  if (!settings.ok() && !several) return settings.status();
+  if (settings.ok()) report.settings = settings.take();
+  if (several) {
+    auto ways = pagoda::search_cluster(model.shape, one_node(machine), demand());
+    if (ways.ok()) report.ways = ways.take();
+    if (!ways.ok() && !settings.ok()) return ways.status();
+  }
+  const std::string& with = report.settings.fits_with;
+  report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
+  return print(report);
+}
+
+Status PlanCommand::search_cluster(const PlannedModel& model) {
+  ASSIGN_OR_RETURN(const ClusterSheet where, read_cluster_sheet(cluster_));
+  auto ways = pagoda::search_cluster(model.shape, where, demand());
+  SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
+                      search_ ? kMostShown : 1};
+  if (ways.ok()) report.ways = ways.take();
+  if (!ways.ok() && ways.status().code() != Exit::kDoesNotFit) return ways.status();
+  if (!report.fits()) {
+    report.fit_with = cluster_fits_with(model.shape, where, demand());
+    report.why = ways.status().message();
+    if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
+    return print(report);
+  }
+  report.total_tokens = tokens_;
+  const SearchedWay& best = report.ways.front();
+  ASSIGN_OR_RETURN(report.timeline, way_timeline(model.shape, where, demand(), best));
+  report.helps = cluster_helps(model.shape, where, demand(), best);
+  if (!html_.empty()) RETURN_IF_ERROR(write_text_file(html_, way_page(report, report.timeline)));
+  return print(report);
+}
+
+Status PlanCommand::plan_machine(const PlannedModel& model) {
+  ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
+  if (config_.train.micro_batch_tokens == 0) {
+    ASSIGN_OR_RETURN(config_.train.micro_batch_tokens,
+                     choose_micro_batch_tokens(model, config_, machine, kCoarsePlan));
+  }
+  ASSIGN_OR_RETURN(RunPlan plan, plan_run(model, config_, machine, kFinePlan));
+  PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
+  if (report.plan.fits.ok()) {
+    // Of a model with very many experts an answer in two seconds has coarser pieces.
+    constexpr int64_t kMany = 8192;
+    const bool many = model.shape.num_layers() * model.shape.num_experts > kMany;
+    report.study = study_changes(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
+  } else {
+    report.fitting = fitting_changes(model, config_, machine);
+  }
+  if (!html_.empty() && report.plan.step) {
+    RETURN_IF_ERROR(write_text_file(html_, plan_page(report)));
+  }
+  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+  if (report.plan.fits.ok() || report.fitting.empty()) return report.plan.fits;
+  return Status(Exit::kDoesNotFit,
+                report.plan.fits.message() + "; it fits with " + report.fitting.front().text);
+}
+
+Status PlanCommand::run() {
+  RETURN_IF_ERROR(read());
+  ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config_.model.path));
+  if (!cluster_.empty()) return search_cluster(model);
+  return search_ ? search_machine(model) : plan_machine(model);
+}
+
+}  // namespace
+
+CommandPtr add_plan_command(CLI::App& root) { return std::make_unique<PlanCommand>(root); }
+
+}  // namespace pagoda

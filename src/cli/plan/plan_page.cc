@@ -1,0 +1,111 @@
+#include "cli/plan/plan_page.h"
+
+#include <algorithm>
+#include <map>
+
+#include "cli/plan/timeline_page.h"
+
+namespace pagoda {
+namespace {
+
+const char* kind_of_work(const SimulatedWork& work) {
+  if (work.moves) return work.phase == Phase::kBackward ? "back" : "transfer";
+  switch (work.kind) {
+    case TaskKind::kAdam: return "updates";
+    case TaskKind::kExpert:
+    case TaskKind::kExpertBackward: return "experts";
+    case TaskKind::kHead:
+    case TaskKind::kLoss: return "head";
+    case TaskKind::kAttention:
+    case TaskKind::kAttentionBackward: return "attention";
+    default: return "other";
+  }
+}
+
+std::vector<TimelinePage::Lane> lanes_of(const Simulated& step) {
+  std::map<int, TimelinePage::Lane> lanes;
+  for (const SimulatedWork& work : step.works) {
+    lanes[work.stream].pieces.push_back({work.start_s, work.end_s, kind_of_work(work), work.layer});
+  }
+  std::vector<TimelinePage::Lane> sorted;
+  for (auto& [stream, lane] : lanes) {
+    std::sort(lane.pieces.begin(), lane.pieces.end(),
+              [](const auto& a, const auto& b) { return a.start_s < b.start_s; });
+    lane.name = step.streams[static_cast<size_t>(stream)].name;
+    lane.numbers_of = "layer";
+    sorted.push_back(std::move(lane));
+  }
+  return sorted;
+}
+
+TimelinePage::Chart chart_of(const char* name, int64_t budget, const Simulated& step,
+                             int64_t SimulatedMemory::* bytes) {
+  TimelinePage::Chart chart{name, budget, {}};
+  for (const SimulatedMemory& held : step.memory) chart.held.emplace_back(held.at_s, held.*bytes);
+  std::stable_sort(chart.held.begin(), chart.held.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  return chart;
+}
+
+const char* kind_of_work(WayWork work) {
+  switch (work) {
+    case WayWork::kComputing: return "computing";
+    case WayWork::kForward: return "forward";
+    case WayWork::kBackward: return "backward";
+    case WayWork::kAttention: return "attention";
+    case WayWork::kExperts: return "experts";
+    case WayWork::kHead: return "head";
+    case WayWork::kTransfer: return "transfer";
+    case WayWork::kGradients: return "gradients";
+    case WayWork::kUpdates: return "updates";
+  }
+  return "other";
+}
+
+}  // namespace
+
+std::string plan_page(const PlanReport& report) {
+  const StepForecast& step = *report.plan.step;
+  TimelinePage page;
+  page.title = report.model.name + " on " + report.sheet.machine.name;
+  page.about =
+      "One step as it is planned: attention blue, experts orange, head violet, updates red, "
+      "transfers green (lighter in the backward). The broken line is the end of the forward. "
+      "Below: bytes in slots of the device and of the host.";
+  page.text = report.text();
+  page.lanes = lanes_of(step.simulated);
+  page.charts = {chart_of("device", step.device_bytes, step.simulated,
+                          &SimulatedMemory::device_bytes),
+                 chart_of("host", step.host_bytes, step.simulated, &SimulatedMemory::host_bytes)};
+  for (const SimulatedWork& work : step.simulated.works) {
+    page.end_s = std::max(page.end_s, work.end_s);
+  }
+  page.mark_s = step.forward.seconds;
+  return page.html();
+}
+
+std::string way_page(const SearchReport& report, const WayTimeline& timeline) {
+  TimelinePage page;
+  page.title = report.model.name + " on " + report.where;
+  page.about = "One step of " + report.ways.front().text() +
+               ", simulated: forwards and attention blue (backwards of stages lighter), experts "
+               "and other computing orange, head violet, transfers green, sums of gradients brown, "
+               "updates red. Below: bytes on a device.";
+  page.text = report.text();
+  for (const WayLane& lane : timeline.lanes) {
+    TimelinePage::Lane& drawn = page.lanes.emplace_back();
+    drawn.name = lane.name;
+    drawn.numbers_of = lane.numbers_of;
+    for (const WayPiece& piece : lane.pieces) {
+      drawn.pieces.push_back(
+          {piece.start_s, piece.end_s, kind_of_work(piece.work), piece.number});
+    }
+  }
+  for (const WayMemory& memory : timeline.memory) {
+    page.charts.push_back({memory.name, memory.budget_bytes, memory.held});
+  }
+  page.end_s = timeline.end_s;
+  return page.html();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,31 @@
+// What `pagoda plan` prints of a run on a machine: for people, and the same as one JSON object.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "preview/plan_changes.h"
+
+namespace pagoda {
+
+struct PlanReport {
+  const PlannedModel& model;
+  const RunConfig& config;
+  const MachineSheet& sheet;
+  RunPlan plan;
+  int64_t total_tokens = 0;  // --tokens; 0: not asked
+  PlanStudy study;
+  std::vector<PlanChange> fitting;
+
+  std::string text() const;  // ends in a newline
+  std::string json() const;
+};
+
+// "30,532,122,624".
+std::string grouped_digits(int64_t count);
+// Four digits of it: "674.9", "15,920", "788,300,000".
+std::string rate_text(double rate);
+// "97.1 s", "3.3 min", "35 days".
+std::string seconds_text(double seconds);
+
+}  // namespace pagoda

@@ -1,0 +1,166 @@
+#include "cli/plan/timeline_page.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kLeft = 140, kWidth = 1200, kLane = 30, kTop = 30, kChart = 120;
+
+// The page's own words are plain; names of models and machines need not be.
+std::string html_text(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      default: out += c;
+    }
+  }
+  return out;
+}
+
+struct Band {
+  double from_s = 0, to_s = 0, busy_s = 0;
+  const char* kind = "";
+  int64_t first = -1, last = -1;
+};
+
+// Neighbours of a kind become one when less than a pixel is between them.
+std::vector<Band> bands_of(const std::vector<TimelinePage::Piece>& pieces, double pixel_s) {
+  std::vector<Band> bands;
+  for (const TimelinePage::Piece& piece : pieces) {
+    const bool joins = !bands.empty() && bands.back().kind == std::string(piece.kind) &&
+                       piece.start_s - bands.back().to_s < pixel_s;
+    if (!joins) {
+      bands.push_back({piece.start_s, piece.end_s, 0, piece.kind, piece.number, piece.number});
+    }
+    Band& band = bands.back();
+    band.to_s = std::max(band.to_s, piece.end_s);
+    band.busy_s += piece.end_s - piece.start_s;
+    band.last = piece.number;
+  }
+  // What is narrower than a third of a pixel shows nothing.
+  std::erase_if(bands, [&](const Band& b) { return b.to_s - b.from_s < pixel_s / 3; });
+  return bands;
+}
+
+std::string numbers_text(const Band& band, const std::string& of) {
+  if (band.first < 0) return "";
+  if (band.first == band.last) return ", " + of + strf(" %lld", (long long)band.first);
+  return ", " + of + strf("s %lld to %lld", (long long)band.first, (long long)band.last);
+}
+
+class Drawing {
+ public:
+  explicit Drawing(const TimelinePage& page) : page_(page), end_s_(std::max(page.end_s, 1e-12)) {}
+
+  std::string svg() const {
+    double y = kTop;
+    std::string body;
+    for (const TimelinePage::Lane& lane : page_.lanes) {
+      body += lane_svg(lane, y);
+      y += kLane;
+    }
+    for (const TimelinePage::Chart& chart : page_.charts) {
+      y += 20;
+      body += chart_svg(chart, y);
+      y += kChart;
+    }
+    return strf("<svg width=\"%.0f\" height=\"%.0f\" role=\"img\">\n", kLeft + kWidth + 40,
+                y + 20) +
+           axis_svg(y) + body + "</svg>\n";
+  }
+
+ private:
+  double x(double at_s) const { return kLeft + kWidth * at_s / end_s_; }
+  std::string lane_svg(const TimelinePage::Lane& lane, double y) const;
+  std::string axis_svg(double y) const;
+  std::string chart_svg(const TimelinePage::Chart& chart, double y) const;
+
+  const TimelinePage& page_;
+  double end_s_;
+};
+
+std::string Drawing::lane_svg(const TimelinePage::Lane& lane, double y) const {
+  std::string svg =
+      strf("<text x=\"4\" y=\"%.0f\">", y + 19) + html_text(lane.name) + "</text>";
+  for (const Band& band : bands_of(lane.pieces, end_s_ / kWidth)) {
+    const double busy = std::min(1.0, band.busy_s / (band.to_s - band.from_s));
+    svg += strf("<rect class=\"%s\" x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"%.0f\" "
+                "opacity=\"%.2f\"><title>%s%s: %.4g to %.4g s, %.0f %% busy</title></rect>\n",
+                band.kind, x(band.from_s), y + 4, std::max(0.4, x(band.to_s) - x(band.from_s)),
+                kLane - 8, 0.25 + 0.75 * busy, band.kind,
+                html_text(numbers_text(band, lane.numbers_of)).c_str(), band.from_s, band.to_s,
+                100 * busy);
+  }
+  return svg;
+}
+
+std::string Drawing::axis_svg(double y) const {
+  constexpr int kMarks = 10;
+  std::string svg;
+  for (int i = 0; i <= kMarks; ++i) {
+    const double at = x(end_s_ * i / kMarks);
+    svg += strf("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\"/>"
+                "<text x=\"%.1f\" y=\"20\" text-anchor=\"middle\">%.3g s</text>\n",
+                at, at, kTop, y, at, end_s_ * i / kMarks);
+  }
+  if (page_.mark_s < 0) return svg;
+  const double mark = x(page_.mark_s);
+  return svg + strf("<line class=\"phase\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\"/>\n",
+                    mark, mark, kTop, y);
+}
+
+// The most at each pixel, and before the first time nothing is known.
+std::string Drawing::chart_svg(const TimelinePage::Chart& chart, double y) const {
+  std::vector<int64_t> most(static_cast<size_t>(kWidth) + 1, -1), last_of = most;
+  for (const auto& [at_s, bytes] : chart.held) {
+    const auto column =
+        static_cast<size_t>(std::clamp(std::floor(kWidth * at_s / end_s_), 0.0, kWidth));
+    most[column] = std::max(most[column], bytes);
+    last_of[column] = bytes;
+  }
+  std::string points;
+  int64_t peak = 0, last = 0;
+  for (size_t i = 0; i < most.size(); ++i) {
+    const int64_t here = std::max(last, most[i]);
+    if (last_of[i] >= 0) last = last_of[i];
+    peak = std::max(peak, here);
+    const auto budget = static_cast<double>(chart.budget_bytes);
+    const double share = budget > 0 ? static_cast<double>(here) / budget : 0;
+    points += strf("%.0f,%.1f ", kLeft + static_cast<double>(i),
+                   y + kChart * (1 - std::min(1.0, share)));
+  }
+  return strf("<text x=\"4\" y=\"%.0f\">%s</text><text x=\"4\" y=\"%.0f\">%s of</text>"
+              "<text x=\"4\" y=\"%.0f\">%s</text>\n"
+              "<rect class=\"frame\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"/>\n"
+              "<polyline points=\"%s\"/>\n",
+              y + 16, html_text(chart.name).c_str(), y + 34, format_bytes(peak).c_str(), y + 52,
+              format_bytes(chart.budget_bytes).c_str(), kLeft, y, kWidth, kChart, points.c_str());
+}
+
+constexpr const char* kStyle =
+    "body{font:13px sans-serif;margin:16px}pre{font-size:12px}svg text{font-size:12px}"
+    "svg line{stroke:#ddd}svg .phase{stroke:#000;stroke-dasharray:4}"
+    ".attention,.forward{fill:#3b6fb6}.experts,.computing{fill:#d9822b}.head{fill:#8e5ea2}"
+    ".updates{fill:#c0392b}.backward{fill:#7a9fd4}.gradients{fill:#b8860b}"
+    ".transfer{fill:#2e8b57}.back{fill:#7fbf7f}.other{fill:#999}"
+    ".frame{fill:none;stroke:#bbb}polyline{fill:none;stroke:#3b6fb6}";
+
+}  // namespace
+
+std::string TimelinePage::html() const {
+  const std::string heading = html_text(title);
+  return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + heading +
+         "</title><style>" + kStyle + "</style></head>\n<body><h1>" + heading + "</h1>\n<p>" +
+         html_text(about) + "</p>\n" + Drawing(*this).svg() + "<pre>" + html_text(text) +
+         "</pre></body></html>\n";
+}
+
+}  // namespace pagoda

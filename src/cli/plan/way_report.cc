@@ -1,0 +1,215 @@
+#include "cli/plan/way_report.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/bytes.h"
+#include "cli/plan/plan_report.h"
+#include "model/json.h"
+
+namespace pagoda {
+namespace {
+
+constexpr size_t kMostLanes = 8;
+
+// Columns of the table; what is left is waiting.
+enum class Part : uint8_t {
+  kForward,
+  kBackward,
+  kAttention,
+  kExperts,
+  kComputing,
+  kHead,
+  kTransfer,
+  kSums,
+  kUpdates
+};
+constexpr size_t kParts = 9;
+constexpr const char* kPartNames[kParts] = {"forward", "backward", "attention", "experts",
+                                            "computing", "head", "transfer", "gradients",
+                                            "updates"};
+
+Part part_of(WayWork work) {
+  switch (work) {
+    case WayWork::kForward: return Part::kForward;
+    case WayWork::kBackward: return Part::kBackward;
+    case WayWork::kAttention: return Part::kAttention;
+    case WayWork::kExperts: return Part::kExperts;
+    case WayWork::kComputing: return Part::kComputing;
+    case WayWork::kHead: return Part::kHead;
+    case WayWork::kTransfer: return Part::kTransfer;
+    case WayWork::kGradients: return Part::kSums;
+    case WayWork::kUpdates: return Part::kUpdates;
+  }
+  return Part::kComputing;
+}
+
+struct LaneTimes {
+  std::string name;
+  std::array<double, kParts> busy_s = {};
+
+  double all_s() const {
+    double sum_s = 0;
+    for (const double s : busy_s) sum_s += s;
+    return sum_s;
+  }
+};
+
+std::vector<LaneTimes> lane_times(const WayTimeline& timeline) {
+  std::vector<LaneTimes> lanes;
+  for (const WayLane& lane : timeline.lanes) {
+    LaneTimes& times = lanes.emplace_back();
+    times.name = lane.name;
+    for (const WayPiece& piece : lane.pieces) {
+      times.busy_s[static_cast<size_t>(part_of(piece.work))] += piece.end_s - piece.start_s;
+    }
+  }
+  return lanes;
+}
+
+std::string lanes_text(const WayTimeline& timeline) {
+  constexpr double kShown = 0.005;  // of the step
+  std::vector<LaneTimes> lanes = lane_times(timeline);
+  std::erase_if(lanes, [&](const LaneTimes& l) { return l.all_s() < kShown * timeline.end_s; });
+  std::array<bool, kParts> used = {};
+  int width = 0;
+  for (const LaneTimes& lane : lanes) {
+    width = std::max(width, static_cast<int>(lane.name.size()));
+    for (size_t p = 0; p < kParts; ++p) used[p] = used[p] || lane.busy_s[p] > 0;
+  }
+  std::string text = strf("            %-*s", width, "");
+  for (size_t p = 0; p < kParts; ++p) {
+    if (used[p]) text += strf(" %9s", kPartNames[p]);
+  }
+  text += "   waiting\n";
+  for (size_t l = 0; l < std::min(lanes.size(), kMostLanes); ++l) {
+    text += strf("            %-*s", width, lanes[l].name.c_str());
+    for (size_t p = 0; p < kParts; ++p) {
+      if (used[p]) text += strf(" %7.0f %%", 100 * lanes[l].busy_s[p] / timeline.end_s);
+    }
+    const double waiting_s = std::max(0.0, timeline.end_s - lanes[l].all_s());
+    text += strf(" %7.0f %%\n", 100 * waiting_s / timeline.end_s);
+  }
+  if (lanes.size() <= kMostLanes) return text;
+  return text + strf("            and %zu more\n", lanes.size() - kMostLanes);
+}
+
+struct Peak {
+  int64_t bytes = 0, always = 0;
+  double at_s = 0;
+};
+
+Peak peak_of(const WayMemory& memory) {
+  Peak peak{0, memory.held.front().second, 0};
+  for (const auto& [at_s, bytes] : memory.held) {
+    peak.always = std::min(peak.always, bytes);
+    if (bytes > peak.bytes) {
+      peak.bytes = bytes;
+      peak.at_s = at_s;
+    }
+  }
+  return peak;
+}
+
+std::string memory_text(const WayReport& r) {
+  std::string text;
+  for (size_t m = 0; m < std::min(r.timeline.memory.size(), kMostLanes); ++m) {
+    const WayMemory& memory = r.timeline.memory[m];
+    const Peak peak = peak_of(memory);
+    text += strf("%-9s %s: %s of %s at most", m == 0 ? "memory" : "", memory.name.c_str(),
+                 format_bytes(peak.bytes).c_str(), format_bytes(memory.budget_bytes).c_str());
+    if (peak.bytes > peak.always) {
+      text += strf(", %s into the step; %s of it always", seconds_text(peak.at_s).c_str(),
+                   format_bytes(peak.always).c_str());
+    }
+    text += "\n";
+  }
+  if (r.timeline.memory.size() > kMostLanes) {
+    text += strf("          and %zu more\n", r.timeline.memory.size() - kMostLanes);
+  }
+  if (r.way.host_bytes == 0) return text + "          hosts and drives hold nothing of a step\n";
+  return text + strf("          each host: %s of optimizer states; drives hold nothing\n",
+                     format_bytes(r.way.host_bytes).c_str());
+}
+
+}  // namespace
+
+std::string bottleneck_name(const WayTimeline& timeline) {
+  constexpr double kMost = 0.6;  // of the step: then nothing else is said
+  double compute_s = 0, transfer_s = 0, sums_s = 0, updates_s = 0;
+  for (const LaneTimes& lane : lane_times(timeline)) {
+    const auto of = [&](Part part) { return lane.busy_s[static_cast<size_t>(part)]; };
+    transfer_s = std::max(transfer_s, of(Part::kTransfer));
+    sums_s = std::max(sums_s, of(Part::kSums));
+    updates_s = std::max(updates_s, of(Part::kUpdates));
+    compute_s = std::max(compute_s, lane.all_s() - of(Part::kTransfer) - of(Part::kSums) -
+                                        of(Part::kUpdates));
+  }
+  const std::pair<double, const char*> parts[] = {{compute_s, "compute"},
+                                                  {transfer_s, "transfers between devices"},
+                                                  {sums_s, "sums of gradients"},
+                                                  {updates_s, "updates on the hosts"}};
+  const auto& most = *std::max_element(std::begin(parts), std::end(parts));
+  if (most.first >= kMost * timeline.end_s) return most.second;
+  return std::string(most.second) + ", and by waiting for each other";
+}
+
+std::string WayReport::text() const {
+  const double rate = static_cast<double>(tokens) / way.step_s;
+  std::string text =
+      memory_text(*this) + strf("step      %s\n", seconds_text(way.step_s).c_str()) +
+      lanes_text(timeline) +
+      strf("speed     %s tokens/s, MFU %.1f %%; limited by %s\n", rate_text(rate).c_str(),
+           100 * way.mfu, bottleneck_name(timeline).c_str());
+  if (total_tokens > 0) {
+    text += strf("tokens    %s of them: %s, nothing written to the drives\n",
+                 grouped_digits(total_tokens).c_str(),
+                 seconds_text(static_cast<double>(total_tokens) / rate).c_str());
+  }
+  for (const ClusterChange& change : helps) {
+    text += strf("%-9s %+5.0f %%  %s: %s\n", &change == &helps.front() ? "helps" : "",
+                 100 * change.gain, change.text.c_str(), change.way.c_str());
+  }
+  return text;
+}
+
+Json WayReport::json() const {
+  Json json = {{"limited_by", bottleneck_name(timeline)}, {"host_bytes", way.host_bytes}};
+  for (const LaneTimes& lane : lane_times(timeline)) {
+    Json of = {{"name", lane.name}};
+    for (size_t p = 0; p < kParts; ++p) {
+      if (lane.busy_s[p] > 0) of["busy_s"][kPartNames[p]] = lane.busy_s[p];
+    }
+    json["lanes"].push_back(std::move(of));
+  }
+  for (const WayMemory& memory : timeline.memory) {
+    const Peak peak = peak_of(memory);
+    json["memory"].push_back({{"name", memory.name},
+                              {"budget_bytes", memory.budget_bytes},
+                              {"peak_bytes", peak.bytes},
+                              {"peak_at_s", peak.at_s},
+                              {"always_bytes", peak.always}});
+  }
+  if (total_tokens > 0) {
+    const double steps = static_cast<double>(total_tokens) / static_cast<double>(tokens);
+    json["total"] = {{"tokens", total_tokens}, {"seconds", steps * way.step_s}};
+  }
+  for (const ClusterChange& change : helps) {
+    json["helps"].push_back({{"change", change.text},
+                             {"way", change.way},
+                             {"gain", change.gain},
+                             {"tokens_per_s", change.tokens_per_s}});
+  }
+  return json;
+}
+
+std::string fits_with_text(const std::vector<ClusterChange>& changes) {
+  std::string text;
+  for (const ClusterChange& change : changes) {
+    text += strf("%-9s %s: %s\n", text.empty() ? "fits with" : "     or", change.text.c_str(),
+                 change.way.c_str());
+  }
+  return text;
+}
+
+}  // namespace pagoda

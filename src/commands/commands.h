@@ -1,0 +1,93 @@
+// What the subcommands do, seen from the command line: each takes what was asked for, does it to
+// the end and returns a Status. Results go to stdout (JSON where asked), progress and warnings
+// through base/log. None throws.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "config/run_config.h"
+#include "model/sampling.h"
+
+namespace pagoda {
+
+struct TrainFlags {
+  bool resume = false;  // continue from the newest valid checkpoint of train.output_dir
+  bool quiet = false;   // warnings only; base/log is already told
+};
+// `config` has passed validate_for_training(). kStopped after a signal and a saved checkpoint,
+// exit_of_signal() after one that leaves nothing to resume.
+Status run_train(const RunConfig& config, const TrainFlags& flags);
+
+struct EvalFlags {
+  // A run's folder; empty: config.model.path is evaluated. With both, that is where the folder the
+  // run started from is now.
+  std::string checkpoint;
+  bool json = false;
+};
+// Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
+// holds). One JSON object on stdout, or one line.
+Status run_eval(const RunConfig& config, const EvalFlags& flags);
+
+// The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.
+Result<std::string> checkpoint_settings(const std::string& run);
+
+struct GenerateFlags {
+  std::string checkpoint;  // as EvalFlags
+  std::vector<std::string> prompts;
+  bool chat = false;  // a prompt is a user's turn in config.data.chat_template
+  int64_t max_new_tokens = 128;
+  SamplingSettings sampling;
+  bool json = false;
+};
+// Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
+// prompts' at the end; or one JSON object with texts, tokens and what was moved.
+Status run_generate(const RunConfig& config, const GenerateFlags& flags);
+
+struct InitFlags {
+  std::string config_path;     // a Hugging Face config.json
+  std::string tokenizer_path;  // folder with a tokenizer.json; empty: 256 bytes and end-of-text
+  int64_t seed = 0;
+  std::string output_dir;  // new or empty
+};
+Status run_init(const InitFlags& flags);
+
+struct UpcycleFlags {
+  std::string dense_path;  // a Hugging Face folder without experts
+  int64_t experts = 0;
+  int64_t top_k = 0;
+  double noise = 0;
+  int64_t seed = 0;
+  std::string output_dir;  // new or empty
+};
+Status run_upcycle(const UpcycleFlags& flags);
+
+struct ExportFlags {
+  std::string checkpoint;  // a run's folder
+  std::string model_path;  // the folder it started from, if that has moved; empty: as recorded
+  int64_t step = -1;       // -1: its newest valid checkpoint
+  std::optional<DType> dtype;  // none: as in the model's folder
+  std::string output_dir;  // new or empty
+};
+Status run_export(const ExportFlags& flags);
+
+struct InspectFlags {
+  int64_t rows = 3;  // examples to show
+  bool json = false;
+};
+// What config.data.path (not empty) and eval_path become for the model's tokenizer and template;
+// validate_data() holds. One JSON object on stdout, or a report with trained tokens marked.
+Status run_data_inspect(const RunConfig& config, const InspectFlags& flags);
+
+struct CkptFlags {
+  std::string run;  // a run's folder
+  bool json = false;
+};
+Status run_ckpt_list(const CkptFlags& flags);
+// Reads everything a checkpoint refers to; kNoCheckpoint when none is whole.
+Status run_ckpt_verify(const CkptFlags& flags);
+
+}  // namespace pagoda

@@ -1,0 +1,173 @@
+// The subcommands other than `train`.
+#include <cmath>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "checkpoint/init_folder.h"
+#include "checkpoint/upcycle.h"
+#include "commands/commands.h"
+#include "offload/scratch_folder.h"
+#include "report/report.h"
+#include "train/batch.h"
+#include "train/model_input.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+namespace {
+
+// Storage for reading a run's checkpoints; small files and one page at a time.
+Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
+  return open_storage(IoKind::kThreads, run);
+}
+
+// A forward-only session over a source of weights, in a store of its own that is removed after.
+Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
+                                 const Dataset& dataset, Storage* storage,
+                                 const std::string& directory) {
+  warn_of_unused_gpu(config);
+  SessionOptions options = session_options(config);
+  options.size.training = false;
+  options.size.microbatches = 1;
+  options.page_slots = 1;
+  options.directories = {directory};
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                   Session::create(source.config(), options, storage));
+  LossSum total;
+  const Status status = [&]() -> Status {
+    RETURN_IF_ERROR(load_weights(source, *session));
+    Ledger ledger(false, 0, std::vector<int64_t>(session->table().records.size(), 0));
+    StepRunner runner(session.get(), &ledger, 1.0);
+    const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
+    ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, config.train.eval_batches, 1, rows));
+    return Status();
+  }();
+  session->remove_files();
+  RETURN_IF_ERROR(status);
+  return total;
+}
+
+}  // namespace
+
+Status run_eval(const RunConfig& config, const EvalFlags& flags) {
+  install_stop_signals();
+  const std::string disk = config.scratch_parent();
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
+                   open_storage(config.memory.io, nearest_directory(disk)));
+  ScratchFolder scratch(disk, storage.get());
+  ASSIGN_OR_RETURN(const ModelInput model,
+                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
+  RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));
+  ASSIGN_OR_RETURN(const ExampleOptions examples,
+                   config.example_options(model.folder->directory()));
+  RETURN_IF_ERROR(scratch.create());
+  ASSIGN_OR_RETURN(TokenFile tokens,
+                   TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
+                                             {config.data.eval_path}, model.tokenizer, examples));
+  Dataset::Options order;
+  order.sequence_len = config.data.sequence_len;
+  order.order = RowOrder::kInOrder;
+  order.too_long = config.data.too_long;
+  ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *model.weights, dataset,
+                                                         storage.get(), scratch.path()));
+  const double loss = total.loss / total.weight;
+  if (!std::isfinite(loss)) {
+    return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "
+                                   "earlier checkpoint, or train in fp32");
+  }
+  if (flags.json) {
+    std::printf("{\"loss\": %.17g, \"tokens\": %.0f}\n", loss, total.weight);
+  } else {
+    std::printf("loss %.6f over %.0f tokens\n", loss, total.weight);
+  }
+  return Status();
+}
+
+Result<std::string> checkpoint_settings(const std::string& run) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(run));
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
+  return checkpoint.resolved_config;
+}
+
+Status run_init(const InitFlags& flags) {
+  install_stop_signals();
+  InitOptions options;
+  options.config_path = flags.config_path;
+  options.tokenizer_directory = flags.tokenizer_path;
+  options.out_directory = flags.output_dir;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  RETURN_IF_ERROR(init_folder(options));
+  log_info(strf("wrote %s", flags.output_dir.c_str()));
+  return Status();
+}
+
+Status run_upcycle(const UpcycleFlags& flags) {
+  install_stop_signals();
+  UpcycleOptions options;
+  options.dense_directory = flags.dense_path;
+  options.num_experts = flags.experts;
+  options.experts_per_token = flags.top_k;
+  options.noise = flags.noise;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  options.out_directory = flags.output_dir;
+  RETURN_IF_ERROR(upcycle_folder(options));
+  log_info(strf("wrote %s", flags.output_dir.c_str()));
+  return Status();
+}
+
+Status run_export(const ExportFlags& flags) {
+  install_stop_signals();
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.checkpoint));
+  ASSIGN_OR_RETURN(const ModelInput model, open_model(flags.model_path, flags.checkpoint,
+                                                      flags.step, storage.get()));
+  RETURN_IF_ERROR(export_weights(*model.weights, *model.folder, flags.output_dir, flags.dtype));
+  log_info(strf("wrote step %lld of %s to %s", (long long)model.step,
+                flags.checkpoint.c_str(), flags.output_dir.c_str()));
+  return Status();
+}
+
+Status run_ckpt_list(const CkptFlags& flags) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
+  RETURN_IF_ERROR(require_run(flags.run, storage.get()));
+  const CheckpointDirectory directory(storage.get(), flags.run + "/checkpoints");
+  ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
+  if (steps.empty()) {
+    return Status(Exit::kNoCheckpoint, strf("no checkpoint in %s", directory.path().c_str()));
+  }
+  std::string json;
+  for (int64_t step : steps) {
+    const auto checkpoint = directory.load(step);
+    const Status status =
+        checkpoint.ok() ? state_format_of(checkpoint.value()).status() : checkpoint.status();
+    const bool foreign = status.code() == Exit::kMismatch;
+    const char* state = status.ok() ? "ok" : foreign ? "another format" : "damaged";
+    const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
+    if (flags.json) {
+      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",
+                   json.empty() ? "" : ", ", (long long)step, state, pages);
+    } else {
+      std::printf("step %lld  %s  %zu pages\n", (long long)step, state, pages);
+    }
+  }
+  if (flags.json) std::printf("[%s]\n", json.c_str());
+  return Status();
+}
+
+Status run_ckpt_verify(const CkptFlags& flags) {
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
+  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(flags.run, -1, storage.get()));
+  ASSIGN_OR_RETURN(std::unique_ptr<PageFile> file,
+                   open_checkpoint_pages(checkpoint, storage.get()));
+  RETURN_IF_ERROR(file->verify());
+  if (flags.json) {
+    std::printf("{\"step\": %lld, \"pages\": %zu, \"ok\": true}\n", (long long)checkpoint.step,
+                checkpoint.pages.size());
+  } else {
+    std::printf("step %lld: %zu pages verified\n", (long long)checkpoint.step,
+                checkpoint.pages.size());
+  }
+  return Status();
+}
+
+}  // namespace pagoda

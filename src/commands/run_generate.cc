@@ -1,0 +1,188 @@
+// `pagoda generate`.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "commands/commands.h"
+#include "offload/scratch_folder.h"
+#include "report/report.h"
+#include "tokenizer/text_stream.h"
+#include "train/model_input.h"
+#include "train/process_memory.h"
+#include "train/prompts.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+namespace {
+
+// A pass reads all experts that its tokens want, so long prompts go through in as few passes as
+// leave half of memory.device to experts, and all experts there that would be: what is generated
+// then wants them token by token.
+void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptions& options) {
+  const auto narrow = Session::plan(architecture, options);
+  SessionOptions wider = options;
+  int64_t& tokens = wider.size.microbatch_tokens;
+  while (narrow.ok() && tokens < waiting) {
+    tokens = std::min(2 * tokens, waiting);
+    const auto wide = Session::plan(architecture, wider);
+    const bool pages = !wide.ok() || !wide.value().state_on_device;
+    if (pages && narrow.value().state_on_device) return;
+    if (!wide.ok() || wide.value().min_device_bytes > options.device_bytes / 2) return;
+    options.size.microbatch_tokens = tokens;
+  }
+}
+
+// A session that only generates, no larger than these prompts need.
+SessionOptions generation_options(const RunConfig& config, const ModelConfig& architecture,
+                                  const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
+                                  const std::string& directory) {
+  SessionOptions options = session_options(config);
+  int64_t waiting = 0;
+  for (const TokenIds& prompt : prompts) waiting += static_cast<int64_t>(prompt.size());
+  options.size.training = false;
+  options.size.microbatches = 1;
+  options.size.microbatch_tokens = std::min(waiting, kRowBlock);
+  options.size.cache = cache_for(prompts, max_new_tokens);
+  options.page_slots = 1;
+  options.directories = {directory};
+  options.lower = "--max_new_tokens or the number of prompts";
+  widen_passes(architecture, waiting, options);
+  return options;
+}
+
+// What was asked for, and what came of it.
+struct Answers {
+  const Tokenizer& tokenizer;
+  const std::vector<std::string>& texts;  // the prompts
+  const std::vector<TokenIds>& prompts;
+  std::vector<Continuation> continuations;
+  double seconds = 0;
+  Pager::Counters counters;
+
+  std::string text(size_t i) const {
+    return continuation_text(tokenizer, prompts[i], continuations[i].tokens);
+  }
+  int64_t new_tokens() const {
+    int64_t count = 0;
+    for (const Continuation& c : continuations) count += static_cast<int64_t>(c.tokens.size());
+    return count;
+  }
+};
+
+std::string json_text(const Answers& answers) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < answers.prompts.size(); ++i) {
+    list.push_back({{"prompt", answers.texts[i]},
+                    {"prompt_tokens", answers.prompts[i]},
+                    {"text", answers.text(i)},
+                    {"tokens", answers.continuations[i].tokens},
+                    {"ended", answers.continuations[i].ended}});
+  }
+  const nlohmann::ordered_json object = {
+      {"generated", list},
+      {"seconds", answers.seconds},
+      {"tokens_per_s", static_cast<double>(answers.new_tokens()) / answers.seconds},
+      {"fetch_bytes", answers.counters.fetch_bytes},
+      {"upload_bytes", answers.counters.upload_bytes}};
+  return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void print_text(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void print_all(const Answers& answers) {
+  for (size_t i = 0; i < answers.prompts.size(); ++i) {
+    print_text(strf("%s> %s\n", i == 0 ? "" : "\n", answers.texts[i].c_str()) + answers.text(i) +
+               "\n");
+  }
+}
+
+// Generates in `session`; with `stream` prints the first prompt's text on the way.
+Status answer(Session& session, const GenerationSettings& settings, bool stream,
+              Answers& answers) {
+  PassRunner runner(&session);
+  const Pager::Counters before = session.pager().counters();
+  const auto start = std::chrono::steady_clock::now();
+  TextStream text(answers.tokenizer, answers.prompts[0]);
+  const auto print = [&](size_t, uint32_t token) { print_text(text.add(token)); };
+  auto generated = stream ? generate(runner, answers.prompts, settings, print)
+                          : generate(runner, answers.prompts, settings);
+  if (stream) print_text(text.finish() + "\n");
+  RETURN_IF_ERROR(generated.status());
+  answers.continuations = generated.take();
+  answers.seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  answers.counters = session.pager().counters();
+  answers.counters.fetch_bytes -= before.fetch_bytes;
+  answers.counters.upload_bytes -= before.upload_bytes;
+  return Status();
+}
+
+// What is to be continued; `settings` gets what was asked for and what ends a continuation.
+Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const GenerateFlags& flags,
+                                           const ModelInput& model, GenerationSettings& settings) {
+  const HfFolder& folder = *model.folder;
+  std::optional<ChatTemplate> found;
+  if (flags.chat) {
+    ASSIGN_OR_RETURN(found, find_chat_template(folder.directory(), config.data.chat_template));
+  }
+  const ChatTemplate* chat = found ? &*found : nullptr;
+  ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,
+                   encode_prompts(flags.prompts, model.tokenizer, chat));
+  RETURN_IF_ERROR(check_lengths(prompts, flags.max_new_tokens, folder.config(),
+                                "--max_new_tokens"));
+  settings.max_new_tokens = flags.max_new_tokens;
+  settings.sampling = flags.sampling;
+  ASSIGN_OR_RETURN(settings.stop_tokens, stop_tokens(model.tokenizer, folder, chat));
+  return prompts;
+}
+
+}  // namespace
+
+Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
+  install_stop_signals();
+  const std::string disk = config.scratch_parent();
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
+                   open_storage(config.memory.io, nearest_directory(disk)));
+  ScratchFolder scratch(disk, storage.get());
+  ASSIGN_OR_RETURN(const ModelInput model,
+                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
+  GenerationSettings settings;
+  ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts,
+                   read_prompts(config, flags, model, settings));
+  const ModelConfig& architecture = model.folder->config();
+  warn_of_unused_gpu(config);
+  SessionOptions options =
+      generation_options(config, architecture, prompts, flags.max_new_tokens, scratch.path());
+  ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
+  options.size.group_blocks = memory.group_blocks;
+  for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
+  RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
+  RETURN_IF_ERROR(scratch.create());
+  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
+                   Session::create(architecture, options, storage.get()));
+  Answers answers{model.tokenizer, flags.prompts, prompts, {}, 0, {}};
+  const bool stream = prompts.size() == 1 && !flags.json;
+  Status status = load_weights(*model.weights, *session);
+  if (status.ok()) status = answer(*session, settings, stream, answers);
+  session->remove_files();
+  RETURN_IF_ERROR(status);
+  if (flags.json) {
+    print_text(json_text(answers) + "\n");
+  } else if (!stream) {
+    print_all(answers);
+  }
+  log_info(strf("%lld tokens in %.1f s: %.1f tokens/s, %s read from disk",
+                (long long)answers.new_tokens(), answers.seconds,
+                static_cast<double>(answers.new_tokens()) / answers.seconds,
+                format_bytes(answers.counters.fetch_bytes).c_str()));
+  return Status();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,460 @@
+#include "config/run_config.h"
+
+#include <xxhash.h>
+
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "base/bytes.h"
+#include "base/file.h"
+#include "base/machine.h"
+#include "base/numa.h"
+#include "base/number_text.h"
+#include "config/usable_gpu.h"
+#include "kernels/ops.h"
+#include "plan/machine/machine_sheet.h"
+
+namespace pagoda {
+namespace {
+
+constexpr Affects kResults = Affects::kResults;
+constexpr Affects kRunOnly = Affects::kRunOnly;
+
+// Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
+void declare_inputs(RunConfig& c, OptionTable& t) {
+  t.section("model", "Model");
+  t.add("path", c.model.path, kRunOnly, "Hugging Face folder to start from");
+  t.section("data", "Data");
+  t.add("path", c.data.path, kRunOnly,
+        "training data: .txt, .jsonl, .json, also .gz and .zst; repeat for several files");
+  t.add("eval_path", c.data.eval_path, kRunOnly, "held-out text; none: train does not evaluate");
+  t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
+        "tokens");
+  t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
+        "conversation longer than a row; a text is cut into pieces");
+  t.add("kind", c.data.kind,
+        {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
+        kResults, "what the rows of .jsonl and .json are; auto: as the file's first row");
+  t.add("fields", c.data.fields, kResults,
+        "other names of rows' fields, as prompt=query,completion=reply");
+  t.add("chat_template", c.data.chat_template, kResults,
+        "auto: the model's; none: prompts are joined plainly; or a preset, see the README");
+  t.alias("chat-template");
+  t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
+        "what of a conversation is trained: answers, the last answer, or everything");
+}
+
+void declare_train(RunConfig& c, OptionTable& t) {
+  const bool steps_shape_rate = c.optim.schedule != ScheduleKind::kConstant;
+  t.section("train", "Training");
+  t.add("steps", c.train.steps, steps_shape_rate ? kResults : kRunOnly, "length of the run",
+        "steps");
+  t.add("tokens_per_step", c.train.tokens_per_step, kResults, "size of one optimizer step",
+        "tokens");
+  t.add_or_auto("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
+                "what attention and routing take at a time; auto: what the planner finds best",
+                "tokens");
+  t.add("seed", c.train.seed, kResults, "seed of the data order");
+  t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
+        "weights and activations; masters are fp32");
+  t.add("device", c.train.device, {"auto", "cpu", "cuda"}, kRunOnly,
+        "what computes; auto: an NVIDIA GPU where one can, else the CPU");
+  t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
+  t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
+  t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
+  t.add("eval_batches", c.train.eval_batches, kRunOnly, "length of one evaluation", "microbatches");
+  t.add("log_steps", c.train.log_steps, kRunOnly, "distance of printed lines", "steps");
+  t.add("trace_steps", c.train.trace_steps, kRunOnly,
+        "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
+  t.alias("trace-steps");
+  t.add("trace_routing", c.train.trace_routing, kRunOnly,
+        "new file for the tokens of each expert, by step, microbatch and layer, to plan with; "
+        "none: none");
+  t.alias("trace-routing");
+  t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
+  t.add("optimizer_threads", c.train.optimizer_threads, kRunOnly,
+        "threads of updates, beside those of compute; 0: as many, at most 16 a NUMA node, whose "
+        "memory they keep busy");
+  t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
+}
+
+void declare_sample(RunConfig& c, OptionTable& t) {
+  t.section("sample", "Samples: what the model makes of prompts before, during and after");
+  t.add("prompts", c.sample.prompts, kRunOnly, "texts to continue, always by the likeliest token");
+  t.add("max_new_tokens", c.sample.max_new_tokens, kRunOnly, "length of a continuation, at most",
+        "tokens");
+  t.add("steps", c.sample.steps, kRunOnly, "distance of samples; 0: only before and after",
+        "steps");
+  t.add("chat", c.sample.chat, kRunOnly, "a prompt is a user's turn in data.chat_template");
+}
+
+void declare_optim(RunConfig& c, OptionTable& t) {
+  t.section("optim", "Optimizer (AdamW)");
+  t.add("learning_rate", c.optim.learning_rate, kResults, "learning rate at its peak");
+  t.add("weight_decay", c.optim.weight_decay, kResults, "decoupled; not on norms and biases");
+  t.add("beta1", c.optim.beta1, kResults, "decay of the first moment");
+  t.add("beta2", c.optim.beta2, kResults, "decay of the second moment");
+  t.add("eps", c.optim.eps, kResults, "added to the root of the second moment");
+  t.add("schedule", c.optim.schedule, {"constant", "linear", "cosine"}, kResults,
+        "learning rate after warmup; linear and cosine end at 0");
+  t.add("warmup_steps", c.optim.warmup_steps, kResults, "linear rise at the start", "steps");
+  t.add("clip", c.optim.clip, {"global", "per_expert", "none"}, kResults,
+        "gradient clipping; global is exact");
+  t.add("clip_norm", c.optim.clip_norm, kResults, "largest norm that clipping lets through");
+  t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
+        "an expert without tokens: AdamW of a zero gradient, or nothing");
+  t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
+        "how moments are kept; with bf16 weights 12, 8 or 6 bytes a parameter in all");
+}
+
+void declare_memory(RunConfig& c, OptionTable& t) {
+  t.section("memory",
+            "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
+  t.add("device", c.memory.device, kRunOnly,
+        "budget of the device; auto: 85% of a GPU's; of the CPU, where it is RAM too, 30%");
+  t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
+  t.add("disk", c.memory.disk, kRunOnly,
+        "folder for the rest; repeat for several; none: OUTPUT_DIR/store; eval and generate put "
+        "scratch as large as the weights into the first; none: the working directory");
+  t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
+  t.add("pin", c.memory.pin, kRunOnly,
+        "experts of a layer that stay on the device from step to step, those with most tokens: a "
+        "percentage; auto, off: none, what the plan foresees keeps them as well");
+  t.add("drive_tbw", c.memory.drive_tbw, kRunOnly,
+        "what each drive of memory.disk is rated to be written; train then tells its life; 0: "
+        "not told",
+        "TB");
+}
+
+void declare_plan(RunConfig& c, OptionTable& t) {
+  t.section("plan", "Order of a step, to measure what each part of it is worth");
+  t.add("prefetch", c.plan.prefetch, kRunOnly,
+        "bring pages up ahead of use; false: when the next task wants them");
+  t.add("optimizer_at_end", c.plan.optimizer_at_end, kRunOnly,
+        "the optimizer runs between steps, not beside them");
+  t.add("whole_layers", c.plan.whole_layers, kRunOnly,
+        "bring up all experts of a layer before any of them computes");
+  t.add("microbatch_major", c.plan.microbatch_major, kRunOnly,
+        "the forward takes one microbatch after the other and reads weights for each");
+  t.add("padded_experts", c.plan.padded_experts, kRunOnly,
+        "every expert of a layer computes as many rows as the busiest one, zeros among them");
+  t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
+                "row blocks of experts computed together; auto: 1 on the CPU, up to 16 on a GPU",
+                "blocks of 256 rows");
+}
+
+Status refuse(const std::string& key, const std::string& value, const std::string& why) {
+  return Status(Exit::kUsage, key + " = " + value + ": " + why);
+}
+
+Status check_range(const char* key, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return Status();
+  return refuse(key, std::to_string(value),
+                strf("must be from %lld to %lld", (long long)low, (long long)high));
+}
+
+Status check_multiple(const char* key, int64_t value, const char* of_key, int64_t of) {
+  if (value % of == 0) return Status();
+  const int64_t below = value / of * of;
+  const std::string fitting =
+      (below > 0 ? std::to_string(below) + " or " : "") + std::to_string(below + of);
+  return refuse(key, std::to_string(value),
+                strf("must be a multiple of %s = %lld; use ", of_key, (long long)of) + fitting);
+}
+
+// "10:12"; none when it is not of that form.
+std::optional<StepRange> parse_range(const std::string& text) {
+  const size_t colon = text.find(':');
+  StepRange range;
+  if (colon == std::string::npos || !parse_int64(text.substr(0, colon), range.first) ||
+      !parse_int64(text.substr(colon + 1), range.last)) {
+    return std::nullopt;
+  }
+  return range;
+}
+
+Status check_trace(const std::string& steps) {
+  if (steps.empty()) return Status();
+  const auto range = parse_range(steps);
+  if (range && range->first >= 1 && range->first <= range->last) return Status();
+  return refuse("train.trace_steps", toml_string(steps),
+                "must be the first and the last step to trace, for example \"10:12\"");
+}
+
+Status check_counts(const RunConfig& c) {
+  constexpr int64_t kMaxSteps = int64_t{1} << 40;
+  constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  const RunConfig::Train& t = c.train;
+  RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 0, kMaxTokens));
+  RETURN_IF_ERROR(check_range("train.tokens_per_step", t.tokens_per_step, 1, kMaxTokens));
+  if (t.micro_batch_tokens == 0) {
+    RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
+                                   "data.sequence_len", c.data.sequence_len));
+  } else {
+    RETURN_IF_ERROR(check_multiple("train.micro_batch_tokens", t.micro_batch_tokens,
+                                   "data.sequence_len", c.data.sequence_len));
+    RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
+                                   "train.micro_batch_tokens", t.micro_batch_tokens));
+  }
+  RETURN_IF_ERROR(check_range("train.seed", t.seed, 0, INT64_MAX));
+  RETURN_IF_ERROR(check_range("train.save_steps", t.save_steps, 0, kMaxSteps));
+  RETURN_IF_ERROR(check_range("train.eval_steps", t.eval_steps, 0, kMaxSteps));
+  // Times the rows of a microbatch, below 2^31, that is an int64.
+  RETURN_IF_ERROR(check_range("train.eval_batches", t.eval_batches, 1, kMaxTokens));
+  RETURN_IF_ERROR(check_range("train.log_steps", t.log_steps, 1, kMaxSteps));
+  RETURN_IF_ERROR(check_trace(t.trace_steps));
+  RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
+  RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
+  return check_range("train.host_devices", t.host_devices, 1, 64);
+}
+
+Status check_device(const RunConfig::Train& t) {
+  if (t.device != DeviceChoice::kCuda) return Status();
+  if (t.host_devices > 1) {
+    return refuse("train.host_devices", std::to_string(t.host_devices),
+                  "they are the CPU's; leave it at 1 with train.device = \"cuda\"");
+  }
+  const UsableGpu found = usable_gpu();
+  if (found.gpu) return Status();
+  return Status(Exit::kUnavailable, "train.device = \"cuda\": " + found.why_not);
+}
+
+Status check_data(const RunConfig::Data& d) {
+  RETURN_IF_ERROR(check_range("data.sequence_len", d.sequence_len, 2, 1 << 24));
+  const auto fields = RowFields::parse(d.fields);
+  if (!fields.ok()) {
+    return refuse("data.fields", toml_string(d.fields), fields.status().message());
+  }
+  return check_template_choice(d.chat_template);
+}
+
+Status check_optim(const RunConfig::Optim& o, int64_t steps) {
+  const auto check = [](bool good, const char* key, double value, const char* why) {
+    return good ? Status() : refuse(key, real_text(value), why);
+  };
+  RETURN_IF_ERROR(check(o.learning_rate > 0, "optim.learning_rate", o.learning_rate,
+                        "must be above 0, for example 1e-5"));
+  RETURN_IF_ERROR(check(o.weight_decay >= 0, "optim.weight_decay", o.weight_decay,
+                        "must not be negative; 0 turns decay off"));
+  RETURN_IF_ERROR(check(o.beta1 >= 0 && o.beta1 < 1, "optim.beta1", o.beta1,
+                        "must be at least 0 and below 1, for example 0.9"));
+  RETURN_IF_ERROR(check(o.beta2 >= 0 && o.beta2 < 1, "optim.beta2", o.beta2,
+                        "must be at least 0 and below 1, for example 0.95"));
+  RETURN_IF_ERROR(check(o.eps > 0, "optim.eps", o.eps, "must be above 0, for example 1e-8"));
+  RETURN_IF_ERROR(check(o.clip_norm > 0, "optim.clip_norm", o.clip_norm,
+                        "must be above 0; optim.clip = \"none\" turns clipping off"));
+  RETURN_IF_ERROR(check_range("optim.warmup_steps", o.warmup_steps, 0, INT64_MAX));
+  if (o.warmup_steps <= steps) return Status();
+  return refuse("optim.warmup_steps", std::to_string(o.warmup_steps),
+                strf("must not exceed train.steps = %lld", (long long)steps));
+}
+
+Status check_sample(const RunConfig::Sample& s) {
+  RETURN_IF_ERROR(check_range("sample.max_new_tokens", s.max_new_tokens, 1, 1 << 24));
+  RETURN_IF_ERROR(check_range("sample.steps", s.steps, 0, int64_t{1} << 40));
+  for (const std::string& prompt : s.prompts) {
+    if (prompt.empty()) return refuse("sample.prompts", "\"\"", "there is nothing to continue");
+  }
+  return Status();
+}
+
+Status check_budget(const char* key, const MemorySize& size) {
+  if (size.resolve(INT64_MAX, 1) > 0) return Status();
+  return refuse(key, toml_string(size.text()), "must be above 0, for example \"2GiB\" or \"30%\"");
+}
+
+// memory.pin as a share of experts; nothing when it is not one.
+std::optional<double> parse_pin(const std::string& text) {
+  if (text == "auto" || text == "off") return 0.0;
+  double percent = 0;
+  const bool good = text.ends_with('%') &&
+                    parse_real(std::string_view(text).substr(0, text.size() - 1), percent) &&
+                    percent >= 0 && percent <= 100;
+  if (!good) return std::nullopt;
+  return percent / 100;
+}
+
+Status check_memory(const RunConfig::Memory& m) {
+  RETURN_IF_ERROR(check_budget("memory.device", m.device));
+  RETURN_IF_ERROR(check_budget("memory.host", m.host));
+  if (!parse_pin(m.pin)) {
+    return refuse("memory.pin", toml_string(m.pin), "must be auto, off or a percentage as \"25%\"");
+  }
+  if (m.drive_tbw < 0) {
+    return refuse("memory.drive_tbw", real_text(m.drive_tbw), "must not be negative");
+  }
+  for (size_t i = 0; i < m.disk.size(); ++i) {
+    if (m.disk[i].empty()) return refuse("memory.disk", "\"\"", "name a folder, or leave it out");
+    for (size_t j = 0; j < i; ++j) {
+      if (m.disk[i] != m.disk[j]) continue;
+      return refuse("memory.disk", toml_string(m.disk[i]), "is named twice; name a folder once");
+    }
+  }
+  return Status();
+}
+
+Status missing(const char* key, const char* what) {
+  return Status(Exit::kUsage,
+                strf("%s is missing: name %s in the run file or with --%s", key, what, key));
+}
+
+}  // namespace
+
+void RunConfig::declare(OptionTable& table) {
+  declare_inputs(*this, table);
+  declare_train(*this, table);
+  declare_sample(*this, table);
+  declare_optim(*this, table);
+  declare_memory(*this, table);
+  declare_plan(*this, table);
+}
+
+Status RunConfig::validate() const {
+  RETURN_IF_ERROR(validate_data());
+  RETURN_IF_ERROR(check_counts(*this));
+  RETURN_IF_ERROR(check_device(train));
+  RETURN_IF_ERROR(check_sample(sample));
+  RETURN_IF_ERROR(check_optim(optim, train.steps));
+  if (plan.group_blocks > kMostTogether) {
+    return refuse("plan.group_blocks", std::to_string(plan.group_blocks),
+                  strf("must be auto or from 1 to %lld", (long long)kMostTogether));
+  }
+  return check_memory(memory);
+}
+
+Status RunConfig::validate_data() const { return check_data(data); }
+
+Status RunConfig::validate_for_training() const {
+  if (model.path.empty()) return missing("model.path", "a Hugging Face folder");
+  if (data.path.empty()) return missing("data.path", "a text");
+  for (const std::string& path : data.path) {
+    if (path.empty()) return refuse("data.path", "\"\"", "name a file");
+  }
+  if (train.output_dir.empty()) return missing("train.output_dir", "a new folder");
+  return validate();
+}
+
+std::string RunConfig::hashed_text() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    if (option.affects == kResults) text += option.key + " = " + option.toml() + "\n";
+  }
+  return text;
+}
+
+uint64_t RunConfig::config_hash() const {
+  const std::string text = hashed_text();
+  return XXH3_64bits(text.data(), text.size());
+}
+
+std::string RunConfig::difference_from(const std::string& toml) const {
+  std::map<std::string, std::string> before;
+  std::istringstream lines(toml);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find(" = ");
+    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
+    if (equals != std::string::npos) {
+      before[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
+    }
+  }
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  for (const Option& option : table.options()) {
+    if (option.affects != kResults || before[option.key] == option.toml()) continue;
+    return option.key + " is " + option.toml() + ", was " + before[option.key];
+  }
+  return "";
+}
+
+std::string RunConfig::to_toml() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  return "# Every option of a pagoda run; `pagoda train --help` explains them.\n\n" +
+         options_toml(table);
+}
+
+std::string RunConfig::to_json() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    // The literals of TOML that options have are those of JSON too.
+    text += (text.empty() ? "\"" : ", \"") + option.key + "\": " + option.toml();
+  }
+  return "{" + text + "}";
+}
+
+std::vector<std::string> RunConfig::disk_directories() const {
+  if (memory.disk.empty()) return {train.output_dir + "/store"};
+  std::vector<std::string> directories;
+  for (const std::string& directory : memory.disk) {
+    directories.push_back(absolute_path(directory));
+  }
+  return directories;
+}
+
+std::string RunConfig::scratch_parent() const {
+  return memory.disk.empty() ? "." : memory.disk.front();
+}
+
+std::optional<StepRange> RunConfig::trace_range() const { return parse_range(train.trace_steps); }
+
+int RunConfig::compute_threads() const {
+  return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
+}
+
+int RunConfig::optimizer_threads() const {
+  // So many move what a socket's memory gives: a core's updates move 20 to 25 GB/s (pagoda bench
+  // adam), twelve channels of DDR5-4800 461 GB/s at most.
+  constexpr int kMostUpdatingThreads = 16;
+  if (train.optimizer_threads > 0) return narrow<int>(train.optimizer_threads);
+  return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));
+}
+
+Result<ExampleOptions> RunConfig::example_options(const std::string& model_path) const {
+  ExampleOptions options;
+  options.kind = data.kind;
+  options.train_on = data.train_on;
+  ASSIGN_OR_RETURN(options.fields, RowFields::parse(data.fields));
+  ASSIGN_OR_RETURN(options.chat, find_chat_template(model_path, data.chat_template));
+  return options;
+}
+
+std::optional<Gpu> RunConfig::gpu() const {
+  const bool asked = train.device == DeviceChoice::kCuda;
+  const bool open = train.device == DeviceChoice::kAuto && train.host_devices == 1;
+  return asked || open ? usable_gpu().gpu : std::nullopt;
+}
+
+std::string RunConfig::unused_gpu() const {
+  if (train.device != DeviceChoice::kAuto || train.host_devices > 1) return "";
+  const UsableGpu found = usable_gpu();
+  return found.is_there ? found.why_not : "";
+}
+
+int64_t RunConfig::device_bytes() const {
+  if (const auto found = gpu()) {
+    return memory.device.resolve(
+        found->memory_bytes, static_cast<int64_t>(kAutoGpu * double(found->memory_bytes)));
+  }
+  const int64_t usable = machine_memory().usable_bytes();
+  return memory.device.resolve(usable, static_cast<int64_t>(kAutoDevice * double(usable)));
+}
+
+double RunConfig::pinned_share() const { return *parse_pin(memory.pin); }
+
+int64_t RunConfig::host_bytes() const {
+  const int64_t usable = machine_memory().usable_bytes();
+  return memory.host.resolve(usable, static_cast<int64_t>(kAutoHost * double(usable)));
+}
+
+}  // namespace pagoda

@@ -1,0 +1,155 @@
+// RunConfig: everything a run can be told. Member names equal the keys of the run file and the
+// flags: train.steps is [train] steps in the file and --train.steps on the command line. Each
+// option is declared once, in declare(); help, parsing, resolved.toml and the hash walk that
+// declaration.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/memory_size.h"
+#include "base/options.h"
+#include "base/status.h"
+#include "data/dataset.h"
+#include "data/example.h"
+#include "device/gpus.h"
+#include "offload/storage.h"
+#include "optim/schedule.h"
+#include "optim/state_format.h"
+#include "plan/step/run_shape.h"
+
+namespace pagoda {
+
+// auto: a GPU where one is there that computes this run.
+enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
+enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
+// What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
+enum class UntouchedKind : uint8_t { kExact, kSkip };
+
+// Steps of a run, counted from 1; both belong to it.
+struct StepRange {
+  int64_t first = 0, last = 0;
+};
+
+struct RunConfig {
+  struct Model {
+    std::string path;
+  } model;
+
+  struct Data {
+    std::vector<std::string> path;
+    std::string eval_path;
+    int64_t sequence_len = 1024;
+    TooLong too_long = TooLong::kTruncate;
+    RowKind kind = RowKind::kAuto;
+    std::string fields;
+    std::string chat_template = "auto";
+    TrainOn train_on = TrainOn::kAssistant;
+  } data;
+
+  struct Train {
+    int64_t steps = 1000;
+    int64_t tokens_per_step = 16384;
+    int64_t micro_batch_tokens = 4096;  // 0: auto
+    int64_t seed = 0;
+    DType dtype = DType::kBF16;
+    DeviceChoice device = DeviceChoice::kAuto;
+    std::string output_dir;
+    int64_t save_steps = 500;
+    int64_t eval_steps = 100;
+    int64_t eval_batches = 8;
+    int64_t log_steps = 10;
+    std::string trace_steps;
+    std::string trace_routing;
+    int64_t threads = 0;
+    int64_t optimizer_threads = 0;
+    int64_t host_devices = 1;
+  } train;
+
+  struct Sample {
+    std::vector<std::string> prompts;
+    int64_t max_new_tokens = 64;
+    int64_t steps = 0;
+    bool chat = false;
+  } sample;
+
+  struct Optim {
+    double learning_rate = 1e-5;
+    double weight_decay = 0.01;
+    double beta1 = 0.9;
+    double beta2 = 0.95;
+    double eps = 1e-8;
+    ScheduleKind schedule = ScheduleKind::kCosine;
+    int64_t warmup_steps = 0;
+    ClipKind clip = ClipKind::kGlobal;
+    double clip_norm = 1.0;
+    UntouchedKind untouched = UntouchedKind::kExact;
+    StateFormat state = StateFormat::kFp32;
+  } optim;
+
+  struct Memory {
+    MemorySize device;  // auto: 30 % of usable memory, 85 % of a GPU's
+    MemorySize host;    // auto: 40 % of usable memory
+    std::vector<std::string> disk;
+    IoKind io = IoKind::kAuto;
+    std::string pin = "auto";
+    double drive_tbw = 0;  // 10^12 bytes; 0: not told
+  } memory;
+
+  PlanOptions plan;
+
+  // Adds every option to `table`, which then refers to this object.
+  void declare(OptionTable& table);
+
+  // What must hold of values and between them, whatever they are used for: kUsage naming key, value
+  // and remedy.
+  Status validate() const;
+  // The part of it that [data] alone decides.
+  Status validate_data() const;
+  // validate(), and the keys training cannot do without.
+  Status validate_for_training() const;
+
+  // XXH3-64 over the options that affect results. Two runs with equal hashes, data and model
+  // compute the same bits. The number of steps counts only where the schedule depends on it, so
+  // that a constant-rate run may be resumed for longer. A build with other options has other
+  // hashes.
+  uint64_t config_hash() const;
+  // The options the hash covers, one "key = value" a line, to name what differs from a checkpoint.
+  std::string hashed_text() const;
+  // The first option that affects results and differs from the same one in `toml`, a text that
+  // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none.
+  std::string difference_from(const std::string& toml) const;
+
+  // A run file with every option in it; parses back to an equal configuration.
+  std::string to_toml() const;
+
+  // The same as one JSON object, "section.key": value.
+  std::string to_json() const;
+
+  // Derived values, so that each default rule has one place.
+  std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
+  std::string scratch_parent() const;  // of runs without output: memory.disk's first, or "."
+  int compute_threads() const;                        // train.threads, or the usable cores
+  // train.optimizer_threads, or as many as compute_threads(), at most 16 for each NUMA node.
+  // Updates run beside compute on the same cores, by turns; with fewer threads than cores, one that
+  // compute waits for would take longer. But an update waits for memory, and what 16 cores ask for
+  // is all that a node's gives.
+  int optimizer_threads() const;
+  // What the run computes on; none: the CPU. Looks for GPUs at each call.
+  std::optional<Gpu> gpu() const;
+  std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
+  int64_t device_bytes() const;                       // memory.device on this machine
+  int64_t host_bytes() const;                         // memory.host on this machine
+  double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
+  // train.trace_steps; none: nothing is traced. REQUIRES: validate().
+  std::optional<StepRange> trace_range() const;
+  // How rows become examples for the model in this folder. Errors as find_chat_template.
+  Result<ExampleOptions> example_options(const std::string& model_path) const;
+  // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
+  int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
+};
+
+}  // namespace pagoda

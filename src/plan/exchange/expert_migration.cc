@@ -1,0 +1,236 @@
+#include "plan/exchange/expert_migration.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+
+#include "base/bytes.h"
+#include "plan/refusals.h"
+
+namespace pagoda {
+namespace {
+
+Status check_devices(const ExpertDevices& device_of_expert, int32_t devices) {
+  RETURN_IF_ERROR(check_integer("the number of devices", devices));
+  RETURN_IF_ERROR(
+      check_integer("the number of experts", static_cast<int64_t>(device_of_expert.size())));
+  std::vector<uint8_t> has_expert(static_cast<size_t>(devices), 0);
+  for (const int32_t device : device_of_expert) {
+    RETURN_IF_ERROR(check_integer("the device of an expert", device, 0, devices - 1));
+    has_expert[static_cast<size_t>(device)] = 1;
+  }
+  if (std::count(has_expert.begin(), has_expert.end(), 1) == devices) return Status();
+  return Status(Exit::kUsage, "a device has no expert of the layer");
+}
+
+Status check_tokens(std::span<const int64_t> tokens_per_expert, size_t experts) {
+  if (tokens_per_expert.size() != experts) {
+    return Status(Exit::kUsage, strf("tokens are given for %zu experts, devices for %zu",
+                                     tokens_per_expert.size(), experts));
+  }
+  // So that differences of sums do not wrap.
+  const auto most = std::numeric_limits<int64_t>::max() / 4 / static_cast<int64_t>(experts);
+  for (const int64_t tokens : tokens_per_expert) {
+    RETURN_IF_ERROR(check_integer("the tokens of an expert", tokens, 0, most));
+  }
+  return Status();
+}
+
+class HillClimb {
+ public:
+  HillClimb(std::span<const int64_t> tokens, const ExpertDevices& device_of_expert,
+            int32_t devices)
+      : tokens_(tokens), loads_(device_loads(tokens, device_of_expert, devices)) {
+    experts_.resize(static_cast<size_t>(devices));
+    for (size_t e = 0; e < device_of_expert.size(); ++e) {
+      experts_[static_cast<size_t>(device_of_expert[e])].push_back(static_cast<int32_t>(e));
+    }
+  }
+
+  // False when no swap of the fullest device helps, of at most `most_swaps` at once.
+  bool climb(SwapPartner partner, int most_swaps, Migration& migration);
+
+ private:
+  // Experts of a device, one or two, by their places in experts_.
+  struct Places {
+    std::array<size_t, 2> at = {0, 0};
+    size_t count = 1;
+    int64_t tokens = 0;
+  };
+  struct Choice {
+    size_t device = 0;
+    Places given, taken;
+    int64_t fuller = 0;  // of the two devices afterwards
+  };
+
+  size_t fullest() const {
+    return static_cast<size_t>(std::max_element(loads_.begin(), loads_.end()) - loads_.begin());
+  }
+  int64_t tokens(size_t device, size_t place) const {
+    return tokens_[static_cast<size_t>(experts_[device][place])];
+  }
+  std::vector<Places> pairs(size_t device) const;
+  void try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const;
+  void try_device(size_t fullest, size_t other, std::optional<Choice>& best) const;
+  void try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const;
+  void carry_out(size_t fullest, const Choice& choice, Migration& migration);
+
+  std::span<const int64_t> tokens_;
+  std::vector<int64_t> loads_;                 // [device]
+  std::vector<std::vector<int32_t>> experts_;  // [device]
+};
+
+// Keeps in `best` an exchange that leaves the fuller of both devices emptier than it does. For two
+// devices, whose sum stays, the best one brings their loads closest.
+void HillClimb::try_swap(size_t fullest, const Choice& choice, std::optional<Choice>& best) const {
+  const int64_t given = choice.given.tokens - choice.taken.tokens;
+  const int64_t fuller = std::max(loads_[fullest] - given, loads_[choice.device] + given);
+  if (fuller >= (best ? best->fuller : loads_[fullest])) return;
+  best = choice;
+  best->fuller = fuller;
+}
+
+void HillClimb::try_device(size_t fullest, size_t other, std::optional<Choice>& best) const {
+  for (size_t i = 0; i < experts_[fullest].size(); ++i) {
+    for (size_t j = 0; j < experts_[other].size(); ++j) {
+      try_swap(fullest, {other, {{i}, 1, tokens(fullest, i)}, {{j}, 1, tokens(other, j)}, 0},
+               best);
+    }
+  }
+}
+
+// By tokens; of equal ones by place.
+std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
+  std::vector<Places> all;
+  for (size_t i = 0; i < experts_[device].size(); ++i) {
+    for (size_t j = i + 1; j < experts_[device].size(); ++j) {
+      all.push_back({{i, j}, 2, tokens(device, i) + tokens(device, j)});
+    }
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Places& a, const Places& b) { return a.tokens < b.tokens; });
+  return all;
+}
+
+// Of the other device's pairs only those next to the tokens that would make both loads equal.
+void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
+  const std::vector<Places> others = pairs(other);
+  for (const Places& given : pairs(fullest)) {
+    const int64_t wanted = given.tokens - (loads_[fullest] - loads_[other]) / 2;
+    const auto above = std::partition_point(
+        others.begin(), others.end(), [&](const Places& p) { return p.tokens < wanted; });
+    if (above != others.end()) try_swap(fullest, {other, given, *above, 0}, best);
+    if (above != others.begin()) try_swap(fullest, {other, given, *(above - 1), 0}, best);
+  }
+}
+
+void HillClimb::carry_out(size_t fullest, const Choice& choice, Migration& migration) {
+  for (size_t i = 0; i < choice.given.count; ++i) {
+    int32_t& a = experts_[fullest][choice.given.at[i]];
+    int32_t& b = experts_[choice.device][choice.taken.at[i]];
+    const int64_t given = tokens_[static_cast<size_t>(a)] - tokens_[static_cast<size_t>(b)];
+    loads_[fullest] -= given;
+    loads_[choice.device] += given;
+    migration.swaps.push_back({a, b});
+    std::swap(migration.device_of_expert[static_cast<size_t>(a)],
+              migration.device_of_expert[static_cast<size_t>(b)]);
+    std::swap(a, b);
+  }
+}
+
+bool HillClimb::climb(SwapPartner partner, int most_swaps, Migration& migration) {
+  const size_t from = fullest();
+  std::optional<Choice> best;
+  const auto try_all = [&](auto&& attempt) {
+    for (size_t other = 0; other < loads_.size(); ++other) {
+      if (other != from) attempt(other);
+    }
+  };
+  if (partner == SwapPartner::kEmptiest) {
+    const auto emptiest = std::min_element(loads_.begin(), loads_.end()) - loads_.begin();
+    try_device(from, static_cast<size_t>(emptiest), best);
+  } else {
+    try_all([&](size_t other) { try_device(from, other, best); });
+  }
+  if (!best && partner == SwapPartner::kAnyTwice && most_swaps >= 2) {
+    try_all([&](size_t other) { try_pairs(from, other, best); });
+  }
+  if (!best) return false;
+  carry_out(from, *best, migration);
+  return true;
+}
+
+MigrationCost cost_of(int64_t moved_experts, int64_t device_bytes, double bytes_per_s) {
+  return {moved_experts, device_bytes, static_cast<double>(device_bytes) / bytes_per_s};
+}
+
+Status check_expert(int64_t expert_bytes, double device_bytes_per_s) {
+  RETURN_IF_ERROR(check_integer("expert_bytes", expert_bytes, 1,
+                              std::numeric_limits<int64_t>::max() / kMaxCount));
+  return check_rate("device_bytes_per_s", device_bytes_per_s);
+}
+
+}  // namespace
+
+std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
+                                  const ExpertDevices& device_of_expert, int32_t devices) {
+  CHECK(tokens_per_expert.size() == device_of_expert.size());
+  std::vector<int64_t> loads(static_cast<size_t>(devices), 0);
+  for (size_t e = 0; e < device_of_expert.size(); ++e) {
+    CHECK(device_of_expert[e] >= 0 && device_of_expert[e] < devices);
+    loads[static_cast<size_t>(device_of_expert[e])] += tokens_per_expert[e];
+  }
+  return loads;
+}
+
+Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
+                                   const ExpertDevices& device_of_expert, int32_t devices,
+                                   SwapPartner partner, int most_swaps) {
+  RETURN_IF_ERROR(check_devices(device_of_expert, devices));
+  RETURN_IF_ERROR(check_tokens(tokens_per_expert, device_of_expert.size()));
+  RETURN_IF_ERROR(check_integer("most_swaps", most_swaps, 0));
+  HillClimb climb(tokens_per_expert, device_of_expert, devices);
+  Migration migration{device_of_expert, {}};
+  for (int left = most_swaps; left > 0 && climb.climb(partner, left, migration);) {
+    left = most_swaps - static_cast<int>(migration.swaps.size());
+  }
+  return migration;
+}
+
+Result<MigrationCost> migration_cost(const ExpertDevices& before, const ExpertDevices& after,
+                                     int32_t devices, int64_t expert_bytes,
+                                     double device_bytes_per_s) {
+  RETURN_IF_ERROR(check_devices(before, devices));
+  RETURN_IF_ERROR(check_devices(after, devices));
+  RETURN_IF_ERROR(check_expert(expert_bytes, device_bytes_per_s));
+  if (before.size() != after.size()) {
+    return Status(Exit::kUsage, strf("%zu experts before are not the %zu after", before.size(),
+                                     after.size()));
+  }
+  std::vector<int64_t> sent(static_cast<size_t>(devices), 0), received = sent;
+  int64_t moved = 0;
+  for (size_t e = 0; e < before.size(); ++e) {
+    if (before[e] == after[e]) continue;
+    ++moved;
+    ++sent[static_cast<size_t>(before[e])];
+    ++received[static_cast<size_t>(after[e])];
+  }
+  const int64_t most = std::max(*std::max_element(sent.begin(), sent.end()),
+                                *std::max_element(received.begin(), received.end()));
+  return cost_of(moved, most * expert_bytes, device_bytes_per_s);
+}
+
+Result<MigrationCost> worst_migration_cost(int64_t num_experts, int32_t devices,
+                                           int64_t expert_bytes, double device_bytes_per_s) {
+  RETURN_IF_ERROR(check_integer("num_experts", num_experts));
+  RETURN_IF_ERROR(check_integer("the number of devices", devices));
+  RETURN_IF_ERROR(check_expert(expert_bytes, device_bytes_per_s));
+  if (num_experts % devices != 0) {
+    return Status(Exit::kUsage, strf("%lld experts cannot be divided among %d devices",
+                                     (long long)num_experts, devices));
+  }
+  return cost_of(num_experts, num_experts / devices * expert_bytes, device_bytes_per_s);
+}
+
+}  // namespace pagoda

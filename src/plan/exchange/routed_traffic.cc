@@ -1,0 +1,64 @@
+#include "plan/exchange/routed_traffic.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "plan/refusals.h"
+
+namespace pagoda {
+namespace {
+
+Status check_routing(const LayerRouting& routing, const ExpertDevices& device_of_expert,
+                     int32_t devices) {
+  RETURN_IF_ERROR(check_integer("the number of devices", devices));
+  RETURN_IF_ERROR(
+      check_integer("the number of microbatches", static_cast<int64_t>(routing.size())));
+  RETURN_IF_ERROR(
+      check_integer("the number of experts", static_cast<int64_t>(device_of_expert.size())));
+  for (const int32_t device : device_of_expert) {
+    RETURN_IF_ERROR(check_integer("the device of an expert", device, 0, devices - 1));
+  }
+  // All rows times all devices must be counted.
+  const auto most = std::numeric_limits<int64_t>::max() / devices /
+                    static_cast<int64_t>(routing.size() * device_of_expert.size());
+  for (const std::vector<int64_t>& tokens : routing) {
+    RETURN_IF_ERROR(check_count("the tokens of experts", tokens.size(), device_of_expert.size()));
+    for (const int64_t count : tokens) {
+      RETURN_IF_ERROR(check_integer("the tokens of an expert", count, 0, most));
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<SquareMatrix<double>> routed_traffic(const LayerRouting& routing,
+                                            const ExpertDevices& device_of_expert,
+                                            int32_t devices) {
+  RETURN_IF_ERROR(check_routing(routing, device_of_expert, devices));
+  const auto rows_of = [](const std::vector<int64_t>& tokens) {
+    return std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+  };
+  int64_t rows = 0;
+  for (const std::vector<int64_t>& tokens : routing) rows += rows_of(tokens);
+  SquareMatrix<double> traffic(devices);
+  // In parts of a row, of which there are as many as devices: a device's tokens are `rows` of them.
+  int64_t first = 0;
+  for (const std::vector<int64_t>& tokens : routing) {
+    const int64_t last = first + rows_of(tokens) * devices;
+    for (int32_t i = 0; i < devices; ++i) {
+      const int64_t own = std::min(last, (i + 1) * rows) - std::max(first, i * rows);
+      if (own <= 0) continue;
+      const double share = static_cast<double>(own) / static_cast<double>(last - first);
+      for (size_t e = 0; e < tokens.size(); ++e) {
+        traffic.at(i, device_of_expert[e]) += static_cast<double>(tokens[e]) * share;
+      }
+    }
+    first = last;
+  }
+  return traffic;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,58 @@
+// Traffic matrices of an all-to-all and the times no order of transmissions beats (Aurora sections
+// 4.2 and 5.2). Entry (i, j) is what device i sends to device j in bytes, tokens or seconds; the
+// diagonal stays where it is and counts nowhere. T is int64_t (exact) or double. Devices hang on
+// one switch that never blocks; each sends and receives at its own rate, both at once.
+// Everything here is O(n^2) for n devices.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/exchange/square_matrix.h"
+
+namespace pagoda {
+
+// kUsage unless there is a device, every entry is finite and not negative, and all of them together
+// stay below 2^62 (int64_t) or finite (double). The functions below REQUIRE that.
+template <typename T>
+Status check_traffic(const SquareMatrix<T>& traffic);
+
+// [device] what it sends: sums of rows without the diagonal.
+template <typename T>
+std::vector<T> sent_by_device(const SquareMatrix<T>& traffic);
+
+// [device] what it receives: sums of columns without the diagonal.
+template <typename T>
+std::vector<T> received_by_device(const SquareMatrix<T>& traffic);
+
+// The most that one device sends or receives. In units of time, or divided by the bandwidth that
+// all devices have, the least time of the all-to-all (Theorem 4.2).
+template <typename T>
+T line_bound(const SquareMatrix<T>& traffic);
+
+// The second all-to-all of a layer: what went from i to j comes back (section 2.2).
+SquareMatrix<double> reversed(const SquareMatrix<double>& traffic);
+
+// Traffic between experts (parts of tokens to experts) as traffic between devices. Several experts
+// may share a device; what they send each other lands on the diagonal.
+// REQUIRES: device_of_expert has an entry of [0, devices) for each row of `traffic`.
+SquareMatrix<double> placed(const SquareMatrix<double>& traffic,
+                            std::span<const int> device_of_expert, int devices);
+
+// REQUIRES: equal sizes.
+SquareMatrix<double> added(const SquareMatrix<double>& a, const SquareMatrix<double>& b);
+
+// Seconds of each transmission where it has both ends to itself: bytes over the smaller of the two
+// bandwidths. line_bound() of it is the least time of an all-to-all in which every device has one
+// partner at a time, and transmission_order() reaches it (appendix B).
+Result<SquareMatrix<double>> link_seconds(const SquareMatrix<double>& traffic_bytes,
+                                          std::span<const double> bytes_per_s);
+
+// The bound that Theorem 5.2 states, with the receiver's term over its own bandwidth: the largest
+// of sent[i] / B_i and received[j] / B_j. At most line_bound(link_seconds()); where it is smaller,
+// reaching it takes concurrent flows at one end.
+Result<double> concurrent_bound_s(const SquareMatrix<double>& traffic_bytes,
+                                  std::span<const double> bytes_per_s);
+
+}  // namespace pagoda

@@ -1,0 +1,143 @@
+#include "plan/forecast/timeline.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+
+namespace pagoda {
+
+int Timeline::add_stream(std::string name) {
+  streams_.push_back({std::move(name)});
+  return static_cast<int>(streams_.size()) - 1;
+}
+
+int Timeline::add_resource(double capacity) {
+  CHECK(capacity > 0);
+  capacity_.push_back(capacity);
+  demand_.push_back(0);
+  return static_cast<int>(capacity_.size()) - 1;
+}
+
+Timeline::Work Timeline::add(int stream, int resource, double demand, double seconds,
+                             std::span<const Work> after, double memory) {
+  CHECK(seconds >= 0 && demand >= 0 && memory >= 0 && memory <= 1);
+  const auto work = static_cast<Work>(works_.size());
+  Piece& piece = works_.emplace_back();
+  piece.stream = stream;
+  piece.resource = demand > 0 ? resource : kNone;
+  piece.demand = demand;
+  piece.memory = memory;
+  piece.left_s = seconds;
+  const auto wait = [&](Work earlier) {
+    if (earlier == kNothing) return;
+    works_[earlier].follow.push_back(work);
+    ++piece.waits_for;
+  };
+  for (Work earlier : after) wait(earlier);
+  if (stream != kNone) {
+    wait(streams_[stream].last);
+    streams_[stream].last = work;
+  }
+  return work;
+}
+
+void Timeline::start(Work work) {
+  running_.push_back(work);
+  if (works_[work].wakes_s <= 0) begin(work);
+}
+
+void Timeline::begin(Work work) {
+  Piece& piece = works_[work];
+  piece.start_s = now_s_;
+  if (piece.resource != kNone) demand_[piece.resource] += piece.demand;
+}
+
+void Timeline::finish(Work work) {
+  Piece& piece = works_[work];
+  piece.end_s = now_s_;
+  if (piece.resource != kNone) demand_[piece.resource] -= piece.demand;
+  if (piece.stream != kNone) streams_[piece.stream].busy_s += piece.end_s - piece.start_s;
+  for (Work next : piece.follow) {
+    Piece& following = works_[next];
+    if (--following.waits_for > 0) continue;
+    const bool idle = following.stream != kNone && piece.stream != following.stream;
+    if (idle && taken(following)) following.wakes_s = turn_s_;
+    ready_.push_back(next);
+  }
+}
+
+// No room for it beside what runs; for a part of one that wants several, for one.
+bool Timeline::taken(const Piece& piece) const {
+  if (piece.resource == kNone) return false;
+  const double left = capacity_[piece.resource] - demand_[piece.resource];
+  return left < std::min(1.0, piece.demand) - 1e-9;
+}
+
+// Of its time alone that its resource gives it.
+double Timeline::share(const Piece& piece) const {
+  if (piece.wakes_s > 0) return 0;
+  if (piece.resource == kNone) return 1;
+  return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
+}
+
+// By all that runs, of what the memory can move.
+double Timeline::memory_wanted() const {
+  double wanted = 0;
+  for (const Work work : running_) wanted += share(works_[work]) * works_[work].memory;
+  return wanted;
+}
+
+double Timeline::left_s(const Piece& piece, double wanted) const {
+  if (piece.wakes_s > 0) return piece.wakes_s;
+  return piece.left_s / share(piece) * (1 + piece.memory * std::max(0.0, wanted - 1));
+}
+
+// To the next moment at which something ends or wakes.
+void Timeline::go_on() {
+  const double wanted = memory_wanted();
+  double step_s = std::numeric_limits<double>::infinity();
+  for (const Work work : running_) step_s = std::min(step_s, left_s(works_[work], wanted));
+  CHECK(!running_.empty(), "the work that is left waits for itself");
+  // What ends now is decided before anything is taken off, so that rounding cannot separate pieces
+  // that end together.
+  std::vector<Work> over, awake;
+  for (const Work work : running_) {
+    Piece& piece = works_[work];
+    const double left = left_s(piece, wanted);
+    const bool wakes = piece.wakes_s > 0;
+    if (left <= step_s * (1 + 1e-12)) {
+      (wakes ? awake : over).push_back(work);
+    } else if (wakes) {
+      piece.wakes_s -= step_s;
+    } else {
+      piece.left_s *= 1 - step_s / left;
+    }
+  }
+  now_s_ += step_s;
+  std::erase_if(running_, [&](Work work) {
+    return std::find(over.begin(), over.end(), work) != over.end();
+  });
+  for (const Work work : awake) {
+    works_[work].wakes_s = 0;
+    begin(work);
+  }
+  for (const Work work : over) finish(work);
+  ended_ += over.size();
+}
+
+void Timeline::run() {
+  for (size_t w = 0; w < works_.size(); ++w) {
+    if (works_[w].waits_for == 0) ready_.push_back(static_cast<Work>(w));
+  }
+  while (ended_ < works_.size()) {
+    while (!ready_.empty()) {
+      const Work work = ready_.back();
+      ready_.pop_back();
+      start(work);
+    }
+    go_on();
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,71 @@
+#include "plan/machine/machine_profile.h"
+
+#include "base/check.h"
+
+namespace pagoda {
+
+double task_units(const Task& task, const RunShape& shape) {
+  const auto elements = [&] {
+    return static_cast<double>(shape.records[task.record].num_elements);
+  };
+  switch (task.kind) {
+    case TaskKind::kPrefetch:
+    case TaskKind::kBring: return 0;
+    case TaskKind::kAdam: return elements() * static_cast<double>(task.updates);
+    case TaskKind::kGradient: return elements();
+    case TaskKind::kDispatch:
+    case TaskKind::kExpert:
+    case TaskKind::kDispatchBackward:
+    case TaskKind::kExpertBackward: return static_cast<double>(task.rows + task.padding);
+    case TaskKind::kCombine:
+    case TaskKind::kCombineBackward: return static_cast<double>(task.rows);
+    case TaskKind::kIndex:
+      return static_cast<double>((task.microbatch < 0 ? shape.microbatches : 1) *
+                                 shape.microbatch_tokens * shape.experts_per_token);
+    case TaskKind::kEmbed:
+    case TaskKind::kAttention:
+    case TaskKind::kCachedAttention:
+    case TaskKind::kRoute:
+    case TaskKind::kResidual:
+    case TaskKind::kDenseMlp:
+    case TaskKind::kHead:
+    case TaskKind::kLoss:
+    case TaskKind::kLogits:
+    case TaskKind::kRouteReplay:
+    case TaskKind::kRouteBackward:
+    case TaskKind::kDenseMlpBackward:
+    case TaskKind::kAttentionBackward:
+    case TaskKind::kEmbedBackward: return static_cast<double>(shape.microbatch_tokens);
+  }
+  CHECK(false, "no such task");
+}
+
+Cost fit_cost(std::span<const CostSample> samples, double cores) {
+  Cost cost;
+  cost.cores = cores;
+  if (samples.empty()) return cost;
+  const auto n = static_cast<double>(samples.size());
+  double units = 0, seconds = 0, square = 0, product = 0, origin_square = 0, origin_product = 0;
+  for (const CostSample& s : samples) {
+    units += s.units / n;
+    seconds += s.seconds / n;
+  }
+  for (const CostSample& s : samples) {
+    square += (s.units - units) * (s.units - units);
+    product += (s.units - units) * (s.seconds - seconds);
+    origin_square += s.units * s.units;
+    origin_product += s.units * s.seconds;
+  }
+  if (square <= 1e-12 * origin_square || product <= 0) {
+    cost.fixed_s = seconds;
+    return cost;
+  }
+  cost.unit_s = product / square;
+  cost.fixed_s = seconds - cost.unit_s * units;
+  if (cost.fixed_s >= 0) return cost;
+  cost.fixed_s = 0;
+  cost.unit_s = origin_product / origin_square;
+  return cost;
+}
+
+}  // namespace pagoda

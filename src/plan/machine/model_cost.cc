@@ -1,0 +1,114 @@
+#include "plan/machine/model_cost.h"
+
+#include <algorithm>
+
+#include "plan/refusals.h"
+
+namespace pagoda {
+namespace {
+
+int64_t kept_of_row(int64_t d, int64_t ffn) { return ffn > 0 ? kValueBytes * (3 * ffn + d) : 0; }
+
+// Numbers that attention keeps of a token.
+int64_t attention_width(const AttentionSizes& a, int64_t d) {
+  const int64_t queries = a.heads * a.head_dim, attended = a.heads * a.value_head_dim;
+  const int64_t keys_and_values = a.kv_heads * (a.head_dim + a.value_head_dim);
+  const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
+  return 2 * d + queries + keys_and_values + attended + latents;
+}
+
+LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
+  const LayerParameters parameters = layer_parameters(shape, layer);
+  const AttentionSizes& a = shape.attention;
+  const int64_t d = shape.hidden_size;
+  const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
+  LayerCost cost;
+  cost.replicated_parameters = parameters.replicated();
+  cost.heads = a.heads;
+  cost.score_width = a.heads * (a.head_dim + a.value_head_dim);
+  cost.token_bytes = kValueBytes * attention_width(a, d) +
+                     kept_of_row(d, moe ? shape.shared_ffn : shape.dense_ffn);
+  if (!moe) return cost;
+  constexpr int64_t kProbabilityBytes = 4;
+  cost.token_bytes += kProbabilityBytes * shape.num_experts;
+  cost.expert_parameters = parameters.expert;
+  cost.num_experts = shape.num_experts;
+  cost.experts_per_token = shape.experts_per_token;
+  cost.row_bytes = kept_of_row(d, shape.expert_ffn);
+  return cost;
+}
+
+}  // namespace
+
+Result<ModelCost> piper_cost(const PiperModel& model) {
+  RETURN_IF_ERROR(check_integer("layers", model.layers, 1, 1 << 16));
+  RETURN_IF_ERROR(check_integer("hidden_size", model.hidden_size));
+  RETURN_IF_ERROR(check_integer("heads", model.heads));
+  RETURN_IF_ERROR(check_integer("num_experts", model.num_experts));
+  RETURN_IF_ERROR(
+      check_integer("experts_per_token", model.experts_per_token, 1, model.num_experts));
+  RETURN_IF_ERROR(check_integer("expert_ffn", model.expert_ffn));
+  const int64_t d = model.hidden_size, f = model.expert_ffn;
+  const __int128 each = __int128{4} * d * d + __int128{3} * model.num_experts * d * f;
+  if (each * model.layers > kMaxParameters) {
+    return Status(Exit::kUsage, "the model has more parameters than can be counted in bytes");
+  }
+  LayerCost layer;
+  layer.replicated_parameters = 4 * d * d;
+  layer.expert_parameters = 3 * d * f;
+  layer.num_experts = model.num_experts;
+  layer.experts_per_token = model.experts_per_token;
+  layer.token_bytes = 12 * d;
+  layer.row_bytes = kept_of_row(d, f);
+  layer.heads = model.heads;
+  layer.score_width = 2 * d;  // heads * head_dim is d
+  ModelCost cost;
+  cost.hidden_size = d;
+  cost.layers.assign(static_cast<size_t>(model.layers), layer);
+  return cost;
+}
+
+Result<ModelCost> model_cost(const ModelShape& shape) {
+  RETURN_IF_ERROR(check_model(shape));
+  ModelCost cost;
+  cost.hidden_size = shape.hidden_size;
+  cost.tied_embeddings = shape.tied_embeddings;
+  cost.embedding_parameters = shape.vocab_size * shape.hidden_size;
+  cost.head_parameters = cost.embedding_parameters + shape.hidden_size;
+  for (int64_t layer = 0; layer < shape.num_layers(); ++layer) {
+    cost.layers.push_back(layer_cost(shape, layer));
+  }
+  return cost;
+}
+
+int64_t most_experts(const ModelCost& model) {
+  int64_t experts = 0;
+  for (const LayerCost& layer : model.layers) experts = std::max(experts, layer.num_experts);
+  return experts;
+}
+
+double token_flops(const LayerCost& layer) {
+  return 2.0 * static_cast<double>(layer.replicated_parameters);
+}
+
+double row_flops(const LayerCost& layer) {
+  return 2.0 * static_cast<double>(layer.expert_parameters);
+}
+
+double score_flops(const LayerCost& layer, int64_t sequence_len) {
+  const auto s = static_cast<double>(sequence_len);
+  return 2.0 * static_cast<double>(layer.score_width) * (s * (s + 1) / 2);
+}
+
+double model_flops(const ModelCost& model, int64_t sequence_len, double sequences) {
+  const auto s = static_cast<double>(sequence_len);
+  double sequence = 2.0 * static_cast<double>(model.head_parameters) * s;
+  for (const LayerCost& layer : model.layers) {
+    const double rows = s * static_cast<double>(layer.experts_per_token);
+    sequence +=
+        token_flops(layer) * s + row_flops(layer) * rows + score_flops(layer, sequence_len);
+  }
+  return 3 * sequence * sequences;
+}
+
+}  // namespace pagoda

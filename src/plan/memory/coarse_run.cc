@@ -1,0 +1,107 @@
+#include "plan/memory/coarse_run.h"
+
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+int64_t expert_records(const RunShape& shape) {
+  return shape.num_experts * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
+}
+
+// Rows of an expert in a step where all get as many.
+int64_t even_rows(const RunShape& shape) {
+  const int64_t chosen = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+}
+
+// The least divisor of `whole`, not above `most`, that brings `count` to the limit, or the largest.
+int64_t fewest_together(int64_t whole, int64_t count, int64_t limit, int64_t most) {
+  int64_t together = 1;
+  for (int64_t g = 1; g <= std::min(whole, most) && count / together > limit; ++g) {
+    if (whole % g == 0) together = g;
+  }
+  return together;
+}
+
+// Layers [first, last) of `shape` become those of `brief`, with their records.
+void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
+  const auto at = static_cast<int64_t>(brief.is_moe.size());
+  const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
+  const int64_t first = shape.layer_record[static_cast<size_t>(layer)];
+  brief.is_moe.push_back(moe);
+  brief.layer_record.push_back(static_cast<int64_t>(brief.records.size()));
+  for (int64_t r = first; r <= first + (moe ? shape.num_experts : 0); ++r) {
+    brief.records.push_back(shape.records[static_cast<size_t>(r)]);
+    brief.records.back().layer = at;
+  }
+}
+
+}  // namespace
+
+Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
+  Coarseness c;
+  const bool one_device = shape.devices == 1;
+  if (shape.num_experts > 0 && one_device) {
+    c.experts = fewest_together(shape.num_experts, expert_records(shape), limits.expert_records,
+                                shape.num_experts / 4);
+  }
+  const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
+  c.microbatches =
+      fewest_together(shape.microbatches, shape.microbatches, most, shape.microbatches);
+  const int64_t blocks = div_ceil(even_rows(shape), shape.row_block);
+  const int64_t all = blocks * expert_records(shape) / c.experts;
+  if (!one_device || all <= limits.blocks) return c;
+  const int64_t of_microbatch = blocks * c.microbatches / shape.microbatches;
+  c.blocks = in_order ? std::max<int64_t>(1, of_microbatch) : blocks;
+  return c;
+}
+
+RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
+  RunShape coarse = shape;
+  coarse.experts_together = shape.experts_together * c.experts;
+  coarse.num_experts = shape.num_experts / c.experts;
+  coarse.microbatches = shape.microbatches / c.microbatches;
+  coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
+  coarse.row_block = shape.row_block * c.experts * c.blocks;
+  coarse.group_blocks = std::max<int64_t>(1, shape.group_blocks / (c.experts * c.blocks));
+  CHECK(coarse.num_experts * c.experts == shape.num_experts &&
+        coarse.microbatches * c.microbatches == shape.microbatches);
+  coarse.records.clear();
+  coarse.layer_record.clear();
+  for (const RecordShape& record : shape.records) {
+    const bool joins = record.expert >= 0 && record.expert % c.experts != 0;
+    if (joins) {
+      coarse.records.back().num_elements += record.num_elements;
+      coarse.records.back().state_bytes += record.state_bytes;
+      continue;
+    }
+    if (record.layer >= 0 && record.expert < 0) {
+      coarse.layer_record.push_back(static_cast<int64_t>(coarse.records.size()));
+    }
+    coarse.records.push_back(record);
+    if (record.expert >= 0) coarse.records.back().expert = record.expert / c.experts;
+  }
+  return coarse;
+}
+
+RunShape brief_shape(const RunShape& shape) {
+  RunShape brief = shape;
+  brief.microbatches = std::min<int64_t>(2, shape.microbatches);
+  brief.is_moe.clear();
+  brief.layer_record.clear();
+  brief.records = {shape.records.front()};
+  int64_t dense = 0, moe = 0;
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    int64_t& seen = shape.is_moe[static_cast<size_t>(l)] != 0 ? moe : dense;
+    if (++seen <= 2) copy_layer(shape, l, brief);
+  }
+  brief.records.push_back(shape.records.back());
+  brief.num_layers = static_cast<int64_t>(brief.is_moe.size());
+  return brief;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,243 @@
+#include "plan/memory/memory_plan.h"
+
+#include <algorithm>
+
+#include "plan/memory/host_division.h"
+#include "plan/memory/slot_share.h"
+#include "plan/step/steady_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
+
+// Slots of a layer's experts, where they are brought up together.
+void hold_whole_layers(const RunShape& shape, const PageTable& pages,
+                       std::vector<SlotClass>& slots) {
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int32_t> experts(shape.devices, 0);
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      const int device = shape.records[shape.expert(l, e)].device;
+      int32_t& held =
+          slots[pages.pages[pages.weights(shape.expert(l, e))].slot_class].device_slots[device];
+      held = std::max(held, ++experts[device]);
+    }
+  }
+}
+
+// Slots of what a task uses, or several that are computed together. Each page counts once.
+void hold_uses(const std::vector<PageUse>& uses, const PageTable& pages,
+               std::vector<SlotClass>& slots) {
+  std::vector<SlotClass> used(slots.size());
+  for (SlotClass& c : used) c.device_slots.assign(slots.front().device_slots.size(), 0);
+  for (const PageUse& use : uses) {
+    SlotClass& c = used[pages.pages[use.page].slot_class];
+    ++(use.place.tier == Tier::kHost ? c.host_slots : c.device_slots[use.place.device]);
+  }
+  for (size_t c = 0; c < slots.size(); ++c) {
+    slots[c].host_slots = std::max(slots[c].host_slots, used[c].host_slots);
+    for (size_t d = 0; d < used[c].device_slots.size(); ++d) {
+      slots[c].device_slots[d] = std::max(slots[c].device_slots[d], used[c].device_slots[d]);
+    }
+  }
+}
+
+void add_distinct(const Task& task, std::vector<PageUse>& uses) {
+  for (const PageUse& use : task.used()) {
+    const bool there = std::any_of(uses.begin(), uses.end(), [&](const PageUse& other) {
+      return other.page == use.page && other.place == use.place;
+    });
+    if (!there) uses.push_back(use);
+  }
+}
+
+// Whose weights a group uses at once, at most (plan/step/expert_blocks.h).
+int64_t experts_at_once(const RunShape& shape) {
+  const bool several = shape.devices == 1 && !shape.options.padded_experts;
+  return several ? std::min(shape.group_blocks, shape.num_experts) : 1;
+}
+
+// Fewest slots of every class at every place, and how many of them take turns.
+std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
+  const int devices = plan.shape().devices;
+  const PageTable& pages = plan.pages();
+  std::vector<SlotClass> slots(pages.classes.size());
+  for (SlotClass& c : slots) c.device_slots.assign(devices, 0);
+  SteadyRun run(&plan, SteadyRun::Tokens::kOne);
+  run.step([](const StepPiece&) {});
+  std::vector<PageUse> together;
+  run.step([&](const StepPiece& piece) {
+    for (const Task& task : piece.tasks) {
+      add_distinct(task, together);
+      if (task.joins_next) continue;
+      hold_uses(together, pages, slots);
+      together.clear();
+    }
+  });
+  if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
+  // A page on its way up and an evicted one on its way down pass through the host at a time.
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    int64_t passing = std::min<int64_t>(2, info.num_pages);
+    if (info.is_exchange()) passing = devices > 1 ? info.num_pages : 0;
+    slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
+    // The weights of a group come up beside those of the one in work.
+    if (info.kind == PageKind::kWeights && info.expert) {
+      slots[c].device_depth = static_cast<int32_t>(2 * experts_at_once(plan.shape()));
+    }
+  }
+  return slots;
+}
+
+int64_t device_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, int device) {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < slots.size(); ++c) {
+    bytes += slots[c].device_slots[device] * pages.classes[c].page_bytes;
+  }
+  return bytes;
+}
+
+int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, int64_t header) {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < slots.size(); ++c) {
+    bytes += slots[c].host_slots * (pages.classes[c].page_bytes + header);
+  }
+  return bytes;
+}
+
+// Pages of a class that live on a device: experts are spread over devices, the rest is on device 0.
+int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
+  const PageTable::Class& info = pages.classes[c];
+  if (info.is_exchange()) return info.num_pages;
+  if (info.only_device_0()) return device == 0 ? info.num_pages : 0;
+  int64_t count = 0;
+  for (const PageTable::Page& page : pages.pages) {
+    if (page.slot_class == c) count += shape.records[page.record].device == device;
+  }
+  return count;
+}
+
+// In-layer buffers come first: one that has no room goes up for one expert after the other.
+void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
+                 bool everything, std::vector<SlotClass>& slots) {
+  std::vector<SlotShare> in_layer, dense, other;
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    SlotShare share{&slots[c].device_slots[device], info.page_bytes,
+                    pages_on_device(shape, pages, c, device)};
+    // A model without experts, or one that only generates, has no use for some.
+    if (info.kind == PageKind::kInLayer && *share.slots == 0) share.most = 0;
+    share.most = std::max<int64_t>(share.most, *share.slots);
+    const bool updated_below = info.kind == PageKind::kState || info.kind == PageKind::kGradient;
+    if (updated_below && !everything) {
+      // A gradient leaves for the host; two slots let one leave while the next is made.
+      share.most = info.kind == PageKind::kState ? 0 : std::min<int64_t>(2, share.most);
+      share.most = std::max<int64_t>(share.most, *share.slots);
+    }
+    const bool stays = info.kind == PageKind::kWeights && !info.expert;
+    std::vector<SlotShare>& rank = stays ? dense : other;
+    (info.kind == PageKind::kInLayer ? in_layer : rank).push_back(share);
+  }
+  share_out(in_layer, left);
+  share_out(dense, left);
+  share_out(other, left);
+}
+
+// A step takes the optimizer states of experts one after another, and their gradients if these wait
+// for the norm of all. What the host has no room for is missed all along the step, where that costs
+// no more than a twentieth of what is missed anyhow: the slots that pages pass through keep none.
+void keep_in_host(const PageTable& pages, bool eager_adam, std::vector<SlotClass>& slots) {
+  constexpr int32_t kPassing = 5;  // one in work, two on their way up, two on their way down
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    const bool in_order = info.kind == PageKind::kState ||
+                          (info.kind == PageKind::kGradient && !eager_adam);
+    const int64_t more = kPassing - (slots[c].host_depth - 1);
+    const bool cheap = 20 * more <= info.num_pages - slots[c].host_slots;
+    if (in_order && cheap) slots[c].host_kept = std::max(0, slots[c].host_slots - kPassing);
+  }
+}
+
+Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
+  if (budget.device_bytes < plan.min_device_bytes) {
+    const int64_t fixed = *std::max_element(budget.fixed_bytes.begin(), budget.fixed_bytes.end());
+    return Status(Exit::kDeviceMemory,
+                  strf("memory.device is %s but a step needs at least %s (%s of it workspace); "
+                       "raise memory.device, or lower %s",
+                       format_bytes(budget.device_bytes).c_str(),
+                       format_bytes_up(plan.min_device_bytes).c_str(),
+                       format_bytes(fixed).c_str(), budget.lower));
+  }
+  if (budget.host_bytes < plan.min_host_bytes) {
+    return Status(Exit::kHostMemory,
+                  strf("memory.host is %s but a step needs at least %s; raise memory.host",
+                       format_bytes(budget.host_bytes).c_str(),
+                       format_bytes_up(plan.min_host_bytes).c_str()));
+  }
+  return Status();
+}
+
+}  // namespace
+
+int64_t MemoryPlan::on_devices(const PageTable& pages, PageKind kind) const {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    if (pages.classes[c].kind != kind) continue;
+    for (int32_t slots : classes[c].device_slots) bytes += slots * pages.classes[c].page_bytes;
+  }
+  return bytes;
+}
+
+int64_t MemoryPlan::in_host(const PageTable& pages, PageKind kind) const {
+  int64_t bytes = 0;
+  for (size_t c = 0; c < classes.size(); ++c) {
+    if (pages.classes[c].kind == kind) bytes += classes[c].host_slots * pages.classes[c].page_bytes;
+  }
+  return bytes;
+}
+
+Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
+                               const MemoryBudget& budget, int64_t header_bytes,
+                               bool eager_adam, DivisionEffort effort) {
+  const StepPlan below(shape, pages, {.training = training,
+                                      .eager_adam = eager_adam && !shape.options.optimizer_at_end});
+  MemoryPlan plan;
+  plan.classes = minimum_slots(below);
+  for (int d = 0; d < shape.devices; ++d) {
+    plan.min_device_bytes = std::max(
+        plan.min_device_bytes, budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
+  }
+  plan.min_host_bytes = host_bytes(pages, plan.classes, header_bytes);
+  RETURN_IF_ERROR(check_minimum(plan, budget));
+  // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
+  // there.
+  std::vector<SlotClass> whole =
+      minimum_slots(StepPlan(shape, pages, {.training = training, .state_on_device = true}));
+  for (int d = 0; d < shape.devices; ++d) {
+    grow_device(shape, pages, d, kNoLimit, true, whole);
+    plan.whole_device_bytes = std::max(plan.whole_device_bytes,
+                                       budget.fixed_bytes[d] + device_bytes(pages, whole, d));
+  }
+  plan.state_on_device = plan.whole_device_bytes <= budget.device_bytes &&
+                         (budget.device_updates || !training);
+  if (plan.state_on_device) {
+    plan.classes = std::move(whole);
+    plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
+  } else {
+    for (int d = 0; d < shape.devices; ++d) {
+      const int64_t left =
+          budget.device_bytes - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
+      grow_device(shape, pages, d, left, false, plan.classes);
+    }
+    plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
+                                        header_bytes, plan.classes, effort).bytes_without_disk;
+    keep_in_host(pages, below.options().eager_adam, plan.classes);
+  }
+  for (int d = 0; d < shape.devices; ++d) {
+    plan.device_slot_bytes.push_back(device_bytes(pages, plan.classes, d));
+  }
+  plan.host_slot_bytes = host_bytes(pages, plan.classes, header_bytes);
+  return plan;
+}
+
+}  // namespace pagoda

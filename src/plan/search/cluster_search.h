@@ -1,0 +1,83 @@
+// Ways to train a model on several devices, best first. On equal nodes: meshes of pipeline x
+// experts x data (plan/search/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA,
+// one, several as stages, as copies or both (plan/search/zebra_search.h), and the ways they are
+// compared with (plan/search/two_kinds_search.h): expert parallelism, disaggregated experts,
+// pipelines of whole layers, experts shared by speed. Pruned by memory, ranked by the time of a
+// simulated step. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/machine/machine_sheet.h"
+#include "plan/machine/model_shape.h"
+#include "plan/mesh/step_estimate.h"
+#include "plan/search/way_timeline.h"
+#include "plan/zebra/zebra.h"
+
+namespace pagoda {
+
+struct StepDemand {
+  int64_t sequence_len = 0;  // tokens
+  int64_t sequences = 0;     // of a step, all devices together
+};
+
+// Bytes of each parameter, beside 2 of weights and 2 of gradients on the device.
+struct StateChoice {
+  const char* name = "";
+  double state_bytes = 10;
+  bool on_host = false;
+
+  // Of a parameter there: bf16 weight and gradient, and what of its state is not on the host.
+  double device_bytes() const { return 4 + (on_host ? 0 : state_bytes); }
+};
+// Masters and moments in fp32, bf16 and 8 bits, on the device and in host memory.
+const std::vector<StateChoice>& state_choices();
+
+enum class WayKind : uint8_t {
+  kMesh,
+  kZebra,
+  kExpertParallel,
+  kDisaggregated,
+  kPipeline,
+  kShared
+};
+
+struct SearchedWay {
+  WayKind kind = WayKind::kMesh;
+  double step_s = 0;
+  double mfu = 0;            // of all devices' peak
+  int64_t device_bytes = 0;  // of the fullest device
+  int64_t host_bytes = 0;    // of states, of the fullest host
+  Mesh mesh;                 // of other than kMesh: pipeline and data, and of kZebra expert
+  StateChoice state;
+  int32_t microbatches = 1;  // kMesh, kZebra (of a chunk), kPipeline
+  ExpertSharing sharing = ExpertSharing::kRows;  // kMesh, kShared
+  // kMesh
+  PipelineBatch batch;
+  PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
+  int64_t recomputed_layers = 0;  // of the stage with most
+  int32_t parts = 1;  // kExpertParallel, kDisaggregated: of each all-to-all
+  // kZebra (plan/search/zebra_layout.h): mesh.pipeline x mesh.data groups
+  int32_t attention_devices = 1;  // of a group, which has mesh.expert for experts
+  int32_t chunks = 1;
+  bool send_again = false;
+  std::vector<int32_t> offloaded;  // [layers]
+  TurnLags lags;
+
+  std::string text() const;  // "PP 2 x EP 8 x DP 2, 16 microbatches, ..."
+};
+
+// kUsage: nodes of more than two kinds, sequences that no way divides, the errors of the sheets and
+// of check_model. kDoesNotFit when none fits, naming one and what it lacks.
+Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
+                                                const ClusterSheet& cluster,
+                                                const StepDemand& demand);
+
+// How a step of a way that was found runs. The errors of the search.
+Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                 const StepDemand& demand, const SearchedWay& way);
+
+}  // namespace pagoda

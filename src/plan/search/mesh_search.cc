@@ -1,0 +1,271 @@
+#include "plan/search/mesh_search.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/bytes.h"
+#include "plan/mesh/recomputed_layers.h"
+#include "plan/refusals.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kGiga = 1e9, kMicro = 1e-6;
+constexpr double kSooner = 1 - 1e-9;
+
+// Weights of whole layers that pass through a device, and their gradients.
+int64_t cache_bytes(const ModelCost& cost, ExpertSharing sharing) {
+  if (sharing != ExpertSharing::kDataCentric) return 0;
+  int64_t most = 0;
+  for (const LayerCost& layer : cost.layers) {
+    most = std::max(most, kValueBytes * layer.num_experts * layer.expert_parameters);
+  }
+  constexpr int64_t kCachedLayers = 2, kGradients = 1;
+  return (kCachedLayers + kGradients) * most;
+}
+
+struct FittedStages {
+  std::vector<MeshStage> stages;
+  std::vector<uint8_t> recomputed;  // [layers]
+  int64_t parameters = 0;           // of the device with most
+};
+
+MeshStage fitted_stage(const StageMemory& memory, const RecomputedLayers& again, int64_t cache) {
+  MeshStage stage;
+  stage.parameter_bytes = memory.parameter_bytes + cache;
+  stage.kept_bytes = memory.microbatch_bytes;
+  for (const int64_t layer : again.layers) {
+    const int64_t saved = memory.layer_bytes[static_cast<size_t>(layer)] - memory.input_bytes;
+    stage.kept_bytes -= saved;
+    stage.again_bytes = std::max(stage.again_bytes, saved);
+  }
+  stage.recomputed_layers = static_cast<int64_t>(again.layers.size());
+  stage.peak_bytes = again.peak_bytes + cache;
+  return stage;
+}
+
+Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& cluster,
+                                const SearchedWay& way) {
+  MemoryOptions options;
+  options.schedule = way.schedule;
+  options.replicated_bytes = options.expert_bytes = way.state.device_bytes();
+  const int64_t cache = cache_bytes(cost, way.sharing);
+  const int64_t room = std::max<int64_t>(0, cluster.device_bytes - cache);
+  const auto layers = static_cast<int64_t>(cost.layers.size());
+  FittedStages fitted;
+  fitted.recomputed.assign(cost.layers.size(), 0);
+  for (int64_t stage = 0; stage < way.mesh.pipeline; ++stage) {
+    ASSIGN_OR_RETURN(const StageMemory memory,
+                     stage_memory(cost, way.mesh, way.batch, options, stage));
+    ASSIGN_OR_RETURN(const RecomputedLayers again, fewest_recomputed(memory, room));
+    const int64_t first = stage_layers(layers, way.mesh.pipeline, stage).first;
+    for (const int64_t layer : again.layers) {
+      fitted.recomputed[static_cast<size_t>(first + layer)] = 1;
+    }
+    fitted.stages.push_back(fitted_stage(memory, again, cache));
+    fitted.parameters =
+        std::max(fitted.parameters, memory.parameters.replicated + memory.parameters.experts);
+  }
+  return fitted;
+}
+
+// Time, memory and recomputation of a way that has the rest.
+void fill_in(const MeshStep& step, const DeviceRates& rates, SearchedWay& way) {
+  way.step_s = step.step_s();
+  way.mfu = step.estimate.model_flops /
+            (rates.peak_flops_per_s * way.step_s * static_cast<double>(way.mesh.devices()));
+  for (const MeshStage& stage : step.stages) {
+    way.recomputed_layers = std::max(way.recomputed_layers, stage.recomputed_layers);
+    way.device_bytes = std::max(way.device_bytes, stage.peak_bytes);
+  }
+  way.host_bytes = static_cast<int64_t>(step.updates.state_bytes);
+}
+
+// What a stage computes, and then sends.
+void add_piece(const PipelinePiece& piece, const StageWork& work, WayLane& lane) {
+  const bool forward = piece.work.phase == Phase::kForward;
+  const double compute_s = forward ? work.forward_compute_s : work.backward_compute_s;
+  const double sends_s = std::min(piece.start_s + compute_s, piece.end_s);
+  lane.pieces.push_back({forward ? WayWork::kForward : WayWork::kBackward, piece.start_s, sends_s,
+                         piece.work.microbatch});
+  if (sends_s < piece.end_s) {
+    lane.pieces.push_back({WayWork::kTransfer, sends_s, piece.end_s, piece.work.microbatch});
+  }
+}
+
+// A microbatch's activations from the start of its forward to the end of its backward.
+WayMemory stage_room(const std::string& name, const std::vector<PipelinePiece>& pieces,
+                     const MeshStage& stage, int64_t budget_bytes) {
+  WayMemory room{name, budget_bytes, {{0, stage.parameter_bytes}}};
+  int64_t held = stage.parameter_bytes;
+  for (const PipelinePiece& piece : pieces) {
+    const bool forward = piece.work.phase == Phase::kForward;
+    held += forward ? stage.kept_bytes : stage.again_bytes;
+    room.held.emplace_back(piece.start_s, held);
+    if (forward) continue;
+    held -= stage.kept_bytes + stage.again_bytes;
+    room.held.emplace_back(piece.end_s, held);
+  }
+  return room;
+}
+
+class MeshSearch {
+ public:
+  MeshSearch(const ModelCost& cost, const ClusterSheet& cluster, const StepDemand& demand)
+      : cost_(cost), cluster_(cluster), profile_(cluster_profile(cluster)), demand_(demand) {}
+
+  Result<std::vector<SearchedWay>> run() {
+    ASSIGN_OR_RETURN(
+        const std::vector<Mesh> possible,
+        meshes(profile_, static_cast<int64_t>(cost_.layers.size()), most_experts(cost_)));
+    for (const Mesh& mesh : possible) RETURN_IF_ERROR(try_mesh(mesh));
+    if (ways_.empty() && !tried_) {
+      return Status(Exit::kUsage, strf("%lld sequences of a step cannot be divided among %lld "
+                                       "devices in any way",
+                                       (long long)demand_.sequences,
+                                       (long long)profile_.devices()));
+    }
+    if (ways_.empty()) return least_;
+    return std::move(ways_);
+  }
+
+ private:
+  Status try_mesh(const Mesh& mesh);
+  Status try_batch(const SearchedWay& way);
+  Status try_way(SearchedWay way);
+
+  const ModelCost& cost_;
+  const ClusterSheet& cluster_;
+  const ClusterProfile profile_;
+  const StepDemand& demand_;
+  std::vector<SearchedWay> ways_;
+  bool tried_ = false;
+  Status least_;  // why the newest did not fit
+};
+
+Status MeshSearch::try_way(SearchedWay way) {
+  tried_ = true;
+  const auto step = mesh_step(cost_, cluster_, way);
+  if (step.ok()) {
+    fill_in(step.value(), device_rates(cluster_.nodes.front()), way);
+    ways_.push_back(std::move(way));
+    return Status();
+  }
+  if (step.status().code() != Exit::kDoesNotFit) return step.status();
+  least_ = Status(Exit::kDoesNotFit, way.text() + ": " + step.status().message());
+  return Status();
+}
+
+// All places and formats of states. GPipe keeps more than 1F1B and is as fast where stages are
+// equal: it is a way of its own where it ends sooner, by more than rounding.
+Status MeshSearch::try_batch(const SearchedWay& way) {
+  for (const StateChoice& state : state_choices()) {
+    SearchedWay tried = way;
+    tried.state = state;
+    const size_t before = ways_.size();
+    RETURN_IF_ERROR(try_way(tried));
+    if (way.mesh.pipeline == 1 || ways_.size() == before) continue;
+    const double sooner_s = kSooner * ways_.back().step_s;
+    tried.schedule = PipelineSchedule::kGpipe;
+    RETURN_IF_ERROR(try_way(tried));
+    if (ways_.back().step_s >= sooner_s) {
+      ways_.resize(before + 1);
+    }
+  }
+  return Status();
+}
+
+Status MeshSearch::try_mesh(const Mesh& mesh) {
+  const int64_t ranks = mesh.expert * mesh.data;
+  if (demand_.sequences % ranks != 0 || !expert_group(profile_, mesh.expert).ok()) return Status();
+  const int64_t sequences = demand_.sequences / ranks;
+  const bool shared = mesh.expert > 1 && mesh.expert <= profile_.devices_per_node;
+  for (int64_t m = 1; m <= sequences; ++m) {
+    if (sequences % m != 0) continue;
+    for (int s = 0; s < (shared ? 3 : 1); ++s) {
+      SearchedWay way;
+      way.mesh = mesh;
+      way.batch = {demand_.sequence_len, sequences / m, m, SequencesOf::kRank};
+      way.microbatches = static_cast<int32_t>(m);
+      way.sharing = static_cast<ExpertSharing>(s);
+      RETURN_IF_ERROR(try_batch(way));
+    }
+  }
+  return Status();
+}
+
+}  // namespace
+
+ClusterProfile cluster_profile(const ClusterSheet& cluster) {
+  const MachineSheet& node = cluster.nodes.front();
+  const auto link = [](double gb_s, double latency_us) {
+    return Cost{kMicro * latency_us, 1 / (gb_s * kGiga), 0};
+  };
+  const ClusterSheet::Network& n = cluster.network;
+  ClusterProfile profile;
+  profile.nodes = static_cast<int64_t>(cluster.nodes.size());
+  profile.devices_per_node = node.device.count;
+  profile.nodes_per_switch =
+      cluster.cluster.nodes_per_switch > 0 ? cluster.cluster.nodes_per_switch : profile.nodes;
+  profile.device_bytes = node.auto_device_bytes();
+  profile.in_switch = link(n.gb_s, n.latency_us);
+  profile.between_switches = n.beyond_gb_s > 0 ? link(n.beyond_gb_s, n.beyond_latency_us)
+                                               : profile.in_switch;
+  profile.in_node =
+      node.link.gb_s > 0 ? link(node.link.gb_s, node.link.latency_us) : profile.in_switch;
+  return profile;
+}
+
+DeviceRates device_rates(const MachineSheet& node) {
+  constexpr double kTera = 1e12;
+  return {node.device.peak_tflops * kTera, node.device.gemm_tflops * kTera,
+          node.device.gemm_tflops * kTera};
+}
+
+Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
+                           const SearchedWay& way) {
+  const ClusterProfile profile = cluster_profile(cluster);
+  const MachineSheet& node = cluster.nodes.front();
+  ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, profile, way));
+  MeshStep step;
+  ASSIGN_OR_RETURN(step.updates,
+                   host_updates(node, way.state, static_cast<double>(fitted.parameters)));
+  const StepChoices choices{way.sharing, way.schedule, std::move(fitted.recomputed)};
+  ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, way.mesh, way.batch, profile,
+                                                device_rates(node), choices));
+  step.stages = std::move(fitted.stages);
+  return step;
+}
+
+Result<WayTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
+                                  const SearchedWay& way) {
+  ASSIGN_OR_RETURN(const MeshStep step, mesh_step(cost, cluster, way));
+  const double gradients_end_s = step.estimate.times.step_s();
+  WayTimeline timeline;
+  timeline.end_s = step.step_s();
+  for (size_t s = 0; s < step.stages.size(); ++s) {
+    const std::string name = strf("stage %zu", s);
+    const StageWork& work = step.estimate.stages[s];
+    const std::vector<PipelinePiece>& pieces = step.estimate.run.stages[s];
+    WayLane& lane = timeline.lanes.emplace_back(WayLane{name, "microbatch", {}});
+    for (const PipelinePiece& piece : pieces) add_piece(piece, work, lane);
+    const double end_s = step.estimate.run.end_s(s);
+    if (work.gradients_s > 0) {
+      lane.pieces.push_back({WayWork::kGradients, end_s, end_s + work.gradients_s});
+    }
+    timeline.memory.push_back(stage_room("device of " + name, pieces, step.stages[s],
+                                         cluster.nodes.front().auto_device_bytes()));
+  }
+  if (step.updates.seconds > 0) {
+    timeline.lanes.push_back(
+        {"hosts", "", {{WayWork::kUpdates, gradients_end_s, timeline.end_s}}});
+  }
+  return timeline;
+}
+
+Result<std::vector<SearchedWay>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
+                                               const StepDemand& demand) {
+  return MeshSearch(cost, cluster, demand).run();
+}
+
+}  // namespace pagoda

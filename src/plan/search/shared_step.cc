@@ -1,0 +1,206 @@
+#include "plan/search/shared_step.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "plan/mesh/device_shares.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int32_t kNewer = 0, kOlder = 1, kTransfers = 2, kSums = 3;
+
+// Shares of `whole` of one device of each kind, the largest of its kind.
+Result<std::pair<int64_t, int64_t>> largest_shares(const TwoKinds& kinds, double newer_s,
+                                                   double older_s, int64_t whole) {
+  std::vector<double> device_s(static_cast<size_t>(kinds.newer_devices), newer_s);
+  device_s.insert(device_s.end(), static_cast<size_t>(kinds.older_devices), older_s);
+  ASSIGN_OR_RETURN(const std::vector<int64_t> shares, shares_by_speed(device_s, whole, 1));
+  const auto older = shares.begin() + kinds.newer_devices;
+  return std::pair{*std::max_element(shares.begin(), older),
+                   *std::max_element(older, shares.end())};
+}
+
+double both(const PassSeconds& pass) { return pass.forward_s + pass.backward_s; }
+
+// Seconds of the parts of one layer; of the devices of a kind the slowest.
+struct LayerTimes {
+  PassSeconds attention[2], experts[2];
+  double gather_s = 0;     // weights, or rows
+  double gradients_s = 0;  // data-centric: of weights, to where they rest
+  double outputs_s = 0;    // model-centric: of all devices, summed
+  double sum_s = 0;        // attention's gradients
+};
+
+class SharedQueue {
+ public:
+  SharedQueue(const LayerTimes& times, bool data_centric)
+      : times_(times), data_centric_(data_centric) {}
+
+  std::vector<StreamTask> take(int32_t layers, const std::array<double, 2>& head_s);
+
+ private:
+  using After = std::array<int32_t, 3>;
+
+  int32_t add(int32_t stream, double seconds, After after) {
+    tasks_.push_back({stream, seconds, after});
+    return static_cast<int32_t>(tasks_.size()) - 1;
+  }
+  void attention(bool backward);
+  void data_layer(bool backward);
+  void model_layer(bool backward);
+  void layer(bool backward) { data_centric_ ? data_layer(backward) : model_layer(backward); }
+
+  const LayerTimes& times_;
+  const bool data_centric_;
+  std::vector<StreamTask> tasks_;
+  After before_ = {-1, -1, -1};    // what the next piece of each kind waits for
+  After earlier_ = {-1, -1, -1};   // experts of the layer before, whose weights must go first
+};
+
+void SharedQueue::attention(bool backward) {
+  After done = {-1, -1, -1};
+  for (int32_t kind : {kNewer, kOlder}) {
+    const PassSeconds& pass = times_.attention[kind];
+    // A device goes on by itself; rows that were exchanged are before_[2].
+    done[static_cast<size_t>(kind)] =
+        add(kind, backward ? pass.backward_s : pass.forward_s,
+            {before_[static_cast<size_t>(kind)], before_[2], -1});
+  }
+  before_ = done;
+}
+
+// Weights of a layer come while the layer before works.
+void SharedQueue::data_layer(bool backward) {
+  const int32_t weights = add(kTransfers, times_.gather_s, earlier_);
+  earlier_ = before_;
+  for (int32_t kind : {kNewer, kOlder}) {
+    const auto k = static_cast<size_t>(kind);
+    const PassSeconds& pass = times_.experts[kind];
+    before_[k] = add(kind, backward ? pass.backward_s : pass.forward_s,
+                     {before_[k], weights, -1});
+  }
+  if (backward) add(kTransfers, times_.gradients_s, {before_[0], before_[1], -1});
+}
+
+void SharedQueue::model_layer(bool backward) {
+  const int32_t rows = add(kTransfers, times_.gather_s, before_);
+  After done = {-1, -1, -1};
+  for (int32_t kind : {kNewer, kOlder}) {
+    const PassSeconds& pass = times_.experts[kind];
+    done[static_cast<size_t>(kind)] =
+        add(kind, backward ? pass.backward_s : pass.forward_s, {rows, -1, -1});
+  }
+  before_ = {-1, -1, add(kTransfers, times_.outputs_s, done)};
+}
+
+std::vector<StreamTask> SharedQueue::take(int32_t layers, const std::array<double, 2>& head_s) {
+  for (int32_t i = 0; i < layers; ++i) {
+    attention(false);
+    layer(false);
+  }
+  const int32_t outputs = before_[2];
+  for (int32_t kind : {kNewer, kOlder}) {
+    const auto k = static_cast<size_t>(kind);
+    before_[k] = add(kind, head_s[k], {before_[k], outputs, -1});
+  }
+  before_[2] = -1;
+  for (int32_t i = 0; i < layers; ++i) {
+    layer(true);
+    attention(true);
+    if (times_.sum_s > 0) add(kSums, times_.sum_s, before_);
+  }
+  return std::move(tasks_);
+}
+
+}  // namespace
+
+Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
+                               const TwoKinds& kinds, const StepDemand& demand,
+                               ExpertSharing sharing) {
+  if (sharing == ExpertSharing::kRows) {
+    return Status(Exit::kUsage, "rows that are exchanged share no expert; take another way");
+  }
+  const UnequalStep step = unequal_step(model, cluster, kinds, demand);
+  const bool data_centric = sharing == ExpertSharing::kDataCentric;
+  const std::array<const DeviceKind*, 2> of = {&step.newer, &step.older};
+  const auto sequence_s = [&](const DeviceKind& kind) {
+    return both(kind.attention) + (data_centric ? both(kind.experts) : 0);
+  };
+  ASSIGN_OR_RETURN(const auto sequences, largest_shares(kinds, sequence_s(step.newer),
+                                                        sequence_s(step.older), demand.sequences));
+  ASSIGN_OR_RETURN(const auto hidden, largest_shares(kinds, both(step.newer.experts),
+                                                     both(step.older.experts), model.expert_ffn));
+  SharedStep shared;
+  shared.sharing = sharing;
+  shared.newer = {sequences.first, hidden.first};
+  shared.older = {sequences.second, hidden.second};
+  const double others = 1 - 1.0 / (kinds.newer_devices + kinds.older_devices);
+  const auto transfer_s = [&](double bytes) {
+    return step.latency_s + bytes * others / step.link_bytes_per_s;
+  };
+  LayerTimes times;
+  std::array<double, 2> head_s = {};
+  for (size_t k = 0; k < 2; ++k) {
+    const KindShare& share = k == 0 ? shared.newer : shared.older;
+    const double batch = static_cast<double>(share.sequences) /
+                         static_cast<double>(demand.sequences);
+    const double columns = static_cast<double>(share.hidden) /
+                           static_cast<double>(model.expert_ffn);
+    const auto part = [](const PassSeconds& pass, double whole) {
+      return PassSeconds{pass.forward_s * whole, pass.backward_s * whole};
+    };
+    times.attention[k] = part(of[k]->attention, batch);
+    times.experts[k] = part(of[k]->experts, data_centric ? batch : columns);
+    head_s[k] = of[k]->head_s * batch;
+  }
+  times.gather_s = transfer_s(data_centric ? step.expert_gradient_bytes : step.boundary_bytes);
+  times.gradients_s = transfer_s(step.expert_gradient_bytes);
+  times.outputs_s = transfer_s(2 * step.boundary_bytes);
+  times.sum_s = transfer_s(2 * step.attention_gradient_bytes);
+  shared.streams.streams = {{"newer devices", StreamUse::kComputing},
+                            {"older devices", StreamUse::kComputing},
+                            {data_centric ? "weights and gradients" : "rows of all",
+                             StreamUse::kTransfer},
+                            {"sums of gradients", StreamUse::kSums}};
+  shared.streams.tasks = SharedQueue(times, data_centric).take(step.layers, head_s);
+  shared.streams.times = time_streams(shared.streams.tasks, 4);
+  return shared;
+}
+
+TwoKindsBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
+                           const StepDemand& demand, const SharedStep& step,
+                           const StateChoice& state) {
+  const LayerCost& layer = cost.layers.front();
+  const auto layers = static_cast<double>(cost.layers.size());
+  const auto experts = static_cast<double>(layer.num_experts * layer.expert_parameters);
+  double dense = static_cast<double>(cost.embedding_parameters + cost.head_parameters);
+  dense += layers * static_cast<double>(layer.replicated_parameters);
+  const double row = static_cast<double>(kValueBytes * cost.hidden_size);
+  const auto k = static_cast<double>(layer.experts_per_token);
+  const bool data_centric = step.sharing == ExpertSharing::kDataCentric;
+  const auto of = [&](const KindShare& share, double& parameters) {
+    const double own = static_cast<double>(share.sequences * demand.sequence_len);
+    const double all = static_cast<double>(demand.sequences * demand.sequence_len);
+    const double columns =
+        static_cast<double>(share.hidden) / static_cast<double>(model.expert_ffn);
+    parameters = dense + layers * experts * columns;
+    const double token_room = own * static_cast<double>(layer.token_bytes + 2 * layer.heads);
+    const double rows_room =
+        data_centric ? own * k * static_cast<double>(layer.row_bytes)
+                     : all * k * (columns * static_cast<double>(layer.row_bytes) + 2 * row) +
+                           2 * (all - own) * row;
+    constexpr double kPassing = 2 + 1;  // layers: weights of two, gradients of one
+    const double passing = data_centric ? kPassing * kValueBytes * experts : 0;
+    return parameters * state.device_bytes() + layers * own * row + token_room + rows_room +
+           passing;
+  };
+  TwoKindsBytes bytes;
+  bytes.newer = of(step.newer, bytes.newer_parameters);
+  bytes.older = of(step.older, bytes.older_parameters);
+  return bytes;
+}
+
+}  // namespace pagoda

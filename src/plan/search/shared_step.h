@@ -1,0 +1,40 @@
+// HEXA-MoE's sharing of experts over devices of two kinds (sections 3.3 and 3.4, plan/device_shares
+// .h): every device attends to a share of the sequences, by its speed. Data-centric: it computes
+// their experts too, with weights that pass through it a layer at a time, the next layer's while
+// one works. Model-centric: it computes its share of each expert's hidden dimension, by its speed
+// with experts, for the rows of all. Each simulated. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+#include "plan/search/two_kinds.h"
+
+namespace pagoda {
+
+// Of one device of a kind, of those the one with most.
+struct KindShare {
+  int64_t sequences = 0;  // of all
+  int64_t hidden = 0;     // columns of each expert: what rests on it, and it computes model-centric
+};
+
+struct SharedStep {
+  ExpertSharing sharing = ExpertSharing::kDataCentric;
+  KindShare newer, older;
+  TimedStreams streams;
+
+  double step_s() const { return streams.times.makespan_s; }
+};
+
+// kUsage: rows exchanged, which is another way; the errors of shares_by_speed. O(layers).
+Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
+                               const TwoKinds& kinds, const StepDemand& demand,
+                               ExpertSharing sharing);
+
+// Of its devices: kept inputs of all layers for its sequences, and room for one layer, and
+// data-centric for weights of two layers and gradients of one, model-centric for the rows of all.
+TwoKindsBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
+                           const StepDemand& demand, const SharedStep& step,
+                           const StateChoice& state);
+
+}  // namespace pagoda

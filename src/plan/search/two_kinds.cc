@@ -1,0 +1,201 @@
+#include "plan/search/two_kinds.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+
+namespace pagoda {
+namespace {
+
+constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
+
+double step_tokens(const StepDemand& demand) {
+  return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
+}
+
+// What one device takes for all tokens in one layer.
+DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& cost,
+                   const StepDemand& demand) {
+  const LayerCost& layer = cost.layers.front();
+  const double tokens = step_tokens(demand), gemm = sheet.device.gemm_tflops * kTera;
+  const auto s = static_cast<double>(demand.sequence_len);
+  const double scores_rate = sheet.device.attention_tflops * kTera * s /
+                             (s + sheet.device.attention_half_tokens);
+  const double scores = score_flops(layer, demand.sequence_len) *
+                        static_cast<double>(demand.sequences);
+  const double attention_s = token_flops(layer) * tokens / gemm + scores / scores_rate;
+  const double experts_s =
+      row_flops(layer) * tokens * static_cast<double>(layer.experts_per_token) / gemm;
+  DeviceKind kind;
+  kind.devices = devices;
+  kind.attention = {attention_s, 2 * attention_s};
+  kind.experts = {experts_s, 2 * experts_s};
+  kind.head_s = 6 * static_cast<double>(cost.head_parameters) * tokens / gemm;
+  return kind;
+}
+
+}  // namespace
+
+Result<TwoKinds> two_kinds(const ClusterSheet& cluster) {
+  TwoKinds kinds;
+  std::vector<std::pair<const MachineSheet*, int32_t>> found;
+  for (const MachineSheet& node : cluster.nodes) {
+    auto same = std::find_if(found.begin(), found.end(), [&](const auto& kind) {
+      return kind.first->to_toml() == node.to_toml();
+    });
+    if (same == found.end()) same = found.insert(found.end(), {&node, 0});
+    same->second += static_cast<int32_t>(node.device.count);
+  }
+  if (found.size() != 2) {
+    return Status(Exit::kUsage, strf("the nodes are of %zu kinds; a search knows equal ones and "
+                                     "two kinds",
+                                     found.size()));
+  }
+  if (found[0].first->device.attention_tflops < found[1].first->device.attention_tflops) {
+    std::swap(found[0], found[1]);
+  }
+  return TwoKinds{found[0].first, found[1].first, found[0].second, found[1].second};
+}
+
+UnequalStep unequal_step(const ModelShape& model, const ClusterSheet& cluster,
+                         const TwoKinds& kinds, const StepDemand& demand) {
+  const ModelCost cost = model_cost(model).take();
+  const double tokens = step_tokens(demand);
+  const auto d = static_cast<double>(kValueBytes * model.hidden_size);
+  UnequalStep step;
+  step.layers = static_cast<int32_t>(model.num_layers());
+  step.newer = kind_of(*kinds.newer, kinds.newer_devices, cost, demand);
+  step.older = kind_of(*kinds.older, kinds.older_devices, cost, demand);
+  step.exchange_bytes = tokens * static_cast<double>(model.experts_per_token) * d;
+  step.boundary_bytes = tokens * d;
+  step.link_bytes_per_s = cluster.network.gb_s * kGiga;
+  step.latency_s = cluster.network.latency_us * kMicro;
+  const LayerCost& layer = cost.layers.front();
+  step.attention_gradient_bytes =
+      static_cast<double>(kValueBytes * layer.replicated_parameters);
+  step.expert_gradient_bytes =
+      static_cast<double>(kValueBytes * layer.num_experts * layer.expert_parameters);
+  return step;
+}
+
+CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const TwoKinds& kinds,
+                       const StepDemand& demand, int32_t copies) {
+  CopiedStep copy{kinds, demand, {}};
+  copy.kinds.newer_devices /= copies;
+  copy.kinds.older_devices /= copies;
+  copy.demand.sequences /= copies;
+  copy.step = unequal_step(model, cluster, copy.kinds, copy.demand);
+  copy.step.groups = copies;
+  return copy;
+}
+
+Result<ModelCost> two_kinds_cost(const ModelShape& model) {
+  if (std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{0}) > 0) {
+    return Status(Exit::kUsage, "layers without experts on two kinds of devices are not planned; "
+                                "give equal nodes");
+  }
+  return model_cost(model);
+}
+
+Result<HostUpdates> two_kinds_updates(const TwoKinds& kinds, const StateChoice& state,
+                                      double newer_parameters, double older_parameters) {
+  ASSIGN_OR_RETURN(const HostUpdates newer, host_updates(*kinds.newer, state, newer_parameters));
+  ASSIGN_OR_RETURN(const HostUpdates older, host_updates(*kinds.older, state, older_parameters));
+  return HostUpdates{std::max(newer.seconds, older.seconds),
+                     std::max(newer.state_bytes, older.state_bytes)};
+}
+
+double TwoKindsMemory::expert_parameters() const {
+  const LayerCost& l = cost_.layers.front();
+  return static_cast<double>(cost_.layers.size()) *
+         static_cast<double>(l.num_experts * l.expert_parameters);
+}
+
+double TwoKindsMemory::table_parameters() const {
+  return static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
+}
+
+double TwoKindsMemory::dense_parameters() const {
+  double parameters = table_parameters();
+  for (const LayerCost& l : cost_.layers) {
+    parameters += static_cast<double>(l.replicated_parameters);
+  }
+  return parameters;
+}
+
+double TwoKindsMemory::inputs_bytes(double rows) const {
+  return rows * static_cast<double>(cost_.layers.size()) *
+         static_cast<double>(kValueBytes * cost_.hidden_size);
+}
+
+double TwoKindsMemory::layer_bytes(double tokens) const {
+  const LayerCost& l = cost_.layers.front();
+  return tokens *
+         static_cast<double>(l.token_bytes + 2 * l.heads + l.experts_per_token * l.row_bytes);
+}
+
+TwoKindsBytes TwoKindsMemory::expert_parallel(const StateChoice& state) const {
+  const int32_t devices = kinds_.newer_devices + kinds_.older_devices;
+  const double own = tokens_ / devices;
+  const double parameters = dense_parameters() + expert_parameters() / devices;
+  const double bytes =
+      parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
+  return {bytes, bytes, parameters, parameters};
+}
+
+TwoKindsBytes TwoKindsMemory::disaggregated(const StateChoice& state) const {
+  const double own = tokens_ / kinds_.newer_devices;
+  const double rows = tokens_ * static_cast<double>(cost_.layers.front().experts_per_token);
+  TwoKindsBytes bytes;
+  bytes.newer_parameters = dense_parameters();
+  bytes.older_parameters = expert_parameters() / kinds_.older_devices;
+  bytes.newer = bytes.newer_parameters * state.device_bytes() + inputs_bytes(own) +
+                layer_bytes(own);
+  bytes.older = bytes.older_parameters * state.device_bytes() +
+                inputs_bytes(rows / kinds_.older_devices);
+  return bytes;
+}
+
+TwoKindsMemory::StageBytes TwoKindsMemory::stage_bytes(const StateChoice& state, int32_t pipelines,
+                                                       int32_t microbatches) const {
+  const LayerCost& l = cost_.layers.front();
+  const double tokens = tokens_ / pipelines;
+  const auto parameters = static_cast<double>(l.replicated_parameters) +
+                          static_cast<double>(l.num_experts * l.expert_parameters);
+  StageBytes bytes;
+  bytes.fixed = table_parameters() * state.device_bytes() + layer_bytes(tokens / microbatches);
+  bytes.layer = parameters * state.device_bytes() +
+                tokens * static_cast<double>(kValueBytes * cost_.hidden_size);
+  return bytes;
+}
+
+UnequalStep TwoKindsMemory::bounded(const UnequalStep& step, const StateChoice& state,
+                                    int32_t microbatches) const {
+  const int32_t pipelines = std::gcd(kinds_.newer_devices, kinds_.older_devices);
+  const StageBytes bytes = stage_bytes(state, pipelines, microbatches);
+  const auto most = [&](const MachineSheet& sheet) {
+    const double left = static_cast<double>(sheet.auto_device_bytes()) - bytes.fixed;
+    return static_cast<int32_t>(std::max(0.0, left / bytes.layer));
+  };
+  UnequalStep within = step;
+  within.newer.most_layers = most(*kinds_.newer);
+  within.older.most_layers = most(*kinds_.older);
+  return within;
+}
+
+TwoKindsBytes TwoKindsMemory::pipelined(const StateChoice& state, const PipelineStep& step,
+                                        int32_t microbatches) const {
+  const StageBytes of = stage_bytes(state, step.pipelines, microbatches);
+  const auto& layers = step.stage_layers;
+  const auto newer = layers.begin() + kinds_.newer_devices / step.pipelines;
+  const double here = *std::max_element(layers.begin(), newer);
+  const double there = *std::max_element(newer, layers.end());
+  const LayerCost& l = cost_.layers.front();
+  const auto of_layer = static_cast<double>(l.replicated_parameters) +
+                        static_cast<double>(l.num_experts * l.expert_parameters);
+  return {of.fixed + here * of.layer, of.fixed + there * of.layer,
+          table_parameters() + here * of_layer, table_parameters() + there * of_layer};
+}
+
+}  // namespace pagoda

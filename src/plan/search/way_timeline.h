@@ -1,0 +1,51 @@
+// A way to train on several devices (plan/search/cluster_search.h) as one step of it runs: what
+// each stage or stream does when, and how full a device of each kind is. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace pagoda {
+
+enum class WayWork : uint8_t {
+  kComputing,    // of any kind
+  kForward,      // of a whole stage
+  kBackward,     // likewise, with what is computed again
+  kAttention,    // and all but experts, both ways
+  kExperts,      // both ways
+  kHead,
+  kTransfer,
+  kGradients,    // summed over devices
+  kUpdates       // on the host
+};
+
+struct WayPiece {
+  WayWork work = WayWork::kForward;
+  double start_s = 0, end_s = 0;
+  int64_t number = -1;  // of its lane's numbers_of; -1: none
+};
+
+struct WayLane {
+  std::string name;
+  const char* numbers_of = "";  // "microbatch"
+  std::vector<WayPiece> pieces;  // by start
+};
+
+// Of one device.
+struct WayMemory {
+  std::string name;
+  int64_t budget_bytes = 0;
+  std::vector<std::pair<double, int64_t>> held;  // from a time on, ascending; bytes
+};
+
+struct WayTimeline {
+  std::vector<WayLane> lanes;
+  std::vector<WayMemory> memory;
+  double end_s = 0;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,197 @@
+#include "plan/search/zebra_layout.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/bytes.h"
+#include "plan/mesh/cluster.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kGiga = 1e9, kMicro = 1e-6;
+
+Status indivisible(const std::string& what) {
+  return Status(Exit::kUsage, "zebra groups: " + what);
+}
+
+Status check_layout(const ModelShape& model, const TwoKinds& kinds, const StepDemand& demand,
+                    const ZebraLayout& l) {
+  if (l.stages < 1 || l.copies < 1 || l.chunks < 1 || l.microbatches < 1) {
+    return indivisible(strf("%d stages, %d copies, %d chunks, %d microbatches: give at least one "
+                            "of each",
+                            l.stages, l.copies, l.chunks, l.microbatches));
+  }
+  if (kinds.newer_devices % l.groups() != 0 || kinds.older_devices % l.groups() != 0) {
+    return indivisible(strf("%d newer and %d older devices do not divide among %d groups",
+                            kinds.newer_devices, kinds.older_devices, l.groups()));
+  }
+  if (l.stages > model.num_layers()) {
+    return indivisible(strf("%d stages of %lld layers", l.stages, (long long)model.num_layers()));
+  }
+  const int64_t devices = int64_t{l.copies} * (kinds.newer_devices / l.groups());
+  const int64_t parts = devices * l.chunks * l.microbatches;
+  if (demand.sequences % parts != 0) {
+    return indivisible(strf("%lld sequences do not divide among %lld attention devices, %d chunks "
+                            "and %d microbatches",
+                            (long long)demand.sequences, (long long)devices, l.chunks,
+                            l.microbatches));
+  }
+  return Status();
+}
+
+}  // namespace
+
+Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet& cluster,
+                                     const TwoKinds& kinds, const StepDemand& demand,
+                                     const ZebraLayout& layout) {
+  RETURN_IF_ERROR(check_layout(model, kinds, demand, layout));
+  TwoKinds group = kinds;
+  group.newer_devices /= layout.groups();
+  group.older_devices /= layout.groups();
+  StepDemand chunk = demand;
+  chunk.sequences /= int64_t{layout.copies} * layout.chunks;
+  UnequalStep step = unequal_step(model, cluster, group, chunk);
+  step.groups = layout.copies;
+  ZebraPipeline pipeline;
+  pipeline.chunks = layout.chunks;
+  const double row_bytes = static_cast<double>(kValueBytes * model.hidden_size);
+  const double tokens = static_cast<double>(chunk.sequences * chunk.sequence_len);
+  pipeline.boundary_s =
+      kMicro * cluster.network.latency_us +
+      tokens * row_bytes / layout.microbatches / group.newer_devices / step.link_bytes_per_s;
+  for (int32_t s = 0; s < layout.stages; ++s) {
+    const auto [first, end] = stage_layers(model.num_layers(), layout.stages, s);
+    step.layers = static_cast<int32_t>(end - first);
+    ASSIGN_OR_RETURN(ZebraGroup stage, zebra_group(step, layout.microbatches,
+                                                   static_cast<int32_t>(model.num_experts)));
+    stage.send_again = layout.send_again;
+    pipeline.stages.push_back(std::move(stage));
+  }
+  return pipeline;
+}
+
+double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> bounds) {
+  double least_s = 0;
+  for (size_t s = 0; s < pipeline.stages.size(); ++s) {
+    const ZebraGroup& g = pipeline.stages[s];
+    const ZebraTimes& t = g.times;
+    const bool last = s + 1 == pipeline.stages.size();
+    const double in_all = double{1} * pipeline.chunks * g.microbatches;
+    const double of_layers = in_all * g.layers;
+    const auto both = [](const PassSeconds& pass) { return pass.forward_s + pass.backward_s; };
+    const double again_s = g.send_again ? t.dispatch.forward_s : 0;
+    const double there_s = of_layers * (t.dispatch.forward_s + t.combine.backward_s + again_s);
+    const double back_s = of_layers * (t.combine.forward_s + t.dispatch.backward_s);
+    const double attention_s =
+        of_layers * both(t.attention) + (last ? in_all * t.head_s : 0);
+    const double experts_s = of_layers * both(t.expert);
+    // Of one expert of one layer that moves, of `experts` times the layers.
+    const double all = double{1} * g.experts * g.layers;
+    const double gains_s = experts_s / all;
+    const double costs_s = of_layers * both(t.offloaded_expert) * g.expert_devices /
+                           g.attention_devices / all;
+    const double even = (experts_s - attention_s) / (gains_s + costs_s);
+    const double most =
+        std::min(all, static_cast<double>(bounds[s].most_per_attention_device) *
+                          g.attention_devices);
+    const double moved = std::max(std::clamp(even, 0.0, most),
+                                  static_cast<double>(bounds[s].least));
+    least_s = std::max({least_s, there_s, back_s, attention_s + moved * costs_s,
+                        experts_s - moved * gains_s});
+  }
+  return least_s;
+}
+
+ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state, int32_t stage,
+                            double given) const {
+  const LayerCost& layer = cost_.layers.front();
+  const auto range =
+      stage_layers(static_cast<int64_t>(cost_.layers.size()), layout.stages, stage);
+  const auto layers = static_cast<double>(range.second - range.first);
+  const double parameter_bytes = state.device_bytes();
+  const int32_t m = attention_devices(layout), n = expert_devices(layout);
+  const double tokens = static_cast<double>(demand_.sequence_len * demand_.sequences) /
+                        layout.copies / layout.chunks;  // of a chunk
+  const double rows = tokens * static_cast<double>(layer.experts_per_token);
+  const double input_bytes = static_cast<double>(kValueBytes * cost_.hidden_size);
+  ZebraRoom room;
+  room.expert = static_cast<double>(layer.expert_parameters) * parameter_bytes;
+  double dense = layers * static_cast<double>(layer.replicated_parameters);
+  if (stage == 0) dense += static_cast<double>(cost_.embedding_parameters);
+  if (stage + 1 == layout.stages) dense += static_cast<double>(cost_.head_parameters);
+  const double all = layers * static_cast<double>(layer.num_experts) / n;
+  const auto of_expert = static_cast<double>(layer.expert_parameters);
+  room.attention_parameters = dense + given * n / m * of_expert;
+  room.expert_parameters = (all - given) * of_expert;
+  const double row_room = static_cast<double>(layer.row_bytes) * rows / layout.microbatches;
+  const double token_room =
+      static_cast<double>(layer.token_bytes + 2 * layer.heads) * tokens / layout.microbatches;
+  room.attention_fixed = room.attention_parameters * parameter_bytes + (token_room + row_room) / m;
+  room.expert_fixed = room.expert_parameters * parameter_bytes + row_room / n;
+  room.chunks = static_cast<int32_t>(most_in_flight(PipelineSchedule::kOneForwardOneBackward,
+                                                    layout.stages, stage, layout.chunks));
+  room.attention_inputs = layers * tokens / m * input_bytes * (layout.send_again ? 2 : 1);
+  room.expert_inputs = layers * rows / n * input_bytes;
+  if (layout.send_again) {
+    room.expert_inputs = 0;
+    room.expert_fixed += rows / n * input_bytes;
+  }
+  return room;
+}
+
+Result<std::vector<AsymBounds>> ZebraMemory::bounds(const ZebraLayout& layout,
+                                                    const StateChoice& state) const {
+  std::vector<AsymBounds> bounds;
+  const auto newer = static_cast<double>(kinds_.newer->auto_device_bytes());
+  const auto older = static_cast<double>(kinds_.older->auto_device_bytes());
+  for (int32_t s = 0; s < layout.stages; ++s) {
+    const ZebraRoom room = this->room(layout, state, s, 0);
+    const double experts_bytes = room.expert_parameters * state.device_bytes();
+    const double kept = room.expert_bytes() - experts_bytes;
+    if (room.attention_bytes() > newer || kept > older) {
+      const bool attention = room.attention_bytes() > newer;
+      return Status(Exit::kDoesNotFit,
+                    strf("stage %d takes %s of each %s device without experts, and it has %s", s,
+                         format_bytes(static_cast<int64_t>(
+                             attention ? room.attention_bytes() : kept)).c_str(),
+                         attention ? "attention" : "expert",
+                         format_bytes(static_cast<int64_t>(attention ? newer : older)).c_str()));
+    }
+    const double held = expert_devices(layout) * std::floor((older - kept) / room.expert);
+    const double all = experts_bytes / room.expert * expert_devices(layout);
+    AsymBounds& of_stage = bounds.emplace_back();
+    of_stage.most_per_attention_device =
+        static_cast<int64_t>((newer - room.attention_bytes()) / room.expert);
+    of_stage.least = static_cast<int64_t>(std::max(0.0, std::round(all) - held));
+  }
+  return bounds;
+}
+
+std::vector<ZebraRoom> ZebraMemory::rooms(const ZebraLayout& layout, const StateChoice& state,
+                                          const std::vector<int32_t>& offloaded) const {
+  std::vector<ZebraRoom> rooms;
+  for (int32_t s = 0; s < layout.stages; ++s) {
+    const auto range =
+        stage_layers(static_cast<int64_t>(cost_.layers.size()), layout.stages, s);
+    double given = 0;
+    for (int64_t l = range.first; l < range.second; ++l) {
+      given += offloaded[static_cast<size_t>(l)];
+    }
+    rooms.push_back(room(layout, state, s, given));
+  }
+  return rooms;
+}
+
+ZebraMemory::Fullest ZebraMemory::fullest(const ZebraLayout& layout, const StateChoice& state,
+                                          const std::vector<int32_t>& offloaded) const {
+  Fullest most;
+  for (const ZebraRoom& room : rooms(layout, state, offloaded)) {
+    most.bytes = std::max({most.bytes, room.attention_bytes(), room.expert_bytes()});
+    most.attention_parameters = std::max(most.attention_parameters, room.attention_parameters);
+    most.expert_parameters = std::max(most.expert_parameters, room.expert_parameters);
+  }
+  return most;
+}
+
+}  // namespace pagoda

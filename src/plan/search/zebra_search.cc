@@ -1,0 +1,269 @@
+#include "plan/search/zebra_search.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "plan/zebra/zebra_order.h"
+
+namespace pagoda {
+namespace {
+
+// A layout, with states that leave the same bounds.
+struct Candidate {
+  ZebraLayout layout;
+  std::vector<AsymBounds> bounds;
+  std::vector<StateChoice> states;
+  double least_s = 0;
+  // What was found: times without updates on the hosts.
+  std::vector<int32_t> offloaded;
+  TurnLags lags;
+  double step_s = std::numeric_limits<double>::infinity();
+};
+
+bool same_bounds(const std::vector<AsymBounds>& a, const std::vector<AsymBounds>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const AsymBounds& x, const AsymBounds& y) {
+                      return x.least == y.least &&
+                             x.most_per_attention_device == y.most_per_attention_device;
+                    });
+}
+
+// As many as a plan of it may have: attention, experts here and there, transfers, both ways.
+int64_t tasks_of(const ZebraPipeline& pipeline) {
+  constexpr int64_t kKinds = 10;
+  int64_t layers = 0;
+  for (const ZebraGroup& stage : pipeline.stages) layers += stage.layers;
+  return kKinds * layers * pipeline.chunks * pipeline.stages.front().microbatches;
+}
+
+class ZebraSearch {
+ public:
+  ZebraSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
+              const TwoKinds& kinds, const StepDemand& demand, double peak_flops_s,
+              std::vector<SearchedWay>& ways)
+      : model_(model),
+        cluster_(cluster),
+        kinds_(kinds),
+        demand_(demand),
+        memory_(cost, kinds, demand),
+        peak_flops_s_(peak_flops_s),
+        ways_(ways) {
+    for (const SearchedWay& way : ways) best_.push_back(way.step_s);
+    std::sort(best_.begin(), best_.end());
+  }
+
+  void run() {
+    for (const ZebraLayout& layout : zebra_layouts(model_, kinds_, demand_)) add(layout);
+    by(&Candidate::least_s);
+    for (Candidate& c : candidates_) {
+      if (c.least_s > worst_s()) break;  // likewise all after it
+      time_some(c);
+    }
+    by(&Candidate::step_s);
+    for (Candidate& c : candidates_) improve(c);
+    for (const bool again : {false, true}) {
+      for (const Candidate& c : candidates_) {
+        if (c.layout.send_again == again) add_ways(c);
+      }
+    }
+  }
+
+ private:
+  void add(ZebraLayout layout);
+  bool add(const ZebraLayout& layout, const StateChoice& state, size_t first);
+  void time_some(Candidate& c);
+  void improve(Candidate& c);
+  std::optional<SearchedWay> way_of(const Candidate& c, const StateChoice& state) const;
+  void add_ways(const Candidate& c);
+  void try_plan(Candidate& c, const ZebraPipeline& pipeline, const std::vector<int32_t>& offloaded,
+                const TurnLags& lags);
+  ZebraPipeline pipeline_of(const Candidate& c) const {
+    return zebra_pipeline(model_, cluster_, kinds_, demand_, c.layout).take();
+  }
+  void by(double Candidate::*seconds) {
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [&](const Candidate& a, const Candidate& b) {
+                       return a.*seconds < b.*seconds;
+                     });
+  }
+  double worst_s() const {  // of the best
+    return best_.size() < kBestWays ? std::numeric_limits<double>::infinity()
+                                    : best_[kBestWays - 1];
+  }
+  void found(double step_s) {
+    best_.insert(std::upper_bound(best_.begin(), best_.end(), step_s), step_s);
+  }
+
+  const ModelShape& model_;
+  const ClusterSheet& cluster_;
+  const TwoKinds& kinds_;
+  const StepDemand& demand_;
+  const ZebraMemory memory_;
+  const double peak_flops_s_;
+  std::vector<SearchedWay>& ways_;
+  std::vector<double> best_;  // seconds of ways found, ascending
+  std::vector<Candidate> candidates_;
+  int64_t tasks_left_ = kMostZebraTasks;
+};
+
+// Where inputs can be kept and no expert must move, to send them again is no sooner.
+void ZebraSearch::add(ZebraLayout layout) {
+  const size_t first = candidates_.size();
+  for (const StateChoice& state : state_choices()) {
+    layout.send_again = false;
+    if (add(layout, state, first)) continue;
+    layout.send_again = true;
+    add(layout, state, first);
+  }
+}
+
+// Whether it fits, whatever experts move. Among candidates from `first` on it may be one already.
+bool ZebraSearch::add(const ZebraLayout& layout, const StateChoice& state, size_t first) {
+  auto bounds = memory_.bounds(layout, state);
+  if (!bounds.ok()) return false;
+  const bool forced = std::any_of(bounds->begin(), bounds->end(),
+                                  [](const AsymBounds& b) { return b.least > 0; });
+  for (size_t c = first; c < candidates_.size(); ++c) {
+    Candidate& same = candidates_[c];
+    if (same.layout.send_again != layout.send_again) continue;
+    if (!same_bounds(same.bounds, bounds.value())) continue;
+    same.states.push_back(state);
+    return !forced;
+  }
+  Candidate& c = candidates_.emplace_back();
+  c.layout = layout;
+  c.bounds = bounds.take();
+  c.states = {state};
+  c.least_s = zebra_least_s(pipeline_of(c), c.bounds);
+  return !forced;
+}
+
+void ZebraSearch::try_plan(Candidate& c, const ZebraPipeline& pipeline,
+                           const std::vector<int32_t>& offloaded, const TurnLags& lags) {
+  auto step = time_zebra_pipeline(pipeline, lags);
+  if (!step.ok()) return;  // these lags wait for each other
+  tasks_left_ -= static_cast<int64_t>(step->plan.tasks.size());
+  if (step->times.makespan_s >= c.step_s) return;
+  c.step_s = step->times.makespan_s;
+  c.offloaded = offloaded;
+  c.lags = lags;
+}
+
+// As few experts moved as memory allows, and as Algorithm 1 has it.
+void ZebraSearch::time_some(Candidate& c) {
+  ZebraPipeline pipeline = pipeline_of(c);
+  std::vector<std::vector<int32_t>> starts;
+  if (const auto gathered = gather_and_squeeze(pipeline, c.bounds); gathered.ok()) {
+    starts.push_back(gathered.value());
+  }
+  const bool forced = std::any_of(c.bounds.begin(), c.bounds.end(),
+                                  [](const AsymBounds& b) { return b.least > 0; });
+  if (!forced) starts.emplace_back(static_cast<size_t>(model_.num_layers()), 0);
+  const int32_t all = c.layout.microbatches - 1;
+  for (const std::vector<int32_t>& offloaded : starts) {
+    pipeline.set_offloaded(offloaded);
+    try_plan(c, pipeline, offloaded, {});
+    if (all > 0) try_plan(c, pipeline, offloaded, {all, all, all});
+  }
+  for (const StateChoice& state : c.states) {
+    if (const auto way = way_of(c, state)) found(way->step_s);
+  }
+}
+
+void ZebraSearch::improve(Candidate& c) {
+  if (c.offloaded.empty() || c.least_s > worst_s()) return;
+  ZebraPipeline pipeline = pipeline_of(c);
+  pipeline.set_offloaded(c.offloaded);
+  for (const TurnLags& lags : lag_choices(pipeline.stages.back())) {
+    if (tasks_left_ > 0) try_plan(c, pipeline, c.offloaded, lags);
+  }
+  const int64_t tasks = tasks_of(pipeline);
+  const int64_t most_plans = tasks_left_ / tasks;
+  if (most_plans < 1) return;
+  auto plan = plan_asym_ea(pipeline, c.bounds, most_plans);
+  if (!plan.ok()) return;  // experts cannot move between so many devices
+  tasks_left_ -= plan->plans_timed * tasks;
+  if (plan->step_s >= c.step_s) return;
+  c.step_s = plan->step_s;
+  c.offloaded = plan->offloaded;
+  c.lags = plan->lags;
+}
+
+// Nothing where it was not timed, or hosts cannot hold the states.
+std::optional<SearchedWay> ZebraSearch::way_of(const Candidate& c,
+                                               const StateChoice& state) const {
+  if (c.offloaded.empty()) return {};
+  SearchedWay way;
+  way.kind = WayKind::kZebra;
+  way.state = state;
+  way.mesh = {c.layout.stages, kinds_.older_devices / c.layout.groups(), c.layout.copies};
+  way.attention_devices = kinds_.newer_devices / c.layout.groups();
+  way.chunks = c.layout.chunks;
+  way.microbatches = c.layout.microbatches;
+  way.send_again = c.layout.send_again;
+  way.offloaded = c.offloaded;
+  way.lags = c.lags;
+  const ZebraMemory::Fullest fullest = memory_.fullest(c.layout, state, c.offloaded);
+  const auto updates = two_kinds_updates(kinds_, state, fullest.attention_parameters,
+                                         fullest.expert_parameters);
+  if (!updates.ok()) return {};
+  way.step_s = c.step_s + updates.value().seconds;
+  way.host_bytes = static_cast<int64_t>(updates.value().state_bytes);
+  way.mfu = peak_flops_s_ / way.step_s;
+  way.device_bytes = static_cast<int64_t>(fullest.bytes);
+  return way;
+}
+
+// To send inputs again where keeping them is as soon is no way of its own.
+void ZebraSearch::add_ways(const Candidate& c) {
+  for (const StateChoice& state : c.states) {
+    auto way = way_of(c, state);
+    if (!way) continue;
+    const bool kept = std::any_of(ways_.begin(), ways_.end(), [&](const SearchedWay& other) {
+      ZebraLayout layout = layout_of(other);
+      layout.send_again = true;
+      return other.kind == WayKind::kZebra && !other.send_again && layout == c.layout &&
+             other.state.name == state.name && other.step_s <= way->step_s;
+    });
+    if (!kept) ways_.push_back(std::move(*way));
+  }
+}
+
+}  // namespace
+
+std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const TwoKinds& kinds,
+                                       const StepDemand& demand) {
+  std::vector<ZebraLayout> layouts;
+  const int32_t most_groups = std::gcd(kinds.newer_devices, kinds.older_devices);
+  for (int32_t stages = 1; stages <= most_groups && stages <= model.num_layers(); ++stages) {
+    for (int32_t copies = 1; stages * copies <= most_groups; ++copies) {
+      if (most_groups % (stages * copies) != 0) continue;
+      const int32_t experts = kinds.older_devices / (stages * copies);
+      if (model.num_experts % experts != 0) continue;
+      const int64_t devices = int64_t{kinds.newer_devices} / stages;  // attention, of all copies
+      for (int32_t chunks = 1; chunks <= kMostZebraMicrobatches; chunks *= 2) {
+        for (int32_t m = 1; chunks * m <= kMostZebraMicrobatches; m *= 2) {
+          if (demand.sequences % (devices * chunks * m) != 0) continue;
+          layouts.push_back({stages, copies, chunks, m, false});
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+ZebraLayout layout_of(const SearchedWay& way) {
+  return {static_cast<int32_t>(way.mesh.pipeline), static_cast<int32_t>(way.mesh.data), way.chunks,
+          way.microbatches, way.send_again};
+}
+
+void search_zebras(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
+                   const TwoKinds& kinds, const StepDemand& demand, double peak_flops_s,
+                   std::vector<SearchedWay>& ways) {
+  ZebraSearch(model, cost, cluster, kinds, demand, peak_flops_s, ways).run();
+}
+
+}  // namespace pagoda

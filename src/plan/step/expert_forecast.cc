@@ -1,0 +1,33 @@
+#include "plan/step/expert_forecast.h"
+
+namespace pagoda {
+
+ExpertForecast::ExpertForecast(const RunShape& shape, const PageTable& pages,
+                               const std::vector<SlotClass>& classes)
+    : tokens_per_expert_(shape.num_layers) {
+  for (int64_t l = 0; l < shape.num_layers && room_.empty(); ++l) {
+    if (!shape.is_moe[l]) continue;
+    const PageId any = pages.weights(shape.expert(l, 0));
+    for (int32_t slots : classes[pages.pages[any].slot_class].device_slots) {
+      room_.push_back(slots / 2);
+    }
+  }
+}
+
+void ExpertForecast::note(int64_t layer, std::span<const int64_t> tokens_per_expert) {
+  tokens_per_expert_[layer].assign(tokens_per_expert.begin(), tokens_per_expert.end());
+}
+
+std::vector<int64_t> ExpertForecast::expected(const RunShape& shape, int64_t layer) const {
+  const std::vector<int64_t>& last = tokens_per_expert_[layer];
+  std::vector<int64_t> room = room_, records;
+  for (size_t e = 0; e < last.size(); ++e) {
+    const int64_t record = shape.expert(layer, static_cast<int64_t>(e));
+    const bool used = last[e] > 0 || shape.options.padded_experts;
+    if (!used || room[shape.records[record].device]-- <= 0) continue;
+    records.push_back(record);
+  }
+  return records;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,30 @@
+// Which experts a layer will want, before its routing is known: those it had last time.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/residency.h"
+#include "plan/step/step_plan.h"
+
+namespace pagoda {
+
+class ExpertForecast {
+ public:
+  // `classes`: the slots of plan_memory.
+  ExpertForecast(const RunShape& shape, const PageTable& pages,
+                 const std::vector<SlotClass>& classes);
+
+  // What a layer's routing chose. (num_experts)
+  void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
+  // Records of the experts the layer had last, as many as leave room on the devices for those that
+  // turn out to be, in their order.
+  std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
+
+ private:
+  std::vector<int64_t> room_;  // [device] weights of experts that may be brought up
+  std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
+};
+
+}  // namespace pagoda

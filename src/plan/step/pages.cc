@@ -1,0 +1,69 @@
+#include "plan/step/pages.h"
+
+namespace pagoda {
+
+PageTable::PageTable(const RunShape& shape)
+    : num_records_(static_cast<int64_t>(shape.records.size())), microbatches_(shape.microbatches) {
+  for (int64_t r = 0; r < num_records_; ++r) {
+    const RecordShape& record = shape.records[r];
+    const auto id = static_cast<uint32_t>(r);
+    const bool expert = record.expert >= 0;
+    add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, true, expert);
+    add(PageKind::kState, shape.training ? record.state_bytes : kIoAlign, id, shape.training,
+        expert);
+  }
+  for (int64_t r = 0; r < num_records_; ++r) {
+    const RecordShape& record = shape.records[r];
+    add(PageKind::kGradient, shape.training ? record.num_elements * shape.dtype_bytes : kIoAlign,
+        static_cast<uint32_t>(r), false, record.expert >= 0);
+  }
+  const int64_t t = shape.microbatch_tokens, d = shape.hidden_size;
+  const int64_t rows = t * d * shape.dtype_bytes;
+  // Inputs and middles share slots, so they share a size.
+  const int64_t activation = rows + t * shape.experts_per_token * 4;
+  first_activation_ = static_cast<int64_t>(pages.size());
+  add_scratch(PageKind::kActivation, activation, (shape.num_layers + 1) * microbatches_);
+  first_middle_ = static_cast<int64_t>(pages.size());
+  add_scratch(PageKind::kActivation, activation, shape.num_layers * microbatches_);
+  first_in_layer_ = static_cast<int64_t>(pages.size());
+  const int64_t probabilities = shape.num_experts * shape.experts_together;
+  add_scratch(PageKind::kInLayer, rows + t * (1 + probabilities) * 4, microbatches_);
+  add_scratch(PageKind::kInLayer, t * d * 4, microbatches_);
+  add_scratch(PageKind::kInLayer, shape.training ? rows : kIoAlign, microbatches_);
+  first_exchange_ = static_cast<int64_t>(pages.size());
+  for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
+    add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
+    add_exchange(PageKind::kOutbound, 4 * d + 4, shape);
+  }
+}
+
+void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
+  const bool exchange = kind == PageKind::kInbound || kind == PageKind::kOutbound;
+  for (int64_t i = 0; i < count; ++i) {
+    add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
+  }
+}
+
+void PageTable::add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape) {
+  add_scratch(kind, shape.group_rows() * row_bytes, 1);
+  pages.back().file_bytes = align_up(shape.row_block * row_bytes, kIoAlign);
+}
+
+uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {
+  for (size_t c = 0; c < classes.size(); ++c) {
+    if (classes[c].kind == kind && classes[c].page_bytes == bytes && classes[c].expert == expert) {
+      return static_cast<uint16_t>(c);
+    }
+  }
+  classes.push_back({kind, bytes, 0, expert});
+  return static_cast<uint16_t>(classes.size() - 1);
+}
+
+void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert) {
+  const int64_t page_bytes = align_up(bytes, kIoAlign);
+  const uint16_t c = class_of(kind, page_bytes, expert);
+  ++classes[c].num_pages;
+  pages.push_back({page_bytes, page_bytes, record, durable, c});
+}
+
+}  // namespace pagoda

@@ -1,0 +1,103 @@
+// The pages of a run: which there are, how large, and which share slots.
+//
+//   weights(r), state(r)   of record r: durable; two extents of one record on disk
+//   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
+//   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l =
+//   num_layers
+//                          is what the head reads
+//   middle(l, b)           (T, d) residual after attention, then (T, k) int32 chosen experts
+// In-layer buffers, which hold what all tokens of a step need inside the layer at work:
+//   normed(b)              (T, d) rows that router and experts read, then fp32 (T) 1 / rms of each
+//                          and (T, E) probabilities
+//   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
+//   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
+// Between devices:
+//   inbound(i)             rows on their way to experts: (B, d) input, (B, d) output gradient
+//                          (backward), (B) fp32 routing weights; B = group_rows()
+//   outbound(i)            rows on their way back: (B, d) fp32, (B) fp32 routing weight gradients
+// Everything but weights and state is scratch: its content ends with the process.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/bytes.h"
+#include "offload/residency.h"
+#include "plan/step/run_shape.h"
+
+namespace pagoda {
+
+enum class PageKind : uint8_t {
+  kWeights,
+  kState,
+  kGradient,
+  kActivation,
+  kInLayer,
+  kInbound,
+  kOutbound,
+};
+
+// Blocks in flight between devices: the combine of a block is issued this many blocks after its
+// dispatch, so that devices overlap; with one device a block is combined at once.
+constexpr int64_t blocks_in_flight(int devices) { return devices > 1 ? 2 * devices : 1; }
+
+struct PageTable {
+  explicit PageTable(const RunShape& shape);
+
+  struct Page {
+    int64_t bytes = 0;
+    // What the page file has room for: of exchange pages, which never go there, those of one row
+    // block, so that a store is the same whatever is computed together.
+    int64_t file_bytes = 0;
+    uint32_t record = 0;
+    bool durable = false;
+    uint16_t slot_class = 0;
+  };
+  // A set of pages of one kind and size, which share slots.
+  struct Class {
+    PageKind kind = PageKind::kWeights;
+    int64_t page_bytes = 0;
+    int64_t num_pages = 0;
+    bool expert = false;  // pages of experts, as against dense records
+    int64_t total_bytes() const { return page_bytes * num_pages; }
+    bool only_device_0() const {
+      return kind == PageKind::kActivation || kind == PageKind::kInLayer;
+    }
+    bool is_exchange() const { return kind == PageKind::kInbound || kind == PageKind::kOutbound; }
+  };
+
+  std::vector<Page> pages;
+  std::vector<Class> classes;
+
+  PageId weights(int64_t record) const { return static_cast<PageId>(2 * record); }
+  PageId state(int64_t record) const { return static_cast<PageId>(2 * record + 1); }
+  PageId gradient(int64_t record) const {
+    return static_cast<PageId>(2 * num_records_ + record);
+  }
+  // The microbatches of one layer are neighbours: layer_input(l, b) = layer_input(l, 0) + b.
+  PageId layer_input(int64_t layer, int64_t microbatch) const {
+    return static_cast<PageId>(first_activation_ + layer * microbatches_ + microbatch);
+  }
+  PageId middle(int64_t layer, int64_t microbatch) const {
+    return static_cast<PageId>(first_middle_ + layer * microbatches_ + microbatch);
+  }
+  PageId normed(int64_t microbatch) const { return in_layer(0, microbatch); }
+  PageId sum(int64_t microbatch) const { return in_layer(1, microbatch); }
+  PageId dresidual(int64_t microbatch) const { return in_layer(2, microbatch); }
+  PageId inbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i); }
+  PageId outbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i + 1); }
+
+ private:
+  uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
+  void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
+  void add_scratch(PageKind kind, int64_t bytes, int64_t count);
+  void add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape);
+  PageId in_layer(int64_t which, int64_t microbatch) const {
+    return static_cast<PageId>(first_in_layer_ + which * microbatches_ + microbatch);
+  }
+
+  int64_t num_records_, microbatches_;
+  int64_t first_activation_ = 0, first_middle_ = 0, first_in_layer_ = 0, first_exchange_ = 0;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,82 @@
+// Runs a residency over tasks as the executor and the pager do, without bytes and without time:
+// which moves each task needs, what crosses each link, how full each place gets. What the moves of
+// a resolved plan add up to is what is meant by predicted bytes.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "offload/residency.h"
+#include "plan/step/pages.h"
+#include "plan/step/task.h"
+
+namespace pagoda {
+
+// Transfers of pages; without the header a page has on disk.
+struct Traffic {
+  struct Link {
+    int64_t moves = 0, bytes = 0;
+    Link operator-(const Link& other) const;
+    bool operator==(const Link&) const = default;
+  };
+  Link fetch, upload, download, write_back;
+
+  Link& of(Move::Kind kind);
+  Traffic operator-(const Traffic& other) const;
+  bool operator==(const Traffic&) const = default;
+};
+
+// A residency at the start of a run: every durable page is on disk, nothing anywhere else.
+Residency all_on_disk(int devices, const PageTable& pages, const std::vector<SlotClass>& classes);
+
+class Replay {
+ public:
+  // `pages` is not owned. `start`: also a copy of a pager's, to foresee what it will do.
+  Replay(const PageTable* pages, Residency start);
+
+  // As Residency's.
+  void begin_cycle() { residency_.begin_cycle(); }
+  void leave_cycle() { residency_.leave_cycle(); }
+  void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
+  void foresee_later(std::span<const PageUse> uses) { residency_.foresee_later(uses); }
+  void keep(std::span<const PageId> pages) { residency_.keep(pages); }
+
+  // Until the next call.
+  struct Placed {
+    std::span<const Move> moves;     // in this order, before the task
+    std::span<const int32_t> slots;  // of the task's uses
+  };
+  // Leases the task's pages, gives them back unless it joins the next, whose turn it is then, and
+  // forgets those whose last use it is.
+  Placed place(const Task& task);
+  void discard(PageId page);
+  // Makes the page's content valid on disk, as for a checkpoint.
+  void flush(PageId page);
+
+  const Residency& residency() const { return residency_; }
+  const Traffic& traffic() const { return traffic_; }
+  // Bytes of pages that lie at the place.
+  int64_t held_bytes(Place place) const { return held_bytes_[place_index(place)]; }
+  // Most bytes of pages that lay at the place after any task.
+  int64_t peak_bytes(Place place) const;
+
+ private:
+  static constexpr PageId kNobody = ~PageId{0};
+
+  int place_index(Place place) const;
+  void note(PageId page);
+  void count_moves();
+
+  const PageTable& pages_;
+  Residency residency_;
+  Traffic traffic_;
+  std::vector<Move> moves_;
+  std::vector<int32_t> slots_;
+  std::vector<PageUse> held_;  // of tasks that join the next
+  std::vector<int32_t> where_;  // [page][place], as far as noted; places: devices, then host
+  std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
+  std::vector<int64_t> held_bytes_, peak_bytes_;          // [place]
+};
+
+}  // namespace pagoda

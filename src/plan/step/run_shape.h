@@ -1,0 +1,74 @@
+// The numbers of one run that planning needs, and nothing else: no model code, no device, no clock.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace pagoda {
+
+// Switches of the order of a step, to measure what each part of it is worth. None changes a bit of
+// the result.
+struct PlanOptions {
+  // false: a page is brought up when the task that wants it is next to compute, and not before.
+  bool prefetch = true;
+  // true: a step ends with the optimizer's part of it, and the next begins after that.
+  bool optimizer_at_end = false;
+  // true: all experts of a layer are brought up before the first of them computes, whether tokens
+  // chose them or not.
+  bool whole_layers = false;
+  // true: the forward takes one microbatch after the other through all layers, so that weights are
+  // read once for each. The backward stays as it is: an expert's gradient is a sum over blocks of
+  // rows of all microbatches, and other blocks would be other bits.
+  bool microbatch_major = false;
+  // true: every expert of a layer computes as many rows as the busiest one, those without tokens
+  // too, as systems do that multiply all experts at once (ES-MoE 2.2, HEXA-MoE 2.2). What is
+  // beyond an expert's own rows is zero, goes nowhere and makes no gradient.
+  bool padded_experts = false;
+  // Row blocks of experts that are computed together (RunShape::group_blocks); 0: one on the CPU,
+  // on a GPU as many as its memory has room for.
+  int64_t group_blocks = 0;
+
+  // The backward of an expert takes the blocks of rows that its forward took, and no others.
+  bool same_blocks() const { return !microbatch_major && !padded_experts; }
+};
+
+// One record (model/tensors.h) as planning sees it.
+struct RecordShape {
+  int64_t num_elements = 0;
+  int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
+  int64_t expert = -1;  // -1: dense
+  int device = 0;       // whose streams compute it
+  int64_t state_bytes = 0;  // of its optimizer state, when training
+};
+
+struct RunShape {
+  int64_t num_layers = 0;
+  std::vector<uint8_t> is_moe;  // (num_layers)
+  int64_t num_experts = 0;
+  int64_t hidden_size = 0;        // d
+  int64_t experts_per_token = 0;  // k
+  bool tied_embeddings = false;
+  bool training = true;           // false: forward only, no state and no gradients
+  int64_t dtype_bytes = 2;        // of weights, activations and gradients
+
+  // Records: embedding first, then for each layer its dense part and its experts, head last.
+  std::vector<RecordShape> records;
+  std::vector<int64_t> layer_record;  // (num_layers); expert e of a MoE layer is + 1 + e
+
+  int64_t microbatches = 0;        // per step
+  int64_t microbatch_tokens = 0;   // T
+  int64_t row_block = 0;           // rows of an expert whose gradients are one sum
+  // Row blocks that are computed together, of one expert or several (plan/step/expert_blocks.h).
+  // What they use is there at once. Changes no bit.
+  int64_t group_blocks = 1;
+  int devices = 1;                 // device 0 computes everything but experts
+  PlanOptions options;
+  int64_t experts_together = 1;  // a router's for each that is one here (plan/memory/coarse_run.h)
+
+  int64_t group_rows() const { return group_blocks * row_block; }
+  int64_t embedding() const { return 0; }
+  int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
+  int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }
+};
+
+}  // namespace pagoda

@@ -1,0 +1,161 @@
+#include "plan/step/steady_run.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "plan/step/pinning.h"
+
+namespace pagoda {
+
+namespace {
+
+int64_t even_tokens(const RunShape& shape, int64_t microbatches) {
+  const int64_t chosen = microbatches * shape.microbatch_tokens * shape.experts_per_token;
+  return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
+}
+
+}  // namespace
+
+SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast)
+    : plan_(*plan),
+      forecast_(forecast),
+      routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
+      gradients_(plan->shape().records.size()) {
+  const RunShape& shape = plan->shape();
+  const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
+  int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape, 1);
+  if (by_turns && tokens == Tokens::kGathered) count = even_tokens(shape, shape.microbatches);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
+      for (int64_t e = 0; e < shape.num_experts; ++e) {
+        const bool chosen = !by_turns || e % shape.microbatches == b;
+        routing_[b][l].push_back(chosen ? count : 0);
+      }
+    }
+  }
+}
+
+void SteadyRun::Gradients::account(const TaskList& tasks) {
+  for (const Task& task : tasks) {
+    if (task.kind == TaskKind::kGradient) waits_[task.record] = 1;
+    if (task.kind == TaskKind::kAdam) waits_[task.record] = 0;
+  }
+}
+
+void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
+  // Every expert is loaded alike.
+  std::vector<std::vector<int64_t>> loads(plan_.shape().num_layers);
+  for (int64_t l = 0; l < plan_.shape().num_layers; ++l) {
+    loads[l] = tokens_per_expert(layer_routing(routing_, l, StepPlan::kAll));
+  }
+  pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, loads, share);
+}
+
+void SteadyRun::step(const Visit& visit) {
+  const bool training = plan_.options().training;
+  StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
+                        training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
+  if (!pinned_.empty()) schedule.keep(pinned_);
+  const auto routing = [this](int64_t layer, int64_t microbatch) {
+    return layer_routing(routing_, layer, microbatch);
+  };
+  walk(schedule, routing, [&](const StepPiece& piece) {
+    visit(piece);
+    gradients_.account(piece.tasks);
+  });
+  if (training && plan_.shape().options.optimizer_at_end) update(StepPiece(), visit);
+}
+
+void SteadyRun::settle(const Visit& visit) {
+  StepPiece piece;
+  piece.cycle = StepPiece::Cycle::kApart;
+  update(std::move(piece), visit);
+}
+
+void SteadyRun::update(StepPiece piece, const Visit& visit) {
+  pay_all(plan_, gradients_, piece.tasks);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  visit(piece);
+  gradients_.account(piece.tasks);
+}
+
+bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
+  for (size_t c = 0; c < classes.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    const bool fits = classes[c].device_slots[0] >= info.num_pages;
+    if (info.kind == PageKind::kInLayer && !fits) return false;
+  }
+  return true;
+}
+
+namespace {
+
+constexpr int kStepsUntilSettled = 3;
+
+// Blocks of an expert use the same pages, but for those that go between devices and for in-layer
+// buffers that move.
+SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  const bool one = plan.shape().devices == 1 && in_layer_stays(plan.pages(), classes);
+  return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
+}
+
+// A steady run whose pages have found their places.
+struct SettledRun {
+  ExpertForecast forecast;
+  SteadyRun run;
+  Replay replay;
+
+  // The plan is not owned.
+  SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes, double pinned_share);
+  Traffic step();
+  void place(const StepPiece& piece);
+  void save(const PageTable& pages);
+};
+
+SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
+                       double pinned_share)
+    : forecast(plan->shape(), plan->pages(), classes),
+      run(plan, tokens_that_matter(*plan, classes), &forecast),
+      replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
+  step();
+  run.pin(classes, pinned_share);
+  for (int i = 1; i < kStepsUntilSettled; ++i) step();
+}
+
+Traffic SettledRun::step() {
+  const Traffic before = replay.traffic();
+  run.step([this](const StepPiece& piece) { place(piece); });
+  return replay.traffic() - before;
+}
+
+void SettledRun::place(const StepPiece& piece) {
+  foresee(piece, replay);
+  for (const Task& task : piece.tasks) replay.place(task);
+}
+
+void SettledRun::save(const PageTable& pages) {
+  run.settle([this](const StepPiece& piece) { place(piece); });
+  for (PageId page = 0; page < pages.pages.size(); ++page) {
+    if (pages.pages[page].durable) replay.flush(page);
+  }
+}
+
+}  // namespace
+
+Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  return SettledRun(&plan, classes, 0).step();
+}
+
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
+                             double pinned_share) {
+  SettledRun settled(&plan, classes, pinned_share);
+  SteadyTraffic traffic;
+  traffic.step = settled.step();
+  const Traffic before = settled.replay.traffic();
+  settled.save(plan.pages());
+  settled.step();
+  traffic.checkpoint = settled.replay.traffic() - before - traffic.step;
+  return traffic;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,81 @@
+// A run whose every step uses every expert, each with as many tokens: what a step certainly needs,
+// what memory is divided for, and what traffic is predicted by before any routing is known. Pure.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "plan/step/replay.h"
+#include "plan/step/step_schedule.h"
+
+namespace pagoda {
+
+class SteadyRun {
+ public:
+  using Visit = std::function<void(const StepPiece&)>;
+
+  enum class Tokens : uint8_t {
+    // Of each expert one in all that the plan takes at a time, from microbatches by turns. That is
+    // enough to use every page of weights, gradients, states and activations, and much less to run
+    // through.
+    kOne,
+    kEven,  // of each expert its even share of each microbatch, at least one
+    // Of each expert its even share of the whole step, from microbatches by turns: the same rows in
+    // fewer pieces, for times.
+    kGathered,
+  };
+
+  // Of a plan for training the steps, of any other the forward passes. Nothing is owned.
+  // `forecast`: nullptr: nothing is brought up on a guess.
+  SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast = nullptr);
+
+  // From the next step on this share of each layer's experts stays on devices
+  // (plan/step/pinning.h). `classes`: the slots of plan_memory.
+  void pin(const std::vector<SlotClass>& classes, double share);
+  // The next step. The first has nothing to update yet; those after it are all alike.
+  void step(const Visit& visit);
+  // The updates that are owed, as before a checkpoint.
+  void settle(const Visit& visit);
+
+ private:
+  // A gradient makes a debt, its update pays it.
+  class Gradients final : public Debts {
+   public:
+    explicit Gradients(size_t records) : waits_(records, 0) {}
+    int64_t owed(int64_t record) const override { return waits_[record]; }
+    bool has_gradient(int64_t record) const override { return waits_[record] > 0; }
+    bool due(int64_t) const override { return false; }
+    void account(const TaskList& tasks);
+
+   private:
+    std::vector<int64_t> waits_;  // 1: for its update
+  };
+
+  void update(StepPiece piece, const Visit& visit);
+
+  const StepPlan& plan_;
+  ExpertForecast* forecast_;
+  Routing routing_;
+  std::vector<PageId> pinned_;
+  Gradients gradients_;
+};
+
+// All in-layer buffers have their room on device 0. Else the tokens of a block decide how often
+// they move.
+bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes);
+
+// What a settled run moves in a step, guesses of last step's experts included; every expert gets as
+// many tokens, at least one. Replays some steps as a trainer issues them, from all on disk.
+Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes);
+
+struct SteadyTraffic {
+  Traffic step;
+  Traffic checkpoint;  // beyond what the step after it then has less to do
+};
+
+// pinned_share: of each layer's experts. REQUIRES: a plan for training.
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
+                             double pinned_share = 0);
+
+}  // namespace pagoda

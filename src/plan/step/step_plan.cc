@@ -1,0 +1,311 @@
+#include "plan/step/step_plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/check.h"
+
+namespace pagoda {
+
+namespace {
+constexpr Place kDevice0{Tier::kDevice, 0};
+}
+
+Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
+  Task task;
+  task.kind = kind;
+  task.phase = phase;
+  task.layer = static_cast<int32_t>(layer);
+  task.microbatch = static_cast<int32_t>(microbatch);
+  return task;
+}
+
+void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(TaskKind::kAdam, Phase::kOptimize, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.updates = updates;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.on_host = !options_.state_on_device;
+  const Place place = t.on_host ? Place::host() : Place::on_device(shape.device);
+  t.use(pages_.weights(record), place, Access::kWrite);  // a part of the masters
+  t.use(pages_.state(record), place, Access::kWrite);
+  if (has_gradient) t.use(pages_.gradient(record), place, Access::kRead, true);
+  tasks.push_back(t);
+}
+
+Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(kind, phase, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.use(pages_.weights(record), Place::on_device(shape.device), access);
+  return t;
+}
+
+void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const {
+  for (int64_t record : records) {
+    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record, Access::kPrefetch));
+  }
+}
+
+// From where its update leaves them in the host to the slot they had on the device.
+void StepPlan::bring_back(int64_t record, TaskList& tasks) const {
+  if (options_.state_on_device || !shape_.options.prefetch) return;
+  tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, Access::kPrefetch));
+}
+
+void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
+  for (int64_t e = 0; e < shape_.num_experts; ++e) {
+    tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e), Access::kRead));
+  }
+}
+
+template <typename Body>
+void StepPlan::for_microbatches(int64_t microbatch, Body&& body) const {
+  if (microbatch != kAll) return body(microbatch);
+  for (int64_t b = 0; b < shape_.microbatches; ++b) body(b);
+}
+
+void StepPlan::embed(int64_t microbatch, TaskList& tasks) const {
+  for_microbatches(microbatch, [&](int64_t b) {
+    Task t = task(TaskKind::kEmbed, Phase::kForward, -1, b);
+    t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(0, b), kDevice0, Access::kCreate);
+    tasks.push_back(t);
+  });
+}
+
+void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const {
+  const PageId weights = pages_.weights(shape_.layer_record[layer]);
+  const bool forward_only = !options_.training;
+  const TaskKind kind = options_.generating ? TaskKind::kCachedAttention : TaskKind::kAttention;
+  for_microbatches(microbatch, [&](int64_t b) {
+    Task attention = task(kind, Phase::kForward, layer, b);
+    attention.use(weights, kDevice0, Access::kRead);
+    attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead, forward_only);
+    attention.use(pages_.middle(layer, b), kDevice0, Access::kCreate);
+    tasks.push_back(attention);
+    const bool moe = shape_.is_moe[layer];
+    Task second = task(moe ? TaskKind::kRoute : TaskKind::kDenseMlp, Phase::kForward, layer, b);
+    second.use(weights, kDevice0, Access::kRead);
+    // kRoute writes the chosen experts behind the residual.
+    second.use(pages_.middle(layer, b), kDevice0, moe ? Access::kWrite : Access::kRead,
+               forward_only && !moe);
+    second.use(moe ? pages_.normed(b) : pages_.layer_input(layer + 1, b), kDevice0,
+               Access::kCreate);
+    if (moe) second.use(pages_.sum(b), kDevice0, Access::kCreate);
+    tasks.push_back(second);
+  });
+}
+
+Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
+                          const ExpertGroup::Block& block) const {
+  Task t = task(kind, phase, layer, -1);
+  t.expert = static_cast<int32_t>(block.expert);
+  t.record = shape_.expert(layer, block.expert);
+  t.first_row = block.first_row;
+  t.block_row = block.group_row;
+  t.rows = block.rows;
+  t.padding = block.padding;
+  t.first = block.first;
+  t.last = block.last;
+  t.gradient = static_cast<uint8_t>(block.turn % shape_.group_blocks);
+  return t;
+}
+
+namespace {
+
+// One microbatch's part of a group, which `first` begins; where there is none, what the group has
+// of padding.
+Task part_of(Task first, const ExpertGroup& group, size_t i, int64_t first_microbatch) {
+  if (i + 1 < group.parts.size()) first.padding = 0;
+  if (group.parts.empty()) return first;
+  const ExpertGroup::Part& part = group.parts[i];
+  first.microbatch = static_cast<int32_t>(first_microbatch + part.microbatch);
+  first.first_row = part.first_row;
+  first.block_row = part.group_row;
+  first.rows = part.rows;
+  return first;
+}
+
+// No task after these reads the normed rows: a backward makes them again.
+void give_up_normed(size_t first_task, TaskList& tasks) {
+  std::vector<PageId> seen;
+  for (size_t i = tasks.size(); i-- > first_task;) {
+    Task& t = tasks[i];
+    if (t.kind != TaskKind::kDispatch || t.rows == 0) continue;
+    PageUse& normed = t.uses[1];
+    normed.last = std::find(seen.begin(), seen.end(), normed.page) == seen.end();
+    if (normed.last) seen.push_back(normed.page);
+  }
+}
+
+}  // namespace
+
+void StepPlan::dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
+                        PageId inbound, TaskList& tasks) const {
+  const bool backward = first.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
+    Task t = part_of(first, group, i, first_microbatch);
+    t.kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+    t.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
+    if (t.rows > 0) t.use(pages_.normed(t.microbatch), kDevice0, Access::kRead);
+    if (t.rows > 0 && backward) t.use(pages_.dresidual(t.microbatch), kDevice0, Access::kRead);
+    tasks.push_back(t);
+  }
+}
+
+void StepPlan::combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
+                       PageId outbound, TaskList& tasks) const {
+  const bool backward = first.phase == Phase::kBackward;
+  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
+    Task t = part_of(first, group, i, first_microbatch);
+    t.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+    t.use(outbound, kDevice0, Access::kRead);
+    if (t.rows > 0) t.use(pages_.sum(t.microbatch), kDevice0, Access::kWrite);
+    tasks.push_back(t);
+  }
+}
+
+// The tasks of a group's experts, which its last one computes, and then their gradients.
+void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
+                       TaskList& tasks) const {
+  const bool backward = phase == Phase::kBackward;
+  for (size_t i = 0; i < group.blocks.size(); ++i) {
+    Task t = block_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, phase, layer,
+                        group.blocks[i]);
+    const int device = shape_.records[t.record].device;
+    t.device = static_cast<uint8_t>(device);
+    t.joins_next = i + 1 < group.blocks.size();
+    const Place place = Place::on_device(device);
+    t.use(pages_.weights(t.record), place, Access::kRead);
+    t.use(pages_.inbound(slot), place, Access::kRead);
+    t.use(pages_.outbound(slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    tasks.push_back(t);
+  }
+  for (const ExpertGroup::Block& block : group.blocks) {
+    if (!backward || !block.last) continue;
+    const Task t = block_task(TaskKind::kExpertBackward, phase, layer, block);
+    gradient(t.record, t.gradient, tasks);
+  }
+}
+
+// Dispatch, experts and combine of every group, in expert order. With several devices the combine
+// lags, so that device 0 can hand out work before it waits for results; the order of the combines,
+// which is the order of their sums, stays that of the experts.
+void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+                            Phase phase, TaskList& tasks) const {
+  const bool backward = phase == Phase::kBackward;
+  const int64_t in_flight = blocks_in_flight(shape_.devices);
+  const int64_t first_microbatch = std::max<int64_t>(microbatch, 0);
+  if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
+  const size_t first_task = tasks.size();
+  const std::vector<ExpertGroup> groups = expert_groups(
+      routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
+                shape_.options.padded_experts});
+  const auto first_of = [&](int64_t i) {
+    return block_task(TaskKind::kDispatch, phase, layer, groups[i].blocks.front());
+  };
+  const auto combine_group = [&](int64_t i) {
+    combine(first_of(i), groups[i], first_microbatch, pages_.outbound(i % in_flight), tasks);
+  };
+  const auto count = static_cast<int64_t>(groups.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t slot = i % in_flight;
+    dispatch(first_of(i), groups[i], first_microbatch, pages_.inbound(slot), tasks);
+    compute(phase, layer, groups[i], slot, tasks);
+    if (i + 1 >= in_flight) combine_group(i + 1 - in_flight);
+  }
+  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) combine_group(i);
+  if (!backward) give_up_normed(first_task, tasks);
+}
+
+void StepPlan::forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+                               TaskList& tasks) const {
+  tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, microbatch));
+  expert_tasks(layer, microbatch, routing, Phase::kForward, tasks);
+  for_microbatches(microbatch, [&](int64_t b) {
+    Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
+    t.use(pages_.middle(layer, b), kDevice0, Access::kRead, !options_.training);
+    t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
+    t.use(pages_.sum(b), kDevice0, Access::kRead, true);
+    tasks.push_back(t);
+  });
+}
+
+void StepPlan::head(TaskList& tasks) const {
+  TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
+  if (options_.generating) kind = TaskKind::kLogits;
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task t = task(kind, Phase::kForward, -1, b);
+    t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
+    t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
+    if (shape_.tied_embeddings) {
+      t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
+    }
+    if (options_.training) t.use(pages_.dresidual(b), kDevice0, Access::kCreate);
+    tasks.push_back(t);
+  }
+  if (options_.training) gradient(shape_.head(), 0, tasks);
+}
+
+void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.gradient = which;
+  t.device = static_cast<uint8_t>(shape.device);
+  t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
+  tasks.push_back(t);
+  if (!options_.eager_adam) return;
+  adam(record, 1, true, tasks);
+  bring_back(record, tasks);
+}
+
+void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
+                              TaskList& tasks) const {
+  const int64_t record = shape_.layer_record[layer];
+  const bool moe = shape_.is_moe[layer];
+  // `saved`: what the forward kept.
+  const auto backward = [&](TaskKind kind, int64_t b, PageId saved, bool last_use) {
+    const bool replay = kind == TaskKind::kRouteReplay;
+    Task t = task(kind, Phase::kBackward, layer, b);
+    t.use(pages_.weights(record), kDevice0, Access::kRead);
+    t.use(saved, kDevice0, Access::kRead, last_use);
+    t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
+    if (replay || kind == TaskKind::kRouteBackward) {
+      const Access access = replay ? Access::kCreate : Access::kRead;
+      t.use(pages_.normed(b), kDevice0, access, !replay);
+      t.use(pages_.sum(b), kDevice0, access, !replay);
+    }
+    tasks.push_back(t);
+  };
+  for (int64_t b = 0; b < shape_.microbatches && moe; ++b) {
+    backward(TaskKind::kRouteReplay, b, pages_.middle(layer, b), false);
+  }
+  if (moe) {
+    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
+    expert_tasks(layer, kAll, routing, Phase::kBackward, tasks);
+  }
+  const TaskKind above = moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    backward(above, b, pages_.middle(layer, b), true);
+    backward(TaskKind::kAttentionBackward, b, pages_.layer_input(layer, b), true);
+  }
+  gradient(record, 0, tasks);
+}
+
+void StepPlan::embed_backward(TaskList& tasks) const {
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    Task t = task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b);
+    t.use(pages_.dresidual(b), kDevice0, Access::kRead, true);
+    tasks.push_back(t);
+  }
+  gradient(shape_.embedding(), 0, tasks);
+}
+
+}  // namespace pagoda

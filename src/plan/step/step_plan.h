@@ -1,0 +1,87 @@
+// Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE
+// Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
+// all tokens of the step in groups of row blocks, then the next layer; the backward the same
+// in reverse. So the weights of an expert are read once forward and once backward per step, however
+// many microbatches there are, and its gradient is complete when its layer's backward ends.
+//
+// A group takes rows of several microbatches, whose in-layer buffers are pages: each microbatch's
+// rows are a dispatch and a combine of their own, so that a task wants few pages however many
+// microbatches there are. Without room for all of them on device 0 they go up for one group after
+// the other. Each expert of a group is a task of its own, with its weights' page; the last of them
+// computes all (Task::joins_next).
+//
+// What depends on routing is generated ("resolved") once the layer's routing is known: the caller
+// passes it. Pure: same arguments, same tasks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "plan/step/expert_blocks.h"
+#include "plan/step/pages.h"
+#include "plan/step/run_shape.h"
+#include "plan/step/task.h"
+
+namespace pagoda {
+
+class StepPlan {
+ public:
+  struct Options {
+    bool training = true;          // false: forward only
+    bool state_on_device = false;  // Adam runs on the record's device, not on the host
+    bool eager_adam = false;       // Adam as soon as a gradient is complete
+    // A pass of generation: the step is one microbatch of new tokens, which attend to cached keys,
+    // and it ends in logits. Forward only.
+    bool generating = false;
+  };
+
+  StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
+      : shape_(shape), pages_(pages), options_(options) {}
+
+  // `updates` optimizer steps of one record. `has_gradient`: its gradient page waits to be applied.
+  void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
+  // Brings up the weights of these records on their devices, ahead of their use.
+  void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
+
+  // The forward of one microbatch, or of all together.
+  static constexpr int64_t kAll = -1;
+  void embed(int64_t microbatch, TaskList& tasks) const;
+  // Attention, and routing if the layer has experts.
+  void forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const;
+  // REQUIRES: a MoE layer. `routing`: of the microbatch, or of all.
+  void forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+                       TaskList& tasks) const;
+  void head(TaskList& tasks) const;
+  // `routing`: of all microbatches; for a dense layer anything.
+  void backward_layer(int64_t layer, const LayerRouting& routing, TaskList& tasks) const;
+  void embed_backward(TaskList& tasks) const;
+
+  const RunShape& shape() const { return shape_; }
+  const PageTable& pages() const { return pages_; }
+  const Options& options() const { return options_; }
+
+ private:
+  Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  void expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing, Phase phase,
+                    TaskList& tasks) const;
+  Task block_task(TaskKind kind, Phase phase, int64_t layer,
+                  const ExpertGroup::Block& block) const;
+  void dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
+                PageId inbound, TaskList& tasks) const;
+  void compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
+               TaskList& tasks) const;
+  void combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
+               PageId outbound, TaskList& tasks) const;
+  template <typename Body>
+  void for_microbatches(int64_t microbatch, Body&& body) const;
+  void bring_back(int64_t record, TaskList& tasks) const;
+  void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
+  Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
+  void gradient(int64_t record, uint8_t which, TaskList& tasks) const;
+
+  RunShape shape_;
+  PageTable pages_;
+  Options options_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,211 @@
+#include "plan/step/step_schedule.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+void pay(const StepPlan& plan, const Debts& debts, int64_t record, TaskList& tasks) {
+  if (!debts.owes(record)) return;
+  plan.adam(record, debts.owed(record), debts.has_gradient(record), tasks);
+}
+
+}  // namespace
+
+LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch) {
+  if (microbatch != StepPlan::kAll) return {routing[microbatch][layer]};
+  LayerRouting all;
+  for (const auto& layers : routing) all.push_back(layers[layer]);
+  return all;
+}
+
+void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
+             TaskList& tasks) {
+  for (int64_t r = first; r < last; ++r) {
+    const bool dense = plan.shape().records[r].expert < 0;
+    if (dense || debts.has_gradient(r) || debts.due(r)) pay(plan, debts, r, tasks);
+  }
+}
+
+void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks) {
+  for (size_t r = 0; r < plan.shape().records.size(); ++r) {
+    pay(plan, debts, static_cast<int64_t>(r), tasks);
+  }
+}
+
+void walk(StepSchedule& schedule, const RoutingOf& routing_of,
+          const std::function<void(const StepPiece&)>& visit) {
+  for (StepPiece piece; schedule.next(piece);) {
+    visit(piece);
+    if (piece.then != StepPiece::Then::kResolve) continue;
+    schedule.resolve(routing_of(piece.layer, piece.microbatch));
+  }
+}
+
+StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast,
+                           Extent extent)
+    : plan_(*plan),
+      debts_(debts),
+      forecast_(forecast),
+      extent_(extent),
+      tokens_per_expert_(plan->shape().num_layers),
+      routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
+  CHECK(extent != Extent::kStep || plan->options().training);
+  const RunShape& shape = plan->shape();
+  if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
+  pay_due_records(0, shape.layer_record[0]);
+  plan_.embed(microbatch_, pending_);
+  pay_due_records(shape.layer_record[0], shape.layer_record[0] + records_of_layer(0));
+}
+
+int64_t StepSchedule::records_of_layer(int64_t layer) const {
+  return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
+}
+
+// Weights go up from where their update leaves them in the host, before others take their room.
+void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
+  if (debts_ == nullptr) return;
+  std::vector<int64_t> expected;
+  // Whole layers take turns in the devices' slots.
+  if (!plan_.shape().options.whole_layers) {
+    expected = expected_experts(plan_.shape().records[first_record].layer);
+  }
+  asked_.clear();
+  for (int64_t r = first_record; r < last_record; ++r) {
+    const size_t before = pending_.size();
+    pay_due(plan_, *debts_, r, r + 1, pending_);
+    const bool on_host = pending_.size() > before && pending_.back().on_host;
+    const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
+    if (!on_host || !wanted) continue;
+    asked_.push_back(r);
+    plan_.prefetch({&r, 1}, pending_);
+  }
+}
+
+// Records whose weights go up before the layer's routing is known, in their order.
+std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
+  const RunShape& shape = plan_.shape();
+  if (layer < 0 || !shape.is_moe[layer] || !shape.options.prefetch) return {};
+  if (!shape.options.whole_layers) {
+    return forecast_ != nullptr ? forecast_->expected(shape, layer) : std::vector<int64_t>();
+  }
+  std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
+  std::iota(experts.begin(), experts.end(), shape.expert(layer, 0));
+  return experts;
+}
+
+// Tasks up to where the layer's routing must be known.
+void StepSchedule::begin_layer(StepPiece& piece) {
+  const RunShape& shape = plan_.shape();
+  const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
+  const bool last = layer_ + 1 == shape.num_layers;
+  const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
+  plan_.forward_layer(layer_, microbatch_, pending_);
+  std::vector<int64_t> others = expected_experts(layer_);
+  std::erase_if(others, [this](int64_t record) {
+    return std::binary_search(asked_.begin(), asked_.end(), record);
+  });
+  plan_.prefetch(others, pending_);
+  if (turn() == 0) pay_due_records(next, after);
+  piece.tasks.swap(pending_);
+  add_uses(piece.tasks, piece.foreseen.emplace());
+  if (begins()) foresee_debts(after, piece);
+  if (!shape.is_moe[layer_]) return end_layer();
+  piece.then = StepPiece::Then::kResolve;
+  piece.layer = layer_;
+  piece.microbatch = microbatch_;
+  at_ = At::kRouting;
+}
+
+// On to the next layer, or to the next microbatch.
+void StepSchedule::end_layer() {
+  at_ = At::kLayer;
+  if (++layer_ < plan_.shape().num_layers) return;
+  if (microbatch_ == StepPlan::kAll || microbatch_ + 1 == plan_.shape().microbatches) {
+    at_ = At::kLayersEnd;
+    return;
+  }
+  layer_ = 0;
+  plan_.embed(++microbatch_, pending_);
+}
+
+void StepSchedule::resolve(const LayerRouting& routing) {
+  const RunShape& shape = plan_.shape();
+  const bool all = microbatch_ == StepPlan::kAll;
+  CHECK(at_ == At::kRouting, "no layer waits for its routing");
+  CHECK(static_cast<int64_t>(routing.size()) == (all ? shape.microbatches : 1));
+  const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
+  CHECK(static_cast<int64_t>(tokens.size()) == shape.num_experts);
+  if (forecast_ != nullptr) forecast_->note(layer_, tokens);
+  for (int64_t e = 0; e < shape.num_experts && debts_ != nullptr; ++e) {
+    if (tokens[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
+  }
+  plan_.forward_experts(layer_, microbatch_, routing, pending_);
+  for (size_t i = 0; i < routing.size(); ++i) {
+    routing_[static_cast<size_t>(turn()) + i][layer_] = routing[i];
+  }
+  std::vector<int64_t>& sum = tokens_per_expert_[layer_];
+  sum.resize(tokens.size(), 0);
+  std::transform(sum.begin(), sum.end(), tokens.begin(), sum.begin(), std::plus<>());
+  end_layer();
+}
+
+// The optimizer's work on records from first_record on, which is owed already.
+void StepSchedule::foresee_debts(int64_t first_record, StepPiece& piece) const {
+  const auto end = static_cast<int64_t>(plan_.shape().records.size());
+  TaskList later;
+  if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, end, later);
+  add_uses(later, piece.foreseen_later.emplace());
+}
+
+// All routing is known, so all that follows the piece is.
+void StepSchedule::foresee_rest(StepPiece& piece) const {
+  std::vector<PageUse> uses;
+  add_uses(piece.tasks, uses);
+  StepSchedule ahead = *this;
+  for (StepPiece later; ahead.next(later);) add_uses(later.tasks, uses);
+  piece.foreseen = std::move(uses);
+}
+
+bool StepSchedule::next(StepPiece& piece) {
+  CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
+  piece = {};
+  const bool step = extent_ == Extent::kStep;
+  if (begins()) {
+    const bool of_steps = step || !plan_.shape().training;
+    piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kApart;
+    piece.kept = std::exchange(kept_, std::nullopt);
+  }
+  switch (at_) {
+    case At::kRouting:
+    case At::kEnd: return false;
+    case At::kLayer: begin_layer(piece); return true;
+    case At::kLayersEnd:
+      piece.tasks.swap(pending_);
+      if (step) piece.then = StepPiece::Then::kLayersDone;
+      at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
+      foresee_rest(piece);
+      return true;
+    case At::kHead:
+      plan_.head(piece.tasks);
+      if (step) piece.then = StepPiece::Then::kForwardDone;
+      at_ = step ? At::kBackward : At::kEnd;
+      return true;
+    case At::kBackward:
+      --layer_;
+      plan_.backward_layer(layer_, layer_routing(routing_, layer_, StepPlan::kAll), piece.tasks);
+      if (layer_ == 0) at_ = At::kEmbedBackward;
+      return true;
+    case At::kEmbedBackward:
+      plan_.embed_backward(piece.tasks);
+      at_ = At::kEnd;
+      return true;
+  }
+  return false;
+}
+
+}  // namespace pagoda

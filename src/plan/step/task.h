@@ -1,0 +1,87 @@
+// The step is data: a list of tasks, made before they run. The executor runs it on devices;
+// anything else (memory planning, a simulator) reads the same list.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/check.h"
+#include "offload/residency.h"
+
+namespace pagoda {
+
+enum class TaskKind : uint8_t {
+  kAdam,               // optimizer steps of one record, up to the newest
+  kPrefetch,           // no work: its pages are brought up ahead of use
+  kBring,              // no work: its pages are brought up before later work of the device
+  kEmbed,              // tokens -> layer_input(0)
+  kAttention,          // layer_input -> middle
+  kCachedAttention,    // likewise, over the cached keys of the tokens before
+  kRoute,              // middle -> normed rows, chosen experts
+  kIndex,              // chosen experts of all microbatches, or of one -> rows of each expert
+  kDispatch,           // one microbatch's rows of a group -> inbound
+  kExpert,             // inbound -> outbound
+  kCombine,            // outbound -> one microbatch's sum over experts
+  kResidual,           // middle + sum -> next layer_input
+  kDenseMlp,           // middle -> next layer_input, for layers without experts
+  kHead,               // loss and its gradient
+  kLoss,               // the loss alone
+  kLogits,             // of the last tokens, to choose the next by
+  kRouteReplay,        // backward: as kRoute with the choices of the forward
+  kDispatchBackward,
+  kExpertBackward,
+  kCombineBackward,
+  kRouteBackward,      // router, norm: gradient of the middle residual
+  kDenseMlpBackward,
+  kAttentionBackward,  // gradient of the layer's input
+  kEmbedBackward,
+  kGradient,           // a record's finished fp32 gradient -> its gradient page, and its norm
+};
+inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
+
+enum class Phase : uint8_t { kForward, kBackward, kOptimize };
+
+struct Task {
+  TaskKind kind = TaskKind::kEmbed;
+  Phase phase = Phase::kForward;
+  uint8_t device = 0;      // whose compute stream; kAdam: see on_host
+  bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
+  bool first = false;      // the first block of an expert
+  bool last = false;       // the last block of an expert that has tokens: its gradient is complete
+  // kExpert, kExpertBackward: computed with the next such task, in one go; until that is enqueued
+  // the pages of both stay leased.
+  bool joins_next = false;
+  uint8_t gradient = 0;    // kExpertBackward, kGradient: which of the device's expert gradients
+  int32_t layer = -1;
+  int32_t expert = -1;
+  int32_t microbatch = -1;  // -1: all together, or none
+  int64_t record = -1;     // kAdam, kGradient, kExpert
+  int64_t updates = 0;     // kAdam: optimizer steps it pays
+  // Rows of an expert in a group (plan/step/expert_blocks.h), or those of one microbatch in all of
+  // it: so many of the microbatch's rows from first_row on, which those of others may lie between.
+  int64_t first_row = 0;   // the first of them in the layer's re-index vector
+  int64_t block_row = 0;   // likewise in the group
+  int64_t rows = 0;
+  int64_t padding = 0;     // rows of zeros behind them that are computed too (padded_experts)
+  std::array<PageUse, 5> uses{};
+  uint8_t num_uses = 0;
+
+  std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
+  void use(PageId page, Place place, Access access, bool last_use = false) {
+    CHECK(num_uses < uses.size(), "a task of kind %d uses too many pages", static_cast<int>(kind));
+    uses[num_uses++] = {page, place, access, last_use};
+  }
+};
+
+using TaskList = std::vector<Task>;
+
+// Appends the tasks' uses of pages, in order: what the tasks make certain to come.
+inline void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) {
+  for (const Task& task : tasks) {
+    uses.insert(uses.end(), task.uses.begin(), task.uses.begin() + task.num_uses);
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,40 @@
+// When tasks run that are queued in streams and wait for one another, where nothing else slows
+// them: a task begins when the task before it in its stream and all it waits for have ended. What
+// shares cores or a drive is timed by plan/forecast/timeline.h, which says the same where nothing
+// is shared; this is one pass over a list, so that a search may time thousands of lists. Pure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace pagoda {
+
+struct StreamTask {
+  int32_t stream = 0;
+  double seconds = 0;
+  std::array<int32_t, 3> after = {-1, -1, -1};  // indices of tasks before it in the list; -1: none
+};
+
+struct StreamTimes {
+  struct Stream {
+    int64_t tasks = 0;
+    double busy_s = 0;
+    double start_s = 0, end_s = 0;  // of its first task, of its last; 0 without tasks
+    // Without work between its first task and its last.
+    double gaps_s() const { return end_s - start_s - busy_s; }
+  };
+  std::vector<double> start_s, end_s;  // [task]
+  std::vector<Stream> streams;
+  double makespan_s = 0;
+
+  // Without work, of the whole time.
+  double idle_s(int stream) const { return makespan_s - streams[stream].busy_s; }
+};
+
+// A stream's tasks run in the order of the list. O(tasks).
+// REQUIRES: finite seconds >= 0, streams in [0, num_streams), tasks that wait for earlier ones.
+StreamTimes time_streams(std::span<const StreamTask> tasks, int num_streams);
+
+}  // namespace pagoda

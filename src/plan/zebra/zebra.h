@@ -1,0 +1,146 @@
+// Zebra parallelism (HeterMoE section 4.1): attention of all layers on M attention devices, experts
+// on N expert devices, so that the two kinds work on different microbatches at a time. Makes the
+// tasks of a step in the order of Theorem 1 and times them. Pure.
+//
+// The devices of a kind do the same at the same time, so a plan has one queue for what each of a
+// kind computes, one for the transfers from attention to expert devices (dispatch, and in the
+// backward combine) and one for those the other way, in which every device takes part; and two for
+// sums of gradients over devices, of which nothing but the end of the step waits. Transfers the two
+// ways, and sums, do not slow each other here.
+//
+// Theorem 1 (layer by layer, in a layer microbatch by microbatch, backward likewise; in a last
+// layer without experts forward and backward of a microbatch back to back) was never beaten by
+// exhaustive search (L, R <= 4) for equal microbatches and layers, one ratio of backward to
+// forward, transfers not longer than computing, no experts in the last layer, and experts no slower
+// than attention; where they are slower it is in some cases, by a few per cent. So it is a start:
+// how soon each kind of device turns from the last layer's forward to its backward is worth
+// choosing (TurnLags, best_zebra).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/status.h"
+#include "plan/zebra/stream_times.h"
+
+namespace pagoda {
+
+// Of the forward and of the backward with what it recomputes.
+struct PassSeconds {
+  double forward_s = 0;
+  double backward_s = 0;
+};
+
+// A microbatch, against the one whose times are known.
+struct MicrobatchSize {
+  double tokens = 1;         // attention, head, transfers
+  double expert_tokens = 1;  // of the experts, on whatever device
+};
+
+// What one microbatch takes in one layer (the profile of HeterMoE section 5).
+struct ZebraTimes {
+  PassSeconds attention;         // T_A_attn: all but the experts, on the attention devices
+  PassSeconds expert;            // T_E_exp: an expert device with its n / N experts
+  PassSeconds offloaded_expert;  // T_E_attn: the same work on an attention device
+  PassSeconds dispatch;          // the backward's goes to the attention devices
+  PassSeconds combine;           // the backward's goes to the expert devices
+  double head_s = 0;             // once a step and microbatch: logits, loss and their backward
+  // Of a layer's gradients over all devices that hold the same weights, once a step: attention is
+  // replicated over the attention devices of all groups, an expert over groups only.
+  double attention_reduce_s = 0;
+  double expert_reduce_s = 0;
+};
+
+struct ZebraGroup {
+  int32_t layers = 1;             // L
+  int32_t microbatches = 1;       // R
+  int32_t attention_devices = 1;  // M
+  int32_t expert_devices = 1;     // N
+  int32_t experts = 1;            // n, of a layer; N divides it
+  bool last_layer_experts = true;
+  bool backward = true;  // false: the forward alone
+  // Inputs of experts for the backward's recomputation: kept on the expert devices, or dispatched
+  // again from the attention devices ahead of the gradient.
+  bool send_again = false;
+  // [layers] o_l (section 4.2): experts that each expert device leaves to the attention devices,
+  // which compute them after the attention of all microbatches of the layer. Empty: none.
+  std::vector<int32_t> offloaded;
+  std::vector<MicrobatchSize> sizes;  // [microbatches]; empty: all equal
+  ZebraTimes times;
+
+  bool has_experts(int32_t layer) const { return last_layer_experts || layer + 1 < layers; }
+  int32_t offloaded_of(int32_t layer) const {
+    return offloaded.empty() ? 0 : offloaded[static_cast<size_t>(layer)];
+  }
+};
+
+// Ok, or the first thing that makes no sense, in one line.
+Status check_zebra(const ZebraGroup& group);
+// Likewise of layers, microbatches, devices and experts alone.
+Status check_zebra_counts(const ZebraGroup& group);
+
+enum class ZebraStream : int32_t {
+  kAttention,  // what an attention device computes
+  kExpert,     // what an expert device computes
+  kToExperts,
+  kToAttention,
+  kAttentionSums,
+  kExpertSums
+};
+inline constexpr int kZebraStreams = 6;
+
+enum class ZebraKind : uint8_t {
+  kAttention,
+  kDispatch,
+  kExpert,
+  kOffloaded,  // experts on attention devices
+  kCombine,
+  kHead,
+  kDispatchAgain,
+  kCombineBackward,
+  kExpertBackward,
+  kOffloadedBackward,
+  kDispatchBackward,
+  kAttentionBackward,
+  kAttentionSum,
+  kExpertSum
+};
+inline constexpr int kZebraKinds = static_cast<int>(ZebraKind::kExpertSum) + 1;
+
+struct ZebraTask {
+  ZebraKind kind = ZebraKind::kAttention;
+  int32_t layer = 0;
+  int32_t microbatch = 0;
+};
+
+// How many microbatches more go forward through what stands before, until one goes on. R - 1 and
+// more: all of them first.
+struct TurnLags {
+  int32_t head = 0;       // of the last layer's attention, before the head of a microbatch
+  int32_t attention = 0;  // of the head, before the last layer's attention backward
+  int32_t expert = 0;     // of the last experts' forward, before their backward
+};
+
+struct ZebraPlan {
+  std::vector<ZebraTask> tasks;
+  std::vector<StreamTask> queue;  // [tasks] by ZebraStream; a task waits for earlier ones only
+};
+
+// The head's lag and attention's count only where the last layer has experts; else the expert's
+// only where not several attention devices have experts of the layer before. O(L R). Refused: what
+// check_zebra refuses, and lags that wait for each other: an expert lag of more than the two others
+// together; an attention lag of more than the expert's where several attention devices have experts
+// of the last layer.
+Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const TurnLags& lags);
+
+struct ZebraStep {
+  TurnLags lags;
+  ZebraPlan plan;
+  StreamTimes times;
+};
+
+// The plan of the least time among lags of 0 to 3 and R - 1 each; of equal ones the first. Times at
+// most 125 plans: O(L R).
+Result<ZebraStep> best_zebra(const ZebraGroup& group);
+
+}  // namespace pagoda

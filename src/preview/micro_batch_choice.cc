@@ -1,0 +1,37 @@
+#include "preview/micro_batch_choice.h"
+
+#include "base/log.h"
+#include "checkpoint/run_checkpoint.h"
+#include "preview/plan_changes.h"
+#include "preview/this_machine.h"
+#include "train/model_input.h"
+
+namespace pagoda {
+
+Status choose_micro_batch(RunConfig& config, bool resume) {
+  int64_t& tokens = config.train.micro_batch_tokens;
+  if (tokens != 0) return Status();
+  if (resume) {
+    const std::string& run = config.train.output_dir;
+    ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(IoKind::kThreads, run));
+    ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
+    tokens = checkpoint.microbatch_tokens;
+    return Status();
+  }
+  ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config.model.path));
+  const MachineSheet machine = this_machine_sheet(config.gpu());
+  RunConfig planned = config;
+  planned.memory.device = MemorySize::of_bytes(config.device_bytes());
+  planned.memory.host = MemorySize::of_bytes(config.host_bytes());
+  ASSIGN_OR_RETURN(tokens, choose_micro_batch_tokens(model, planned, machine, kCoarsePlan));
+  log_info(strf("train.micro_batch_tokens: %lld, as planned for %s", (long long)tokens,
+                machine.machine.name.c_str()));
+  return Status();
+}
+
+void one_row_micro_batch(RunConfig& config) {
+  if (config.train.micro_batch_tokens != 0) return;
+  config.train.micro_batch_tokens = config.data.sequence_len;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,18 @@
+// What train.micro_batch_tokens = "auto" becomes before anything else is done with a configuration.
+#pragma once
+
+#include "config/run_config.h"
+
+namespace pagoda {
+
+// A number stays. `resume`: that of the run's newest checkpoint, whatever the planner would choose
+// by now: other microbatches are other bits. Else the planner's choice for the model in
+// config.model.path on what config.train.device will compute on (choose_micro_batch_tokens,
+// this_machine_sheet), within the budgets that the run will have; it is logged. The errors of
+// those, and of read_planned_model.
+Status choose_micro_batch(RunConfig& config, bool resume);
+
+// Where nothing is trained: a row at a time.
+void one_row_micro_batch(RunConfig& config);
+
+}  // namespace pagoda

@@ -1,0 +1,19 @@
+// Families that are planned for and not yet trained: what their config.json says of sizes. Fields,
+// defaults and rules are those of Transformers 5.23 (models/deepseek_v2, deepseek_v3, gpt_oss,
+// glm4_moe).
+#pragma once
+
+#include <string>
+
+#include "model/json_type.h"
+#include "plan/machine/model_shape.h"
+
+namespace pagoda {
+
+bool is_planned_family(const std::string& model_type);
+
+// REQUIRES: an object of a planned family. kBadData, naming `where` and the field; what
+// check_model refuses is not refused here.
+Result<ModelShape> planned_family_shape(const Json& config, const std::string& where);
+
+}  // namespace pagoda

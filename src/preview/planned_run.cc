@@ -1,0 +1,49 @@
+#include "preview/planned_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr double kLearningRate = 1e-3;  // any: nothing is computed
+
+RoutingOf of(const Routing& routing) {
+  return [&routing](int64_t layer, int64_t microbatch) {
+    return layer_routing(routing, layer, microbatch);
+  };
+}
+
+}  // namespace
+
+PlannedRun::PlannedRun(const RunShape& shape, const PageTable& pages,
+                       const std::vector<SlotClass>& classes, bool state_on_device, bool eager,
+                       Ledger ledger, double pinned_share)
+    : account_(shape, pages, classes, {state_on_device, eager, pinned_share}),
+      ledger_(std::move(ledger)) {}
+
+void PlannedRun::run(const StepPiece& piece, const Visit& visit) {
+  visit(piece);
+  account_.issue(piece.tasks, ledger_);
+  for (const Task& task : piece.tasks) {
+    if (task.kind == TaskKind::kAdam) ledger_.pay(task.record);
+  }
+}
+
+void PlannedRun::train(const Routing& routing, const Visit& visit, bool skip) {
+  StepSchedule schedule = account_.begin(StepSchedule::Extent::kStep, ledger_);
+  walk(schedule, of(routing), [&](const StepPiece& piece) {
+    run(piece, visit);
+    if (piece.then == StepPiece::Then::kLayersDone) account_.layers_done(kLearningRate, ledger_);
+  });
+  account_.end_step(schedule.tokens_per_expert());
+  if (!skip) account_.update(kLearningRate, 1.0f, ledger_);
+  const StepPiece rest = account_.between_steps(ledger_);
+  if (!rest.tasks.empty()) run(rest, visit);
+}
+
+void PlannedRun::settle(const Visit& visit) { run(account_.settle(ledger_), visit); }
+
+void PlannedRun::evaluate(const Routing& routing, const Visit& visit) {
+  StepSchedule schedule = account_.begin(StepSchedule::Extent::kForward, ledger_);
+  walk(schedule, of(routing), visit);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,36 @@
+// A run without devices: the schedule, ledger and forecast of a trainer, driven by routings that
+// are given. What it visits is what a trainer would run; to count and to time it beforehand.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "train/step_account.h"
+
+namespace pagoda {
+
+class PlannedRun {
+ public:
+  using Visit = std::function<void(const StepPiece&)>;
+
+  // pinned_share: of each layer's experts (plan/step/pinning.h).
+  PlannedRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
+             bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
+
+  // One step. `skip`: its gradients are not finite, and no update follows from them.
+  void train(const Routing& routing, const Visit& visit, bool skip = false);
+  void settle(const Visit& visit);
+  // Forward only. REQUIRES: settle() since train().
+  void evaluate(const Routing& routing, const Visit& visit);
+
+  // Records whose gradient the newest step made.
+  const std::vector<int64_t>& touched() const { return account_.touched(); }
+
+ private:
+  void run(const StepPiece& piece, const Visit& visit);
+
+  StepAccount account_;
+  Ledger ledger_;
+};
+
+}  // namespace pagoda

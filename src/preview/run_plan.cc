@@ -1,0 +1,245 @@
+#include "preview/run_plan.h"
+
+#include "base/bytes.h"
+#include "offload/page_file.h"
+#include "plan/machine/model_cost.h"
+#include "plan/memory/group_choice.h"
+#include "train/session.h"
+
+namespace pagoda {
+namespace {
+
+// As TensorTable has them: embedding, each layer and its experts, head.
+std::vector<RecordShape> records_of(const ModelShape& model) {
+  const int64_t table = model.vocab_size * model.hidden_size;
+  std::vector<RecordShape> records = {{table}};
+  for (int64_t l = 0; l < model.num_layers(); ++l) {
+    const LayerParameters parameters = layer_parameters(model, l);
+    records.push_back({parameters.replicated(), l});
+    const int64_t experts = model.is_moe[static_cast<size_t>(l)] != 0 ? model.num_experts : 0;
+    for (int64_t e = 0; e < experts; ++e) records.push_back({parameters.expert, l, e});
+  }
+  records.push_back({model.hidden_size + (model.tied_embeddings ? 0 : table)});
+  return records;
+}
+
+// Of a family that is not trained: what its sizes would take in a trained one, with the widest
+// heads, and latents beside them.
+ModelConfig stand_in(const ModelShape& m) {
+  static constexpr FamilySpec kAnyFamily{.model_type = "planned", .qk_norm = QkNorm::kPerHead};
+  ModelConfig c;
+  c.family = &kAnyFamily;
+  c.vocab_size = m.vocab_size;
+  c.hidden_size = m.hidden_size;
+  c.num_layers = m.num_layers();
+  c.num_heads = m.attention.heads;
+  c.num_kv_heads = m.attention.kv_heads;
+  c.head_dim = std::max(m.attention.head_dim, m.attention.value_head_dim);
+  c.intermediate_size = m.dense_ffn;
+  c.moe_intermediate_size = m.expert_ffn;
+  c.shared_intermediate_size = m.shared_ffn;
+  c.num_experts = m.num_experts;
+  c.experts_per_token = m.experts_per_token;
+  for (int64_t l = 0; l < m.num_layers(); ++l) {
+    if (m.is_moe[static_cast<size_t>(l)] == 0) c.mlp_only_layers.push_back(l);
+  }
+  return c;
+}
+
+int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
+                        const std::vector<RecordShape>& records, int device) {
+  if (model.trained) {
+    return Executor::workspace_bytes(*model.trained, TensorTable::make(*model.trained), size,
+                                     device);
+  }
+  TensorTable table;
+  for (const RecordShape& r : records) {
+    RecordSpec spec;
+    spec.kind = r.layer < 0 ? RecordKind::kEmbedding
+                : r.expert < 0 ? RecordKind::kLayer
+                               : RecordKind::kExpert;
+    spec.num_elements = r.num_elements;
+    table.records.push_back(spec);
+  }
+  const AttentionSizes& a = model.shape.attention;
+  const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
+  return Executor::workspace_bytes(stand_in(model.shape), table, size, device) +
+         align_up(2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype), kIoAlign);
+}
+
+// As Session::plan's.
+GroupChoice group_of(const PlannedModel& model, const ForecastRun& run, StepSize size) {
+  return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, run.eager_adam,
+                      kMostTogether, [&](int64_t blocks) {
+    size.group_blocks = blocks;
+    return workspace_bytes(model, size, run.shape.records, 0);
+  });
+}
+
+Status check_division(const ModelShape& model, int64_t microbatches, int64_t peers) {
+  if (model.num_experts % peers != 0) {
+    return Status(Exit::kUsage, strf("%lld devices do not divide the %lld experts of a layer; plan "
+                                     "for as many as do",
+                                     (long long)peers, (long long)model.num_experts));
+  }
+  if (microbatches % peers == 0) return Status();
+  return Status(Exit::kUsage, strf("%lld devices do not divide the %lld microbatches of a step; "
+                                   "raise train.tokens_per_step or lower train.micro_batch_tokens",
+                                   (long long)peers, (long long)microbatches));
+}
+
+// Every record, its device or that of all peers.
+RunShape whole_shape(const ModelShape& model, const RunConfig& config, int devices) {
+  RunShape shape;
+  shape.options = config.plan;
+  shape.num_layers = model.num_layers();
+  shape.is_moe = model.is_moe;
+  shape.num_experts = model.num_experts;
+  shape.hidden_size = model.hidden_size;
+  shape.experts_per_token = model.experts_per_token;
+  shape.tied_embeddings = model.tied_embeddings;
+  shape.dtype_bytes = dtype_bytes(config.train.dtype);
+  shape.records = records_of(model);
+  for (size_t r = 0; r < shape.records.size(); ++r) {
+    RecordShape& record = shape.records[r];
+    record.device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
+    record.state_bytes =
+        StateLayout(config.optim.state, config.train.dtype, record.num_elements).bytes;
+    if (record.layer >= 0 && record.expert < 0) {
+      shape.layer_record.push_back(static_cast<int64_t>(r));
+    }
+  }
+  shape.microbatches = config.micro_batches();
+  shape.microbatch_tokens = config.train.micro_batch_tokens;
+  shape.row_block = kRowBlock;
+  shape.devices = devices;
+  return shape;
+}
+
+// What one of `peers` equal devices has of it.
+RunShape peers_share(const RunShape& whole, int64_t peers) {
+  if (peers == 1) return whole;
+  RunShape share = whole;
+  share.num_experts /= peers;
+  share.microbatches /= peers;
+  share.experts_together = peers;  // the router's probabilities are of all
+  share.records.clear();
+  share.layer_record.clear();
+  for (RecordShape record : whole.records) {
+    if (record.expert >= share.num_experts) continue;
+    if (record.expert < 0) record.state_bytes = div_ceil(record.state_bytes, peers);
+    if (record.layer >= 0 && record.expert < 0) {
+      share.layer_record.push_back(static_cast<int64_t>(share.records.size()));
+    }
+    share.records.push_back(record);
+  }
+  return share;
+}
+
+Status refuse(const char* what, int64_t has, const char* wants, int64_t needed) {
+  return Status(Exit::kDoesNotFit, strf("%s %s for %s of at least %s", what,
+                                        format_bytes(has).c_str(), wants,
+                                        format_bytes_up(needed).c_str()));
+}
+
+Status check_fit(const RunPlan& plan) {
+  const int64_t host = plan.host_bytes / plan.peers;
+  if (plan.device_bytes < plan.least.device_bytes) {
+    return refuse("the device has", plan.device_bytes, "a step", plan.least.device_bytes);
+  }
+  if (host < plan.least.host_bytes) {
+    return refuse("the host has", host, "a step", plan.least.host_bytes);
+  }
+  if (plan.disk_bytes > 0 && plan.store_bytes > plan.disk_bytes) {
+    return refuse("the drives hold", plan.disk_bytes, "a store", plan.store_bytes);
+  }
+  return Status();
+}
+
+RunPlan outline(const PlannedModel& model, const RunConfig& config, const MachineSheet& sheet,
+                const ForecastRun& run, const ModelCost& cost) {
+  RunPlan plan;
+  plan.peers = run.peers;
+  plan.parameters = count_parameters(model.shape);
+  plan.tokens = config.train.tokens_per_step;
+  plan.flops = model_flops(cost, config.data.sequence_len,
+                           static_cast<double>(plan.tokens / config.data.sequence_len));
+  plan.peak_flops_per_s = sheet.device.peak_tflops * 1e12 * static_cast<double>(run.peers);
+  plan.device_bytes = run.budget.device_bytes;
+  plan.host_bytes = run.budget.host_bytes * run.peers;
+  plan.disk_bytes = sheet.disk_bytes();
+  plan.least = least_memory(run);
+  const PageTable pages(whole_shape(model.shape, config, 1));
+  plan.store_bytes = PageFile::disk_bytes(page_specs(pages), config.train.save_steps > 0 ? 2 : 1,
+                                          static_cast<int>(sheet.disk.drives));
+  plan.fits = check_fit(plan);
+  return plan;
+}
+
+}  // namespace
+
+double RunPlan::read_bytes() const {
+  const Traffic::Link& link = step->traffic.fetch;
+  return static_cast<double>(peers * (link.bytes + link.moves * kPageHeaderBytes));
+}
+
+double RunPlan::written_bytes() const {
+  const Traffic::Link& link = step->traffic.write_back;
+  return static_cast<double>(peers * (link.bytes + link.moves * kPageHeaderBytes));
+}
+
+Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& config,
+                                 const MachineSheet& sheet) {
+  const int64_t peers = sheet.device.count;
+  RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
+  const int devices = peers > 1 ? 1 : static_cast<int>(config.train.host_devices);
+  ForecastRun run;
+  run.shape = peers_share(whole_shape(model.shape, config, devices), peers);
+  run.header_bytes = kPageHeaderBytes;
+  run.eager_adam = config.optim.clip != ClipKind::kGlobal;
+  run.pinned_share = config.pinned_share();
+  run.sequence_len = config.data.sequence_len;
+  run.peers = peers;
+  run.budget.device_bytes =
+      config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
+  run.budget.host_bytes =
+      config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes()) / peers;
+  run.budget.device_updates = !sheet.gpu() || !run.eager_adam;  // as Session::budget
+  StepSize size;
+  size.microbatches = run.shape.microbatches;
+  size.microbatch_tokens = run.shape.microbatch_tokens;
+  size.dtype = config.train.dtype;
+  size.on_gpu = sheet.gpu();
+  const GroupChoice group = group_of(model, run, size);
+  run.shape.group_blocks = size.group_blocks = group.blocks;
+  run.group_bytes = group.bytes;
+  for (int d = 0; d < devices; ++d) {
+    run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
+  }
+  if (!run.shape.options.same_blocks()) return run;
+  size.kept_layers = run.shape.num_layers;
+  run.kept_layer_bytes = (workspace_bytes(model, size, run.shape.records, 0) -
+                          run.budget.fixed_bytes.front()) / run.shape.num_layers;
+  return run;
+}
+
+Result<RunPlan> outline_run(const PlannedModel& model, const RunConfig& config,
+                            const MachineSheet& sheet) {
+  ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
+  ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
+  return outline(model, config, sheet, run, cost);
+}
+
+Result<RunPlan> plan_run(const PlannedModel& model, const RunConfig& config,
+                         const MachineSheet& sheet, const CoarseLimits& limits) {
+  ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
+  ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
+  RunPlan plan = outline(model, config, sheet, run, cost);
+  const bool memory = plan.device_bytes >= plan.least.device_bytes &&
+                      run.budget.host_bytes >= plan.least.host_bytes;
+  if (!memory) return plan;
+  ASSIGN_OR_RETURN(plan.step, forecast_step(run, model.shape, share_of_device(sheet), limits));
+  return plan;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,59 @@
+#include "preview/this_machine.h"
+
+#include "base/machine.h"
+
+namespace pagoda {
+namespace {
+
+// By datasheet, of all of it.
+struct GpuClass {
+  int capability = 0;  // 10 * major + minor, from which on it is the class
+  double tflops = 0, memory_gb_s = 0, pcie_gb_s = 0;
+};
+constexpr GpuClass kGpuClasses[] = {{75, 65, 320, 15.75},      {80, 312, 2039, 31.5},
+                                    {86, 149.7, 696, 31.5},    {89, 165.2, 1008, 31.5},
+                                    {90, 989, 3350, 63},       {100, 2250, 8000, 63},
+                                    {120, 209.5, 1792, 63}};
+
+void set_gpu(const Gpu& gpu, MachineSheet& m) {
+  GpuClass found = kGpuClasses[0];
+  for (const GpuClass& c : kGpuClasses) {
+    if (c.capability <= 10 * gpu.major + gpu.minor) found = c;
+  }
+  m.machine.name = gpu.text() + ", with rates of a datasheet for its class";
+  m.device.kind = Processor::kGpu;
+  m.device.memory = MemorySize::of_bytes(gpu.memory_bytes);
+  m.device.peak_tflops = found.tflops;
+  m.device.gemm_tflops = 0.75 * found.tflops;
+  m.device.attention_tflops = 0.5 * found.tflops;
+  m.device.attention_half_tokens = 256;
+  m.device.weight_gb_s = m.device.memory_gb_s = 0.9 * found.memory_gb_s;
+  m.host.copy_gb_s = 0.8 * found.pcie_gb_s;
+}
+
+}  // namespace
+
+// Of a core: half of what a machine of two cores with AMX had.
+MachineSheet this_machine_sheet(const std::optional<Gpu>& gpu) {
+  MachineSheet m;
+  const auto cores = static_cast<double>(usable_cores());
+  m.machine.name = "this machine, with rates of another's cores (measure it: pagoda bench machine)";
+  m.device.peak_tflops = 3.2 * cores;
+  m.device.gemm_tflops = 0.75 * cores;
+  m.device.weight_gb_s = 23 * cores;
+  m.device.attention_tflops = 0.46 * cores;
+  m.device.attention_half_tokens = 295;
+  m.device.memory_gb_s = 22 * cores;
+  m.device.launch_us = 5;
+  m.host.cores = cores;
+  m.host.memory = MemorySize::of_bytes(machine_memory().usable_bytes());
+  m.host.copy_gb_s = 7.7;
+  m.host.checksum_gb_s = 14;
+  m.host.adam_gb_s = 24 * cores;
+  m.disk.read_gb_s = 2.1;
+  m.disk.write_gb_s = 2.8;
+  if (gpu) set_gpu(*gpu, m);
+  return m;
+}
+
+}  // namespace pagoda

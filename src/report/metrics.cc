@@ -1,0 +1,107 @@
+#include "report/metrics.h"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace pagoda {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* type_name(MetricsType type) {
+  switch (type) {
+    case MetricsType::kRun:
+      return "run";
+    case MetricsType::kStep:
+      return "step";
+    case MetricsType::kEval:
+      return "eval";
+    case MetricsType::kSample:
+      return "sample";
+    case MetricsType::kCheckpoint:
+      return "checkpoint";
+    case MetricsType::kWarn:
+      return "warn";
+  }
+  return "run";
+}
+
+struct ToJson {
+  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(); }
+  Json operator()(const MetricsObject& value) const { return Json::parse(value.json); }
+  template <typename T>
+  Json operator()(const T& value) const {
+    return Json(value);
+  }
+};
+
+void add_fields(const MetricsFields& fields, Json& object) {
+  for (const auto& [name, value] : fields) object[name] = std::visit(ToJson(), value);
+}
+
+std::string text_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// The step an object is about, -1 if it names none.
+int64_t step_of(const Json& object) {
+  const auto step = object.is_object() ? object.find("step") : object.end();
+  return step != object.end() && step->is_number_integer() ? step->get<int64_t>() : -1;
+}
+
+}  // namespace
+
+void EvalHistory::add(int64_t step, double loss) {
+  if (first_step < 0) {
+    first_step = step;
+    first_loss = loss;
+  }
+  last_step = step;
+  last_loss = loss;
+}
+
+std::string metrics_line(MetricsType type, const MetricsFields& fields) {
+  Json object;
+  object["type"] = type_name(type);
+  add_fields(fields, object);
+  return text_of(object);
+}
+
+MetricsObject metrics_object(const MetricsFields& fields) {
+  Json object = Json::object();
+  add_fields(fields, object);
+  return {text_of(object)};
+}
+
+Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, int64_t keep_step) {
+  ASSIGN_OR_RETURN(std::unique_ptr<LineFile> lines, LineFile::open(path, "metrics"));
+  std::unique_ptr<MetricsFile> metrics(new MetricsFile(std::move(lines)));
+  RETURN_IF_ERROR(metrics->lines_->cut(keep_step >= 0 ? metrics->keep_until(keep_step) : 0));
+  return metrics;
+}
+
+// Notes what the whole lines before the first one of a later step hold; their bytes.
+int64_t MetricsFile::keep_until(int64_t step) {
+  std::ifstream in(lines_->path(), std::ios::binary);
+  int64_t bytes = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (in.eof()) break;  // no newline, so not a whole line
+    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (step_of(object) > step) break;
+    bytes += static_cast<int64_t>(line.size()) + 1;
+    if (step_of(object) < 0) continue;
+    const Json type = object.value("type", Json());
+    if (type == type_name(MetricsType::kSample)) last_sample_step_ = step_of(object);
+    if (type != type_name(MetricsType::kEval)) continue;
+    const Json loss = object.value("loss", Json());
+    evals_.add(step_of(object), loss.is_number() ? loss.get<double>() : NAN);
+  }
+  return bytes;
+}
+
+void MetricsFile::write(MetricsType type, const MetricsFields& fields) {
+  lines_->add(metrics_line(type, fields) + "\n");
+}
+
+}  // namespace pagoda

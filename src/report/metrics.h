@@ -1,0 +1,65 @@
+// metrics.jsonl: what a run measured, one JSON object a line, appended and written out at once, so
+// that a crash loses nothing that was logged and a resumed run continues the same file. Every
+// object has "type"; those about a moment of the run have "step". A number that is not finite is
+// null.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/status.h"
+#include "report/line_file.h"
+
+namespace pagoda {
+
+enum class MetricsType : uint8_t { kRun, kStep, kEval, kSample, kCheckpoint, kWarn };
+
+// An object, already written as JSON.
+struct MetricsObject {
+  std::string json;
+};
+using MetricsValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                                  std::vector<double>, MetricsObject>;
+using MetricsFields = std::vector<std::pair<std::string, MetricsValue>>;
+
+MetricsObject metrics_object(const MetricsFields& fields);
+
+// {"type":"step","step":3,"loss":2.5}, fields in the given order, reals with all their digits.
+std::string metrics_line(MetricsType type, const MetricsFields& fields);
+
+// A run's evaluations so far, over all its resumptions.
+struct EvalHistory {
+  int64_t first_step = -1, last_step = -1;  // -1: none
+  double first_loss = 0, last_loss = 0;     // NaN where it was not finite
+  void add(int64_t step, double loss);
+};
+
+// One thread uses it.
+class MetricsFile {
+ public:
+  // Opens `path` for appending, creating it. With `keep_step` >= 0 (a resumed run) everything from
+  // the first line of a later step on is removed, and so is an unfinished last line; with -1 the
+  // file starts empty. kCannotCreate when it cannot be opened or cut.
+  static Result<std::unique_ptr<MetricsFile>> open(const std::string& path, int64_t keep_step);
+  //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
+  // What the lines that open() kept tell.
+  const EvalHistory& evals() const { return evals_; }
+  int64_t last_sample_step() const { return last_sample_step_; }  // -1: none
+
+  // A failed write warns once and loses that line only; it never stops a run.
+  void write(MetricsType type, const MetricsFields& fields);
+
+ private:
+  explicit MetricsFile(std::unique_ptr<LineFile> lines) : lines_(std::move(lines)) {}
+  int64_t keep_until(int64_t step);
+
+  std::unique_ptr<LineFile> lines_;
+  EvalHistory evals_;
+  int64_t last_sample_step_ = -1;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,167 @@
+#include "report/report.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/log.h"
+#include "train/kept_layers.h"
+#include "train/process_memory.h"
+
+namespace pagoda {
+namespace {
+
+// Bytes of one kind of page: all there are, and what fits in slots.
+struct Held {
+  int64_t all = 0, device = 0, host = 0;
+};
+
+Held held(const PageTable& pages, const MemoryPlan& memory, PageKind kind) {
+  Held h;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == kind) h.all += c.total_bytes();
+  }
+  h.device = std::min(h.all, memory.on_devices(pages, kind));
+  h.host = std::min(h.all, memory.in_host(pages, kind));
+  return h;
+}
+
+std::string held_line(const char* what, const Held& h) {
+  const bool pages = h.device < h.all && h.device + h.host < h.all;
+  return strf("  %-12s %11s in all: room for %s on the device, %s in host memory%s", what,
+              format_bytes(h.all).c_str(), format_bytes(h.device).c_str(),
+              format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
+}
+
+std::string in_layer_line(const Held& h) {
+  const bool thrashes = h.device < h.all;
+  return held_line("in-layer", h) +
+         (thrashes
+              ? "; they move for one expert after the other: a higher memory.device or a lower "
+                "train.tokens_per_step is faster"
+              : "");
+}
+
+std::string cache_line(const ModelConfig& config, const StepSize& size) {
+  return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
+              format_bytes(config.num_layers * size.cache.layer_elements(config) *
+                           dtype_bytes(size.dtype)).c_str(),
+              (long long)size.cache.sequences, size.cache.sequences == 1 ? "" : "s",
+              (long long)size.cache.positions,
+              size.training ? "; steps use it too" : "");
+}
+
+// Tokens of a step that memory.device has room for, in microbatches like these, beside
+// `page_bytes` and for each microbatch `microbatch_bytes`.
+int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, int64_t page_bytes,
+                    int64_t microbatch_bytes) {
+  constexpr int64_t kMost = int64_t{1} << 31;
+  const TensorTable table = TensorTable::make(config);
+  const auto bytes = [&](int64_t microbatches) {
+    StepSize size = options.size;
+    size.microbatches = microbatches;
+    return Executor::workspace_bytes(config, table, size, 0) + page_bytes +
+           microbatches * microbatch_bytes;
+  };
+  int64_t fit = 0, too_many = kMost / options.size.microbatch_tokens + 1;
+  while (too_many - fit > 1) {
+    const int64_t middle = fit + (too_many - fit) / 2;
+    (bytes(middle) <= options.device_bytes ? fit : too_many) = middle;
+  }
+  return fit * options.size.microbatch_tokens;
+}
+
+// What a task needs of pages does not depend on the number of microbatches; that all in-layer
+// buffers stay does.
+std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
+                           const PageTable& pages, const MemoryPlan& memory) {
+  const SessionOptions none = keeping_none(options);
+  const int64_t workspace =
+      Executor::workspace_bytes(config, TensorTable::make(config), none.size, 0);
+  const int64_t needed = memory.min_device_bytes + memory.group_bytes - workspace;
+  const int64_t in_layer =
+      held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
+  return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
+              "for %lld with all their in-layer buffers",
+              "workspace", format_bytes(workspace_bytes(config, none)).c_str(),
+              (long long)options.size.tokens(),
+              (long long)most_tokens(config, none, needed, 0),
+              (long long)most_tokens(config, none, needed, in_layer));
+}
+
+std::string kept_line(const ModelConfig& config, const SessionOptions& options,
+                      const MemoryPlan& memory) {
+  const SessionOptions none = keeping_none(options);
+  const int64_t bytes = workspace_bytes(config, options) - workspace_bytes(config, none);
+  const int64_t all = memory.whole_device_bytes + most_kept_bytes(config, options);
+  return strf("  %-12s %11s on the device, which %lld of %lld layers do not compute again%s",
+              "kept", format_bytes(bytes).c_str(), (long long)options.size.kept_layers,
+              (long long)config.num_layers,
+              options.size.kept_layers == config.num_layers || !memory.state_on_device
+                  ? ""
+                  : strf("; all from memory.device = %s on",
+                         format_bytes_up(all).c_str()).c_str());
+}
+
+}  // namespace
+
+void warn_of_unused_gpu(const RunConfig& config) {
+  const std::string why_not = config.unused_gpu();
+  if (!why_not.empty()) log_warn("the CPU computes: " + why_not);
+}
+
+std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
+                                     const MemoryPlan& memory, const RunOutlook& outlook) {
+  const TensorTable table = TensorTable::make(config);
+  const RunShape shape = make_run_shape(config, table, options);
+  const PageTable pages(shape);
+  const SteadyTraffic traffic = predict_traffic(shape, pages, options, memory);
+  const int64_t workspace = workspace_bytes(config, options);
+  const int64_t slots = std::accumulate(memory.device_slot_bytes.begin(),
+                                        memory.device_slot_bytes.end(), int64_t{0});
+  std::vector<std::string> lines;
+  lines.push_back(strf("model: %.1f M parameters, %.1f M active per token, %lld layers, "
+                       "%lld experts, top %lld",
+                       static_cast<double>(table.total_parameters()) / 1e6,
+                       static_cast<double>(table.active_parameters(config)) / 1e6,
+                       (long long)config.num_layers, (long long)config.num_experts,
+                       (long long)config.experts_per_token));
+  if (options.gpu) lines.push_back("computes on " + options.gpu->text());
+  lines.push_back(offload_line(options, memory, traffic.step));
+  lines.push_back(strf(
+      "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
+      format_bytes(workspace + slots).c_str(),
+      format_bytes(options.device_bytes * options.devices).c_str(), format_bytes(workspace).c_str(),
+      format_bytes(slots).c_str(), format_bytes_up(memory.min_device_bytes).c_str()));
+  if (options.size.group_blocks > 1) {
+    lines.push_back(strf("experts: up to %lld blocks of %lld rows are computed together",
+                         (long long)options.size.group_blocks, (long long)kRowBlock));
+  }
+  lines.push_back(strf("host:   %s of %s; smallest memory.host that would do: %s",
+                       format_bytes(memory.host_slot_bytes).c_str(),
+                       format_bytes(options.host_bytes).c_str(),
+                       format_bytes_up(memory.min_host_bytes).c_str()));
+  lines.push_back(disk_line(pages, options, outlook));
+  lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
+  if (options.size.training) {
+    lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));
+    lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
+  }
+  lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
+  lines.push_back(in_layer_line(held(pages, memory, PageKind::kInLayer)));
+  if (options.size.training) lines.push_back(workspace_line(config, options, pages, memory));
+  if (options.size.kept_layers > 0 || (options.size.training && memory.state_on_device)) {
+    lines.push_back(kept_line(config, options, memory));
+  }
+  if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));
+  const std::string moved = step_line(options, traffic.step);
+  if (!moved.empty()) lines.push_back(moved);
+  for (std::string& line : drive_lines(pages, options, outlook, traffic)) {
+    lines.push_back(std::move(line));
+  }
+  lines.push_back(strf("memory beyond the budgets: at most %s%s",
+                       format_bytes_up(fixed_overhead_bytes(config, options)).c_str(),
+                       options.gpu ? ", and what the NVIDIA driver takes" : ""));
+  return lines;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,20 @@
+// What a run says before it starts: parameters, what every tier will hold, what will page and move.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/run_config.h"
+#include "report/traffic_report.h"
+#include "train/session.h"
+
+namespace pagoda {
+
+// Where the CPU computes though a GPU is there: a warning that says why.
+void warn_of_unused_gpu(const RunConfig& config);
+
+// Lines for the log.
+std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
+                                     const MemoryPlan& memory, const RunOutlook& outlook = {});
+
+}  // namespace pagoda

@@ -1,0 +1,211 @@
+#include "config/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include "base/machine.h"
+#include "base/numa.h"
+#include "cli/run_file.h"
+
+namespace pagoda {
+namespace {
+
+RunConfig complete_config() {
+  RunConfig config;
+  config.model.path = "model";
+  config.data.path = {"book.txt", "more.jsonl"};
+  config.train.output_dir = "run";
+  return config;
+}
+
+// The reference for what a config says: every option's key and TOML text.
+std::string everything(RunConfig config) {
+  OptionTable table;
+  config.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) text += option.key + "=" + option.toml() + "\n";
+  return text;
+}
+
+// A value unlike the default for any option.
+std::vector<std::string> other_value(const Option& option) {
+  if (const auto* choice = std::get_if<ChoiceTarget>(&option.target)) {
+    return {choice->names[(choice->get() + 1) % choice->names.size()]};
+  }
+  if (std::holds_alternative<int64_t*>(option.target)) {
+    return {std::to_string(*std::get<int64_t*>(option.target) + 3)};
+  }
+  if (std::holds_alternative<CountOrAuto>(option.target)) {
+    return {option.text() == "auto" ? "5" : "auto"};
+  }
+  if (std::holds_alternative<double*>(option.target)) return {"0.12345678901234567"};
+  if (std::holds_alternative<bool*>(option.target))
+    return {option.text() == "true" ? "false" : "true"};
+  if (std::holds_alternative<MemorySize*>(option.target)) return {"123MiB"};
+  if (option.is_list()) return {"x \"quoted\"", "y\\z", "\xc3\xa4\x01#"};
+  return {"text = \"odd\" # \xe2\x82\xac"};
+}
+
+Result<RunConfig> read_back(const std::string& toml) {
+  RunConfig config;
+  OptionTable table;
+  config.declare(table);
+  Result<std::vector<RunFileItem>> items = parse_run_file(toml, "resolved.toml", table);
+  if (!items.ok()) return items.status();
+  for (const RunFileItem& item : *items) RETURN_IF_ERROR(table.find(item.key)->assign(item.texts));
+  return config;
+}
+
+TEST(RunConfig, DefaultsAreValid) {
+  EXPECT_TRUE(RunConfig().validate().ok()) << RunConfig().validate().message();
+  EXPECT_TRUE(complete_config().validate_for_training().ok());
+}
+
+TEST(RunConfig, ResolvedTomlReadsBackEqual) {
+  RunConfig config;
+  OptionTable table;
+  config.declare(table);
+  for (const Option& option : table.options()) {
+    ASSERT_TRUE(option.assign(other_value(option)).ok()) << option.key;
+    ASSERT_NE(option.text(), option.default_text) << option.key;
+  }
+  Result<RunConfig> back = read_back(config.to_toml());
+  ASSERT_TRUE(back.ok()) << back.status().message() << "\n" << config.to_toml();
+  EXPECT_EQ(everything(*back), everything(config));
+  Result<RunConfig> plain = read_back(RunConfig().to_toml());
+  ASSERT_TRUE(plain.ok());
+  EXPECT_EQ(everything(*plain), everything(RunConfig()));
+}
+
+TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
+  const std::vector<std::string> harmless = {
+      "model.path",         "data.path",           "train.device",
+      "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
+      "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
+      "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
+      "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
+      "memory.drive_tbw",   "train.optimizer_threads", "train.device",
+      "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
+      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing",
+      "plan.group_blocks"};
+  const uint64_t before = complete_config().config_hash();
+  EXPECT_EQ(before, complete_config().config_hash());
+  RunConfig names;
+  OptionTable keys;
+  names.declare(keys);
+  for (const Option& key : keys.options()) {
+    RunConfig config = complete_config();
+    OptionTable table;
+    config.declare(table);
+    const Option& option = *table.find(key.key);
+    ASSERT_TRUE(option.assign(other_value(option)).ok());
+    const bool same = std::find(harmless.begin(), harmless.end(), key.key) != harmless.end();
+    EXPECT_EQ(config.config_hash() == before, same) << key.key;
+  }
+}
+
+TEST(RunConfig, StepsCountOnlyWhereTheRateDependsOnThem) {
+  RunConfig a = complete_config(), b = complete_config();
+  a.optim.schedule = b.optim.schedule = ScheduleKind::kConstant;
+  b.train.steps = a.train.steps + 5;
+  EXPECT_EQ(a.config_hash(), b.config_hash());
+  a.optim.schedule = b.optim.schedule = ScheduleKind::kLinear;
+  EXPECT_NE(a.config_hash(), b.config_hash());
+}
+
+struct Wrong {
+  const char* key;
+  std::vector<std::string> texts;
+  const char* names;  // must appear in the message
+};
+
+TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
+  for (const Wrong& wrong : {Wrong{"data.sequence_len", {"1000"}, "multiple of data.sequence_len"},
+                             Wrong{"data.sequence_len", {"1"}, "from 2"},
+                             Wrong{"data.fields", {"promt=q"}, "did you mean \"prompt\"?"},
+                             Wrong{"data.chat_template", {"chatlm"}, "mean \"chatml\"?"},
+                             Wrong{"train.steps", {"0"}, "from 1"},
+                             Wrong{"train.tokens_per_step", {"5000"}, "use 4096 or 8192"},
+                             Wrong{"train.tokens_per_step", {"100"}, "use 4096"},
+                             Wrong{"train.tokens_per_step", {"0"}, "from 1"},
+                             Wrong{"train.micro_batch_tokens", {"1500"}, "use 1024 or 2048"},
+                             Wrong{"plan.group_blocks", {"17"}, "auto or from 1 to 16"},
+                             Wrong{"train.seed", {"-1"}, "from 0"},
+                             Wrong{"train.save_steps", {"-1"}, "from 0"},
+                             Wrong{"train.eval_steps", {"-1"}, "from 0"},
+                             Wrong{"train.eval_batches", {"0"}, "from 1"},
+                             Wrong{"train.log_steps", {"0"}, "from 1"},
+                             Wrong{"train.threads", {"-1"}, "from 0"},
+                             Wrong{"train.optimizer_threads", {"1025"}, "from 0 to 1024"},
+                             Wrong{"train.host_devices", {"0"}, "from 1"},
+                             Wrong{"optim.learning_rate", {"0"}, "above 0"},
+                             Wrong{"optim.weight_decay", {"-0.1"}, "negative"},
+                             Wrong{"optim.beta1", {"1"}, "below 1"},
+                             Wrong{"optim.beta2", {"-0.5"}, "below 1"},
+                             Wrong{"optim.eps", {"0"}, "above 0"},
+                             Wrong{"optim.clip_norm", {"0"}, "optim.clip"},
+                             Wrong{"optim.warmup_steps", {"1001"}, "train.steps = 1000"},
+                             Wrong{"optim.warmup_steps", {"-1"}, "from 0"},
+                             Wrong{"memory.device", {"0B"}, "above 0"},
+                             Wrong{"memory.host", {"0B"}, "above 0"},
+                             Wrong{"memory.pin", {"101%"}, "percentage"},
+                             Wrong{"memory.pin", {"25"}, "percentage"},
+                             Wrong{"memory.drive_tbw", {"-1"}, "negative"},
+                             Wrong{"memory.disk", {"a", "a"}, "twice"},
+                             Wrong{"memory.disk", {""}, "folder"},
+                             Wrong{"data.path", {""}, "name a file"},
+                             Wrong{"data.path", {}, "is missing"},
+                             Wrong{"model.path", {""}, "is missing"},
+                             Wrong{"train.output_dir", {""}, "is missing"}}) {
+    RunConfig config = complete_config();
+    OptionTable table;
+    config.declare(table);
+    ASSERT_TRUE(table.find(wrong.key)->assign(wrong.texts).ok()) << wrong.key;
+    const Status status = config.validate_for_training();
+    ASSERT_FALSE(status.ok()) << wrong.key;
+    EXPECT_EQ(status.code(), Exit::kUsage);
+    EXPECT_NE(status.message().find(wrong.names), std::string::npos) << status.message();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+  }
+}
+
+TEST(RunConfig, DerivedValues) {
+  RunConfig config = complete_config();
+  EXPECT_EQ(config.disk_directories(), std::vector<std::string>{"run/store"});
+  config.memory.disk = {"/nvme0", "/nvme1"};
+  EXPECT_EQ(config.disk_directories(), config.memory.disk);
+  EXPECT_EQ(config.compute_threads(), usable_cores());
+  config.train.threads = 3;
+  EXPECT_EQ(config.compute_threads(), 3);
+  EXPECT_EQ(config.optimizer_threads(), 3);
+  config.train.threads = 1000;
+  EXPECT_EQ(config.optimizer_threads(), 16 * static_cast<int>(numa_nodes().size()));
+  config.train.optimizer_threads = 20;
+  EXPECT_EQ(config.optimizer_threads(), 20);
+  EXPECT_EQ(config.micro_batches(), 4);
+  config.memory.device = MemorySize::of_bytes(12345);
+  EXPECT_EQ(config.device_bytes(), 12345);
+  config.memory.host = MemorySize::of_percent(50);
+  const int64_t usable = machine_memory().usable_bytes();
+  EXPECT_GT(usable, 0);
+  EXPECT_NEAR(static_cast<double>(config.host_bytes()), 0.5 * static_cast<double>(usable), 1.0);
+}
+
+TEST(RunConfig, TraceStepsAreFirstAndLast) {
+  RunConfig config = complete_config();
+  EXPECT_FALSE(config.trace_range().has_value());
+  config.train.trace_steps = "3:12";
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.trace_range()->first, 3);
+  EXPECT_EQ(config.trace_range()->last, 12);
+  for (const char* wrong : {"5", "0:3", "4:3", ":", "1:", "a:b", "1:2:3", "-1:3", "1 : 2"}) {
+    config.train.trace_steps = wrong;
+    const Status status = config.validate();
+    EXPECT_EQ(status.code(), Exit::kUsage) << wrong;
+    EXPECT_NE(status.message().find("train.trace_steps = \"" + std::string(wrong)),
+              std::string::npos)
+        << status.message();
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

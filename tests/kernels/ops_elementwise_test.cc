@@ -1,0 +1,520 @@
+// Norm, rotary embedding, SwiGLU, rows, embedding and finished gradients against double references,
+// gradients against finite differences of those.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/rows/row_math.h"
+#include "tests/testing/op_testing.h"
+
+namespace pagoda {
+namespace {
+
+Ops& ops() { return cpu_ops(); }
+
+// ---- exponential ----
+
+TEST(Exponential, MatchesDouble) {
+  std::vector<float> x, y;
+  for (int i = 0; i <= 400000; ++i) {
+    x.push_back(static_cast<float>(-87.3 + (88.3 + 87.3) * i / 400000));
+  }
+  y.resize(x.size());
+  exp_row(x.data(), static_cast<int64_t>(x.size()), 0.0f, y.data());
+  double worst = 0.0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = std::exp(static_cast<double>(x[i]));
+    worst = std::max(worst, std::abs(y[i] - want) / want);
+  }
+  EXPECT_LT(worst, 3e-7) << "the bound vector.h states";
+  RecordProperty("worst_relative_error", std::to_string(worst));
+}
+
+TEST(Exponential, EdgesAndTails) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float x[] = {0.0f, -inf, -88.0f, 1000.0f, std::nanf("")};
+  float y[5];
+  exp_row(x, 5, 0.0f, y);
+  EXPECT_EQ(y[0], 1.0f);
+  EXPECT_EQ(y[1], 0.0f);
+  EXPECT_EQ(y[2], 0.0f);
+  EXPECT_TRUE(std::isfinite(y[3]) && y[3] > 1e38f);
+  EXPECT_TRUE(std::isnan(y[4]));
+}
+
+// Every length around a vector's: parts of a vector must neither be missed nor counted twice.
+TEST(RowMath, PartialVectors) {
+  for (int64_t n = 1; n <= 50; ++n) {
+    TestTensor a(DType::kF32, n, 1), b(DType::kF32, n, 3), e(DType::kF32, n);
+    a.randomise(n);
+    b.randomise(100 + n);
+    const Doubles x = a.doubles(), y = b.doubles();
+    Doubles magnitude(x);
+    double size = 0.0, sum = 0.0, highest = x[0];
+    for (int64_t i = 0; i < n; ++i) {
+      size += std::abs(x[i] * y[i]);
+      sum += std::exp(x[i] - 1.0);
+      highest = std::max(highest, x[i]);
+    }
+    EXPECT_NEAR(dot(a.floats(), b.floats(), n), inner(x, y), 8 * kEps32 * size) << n;
+    EXPECT_EQ(max_of(a.floats(), n), highest) << n;
+    EXPECT_NEAR(exp_sum(a.floats(), n, 1.0f), sum, 1e-6 * sum) << n;
+    EXPECT_EQ(exp_row(a.floats(), n, 1.0f, e.floats()), exp_sum(a.floats(), n, 1.0f)) << n;
+  }
+}
+
+// ---- RMSNorm ----
+
+struct NormCase {
+  int64_t rows, groups, dim, stride;
+};
+const NormCase kNormCases[] = {{1, 1, 1, 1}, {5, 1, 17, 17}, {3, 4, 8, 50}, {260, 2, 24, 48}};
+
+// The reference keeps the rounding of x * rstd: it is part of the op's definition.
+Doubles norm_reference(const NormCase& c, const Doubles& x, const Doubles& w, double eps) {
+  Doubles out(x);
+  for (int64_t i = 0; i < c.rows * c.groups; ++i) {
+    const int64_t at = i / c.groups * c.stride + i % c.groups * c.dim;
+    double square = 0.0;
+    for (int64_t j = 0; j < c.dim; ++j) square += x[at + j] * x[at + j];
+    const double rstd = 1.0 / std::sqrt(square / static_cast<double>(c.dim) + eps);
+    for (int64_t j = 0; j < c.dim; ++j) out[at + j] = x[at + j] * rstd * w[j];
+  }
+  return out;
+}
+
+int64_t norm_size(const NormCase& c) { return (c.rows - 1) * c.stride + c.groups * c.dim; }
+
+// Marks the elements that belong to the op; the rest of each row must stay as it is.
+std::vector<bool> norm_elements(const NormCase& c) {
+  std::vector<bool> mine(static_cast<size_t>(norm_size(c)), false);
+  for (int64_t r = 0; r < c.rows; ++r) {
+    for (int64_t j = 0; j < c.groups * c.dim; ++j) mine[r * c.stride + j] = true;
+  }
+  return mine;
+}
+
+struct NormRun {
+  TestTensor x, w, out, rstd, dout, dx, dw;
+};
+
+NormRun run_norm(DType dt, const NormCase& c, float eps, Stream& s) {
+  const int64_t n = norm_size(c);
+  NormRun r{TestTensor(dt, n), TestTensor(dt, c.dim), TestTensor(dt, n),
+            TestTensor(DType::kF32, c.rows * c.groups), TestTensor(dt, n), TestTensor(dt, n),
+            TestTensor(DType::kF32, c.dim)};
+  r.x.randomise(1);
+  r.w.randomise(2);
+  r.dout.randomise(3);
+  r.out.fill(7);
+  r.dx.fill(7);
+  r.dw.fill(0.25);  // added to
+  ops().rmsnorm(dt, r.x.data(), r.w.data(), eps, c.rows, c.groups, c.dim, c.stride, r.out.data(),
+                r.rstd.floats(), s);
+  ops().rmsnorm_backward(dt, r.x.data(), r.w.data(), r.rstd.floats(), r.dout.data(), c.rows,
+                         c.groups, c.dim, c.stride, r.dx.data(), r.dw.floats(), s);
+  s.synchronize();
+  return r;
+}
+
+void check_norm(DType dt, const NormCase& c) {
+  const float eps = 1e-3f;
+  const NormRun r = run_norm(dt, c, eps, test_stream());
+  const auto mine = norm_elements(c);
+  const Doubles x = r.x.doubles(), w = r.w.doubles();
+  Doubles weight = r.dout.doubles();
+  for (size_t i = 0; i < weight.size(); ++i) weight[i] *= mine[i];
+  Doubles want = norm_reference(c, x, w, eps);
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (!mine[i]) want[i] = 7;
+  }
+  const double u = rounding_of(dt), sum_error = 8 * kEps32 + kEps32 * std::sqrt(1.0 * c.dim);
+  const double inner_rounding = dt == DType::kBF16 ? u : 0.0;
+  expect_close(strf("rmsnorm %s dim %lld", dtype_name(dt), (long long)c.dim), r.out.doubles(), want,
+               [&](size_t i) {
+                 return (u + inner_rounding + sum_error) * 1.01 * std::abs(want[i]) + 1e-30;
+               });
+  if (c.rows > 100) return;  // finite differences of a long vector take long
+  const auto loss = [&](const Doubles& input, const Doubles& gain) {
+    return inner(norm_reference(c, input, gain, eps), weight);
+  };
+  Doubles dx = finite_differences(x, [&](const Doubles& input) { return loss(input, w); });
+  Doubles dw = finite_differences(w, [&](const Doubles& gain) { return loss(x, gain); });
+  for (size_t i = 0; i < dx.size(); ++i) {
+    if (!mine[i]) dx[i] = 7;
+  }
+  // Terms of dx are dout w rstd and their mean: rounding is relative to their size.
+  double size = 0.0;
+  for (int64_t i = 0; i < r.rstd.size(); ++i) size = std::max(size, r.rstd.get(i));
+  for (double v : w) size = std::max(size, size * std::abs(v));
+  expect_close("rmsnorm dx", r.dx.doubles(), dx, [&](size_t i) {
+    return u * std::abs(dx[i]) + 16 * sum_error * size * 4 + 1e-8;
+  });
+  for (double& v : dw) v += 0.25;
+  const double terms = static_cast<double>(c.rows * c.groups);
+  expect_close("rmsnorm dweight", r.dw.doubles(), dw, [&](size_t) {
+    return (inner_rounding + sum_error) * 12 * std::sqrt(terms) + 1e-7;
+  });
+}
+
+TEST(RmsNorm, MatchesReference) {
+  for (DType dt : kDTypes) {
+    for (const NormCase& c : kNormCases) check_norm(dt, c);
+  }
+}
+
+// Long enough for several row blocks: the weight gradient against a plain double sum.
+TEST(RmsNorm, WeightGradientOfManyRows) {
+  const NormCase c{600, 2, 24, 48};
+  const NormRun r = run_norm(DType::kF32, c, 1e-6f, test_stream());
+  Doubles want(c.dim, 0.25), size(c.dim, 0.25);
+  for (int64_t i = 0; i < c.rows * c.groups; ++i) {
+    for (int64_t j = 0; j < c.dim; ++j) {
+      const double term = r.dout.get(i * c.dim + j) * r.x.get(i * c.dim + j) * r.rstd.get(i);
+      want[j] += term;
+      size[j] += std::abs(term);
+    }
+  }
+  expect_close("dweight", r.dw.doubles(), want,
+               [&](size_t j) { return kEps32 * std::sqrt(1200.0) * size[j]; });
+}
+
+TEST(RmsNorm, ThreadsDoNotMatter) {
+  for (DType dt : kDTypes) {
+    expect_same_bits([&](Stream& s) {
+      const NormRun r = run_norm(dt, {700, 2, 40, 100}, 1e-6f, s);
+      return r.out.bits() + r.rstd.bits() + r.dx.bits() + r.dw.bits();
+    });
+  }
+}
+
+TEST(RmsNorm, GradientMayOverwriteItsInput) {
+  const NormCase c{9, 1, 20, 20};
+  const NormRun r = run_norm(DType::kBF16, c, 1e-6f, test_stream());
+  TestTensor dout(DType::kBF16, 180), dw(DType::kF32, 20);
+  dout.randomise(3);
+  dw.fill(0.25);
+  ops().rmsnorm_backward(DType::kBF16, r.x.data(), r.w.data(),
+                         static_cast<const float*>(r.rstd.data()), dout.data(), 9, 1, 20, 20,
+                         dout.data(), dw.floats(), test_stream());
+  test_stream().synchronize();
+  EXPECT_EQ(dout.bits() == r.dx.bits(), true);
+}
+
+// ---- rotary embedding ----
+
+TEST(Rope, MatchesReferenceAndInverts) {
+  constexpr int64_t kT = 37, kHeads = 3, kDim = 10, kStride = 41;
+  std::vector<int32_t> positions;
+  for (int32_t t = 0; t < kT; ++t) positions.push_back(t < 20 ? t * 400 : t - 20);
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kT * kStride);
+    x.randomise(5);
+    const Doubles before = x.doubles();
+    Doubles want(before), size(before.size(), 1e-30);
+    for (int64_t t = 0; t < kT; ++t) {
+      for (int64_t h = 0; h < kHeads; ++h) {
+        for (int64_t i = 0; i < kDim / 2; ++i) {
+          const double angle = positions[t] * std::pow(1e6, -2.0 * i / kDim);
+          const int64_t a = t * kStride + h * kDim + i, b = a + kDim / 2;
+          want[a] = before[a] * std::cos(angle) - before[b] * std::sin(angle);
+          want[b] = before[b] * std::cos(angle) + before[a] * std::sin(angle);
+          size[a] = size[b] = std::abs(before[a]) + std::abs(before[b]);
+        }
+      }
+    }
+    Stream& s = test_stream();
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, false, x.data(), s);
+    test_stream().synchronize();
+    const double u = rounding_of(dt);
+    expect_close(strf("rope %s", dtype_name(dt)), x.doubles(), want, [&](size_t i) {
+      return 1.01 * u * std::abs(want[i]) + 3 * kEps32 * size[i];
+    });
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, true, x.data(), s);
+    test_stream().synchronize();
+    expect_close(strf("rope and back %s", dtype_name(dt)), x.doubles(), before,
+                 [&](size_t i) { return 3 * u * size[i] + 6 * kEps32 * size[i]; });
+  }
+}
+
+// ---- SwiGLU ----
+
+double silu(double g) { return g / (1.0 + std::exp(-g)); }
+
+Doubles swiglu_reference(const Doubles& gate_up, int64_t n, int64_t f) {
+  Doubles out(n * f);
+  for (int64_t t = 0; t < n; ++t) {
+    for (int64_t j = 0; j < f; ++j) {
+      out[t * f + j] = silu(gate_up[t * 2 * f + j]) * gate_up[t * 2 * f + f + j];
+    }
+  }
+  return out;
+}
+
+struct SwigluRun {
+  TestTensor gate_up, act, dact, scale, dgate_up, scaled_act, dscale;
+};
+
+SwigluRun run_swiglu(DType dt, int64_t n, int64_t f, bool scaled, Stream& s) {
+  SwigluRun r{TestTensor(dt, n * 2 * f), TestTensor(dt, n * f), TestTensor(dt, n * f),
+              TestTensor(DType::kF32, n), TestTensor(dt, n * 2 * f), TestTensor(dt, n * f),
+              TestTensor(DType::kF32, n)};
+  r.gate_up.randomise(6, 3.0);
+  r.dact.randomise(7);
+  r.scale.randomise(8);
+  r.dscale.fill(9);
+  ops().swiglu(dt, r.gate_up.data(), n, f, r.act.data(), s);
+  ops().swiglu_backward(dt, r.gate_up.data(), r.dact.data(), scaled ? r.scale.floats() : nullptr, n,
+                        f, r.dgate_up.data(), r.scaled_act.data(), r.dscale.floats(), s);
+  s.synchronize();
+  return r;
+}
+
+void check_swiglu(DType dt, int64_t n, int64_t f, bool scaled) {
+  const SwigluRun r = run_swiglu(dt, n, f, scaled, test_stream());
+  const double u = rounding_of(dt);
+  const Doubles gate_up = r.gate_up.doubles(), dact = r.dact.doubles();
+  const Doubles act = swiglu_reference(gate_up, n, f);
+  Doubles scaled_act(act), weight(dact), dscale(n, 9.0), size(n, 0.0);
+  for (int64_t t = 0; t < n; ++t) {
+    const double scale = scaled ? r.scale.get(t) : 1.0;
+    if (scaled) dscale[t] = 0.0;
+    for (int64_t j = 0; j < f; ++j) {
+      const int64_t i = t * f + j;
+      weight[i] = dact[i] * scale;
+      scaled_act[i] = act[i] * scale;
+      if (scaled) dscale[t] += dact[i] * act[i];
+      size[t] += std::abs(dact[i] * act[i]);
+    }
+  }
+  // A few fp32 operations and an exponential (3e-7), then one or two roundings.
+  const double op = 1e-6;
+  const auto relative = [&](const Doubles& want, double roundings) {
+    return [&want, bound = roundings * u * 1.01 + op](size_t i) {
+      return bound * std::abs(want[i]) + 1e-30;
+    };
+  };
+  expect_close("act", r.act.doubles(), act, relative(act, 1));
+  expect_close("scaled act", r.scaled_act.doubles(), scaled_act, relative(scaled_act, 2));
+  expect_close("dscale", r.dscale.doubles(), dscale,
+               [&](size_t t) { return (u + op) * size[t] + 1e-30; });
+  const Doubles want = finite_differences(
+      gate_up, [&](const Doubles& x) { return inner(swiglu_reference(x, n, f), weight); });
+  expect_close("dgate_up", r.dgate_up.doubles(), want, [&](size_t i) {
+    const double scale = std::abs(gate_up[i]) + 12;  // |g|, |u| reach 4 standard deviations
+    return u * 1.01 * std::abs(want[i]) + op * scale * 4 + 1e-8 * scale;
+  });
+}
+
+TEST(Swiglu, MatchesReference) {
+  for (DType dt : kDTypes) {
+    for (bool scaled : {false, true}) {
+      check_swiglu(dt, 1, 1, scaled);
+      check_swiglu(dt, 5, 19, scaled);
+      check_swiglu(dt, 3, 32, scaled);
+    }
+  }
+}
+
+TEST(Swiglu, ThreadsAndAliasingDoNotMatter) {
+  constexpr int64_t kN = 300, kF = 200;
+  for (DType dt : kDTypes) {
+    expect_same_bits([&](Stream& s) {
+      SwigluRun r = run_swiglu(dt, kN, kF, true, s);
+      const std::string apart = r.dgate_up.bits();
+      ops().swiglu_backward(dt, r.gate_up.data(), r.dact.data(), r.scale.floats(), kN, kF,
+                            r.gate_up.data(), r.scaled_act.data(), r.dscale.floats(), s);
+      s.synchronize();
+      EXPECT_EQ(r.gate_up.bits() == apart, true) << "in place differs";
+      return r.act.bits() + apart + r.scaled_act.bits() + r.dscale.bits();
+    });
+  }
+}
+
+// ---- gate of a shared expert ----
+
+double sigmoid_reference(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
+// Errors: exp within 3e-7 (vector.h), of which sigmoid passes on at most all, an addition and a
+// division; products of numbers that each carry a rounding.
+TEST(Sigmoid, MatchesDouble) {
+  for (int64_t n : {1, 15, 16, 17, 300}) {
+    TestTensor x(DType::kF32, n, 1), y(DType::kF32, n), dy(DType::kF32, n);
+    x.randomise(16, 4.0);
+    x.set(0, -100);  // below the range of exp: its answer is the largest float, so this one is 0
+    dy.randomise(17);
+    ops().sigmoid(x.floats(), n, y.floats(), test_stream());
+    test_stream().synchronize();
+    Doubles want = x.doubles();
+    for (double& v : want) v = sigmoid_reference(v);
+    expect_close("sigmoid", y.doubles(), want,
+                 [&](size_t i) { return 5e-7 * want[i] + 1e-37; });
+    for (DType dt : kDTypes) {
+      TestTensor dx(dt, n);
+      ops().sigmoid_backward(dt, y.floats(), dy.floats(), n, dx.data(), test_stream());
+      test_stream().synchronize();
+      const Doubles weight = dy.doubles();
+      const Doubles slope = finite_differences(x.doubles(), [&](const Doubles& input) {
+        double sum = 0.0;
+        for (size_t i = 0; i < input.size(); ++i) sum += weight[i] * sigmoid_reference(input[i]);
+        return sum;
+      });
+      // 1 - y loses what y's own error is relative to it; central differences are off by 1e-10.
+      expect_close(strf("sigmoid_backward %s", dtype_name(dt)), dx.doubles(), slope, [&](size_t i) {
+        return 1.01 * rounding_of(dt) * std::abs(slope[i]) + 2e-6 * std::abs(weight[i]) + 1e-9;
+      });
+      TestTensor in_place(DType::kF32, n, 1);
+      for (int64_t i = 0; i < n; ++i) in_place.set(i, x.get(i));
+      ops().sigmoid(in_place.floats(), n, in_place.floats(), test_stream());
+      test_stream().synchronize();
+      EXPECT_TRUE(in_place.bits() == y.bits());
+    }
+  }
+}
+
+// ---- rows and embedding ----
+
+TEST(Rows, GatherScatterAdd) {
+  constexpr int64_t kRows = 50, kN = 20, kDim = 33;
+  std::vector<int32_t> rows;
+  for (int32_t i = 0; i < kN; ++i) rows.push_back((i * 7 + 3) % kRows);
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kRows * kDim), picked(dt, kN * kDim), y(DType::kF32, kRows * kDim);
+    TestTensor scale(DType::kF32, kN);
+    x.randomise(9);
+    y.randomise(10);
+    scale.randomise(11);
+    Doubles want = y.doubles();
+    ops().gather_rows(dt, x.data(), rows.data(), kN, kDim, picked.data(), test_stream());
+    ops().scatter_add_rows(dt, picked.data(), rows.data(), scale.floats(), kN, kDim, y.floats(),
+                           test_stream());
+    ops().scatter_add_rows(dt, picked.data(), rows.data(), nullptr, kN, kDim, y.floats(),
+                           test_stream());
+    test_stream().synchronize();
+    Doubles size(want.size(), 1.0);
+    for (int64_t i = 0; i < kN; ++i) {
+      for (int64_t j = 0; j < kDim; ++j) {
+        EXPECT_EQ(picked.get(i * kDim + j), x.get(rows[i] * kDim + j));
+        const double add = x.get(rows[i] * kDim + j) * (scale.get(i) + 1.0);
+        want[rows[i] * kDim + j] += add;
+        size[rows[i] * kDim + j] += 4 * std::abs(x.get(rows[i] * kDim + j)) + std::abs(add);
+      }
+    }
+    expect_close("scatter", y.doubles(), want,
+                 [&](size_t i) { return 4 * kEps32 * (size[i] + 4); });
+  }
+}
+
+TEST(Rows, AddRoundsOnce) {
+  constexpr int64_t kN = 20001;
+  for (DType dt : kDTypes) {
+    for (DType b_dt : kDTypes) {
+      TestTensor a(dt, kN), b(b_dt, kN), out(dt, kN);
+      a.randomise(12);
+      b.randomise(13);
+      ops().add(dt, a.data(), b_dt, b.data(), kN, out.data(), test_stream());
+      const Doubles x = a.doubles(), y = b.doubles();
+      test_stream().synchronize();
+      for (int64_t i = 0; i < kN; ++i) {
+        const float sum = static_cast<float>(x[i]) + static_cast<float>(y[i]);
+        const double want = dt == DType::kF32 ? sum : to_float(bf16_round(sum));
+        ASSERT_EQ(out.get(i), want) << i;
+      }
+      ops().add(dt, a.data(), b_dt, b.data(), kN, a.data(), test_stream());
+      test_stream().synchronize();
+      EXPECT_EQ(a.bits() == out.bits(), true) << "in place differs";
+    }
+  }
+}
+
+TEST(Rows, ScaleRoundsOnce) {
+  constexpr int64_t kRows = 700, kDim = 33;
+  TestTensor x(DType::kF32, kRows * kDim), scale(DType::kF32, kRows);
+  x.randomise(14);
+  scale.randomise(15);
+  const Doubles before = x.doubles();
+  ops().scale_rows(scale.floats(), kRows, kDim, x.floats(), test_stream());
+  test_stream().synchronize();
+  for (int64_t i = 0; i < kRows * kDim; ++i) {
+    const float want = static_cast<float>(before[i]) * static_cast<float>(scale.get(i / kDim));
+    ASSERT_EQ(x.get(i), want) << i;
+  }
+}
+
+TEST(Rows, FillZero) {
+  TestTensor x(DType::kF32, 300001);
+  x.fill(1);
+  ops().fill_zero(x.data(), x.bytes(), test_stream());
+  test_stream().synchronize();
+  for (double v : x.doubles()) ASSERT_EQ(v, 0.0);
+}
+
+TEST(Embedding, RowsOutAndGradientsIn) {
+  constexpr int64_t kT = 40, kVocab = 9, kDim = 70;
+  std::vector<int32_t> ids;
+  for (int32_t t = 0; t < kT; ++t) ids.push_back(t * t % kVocab);
+  for (DType dt : kDTypes) {
+    TestTensor table(dt, kVocab * kDim), out(dt, kT * kDim), dout(dt, kT * kDim);
+    table.randomise(14);
+    dout.randomise(15);
+    ops().embedding(dt, ids.data(), table.data(), kT, kDim, out.data(), test_stream());
+    test_stream().synchronize();
+    Doubles want(kVocab * kDim, 0.5), size(kVocab * kDim, 0.5);
+    for (int64_t t = 0; t < kT; ++t) {
+      for (int64_t j = 0; j < kDim; ++j) {
+        ASSERT_EQ(out.get(t * kDim + j), table.get(ids[t] * kDim + j));
+        want[ids[t] * kDim + j] += dout.get(t * kDim + j);
+        size[ids[t] * kDim + j] += std::abs(dout.get(t * kDim + j));
+      }
+    }
+    expect_same_bits([&](Stream& s) {
+      TestTensor dtable(DType::kF32, kVocab * kDim);
+      dtable.fill(0.5);
+      ops().embedding_backward(dt, ids.data(), dout.data(), kT, kDim, dtable.floats(), s);
+      s.synchronize();
+      expect_close("dtable", dtable.doubles(), want,
+                   [&](size_t i) { return 8 * kEps32 * size[i]; });
+      return dtable.bits();
+    });
+  }
+}
+
+// ---- finished gradients ----
+
+TEST(FinishGradient, RoundsAndMeasures) {
+  constexpr int64_t kN = 70001;
+  for (DType dt : kDTypes) {
+    TestTensor g(DType::kF32, kN);
+    g.randomise(16);
+    expect_same_bits([&](Stream& s) {
+      TestTensor out(dt, kN);
+      double square_sum = 0.0;
+      ops().finish_gradient(dt, g.floats(), kN, out.data(), &square_sum, s);
+      s.synchronize();
+      for (int64_t i = 0; i < kN; ++i) {
+        const float v = static_cast<float>(g.get(i));
+        EXPECT_EQ(out.get(i), dt == DType::kF32 ? v : to_float(bf16_round(v)));
+      }
+      const Doubles x = out.doubles();
+      EXPECT_NEAR(square_sum, inner(x, x), 1e-12 * square_sum);
+      return out.bits() + std::string(reinterpret_cast<const char*>(&square_sum), 8);
+    });
+  }
+}
+
+TEST(FinishGradient, NonFiniteShows) {
+  for (float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    for (DType dt : kDTypes) {
+      TestTensor g(DType::kF32, 5000), out(dt, 5000);
+      g.randomise(17).set(4321, bad);
+      double square_sum = 0.0;
+      ops().finish_gradient(dt, g.floats(), 5000, out.data(), &square_sum, test_stream());
+      test_stream().synchronize();
+      EXPECT_FALSE(std::isfinite(square_sum));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,357 @@
+// The three multiplications against double loops, and what callers build on: a row's bits depend on
+// nothing but the row, a call's on nothing but shapes and values.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/products/gemm.h"
+#include "tests/testing/op_testing.h"
+#include "tests/testing/sanitizer.h"
+
+namespace pagoda {
+namespace {
+
+struct Size {
+  int64_t n, in, out;
+};
+const Size kSizes[] = {{1, 1, 1},     {1, 64, 32},    {3, 5, 7},      {17, 33, 129}, {64, 128, 128},
+                       {65, 96, 200}, {255, 160, 48}, {257, 40, 300}, {600, 32, 16}};
+
+// A sum of K products in fp32: the error grows like sqrt(K) eps times the sum of magnitudes (each
+// of K additions rounds a partial sum smaller than that); then one rounding of the result.
+double sum_tolerance(double magnitude, int64_t terms, double want, DType out) {
+  return 2 * kEps32 * std::sqrt(static_cast<double>(terms) + 4) * magnitude +
+         1.01 * rounding_of(out) * std::abs(want) + 1e-37;
+}
+
+// C (m, n) = A (m, k) B, and the same of magnitudes.
+struct Reference {
+  Doubles value, magnitude;
+};
+Reference product(int64_t m, int64_t n, int64_t k, const std::function<double(int64_t, int64_t)>& a,
+                  const std::function<double(int64_t, int64_t)>& b) {
+  Reference r{Doubles(m * n), Doubles(m * n)};
+  for (int64_t i = 0; i < m; ++i) {
+    for (int64_t p = 0; p < k; ++p) {
+      const double left = a(i, p);
+      for (int64_t j = 0; j < n; ++j) {
+        const double term = left * b(p, j);
+        r.value[i * n + j] += term;
+        r.magnitude[i * n + j] += std::abs(term);
+      }
+    }
+  }
+  return r;
+}
+
+void expect_product(const std::string& what, const TestTensor& got, const Reference& want,
+                    int64_t terms) {
+  expect_close(what, got.doubles(), want.value, [&](size_t i) {
+    return sum_tolerance(want.magnitude[i], terms, want.value[i], got.dtype());
+  });
+}
+
+std::string name(DType dt, DType out, const Size& s) {
+  return strf("%s to %s, n %lld in %lld out %lld", dtype_name(dt), dtype_name(out),
+              static_cast<long long>(s.n), static_cast<long long>(s.in),
+              static_cast<long long>(s.out));
+}
+
+void check_forward(DType dt, DType y_dt, const Size& s) {
+  TestTensor x(dt, s.n * s.in), w(dt, s.out * s.in), y(y_dt, s.n * s.out);
+  x.randomise(1);
+  w.randomise(2);
+  cpu_ops().linear(dt, x.data(), w.data(), s.n, s.in, s.out, y_dt, y.data(), test_stream());
+  test_stream().synchronize();
+  const auto want = product(s.n, s.out, s.in, [&](auto i, auto p) { return x.get(i * s.in + p); },
+                            [&](auto p, auto j) { return w.get(j * s.in + p); });
+  expect_product("linear " + name(dt, y_dt, s), y, want, s.in);
+}
+
+void check_backward_input(DType dt, DType dx_dt, const Size& s) {
+  TestTensor dy(dt, s.n * s.out), w(dt, s.out * s.in), dx(dx_dt, s.n * s.in);
+  dy.randomise(3);
+  w.randomise(4);
+  cpu_ops().linear_backward_input(dt, dy.data(), w.data(), s.n, s.in, s.out, dx_dt, dx.data(),
+                                  test_stream());
+  test_stream().synchronize();
+  const auto want = product(s.n, s.in, s.out, [&](auto i, auto p) { return dy.get(i * s.out + p); },
+                            [&](auto p, auto j) { return w.get(p * s.in + j); });
+  expect_product("linear_backward_input " + name(dt, dx_dt, s), dx, want, s.out);
+}
+
+void check_backward_weight(DType dt, const Size& s) {
+  TestTensor dy(dt, s.n * s.out), x(dt, s.n * s.in), dw(DType::kF32, s.out * s.in);
+  dy.randomise(5);
+  x.randomise(6);
+  dw.randomise(7);  // the gradient is added to what is there
+  const Doubles before = dw.doubles();
+  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), s.n, s.in, s.out, true, dw.floats(),
+                                   test_stream());
+  test_stream().synchronize();
+  auto want = product(s.out, s.in, s.n, [&](auto i, auto p) { return dy.get(p * s.out + i); },
+                      [&](auto p, auto j) { return x.get(p * s.in + j); });
+  for (size_t i = 0; i < before.size(); ++i) {
+    want.value[i] += before[i];
+    want.magnitude[i] += std::abs(before[i]);
+  }
+  expect_product("linear_backward_weight " + name(dt, DType::kF32, s), dw, want, s.n);
+}
+
+TEST(Linear, MatchesDoubleLoops) {
+  for (DType dt : kDTypes) {
+    for (const Size& size : kSizes) {
+      for (DType out : kDTypes) {
+        check_forward(dt, out, size);
+        check_backward_input(dt, out, size);
+      }
+      check_backward_weight(dt, size);
+    }
+  }
+}
+
+// Deeper than one packed panel, as the head's input gradient is.
+TEST(Linear, MatchesDoubleLoopsWhenDeep) {
+  for (DType dt : kDTypes) {
+    check_forward(dt, dt, {70, 2 * kGemmDepth + 3, 30});
+    check_backward_input(dt, dt, {70, 30, 2 * kGemmDepth + 3});
+    check_backward_weight(dt, {3, 30, 2 * kGemmDepth + 3});
+  }
+}
+
+void check_biased(DType dt, const Size& s) {
+  TestTensor x(dt, s.n * s.in), w(dt, s.out * s.in), bias(dt, s.out), y(dt, s.n * s.out);
+  x.randomise(1);
+  w.randomise(2);
+  bias.randomise(8);
+  cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), s.n, s.in, s.out, y.data(),
+                          test_stream());
+  test_stream().synchronize();
+  auto want = product(s.n, s.out, s.in, [&](auto i, auto p) { return x.get(i * s.in + p); },
+                      [&](auto p, auto j) { return w.get(j * s.in + p); });
+  for (int64_t i = 0; i < s.n * s.out; ++i) {
+    want.value[i] += bias.get(i % s.out);
+    want.magnitude[i] += std::abs(bias.get(i % s.out));
+  }
+  expect_product("linear_biased " + name(dt, dt, s), y, want, s.in + 1);
+}
+
+void check_bias_backward(DType dt, int64_t n, int64_t dim) {
+  TestTensor dy(dt, n * dim), dbias(DType::kF32, dim);
+  dy.randomise(9);
+  dbias.randomise(10);  // the gradient is added to what is there
+  Doubles want = dbias.doubles(), magnitude(want);
+  for (double& v : magnitude) v = std::abs(v);
+  for (int64_t i = 0; i < n * dim; ++i) {
+    want[i % dim] += dy.get(i);
+    magnitude[i % dim] += std::abs(dy.get(i));
+  }
+  cpu_ops().bias_backward(dt, dy.data(), n, dim, dbias.floats(), test_stream());
+  test_stream().synchronize();
+  expect_close(strf("bias_backward %s, n %lld", dtype_name(dt), (long long)n), dbias.doubles(),
+               want,
+               [&](size_t i) { return sum_tolerance(magnitude[i], n, want[i], DType::kF32); });
+}
+
+TEST(Linear, BiasMatchesDoubleLoops) {
+  for (DType dt : kDTypes) {
+    for (const Size& size : kSizes) {
+      check_biased(dt, size);
+      check_bias_backward(dt, size.n, size.out);
+    }
+    check_biased(dt, {70, 2 * kGemmDepth + 3, 30});
+    check_bias_backward(dt, 700, 33);
+  }
+}
+
+TEST(Linear, BiasIsTheSameForEveryThreadCount) {
+  for (DType dt : kDTypes) {
+    expect_same_bits([&](Stream& s) {
+      TestTensor x(dt, 600 * 40), w(dt, 300 * 40), bias(dt, 300), y(dt, 600 * 300);
+      TestTensor dbias(DType::kF32, 300);
+      x.randomise(1);
+      w.randomise(2);
+      bias.randomise(3);
+      dbias.fill(0);
+      cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), 600, 40, 300, y.data(), s);
+      cpu_ops().bias_backward(dt, y.data(), 600, 300, dbias.floats(), s);
+      s.synchronize();
+      return y.bits() + dbias.bits();
+    });
+  }
+}
+
+TEST(Linear, NoRowsIsNothing) {
+  TestTensor w(DType::kF32, 12), dw(DType::kF32, 12);
+  dw.randomise(8);
+  const std::string before = dw.bits();
+  Stream& s = test_stream();
+  cpu_ops().linear(DType::kF32, nullptr, w.data(), 0, 3, 4, DType::kF32, nullptr, s);
+  cpu_ops().linear_backward_input(DType::kF32, nullptr, w.data(), 0, 3, 4, DType::kF32, nullptr, s);
+  cpu_ops().linear_backward_weight(DType::kF32, nullptr, nullptr, 0, 3, 4, true, dw.floats(), s);
+  s.synchronize();
+  EXPECT_EQ(dw.bits() == before, true);
+}
+
+// Forward and input gradient of rows [first, first + n) of 300, from tensors misaligned by
+// `offset`.
+std::string rows_alone(DType dt, int64_t in, int64_t out, int64_t first, int64_t n,
+                       int64_t offset) {
+  constexpr int64_t kRows = 300;
+  TestTensor all_x(dt, kRows * in), all_dy(dt, kRows * out);
+  all_x.randomise(11);
+  all_dy.randomise(12);
+  TestTensor x(dt, n * in, offset), dy(dt, n * out, offset), w(dt, out * in, offset);
+  w.randomise(13);
+  for (int64_t i = 0; i < n * in; ++i) x.set(i, all_x.get(first * in + i));
+  for (int64_t i = 0; i < n * out; ++i) dy.set(i, all_dy.get(first * out + i));
+  TestTensor y(dt, n * out, offset), y32(DType::kF32, n * out, offset), dx(dt, n * in, offset);
+  Stream& s = test_stream();
+  cpu_ops().linear(dt, x.data(), w.data(), n, in, out, dt, y.data(), s);
+  cpu_ops().linear(dt, x.data(), w.data(), n, in, out, DType::kF32, y32.data(), s);
+  cpu_ops().linear_backward_input(dt, dy.data(), w.data(), n, in, out, dt, dx.data(), s);
+  s.synchronize();
+  std::string rows;  // row by row, so that a prefix is a call of fewer rows
+  for (int64_t r = 0; r < n; ++r) {
+    rows += y.bits().substr(r * out * dtype_bytes(dt), out * dtype_bytes(dt));
+    rows += y32.bits().substr(r * out * 4, out * 4);
+    rows += dx.bits().substr(r * in * dtype_bytes(dt), in * dtype_bytes(dt));
+  }
+  return rows;
+}
+
+constexpr int64_t kHeights[] = {1, 7, 16, 31, 64, 100, 255, 256};
+
+TEST(Linear, RowDoesNotDependOnOtherRows) {
+  for (DType dt : kDTypes) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{96, 160}, {77, 45}, {2080, 64},
+                                  {576, 1}, {576, 4}, {96, 16}, {96, 17}, {16, 96}}) {
+      const std::string all = rows_alone(dt, in, out, 0, 300, 0);
+      const int64_t row_bytes = static_cast<int64_t>(all.size()) / 300;
+      for (int64_t n : kHeights) {
+        if (kUnderSanitizer && n != 31) continue;
+        for (int64_t first : {int64_t{0}, int64_t{13}, 300 - n}) {
+          if (first + n > 300) continue;
+          const bool same = rows_alone(dt, in, out, first, n, 0) ==
+                            all.substr(first * row_bytes, n * row_bytes);
+          EXPECT_EQ(same, true) << dtype_name(dt) << " in " << in << " out " << out << ": rows "
+                                << first << " to " << first + n << " differ from a call of 300";
+        }
+      }
+    }
+  }
+}
+
+TEST(Linear, AlignmentDoesNotMatter) {
+  for (DType dt : kDTypes) {
+    const std::string aligned = rows_alone(dt, 96, 160, 5, 70, 0);
+    for (int64_t offset : {1, 3, 8}) {
+      EXPECT_EQ(rows_alone(dt, 96, 160, 5, 70, offset) == aligned, true)
+          << dtype_name(dt) << " offset " << offset;
+    }
+  }
+}
+
+TEST(Linear, ThreadsDoNotMatter) {
+  constexpr int64_t kN = 700, kIn = 200, kOut = 330;
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kN * kIn), w(dt, kOut * kIn), dy(dt, kN * kOut);
+    x.randomise(21);
+    w.randomise(22);
+    dy.randomise(23);
+    expect_same_bits([&](Stream& s) {
+      TestTensor y(dt, kN * kOut), dx(DType::kF32, kN * kIn), dw(DType::kF32, kOut * kIn);
+      dw.fill(0.5);
+      cpu_ops().linear(dt, x.data(), w.data(), kN, kIn, kOut, dt, y.data(), s);
+      cpu_ops().linear_backward_input(dt, dy.data(), w.data(), kN, kIn, kOut, DType::kF32,
+                                      dx.data(), s);
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, true, dw.floats(),
+                                       s);
+      s.synchronize();
+      return y.bits() + dx.bits() + dw.bits();
+    });
+  }
+}
+
+// Handing a weight gradient its rows block by block gives the bits of one call.
+TEST(Linear, WeightGradientOfBlocksIsThatOfOneCall) {
+  constexpr int64_t kN = 600, kIn = 48, kOut = 70;
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kN * kIn), dy(dt, kN * kOut);
+    x.randomise(31);
+    dy.randomise(32);
+    TestTensor whole(DType::kF32, kOut * kIn), parts(DType::kF32, kOut * kIn);
+    whole.fill(0);
+    parts.fill(0);
+    Stream& s = test_stream();
+    cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), kN, kIn, kOut, true, whole.floats(),
+                                     s);
+    for (int64_t row = 0; row < kN; row += kRowBlock) {
+      const auto* dy_rows = static_cast<std::byte*>(dy.data()) + row * kOut * dtype_bytes(dt);
+      const auto* x_rows = static_cast<std::byte*>(x.data()) + row * kIn * dtype_bytes(dt);
+      cpu_ops().linear_backward_weight(dt, dy_rows, x_rows, std::min(kRowBlock, kN - row), kIn,
+                                       kOut, true, parts.floats(), s);
+    }
+    s.synchronize();
+    EXPECT_EQ(whole.bits() == parts.bits(), true) << dtype_name(dt);
+  }
+}
+
+// Without `add` a gradient is what it would be from zeros; no rows give zeros.
+TEST(Linear, WeightGradientWithoutAddBeginsAtZero) {
+  constexpr int64_t kIn = 48, kOut = 70;
+  for (DType dt : kDTypes) {
+    for (const int64_t n : {0, 5, 300}) {
+      TestTensor x(dt, n * kIn), dy(dt, n * kOut);
+      x.randomise(51);
+      dy.randomise(52);
+      TestTensor added(DType::kF32, kOut * kIn), written(DType::kF32, kOut * kIn);
+      added.fill(0);
+      written.fill(NAN);
+      Stream& s = test_stream();
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), n, kIn, kOut, true, added.floats(),
+                                       s);
+      cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), n, kIn, kOut, false,
+                                       written.floats(), s);
+      s.synchronize();
+      EXPECT_EQ(added.bits() == written.bits(), true) << dtype_name(dt) << " n " << n;
+    }
+  }
+}
+
+// Weight gradient from zero of `rows` rows and `zeros` rows of zeros, of either sign, behind them.
+std::string weight_gradient_bits(DType dt, int64_t in, int64_t out, int64_t rows, int64_t zeros) {
+  TestTensor x(dt, (rows + zeros) * in), dy(dt, (rows + zeros) * out);
+  x.randomise(41);
+  dy.randomise(42);
+  for (int64_t i = rows * in; i < x.size(); ++i) x.set(i, i % 2 ? 0.0 : -0.0);
+  for (int64_t i = rows * out; i < dy.size(); ++i) dy.set(i, i % 3 ? 0.0 : -0.0);
+  TestTensor dw(DType::kF32, out * in);
+  dw.fill(0);
+  Stream& s = test_stream();
+  cpu_ops().linear_backward_weight(dt, dy.data(), x.data(), rows + zeros, in, out, true,
+                                   dw.floats(), s);
+  s.synchronize();
+  return dw.bits();
+}
+
+// Among them heights that kernels pad to different depths, and more than one block.
+TEST(Linear, RowsOfZerosChangeNoBitOfAWeightGradient) {
+  for (DType dt : kDTypes) {
+    for (const auto& [in, out] : {std::pair<int64_t, int64_t>{48, 70}, {160, 16}}) {
+      for (int64_t rows : kHeights) {
+        const std::string alone = weight_gradient_bits(dt, in, out, rows, 0);
+        for (int64_t all : {rows + 1, int64_t{64}, int64_t{128}, int64_t{256}, int64_t{300}}) {
+          if (all <= rows) continue;
+          EXPECT_EQ(weight_gradient_bits(dt, in, out, rows, all - rows) == alone, true)
+              << dtype_name(dt) << " in " << in << " out " << out << ": " << rows << " rows and "
+              << all - rows << " of zeros";
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,276 @@
+// What is forecast of a step: that a run in coarser pieces needs, moves and takes what it does in
+// fine ones; that a brief run needs as much memory; that no part of a machine does more than it
+// can.
+#include "plan/forecast/step_forecast.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "plan/step/steady_run.h"
+#include "tests/testing/plan/random_plan.h"
+
+namespace pagoda {
+namespace {
+
+constexpr CoarseLimits kNone{1 << 30, 1 << 30, 1 << 30};
+
+MachineSheet sheet() {
+  MachineSheet m;
+  m.device.kind = Processor::kGpu;
+  m.device.memory = MemorySize::of_bytes(kGiB);
+  m.device.peak_tflops = 1;
+  m.device.gemm_tflops = 0.8;
+  m.device.weight_gb_s = 40;
+  m.device.attention_tflops = 0.5;
+  m.device.memory_gb_s = 50;
+  m.device.launch_us = 1;
+  m.host.cores = 4;
+  m.host.copy_gb_s = 10;
+  m.host.checksum_gb_s = 10;
+  m.host.adam_gb_s = 20;
+  m.disk.read_gb_s = 3;
+  m.disk.write_gb_s = 2;
+  return m;
+}
+
+// Layers of many experts, whose records follow from its widths.
+ModelShape model(int64_t layers, int64_t experts, bool dense_first = false) {
+  ModelShape m;
+  m.vocab_size = 512;
+  m.hidden_size = 64;
+  m.is_moe.assign(static_cast<size_t>(layers), 1);
+  m.is_moe[0] = !dense_first;
+  m.attention = {.heads = 4, .kv_heads = 2, .head_dim = 16, .value_head_dim = 16};
+  m.dense_ffn = 256;
+  m.num_experts = experts;
+  m.experts_per_token = 4;
+  m.expert_ffn = 64;
+  return m;
+}
+
+RunShape shape_of(const ModelShape& m, int64_t microbatches) {
+  RunShape shape;
+  shape.num_layers = m.num_layers();
+  shape.is_moe = m.is_moe;
+  shape.num_experts = m.num_experts;
+  shape.hidden_size = m.hidden_size;
+  shape.experts_per_token = m.experts_per_token;
+  shape.records.push_back({m.vocab_size * m.hidden_size});
+  for (int64_t l = 0; l < m.num_layers(); ++l) {
+    shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
+    shape.records.push_back({layer_parameters(m, l).replicated(), l});
+    for (int64_t e = 0; e < (m.is_moe[l] ? m.num_experts : 0); ++e) {
+      shape.records.push_back({layer_parameters(m, l).expert, l, e});
+    }
+  }
+  shape.records.push_back({m.vocab_size * m.hidden_size + m.hidden_size});
+  for (RecordShape& r : shape.records) r.state_bytes = 10 * r.num_elements;
+  shape.microbatches = microbatches;
+  shape.microbatch_tokens = 512;
+  shape.row_block = 64;
+  return shape;
+}
+
+ForecastRun run_of(const RunShape& shape, double device_share, double host_share) {
+  ForecastRun run;
+  run.shape = shape;
+  run.header_bytes = 4096;
+  run.sequence_len = 256;
+  run.budget.fixed_bytes.assign(static_cast<size_t>(shape.devices), 1 << 20);
+  double bytes = 0;
+  for (const RecordShape& r : shape.records) bytes += 14.0 * static_cast<double>(r.num_elements);
+  const LeastMemory least = least_memory(run);
+  run.budget.device_bytes = least.device_bytes + static_cast<int64_t>(device_share * bytes);
+  run.budget.host_bytes = least.host_bytes + static_cast<int64_t>(host_share * bytes);
+  return run;
+}
+
+TEST(CoarseRun, HasTheSameParametersInFewerRecords) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const RunShape fine = random_shape(random, 1);
+    EXPECT_EQ(coarseness(fine, kNone), Coarseness());
+    const Coarseness c = coarseness(fine, {1, 1, 1});
+    const RunShape coarse = coarse_shape(fine, c);
+    const auto sum = [](const RunShape& shape, auto member) {
+      int64_t all = 0;
+      for (const RecordShape& r : shape.records) all += r.*member;
+      return all;
+    };
+    EXPECT_EQ(sum(coarse, &RecordShape::num_elements), sum(fine, &RecordShape::num_elements));
+    EXPECT_EQ(sum(coarse, &RecordShape::state_bytes), sum(fine, &RecordShape::state_bytes));
+    EXPECT_EQ(coarse.microbatches, 1);
+    EXPECT_EQ(coarse.microbatches * coarse.microbatch_tokens,
+              fine.microbatches * fine.microbatch_tokens);
+    EXPECT_EQ(fine.num_experts, coarse.num_experts * c.experts);
+    EXPECT_GE(coarse.num_experts, std::min<int64_t>(4, fine.num_experts));
+    for (int64_t l = 0; l < fine.num_layers; ++l) {
+      const RecordShape& dense = coarse.records[coarse.layer_record[l]];
+      EXPECT_EQ(dense.layer, l);
+      EXPECT_EQ(dense.expert, -1);
+      for (int64_t e = 0; e < (fine.is_moe[l] ? coarse.num_experts : 0); ++e) {
+        EXPECT_EQ(coarse.records[coarse.expert(l, e)].expert, e);
+      }
+    }
+    // In-layer pages hold the router's probabilities of all experts, coarse or not.
+    const PageTable a(fine), b(coarse);
+    const auto in_layer = [](const PageTable& pages) {
+      int64_t bytes = 0;
+      for (const PageTable::Class& cl : pages.classes) {
+        bytes += cl.kind == PageKind::kInLayer ? cl.total_bytes() : 0;
+      }
+      return bytes;
+    };
+    EXPECT_NEAR(static_cast<double>(in_layer(a)), static_cast<double>(in_layer(b)),
+                3.0 * 4096 * static_cast<double>(fine.microbatches));
+  }
+}
+
+// Whatever the number of layers, microbatches and devices.
+TEST(CoarseRun, BriefOnesNeedAsMuchMemory) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    ForecastRun run;
+    run.shape = random_shape(random, 1 + static_cast<int>(random() % 3));
+    run.shape.options.whole_layers = random() % 4 == 0;
+    run.shape.options.padded_experts = random() % 4 == 0;
+    run.eager_adam = random() % 2 == 0;
+    run.header_bytes = 4096;
+    run.budget.fixed_bytes.assign(static_cast<size_t>(run.shape.devices), 0);
+    run.budget.device_bytes = run.budget.host_bytes = kGiB;
+    const MemoryPlan whole =
+        plan_memory(run.shape, PageTable(run.shape), true, run.budget, 4096, run.eager_adam)
+            .take();
+    EXPECT_EQ(least_memory(run).device_bytes, whole.min_device_bytes);
+    EXPECT_EQ(least_memory(run).host_bytes, whole.min_host_bytes);
+  }
+}
+
+// Fine ones are exact: the slots and bytes of a plan, and of a settled run.
+TEST(StepForecast, OfASmallRunIsItsPlan) {
+  for (const double device : {0.02, 0.2, 2.0}) {
+    for (const double host : {0.05, 0.4, 2.0}) {
+      SCOPED_TRACE(testing::Message() << device << " " << host);
+      const ModelShape m = model(3, 8, true);
+      const ForecastRun run = run_of(shape_of(m, 3), device, host);
+      auto forecast = forecast_step(run, m, sheet(), kFinePlan);
+      ASSERT_TRUE(forecast.ok()) << forecast.status().message();
+      EXPECT_EQ(forecast->coarseness, Coarseness());
+      const PageTable pages(run.shape);
+      const MemoryPlan memory = plan_memory(run.shape, pages, true, run.budget, 4096).take();
+      EXPECT_EQ(forecast->least.device_bytes, memory.min_device_bytes);
+      EXPECT_EQ(forecast->least.host_bytes, memory.min_host_bytes);
+      EXPECT_EQ(forecast->device_bytes, memory.device_slot_bytes[0] + (1 << 20));
+      EXPECT_EQ(forecast->host_bytes, memory.host_slot_bytes);
+      EXPECT_EQ(forecast->whole_device_bytes, memory.whole_device_bytes);
+      const StepPlan plan(run.shape, pages, {.state_on_device = memory.state_on_device});
+      EXPECT_EQ(forecast->traffic, steady_step(plan, memory.classes));
+      EXPECT_LE(forecast->device_peak.device_bytes, memory.device_slot_bytes[0]);
+      EXPECT_LE(forecast->host_peak.host_bytes, memory.host_slot_bytes);
+    }
+  }
+}
+
+// Of 64 experts a layer taken one by one and taken together: the time within a tenth, and the bytes
+// that go to the drive within what lent memory can save, which is three for each byte (host
+// division: a page of weights is read in the backward, read and written by the next update) and
+// one more for what is read once.
+TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnes) {
+  struct Limits {
+    const char* name;
+    CoarseLimits limits;
+  };
+  const Limits all[] = {{"blocks", {1 << 20, 1 << 20, 1}},
+                        {"microbatches", {1 << 20, 2, 1 << 20}},
+                        {"2 experts", {4 * 32, 1 << 20, 1 << 20}},
+                        {"4 experts and all", {4 * 16, 4, 1}}};
+  for (const double device : {0.1, 0.3}) {
+    for (const double host : {0.1, 0.5, 2.0}) {
+      const ModelShape m = model(4, 64);
+      const ForecastRun run = run_of(shape_of(m, 8), device, host);
+      auto fine = forecast_step(run, m, sheet(), kNone);
+      ASSERT_TRUE(fine.ok()) << fine.status().message();
+      for (const Limits& l : all) {
+        auto coarse = forecast_step(run, m, sheet(), l.limits);
+        ASSERT_TRUE(coarse.ok()) << coarse.status().message();
+        if (device > 0.2) {
+          EXPECT_NE(coarse->coarseness, Coarseness()) << l.name;
+        }
+        const double time = coarse->step_s() / fine->step_s() - 1;
+        const auto bytes = [](const StepForecast& f) {
+          return static_cast<double>(f.traffic.fetch.bytes + f.traffic.write_back.bytes);
+        };
+        ForecastRun lent = run;
+        lent.shape = coarse_shape(run.shape, coarse->coarseness);
+        const LeastMemory more = least_memory(lent);
+        const auto most = static_cast<double>(
+            4 * (more.device_bytes - fine->least.device_bytes + more.host_bytes -
+                 fine->least.host_bytes));
+        const double disk = bytes(*coarse) - bytes(*fine);
+        std::printf("device %.2f host %.2f %-18s time %+.3f, disk %+.2f MB of %.2f (bound %.2f), "
+                    "upload %+.3f\n",
+                    device, host, l.name, time, disk * 1e-6, bytes(*fine) * 1e-6, most * 1e-6,
+                    static_cast<double>(coarse->traffic.upload.bytes) /
+                            static_cast<double>(fine->traffic.upload.bytes) - 1);
+        EXPECT_LE(std::abs(time), 0.1) << l.name;
+        EXPECT_LE(std::abs(disk), most) << l.name;
+        EXPECT_EQ(coarse->least.device_bytes, fine->least.device_bytes);
+      }
+    }
+  }
+}
+
+TEST(StepForecast, NoPartDoesMoreThanItCan) {
+  for (const double device : {0.02, 0.3, 2.0}) {
+    const ModelShape m = model(3, 16);
+    MachineSheet cpu = sheet();
+    cpu.device.kind = Processor::kCpu;
+    for (const MachineSheet& machine : {sheet(), cpu}) {
+      auto f = forecast_step(run_of(shape_of(m, 2), device, 0.2), m, machine, kFinePlan);
+      ASSERT_TRUE(f.ok());
+      EXPECT_NEAR(f->step_s(), f->simulated.step_s.back(), 1e-9);
+      for (const PhaseForecast& phase : {f->forward, f->backward}) {
+        EXPECT_GT(phase.seconds, 0);
+        for (const double busy_s : phase.busy_s) EXPECT_LE(busy_s, phase.seconds * (1 + 1e-9));
+      }
+      EXPECT_GT(f->busy_s(Resource::kCompute), 0);
+      EXPECT_LE(f->busy_s(f->bottleneck()), f->step_s());
+    }
+  }
+}
+
+// A part that is twice as fast never makes a step of the same tasks slower by more than the order
+// of what shares a resource can.
+TEST(StepForecast, FasterPartsHelp) {
+  const ModelShape m = model(3, 16);
+  const ForecastRun run = run_of(shape_of(m, 2), 0.05, 0.1);
+  const double before = forecast_step(run, m, sheet(), kFinePlan)->step_s();
+  const auto with = [&](auto change) {
+    MachineSheet faster = sheet();
+    change(faster);
+    return forecast_step(run, m, faster, kFinePlan)->step_s();
+  };
+  EXPECT_LT(with([](MachineSheet& s) { s.disk.read_gb_s *= 2, s.disk.write_gb_s *= 2; }), before);
+  EXPECT_LE(with([](MachineSheet& s) { s.host.copy_gb_s *= 2; }), before * 1.0001);
+  EXPECT_LE(with([](MachineSheet& s) { s.device.gemm_tflops *= 2; }), before * 1.0001);
+  EXPECT_LE(with([](MachineSheet& s) { s.disk.drives = 2; }), before * 0.99);
+}
+
+TEST(StepForecast, SaysWhatDoesNotFit) {
+  const ModelShape m = model(3, 16);
+  ForecastRun run = run_of(shape_of(m, 2), 0, 0);
+  EXPECT_TRUE(forecast_step(run, m, sheet(), kFinePlan).ok());
+  --run.budget.device_bytes;
+  EXPECT_EQ(forecast_step(run, m, sheet(), kFinePlan).status().code(), Exit::kDeviceMemory);
+  ++run.budget.device_bytes;
+  --run.budget.host_bytes;
+  EXPECT_EQ(forecast_step(run, m, sheet(), kFinePlan).status().code(), Exit::kHostMemory);
+}
+
+}  // namespace
+}  // namespace pagoda

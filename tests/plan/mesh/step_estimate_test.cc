@@ -1,0 +1,379 @@
+// Meshes, traffic and the time of a step: constraints (7) to (10) against trying every mesh,
+// volumes against counting rows one by one, equation (6) in its readings, equation (12), and a step
+// put together by hand.
+#include "plan/mesh/step_estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <random>
+#include <tuple>
+#include <vector>
+
+#include "plan/mesh/exchange_traffic.h"
+#include "plan/mesh/hierarchical_exchange.h"
+
+namespace pagoda {
+namespace {
+
+ClusterProfile cluster_of(int64_t nodes, int64_t per_node, int64_t per_switch) {
+  ClusterProfile cluster;
+  cluster.nodes = nodes;
+  cluster.devices_per_node = per_node;
+  cluster.nodes_per_switch = per_switch;
+  cluster.in_node = {2e-6, 1.0 / 50e9};
+  cluster.in_switch = {5e-6, 1.0 / 25e9};
+  cluster.between_switches = {8e-6, 1.0 / 10e9};
+  return cluster;
+}
+
+TEST(Cluster, FindsEveryMeshThatMayBe) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
+    const ClusterProfile cluster = cluster_of(up_to(6), up_to(6), up_to(4));
+    const int64_t layers = up_to(12), experts = random() % 5 == 0 ? 0 : up_to(24);
+    const int64_t devices = cluster.devices();
+    std::vector<std::tuple<int64_t, int64_t, int64_t>> all, found;
+    for (int64_t pp = 1; pp <= devices; ++pp) {
+      for (int64_t ep = 1; ep <= devices; ++ep) {
+        for (int64_t dp = 1; dp <= devices; ++dp) {
+          const bool may_be = pp * ep * dp == devices && experts % ep == 0 && pp <= layers &&
+                              ep <= cluster.devices_per_node * cluster.nodes_per_switch &&
+                              (experts > 0 || ep == 1);
+          EXPECT_EQ(check_mesh({pp, ep, dp}, cluster, layers, experts).ok(), may_be);
+          if (may_be) all.push_back({pp, ep, dp});
+        }
+      }
+    }
+    const std::vector<Mesh> listed = meshes(cluster, layers, experts).take();
+    for (const Mesh& m : listed) found.push_back({m.pipeline, m.expert, m.data});
+    EXPECT_EQ(found, all);
+  }
+}
+
+TEST(Cluster, NamesTheConstraintThatDoesNotHold) {
+  const ClusterProfile cluster = cluster_of(8, 8, 2);
+  const auto message = [&](Mesh mesh, int64_t layers, int64_t experts) {
+    const Status status = check_mesh(mesh, cluster, layers, experts);
+    EXPECT_EQ(status.code(), Exit::kUsage);
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+    return status.message();
+  };
+  EXPECT_TRUE(check_mesh({4, 16, 1}, cluster, 4, 64).ok());
+  EXPECT_NE(message({4, 16, 2}, 4, 64).find("number of devices, 64"), std::string::npos);
+  EXPECT_NE(message({4, 16, 1}, 4, 24).find("does not divide"), std::string::npos);
+  EXPECT_NE(message({4, 16, 1}, 3, 64).find("without one of the 3 layers"), std::string::npos);
+  EXPECT_NE(message({2, 32, 1}, 4, 64).find("under one switch"), std::string::npos);
+  EXPECT_NE(message({0, 16, 1}, 4, 64).find("PP"), std::string::npos);
+  EXPECT_NE(message({4, 16, 1}, 0, 64).find("layers"), std::string::npos);
+  ClusterProfile none = cluster;
+  none.nodes = 0;
+  EXPECT_FALSE(check_mesh({1, 1, 1}, none, 4, 64).ok());
+  EXPECT_FALSE(meshes(none, 4, 64).ok());
+  EXPECT_FALSE(meshes(cluster, 0, 64).ok());
+  EXPECT_FALSE(meshes(cluster, 4, -1).ok());
+}
+
+TEST(Cluster, SplitsLayersAndGroupsEvenly) {
+  for (int64_t layers = 1; layers <= 70; ++layers) {
+    for (int64_t stages = 1; stages <= layers; ++stages) {
+      int64_t next = 0;
+      for (int64_t i = 0; i < stages; ++i) {
+        const auto [first, last] = stage_layers(layers, stages, i);
+        EXPECT_EQ(first, next);
+        EXPECT_GE(last - first, layers / stages);
+        EXPECT_LE(last - first, (layers + stages - 1) / stages);
+        next = last;
+      }
+      EXPECT_EQ(next, layers);
+    }
+  }
+  const ClusterProfile cluster = cluster_of(8, 8, 4);
+  EXPECT_EQ(expert_group(cluster, 4).take().nodes, 1);
+  EXPECT_EQ(expert_group(cluster, 4).take().devices_per_node, 4);
+  EXPECT_EQ(expert_group(cluster, 16).take().nodes, 2);
+  EXPECT_EQ(expert_group(cluster, 16).take().devices_per_node, 8);
+  for (const int64_t bad : {0, -1, 3, 12, 24, 65}) {
+    EXPECT_EQ(expert_group(cluster, bad).status().code(), Exit::kUsage) << bad;
+  }
+}
+
+// Every row of every token sent by hand: tokens choose experts in turn.
+struct Counted {
+  double pair = 0, sent = 0, group = 0;
+};
+Counted count_rows(int64_t d, int64_t k, int64_t experts, int64_t devices, int64_t tokens) {
+  std::vector<std::vector<int64_t>> bytes(static_cast<size_t>(devices),
+                                          std::vector<int64_t>(static_cast<size_t>(devices), 0));
+  int64_t next = 0;
+  for (int64_t from = 0; from < devices; ++from) {
+    for (int64_t choice = 0; choice < tokens * k; ++choice) {
+      const int64_t to = next++ % experts / (experts / devices);
+      if (to != from) bytes[static_cast<size_t>(from)][static_cast<size_t>(to)] += 2 * d;
+    }
+  }
+  Counted counted;
+  counted.pair = devices > 1 ? static_cast<double>(bytes[0][1]) : 0;
+  for (const auto& row : bytes) {
+    int64_t sent = 0;
+    for (const int64_t pair : row) sent += pair;
+    counted.sent = std::max(counted.sent, static_cast<double>(sent));
+    counted.group += static_cast<double>(sent);
+  }
+  return counted;
+}
+
+TEST(ExchangeTraffic, IsWhatCountingRowsGives) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const int64_t devices = int64_t{1} << (random() % 5);
+    const int64_t experts = devices * static_cast<int64_t>(1 + random() % 3);
+    const auto k = static_cast<int64_t>(1 + random() % static_cast<uint32_t>(experts));
+    const auto d = static_cast<int64_t>(1 + random() % 64);
+    const auto b = static_cast<int64_t>(1 + random() % 3);
+    const int64_t s = experts;  // so that all experts get as many rows of each device
+    const Mesh mesh{1, devices, 1};
+    const Counted counted = count_rows(d, k, experts, devices, b * s);
+    const PipelineBatch by_rank{s, b, 1, SequencesOf::kRank};
+    const PipelineBatch by_group{s, b * devices, 1, SequencesOf::kGroup};
+    for (const PipelineBatch& batch : {by_rank, by_group}) {
+      const ExchangeTraffic traffic = exchange_traffic(d, k, batch, mesh).take();
+      EXPECT_EQ(traffic.pair_bytes, counted.pair);
+      EXPECT_EQ(traffic.sent_bytes, counted.sent);
+      EXPECT_EQ(traffic.group_bytes, counted.group);
+      // Dispatch and combine, all that a device sends at its rate.
+      EXPECT_EQ(all_to_all_bound_s(d, k, batch, mesh, 4.0).take(), 2 * counted.sent / 4.0);
+      // Activations of its own tokens.
+      EXPECT_EQ(stage_send_bytes(d, batch, mesh).take(), 2.0 * static_cast<double>(b * s * d));
+    }
+  }
+}
+
+// (6) in all readings; EP a power of two and B likewise, so that quotients are exact.
+TEST(ExchangeTraffic, IsEquation6InEachReading) {
+  const double b = 2, s = 4096, k = 8, d = 2048, B = 1LL << 35;
+  for (int64_t ep = 2; ep <= 128; ep *= 2) {
+    const Mesh mesh{4, ep, 1};
+    const auto bound = [&](int64_t sequences, SequencesOf of) {
+      return all_to_all_bound_s(2048, 8, {4096, sequences, 8, of}, mesh, B).take();
+    };
+    const double EP = static_cast<double>(ep), volume = 4 * b * s * k * d;
+    const double rank = bound(2, SequencesOf::kRank), paper = bound(2, SequencesOf::kPaper);
+    EXPECT_EQ(rank, volume * (EP - 1) / (EP * B));
+    EXPECT_EQ(paper, volume / (EP * B));
+    EXPECT_EQ(rank / paper, EP - 1);  // too small by that
+    // The same sequences, now those of the group: the printed bound is above what is sent.
+    const double group = bound(2 * ep, SequencesOf::kGroup) / EP;
+    EXPECT_EQ(group, volume * (EP - 1) / (EP * EP * B));
+    EXPECT_LT(group, paper);
+    const ExchangeTraffic printed =
+        exchange_traffic(2048, 8, {4096, 2, 8, SequencesOf::kPaper}, mesh).take();
+    EXPECT_EQ(printed.group_bytes, 2 * (EP - 1) * b * s * k * d);
+    EXPECT_EQ(printed.group_bytes,
+              exchange_traffic(2048, 8, {4096, 2, 8, SequencesOf::kRank}, mesh).take().group_bytes);
+  }
+}
+
+TEST(ExchangeTraffic, OfARingIsWhatItsStepsSend) {
+  for (int64_t n = 1; n <= 9; ++n) {
+    const double bytes = 2520.0 * 3;  // whole parts for each n
+    double sent = 0;  // n - 1 steps that add, n - 1 that hand on
+    for (int64_t step = 0; step < 2 * (n - 1); ++step) sent += bytes / static_cast<double>(n);
+    EXPECT_DOUBLE_EQ(all_reduce_bytes(bytes, n).take(), sent);
+  }
+  EXPECT_FALSE(all_reduce_bytes(1, 0).ok());
+  EXPECT_FALSE(all_reduce_bytes(-1, 2).ok());
+  EXPECT_FALSE(all_reduce_bytes(std::nan(""), 2).ok());
+}
+
+TEST(ExchangeTraffic, RefusesNonsense) {
+  const Mesh mesh{1, 4, 1};
+  const PipelineBatch batch{16, 4, 1, SequencesOf::kGroup}, odd{16, 3, 1, SequencesOf::kGroup};
+  EXPECT_TRUE(exchange_traffic(8, 2, batch, mesh).ok());
+  EXPECT_EQ(exchange_traffic(0, 2, batch, mesh).status().code(), Exit::kUsage);
+  EXPECT_EQ(exchange_traffic(8, 0, batch, mesh).status().code(), Exit::kUsage);
+  EXPECT_EQ(exchange_traffic(8, 2, odd, mesh).status().code(), Exit::kUsage);
+  EXPECT_EQ(exchange_traffic(8, 2, batch, {1, 0, 1}).status().code(), Exit::kUsage);
+  EXPECT_EQ(stage_send_bytes(0, batch, mesh).status().code(), Exit::kUsage);
+  for (const double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(all_to_all_bound_s(8, 2, batch, mesh, bad).status().code(), Exit::kUsage);
+  }
+}
+
+TEST(StepEstimate, IsEquation12) {
+  const StepTimes times{.compute_s = 6, .communication_s = 3, .bubble_s = 0};
+  const StepEstimate estimate = step_utilisation(2.4e15, 1e14, 8, times).take();
+  EXPECT_DOUBLE_EQ(estimate.hardware_efficiency, 2.4e15 / (1e14 * 8 * 6));
+  EXPECT_DOUBLE_EQ(estimate.compute_fraction, 1 - 3.0 / 9);
+  EXPECT_DOUBLE_EQ(estimate.mfu, 2.4e15 / (1e14 * 8 * 9));
+  // The bubble, which the printed fraction leaves out, counts like sending.
+  const StepTimes bubble{.compute_s = 6, .communication_s = 1, .bubble_s = 2};
+  EXPECT_DOUBLE_EQ(step_utilisation(2.4e15, 1e14, 8, bubble).take().mfu, estimate.mfu);
+  for (const double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
+    EXPECT_FALSE(step_utilisation(bad, 1e14, 8, times).ok());
+    EXPECT_FALSE(step_utilisation(2.4e15, bad, 8, times).ok());
+    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {bad, 3, 0}).ok());
+    if (bad == 0) continue;
+    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {6, bad, 0}).ok());
+    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {6, 3, bad}).ok());
+  }
+  EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 0, times).ok());
+}
+
+constexpr DeviceRates kRates{.peak_flops_per_s = 312e12,
+                             .token_flops_per_s = 150e12,
+                             .expert_flops_per_s = 120e12};
+
+// Relative 1e-12: some hundred roundings of 2^-53 in sums of like sign.
+void expect_close(double a, double b) { EXPECT_NEAR(a, b, 1e-12 * std::max(a, b)); }
+
+TEST(StepEstimate, OfOneDeviceIsComputingAlone) {
+  const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
+  const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
+  const StepEstimate estimate =
+      estimate_step(model, {1, 1, 1}, batch, cluster_of(1, 1, 1), kRates).take();
+  EXPECT_EQ(estimate.times.communication_s, 0);
+  EXPECT_EQ(estimate.times.bubble_s, 0);
+  EXPECT_EQ(estimate.compute_fraction, 1);
+  EXPECT_EQ(estimate.tokens, 512 * 2 * 3);
+  const double tokens = 512 * 6;
+  const double attention = 4 * tokens * 2 * 4 * 1024 * 1024 + 4 * 6 * 2.0 * 2048 * (512 * 513 / 2);
+  const double experts = 4 * tokens * 2 * 2 * 3 * 1024 * 2048;
+  expect_close(estimate.times.compute_s, 3 * (attention / 150e12 + experts / 120e12));
+  expect_close(estimate.model_flops, 3 * (attention + experts));
+  EXPECT_LT(estimate.mfu, 150.0 / 312);
+  EXPECT_GT(estimate.mfu, 120.0 / 312);
+}
+
+// PP 2 x EP 4 x DP 2 on 4 nodes of 4 devices, 2 under a switch: stages are one node apart, under a
+// switch; copies two nodes apart, between switches.
+TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
+  const int64_t d = 1024, f = 2048, k = 2, s = 512, b = 2, M = 6;
+  const ModelCost model = piper_cost({4, d, 16, 8, k, f}).take();
+  const ClusterProfile cluster = cluster_of(4, 4, 2);
+  const Mesh mesh{2, 4, 2};
+  const PipelineBatch batch{s, b, M, SequencesOf::kRank};
+  const StepEstimate estimate = estimate_step(model, mesh, batch, cluster, kRates).take();
+  const double tokens = b * s;
+  const double layer = (tokens * 2 * 4 * d * d + b * 2.0 * 2 * d * (s * (s + 1) / 2)) / 150e12 +
+                       tokens * k * 2 * 3 * d * f / 120e12;
+  const double compute = 3 * 2 * layer;
+  const double message = 2.0 * b * s * k * d / 4;
+  const double exchange = 3 * cluster.in_node.seconds(message);
+  const double send = cluster.in_switch.seconds(2.0 * b * s * d);
+  const double sending = 2 * 4 * exchange + send;  // each stage sends one way
+  // 8 devices share gradients of attention, of which copies are the farthest apart; 2 of experts.
+  const double replicated = 2.0 * 2 * 4 * d * d, experts = 2.0 * 2 * 2 * 3 * d * f;
+  const double gradients = 14 * cluster.between_switches.seconds(replicated / 8) +
+                           2 * cluster.between_switches.seconds(experts / 2);
+  expect_close(estimate.times.compute_s, M * compute);
+  expect_close(estimate.times.communication_s, M * sending + gradients);
+  expect_close(estimate.times.bubble_s, compute + sending);
+  expect_close(estimate.times.step_s(), (M + 1) * (compute + sending) + gradients);
+  EXPECT_EQ(estimate.tokens, 2 * 4 * M * b * s);
+  expect_close(estimate.mfu,
+               estimate.model_flops / (312e12 * 16 * estimate.times.step_s()));
+  // The same by group: as many sequences in all, divided among the 4.
+  const StepEstimate by_group =
+      estimate_step(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, kRates).take();
+  expect_close(by_group.times.step_s(), estimate.times.step_s());
+  EXPECT_EQ(by_group.tokens, estimate.tokens);
+  // Equation (6) is a bound of what all-to-alls take.
+  const double bound = all_to_all_bound_s(d, k, batch, mesh, 1 / cluster.in_node.unit_s).take();
+  EXPECT_LE(bound, 2 * exchange);
+}
+
+// Layers that are computed again take their forward once more; the stages that have them are then
+// slower, and a step is what the schedule makes of that.
+TEST(StepEstimate, OfLayersComputedAgainIsLonger) {
+  const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
+  const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
+  const ClusterProfile one = cluster_of(1, 1, 1), four = cluster_of(1, 4, 1);
+  const double whole = estimate_step(model, {1, 1, 1}, batch, one, kRates)->times.step_s();
+  StepChoices choices;
+  choices.recomputed = {1, 0, 0, 1};
+  expect_close(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices)->times.step_s(),
+               whole * (1 + 2.0 / 4 / 3));
+  for (const auto schedule :
+       {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
+    choices.schedule = schedule;
+    choices.recomputed = {1, 0, 0, 0};
+    const Mesh mesh{2, 2, 1};
+    const std::vector<StageWork> works =
+        stage_works(model, mesh, batch, four, kRates, choices).take();
+    choices.recomputed.clear();
+    const std::vector<StageWork> without =
+        stage_works(model, mesh, batch, four, kRates, choices).take();
+    // A layer of the two of the first stage: half its forward, without what it sends on.
+    const double sent = four.in_node.seconds(2.0 * 2 * 512 * 1024);
+    expect_close(works[0].seconds().backward_s,
+                 without[0].seconds().backward_s + (without[0].seconds().forward_s - sent) / 2);
+    EXPECT_EQ(works[0].seconds().forward_s, without[0].seconds().forward_s);
+    EXPECT_EQ(works[1].seconds().backward_s, without[1].seconds().backward_s);
+    choices.recomputed = {1, 0, 0, 0};
+    const StepEstimate step = estimate_step(model, mesh, batch, four, kRates, choices).take();
+    std::vector<StageSeconds> seconds = {works[0].seconds(), works[1].seconds()};
+    const PipelineRun run = run_pipeline(schedule, seconds, 3).take();
+    expect_close(step.times.step_s(), std::max(run.end_s(0) + works[0].gradients_s,
+                                               run.end_s(1) + works[1].gradients_s));
+  }
+  choices.recomputed = {1, 0, 0};
+  EXPECT_EQ(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices).status().code(),
+            Exit::kUsage);
+}
+
+// More than a node for the experts of a layer is what Piper is there to avoid.
+TEST(StepEstimate, PrefersExpertsWithinANode) {
+  const ModelCost model = piper_cost({32, 2048, 16, 64, 8, 1024}).take();
+  const ClusterProfile cluster = cluster_of(8, 8, 8);
+  const auto step = [&](Mesh mesh, int64_t microbatches) {
+    const PipelineBatch batch{4096, 64 / microbatches, microbatches, SequencesOf::kRank};
+    return estimate_step(model, mesh, batch, cluster, kRates).take();
+  };
+  const StepEstimate inside = step({8, 8, 1}, 64), across = step({1, 64, 1}, 64);
+  std::printf("PP 8 x EP 8: %.3f s, MFU %.1f %%; EP 64: %.3f s, MFU %.1f %%\n",
+              inside.times.step_s(), 100 * inside.mfu, across.times.step_s(), 100 * across.mfu);
+  EXPECT_EQ(inside.tokens * 8, across.tokens);
+  EXPECT_GT(inside.mfu, across.mfu);
+}
+
+TEST(StepEstimate, RefusesNonsense) {
+  const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
+  const ClusterProfile cluster = cluster_of(2, 4, 2);
+  const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
+  const auto code = [&](Mesh mesh, PipelineBatch of, ClusterProfile on, DeviceRates rates) {
+    const Status status = estimate_step(model, mesh, of, on, rates).status();
+    EXPECT_EQ(status.message().find('\n'), std::string::npos);
+    return status.code();
+  };
+  const Mesh mesh{2, 4, 1};
+  EXPECT_EQ(code(mesh, batch, cluster, kRates), Exit::kOk);
+  EXPECT_EQ(code({2, 3, 1}, batch, cluster, kRates), Exit::kUsage);
+  EXPECT_EQ(code({8, 1, 1}, batch, cluster, kRates), Exit::kUsage);
+  PipelineBatch printed = batch;
+  printed.of = SequencesOf::kPaper;
+  EXPECT_EQ(code(mesh, printed, cluster, kRates), Exit::kUsage);
+  ClusterProfile broken = cluster;
+  broken.in_switch.unit_s = 0;
+  EXPECT_EQ(code(mesh, batch, broken, kRates), Exit::kUsage);
+  for (const double bad : {0.0, -1.0, std::nan("")}) {
+    DeviceRates rates = kRates;
+    rates.expert_flops_per_s = bad;
+    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
+    rates = kRates;
+    rates.token_flops_per_s = bad;
+    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
+    rates = kRates;
+    rates.peak_flops_per_s = bad;
+    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

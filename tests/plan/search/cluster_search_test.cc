@@ -1,0 +1,511 @@
+// Searches of clusters: on three given ones the way found is the best of all that are tried one by
+// one here, with memory and time put together from the parts of the planner; and what is refused.
+#include "plan/search/cluster_search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <random>
+
+#include "base/bytes.h"
+#include "cli/sheet_file.h"
+#include "plan/search/cluster_changes.h"
+#include "plan/search/mesh_search.h"
+#include "plan/search/shared_step.h"
+#include "plan/search/two_kinds.h"
+#include "plan/search/two_kinds_search.h"
+#include "plan/search/zebra_search.h"
+#include "plan/zebra/asym_ea.h"
+#include "preview/planned_model.h"
+
+namespace pagoda {
+namespace {
+
+std::string configs(const std::string& name) {
+  return std::string(PAGODA_GOLDEN_DIR) + "/../../configs/" + name;
+}
+
+ModelShape published(const std::string& name) {
+  return read_planned_model(configs("models/" + name + ".json"))->shape;
+}
+
+ClusterSheet cluster(const std::string& name) {
+  return read_cluster_sheet(configs("clusters/" + name + ".toml")).take();
+}
+
+ClusterSheet one_machine(const std::string& name) {
+  ClusterSheet sheet;
+  sheet.nodes.push_back(read_machine_sheet(configs("machines/" + name + ".toml")).take());
+  sheet.network.gb_s = sheet.nodes[0].link.gb_s;
+  return sheet;
+}
+
+// When each stage has done its part: round after round each does its next piece, if what that waits
+// for has ended.
+std::vector<double> stage_ends(PipelineSchedule schedule, const std::vector<StageWork>& works,
+                               int64_t microbatches) {
+  const size_t stages = works.size(), m = static_cast<size_t>(microbatches);
+  std::vector<std::vector<PipelineWork>> orders;
+  for (size_t s = 0; s < stages; ++s) {
+    orders.push_back(stage_order(schedule, static_cast<int64_t>(stages), static_cast<int64_t>(s),
+                                 microbatches).take());
+  }
+  std::vector<std::vector<double>> forward(stages, std::vector<double>(m, -1)), backward = forward;
+  std::vector<size_t> next(stages, 0);
+  std::vector<double> free_s(stages, 0);
+  for (size_t done = 0; done < 2 * stages * m;) {
+    for (size_t s = 0; s < stages; ++s) {
+      if (next[s] == 2 * m) continue;
+      const PipelineWork& work = orders[s][next[s]];
+      const auto j = static_cast<size_t>(work.microbatch);
+      const bool is_forward = work.phase == Phase::kForward;
+      double ready = 0;
+      if (is_forward && s > 0) ready = forward[s - 1][j];
+      if (!is_forward) ready = s + 1 < stages ? backward[s + 1][j] : forward[s][j];
+      if (ready < 0) continue;
+      const StageSeconds seconds = works[s].seconds();
+      free_s[s] = std::max(free_s[s], ready) +
+                  (is_forward ? seconds.forward_s : seconds.backward_s);
+      (is_forward ? forward : backward)[s][j] = free_s[s];
+      ++next[s];
+      ++done;
+    }
+  }
+  return free_s;
+}
+
+// What one device of a stage needs, and which of its layers are computed again: one more at a time,
+// those with most to save first. Nothing where it does not fit.
+std::optional<std::vector<uint8_t>> computed_again(const StageMemory& memory, int64_t room) {
+  std::vector<uint8_t> again(memory.layer_bytes.size(), 0);
+  const auto saved = [&](size_t l) { return memory.layer_bytes[l] - memory.input_bytes; };
+  for (size_t count = 0; room >= 0; ++count) {
+    int64_t bytes = memory.parameter_bytes + memory.in_flight * memory.microbatch_bytes, once = 0;
+    for (size_t l = 0; l < again.size(); ++l) {
+      if (again[l] == 0) continue;
+      bytes -= memory.in_flight * saved(l);
+      once = std::max(once, saved(l));
+    }
+    if (bytes + once <= room) return again;
+    size_t best = again.size();
+    for (size_t l = 0; l < again.size(); ++l) {
+      if (again[l] == 0 && saved(l) > 0 && (best == again.size() || saved(l) > saved(best))) {
+        best = l;
+      }
+    }
+    if (best == again.size()) return std::nullopt;
+    again[best] = 1;
+  }
+  return std::nullopt;
+}
+
+// Seconds of one way put together from the planner's parts, and infinity for what does not fit.
+double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterSheet& sheet,
+                  const SearchedWay& way) {
+  constexpr double kNever = std::numeric_limits<double>::infinity();
+  const ClusterProfile profile = cluster_profile(sheet);
+  const MachineSheet& node = sheet.nodes[0];
+  MemoryOptions options;
+  options.schedule = way.schedule;
+  options.replicated_bytes = options.expert_bytes =
+      4 + (way.state.on_host ? 0 : way.state.state_bytes);
+  // Two layers' weights and one's gradients pass through, in bf16.
+  const int64_t expert = layer_parameters(model, model.num_layers() - 1).expert;
+  const bool cached = way.sharing == ExpertSharing::kDataCentric;
+  const int64_t room = profile.device_bytes - (cached ? 3 * 2 * model.num_experts * expert : 0);
+  StepChoices choices{way.sharing, way.schedule, {}};
+  int64_t most = 0;
+  for (int64_t stage = 0; stage < way.mesh.pipeline; ++stage) {
+    const StageMemory memory = stage_memory(cost, way.mesh, way.batch, options, stage).take();
+    const auto again = computed_again(memory, room);
+    if (!again) return kNever;
+    choices.recomputed.insert(choices.recomputed.end(), again->begin(), again->end());
+    most = std::max(most, memory.parameters.replicated + memory.parameters.experts);
+  }
+  const auto works =
+      stage_works(cost, way.mesh, way.batch, profile, device_rates(node), choices);
+  if (!works.ok()) return kNever;
+  const std::vector<double> ends =
+      stage_ends(way.schedule, works.value(), way.batch.microbatches);
+  double step_s = 0;
+  for (size_t s = 0; s < ends.size(); ++s) {
+    step_s = std::max(step_s, ends[s] + works.value()[s].gradients_s);
+  }
+  if (!way.state.on_host) return step_s;
+  const double of_node = static_cast<double>(most) * static_cast<double>(node.device.count);
+  const double state_bytes = way.state.state_bytes;
+  if (of_node * state_bytes > static_cast<double>(node.auto_host_bytes())) return kNever;
+  return step_s + of_node * (6 + 2 * state_bytes) / (node.host.adam_gb_s * 1e9) +
+         4 * static_cast<double>(most) / (node.host.copy_gb_s * 1e9);
+}
+
+// Every PP, EP and DP below the number of devices, every number of microbatches, schedule, sharing
+// and state, whether it divides or not; what does not is refused by the parts.
+double best_of_all_meshes(const ModelShape& model, const ClusterSheet& sheet,
+                          const StepDemand& demand, int64_t& fitting) {
+  const ModelCost cost = model_cost(model).take();
+  const ClusterProfile profile = cluster_profile(sheet);
+  double best = std::numeric_limits<double>::infinity();
+  const auto try_all = [&](const Mesh& mesh, int64_t m) {
+    SearchedWay way;
+    way.mesh = mesh;
+    way.batch = {demand.sequence_len, demand.sequences / (mesh.expert * mesh.data * m), m,
+                 SequencesOf::kRank};
+    const bool apart = mesh.expert == 1 || mesh.expert > profile.devices_per_node;
+    for (const StateChoice& state : state_choices()) {
+      for (int s = 0; s < (apart ? 1 : 3); ++s) {
+        way.state = state;
+        way.sharing = static_cast<ExpertSharing>(s);
+        way.schedule = PipelineSchedule::kOneForwardOneBackward;
+        const double step_s = seconds_of(model, cost, sheet, way);
+        way.schedule = PipelineSchedule::kGpipe;
+        const double gpipe_s = seconds_of(model, cost, sheet, way);
+        fitting += std::isfinite(step_s) ? 1 : 0;
+        fitting += gpipe_s < (1 - 1e-9) * step_s ? 1 : 0;
+        best = std::min({best, step_s, gpipe_s});
+      }
+    }
+  };
+  const int64_t devices = profile.devices();
+  for (int64_t pp = 1; pp <= devices; ++pp) {
+    for (int64_t ep = 1; ep <= devices; ++ep) {
+      for (int64_t dp = 1; dp <= devices; ++dp) {
+        const Mesh mesh{pp, ep, dp};
+        if (pp * ep * dp != devices) continue;
+        if (!check_mesh(mesh, profile, model.num_layers(), model.num_experts).ok()) continue;
+        if (!expert_group(profile, ep).ok()) continue;
+        for (int64_t m = 1; m <= demand.sequences; ++m) {
+          if (demand.sequences % (ep * dp * m) == 0) try_all(mesh, m);
+        }
+      }
+    }
+  }
+  return best;
+}
+
+TEST(ClusterSearch, FindsTheBestMesh) {
+  struct Case {
+    const char* model;
+    ClusterSheet sheet;
+    StepDemand demand;
+  };
+  const Case cases[] = {{"qwen3-30b-a3b", cluster("4x8-gpu-80gb"), {4096, 256}},
+                        {"mixtral-8x7b", cluster("4x8-gpu-80gb"), {4096, 128}},
+                        {"olmoe-1b-7b", one_machine("gpu-4x48gb"), {2048, 64}},
+                        {"deepseek-v2-lite", one_machine("gpu-8x80gb"), {4096, 64}}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.model);
+    const ModelShape model = published(c.model);
+    auto ways = search_cluster(model, c.sheet, c.demand);
+    ASSERT_TRUE(ways.ok()) << ways.status().message();
+    int64_t fitting = 0;
+    const double best = best_of_all_meshes(model, c.sheet, c.demand, fitting);
+    EXPECT_EQ(static_cast<int64_t>(ways->size()), fitting);
+    EXPECT_NEAR(ways->front().step_s, best, 1e-9 * best) << ways->front().text();
+    EXPECT_TRUE(std::is_sorted(ways->begin(), ways->end(), [](const auto& a, const auto& b) {
+      return a.step_s < b.step_s;
+    }));
+    for (const SearchedWay& way : *ways) {
+      EXPECT_LE(way.device_bytes, c.sheet.nodes[0].auto_device_bytes()) << way.text();
+      EXPECT_GT(way.mfu, 0);
+      EXPECT_LT(way.mfu, 1);
+    }
+    std::printf("%-17s best of %lld: %.3f s, %s\n", c.model, (long long)fitting, best,
+                ways->front().text().c_str());
+  }
+}
+
+// Small models and clusters of all kinds, some of them too small.
+TEST(ClusterSearch, FindsTheBestOfRandomMeshes) {
+  int found = 0, none = 0, pipelines = 0;
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto power = [&](uint32_t most) { return int64_t{1} << (random() % most); };
+    ModelShape model = published("olmoe-1b-7b");
+    model.vocab_size = 512;
+    model.hidden_size = 64;
+    model.attention.heads = model.attention.kv_heads = 4;
+    model.attention.head_dim = model.attention.value_head_dim = 16;
+    model.attention.query_norm = model.attention.key_norm = 64;
+    model.num_experts = power(5);
+    model.experts_per_token = std::min<int64_t>(2, model.num_experts);
+    model.expert_ffn = 128;
+    model.is_moe.assign(1 + random() % 8, 1);
+    ClusterSheet sheet = one_machine("gpu-4x48gb");
+    MachineSheet node = sheet.nodes[0];
+    node.device.count = power(3);
+    node.device.memory = MemorySize::of_bytes(1 + static_cast<int64_t>(random() % (8 << 20)));
+    node.host.memory = MemorySize::of_bytes(1 + static_cast<int64_t>(random() % (32 << 20)));
+    sheet.nodes.assign(static_cast<size_t>(power(3)), node);
+    sheet.cluster.nodes_per_switch = power(3);
+    sheet.network = {12, 5, 3, 9};
+    const StepDemand demand{64, power(6)};
+    int64_t fitting = 0;
+    const double best = best_of_all_meshes(model, sheet, demand, fitting);
+    auto ways = search_cluster(model, sheet, demand);
+    ASSERT_EQ(ways.ok(), fitting > 0) << ways.status().message();
+    if (fitting == 0) {
+      ++none;
+      EXPECT_EQ(ways.status().message().find('\n'), std::string::npos);
+      continue;
+    }
+    ++found;
+    EXPECT_EQ(static_cast<int64_t>(ways->size()), fitting);
+    EXPECT_NEAR(ways->front().step_s, best, 1e-9 * best) << ways->front().text();
+    pipelines += ways->front().mesh.pipeline > 1;
+  }
+  std::printf("%d clusters with a way, of which %d are best with stages, %d without\n", found,
+              pipelines, none);
+  EXPECT_GT(found, 10);
+  EXPECT_GT(none, 3);
+}
+
+// Qwen3-30B-A3B on nodes far apart, as Piper advises: experts stay inside a node, stages and copies
+// go across.
+TEST(ClusterSearch, KeepsExpertsInsideANode) {
+  ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  sheet.network = {2, 9, 0, 0};
+  const auto ways = search_cluster(published("qwen3-30b-a3b"), sheet, {4096, 256}).take();
+  EXPECT_LE(ways.front().mesh.expert, sheet.nodes[0].device.count);
+  double inside_s = 0, across_s = 0;  // the best of each
+  for (const SearchedWay& way : ways) {
+    double& best_s = way.mesh.expert <= sheet.nodes[0].device.count ? inside_s : across_s;
+    if (best_s == 0) best_s = way.step_s;
+  }
+  std::printf("experts inside a node: %.3f s, across nodes: %.3f s\n", inside_s, across_s);
+  EXPECT_GT(inside_s, 0);
+  EXPECT_GT(across_s, inside_s);
+}
+
+// The best of all ways to spread the work of two kinds of devices where there is room for
+// everything, simulated one by one, each zebra layout with all that Asym-EA finds for it.
+double best_of_two_kinds(const ModelShape& model, const ClusterSheet& sheet,
+                         const StepDemand& demand) {
+  const TwoKinds kinds = two_kinds(sheet).take();
+  double best = std::numeric_limits<double>::infinity();
+  for (const int32_t copies : {1, 2}) {
+    const UnequalStep step = copied_step(model, sheet, kinds, demand, copies).step;
+    best = std::min(best, best_expert_parallel(step, 8)->step_s);
+    best = std::min(best, best_disaggregated(step, 8)->step_s);
+  }
+  for (const auto sharing : {ExpertSharing::kDataCentric, ExpertSharing::kModelCentric}) {
+    best = std::min(best, shared_step(model, sheet, kinds, demand, sharing)->step_s());
+  }
+  const UnequalStep step = unequal_step(model, sheet, kinds, demand);
+  for (int32_t m = 1; m <= 32; m *= 2) {
+    if (demand.sequences % (2 * m) != 0) continue;
+    if (const auto p = pipeline_step(step, m); p.ok()) best = std::min(best, p.value().step_s);
+  }
+  for (const ZebraLayout& layout : zebra_layouts(model, kinds, demand)) {
+    const ZebraPipeline pipeline = zebra_pipeline(model, sheet, kinds, demand, layout).take();
+    const std::vector<AsymBounds> bounds(pipeline.stages.size());
+    best = std::min(best, plan_asym_ea(pipeline, bounds, 1 << 20)->step_s);
+  }
+  return best;
+}
+
+TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
+  ModelShape model = published("olmoe-1b-7b");
+  const ClusterSheet sheet = cluster("a40-v100");
+  model.is_moe.resize(4);
+  const StepDemand demand{2048, 16};
+  auto ways = search_cluster(model, sheet, demand);
+  ASSERT_TRUE(ways.ok()) << ways.status().message();
+  const TwoKinds kinds = two_kinds(sheet).take();
+  EXPECT_EQ(kinds.newer->machine.name, "2 A40");
+  EXPECT_EQ(kinds.newer_devices, 2);
+  EXPECT_EQ(kinds.older_devices, 2);
+  // With room for everything.
+  ClusterSheet roomy = sheet;
+  for (MachineSheet& node : roomy.nodes) {
+    node.device.memory = MemorySize::of_bytes(int64_t{4} << 40);
+  }
+  for (const double gb_s : {sheet.network.gb_s, 60.0}) {
+    roomy.network.gb_s = gb_s;
+    const double best = best_of_two_kinds(model, roomy, demand);
+    auto unbounded = search_cluster(model, roomy, demand);
+    ASSERT_TRUE(unbounded.ok());
+    EXPECT_NEAR(unbounded->front().step_s, best, 1e-9 * best) << unbounded->front().text();
+    std::printf("two kinds, links of %g GB/s: best %.3f s, %s\n", gb_s, best,
+                unbounded->front().text().c_str());
+  }
+  std::printf("with memory as it is %.3f s, %s\n", ways->front().step_s,
+              ways->front().text().c_str());
+}
+
+// Shares by speed: with links that take no time a data-centric step is what the slowest device
+// computes of its own sequences, with the head; a model-centric one attention by sequences and
+// experts by columns, each of the slowest. With slow links the one that moves less is faster.
+TEST(ClusterSearch, SharesExpertsBySpeed) {
+  ModelShape model = published("olmoe-1b-7b");
+  ClusterSheet sheet = cluster("a40-v100");
+  model.is_moe.resize(4);
+  const TwoKinds kinds = two_kinds(sheet).take();
+  sheet.network = {1e9, 0, 0, 0};
+  const StepDemand demand{2048, 48};
+  const UnequalStep work = unequal_step(model, sheet, kinds, demand);
+  const auto both = [](const PassSeconds& pass) { return pass.forward_s + pass.backward_s; };
+  double data_s = 0, attention_s = 0, experts_s = 0, head_s = 0;
+  const auto data = shared_step(model, sheet, kinds, demand, ExpertSharing::kDataCentric).take();
+  const auto columns =
+      shared_step(model, sheet, kinds, demand, ExpertSharing::kModelCentric).take();
+  EXPECT_GT(data.newer.sequences, data.older.sequences);
+  EXPECT_GT(columns.newer.hidden, columns.older.hidden);
+  for (const bool newer : {true, false}) {
+    const DeviceKind& kind = newer ? work.newer : work.older;
+    const double own = static_cast<double>((newer ? data.newer : data.older).sequences) / 48;
+    data_s = std::max(data_s, own * (4 * both(kind.attention) + 4 * both(kind.experts) +
+                                     kind.head_s));
+    const KindShare& share = newer ? columns.newer : columns.older;
+    const double batch = static_cast<double>(share.sequences) / 48;
+    attention_s = std::max(attention_s, batch * 4 * both(kind.attention));
+    experts_s = std::max(experts_s, 4 * both(kind.experts) * static_cast<double>(share.hidden) /
+                                        static_cast<double>(model.expert_ffn));
+    head_s = std::max(head_s, batch * kind.head_s);
+  }
+  EXPECT_NEAR(data.step_s(), data_s, 1e-6 * data_s);
+  // Kinds wait for each other at every exchange: at least the slowest of each, at most their sum
+  // over both directions.
+  EXPECT_GE(columns.step_s(), (1 - 1e-6) * (attention_s + experts_s));
+  EXPECT_LE(columns.step_s(), (1 + 1e-6) * (attention_s + experts_s + head_s));
+  // Links that take nearly all of the step: many tokens make rows dearer than weights.
+  sheet.network.gb_s = 0.1;
+  const auto step_s = [&](const StepDemand& d, ExpertSharing sharing) {
+    return shared_step(model, sheet, kinds, d, sharing)->step_s();
+  };
+  EXPECT_LT(step_s({2048, 480}, ExpertSharing::kDataCentric),
+            step_s({2048, 480}, ExpertSharing::kModelCentric));
+  EXPECT_GT(step_s({128, 48}, ExpertSharing::kDataCentric),
+            step_s({128, 48}, ExpertSharing::kModelCentric));
+}
+
+// What is drawn of a way is what it was ranked by: pieces of a lane one after the other, the same
+// end, and as many bytes at most.
+void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const StepDemand& demand,
+                  const SearchedWay& way) {
+  SCOPED_TRACE(way.text());
+  const auto timeline = way_timeline(model, sheet, demand, way);
+  ASSERT_TRUE(timeline.ok()) << timeline.status().message();
+  EXPECT_NEAR(timeline.value().end_s, way.step_s, 1e-12 * way.step_s);
+  double end_s = 0;
+  ASSERT_FALSE(timeline.value().lanes.empty());
+  for (const WayLane& lane : timeline.value().lanes) {
+    double before_s = 0;
+    EXPECT_FALSE(lane.pieces.empty()) << lane.name;
+    for (const WayPiece& piece : lane.pieces) {
+      EXPECT_GE(piece.start_s, before_s) << lane.name;
+      EXPECT_GE(piece.end_s, piece.start_s) << lane.name;
+      before_s = piece.end_s;
+    }
+    end_s = std::max(end_s, before_s);
+  }
+  EXPECT_NEAR(end_s, way.step_s, 1e-9 * way.step_s);
+  int64_t most = 0;
+  for (const WayMemory& memory : timeline.value().memory) {
+    double before_s = 0;
+    for (const auto& [at_s, bytes] : memory.held) {
+      EXPECT_GE(at_s, before_s) << memory.name;
+      EXPECT_LE(bytes, memory.budget_bytes) << memory.name;
+      before_s = at_s;
+      most = std::max(most, bytes);
+    }
+  }
+  // A byte for rounding. Zebra reserves all inputs of a step, which need not all be there at once.
+  EXPECT_LE(most, way.device_bytes + 1);
+  if (way.kind != WayKind::kZebra) {
+    EXPECT_EQ(most, way.device_bytes);
+  }
+}
+
+TEST(ClusterSearch, DrawsWhatItRanked) {
+  const ModelShape qwen = published("qwen3-30b-a3b");
+  const ClusterSheet nodes = cluster("4x8-gpu-80gb");
+  const StepDemand demand{4096, 128};
+  const auto ways = search_cluster(qwen, nodes, demand).take();
+  for (size_t i = 0; i < ways.size(); i += 1 + ways.size() / 40) {
+    expect_drawn(qwen, nodes, demand, ways[i]);
+  }
+  ModelShape olmoe = published("olmoe-1b-7b");
+  olmoe.is_moe.resize(8);
+  const ClusterSheet unequal = cluster("a40-v100");
+  const StepDemand small{2048, 16};
+  bool seen[6] = {};
+  const std::vector<SearchedWay> of_two = search_cluster(olmoe, unequal, small).take();
+  for (const SearchedWay& way : of_two) {
+    seen[static_cast<size_t>(way.kind)] = true;
+    expect_drawn(olmoe, unequal, small, way);
+  }
+  EXPECT_TRUE(seen[static_cast<size_t>(WayKind::kZebra)]);
+}
+
+TEST(ClusterSearch, RefusesNonsense) {
+  const ModelShape model = published("olmoe-1b-7b");
+  const ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  EXPECT_EQ(search_cluster(model, sheet, {4096, 0}).status().code(), Exit::kUsage);
+  EXPECT_EQ(search_cluster(model, sheet, {0, 32}).status().code(), Exit::kUsage);
+  ClusterSheet bad = sheet;
+  bad.network.gb_s = 0;
+  EXPECT_EQ(search_cluster(model, bad, {4096, 32}).status().code(), Exit::kUsage);
+  ClusterSheet three = cluster("a40-v100");
+  three.nodes.push_back(sheet.nodes[0]);
+  EXPECT_EQ(search_cluster(model, three, {4096, 32}).status().code(), Exit::kUsage);
+  ClusterSheet none = sheet;
+  none.nodes.clear();
+  EXPECT_EQ(search_cluster(model, none, {4096, 32}).status().code(), Exit::kUsage);
+  // One sequence has one device at most, and there are 32: only pipelines of all, which OLMoE's 16
+  // layers are too few for.
+  EXPECT_EQ(search_cluster(model, sheet, {4096, 1}).status().code(), Exit::kUsage);
+}
+
+TEST(ClusterSearch, SaysWhatWouldBeEnough) {
+  const ModelShape model = published("deepseek-v3");
+  ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  sheet.nodes.resize(1);
+  const StepDemand demand{4096, 64};
+  EXPECT_EQ(search_cluster(model, sheet, demand).status().code(), Exit::kDoesNotFit);
+  const auto fitting = cluster_fits_with(model, sheet, demand);
+  ASSERT_FALSE(fitting.empty());
+  for (const ClusterChange& change : fitting) std::printf("%s: %s\n", change.text.c_str(),
+                                                          change.way.c_str());
+  // With one node fewer than the first number that is said, it does not fit.
+  for (const ClusterChange& change : fitting) {
+    const size_t at = change.text.find(" such nodes");
+    if (at == std::string::npos) continue;
+    const auto nodes = static_cast<size_t>(std::stoll(change.text));
+    sheet.nodes.resize(nodes, sheet.nodes[0]);
+    EXPECT_TRUE(search_cluster(model, sheet, demand).ok());
+    if (nodes > 2) continue;  // doublings from there on
+    sheet.nodes.resize(nodes - 1);
+    EXPECT_FALSE(search_cluster(model, sheet, demand).ok());
+  }
+}
+
+// Each suggestion is the gain of a search with that change, and none is a loss.
+TEST(ClusterSearch, SaysWhatWouldHelp) {
+  const ModelShape model = published("qwen3-30b-a3b");
+  const ClusterSheet sheet = cluster("4x8-gpu-80gb");
+  const StepDemand demand{4096, 128};
+  const SearchedWay best = search_cluster(model, sheet, demand)->front();
+  const auto helps = cluster_helps(model, sheet, demand, best);
+  ASSERT_FALSE(helps.empty());
+  double before = std::numeric_limits<double>::infinity();
+  for (const ClusterChange& change : helps) {
+    EXPECT_GE(change.gain, 0.02) << change.text;
+    EXPECT_LE(change.gain, before) << change.text;
+    before = change.gain;
+  }
+  ClusterSheet quick = sheet;
+  quick.network.gb_s *= 2;
+  const double step_s = search_cluster(model, quick, demand)->front().step_s;
+  for (const ClusterChange& change : helps) {
+    if (change.text != "twice the rate of the network") continue;
+    EXPECT_NEAR(change.gain, best.step_s / step_s - 1, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,205 @@
+// What is predicted of a run before it starts: against the run's plan, and against a run of which
+// every token takes every expert, byte for byte.
+#include "plan/step/steady_run.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <random>
+
+#include "plan/memory/memory_plan.h"
+#include "report/traffic_report.h"
+#include "tests/testing/plan/random_plan.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_run.h"
+
+namespace pagoda {
+namespace {
+
+std::string text(const Traffic& t) {
+  return strf("fetch %lld B, upload %lld B, download %lld B, write back %lld B",
+              (long long)t.fetch.bytes, (long long)t.upload.bytes, (long long)t.download.bytes,
+              (long long)t.write_back.bytes);
+}
+
+constexpr const char* kEveryExpert = R"({
+  "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 272,
+  "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "head_dim": 16, "intermediate_size": 48, "moe_intermediate_size": 24, "num_experts": 6,
+  "num_experts_per_tok": 6, "norm_topk_prob": true, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+  "rope_theta": 10000.0, "tie_word_embeddings": false, "router_aux_loss_coef": 0.01,
+  "initializer_range": 0.1, "max_position_embeddings": 256, "mlp_only_layers": [1],
+  "decoder_sparse_step": 1, "attention_bias": false})";
+
+Traffic counted(Session& session) {
+  session.pager().drain();
+  const Pager::Counters& c = session.pager().counters();
+  return {{c.fetches, c.fetch_bytes},
+          {c.uploads, c.upload_bytes},
+          {c.downloads, c.download_bytes},
+          {c.write_backs, c.write_back_bytes}};
+}
+
+// Steps until the run has settled, one more, a checkpoint and a step after it.
+void expect_predicted(const RunConfig& config) {
+  SimStorage storage(17);
+  auto started = Trainer::start(config, false, &storage);
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  Trainer& trainer = **started;
+  Session& session = trainer.session();
+  const SteadyTraffic predicted = predict_traffic(session.shape(), session.pages(),
+                                                  session.options(), session.memory());
+  const auto step = [&] {
+    auto result = trainer.step();
+    ASSERT_TRUE(result.ok()) << result.status().message();
+    ASSERT_FALSE(result->skipped);
+  };
+  for (int i = 0; i < 3; ++i) step();
+  Traffic before = counted(session);
+  step();
+  const Traffic moved = counted(session) - before;
+  EXPECT_EQ(moved, predicted.step) << text(moved) << "\npredicted " << text(predicted.step);
+  before = counted(session);
+  ASSERT_TRUE(trainer.save().ok());
+  step();
+  const Traffic saved = counted(session) - before - predicted.step;
+  EXPECT_EQ(saved, predicted.checkpoint) << text(saved) << "\npredicted "
+                                         << text(predicted.checkpoint);
+}
+
+TEST(SteadyRun, IsWhatARunThatUsesEveryExpertMoves) {
+  TinyRun run(DType::kBF16, kEveryExpert);
+  run.use_minimum_budgets();
+  const int64_t device = run.config().device_bytes(), host = run.config().host_bytes();
+  for (const auto& [more_device, more_host] :
+       {std::pair{int64_t{0}, int64_t{0}}, {100 * kKiB, 200 * kKiB}, {int64_t{0}, 600 * kKiB},
+        {40 * kMiB, 40 * kMiB}}) {
+    for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+      for (const int64_t devices : {1, 2}) {
+        SCOPED_TRACE(testing::Message()
+                     << more_device << " B more on the device, " << more_host
+                     << " B more in host memory, clip " << static_cast<int>(clip) << ", "
+                     << devices << " devices");
+        run.new_run();
+        run.config().optim.clip = clip;
+        run.config().train.host_devices = devices;
+        run.config().memory.device = MemorySize::of_bytes(device + more_device);
+        run.config().memory.host =
+            MemorySize::of_bytes(host + more_host + (devices - 1) * 400 * kKiB);
+        expect_predicted(run.config());
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Pins and padding, where the device has room for some experts.
+TEST(SteadyRun, KnowsPinnedAndPaddedExperts) {
+  TinyRun run(DType::kBF16, kEveryExpert);
+  run.use_minimum_budgets();
+  run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 60 * kKiB);
+  run.config().memory.host = MemorySize::of_bytes(run.config().host_bytes() + 200 * kKiB);
+  for (const char* pin : {"off", "50%", "100%"}) {
+    for (const bool padded : {false, true}) {
+      for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+        SCOPED_TRACE(testing::Message() << "pin " << pin << ", padded " << padded << ", clip "
+                                        << static_cast<int>(clip));
+        run.new_run();
+        run.config().memory.pin = pin;
+        run.config().plan.padded_experts = padded;
+        run.config().optim.clip = clip;
+        expect_predicted(run.config());
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+int64_t in_layer_bytes(const PageTable& pages) {
+  int64_t bytes = 0;
+  for (const PageTable::Class& c : pages.classes) {
+    if (c.kind == PageKind::kInLayer) bytes += c.total_bytes();
+  }
+  return bytes;
+}
+
+// Planning runs through as many experts' tasks whatever the number of microbatches.
+TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
+  std::mt19937 random(1);
+  RunShape shape = random_shape(random, 1);
+  std::optional<int64_t> of_one;
+  for (int64_t microbatches : {1, 16}) {
+    shape.microbatches = microbatches;
+    const StepPlan plan(shape, PageTable(shape), {});
+    int64_t tasks = 0;
+    SteadyRun run(&plan, SteadyRun::Tokens::kOne);
+    run.step([&](const StepPiece& piece) {
+      for (const Task& task : piece.tasks) tasks += task.expert >= 0;
+    });
+    if (!of_one) of_one = tasks;
+    EXPECT_EQ(tasks, *of_one);
+    EXPECT_GT(tasks, 0);
+  }
+}
+
+// The same with every switch of the plan, against the run's plan.
+TEST(SteadyRun, IsThePlanOfEvenRouting) {
+  int changed_by_pins = 0;
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    RunShape shape = random_shape(random, 1);
+    shape.options.microbatch_major = random() % 3 == 0;
+    shape.options.whole_layers = random() % 3 == 0;
+    shape.options.optimizer_at_end = random() % 3 == 0;
+    shape.options.prefetch = random() % 3 != 0;
+    shape.options.padded_experts = random() % 3 == 0;
+    const double pinned_share = random() % 3 == 0 ? 0.5 : 0;
+    const bool eager = random() % 2 == 0;
+    const PageTable pages(shape);
+    MemoryBudget budget{kGiB, kGiB, {0}};
+    auto roomy = plan_memory(shape, pages, true, budget, 0, eager);
+    ASSERT_TRUE(roomy.ok());
+    budget.device_bytes = roomy->min_device_bytes + static_cast<int64_t>(random() % 200000);
+    budget.host_bytes = roomy->min_host_bytes + static_cast<int64_t>(random() % 400000);
+    auto memory = plan_memory(shape, pages, true, budget, 0, eager);
+    ASSERT_TRUE(memory.ok());
+    PlannedRun run(shape, pages, memory->classes, memory->state_on_device, eager,
+                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)), pinned_share);
+    Replay replay(&pages, all_on_disk(1, pages, memory->classes));
+    std::vector<std::vector<int64_t>> routing(shape.num_layers);
+    // Several blocks of an expert take its pages up again. That changes nothing once a run has
+    // settled, but where microbatches come one after another some take more steps until then.
+    // In-layer buffers that come and go do so more often: there it takes the run's own tokens.
+    const bool in_layer_stays = memory->on_devices(pages, PageKind::kInLayer) ==
+                                in_layer_bytes(pages);
+    int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
+    if (!in_layer_stays && shape.num_experts > 0) {
+      tokens = std::max<int64_t>(
+          1, shape.microbatch_tokens * shape.experts_per_token / shape.num_experts);
+    }
+    for (int64_t l = 0; l < shape.num_layers; ++l) {
+      if (shape.is_moe[l]) routing[l].assign(shape.num_experts, tokens);
+    }
+    const Routing turns(static_cast<size_t>(shape.microbatches), routing);
+    Traffic before;
+    for (int step = 0; step < 4; ++step) {
+      before = replay.traffic();
+      run.train(turns, [&](const StepPiece& piece) {
+        foresee(piece, replay);
+        for (const Task& task : piece.tasks) replay.place(task);
+      });
+    }
+    const Traffic moved = replay.traffic() - before;
+    const StepPlan plan(shape, pages,
+                        {.state_on_device = memory->state_on_device,
+                         .eager_adam = eager && !shape.options.optimizer_at_end});
+    const Traffic predicted = steady_traffic(plan, memory->classes, pinned_share).step;
+    ASSERT_EQ(moved, predicted) << text(moved) << "\npredicted " << text(predicted);
+    changed_by_pins += !(predicted == steady_step(plan, memory->classes));
+  }
+  EXPECT_GT(changed_by_pins, 3);
+}
+
+}  // namespace
+}  // namespace pagoda

@@ -1,0 +1,256 @@
+// What a training run moves is what its resolved plan says it will, to the byte: pager and page
+// file count, a replay of the plan over a copy of the residency predicts.
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "plan/memory/memory_plan.h"
+#include "tests/testing/plan/random_plan.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_run.h"
+#include "train/batch.h"
+
+namespace pagoda {
+namespace {
+
+Traffic counted(Pager& pager) {
+  const Pager::Counters& c = pager.counters();
+  return {{c.fetches, c.fetch_bytes},
+          {c.uploads, c.upload_bytes},
+          {c.downloads, c.download_bytes},
+          {c.write_backs, c.write_back_bytes}};
+}
+
+std::string text(const Traffic& t) {
+  const auto link = [](const Traffic::Link& l) {
+    return strf("%lld (%lld B)", (long long)l.moves, (long long)l.bytes);
+  };
+  return "fetch " + link(t.fetch) + ", upload " + link(t.upload) + ", download " +
+         link(t.download) + ", write back " + link(t.write_back);
+}
+
+PlannedRun planned_run(const Session& session, bool skip_untouched) {
+  return PlannedRun(session.shape(), session.pages(), session.memory().classes,
+                    session.memory().state_on_device, session.options().eager_adam,
+                    Ledger(skip_untouched, 0,
+                           std::vector<int64_t>(session.table().records.size(), 0)),
+                    session.options().pinned_share);
+}
+
+// Trains, and beside it plans from the routings alone; all steps in all counters must agree.
+Traffic expect_predicted(const RunConfig& config) {
+  SimStorage storage(13);
+  auto started = Trainer::start(config, false, &storage);
+  CHECK(started.ok(), "%s", started.status().message().c_str());
+  Trainer& trainer = **started;
+  Session& session = trainer.session();
+  Replay replay(&session.pages(), session.pager().residency());
+  PlannedRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
+  session.pager().drain();
+  const Traffic start = counted(session.pager());
+  const PageFile::Counters file_start = session.file().counters();
+  Traffic all;
+  for (int64_t step = 1; step <= config.train.steps; ++step) {
+    SCOPED_TRACE(testing::Message() << "step " << step);
+    const auto result = trainer.step();
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    CHECK(!result.value().skipped);
+    planned.train(result.value().routing, [&](const StepPiece& piece) {
+      foresee(piece, replay);
+      for (const Task& task : piece.tasks) replay.place(task);
+    });
+    session.pager().drain();
+    all = counted(session.pager()) - start;
+    EXPECT_EQ(all, replay.traffic())
+        << "counted " << text(all) << "\npredicted " << text(replay.traffic());
+    const PageFile::Counters file = session.file().counters();
+    EXPECT_EQ(file.reads - file_start.reads, all.fetch.moves);
+    EXPECT_EQ(file.writes - file_start.writes, all.write_back.moves);
+    EXPECT_EQ(file.read_bytes - file_start.read_bytes,
+              all.fetch.bytes + kPageHeaderBytes * all.fetch.moves);
+    EXPECT_EQ(file.write_bytes - file_start.write_bytes,
+              all.write_back.bytes + kPageHeaderBytes * all.write_back.moves);
+    if (testing::Test::HasFailure()) break;
+  }
+  return all;
+}
+
+TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  const int64_t device = run.config().device_bytes(), host = run.config().host_bytes();
+  for (const auto& [more_device, more_host] :
+       {std::pair{int64_t{0}, int64_t{0}}, {200 * kKiB, int64_t{0}}, {int64_t{0}, 300 * kKiB},
+        {150 * kKiB, 800 * kKiB}, {600 * kKiB, 3 * kMiB}, {40 * kMiB, 40 * kMiB}}) {
+    for (ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+      if (kUnderThreadSanitizer && clip == ClipKind::kGlobal) continue;
+      SCOPED_TRACE(testing::Message() << more_device << " B more on the device, " << more_host
+                                      << " B more in host memory, clip "
+                                      << static_cast<int>(clip));
+      run.new_run();
+      run.config().optim.clip = clip;
+      run.config().memory.device = MemorySize::of_bytes(device + more_device);
+      run.config().memory.host = MemorySize::of_bytes(host + more_host);
+      const Traffic moved = expect_predicted(run.config());
+      if (more_device + more_host < kMiB) {
+        EXPECT_GT(moved.fetch.moves, 0);
+        EXPECT_GT(moved.write_back.moves, 0);
+      }
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
+  const PlanOptions plans[] = {{.prefetch = false}, {.optimizer_at_end = true},
+                               {.whole_layers = true}, {.microbatch_major = true},
+                               {.padded_experts = true}, {false, true, true, true, true}};
+  for (const PlanOptions& plan : plans) {
+    for (int64_t devices : {1, 2}) {
+      if (kUnderThreadSanitizer && devices == 1) continue;
+      TinyRun run;
+      run.config().plan = plan;
+      run.config().train.host_devices = devices;
+      run.config().optim.untouched = UntouchedKind::kSkip;
+      run.use_minimum_budgets();
+      EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
+  TinyRun run;
+  run.use_minimum_budgets();
+  run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 100 * kKiB);
+  std::optional<Traffic> of_none;
+  for (const char* pin : {"off", "25%", "100%"}) {
+    SCOPED_TRACE(pin);
+    run.new_run();
+    run.config().memory.pin = pin;
+    const Traffic moved = expect_predicted(run.config());
+    EXPECT_GT(moved.fetch.moves, 0);
+    if (!of_none) {
+      of_none = moved;
+    } else {
+      EXPECT_NE(moved, *of_none) << "what is kept changes what moves";
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+// Evaluations between steps, which are no part of what is expected to come again.
+TEST(PredictedBytes, AreThoseCountedWithEvaluations) {
+  for (const bool microbatch_major : {false, true}) {
+    TinyRun run;
+    run.config().plan.microbatch_major = microbatch_major;
+    run.use_minimum_budgets();
+    SimStorage storage(13);
+    auto trainer = Trainer::start(run.config(), false, &storage).take();
+    Session& session = trainer->session();
+    Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
+    StepRunner runner(&session, &ledger, 1.0);
+    PlannedRun planned = planned_run(session, false);
+    Replay replay(&session.pages(), session.pager().residency());
+    const auto visit = [&](const StepPiece& piece) {
+      foresee(piece, replay);
+      for (const Task& task : piece.tasks) replay.place(task);
+    };
+    session.pager().drain();
+    const Traffic start = counted(session.pager());
+    for (uint64_t step = 0; step < 6; ++step) {
+      SCOPED_TRACE(testing::Message() << "step " << step);
+      const auto batch = make_batch(trainer->data(), 4 * step, 2, 2).take();
+      planned.train(runner.train(batch, 1e-3).take().routing, visit);
+      if (step % 3 == 1) {
+        ASSERT_TRUE(runner.settle().ok());
+        planned.settle(visit);
+        planned.evaluate(runner.evaluate(batch).take().routing, visit);
+      }
+      session.pager().drain();
+      const Traffic all = counted(session.pager()) - start;
+      ASSERT_EQ(all, replay.traffic())
+          << "counted " << text(all) << "\npredicted " << text(replay.traffic());
+    }
+    EXPECT_GT(replay.traffic().fetch.moves, 0);
+  }
+}
+
+TEST(PredictedBytes, AreThoseCountedForEveryNumberOfMicrobatches) {
+  for (int64_t tokens : {32, 64, 128}) {
+    TinyRun run;
+    run.config().train.micro_batch_tokens = tokens;
+    run.use_minimum_budgets();
+    EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+Routing spread_over(const Routing& of_one, int64_t microbatches) {
+  Routing routing(static_cast<size_t>(microbatches), LayerRouting(of_one[0].size()));
+  for (size_t l = 0; l < of_one[0].size(); ++l) {
+    const LayerRouting layer = spread(of_one[0][l], microbatches);
+    for (size_t b = 0; b < routing.size(); ++b) routing[b][l] = layer[b];
+  }
+  return routing;
+}
+
+// Layer-major order: the same tokens in more microbatches move the same weights, gradients and
+// states. (Activations and in-layer buffers are pages of a microbatch each and lie on the device
+// here; the bytes that activations would move are those of the same tokens, but for the ends of
+// pages.)
+TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
+  constexpr int64_t kTokens = 960;
+  for (uint32_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::optional<Traffic> of_one;
+    for (int64_t microbatches : {1, 2, 5, 8}) {
+      std::mt19937 random(seed);
+      RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2)), one = shape;
+      one.microbatches = 1;
+      shape.microbatches = microbatches;
+      shape.microbatch_tokens = kTokens / microbatches;
+      const PageTable pages(shape);
+      MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
+      auto memory = plan_memory(shape, pages, true, budget, 0);
+      ASSERT_TRUE(memory.ok());
+      budget.device_bytes = memory->min_device_bytes;
+      budget.host_bytes = memory->min_host_bytes;
+      memory = plan_memory(shape, pages, true, budget, 0);
+      ASSERT_TRUE(memory.ok());
+      std::vector<SlotClass> classes = memory->classes;
+      for (size_t c = 0; c < classes.size(); ++c) {
+        const PageTable::Class& info = pages.classes[c];
+        // The room that one microbatch would leave is not the same; it is made equal.
+        for (int d = 0; d < shape.devices; ++d) {
+          classes[c].device_slots[d] =
+              info.only_device_0() ? static_cast<int32_t>(info.num_pages) : 2;
+        }
+        classes[c].host_slots = 3;
+        if (info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound) {
+          classes[c] = memory->classes[c];
+        }
+      }
+      PlannedRun run(shape, pages, classes, false, seed % 3 == 0,
+                     Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+      Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
+      for (int step = 0; step < 3; ++step) {
+        run.train(spread_over(random_routing(random, one), microbatches),
+                  [&](const StepPiece& piece) {
+                    foresee(piece, replay);
+                    for (const Task& task : piece.tasks) replay.place(task);
+                  });
+      }
+      EXPECT_GT(replay.traffic().fetch.moves, 0);
+      if (!of_one) of_one = replay.traffic();
+      EXPECT_EQ(replay.traffic(), *of_one)
+          << microbatches << " microbatches: " << text(replay.traffic())
+          << "\none: " << text(*of_one);
+    }
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
