@@ -122,21 +122,21 @@ target_link_libraries(adam_probe PRIVATE bench)
 
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
 add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
-target_link_libraries(residency_study PRIVATE preview)
+target_link_libraries(residency_study PRIVATE testing)
 # Prints how far the simulator's times are from those of real steps on this machine.
 add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(simulator_check PRIVATE train bench)
+target_link_libraries(simulator_check PRIVATE testing)
 # Prints how far predictions are from steps of models that were not measured beforehand.
 add_executable(plan_check ${PROJECT_SOURCE_DIR}/tools/bench/plan_check.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(plan_check PRIVATE train bench)
+target_link_libraries(plan_check PRIVATE testing)
 # Prints steps that page beside the least time this machine allows them.
 add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc
   ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(step_bound PRIVATE train bench)
+target_link_libraries(step_bound PRIVATE testing)
 # Prints what the planner's algorithms reach where the papers give figures.
 add_executable(planner_figures ${PROJECT_SOURCE_DIR}/tools/bench/planner_figures.cc)
 target_link_libraries(planner_figures PRIVATE testing)

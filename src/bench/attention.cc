@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
-#include "bench/attention_tensors.h"
+#include "bench/attention_trial.h"
 #include "bench/race/noise.h"
 #include "bench/race/room.h"
 #include "bench/roofs/tile_products.h"
@@ -22,7 +22,7 @@ constexpr int64_t kLegOperations = int64_t{1} << 35;  // of ours in a leg, at le
 
 class AttentionRun {
  public:
-  AttentionRun(const AttentionBench& bench, const AttentionTensors& tensors, TileProducts& products,
+  AttentionRun(const AttentionBench& bench, const AttentionTrial& tensors, TileProducts& products,
                Stream& stream)
       : bench_(bench), tensors_(tensors), products_(products), stream_(stream) {}
 
@@ -97,7 +97,7 @@ class AttentionRun {
   }
 
   const AttentionBench& bench_;
-  const AttentionTensors& tensors_;
+  const AttentionTrial& tensors_;
   TileProducts& products_;
   Stream& stream_;
 };
@@ -132,7 +132,7 @@ Result<BenchReport> run_attention_bench(const AttentionBench& bench) {
   ASSIGN_OR_RETURN(const HostMemory memory, HostMemory::allocate(shape.bytes(bench.tokens)));
   std::memset(memory.data(), 0, static_cast<size_t>(memory.bytes()));
   fill_values(reinterpret_cast<bf16*>(memory.data()), shape.input_elements());
-  const AttentionTensors tensors(shape, memory.data(), cpu_ops());
+  const AttentionTrial tensors(shape, memory.data(), cpu_ops());
   const AttentionRun run(bench, tensors, products, *stream);
   run.find_memory(report);
   for (const int64_t length : bench.lengths) {

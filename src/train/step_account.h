@@ -1,6 +1,6 @@
 // What training remembers from task to task and from step to step, whoever runs the tasks: the
 // plans of its passes, the records whose gradient was made, when the ledger begins an update, and
-// what stays on devices. StepRunner runs its steps on devices, PlannedRun runs them nowhere; they
+// what stays on devices. StepRunner runs its steps on devices, DryRun runs them nowhere; they
 // are the same steps because both ask here.
 //
 //   StepSchedule schedule = account.begin(StepSchedule::Extent::kStep, ledger);

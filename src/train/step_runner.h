@@ -29,7 +29,7 @@ struct StepResult {
   double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
-  Routing routing;  // the same by microbatch, from which PlannedRun makes the same step
+  Routing routing;  // the same by microbatch, from which DryRun makes the same step
   // The forward with the updates that were put off to it, and the rest.
   PhaseTime forward, backward;
 };

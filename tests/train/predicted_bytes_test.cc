@@ -30,8 +30,8 @@ std::string text(const Traffic& t) {
          link(t.download) + ", write back " + link(t.write_back);
 }
 
-PlannedRun planned_run(const Session& session, bool skip_untouched) {
-  return PlannedRun(session.shape(), session.pages(), session.memory().classes,
+DryRun planned_run(const Session& session, bool skip_untouched) {
+  return DryRun(session.shape(), session.pages(), session.memory().classes,
                     session.memory().state_on_device, session.options().eager_adam,
                     Ledger(skip_untouched, 0,
                            std::vector<int64_t>(session.table().records.size(), 0)),
@@ -46,7 +46,7 @@ Traffic expect_predicted(const RunConfig& config) {
   Trainer& trainer = **started;
   Session& session = trainer.session();
   Replay replay(&session.pages(), session.pager().residency());
-  PlannedRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
+  DryRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
   session.pager().drain();
   const Traffic start = counted(session.pager());
   const PageFile::Counters file_start = session.file().counters();
@@ -151,7 +151,7 @@ TEST(PredictedBytes, AreThoseCountedWithEvaluations) {
     Session& session = trainer->session();
     Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
     StepRunner runner(&session, &ledger, 1.0);
-    PlannedRun planned = planned_run(session, false);
+    DryRun planned = planned_run(session, false);
     Replay replay(&session.pages(), session.pager().residency());
     const auto visit = [&](const StepPiece& piece) {
       foresee(piece, replay);
@@ -232,7 +232,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
           classes[c] = memory->classes[c];
         }
       }
-      PlannedRun run(shape, pages, classes, false, seed % 3 == 0,
+      DryRun run(shape, pages, classes, false, seed % 3 == 0,
                      Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
       Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
       for (int step = 0; step < 3; ++step) {

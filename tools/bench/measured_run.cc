@@ -173,7 +173,7 @@ void MeasuredRun::measure(int steps) {
 }
 
 MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const {
-  PlannedRun planned = planned_;
+  DryRun planned = planned_;
   Replayed replayed;
   Simulator simulator(&session().shape(), &session().pages(), profile, start_);
   for (const Routing& routing : routings_) {

@@ -15,7 +15,7 @@
 
 #include "bench/race/leg.h"
 #include "plan/forecast/simulator.h"
-#include "preview/planned_run.h"
+#include "tests/testing/plan/dry_run.h"
 #include "tools/bench/random_token_run.h"
 #include "train/task_times.h"
 
@@ -64,7 +64,7 @@ class MeasuredRun {
   std::unique_ptr<TaskTimes> times_;  // outlives the run
   RandomTokenRun run_;
   std::mt19937 random_{5};
-  PlannedRun planned_;  // before the leg
+  DryRun planned_;  // before the leg
   Residency start_;     // of the leg
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;

@@ -80,8 +80,8 @@ void print_heuristics() {
     Speedup decoupled, rematched;
     for (int k = 1; k <= instances; ++k) {
       const uint64_t seed = 1000 * static_cast<uint64_t>(n) + static_cast<uint64_t>(k);
-      const auto a = expert_loads(random_layer(n, 1, seed));
-      const auto b = expert_loads(random_layer(n, 1, 100000 + seed));
+      const auto a = expert_demands(random_layer(n, 1, seed));
+      const auto b = expert_demands(random_layer(n, 1, 100000 + seed));
       const double least_s = fastest_colocation_s(a, b, devices);
       decoupled.note(decoupled_colocation(a, b, devices)->slowest_s / least_s);
       rematched.note(rematched_colocation(a, b, devices, 10, seed)->slowest_s / least_s);

@@ -22,7 +22,7 @@
 #include "plan/step/pinning.h"
 #include "plan/step/replay.h"
 #include "plan/step/routing_trace.h"
-#include "preview/planned_run.h"
+#include "tests/testing/plan/dry_run.h"
 
 namespace pagoda {
 namespace {
@@ -107,7 +107,7 @@ struct Batch {
 std::vector<Batch> batches_of(const RunShape& shape, const PageTable& pages,
                               const std::vector<SlotClass>& classes, Regime regime,
                               const Routings& routing) {
-  PlannedRun run(shape, pages, classes, false, regime == Regime::kEager,
+  DryRun run(shape, pages, classes, false, regime == Regime::kEager,
                  Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
   std::vector<Batch> batches;
   const auto visit = [&](const StepPiece& piece) { batches.push_back({piece, nullptr}); };

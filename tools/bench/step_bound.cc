@@ -31,7 +31,7 @@
 #include "base/clock.h"
 #include "base/machine.h"
 #include "bench/race/leg.h"
-#include "preview/planned_run.h"
+#include "tests/testing/plan/dry_run.h"
 #include "tools/bench/random_token_run.h"
 
 namespace pagoda {
@@ -208,7 +208,7 @@ class IdleReplay {
   const Session& session_;
   Storage* storage_;
   PageFile::Options file_options_;
-  PlannedRun planned_;
+  DryRun planned_;
   std::unique_ptr<PageFile> file_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Stream>> compute_;

@@ -117,7 +117,7 @@ Status GpuSheet::products(MachineSheet::Device& sheet) {
 
 Status GpuSheet::attention(MachineSheet::Device& sheet) {
   RETURN_IF_ERROR(fill(2 * kSheetAttention.input_elements()));
-  const AttentionTensors tensors(kSheetAttention, device_->arena(), *ops_);
+  const AttentionTrial tensors(kSheetAttention, device_->arena(), *ops_);
   const int64_t tokens = kSheetAttention.tokens;
   std::vector<AttentionRates> rates;
   for (const int64_t length : kSheetLengths) {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include "bench/attention_tensors.h"
+#include "bench/attention_trial.h"
 #include "bench/gemm_experts.h"
 #include "plan/machine/machine_profile.h"
 #include "plan/machine/machine_sheet.h"

@@ -11,21 +11,21 @@
 namespace pagoda {
 namespace {
 
-ModelPhases phases_on(const ExpertLoad& expert, const ServingDevice& device) {
+ModelPhases phases_on(const ExpertDemand& expert, const ServingDevice& device) {
   return {expert.gate_s / device.speed,
           std::max(expert.bytes.sent, expert.bytes.received) / device.bytes_per_s,
           expert.ffn_s / device.speed, expert.aggregate_s / device.speed};
 }
 
-std::vector<ExpertTraffic> traffic_of(std::span<const ExpertLoad> experts) {
+std::vector<ExpertTraffic> traffic_of(std::span<const ExpertDemand> experts) {
   std::vector<ExpertTraffic> traffic;
-  for (const ExpertLoad& expert : experts) traffic.push_back(expert.bytes);
+  for (const ExpertDemand& expert : experts) traffic.push_back(expert.bytes);
   return traffic;
 }
 
-Status check_experts(std::span<const ExpertLoad> experts, size_t devices) {
+Status check_experts(std::span<const ExpertDemand> experts, size_t devices) {
   RETURN_IF_ERROR(check_count("experts of a model", experts.size(), devices));
-  for (const ExpertLoad& expert : experts) {
+  for (const ExpertDemand& expert : experts) {
     const double amounts[] = {expert.gate_s, expert.ffn_s, expert.aggregate_s, expert.bytes.sent,
                               expert.bytes.received};
     RETURN_IF_ERROR(check_amounts("seconds and bytes of an expert", amounts));
@@ -33,7 +33,7 @@ Status check_experts(std::span<const ExpertLoad> experts, size_t devices) {
   return Status();
 }
 
-Status check_triples(std::span<const ExpertLoad> a, std::span<const ExpertLoad> b,
+Status check_triples(std::span<const ExpertDemand> a, std::span<const ExpertDemand> b,
                      std::span<const ServingDevice> devices) {
   RETURN_IF_ERROR(check_devices(devices));
   RETURN_IF_ERROR(check_experts(a, devices.size()));
@@ -61,7 +61,7 @@ UnequalColocation colocation_of(const OnDevices& at) {
 // Matchings of triples by the weight of colocated_device_s().
 class Triples {
  public:
-  Triples(std::span<const ExpertLoad> a, std::span<const ExpertLoad> b,
+  Triples(std::span<const ExpertDemand> a, std::span<const ExpertDemand> b,
           std::span<const ServingDevice> devices)
       : a_(a), b_(b), devices_(devices) {}
 
@@ -129,14 +129,14 @@ class Triples {
     return OnDevices{at.a, std::move(matching.column_of_row), matching.largest_weight};
   }
 
-  std::span<const ExpertLoad> a_, b_;
+  std::span<const ExpertDemand> a_, b_;
   std::span<const ServingDevice> devices_;
 };
 
 }  // namespace
 
-std::vector<ExpertLoad> expert_loads(const MoeLayerLoad& layer) {
-  std::vector<ExpertLoad> loads;
+std::vector<ExpertDemand> expert_demands(const MoeLayerLoad& layer) {
+  std::vector<ExpertDemand> loads;
   for (const ExpertTraffic& bytes : expert_traffic(layer.traffic_bytes)) {
     const size_t e = loads.size();
     loads.push_back({layer.gate_s[e], layer.ffn_s[e], layer.aggregate_s[e], bytes});
@@ -144,23 +144,24 @@ std::vector<ExpertLoad> expert_loads(const MoeLayerLoad& layer) {
   return loads;
 }
 
-double colocated_device_s(const ExpertLoad& a, const ExpertLoad& b, const ServingDevice& device) {
+double colocated_device_s(const ExpertDemand& a, const ExpertDemand& b,
+                          const ServingDevice& device) {
   const double both_bytes =
       std::max(a.bytes.sent + b.bytes.sent, a.bytes.received + b.bytes.received);
   return colocated_times({phases_on(a, device), phases_on(b, device),
                           both_bytes / device.bytes_per_s}).gate_a_s;
 }
 
-Result<UnequalColocation> decoupled_colocation(std::span<const ExpertLoad> a,
-                                               std::span<const ExpertLoad> b,
+Result<UnequalColocation> decoupled_colocation(std::span<const ExpertDemand> a,
+                                               std::span<const ExpertDemand> b,
                                                std::span<const ServingDevice> devices) {
   RETURN_IF_ERROR(check_triples(a, b, devices));
   ASSIGN_OR_RETURN(const auto found, Triples(a, b, devices).decoupled());
   return colocation_of(found);
 }
 
-Result<UnequalColocation> rematched_colocation(std::span<const ExpertLoad> a,
-                                               std::span<const ExpertLoad> b,
+Result<UnequalColocation> rematched_colocation(std::span<const ExpertDemand> a,
+                                               std::span<const ExpertDemand> b,
                                                std::span<const ServingDevice> devices,
                                                int restarts, uint64_t seed) {
   if (restarts < 0) {

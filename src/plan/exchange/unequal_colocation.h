@@ -14,18 +14,19 @@
 namespace pagoda {
 
 // What one expert's device has to do for it; seconds are those of a device of speed 1.
-struct ExpertLoad {
+struct ExpertDemand {
   double gate_s = 0, ffn_s = 0, aggregate_s = 0;
   ExpertTraffic bytes;
 };
 
 // [expert]. REQUIRES: a load that device_phases() accepts.
-std::vector<ExpertLoad> expert_loads(const MoeLayerLoad& layer);
+std::vector<ExpertDemand> expert_demands(const MoeLayerLoad& layer);
 
 // The weight of a triple: the end of table 2 with what happens on this device alone, which sends
 // and receives at its own bandwidth. (With the smaller bandwidth of both ends it would depend on
 // where all others are, and no matching could be had; colocated_phases() knows that.)
-double colocated_device_s(const ExpertLoad& a, const ExpertLoad& b, const ServingDevice& device);
+double colocated_device_s(const ExpertDemand& a, const ExpertDemand& b,
+                          const ServingDevice& device);
 
 struct UnequalColocation {
   std::vector<int> device_of_a, device_of_b;  // [expert]: two permutations
@@ -35,8 +36,8 @@ struct UnequalColocation {
 // The paper's heuristic: pairs as colocate() makes them whatever the devices, then pairs to devices
 // by bottleneck matching. O(n^2 sqrt(n) log(n)).
 // kUsage without devices, for unequal counts, amounts and rates that make no sense.
-Result<UnequalColocation> decoupled_colocation(std::span<const ExpertLoad> a,
-                                               std::span<const ExpertLoad> b,
+Result<UnequalColocation> decoupled_colocation(std::span<const ExpertDemand> a,
+                                               std::span<const ExpertDemand> b,
                                                std::span<const ServingDevice> devices);
 
 // For more time a lower slowest_s: two of device, a's and b's experts stay together and the third
@@ -48,8 +49,8 @@ Result<UnequalColocation> decoupled_colocation(std::span<const ExpertLoad> a,
 // plan/exchange/place_swaps.h does better to start from decoupled_colocation(). O(n^2 sqrt(n)
 // log(n)) a match; of each three matches of a start but the last, one at least lowers slowest_s to
 // another of n^3 values. The same seed draws the same. kUsage also for restarts < 0.
-Result<UnequalColocation> rematched_colocation(std::span<const ExpertLoad> a,
-                                               std::span<const ExpertLoad> b,
+Result<UnequalColocation> rematched_colocation(std::span<const ExpertDemand> a,
+                                               std::span<const ExpertDemand> b,
                                                std::span<const ServingDevice> devices,
                                                int restarts, uint64_t seed);
 

@@ -195,8 +195,8 @@ TEST(Colocate, MatchedPairsAreTheFastestOnEqualDevices) {
   }
 }
 
-double slowest(const UnequalColocation& found, const std::vector<ExpertLoad>& a,
-               const std::vector<ExpertLoad>& b, const std::vector<ServingDevice>& devices) {
+double slowest(const UnequalColocation& found, const std::vector<ExpertDemand>& a,
+               const std::vector<ExpertDemand>& b, const std::vector<ServingDevice>& devices) {
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     for (size_t j = 0; j < b.size(); ++j) {
@@ -218,8 +218,8 @@ TEST(UnequalColocation, DecoupledAndRematchedAgainstAllMatchings) {
     for (int k = 1; k <= instances; ++k) {
       SCOPED_TRACE(testing::Message() << n << " devices, seed " << k);
       const uint64_t seed = 1000 * static_cast<uint64_t>(n) + static_cast<uint64_t>(k);
-      const auto a = expert_loads(random_layer(n, 1, seed));
-      const auto b = expert_loads(random_layer(n, 1, 100000 + seed));
+      const auto a = expert_demands(random_layer(n, 1, seed));
+      const auto b = expert_demands(random_layer(n, 1, 100000 + seed));
       const double least = fastest_colocation_s(a, b, devices);
       auto first = decoupled_colocation(a, b, devices);
       auto better = rematched_colocation(a, b, devices, kRestarts, seed);
@@ -264,8 +264,8 @@ TEST(UnequalColocation, InferenceTimesAgainstAllPlaces) {
         least = std::min(least, seconds(on_a, on_b));
       });
     });
-    auto first = decoupled_colocation(expert_loads(a), expert_loads(b), devices);
-    auto better = rematched_colocation(expert_loads(a), expert_loads(b), devices, 10, seed);
+    auto first = decoupled_colocation(expert_demands(a), expert_demands(b), devices);
+    auto better = rematched_colocation(expert_demands(a), expert_demands(b), devices, 10, seed);
     ASSERT_TRUE(first.ok() && better.ok());
     auto end = swapped_colocation({a, first->device_of_a}, {b, first->device_of_b}, devices);
     ASSERT_TRUE(end.ok()) << end.status().message();
@@ -288,7 +288,7 @@ TEST(UnequalColocation, InferenceTimesAgainstAllPlaces) {
 
 TEST(UnequalColocation, TheSameSeedDrawsTheSame) {
   const auto devices = unequal_devices(8);
-  const auto a = expert_loads(random_layer(8, 1, 1)), b = expert_loads(random_layer(8, 1, 2));
+  const auto a = expert_demands(random_layer(8, 1, 1)), b = expert_demands(random_layer(8, 1, 2));
   auto once = rematched_colocation(a, b, devices, 3, 7);
   auto again = rematched_colocation(a, b, devices, 3, 7);
   ASSERT_TRUE(once.ok() && again.ok());
@@ -333,7 +333,7 @@ TEST(Colocation, NonsenseIsRefused) {
   expect_refused(colocate(pair, one).status(), "there are 1, not 2");
   expect_refused(colocate(pair, no_number).status(), "receive: number 0 is nan");
   expect_refused(colocate({}, {}).status(), "there are none");
-  const std::vector<ExpertLoad> loads(2, {1, 1, 1, {1, 1}});
+  const std::vector<ExpertDemand> loads(2, {1, 1, 1, {1, 1}});
   const std::vector<ServingDevice> devices(2, {1, 1}), stopped = {{1, 1}, {1, 0}};
   expect_refused(decoupled_colocation(loads, loads, {}).status(), "there are none");
   expect_refused(decoupled_colocation(loads, loads, stopped).status(),

@@ -133,7 +133,7 @@ struct Budgeted {
   Simulated simulate(const MachineProfile& profile, uint32_t seed, int steps, bool eager,
                      int skipped = -1, double* core_s = nullptr) const {
     std::mt19937 random(seed);
-    PlannedRun run(shape, pages, memory.classes, memory.state_on_device, eager,
+    DryRun run(shape, pages, memory.classes, memory.state_on_device, eager,
                    Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Simulator simulator(&shape, &pages, profile,
                         all_on_disk(shape.devices, pages, memory.classes));
@@ -180,7 +180,7 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
   ASSERT_TRUE(run.memory.state_on_device);
   MachineProfile profile = some_profile();
   profile.issue = {};
-  PlannedRun planned(run.shape, run.pages, run.memory.classes, true, false,
+  DryRun planned(run.shape, run.pages, run.memory.classes, true, false,
                      Ledger(false, 0, std::vector<int64_t>(run.shape.records.size(), 0)));
   Simulator simulator(&run.shape, &run.pages, profile,
                       all_on_disk(1, run.pages, run.memory.classes));

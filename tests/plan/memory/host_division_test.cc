@@ -50,7 +50,7 @@ struct Case {
   // Bytes between host and disk by class, of the steps of a run that has settled: from step to step
   // it may be at another point of a cycle of a few steps.
   std::vector<int64_t> moved(const std::vector<SlotClass>& slots) const {
-    PlannedRun run(shape, pages, slots, false, eager,
+    DryRun run(shape, pages, slots, false, eager,
                    Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Replay replay(&pages, all_on_disk(shape.devices, pages, slots));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);

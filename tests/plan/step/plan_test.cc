@@ -345,7 +345,7 @@ struct Forwards {
     budget.device_bytes = roomy.min_device_bytes + static_cast<int64_t>(random() % 100000);
     budget.host_bytes = roomy.min_host_bytes + static_cast<int64_t>(random() % 400000);
     memory = plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
-    PlannedRun run(shape, pages, memory.classes, memory.state_on_device, eager,
+    DryRun run(shape, pages, memory.classes, memory.state_on_device, eager,
                    Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     for (int step = 0; step < 4; ++step) {
       routings.push_back(random_routing(random, shape));

@@ -164,7 +164,7 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     budget.host_bytes = roomy->min_host_bytes + static_cast<int64_t>(random() % 400000);
     auto memory = plan_memory(shape, pages, true, budget, 0, eager);
     ASSERT_TRUE(memory.ok());
-    PlannedRun run(shape, pages, memory->classes, memory->state_on_device, eager,
+    DryRun run(shape, pages, memory->classes, memory->state_on_device, eager,
                    Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)), pinned_share);
     Replay replay(&pages, all_on_disk(1, pages, memory->classes));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);

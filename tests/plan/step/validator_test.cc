@@ -47,7 +47,7 @@ struct Case {
     for (SlotClass& c : memory.classes) {
       if (mode.keep_in_host) c.host_kept = static_cast<int32_t>(random() % (c.host_slots + 1));
     }
-    run = std::make_unique<PlannedRun>(shape, pages, memory.classes, memory.state_on_device,
+    run = std::make_unique<DryRun>(shape, pages, memory.classes, memory.state_on_device,
                                        mode.eager, Ledger(mode.skip_untouched, 0, steps()),
                                        mode.pinned_share);
   }
@@ -67,7 +67,7 @@ struct Case {
   PageTable pages;
   MemoryBudget budget;
   MemoryPlan memory;
-  std::unique_ptr<PlannedRun> run;
+  std::unique_ptr<DryRun> run;
 };
 
 std::string first_fault(const PlanFaults& faults) {

@@ -7,7 +7,7 @@
 
 namespace pagoda {
 
-double fastest_colocation_s(const std::vector<ExpertLoad>& a, const std::vector<ExpertLoad>& b,
+double fastest_colocation_s(const std::vector<ExpertDemand>& a, const std::vector<ExpertDemand>& b,
                             const std::vector<ServingDevice>& devices) {
   const int n = static_cast<int>(devices.size());
   std::vector<SquareMatrix<double>> seconds(n, SquareMatrix<double>(n));  // [device] (a, b)

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/step/replay.h"
-#include "preview/planned_run.h"
+#include "tests/testing/plan/dry_run.h"
 
 namespace pagoda {
 

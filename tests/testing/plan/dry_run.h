@@ -9,12 +9,12 @@
 
 namespace pagoda {
 
-class PlannedRun {
+class DryRun {
  public:
   using Visit = std::function<void(const StepPiece&)>;
 
   // pinned_share: of each layer's experts (plan/step/pinning.h).
-  PlannedRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
+  DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
              bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
 
   // One step. `skip`: its gradients are not finite, and no update follows from them.

@@ -22,10 +22,10 @@ struct AttentionBenchShape {
   int64_t input_elements() const { return tokens * (stride() + width()); }
 };
 
-class AttentionTensors {
+class AttentionTrial {
  public:
   // `memory` holds shape.bytes(shape.tokens), outlives this and has values in its inputs.
-  AttentionTensors(const AttentionBenchShape& shape, std::byte* memory, Ops& ops);
+  AttentionTrial(const AttentionBenchShape& shape, std::byte* memory, Ops& ops);
 
   // Documents of one length, which divides `tokens`. Waits.
   void forward(int64_t tokens, int64_t document_len, Stream& stream) const;

@@ -1,4 +1,4 @@
-#include "bench/attention_tensors.h"
+#include "bench/attention_trial.h"
 
 #include <vector>
 
@@ -13,7 +13,7 @@ std::vector<int32_t> documents(int64_t tokens, int64_t document_len) {
 
 }  // namespace
 
-AttentionTensors::AttentionTensors(const AttentionBenchShape& shape, std::byte* memory, Ops& ops)
+AttentionTrial::AttentionTrial(const AttentionBenchShape& shape, std::byte* memory, Ops& ops)
     : shape_(shape), ops_(ops) {
   qkv_ = reinterpret_cast<bf16*>(memory);
   dout_ = qkv_ + shape.tokens * shape.stride();
@@ -22,11 +22,11 @@ AttentionTensors::AttentionTensors(const AttentionBenchShape& shape, std::byte* 
   lse_ = reinterpret_cast<float*>(out_ + shape.tokens * shape.width());
 }
 
-AttentionShape AttentionTensors::of(int64_t tokens) const {
+AttentionShape AttentionTrial::of(int64_t tokens) const {
   return {tokens, shape_.heads, shape_.kv_heads, shape_.head_dim, shape_.stride()};
 }
 
-void AttentionTensors::forward(int64_t tokens, int64_t document_len, Stream& stream) const {
+void AttentionTrial::forward(int64_t tokens, int64_t document_len, Stream& stream) const {
   const std::vector<int32_t> start = documents(tokens, document_len);
   ops_.attention(DType::kBF16, of(tokens), start.data(), std::ssize(start) - 1, qkv_,
                  qkv_ + shape_.width(), qkv_ + shape_.width() + shape_.kv_width(), out_, lse_,
@@ -34,7 +34,7 @@ void AttentionTensors::forward(int64_t tokens, int64_t document_len, Stream& str
   stream.synchronize();
 }
 
-void AttentionTensors::backward(int64_t tokens, int64_t document_len, Stream& stream) const {
+void AttentionTrial::backward(int64_t tokens, int64_t document_len, Stream& stream) const {
   const std::vector<int32_t> start = documents(tokens, document_len);
   const int64_t k = shape_.width(), v = k + shape_.kv_width();
   ops_.attention_backward(DType::kBF16, of(tokens), start.data(), std::ssize(start) - 1, qkv_,

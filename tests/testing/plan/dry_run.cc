@@ -1,4 +1,4 @@
-#include "preview/planned_run.h"
+#include "tests/testing/plan/dry_run.h"
 
 namespace pagoda {
 namespace {
@@ -13,13 +13,13 @@ RoutingOf of(const Routing& routing) {
 
 }  // namespace
 
-PlannedRun::PlannedRun(const RunShape& shape, const PageTable& pages,
+DryRun::DryRun(const RunShape& shape, const PageTable& pages,
                        const std::vector<SlotClass>& classes, bool state_on_device, bool eager,
                        Ledger ledger, double pinned_share)
     : account_(shape, pages, classes, {state_on_device, eager, pinned_share}),
       ledger_(std::move(ledger)) {}
 
-void PlannedRun::run(const StepPiece& piece, const Visit& visit) {
+void DryRun::run(const StepPiece& piece, const Visit& visit) {
   visit(piece);
   account_.issue(piece.tasks, ledger_);
   for (const Task& task : piece.tasks) {
@@ -27,7 +27,7 @@ void PlannedRun::run(const StepPiece& piece, const Visit& visit) {
   }
 }
 
-void PlannedRun::train(const Routing& routing, const Visit& visit, bool skip) {
+void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
   StepSchedule schedule = account_.begin(StepSchedule::Extent::kStep, ledger_);
   walk(schedule, of(routing), [&](const StepPiece& piece) {
     run(piece, visit);
@@ -39,9 +39,9 @@ void PlannedRun::train(const Routing& routing, const Visit& visit, bool skip) {
   if (!rest.tasks.empty()) run(rest, visit);
 }
 
-void PlannedRun::settle(const Visit& visit) { run(account_.settle(ledger_), visit); }
+void DryRun::settle(const Visit& visit) { run(account_.settle(ledger_), visit); }
 
-void PlannedRun::evaluate(const Routing& routing, const Visit& visit) {
+void DryRun::evaluate(const Routing& routing, const Visit& visit) {
   StepSchedule schedule = account_.begin(StepSchedule::Extent::kForward, ledger_);
   walk(schedule, of(routing), visit);
 }
