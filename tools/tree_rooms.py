@@ -1,0 +1,163 @@
+"""The rooms of the tree, what each may stand on, and who includes whom. Used by check_tree.py."""
+
+import re
+
+CODE = {".h", ".cc", ".cu", ".cuh"}
+TEST_ONLY = "tests/"
+MAY_INCLUDE_TOOLS = (TEST_ONLY, "tools/bench/", "tools/gpu_check/")
+
+# The rooms, and for each the rooms it may stand on besides itself. A name that ends in a slash is
+# the room and all below it; one that ends in ".h" is one header. Rooms are folders of src/, but
+# for those that stand beside it.
+BESIDE_SRC = ("kernels", "offload", "optim")
+KERNELS = {"base", "device", "kernels", "optim/adam.h"}
+PLAN = {"base", "offload/residency.h", "offload/place.h", "plan"}
+KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
+RUN = {"base", "device", "kernels", "offload", "optim", "parallel", "model", "tokenizer", "data",
+       "checkpoint", "plan", "plan/step", "plan/machine", "plan/memory", "config"}
+ROOMS = {
+    "base": set(),
+    "device": {"base"},
+    "optim": {"base", "device"},
+    "offload": {"base", "device"},
+    "parallel": {"base", "device"},
+    "kernels": KERNELS,
+    "kernels/cpu/rows": KERNELS,
+    "kernels/cpu/products": KERNELS | {"kernels/cpu/rows"},
+    "kernels/cpu/attention": KERNELS | {"kernels/cpu/rows", "kernels/cpu/products"},
+    "kernels/cpu": KERNELS | {"kernels/cpu/"},
+    "kernels/cuda/machine": KERNELS,
+    "kernels/cuda/tiles": KERNELS | {"kernels/cuda/machine"},
+    "kernels/cuda": KERNELS | {"kernels/cuda/"},
+    "model": {"base", "device", "kernels", "offload"},
+    "tokenizer": {"base", "model/json.h", "model/json_type.h"},
+    "data": {"base", "model/json.h", "model/json_type.h", "tokenizer"},
+    "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},
+    "plan": {"base"},
+    "plan/step": PLAN,
+    "plan/machine": PLAN | {"plan/step"},
+    "plan/memory": PLAN | {"plan/step", "plan/machine"},
+    "plan/forecast": PLAN | {"plan/step", "plan/machine", "plan/memory"},
+    "plan/mesh": PLAN | {"plan/step", "plan/machine"},
+    "plan/zebra": PLAN | {"plan/step", "plan/machine", "plan/mesh"},
+    "plan/search": PLAN | {"plan/step", "plan/machine", "plan/mesh", "plan/zebra"},
+    "plan/exchange": PLAN | {"plan/step"},
+    "config": {"base", "device", "kernels", "offload", "optim", "model", "data", "plan/step",
+               "plan/machine"},
+    "train": RUN,
+    "preview": RUN | {"plan/forecast", "plan/search", "train"},
+    "report": RUN | {"train"},
+    "commands": RUN | {"train", "preview", "report"},
+    "bench/race": RUN,
+    "bench/roofs": RUN | KERNEL_ROOMS | {"bench/race"},
+    "bench": RUN | KERNEL_ROOMS | {"train", "preview", "report", "bench/race", "bench/roofs"},
+    "bench/sheet": RUN | {"train", "preview", "report", "bench", "bench/race", "bench/roofs"},
+    "cli": RUN | {"preview", "report", "commands", "bench", "bench/sheet"},
+    "cli/plan": RUN | {"plan/", "preview", "report", "commands", "cli"},
+}
+
+# Product files that the program does not use yet, without their endings, and the coming work that
+# will. It ends empty.
+KEPT_FOR = {
+    "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
+    "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
+    "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",
+    "src/plan/exchange/square_matrix": "Pipelines: rounds of an all-to-all",
+    "src/plan/exchange/traffic": "Pipelines: rounds of an all-to-all",
+    "src/plan/exchange/transmission_order": "Pipelines: rounds of an all-to-all",
+    "src/plan/exchange/transmission_queues": "Pipelines: rounds of an all-to-all",
+    "src/plan/exchange/colocation": "Pipelines: two models in one generate",
+    "src/plan/exchange/unequal_colocation": "Pipelines: two models in one generate",
+    "src/plan/exchange/expert_assignment": "Pipelines: two models in one generate",
+    "src/plan/exchange/inference_time": "Pipelines: two models in one generate",
+    "src/plan/exchange/place_swaps": "Pipelines: two models in one generate",
+    "src/plan/exchange/expert_placement": "Devices: seats chosen for each layer and step",
+    "src/plan/exchange/expert_migration": "HEXA: homes of experts that move",
+    "src/plan/exchange/routed_traffic": "HEXA: plan --routing",
+    "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",
+}
+
+# A header's name, and the paths (or beginnings of paths) that may include it.
+RESTRICTED = [
+    (r"cuda.*|cublas.*|nvtx.*", ("src/device/", "kernels/cuda/", "src/parallel/",
+                                 "tools/gpu_check/", "tests/cuda/")),
+    (r"liburing.*", ("offload/storage_uring.cc",)),
+    (r"isa-l.*", ("offload/",)),
+    (r"(oneapi/)?dnnl.*", ("kernels/",)),
+    (r"mpi\.h", ("src/parallel/communicator_mpi.cc",)),
+    (r"nccl.*", ("src/parallel/",)),
+    (r"toml\+\+/.*", ("src/cli/run_file.cc",)),
+    (r"CLI/.*", ("src/cli/",)),
+]
+# What is pure has no device, no files, no threads and no clock.
+PURE = ("src/plan/", "offload/residency.", "offload/rehearsal.", "offload/foresight.",
+        "offload/page_use.")
+IMPURE = re.compile(r"chrono|thread|mutex|condition_variable|future|fstream|filesystem|ctime|"
+                    r"fcntl\.h|unistd\.h|sys/.*")
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+
+def room_of(path):
+    """The room of a file, by its path in the tree; None for what is no product."""
+    folder = path.rpartition("/")[0]
+    if folder.startswith("src/"):
+        folder = folder[len("src/"):]
+    elif folder.split("/")[0] not in BESIDE_SRC:
+        return None
+    while folder and folder not in ROOMS:
+        folder = folder.rpartition("/")[0]
+    return folder or None
+
+
+def may_stand_on(room, header):
+    """Whether a file of `room` may include `header`, as it is written in an include."""
+    target = header.rpartition("/")[0]
+    return target == room or any(
+        entry in (target, header) or (entry.endswith("/") and (target + "/").startswith(entry))
+        for entry in ROOMS[room])
+
+
+def include_violations(path, number, bracket, name):
+    if bracket == "<":
+        for pattern, allowed in RESTRICTED:
+            if re.fullmatch(pattern, name) and not path.startswith(allowed):
+                yield number, f"<{name}> may be included only in {', '.join(allowed)}"
+        if path.startswith(PURE) and IMPURE.fullmatch(name):
+            yield number, f"<{name}> in a file that must stay pure"
+        return
+    if path.startswith(MAY_INCLUDE_TOOLS):
+        return
+    target = name.rpartition("/")[0]
+    own = room_of(path)
+    if name.split("/")[0] in ("tests", "tools", "testing"):
+        yield number, f'"{name}": only tests and benches include it'
+    elif not target:
+        yield number, f'"{name}": write the include with the name of its room'
+    elif target not in ROOMS:
+        yield number, f'"{name}": no such room'
+    elif own and not may_stand_on(own, name):
+        yield number, f'"{name}": {own} may not stand on {target}'
+
+
+def is_product(name):
+    return room_of(name) is not None
+
+
+def quoted_includes(root, name):
+    """The tree's files that `name` includes by name, in its order."""
+    for line in (root / name).read_text(encoding="utf-8").split("\n"):
+        match = INCLUDE.match(line)
+        if match and match.group(1) == '"':
+            for folder in ("", "src/"):
+                if (root / (folder + match.group(2))).is_file():
+                    yield folder + match.group(2)
+
+
+def blank_comments_and_strings(text):
+    """The same text with the insides of comments, strings and directives blanked, lines kept."""
+    def blank(match):
+        return re.sub(r"[^\n]", " ", match.group())
+    pattern = (r'R"([^(\s]*)\(.*?\)\1"|//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'
+               r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|^[ \t]*#(?:\\\n|[^\n])*")
+    return re.sub(pattern, blank, text, flags=re.S | re.M)
