@@ -146,7 +146,7 @@ void note_unequal(const Layer& a, const Layer& b, uint64_t seed, ServedSpeedups&
     return exclusive_s(a.served, *assign_by_load(loads, rates), devices);
   };
   const auto both_s = [&](const MoeLayerLoad& of_a, const MoeLayerLoad& of_b) {
-    auto places = decoupled_colocation(expert_demands(of_a), expert_loads(of_b), devices);
+    auto places = decoupled_colocation(expert_demands(of_a), expert_demands(of_b), devices);
     return colocated_s(a.served, places->device_of_a, b.served, places->device_of_b, devices);
   };
   const double planned_s = alone_s(a.planned.ffn_s);
