@@ -93,6 +93,7 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"tokenizer", c.tokenizer},
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
+      {"kernel_set", c.kernel_set},
       {"directories", directories},
       {"file_name", c.file_name},
       {"page_slots", c.page_slots},
@@ -124,6 +125,11 @@ bool read(const json& object, const char* key, T& value) {
   return true;
 }
 
+// As read(), of a field that older manifests lack: `value` is then left as it is.
+bool read_newer(const json& object, const char* key, std::string& value) {
+  return !object.contains(key) || read(object, key, value);
+}
+
 bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, int64_t& bytes) {
   const auto steps = m.find("record_steps");
   if (steps == m.end() || !steps->is_array()) return false;
@@ -143,6 +149,7 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "model_json", c.model_json) && read(m, "model_path", c.model_path) &&
          read(m, "run_folder", c.run_folder) && read(m, "tokenizer", c.tokenizer) &&
          read(m, "data_fingerprint", c.data_fingerprint) && read(m, "build", c.build) &&
+         read_newer(m, "kernel_set", c.kernel_set) &&
          read(m, "file_name", c.file_name) && read(m, "page_slots", c.page_slots) &&
          read(m, "microbatches", c.microbatches) &&
          read(m, "microbatch_tokens", c.microbatch_tokens) && read(m, "devices", c.devices) &&

@@ -37,6 +37,7 @@ struct RunCheckpoint {
   std::string tokenizer;         // Tokenizer::identity()
   std::string data_fingerprint;
   std::string build;             // version and libraries, with the processor features they use
+  std::string kernel_set;        // what it computed with; empty in those of before it had a name
   // What the page file was made for, to open it again. Absolute, or in the run's folder, which may
   // move between a commit and a load.
   std::vector<std::string> directories;

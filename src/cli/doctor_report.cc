@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "config/computed_with.h"
 #include "config/run_config.h"
 
 namespace pagoda {
@@ -204,6 +205,7 @@ DoctorReport examine_machine(const std::string& directory) {
   report.directory = directory;
   examine_disk(report);
   examine_gpus(report);
+  report.kernel_set = kernel_set_with(report.gpu.gpu);
   return report;
 }
 
@@ -215,6 +217,7 @@ std::string DoctorReport::text() const {
   std::string out;
   out += row("processor", cpu + ", " + std::to_string(cores) + " usable cores");
   out += row("vector units", joined(isa));
+  out += row("kernel set", kernel_set);
   out += row("memory", format_bytes(memory.total_bytes) + " total, " +
                            format_bytes(memory.available_bytes) + " available, " + limit +
                            ", swap " + format_bytes(memory.swap_bytes));
@@ -238,6 +241,7 @@ std::string DoctorReport::json() const {
   out["cpu"] = cpu;
   out["cores"] = cores;
   out["isa"] = isa;
+  out["kernel_set"] = kernel_set;
   out["memory_total_bytes"] = memory.total_bytes;
   out["memory_available_bytes"] = memory.available_bytes;
   out["cgroup_limit_bytes"] = or_null(memory.cgroup_limit_bytes);

@@ -28,6 +28,7 @@ struct DoctorReport {
   std::string cpu;
   int cores = 0;
   std::vector<std::string> isa;  // avx2, avx512f, avx512_bf16, amx_tile, amx_bf16, ...
+  std::string kernel_set;        // that a run with the default dtype computes with
   MachineMemory memory;
   int64_t memlock_bytes = -1;          // RLIMIT_MEMLOCK; -1: unlimited
   std::string transparent_huge_pages;  // always, madvise, never, or empty

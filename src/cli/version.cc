@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "cli/commands.h"
+#include "config/computed_with.h"
 #include "parallel/communicator.h"
 
 namespace pagoda {
@@ -18,10 +19,11 @@ constexpr const char* kCompiler = "gcc " __VERSION__;
 
 std::string version_text(bool json) {
   const std::string onednn = PAGODA_ONEDNN_VERSION, mpi = mpi_library();
+  const std::string set = kernel_set_with(std::nullopt);
   if (!json) {
-    return strf("pagoda %s (%s, oneDNN %s, liburing %s, %s)", PAGODA_VERSION, kCompiler,
-                onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION,
-                mpi.empty() ? "MPI off" : mpi.c_str());
+    return strf("pagoda %s (%s, oneDNN %s, liburing %s, %s; kernel set %s)", PAGODA_VERSION,
+                kCompiler, onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION,
+                mpi.empty() ? "MPI off" : mpi.c_str(), set.c_str());
   }
   nlohmann::ordered_json out;
   out["version"] = PAGODA_VERSION;
@@ -31,6 +33,7 @@ std::string version_text(bool json) {
       onednn.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(onednn);
   out["liburing_version"] = PAGODA_URING_VERSION;
   out["mpi"] = mpi.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(mpi);
+  out["kernel_set"] = set;
   return out.dump();
 }
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
+#include "config/computed_with.h"
 #include "preview/micro_batch_choice.h"
 #include "report/metrics.h"
 #include "report/progress.h"
@@ -83,6 +84,7 @@ Status TrainRun::run_steps(bool resumed) {
   metrics_->write(MetricsType::kRun, {{"step", trainer_->steps_done()},
                                       {"steps", config_.train.steps},
                                       {"version", std::string(PAGODA_VERSION)},
+                                      {"kernel_set", kernel_set_with(config_.gpu())},
                                       {"options", MetricsObject{trainer_->config().to_json()}}});
   if (!resumed && trainer_->saved_step() == 0) {
     metrics_->write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});

@@ -5,7 +5,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/random.h"
-#include "kernels/gpu_ops.h"
+#include "config/computed_with.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
@@ -26,11 +26,15 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
   return Dataset::create(std::move(tokens), options);
 }
 
-std::string build_text(const RunConfig& config) {
-  const auto gpu = config.gpu();
-  const std::string ops =
-      gpu ? gpu_ops_build() + " on " + gpu->name + ", " + cpu_ops_build() : cpu_ops_build();
-  return strf("pagoda %s, %s", PAGODA_VERSION, ops.c_str());
+// Runs that were saved before kernel sets had names are judged by their build alone.
+void warn_of_other_kernels(const RunCheckpoint& saved, const RunConfig& config) {
+  const std::string build = build_with(config.gpu()), set = kernel_set_with(config.gpu());
+  const bool named = !saved.kernel_set.empty();
+  if (saved.build == build && (!named || saved.kernel_set == set)) return;
+  log_warn(strf("step %lld was saved with kernel set %s (\"%s\"), this is %s (\"%s\"): the run "
+                "goes on, and from step %lld on its bits may differ from those it would have had",
+                (long long)saved.step, named ? saved.kernel_set.c_str() : "unknown",
+                saved.build.c_str(), set.c_str(), build.c_str(), (long long)saved.step + 1));
 }
 
 // Runs that share a directory of memory.disk each have a page file of their own there, also when
@@ -106,11 +110,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
     RETURN_IF_ERROR(trainer->open_inputs());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
-    const std::string build = build_text(config);
-    if (checkpoint.build != build) {
-      log_warn(strf("the checkpoint was saved by \"%s\", this is \"%s\": the run goes on, but not "
-                    "with the bits it would have had", checkpoint.build.c_str(), build.c_str()));
-    }
+    warn_of_other_kernels(checkpoint, config);
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
   } else {
     RETURN_IF_ERROR(trainer->announce());
@@ -161,7 +161,8 @@ Status Trainer::start_fresh() {
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.tokenizer = tokenizer_->identity();
   checkpoint_.data_fingerprint = data_->file().fingerprint();
-  checkpoint_.build = build_text(config_);
+  checkpoint_.build = build_with(config_.gpu());
+  checkpoint_.kernel_set = kernel_set_with(config_.gpu());
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -222,7 +223,8 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
                                            checkpoint.store_id, checkpoint.pages));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
-  checkpoint_.build = build_text(config_);
+  checkpoint_.build = build_with(config_.gpu());
+  checkpoint_.kernel_set = kernel_set_with(config_.gpu());
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();

@@ -195,6 +195,9 @@ TEST_F(CliTest, Version) {
   EXPECT_TRUE(object["onednn"].is_boolean());
   EXPECT_FALSE(object["compiler"].get<std::string>().empty());
   EXPECT_FALSE(object["liburing_version"].get<std::string>().empty());
+  const std::string set = object["kernel_set"].get<std::string>();
+  EXPECT_NE(set.find('/'), std::string::npos) << set;
+  EXPECT_NE(text.out.find("kernel set " + set), std::string::npos) << text.out;
 }
 
 TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
@@ -214,6 +217,7 @@ TEST_F(CliTest, DoctorReportsAndLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   const Outcome text = run({"doctor", "--dir", folder});
   EXPECT_EQ(text.code, 0);
+  EXPECT_NE(text.out.find(object["kernel_set"].get<std::string>()), std::string::npos) << text.out;
   EXPECT_NE(text.out.find("usable cores"), std::string::npos) << text.out;
 }
 

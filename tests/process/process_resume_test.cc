@@ -129,6 +129,26 @@ TEST_F(ResumeTest, StateInAnotherEncoding) {
   expect_resumes();
 }
 
+// As a run that was saved on another processor: it goes on, and says from which step on.
+TEST_F(ResumeTest, OnAnotherKernelSet) {
+  const std::string quiet = run(train(flags_of(4), {"--resume"})).err;
+  EXPECT_EQ(quiet.find("kernel set"), std::string::npos) << quiet;
+  const auto storage = open_storage(IoKind::kThreads, run_dir_);
+  ASSERT_TRUE(storage.ok()) << storage.status().message();
+  const CheckpointDirectory checkpoints(storage.value().get(), run_dir_ + "/checkpoints");
+  RunCheckpoint saved = checkpoints.load(4).value();
+  const std::string own = std::exchange(saved.kernel_set, "abacus/beads");
+  EXPECT_NE(run({"--version"}).out.find(own), std::string::npos) << own;
+  ASSERT_TRUE(checkpoints.commit(saved).ok());
+  const ProcessResult result = resume(flags_of(8));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(losses("run").size(), 8u);
+  for (const std::string& part : Words{"abacus/beads", own, "from step 5 on"}) {
+    EXPECT_NE(result.err.find(part), std::string::npos) << part << " in " << result.err;
+  }
+  EXPECT_EQ(checkpoints.load(8).value().kernel_set, own) << "what made step 8";
+}
+
 TEST_F(ResumeTest, NoCheckpoint) {
   Flags none = flags_of(4);
   none["train.output_dir"] = dir_.file("none");

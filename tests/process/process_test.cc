@@ -103,6 +103,8 @@ TEST_F(ProcessTest, MetricsTellOptionsAndCheckpoints) {
   std::string first;
   std::getline(lines, first);
   const auto options = nlohmann::json::parse(first)["options"];
+  EXPECT_EQ(nlohmann::json::parse(first)["kernel_set"],
+            nlohmann::json::parse(run({"--version", "--json"}).out)["kernel_set"]);
   EXPECT_EQ(options["train.steps"], 12) << first;
   EXPECT_EQ(options["optim.learning_rate"], 3e-3) << first;
   EXPECT_EQ(options["data.path"][0], dir_.file("text.jsonl")) << first;

@@ -40,5 +40,7 @@ void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, con
 
 // Library, its version and the processor features it uses: what sums' bits depend on.
 std::string gemm_build();
+// The same as one word of a kernel set's name: "oneDNN-2.6.3-0x27".
+std::string gemm_name();
 
 }  // namespace pagoda

@@ -91,5 +91,6 @@ void gemm_multiply(DType dt, int64_t m, int64_t n, int64_t k, const void* a, con
 }
 
 std::string gemm_build() { return "built-in loop"; }
+std::string gemm_name() { return "loop"; }
 
 }  // namespace pagoda

@@ -196,4 +196,10 @@ std::string gemm_build() {
               dtype_name(type), static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
 }
 
+std::string gemm_name() {
+  const dnnl_version_t& v = *dnnl_version();
+  return strf("oneDNN-%d.%d.%d-%#x", v.major, v.minor, v.patch,
+              static_cast<unsigned>(dnnl::get_effective_cpu_isa()));
+}
+
 }  // namespace pagoda
