@@ -106,6 +106,8 @@ add_test(NAME check_tree
 add_test(NAME check_tree_self_test
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py --self-test)
 
+add_test(NAME bench_rounds
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/pagoda_runs_test.py)
 # Tries the tables on models of no size; nothing is timed.
 add_test(NAME es_moe_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/es_moe_tables.py

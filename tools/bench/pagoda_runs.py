@@ -2,6 +2,7 @@
 plans and metrics say. Standard library only."""
 
 import json
+import math
 import os
 import random
 import re
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 WARM_STEPS = 3  # pages arrive in the first, the first updates run in the second, and what comes of
 # both is known from the third on: from then on steps move as much as each other
 LAYERS = 4
+MOST_ROUNDS = 4  # times the rounds of a scale, where effects are looked for
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 REFUSED = {71, 72, 73}
 NO_TEXT = "no-such-text.txt"  # a run that would go on ends here, before it writes anything
@@ -129,6 +131,23 @@ class Run:
         return statistics.mean(x for r in self.steps for x in r["experts"]["max_over_mean"])
 
 
+def median_interval(values):
+    """(least, most) that the true median lies between in at least 19 of 20 cases, whatever the
+    distribution: each value is above it with the chance of a coin, so that the binomial
+    distribution says how many of the least and the most may be left out. None of fewer than 6
+    values, which say nothing with that certainty."""
+    n, tail, left_out = len(values), 0.0, 0
+    while True:
+        tail += math.comb(n, left_out) / 2**n
+        if 2 * tail > 0.05:
+            break
+        left_out += 1
+    if left_out == 0:
+        return None
+    ordered = sorted(values)
+    return ordered[left_out - 1], ordered[n - left_out]
+
+
 class Race:
     """Rounds of some variants, by name."""
 
@@ -141,8 +160,18 @@ class Race:
     def tokens_per_s(self, name):
         return statistics.median(run.median("tokens_per_s") for run in self.runs[name])
 
+    def ratios(self, name, base):
+        return [a / b for a, b in zip(self.seconds(name), self.seconds(base))]
+
     def ratio(self, name, base):
-        return statistics.median(a / b for a, b in zip(self.seconds(name), self.seconds(base)))
+        return statistics.median(self.ratios(name, base))
+
+    def effect(self, name, base):
+        """"slower" or "faster" than base where 19 of 20 such races would say so, else "none"."""
+        interval = median_interval(self.ratios(name, base))
+        if interval is None or interval[0] <= 1 <= interval[1]:
+            return "none"
+        return "slower" if interval[0] > 1 else "faster"
 
     def gigabytes(self, name, field):
         return statistics.median(run.median(field) for run in self.runs[name]) / 1e9
@@ -237,11 +266,17 @@ class Bench:
         (self.raw / f"{label}.jsonl").write_text("\n".join(lines) + "\n")
         return Run(lines, other_cores)
 
-    def race(self, table, variants):
-        """Every variant once a round. variants: flags by name."""
+    def race(self, table, variants, base=None):
+        """Every variant once a round, in the other order every second time. variants: flags by
+        name. Where there are several rounds and a `base`, they go on until each variant has an
+        effect against it, up to MOST_ROUNDS times as many."""
         runs = {name: [] for name in variants}
-        for number in range(1, self.shape.rounds + 1):
-            for name, flags in variants.items():
+        most = self.shape.rounds * (MOST_ROUNDS if base and self.shape.rounds > 1 else 1)
+        for number in range(1, most + 1):
+            if number > self.shape.rounds and all(
+                    Race(runs).effect(name, base) != "none" for name in variants if name != base):
+                break
+            for name, flags in list(variants.items())[::1 if number % 2 else -1]:
                 label = f"{table}-{re.sub(r'[^a-z0-9.]+', '_', name)}-{number}"
                 run = self.run(label, flags)
                 runs[name].append(run)
