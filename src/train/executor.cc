@@ -203,7 +203,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   const bool tied = setup_.config.tie_word_embeddings;
   switch (task.kind) {
     case TaskKind::kPrefetch:
-    case TaskKind::kBring: return;
+    case TaskKind::kUpload: return;
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
     case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
     case TaskKind::kAttention:

@@ -1,39 +1,8 @@
 #include "train/trace_names.h"
 
-#include "base/check.h"
+#include "plan/step/task_table.h"
 
 namespace pagoda {
-
-const char* task_kind_name(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kAdam: return "adam";
-    case TaskKind::kPrefetch: return "prefetch";
-    case TaskKind::kBring: return "bring";
-    case TaskKind::kEmbed: return "embed";
-    case TaskKind::kAttention: return "attention";
-    case TaskKind::kCachedAttention: return "cached attention";
-    case TaskKind::kRoute: return "route";
-    case TaskKind::kIndex: return "index";
-    case TaskKind::kDispatch: return "dispatch";
-    case TaskKind::kExpert: return "expert";
-    case TaskKind::kCombine: return "combine";
-    case TaskKind::kResidual: return "residual";
-    case TaskKind::kDenseMlp: return "dense mlp";
-    case TaskKind::kHead: return "head";
-    case TaskKind::kLoss: return "loss";
-    case TaskKind::kLogits: return "logits";
-    case TaskKind::kRouteReplay: return "route replay";
-    case TaskKind::kDispatchBackward: return "dispatch backward";
-    case TaskKind::kExpertBackward: return "expert backward";
-    case TaskKind::kCombineBackward: return "combine backward";
-    case TaskKind::kRouteBackward: return "route backward";
-    case TaskKind::kDenseMlpBackward: return "dense mlp backward";
-    case TaskKind::kAttentionBackward: return "attention backward";
-    case TaskKind::kEmbedBackward: return "embed backward";
-    case TaskKind::kGradient: return "gradient";
-  }
-  return "task";
-}
 
 namespace {
 
@@ -67,7 +36,7 @@ std::string in_layer_name(const RunShape& shape, const PageTable& pages, PageId 
 
 TraceLabel task_label(const Task& task) {
   TraceLabel label;
-  label.name = task_kind_name(task.kind) + layer_and_expert(task.layer, task.expert);
+  label.name = task_row(task.kind).name + layer_and_expert(task.layer, task.expert);
   if (task.layer >= 0) label.add("layer", task.layer);
   if (task.expert >= 0) label.add("expert", task.expert);
   if (task.microbatch >= 0) {

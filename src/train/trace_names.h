@@ -10,9 +10,6 @@
 
 namespace pagoda {
 
-// "expert", "route backward".
-const char* task_kind_name(TaskKind kind);
-
 // "expert L3 E12", "attention L0 b1", with layer, expert, microbatch and rows as arguments.
 TraceLabel task_label(const Task& task);
 

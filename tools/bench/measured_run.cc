@@ -238,7 +238,7 @@ void fit_costs(const MeasuredRun& resident, double more_s, MeasuredMachine& mach
     cost.cores = std::min(cpu_s / seconds, machine.profile.cores);
     cost.memory = std::min(1.0, bytes / seconds / machine.memory_bytes_per_s);
   }
-  machine.profile.of(TaskKind::kPrefetch) = machine.profile.of(TaskKind::kBring) = {};
+  machine.profile.of(TaskKind::kPrefetch) = machine.profile.of(TaskKind::kUpload) = {};
 }
 
 }  // namespace

@@ -34,8 +34,8 @@
 #include "base/bytes.h"
 #include "bench/race/leg.h"
 #include "plan/step/steady_run.h"
+#include "plan/step/task_table.h"
 #include "tools/bench/measured_run.h"
-#include "train/trace_names.h"
 
 namespace pagoda {
 namespace {
@@ -107,7 +107,7 @@ void print_kinds(const MeasuredRun& run, const MachineProfile& profile) {
       measured_s += sample.seconds;
     }
     if (measured_s <= 0) continue;
-    std::printf("    %-12s %4.2f %8.1f %9.1f\n", task_kind_name(static_cast<TaskKind>(kind)),
+    std::printf("    %-12s %4.2f %8.1f %9.1f\n", kTaskTable[static_cast<size_t>(kind)].name,
                 profile.tasks[kind].cores, 1e3 * measured_s / steps,
                 1e3 * replayed.task_s[kind]);
   }

@@ -4,22 +4,22 @@
 #include <map>
 
 #include "cli/plan/timeline_page.h"
+#include "plan/step/task_table.h"
 
 namespace pagoda {
 namespace {
 
+// The class of TimelinePage that a piece of work is drawn as.
 const char* kind_of_work(const SimulatedWork& work) {
   if (work.moves) return work.phase == Phase::kBackward ? "back" : "transfer";
-  switch (work.kind) {
-    case TaskKind::kAdam: return "updates";
-    case TaskKind::kExpert:
-    case TaskKind::kExpertBackward: return "experts";
-    case TaskKind::kHead:
-    case TaskKind::kLoss: return "head";
-    case TaskKind::kAttention:
-    case TaskKind::kAttentionBackward: return "attention";
-    default: return "other";
+  switch (task_row(work.kind).colour) {
+    case TaskColour::kUpdates: return "updates";
+    case TaskColour::kExperts: return "experts";
+    case TaskColour::kHead: return "head";
+    case TaskColour::kAttention: return "attention";
+    case TaskColour::kOther: return "other";
   }
+  return "other";
 }
 
 std::vector<TimelinePage::Lane> lanes_of(const Simulated& step) {
@@ -45,21 +45,6 @@ TimelinePage::Chart chart_of(const char* name, int64_t budget, const Simulated& 
   std::stable_sort(chart.held.begin(), chart.held.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   return chart;
-}
-
-const char* kind_of_work(WayWork work) {
-  switch (work) {
-    case WayWork::kComputing: return "computing";
-    case WayWork::kForward: return "forward";
-    case WayWork::kBackward: return "backward";
-    case WayWork::kAttention: return "attention";
-    case WayWork::kExperts: return "experts";
-    case WayWork::kHead: return "head";
-    case WayWork::kTransfer: return "transfer";
-    case WayWork::kGradients: return "gradients";
-    case WayWork::kUpdates: return "updates";
-  }
-  return "other";
 }
 
 }  // namespace
@@ -98,7 +83,7 @@ std::string way_page(const SearchReport& report, const WayTimeline& timeline) {
     drawn.numbers_of = lane.numbers_of;
     for (const WayPiece& piece : lane.pieces) {
       drawn.pieces.push_back(
-          {piece.start_s, piece.end_s, kind_of_work(piece.work), piece.number});
+          {piece.start_s, piece.end_s, way_work_name(piece.work), piece.number});
     }
   }
   for (const WayMemory& memory : timeline.memory) {

@@ -12,37 +12,8 @@ namespace {
 
 constexpr size_t kMostLanes = 8;
 
-// Columns of the table; what is left is waiting.
-enum class Part : uint8_t {
-  kForward,
-  kBackward,
-  kAttention,
-  kExperts,
-  kComputing,
-  kHead,
-  kTransfer,
-  kSums,
-  kUpdates
-};
-constexpr size_t kParts = 9;
-constexpr const char* kPartNames[kParts] = {"forward", "backward", "attention", "experts",
-                                            "computing", "head", "transfer", "gradients",
-                                            "updates"};
-
-Part part_of(WayWork work) {
-  switch (work) {
-    case WayWork::kForward: return Part::kForward;
-    case WayWork::kBackward: return Part::kBackward;
-    case WayWork::kAttention: return Part::kAttention;
-    case WayWork::kExperts: return Part::kExperts;
-    case WayWork::kComputing: return Part::kComputing;
-    case WayWork::kHead: return Part::kHead;
-    case WayWork::kTransfer: return Part::kTransfer;
-    case WayWork::kGradients: return Part::kSums;
-    case WayWork::kUpdates: return Part::kUpdates;
-  }
-  return Part::kComputing;
-}
+// The table has a column for each kind of work; what is left is waiting.
+constexpr size_t kParts = kWayWorkNames.size();
 
 struct LaneTimes {
   std::string name;
@@ -61,7 +32,7 @@ std::vector<LaneTimes> lane_times(const WayTimeline& timeline) {
     LaneTimes& times = lanes.emplace_back();
     times.name = lane.name;
     for (const WayPiece& piece : lane.pieces) {
-      times.busy_s[static_cast<size_t>(part_of(piece.work))] += piece.end_s - piece.start_s;
+      times.busy_s[static_cast<size_t>(piece.work)] += piece.end_s - piece.start_s;
     }
   }
   return lanes;
@@ -79,7 +50,7 @@ std::string lanes_text(const WayTimeline& timeline) {
   }
   std::string text = strf("            %-*s", width, "");
   for (size_t p = 0; p < kParts; ++p) {
-    if (used[p]) text += strf(" %9s", kPartNames[p]);
+    if (used[p]) text += strf(" %9s", kWayWorkNames[p]);
   }
   text += "   waiting\n";
   for (size_t l = 0; l < std::min(lanes.size(), kMostLanes); ++l) {
@@ -138,12 +109,12 @@ std::string bottleneck_name(const WayTimeline& timeline) {
   constexpr double kMost = 0.6;  // of the step: then nothing else is said
   double compute_s = 0, transfer_s = 0, sums_s = 0, updates_s = 0;
   for (const LaneTimes& lane : lane_times(timeline)) {
-    const auto of = [&](Part part) { return lane.busy_s[static_cast<size_t>(part)]; };
-    transfer_s = std::max(transfer_s, of(Part::kTransfer));
-    sums_s = std::max(sums_s, of(Part::kSums));
-    updates_s = std::max(updates_s, of(Part::kUpdates));
-    compute_s = std::max(compute_s, lane.all_s() - of(Part::kTransfer) - of(Part::kSums) -
-                                        of(Part::kUpdates));
+    const auto of = [&](WayWork part) { return lane.busy_s[static_cast<size_t>(part)]; };
+    transfer_s = std::max(transfer_s, of(WayWork::kTransfer));
+    sums_s = std::max(sums_s, of(WayWork::kGradients));
+    updates_s = std::max(updates_s, of(WayWork::kUpdates));
+    const double moved_s = of(WayWork::kTransfer) + of(WayWork::kGradients);
+    compute_s = std::max(compute_s, lane.all_s() - moved_s - of(WayWork::kUpdates));
   }
   const std::pair<double, const char*> parts[] = {{compute_s, "compute"},
                                                   {transfer_s, "transfers between devices"},
@@ -178,7 +149,7 @@ Json WayReport::json() const {
   for (const LaneTimes& lane : lane_times(timeline)) {
     Json of = {{"name", lane.name}};
     for (size_t p = 0; p < kParts; ++p) {
-      if (lane.busy_s[p] > 0) of["busy_s"][kPartNames[p]] = lane.busy_s[p];
+      if (lane.busy_s[p] > 0) of["busy_s"][kWayWorkNames[p]] = lane.busy_s[p];
     }
     json["lanes"].push_back(std::move(of));
   }

@@ -1,6 +1,7 @@
 #include "plan/machine/machine_profile.h"
 
 #include "base/check.h"
+#include "plan/step/task_table.h"
 
 namespace pagoda {
 
@@ -8,36 +9,18 @@ double task_units(const Task& task, const RunShape& shape) {
   const auto elements = [&] {
     return static_cast<double>(shape.records[task.record].num_elements);
   };
-  switch (task.kind) {
-    case TaskKind::kPrefetch:
-    case TaskKind::kBring: return 0;
-    case TaskKind::kAdam: return elements() * static_cast<double>(task.updates);
-    case TaskKind::kGradient: return elements();
-    case TaskKind::kDispatch:
-    case TaskKind::kExpert:
-    case TaskKind::kDispatchBackward:
-    case TaskKind::kExpertBackward: return static_cast<double>(task.rows + task.padding);
-    case TaskKind::kCombine:
-    case TaskKind::kCombineBackward: return static_cast<double>(task.rows);
-    case TaskKind::kIndex:
+  switch (task_row(task.kind).unit) {
+    case TaskUnit::kNothing: return 0;
+    case TaskUnit::kTokens: return static_cast<double>(shape.microbatch_tokens);
+    case TaskUnit::kChoices:
       return static_cast<double>((task.microbatch < 0 ? shape.microbatches : 1) *
                                  shape.microbatch_tokens * shape.experts_per_token);
-    case TaskKind::kEmbed:
-    case TaskKind::kAttention:
-    case TaskKind::kCachedAttention:
-    case TaskKind::kRoute:
-    case TaskKind::kResidual:
-    case TaskKind::kDenseMlp:
-    case TaskKind::kHead:
-    case TaskKind::kLoss:
-    case TaskKind::kLogits:
-    case TaskKind::kRouteReplay:
-    case TaskKind::kRouteBackward:
-    case TaskKind::kDenseMlpBackward:
-    case TaskKind::kAttentionBackward:
-    case TaskKind::kEmbedBackward: return static_cast<double>(shape.microbatch_tokens);
+    case TaskUnit::kRows: return static_cast<double>(task.rows);
+    case TaskUnit::kComputedRows: return static_cast<double>(task.rows + task.padding);
+    case TaskUnit::kElements: return elements();
+    case TaskUnit::kUpdatedElements: return elements() * static_cast<double>(task.updates);
   }
-  CHECK(false, "no such task");
+  CHECK(false, "no such unit");
 }
 
 Cost fit_cost(std::span<const CostSample> samples, double cores) {

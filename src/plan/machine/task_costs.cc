@@ -221,7 +221,7 @@ MachineProfile Costs::profile() const {
   moves(p);
   // The thread that issues goes on as soon as a launch takes.
   p.wake_up_s = kMicro * sheet_.device.launch_us;
-  p.of(TaskKind::kPrefetch) = p.of(TaskKind::kBring) = {};
+  p.of(TaskKind::kPrefetch) = p.of(TaskKind::kUpload) = {};
   return p;
 }
 

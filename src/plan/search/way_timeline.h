@@ -2,6 +2,7 @@
 // each stage or stream does when, and how full a device of each kind is. Pure.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -12,16 +13,23 @@
 namespace pagoda {
 
 enum class WayWork : uint8_t {
-  kComputing,    // of any kind
   kForward,      // of a whole stage
-  kBackward,     // likewise, with what is computed again
+  kBackward,     // of a whole stage, with what is computed again
   kAttention,    // and all but experts, both ways
   kExperts,      // both ways
+  kComputing,    // of any kind
   kHead,
   kTransfer,
   kGradients,    // summed over devices
   kUpdates       // on the host
 };
+// In the order of WayWork: columns of a report, and what a page draws each as.
+inline constexpr std::array<const char*, 9> kWayWorkNames{
+    "forward", "backward", "attention", "experts", "computing",
+    "head",    "transfer", "gradients", "updates"};
+constexpr const char* way_work_name(WayWork work) {
+  return kWayWorkNames[static_cast<size_t>(work)];
+}
 
 struct WayPiece {
   WayWork work = WayWork::kForward;

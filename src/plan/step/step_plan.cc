@@ -52,14 +52,14 @@ void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const
 }
 
 // From where its update leaves them in the host to the slot they had on the device.
-void StepPlan::bring_back(int64_t record, TaskList& tasks) const {
+void StepPlan::prefetch_updated(int64_t record, TaskList& tasks) const {
   if (options_.state_on_device || !shape_.options.prefetch) return;
   tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, Access::kPrefetch));
 }
 
-void StepPlan::bring_layer(int64_t layer, Phase phase, TaskList& tasks) const {
+void StepPlan::upload_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
-    tasks.push_back(weights_task(TaskKind::kBring, phase, shape_.expert(layer, e), Access::kRead));
+    tasks.push_back(weights_task(TaskKind::kUpload, phase, shape_.expert(layer, e), Access::kRead));
   }
 }
 
@@ -201,7 +201,7 @@ void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRoutin
   const bool backward = phase == Phase::kBackward;
   const int64_t in_flight = blocks_in_flight(shape_.devices);
   const int64_t first_microbatch = std::max<int64_t>(microbatch, 0);
-  if (shape_.options.whole_layers) bring_layer(layer, phase, tasks);
+  if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
   const std::vector<ExpertGroup> groups = expert_groups(
       routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
@@ -263,7 +263,7 @@ void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
   tasks.push_back(t);
   if (!options_.eager_adam) return;
   adam(record, 1, true, tasks);
-  bring_back(record, tasks);
+  prefetch_updated(record, tasks);
 }
 
 void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,

@@ -74,8 +74,8 @@ class StepPlan {
                PageId outbound, TaskList& tasks) const;
   template <typename Body>
   void for_microbatches(int64_t microbatch, Body&& body) const;
-  void bring_back(int64_t record, TaskList& tasks) const;
-  void bring_layer(int64_t layer, Phase phase, TaskList& tasks) const;
+  void prefetch_updated(int64_t record, TaskList& tasks) const;
+  void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
   void gradient(int64_t record, uint8_t which, TaskList& tasks) const;
 

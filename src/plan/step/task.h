@@ -12,10 +12,11 @@
 
 namespace pagoda {
 
+// What a task does; plan/step/task_table.h says the rest of each kind.
 enum class TaskKind : uint8_t {
   kAdam,               // optimizer steps of one record, up to the newest
   kPrefetch,           // no work: its pages are brought up ahead of use
-  kBring,              // no work: its pages are brought up before later work of the device
+  kUpload,             // no work: its pages are brought up before later work of the device
   kEmbed,              // tokens -> layer_input(0)
   kAttention,          // layer_input -> middle
   kCachedAttention,    // likewise, over the cached keys of the tokens before
@@ -42,6 +43,7 @@ enum class TaskKind : uint8_t {
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };
+inline constexpr int kPhases = static_cast<int>(Phase::kOptimize) + 1;
 
 struct Task {
   TaskKind kind = TaskKind::kEmbed;

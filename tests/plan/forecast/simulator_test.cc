@@ -163,7 +163,7 @@ MachineProfile some_profile() {
   MachineProfile profile;
   profile.cores = 2;
   for (Cost& cost : profile.tasks) cost = {1e-4, 1e-6, 2};
-  profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kBring) = {};
+  profile.of(TaskKind::kPrefetch) = profile.of(TaskKind::kUpload) = {};
   profile.issue = {1e-6, 0, 1};
   profile.upload = profile.download = {0, 1e-10, 1};
   profile.checksum = {0, 5e-11, 1};

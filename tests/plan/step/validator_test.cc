@@ -396,7 +396,7 @@ TEST(Validator, SeesWeightsReadTwice) {
       for (const Task& task : piece.tasks) {
         Task twice = task;
         if (task.kind == kind && first && task.layer == first->layer && task.expert == 3) {
-          twice.kind = TaskKind::kBring;
+          twice.kind = TaskKind::kUpload;
           twice.uses[0] = first->uses[0];
           twice.num_uses = 1;
           const PlacedTask placed = place(replay, twice);
@@ -410,6 +410,12 @@ TEST(Validator, SeesWeightsReadTwice) {
     ASSERT_FALSE(validator.faults().empty());
     EXPECT_EQ(validator.faults()[0].rule, PlanRule::kReadOnce) << first_fault(validator.faults());
   }
+}
+
+TEST(Validator, SeesAKindInAnothersPhase) {
+  expect_broken(PlanRule::kInputs, "residual: in a phase", [](Steps& steps) {
+    steps[1][find(steps, of_kind(TaskKind::kResidual), 1)].task.phase = Phase::kBackward;
+  });
 }
 
 TEST(Validator, SeesGradientsMadeOrConsumedTwiceOrNever) {
@@ -441,7 +447,8 @@ TEST(Validator, SeesStateUsedTwice) {
   expect_broken(PlanRule::kStateOnce, "read by something else", [](Steps& steps) {
     const size_t i = find(steps, of_kind(TaskKind::kAdam));
     repeat(steps, i);
-    steps[1][i + 1].task.kind = TaskKind::kBring;
+    steps[1][i + 1].task.kind = TaskKind::kUpload;
+    steps[1][i + 1].task.phase = Phase::kBackward;
     steps[1][i + 1].task.num_uses = 2;
   });
 }

@@ -1,6 +1,7 @@
 #include "tests/testing/plan/order_check.h"
 
 #include "base/bytes.h"
+#include "plan/step/task_table.h"
 
 namespace pagoda {
 
@@ -16,8 +17,8 @@ void OrderCheck::begin_step() {
 
 void OrderCheck::fault(const Task& task, const char* what) {
   faults_.push_back({PlanRule::kInputs,
-                     strf("task of kind %d, layer %d, expert %d, microbatch %d: %s",
-                          static_cast<int>(task.kind), task.layer, task.expert, task.microbatch,
+                     strf("%s of layer %d, expert %d, microbatch %d: %s",
+                          task_row(task.kind).name, task.layer, task.expert, task.microbatch,
                           what)});
 }
 
@@ -159,10 +160,11 @@ void OrderCheck::check_gradient(const Task& task) {
 }
 
 void OrderCheck::check(const Task& task) {
+  if (!task_row(task.kind).runs_in(task.phase)) fault(task, "in a phase that its kind is not of");
   switch (task.kind) {
     case TaskKind::kAdam:
     case TaskKind::kPrefetch:
-    case TaskKind::kBring: return;
+    case TaskKind::kUpload: return;
     case TaskKind::kGradient: return check_gradient(task);
     case TaskKind::kIndex: {
       const bool forward = task.phase == Phase::kForward;
