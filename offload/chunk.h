@@ -2,7 +2,7 @@
 // its result means. All storages, the simulated one included, share this rule, so that faults
 // injected by tests exercise the code that real disks will.
 //
-// The rule (RELIABILITY.md 5.5): a transfer is good only when every byte was moved. A short one
+// The rule (docs/reliability.md): a transfer is good only when every byte was moved. A short one
 // goes on from the last whole kIoAlign block, because direct I/O must stay aligned; EINTR, EAGAIN
 // and ECANCELED are tried again at once; an EIO of a read is tried again once; 0 bytes is the end
 // of the file, an error; anything else is an error. Attempts without progress are bounded, so that

@@ -1,4 +1,4 @@
-// PageFile: pages on disk. Byte layout in FORMAT.md, protocol after RELIABILITY.md section 5.
+// PageFile: pages on disk. Byte layout and protocol: docs/file-formats.md.
 //
 // Every page has a fixed extent with `slots` places in one of the store's files (one file per
 // directory, pages striped by record). A durable page has two: writes never touch the slot that the

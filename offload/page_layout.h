@@ -1,5 +1,5 @@
-// The byte layout of a page file: what FORMAT.md describes, as structs with encode and decode. All
-// numbers are little-endian; every block ends in the CRC32C of what precedes it.
+// The byte layout of a page file: what docs/file-formats.md describes, as structs with encode and
+// decode. All numbers are little-endian; every block ends in the CRC32C of what precedes it.
 #pragma once
 
 #include <array>

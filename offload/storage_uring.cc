@@ -7,7 +7,7 @@
 //
 // Requests are cut into chunks of about 1 MiB; at most kChunks are in flight, fewer than the
 // completion queue has entries, so that it cannot overflow. No links and no cancellation are used:
-// a transfer that has started ends by itself (RELIABILITY.md 5.5).
+// a transfer that has started ends by itself (docs/reliability.md).
 #include <liburing.h>
 #include <sys/eventfd.h>
 

@@ -2,7 +2,7 @@
 //
 // The weights and optimizer state of a checkpoint stay where they are, in the page file (offload/
 // page_file.h): a checkpoint is a manifest of page versions, so saving costs only the pages that
-// changed. Order of a commit (RELIABILITY.md 5.2): pages synced; PATH there and its parent synced;
+// changed. Order of a commit (docs/reliability.md): pages synced; PATH there and its parent synced;
 // PATH/step-N.tmp/{pages.bin,MANIFEST} written and synced, MANIFEST last; directory synced; renamed
 // to PATH/step-N; PATH synced. Only then is the checkpoint reported, older manifests removed and
 // their slots used again. LATEST is a hint for people and is never read.

@@ -39,7 +39,7 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.add("fields", c.data.fields, kResults,
         "other names of rows' fields, as prompt=query,completion=reply");
   t.add("chat_template", c.data.chat_template, kResults,
-        "auto: the model's; none: prompts are joined plainly; or a preset, see the README");
+        "auto: the model's; none: prompts are joined plainly; or a preset, see docs/data.md");
   t.alias("chat-template");
   t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
         "what of a conversation is trained: answers, the last answer, or everything");

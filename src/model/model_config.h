@@ -52,7 +52,7 @@ struct ModelConfig {
   Status check_document_len(int64_t tokens) const;
 
   // Parses and checks (every field a positive size where it must be, products within int64, limits
-  // of RELIABILITY.md S-3). Refuses families and features it does not implement by name: another
+  // of docs/reliability.md). Refuses families and features it does not implement by name: another
   // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
   // activation. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,

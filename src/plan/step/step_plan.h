@@ -1,4 +1,4 @@
-// Generates the tasks of a step in layer-major order (DESIGN.md idea 3; ES-MoE 4.1, HeterMoE
+// Generates the tasks of a step in layer-major order (docs/design.md; ES-MoE 4.1, HeterMoE
 // Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
 // all tokens of the step in groups of row blocks, then the next layer; the backward the same
 // in reverse. So the weights of an expert are read once forward and once backward per step, however
