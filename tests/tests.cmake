@@ -76,6 +76,11 @@ if(PAGODA_HAS_CUDA)
   add_dependencies(cuda_process_test pagoda_fake_gpu)
 endif()
 
+# What says the exit codes: the enum, the help and the page for people.
+target_compile_definitions(exit_codes_test PRIVATE
+  PAGODA_STATUS_HEADER="${PROJECT_SOURCE_DIR}/src/base/status.h"
+  PAGODA_EXIT_CODES_PAGE="${PROJECT_SOURCE_DIR}/docs/exit-codes.md")
+
 # Several of these are started together.
 add_executable(mpi_ranks tests/mpi/ranks_program.cc)
 target_link_libraries(mpi_ranks PRIVATE parallel)

@@ -1,6 +1,6 @@
 // Status and Result<T>: operating errors as values. A Status is either ok or carries the exit code
 // the process ends with and one English line "what, where, what is safe, what to do". The exit
-// codes are one table, RELIABILITY.md section 2 in sysexits style.
+// codes follow sysexits; base/exit_codes.h and docs/exit-codes.md say what each means.
 #pragma once
 
 #include <string>

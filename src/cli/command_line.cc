@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/edit_distance.h"
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/machine.h"
 #include "cli/commands.h"
@@ -13,13 +14,19 @@ namespace {
 
 constexpr const char* kAbout =
     "pagoda: fine-tunes every parameter of a Mixture-of-Experts model whose experts do not fit";
-constexpr const char* kFooter =
-    "Exit codes: 0 finished, 2 wrong command line or run file, 3 the planned run does not fit,\n"
-    "65 bad input data, 66 input missing,\n"
-    "69 facility missing, 70 internal error, 71 host memory, 72 device memory, 73 cannot create\n"
-    "output, 74 I/O error, 75 stopped with a valid checkpoint (run again with --resume),\n"
-    "80 diverged, 81 no valid checkpoint, 82 checkpoint does not fit the configuration,\n"
-    "128 + n stopped by signal n with nothing to resume";
+
+// The page that says more about a command and those below it.
+struct CommandPage {
+  const char* command;
+  const char* page;
+};
+constexpr CommandPage kCommandPages[] = {
+    {"train", "docs/train.md"},  {"plan", "docs/plan.md"},         {"init", "docs/models.md"},
+    {"eval", "docs/train.md"},   {"generate", "docs/generate.md"}, {"upcycle", "docs/models.md"},
+    {"export", "docs/train.md"}, {"ckpt", "docs/reliability.md"},  {"data", "docs/data.md"},
+    {"bench", "docs/bench.md"},  {"doctor", "docs/gpu.md"},
+};
+
 constexpr size_t kHelpColumn = 38;
 constexpr size_t kMaxMessage = 2000;
 
@@ -30,6 +37,16 @@ struct CommandLine {
   bool json = false;
 };
 
+// Ends every help with its page and the exit codes. `page`: that of the command above.
+void add_footers(CLI::App& app, const char* page) {
+  for (const CommandPage& entry : kCommandPages) {
+    if (app.get_name() == entry.command) page = entry.page;
+  }
+  const std::string own = app.get_footer();
+  app.footer((own.empty() ? "" : own + "\n\n") + "More: " + page + "\n\n" + exit_codes_text());
+  for (CLI::App* sub : app.get_subcommands([](CLI::App*) { return true; })) add_footers(*sub, page);
+}
+
 void declare(CommandLine& line) {
   CLI::App& root = line.root;
   // Left-overs are refused by refuse_extras, which knows what was meant.
@@ -38,7 +55,6 @@ void declare(CommandLine& line) {
   root.set_help_flag("-h,--help", "print this help");
   root.add_flag("--version", line.version, "print the version and what the program is made of");
   root.add_flag("--json", line.json, "with --version: print one JSON object");
-  root.footer(kFooter);
   line.commands.push_back(add_train_command(root));
   line.commands.push_back(add_plan_command(root));
   line.commands.push_back(add_init_command(root));
@@ -50,6 +66,7 @@ void declare(CommandLine& line) {
   line.commands.push_back(add_data_command(root));
   line.commands.push_back(add_doctor_command(root));
   for (CommandPtr& command : add_bench_commands(root)) line.commands.push_back(std::move(command));
+  add_footers(root, "README.md and the pages of docs/ that it names");
 }
 
 // The deepest subcommand that was named.

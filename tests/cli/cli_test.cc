@@ -173,6 +173,24 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   EXPECT_EQ(run({"ckpt", "verify", "--help"}).code, 0);
 }
 
+// Every help ends with the page that says more and the codes, those of nested commands too.
+TEST_F(CliTest, HelpNamesItsPage) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> pages = {
+      {{}, "More: README.md"},
+      {{"plan"}, "More: docs/plan.md\n"},
+      {{"bench", "disk"}, "More: docs/bench.md\n"},
+      {{"bench", "machine"}, "More: docs/bench.md\n"},
+      {{"ckpt", "ls"}, "More: docs/reliability.md\n"},
+  };
+  for (const auto& [command, page] : pages) {
+    std::vector<std::string> words = command;
+    words.push_back("--help");
+    const std::string help = run(words).out;
+    EXPECT_NE(help.find(page), std::string::npos) << help;
+    EXPECT_NE(help.find(" 75  stopped with a valid checkpoint"), std::string::npos) << help;
+  }
+}
+
 // A result that did not arrive is no success.
 TEST_F(CliTest, ResultsThatCannotBeWritten) {
   for (const std::vector<std::string>& words :
