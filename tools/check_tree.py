@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 
+from tree_docs import docs_violations
 from tree_program import twice_defined_types, unreached_files
 from tree_rooms import (CODE, TEST_ONLY, blank_comments_and_strings, include_violations, INCLUDE,
                         quoted_includes)
@@ -220,6 +221,7 @@ def check(root, headers=True):
     found = list(text_violations(root, names))
     found += twice_defined_types(root, names)
     found += unreached_files(root, names)
+    found += docs_violations(root, names)
     if headers:
         found += header_violations(root, names)
     return sorted(found), len(names)
@@ -235,6 +237,7 @@ def wrap_long_lines(root):
                 subprocess.run(["clang-format", "-i", lines, str(root / name)], check=True)
 
 
+MD = ".md"  # apart, so that this file cites none of the pages below
 # One planted violation of each rule: path, content, and words of the rule that must be reported.
 PLANTED = [
     ("src/base/a.h", '#pragma once\n#include "device/b.h"\n', "base may not stand on device"),
@@ -266,6 +269,11 @@ PLANTED = [
      "pagoda::Twice is also defined in"),
     ("src/bench/unused.h", "#pragma once\n", "nothing but tests reaches it"),
     ("tools/v.bin", "\0" * 100001, "a binary"),
+    ("README.md", f"[a page](docs/page{MD})\n" * 1001, "1001 lines, more than"),
+    ("README.md", f"[a page](docs/page{MD})\n" * 1001, "2002 words, more than"),
+    (f"docs/one{MD}", "[none](no-such-page.html)\n", "a link to no-such-page.html"),
+    (f"docs/two{MD}", "see `src/base/no_such.h`\n", "names src/base/no_such.h"),
+    ("src/base/x.cc", f"// See docs/no_such_page{MD} section 2.\n", "cites docs/no_such_page."),
 ]
 # What must not be reported, however it looks.
 INNOCENT = [
@@ -279,6 +287,9 @@ INNOCENT = [
      + "  int v() const { return 1; }\n" * 80 + "};\n}\n"),
     ("src/base/w.cc", '#include <string>\n\n#include "base/w.h"\n'),
     ("src/plan/step/good.cc", '#include "offload/residency.h"\n#include "base/status.h"\n'),
+    (f"docs/page{MD}",
+     "[up](../README.md#top) [out](https://example.org) `src/base/good.h` `src/`\n"),
+    ("tests/cites_test.cc", f"// See docs/page{MD} and README.md.\n"),
     ("tests/good_test.cc", '#include "kernels/ops.h"\n#include "tests/testing/x.h"\n'),
 ]
 
