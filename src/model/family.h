@@ -13,6 +13,14 @@ namespace pagoda {
 // or one over all heads together.
 enum class QkNorm : uint8_t { kNone, kPerHead, kFullWidth };
 
+// When the keys that a query sees are bounded by "sliding_window".
+enum class WindowRule : uint8_t {
+  kNever,     // the key is ignored
+  kAlways,
+  kSwitched,  // with "use_sliding_window"
+  kPerLayer,  // likewise, in the layers that "layer_types", or else "max_window_layers", names
+};
+
 struct FamilySpec {
   const char* model_type = "";     // of config.json
   bool dense = false;              // no experts: only what `pagoda upcycle` starts from
@@ -20,8 +28,11 @@ struct FamilySpec {
   bool qkv_bias = false;           // "qkv_bias" is read, default true; else nothing has a bias
   bool shared_expert = false;      // every MoE layer has one, behind a sigmoid gate
   bool dense_layers = false;       // "mlp_only_layers" and "decoder_sparse_step" are read
-  bool window_switch = false;      // "sliding_window" counts only with "use_sliding_window"
+  bool local_experts = true;       // "num_local_experts" is another name of "num_experts"
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
+  WindowRule window = WindowRule::kAlways;
+  // Whether these keys are read, of which one value only is implemented; else they are ignored.
+  bool attention_bias = false, mlp_bias = false, clip_qkv = false, router_jitter_noise = false;
   // When config.json does not say. A key that is null is not absent: no window, as many heads of
   // keys as of queries.
   int64_t num_kv_heads = 0;     // 0: as many as queries

@@ -72,10 +72,11 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
 }
 
 void parse_experts(Fields& f, ModelConfig& c) {
-  // Transformers saves the number under either name, whatever the family.
-  const bool local = f.find("num_experts") == nullptr && f.find("num_local_experts") != nullptr;
-  c.num_experts = f.integer(local ? "num_local_experts" : "num_experts", 1, kMaxExperts);
-  if (f.integer_or("num_local_experts", c.num_experts, 1, kMaxExperts) != c.num_experts) {
+  // Transformers has either name for the number, but for families that ignore the second.
+  const Json* local = f.find("num_local_experts");
+  const bool only_local = f.find("num_experts") == nullptr && local != nullptr;
+  c.num_experts = f.integer(only_local ? "num_local_experts" : "num_experts", 1, kMaxExperts);
+  if (c.family->local_experts && local != nullptr && *local != c.num_experts) {
     f.refuse("\"num_experts\" and \"num_local_experts\" differ");
   }
   c.experts_per_token = f.integer("num_experts_per_tok", 1, c.num_experts);
@@ -89,62 +90,86 @@ void parse_experts(Fields& f, ModelConfig& c) {
 }
 
 void parse_dense_layers(Fields& f, ModelConfig& c) {
-  c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, 1024);
+  c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, kMaxSize);
   const Json* layers = f.find("mlp_only_layers");
   if (layers == nullptr) return;
   if (!layers->is_array()) return f.refuse("\"mlp_only_layers\" must be a list of layer numbers");
   for (const Json& layer : *layers) {
-    const int64_t index = layer.is_number_integer() ? layer.get<int64_t>() : -1;
-    if (index < 0 || index >= c.num_layers) {
-      return f.refuse(strf("\"mlp_only_layers\" holds %s; layers are 0 to %lld",
-                           Fields::shown(layer).c_str(), (long long)c.num_layers - 1));
+    if (!layer.is_number_integer()) {
+      return f.refuse(strf("\"mlp_only_layers\" holds %s; it must hold layer numbers",
+                           Fields::shown(layer).c_str()));
     }
-    c.mlp_only_layers.push_back(index);
+    const auto index = layer.get<int64_t>();
+    const bool exists = index >= 0 && index < c.num_layers;
+    if (exists) c.mlp_only_layers.push_back(index);  // others name no layer
   }
 }
 
-// Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside.
+// Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside. The
+// default type ignores what else is inside, and so does division of all frequencies by 1.
 void parse_rope(Fields& f, ModelConfig& c) {
   constexpr double kMaxTheta = 1e12;
   c.rope_theta = f.real_or("rope_theta", c.family->rope_theta, 1.0, kMaxTheta);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    const Json* rope = f.find(key);
-    if (rope == nullptr) continue;
-    if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
-    Fields inner(*rope, "");
-    for (const auto& [name, value] : rope->items()) {
-      const bool plain =
-          name == "rope_theta" || ((name == "rope_type" || name == "type") && value == "default");
-      if (!plain) {
-        return f.refuse(
-            strf("\"%s\" asks for \"%s\": %s; only the default rotary embedding is "
-                 "implemented",
-                 key, printable(name, 60).c_str(), Fields::shown(value).c_str()));
-      }
-    }
-    const double theta = inner.real_or("rope_theta", c.rope_theta, 1.0, kMaxTheta);
-    if (!inner.status().ok())
-      return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
-    if (f.find("rope_theta") != nullptr && theta != c.rope_theta) {
-      return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
-    }
-    c.rope_theta = theta;
+  const Json* scaling = f.find("rope_scaling");
+  const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+  const Json* rope = f.find(key);
+  if (rope == nullptr) return;
+  if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
+  const Json type = rope->value("rope_type", rope->value("type", Json("default")));
+  const bool plain = type == "default" || (type == "linear" && rope->value("factor", Json()) == 1);
+  if (!plain) {
+    return f.refuse(strf("\"%s\" asks for %s; only the default rotary embedding is implemented",
+                         key, Fields::shown(type).c_str()));
   }
+  for (const auto& [name, value] : rope->items()) {
+    if (!value.is_object()) continue;
+    return f.refuse(
+        strf("\"%s\" has parameters of its own for \"%s\"; only one rotary "
+             "embedding for all layers is implemented",
+             key, printable(name, 60).c_str()));
+  }
+  Fields inner(*rope, "");
+  const double theta = inner.real_or("rope_theta", c.rope_theta, 1.0, kMaxTheta);
+  if (!inner.status().ok()) {
+    return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+  }
+  if (f.find("rope_theta") != nullptr && theta != c.rope_theta) {
+    return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
+  }
+  c.rope_theta = theta;
+}
+
+// Whether any layer's attention has the window. REQUIRES: the family says so for each.
+bool any_layer_slides(Fields& f, const ModelConfig& c, bool switched_on) {
+  const Json* types = f.find("layer_types");
+  if (types == nullptr) {
+    constexpr int64_t kDefault = 28;
+    return switched_on && f.integer_or("max_window_layers", kDefault, 0, kMaxSize) > 0;
+  }
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != c.num_layers) {
+    f.refuse("\"layer_types\" must be a list of one word for each layer");
+    return false;
+  }
+  bool slides = false;
+  for (const Json& type : *types) {
+    if (type == "full_attention" || type == "attention") continue;
+    slides |= type == "sliding_attention" && switched_on;
+    if (type == "sliding_attention" && switched_on) continue;
+    f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
+                  Fields::shown(type).c_str()));
+    return false;
+  }
+  return slides;
 }
 
 void parse_window(Fields& f, ModelConfig& c) {
-  const bool in_force = !c.family->window_switch || f.flag_or("use_sliding_window", false);
-  if (in_force) {
-    const int64_t fallback = f.is_absent("sliding_window") ? c.family->sliding_window : 0;
-    c.sliding_window = f.integer_or("sliding_window", fallback, 1, int64_t{1} << 31);
-  }
-  const Json* types = f.find("layer_types");
-  if (types == nullptr) return;
-  for (const Json& type : *types) {
-    if (type == "full_attention" || (type == "sliding_attention" && in_force)) continue;
-    return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
-                         Fields::shown(type).c_str()));
-  }
+  const WindowRule rule = c.family->window;
+  if (rule == WindowRule::kNever) return;
+  const bool on = rule == WindowRule::kAlways || f.flag_or("use_sliding_window", false);
+  const bool in_force = rule == WindowRule::kPerLayer ? any_layer_slides(f, c, on) : on;
+  if (!in_force) return;
+  const int64_t fallback = f.is_absent("sliding_window") ? c.family->sliding_window : 0;
+  c.sliding_window = f.integer_or("sliding_window", fallback, 1, int64_t{1} << 31);
 }
 
 void parse_attention(Fields& f, ModelConfig& c) {
@@ -156,13 +181,20 @@ void parse_attention(Fields& f, ModelConfig& c) {
   parse_window(f, c);
 }
 
-void refuse_unimplemented(Fields& f) {
-  f.only("hidden_act", "silu");
-  f.only("attention_bias", false);
-  f.only("mlp_bias", false);
+void refuse_unimplemented(Fields& f, const FamilySpec& family) {
+  const Json* activation = f.find("hidden_act");
+  const bool swish = activation != nullptr && *activation == "swish";  // its other name
+  if (!swish) f.only("hidden_act", "silu");
+  if (family.attention_bias) f.only("attention_bias", false);
+  if (family.mlp_bias) f.only("mlp_bias", false);
+  if (family.clip_qkv) f.only("clip_qkv", nullptr);
+  // Transformers would disturb the experts' input in training.
+  if (family.router_jitter_noise) f.only("router_jitter_noise", 0.0);
   f.only("attention_dropout", 0.0);
-  f.only("clip_qkv", nullptr);
-  f.only("router_jitter_noise", 0.0);  // Transformers would disturb the experts' input in training
+  if (!f.is_absent("is_causal") && !f.flag_or("is_causal", false)) {
+    f.refuse("\"is_causal\" is not true; only attention to earlier tokens is implemented");
+  }
+  f.only("per_layer_config", Json::object());
   if (f.find("quantization_config") != nullptr) {
     f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
   }
@@ -213,7 +245,7 @@ Result<ModelConfig> ModelConfig::parse(const std::string& json, const std::strin
   ModelConfig c;
   parse_family(f, c, kind);
   RETURN_IF_ERROR(f.status());
-  refuse_unimplemented(f);
+  refuse_unimplemented(f, *c.family);
   parse_fields(f, c);
   RETURN_IF_ERROR(f.status());
   c.json = json;

@@ -54,7 +54,8 @@ struct ModelConfig {
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
   // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
-  // activation. `where` names the file in errors (kBadData).
+  // activation. What Transformers accepts and leaves without effect is accepted, such as another
+  // family's keys. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

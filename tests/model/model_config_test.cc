@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "model/json.h"
 #include "tests/testing/tiny_config.h"
 
@@ -13,6 +15,16 @@ Result<ModelConfig> parse_with(const Json& patch) {
   Json config = tiny_config();
   config.merge_patch(patch);
   return ModelConfig::parse(config.dump(), "DIR/config.json");
+}
+
+// Everything but the text it came from.
+auto fields(const ModelConfig& c) {
+  return std::tie(c.family, c.vocab_size, c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads,
+                  c.head_dim, c.intermediate_size, c.moe_intermediate_size,
+                  c.shared_intermediate_size, c.num_experts, c.experts_per_token, c.norm_topk_prob,
+                  c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers, c.rms_norm_eps,
+                  c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef, c.initializer_range,
+                  c.max_position_embeddings, c.sliding_window);
 }
 
 void expect_refused(const Json& patch, const std::string& part) {
@@ -95,18 +107,80 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
   expect_refused({{"model_type", nullptr}}, "\"model_type\" is missing");
   expect_refused({{"hidden_act", "gelu"}}, "\"hidden_act\"");
   expect_refused({{"attention_bias", true}}, "\"attention_bias\"");
-  expect_refused({{"mlp_bias", true}}, "\"mlp_bias\"");
+  const auto llama = ModelConfig::parse(R"({"model_type": "llama", "mlp_bias": true})",
+                                        "DIR/config.json", ModelKind::kDense);
+  EXPECT_NE(llama.status().message().find("\"mlp_bias\" is true"), std::string::npos);
+  expect_refused({{"is_causal", false}}, "\"is_causal\"");
+  expect_refused({{"per_layer_config", {{"0", {{"num_experts_per_tok", 1}}}}}},
+                 "\"per_layer_config\"");
+  expect_refused({{"hidden_act", "SiLU"}}, "\"hidden_act\"");
   expect_refused({{"model_type", "olmoe"}, {"clip_qkv", 8.0}}, "\"clip_qkv\"");
   expect_refused({{"model_type", "olmoe"}}, "\"head_dim\"");
   expect_refused({{"model_type", "mixtral"}, {"router_jitter_noise", 0.01}}, "noise\"");
   expect_refused({{"model_type", "qwen2_moe"}}, "\"shared_expert_intermediate_size\"");
   expect_refused({{"attention_dropout", 0.1}}, "\"attention_dropout\"");
   expect_refused({{"quantization_config", {{"bits", 4}}}}, "\"quantization_config\"");
-  expect_refused({{"layer_types", {"full_attention", "sliding_attention"}}}, "\"layer_types\"");
   expect_refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"rope_scaling\"");
   expect_refused({{"rope_parameters", {{"rope_type", "linear"}}}}, "\"rope_parameters\"");
+  expect_refused({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}, "linear");
+  expect_refused({{"rope_scaling", {{"type", "default"}, {"rope_type", "llama3"}}}}, "llama3");
+  expect_refused({{"rope_parameters", {{"full_attention", {{"rope_theta", 1e6}}}}}},
+                 "\"full_attention\"");
   expect_refused({{"rope_parameters", {{"rope_theta", 7.0}}}}, "differ");
   expect_refused({{"num_local_experts", 4}}, "differ");
+}
+
+// Transformers 5.23 computes the same, to the bit, with and without each of these (compared with
+// models of random weights in training mode).
+TEST(ModelConfig, AcceptsWhatTransformersLeavesWithoutEffect) {
+  const Json of_mixtral = {{"model_type", "mixtral"}}, of_qwen3 = {{"model_type", "qwen3_moe"}};
+  const Json of_qwen2 = {{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", 28}};
+  const Json of_olmoe = {{"model_type", "olmoe"}, {"head_dim", nullptr}};
+  const auto expect_same = [](const Json& family, const Json& patch) {
+    Json both = family;
+    both.update(patch);
+    auto with = parse_with(both), without = parse_with(family);
+    ASSERT_TRUE(without.ok()) << without.status().message();
+    ASSERT_TRUE(with.ok()) << family.dump() << ": " << with.status().message();
+    EXPECT_TRUE(fields(with.value()) == fields(without.value())) << family.dump() << patch.dump();
+  };
+  for (const Json& family : {of_mixtral, of_olmoe, of_qwen2, of_qwen3}) {
+    for (const Json& patch : std::vector<Json>{
+             {{"hidden_act", "swish"}},
+             {{"mlp_bias", true}},
+             {{"attention_dropout", 0}},
+             {{"partial_rotary_factor", 1.0}},
+             {{"rope_scaling", Json::object()}},
+             {{"rope_scaling", {{"type", "default"}, {"factor", 4.0}}}},
+             {{"rope_scaling", {{"rope_type", "default"}, {"partial_rotary_factor", 1.0}}}},
+             {{"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {2, 1, 1}}}}},
+             {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 1.0}}}},
+             {{"rope_scaling", {{"type", "linear"}, {"factor", 1}}}},
+             {{"rope_parameters", {{"rope_theta", 1000000}}}},
+             {{"layer_types", {"full_attention", "full_attention"}}},
+             {{"layer_types", {"attention", "attention"}}},
+             {{"is_causal", true}},
+             {{"per_layer_config", Json::object()}},
+             {{"mlp_only_layers", {0, -1, 2, 18446744073709551615u}}}}) {
+      expect_same(family, patch);
+    }
+  }
+  for (const Json& family : {of_mixtral, of_olmoe, of_qwen3}) {
+    for (const char* other : {"sliding_attention", "linear_attention"}) {
+      expect_same(family, {{"layer_types", {"full_attention", other}}});
+    }
+  }
+  for (const Json& family : {of_mixtral, of_qwen2}) expect_same(family, {{"attention_bias", true}});
+  for (const Json& family : {of_mixtral, of_qwen2, of_qwen3}) {
+    expect_same(family, {{"clip_qkv", 8.0}});
+  }
+  for (const Json& family : {of_olmoe, of_qwen2, of_qwen3}) {
+    expect_same(family, {{"router_jitter_noise", 0.01}});
+  }
+  expect_same(of_qwen2, {{"num_local_experts", 8}});
+  auto sparse = parse_with({{"decoder_sparse_step", 5000}});
+  ASSERT_TRUE(sparse.ok()) << sparse.status().message();
+  EXPECT_EQ(sparse->num_moe_layers(), 0);
 }
 
 TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
@@ -182,6 +256,24 @@ TEST(ModelConfig, WindowsBoundDocuments) {
   EXPECT_EQ(window({{"sliding_window", 64}}), 0);
   EXPECT_EQ(window({{"sliding_window", 64}, {"use_sliding_window", true}}), 64);
   EXPECT_EQ(window({{"use_sliding_window", true}}), 4096);
+  const auto of_qwen2 = [&](Json patch) {
+    patch.update({{"model_type", "qwen2_moe"},
+                  {"shared_expert_intermediate_size", 28},
+                  {"use_sliding_window", true}});
+    return window(patch);
+  };
+  EXPECT_EQ(of_qwen2({}), 4096);
+  EXPECT_EQ(of_qwen2({{"max_window_layers", 1}}), 4096);
+  EXPECT_EQ(of_qwen2({{"max_window_layers", 0}}), 0) << "all layers see everything";
+  EXPECT_EQ(of_qwen2({{"layer_types", {"full_attention", "full_attention"}}}), 0);
+  EXPECT_EQ(of_qwen2({{"layer_types", {"full_attention", "sliding_attention"}}}), 4096);
+  Json qwen2 = {{"model_type", "qwen2_moe"}, {"shared_expert_intermediate_size", 28}};
+  for (const Json& types : std::vector<Json>{{"full_attention", "sliding_attention"},
+                                             {"full_attention", "linear_attention"},
+                                             {"full_attention"}}) {
+    qwen2["layer_types"] = types;
+    expect_refused(qwen2, "\"layer_types\"");
+  }
   auto result = parse_with({{"model_type", "mixtral"}, {"sliding_window", 64}});
   EXPECT_TRUE(result->check_document_len(64).ok());
   const Status refused = result->check_document_len(65);
@@ -208,7 +300,9 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
   expect_refused({{"num_experts_per_tok", 4}}, "\"num_experts_per_tok\"");
   expect_refused({{"num_key_value_heads", 3}}, "\"num_key_value_heads\"");
   expect_refused({{"head_dim", 7}}, "\"head_dim\"");
-  expect_refused({{"mlp_only_layers", {2}}}, "\"mlp_only_layers\"");
+  expect_refused({{"mlp_only_layers", {1.0}}}, "\"mlp_only_layers\"");
+  expect_refused({{"mlp_only_layers", 1}}, "\"mlp_only_layers\"");
+  expect_refused({{"decoder_sparse_step", 0}}, "\"decoder_sparse_step\"");
   expect_refused({{"rms_norm_eps", "small"}}, "\"rms_norm_eps\"");
   expect_refused({{"tie_word_embeddings", 1}}, "\"tie_word_embeddings\"");
   expect_refused({{"hidden_size", 1 << 24},
