@@ -66,9 +66,10 @@ class Ops {
   // out[t] = table[ids[t]].   ids (T), table (V, d), out (T, d)
   virtual void embedding(DType dt, const int32_t* ids, const void* table, int64_t tokens,
                          int64_t dim, void* out, Stream& s) = 0;
-  // dtable[ids[t]] += dout[t], tokens in order.   dtable (V, d) fp32
+  // dtable[ids[t]] += dout[t], tokens in order; the row of pad_token (-1: none) is left as it is.
+  //   dtable (V, d) fp32
   virtual void embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
-                                  int64_t dim, float* dtable, Stream& s) = 0;
+                                  int64_t dim, int64_t pad_token, float* dtable, Stream& s) = 0;
 
   // Root mean square norm over the last dimension (Zhang & Sennrich 2019; as in Qwen3: statistics
   // in fp32, x * rstd rounded to dt, then times weight). Row r of x is x + r * stride elements,

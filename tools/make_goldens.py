@@ -10,12 +10,13 @@ files; tools/goldens_test.py checks them against code that shares nothing with T
 import argparse
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, LlamaConfig, MixtralConfig, OlmoeConfig,
                           Qwen2MoeConfig, Qwen3MoeConfig, get_constant_schedule_with_warmup)
 
@@ -332,6 +333,31 @@ def make_family(folder, config, seed, final_names):
     make_curve(folder / "curve.safetensors", model, 20, final_names)
 
 
+def make_pad_token(folder, change):
+    """The step of `folder` again where config.json has a pad token: the embedding's gradient."""
+    expected = load_file(folder / "expected.safetensors")
+    batches = []
+    for i in range(2):
+        tokens, targets, positions = (expected[f"microbatch.{i}.{name}"].long() for name in
+                                      ("input_ids", "targets", "position_ids"))
+        batches.append(ref.Microbatch(tokens, targets, positions, (positions == 0).cumsum(dim=1)))
+    config = json.loads((folder / "config.json").read_text())
+    del config["pad_token_id"]
+    with tempfile.TemporaryDirectory() as copy:
+        for file in folder.glob("model*"):
+            shutil.copy(file, copy)
+        (Path(copy) / "config.json").write_text(json.dumps(config | change))
+        model = load(copy, torch.float32)
+    run_step(model, batches)
+    name, row = "model.embed_tokens.weight", model.model.embed_tokens.padding_idx
+    gradient, before = model.model.embed_tokens.weight.grad, expected[f"grad.{name}"]
+    assert any((b.tokens == row).any() for b in batches), "no look-up of the pad token"
+    apart = (gradient - before).abs().amax(dim=1) > 1e-6
+    assert apart.nonzero().flatten().tolist() == [row], "another row than the pad token's changed"
+    save_file({"row": as_i32(torch.tensor([row])), f"grad.{name}": gradient},
+              folder / "pad_token.safetensors")
+
+
 def make_dense(folder, config, seed):
     """A dense model to upcycle: its logits of one text."""
     make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
@@ -365,6 +391,10 @@ def main():
                  "model.layers.1.mlp.shared_expert_gate.weight",
                  "model.layers.1.mlp.shared_expert.down_proj.weight"])
     make_dense(out / "llama", LLAMA, 27)
+    make_pad_token(out / "qwen3_moe_tied", {"pad_token_id": 7})
+    make_pad_token(out / "mixtral", {"pad_token_id": 5})
+    make_pad_token(out / "olmoe", {})  # the family's own
+    make_pad_token(out / "qwen2_moe", {"pad_token_id": -3})
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ void CpuOps::embedding(DType dt, const int32_t* ids, const void* table, int64_t 
 }
 
 void CpuOps::embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
-                                int64_t dim, float* dtable, Stream& s) {
+                                int64_t dim, int64_t pad_token, float* dtable, Stream& s) {
   CHECK(tokens >= 0 && dim > 0);
   s.enqueue([=, pool = &s.pool()] {
     // A token may occur twice, so threads share out columns and each walks all tokens in order.
@@ -18,6 +18,7 @@ void CpuOps::embedding_backward(DType dt, const int32_t* ids, const void* dout, 
     for_blocks(*pool, dim, kColumns, [&](int64_t begin, int64_t end) {
       const int64_t width = end - begin;
       for (int64_t t = 0; t < tokens; ++t) {
+        if (ids[t] == pad_token) continue;
         const float* row = read_row(dt, at(dt, dout, t * dim + begin), width, Scratch::kRowA);
         float* target = dtable + ids[t] * dim + begin;
         add_row(target, row, width, target);

@@ -13,7 +13,7 @@ class CudaOps : public Ops {
   void embedding(DType dt, const int32_t* ids, const void* table, int64_t tokens, int64_t dim,
                  void* out, Stream& s) override;
   void embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
-                          int64_t dim, float* dtable, Stream& s) override;
+                          int64_t dim, int64_t pad_token, float* dtable, Stream& s) override;
   void rmsnorm(DType dt, const void* x, const void* weight, float eps, int64_t rows, int64_t groups,
                int64_t dim, int64_t stride, void* out, float* rstd, Stream& s) override;
   void rmsnorm_backward(DType dt, const void* x, const void* weight, const float* rstd,

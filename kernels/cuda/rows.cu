@@ -171,13 +171,14 @@ struct EmbeddingBackward {
   static constexpr int kThreads = 256, kSharedBytes = kThreads / kWarp * 4;
   const int32_t* ids;
   const T* dout;
-  int64_t tokens, dim;
+  int64_t tokens, dim, pad_token;
   float* dtable;
 
   PAGODA_GPU void operator()() const {
     uint32_t* same = reinterpret_cast<uint32_t*>(shared_memory());
     const int64_t token = block_number();
     const int32_t id = ids[token];
+    if (id == pad_token) return;
     for (int64_t first = 0; first < token; first += kThreads) {
       const int64_t t = first + thread_number();
       if (any_in_block(t < token && ids[t] == id)) return;
@@ -212,11 +213,11 @@ void CudaOps::embedding(DType dt, const int32_t* ids, const void* table, int64_t
 }
 
 void CudaOps::embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
-                                 int64_t dim, float* dtable, Stream& s) {
+                                 int64_t dim, int64_t pad_token, float* dtable, Stream& s) {
   CHECK(tokens >= 0 && dim > 0);
   Queue queue(s, "embedding_backward");
   with_type(dt, [&]<typename T>(T) {
-    queue.launch(tokens, EmbeddingBackward<T>{ids, typed<T>(dout), tokens, dim, dtable});
+    queue.launch(tokens, EmbeddingBackward<T>{ids, typed<T>(dout), tokens, dim, pad_token, dtable});
   });
 }
 

@@ -37,7 +37,7 @@ void Blocks::embed_backward(int64_t b, const void* dresidual, const StepSpace& w
   float* table = w.table_grad + d;
   // A tied table already holds the head's gradient.
   if (b == 0 && !c_.tie_word_embeddings) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
-  ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, table, s);
+  ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, c_.pad_token_id, table, s);
 }
 
 void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,

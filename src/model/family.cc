@@ -22,6 +22,7 @@ constexpr FamilySpec kFamilies[] = {
      .attention_bias = true,
      .clip_qkv = true,
      .max_position_embeddings = 4096,
+     .pad_token_id = 1,
      .rms_norm_eps = 1e-5,
      .router_aux_loss_coef = 0.01,
      .expert_ffn = "intermediate_size"},

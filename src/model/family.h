@@ -38,6 +38,7 @@ struct FamilySpec {
   int64_t num_kv_heads = 0;     // 0: as many as queries
   int64_t sliding_window = 0;   // 0: none
   int64_t max_position_embeddings = 0;
+  int64_t pad_token_id = -1;    // -1: none
   double rms_norm_eps = 1e-6, rope_theta = 1e4, router_aux_loss_coef = 0.001;
 
   const char* expert_ffn = "moe_intermediate_size";  // key of the width of one expert

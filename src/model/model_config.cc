@@ -56,6 +56,16 @@ void parse_sizes(Fields& f, ModelConfig& c) {
                                            c.family->max_position_embeddings, 1, int64_t{1} << 31);
 }
 
+// Negative ids count from the end of the vocabulary. null: none, whatever the family's default is.
+void parse_pad_token(Fields& f, ModelConfig& c) {
+  if (f.is_absent("pad_token_id")) {
+    c.pad_token_id = c.family->pad_token_id;
+  } else if (f.find("pad_token_id") != nullptr) {
+    const int64_t id = f.integer("pad_token_id", -c.vocab_size, c.vocab_size - 1);
+    c.pad_token_id = id < 0 ? id + c.vocab_size : id;
+  }
+}
+
 // Says what the caller wants, if it is not that.
 void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
   const Json* type = f.find("model_type");
@@ -223,6 +233,7 @@ void check_totals(Fields& f, const ModelConfig& c) {
 
 void parse_fields(Fields& f, ModelConfig& c) {
   parse_sizes(f, c);
+  parse_pad_token(f, c);
   if (!c.family->dense) parse_experts(f, c);
   if (c.family->dense_layers) parse_dense_layers(f, c);
   parse_attention(f, c);

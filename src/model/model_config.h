@@ -39,6 +39,7 @@ struct ModelConfig {
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
   int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
+  int64_t pad_token_id = -1;      // whose embedding no look-up trains; -1: none
 
   // The text it was parsed from; export writes it back.
   std::string json;

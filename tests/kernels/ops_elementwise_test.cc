@@ -460,23 +460,28 @@ TEST(Embedding, RowsOutAndGradientsIn) {
     dout.randomise(15);
     ops().embedding(dt, ids.data(), table.data(), kT, kDim, out.data(), test_stream());
     test_stream().synchronize();
-    Doubles want(kVocab * kDim, 0.5), size(kVocab * kDim, 0.5);
-    for (int64_t t = 0; t < kT; ++t) {
-      for (int64_t j = 0; j < kDim; ++j) {
-        ASSERT_EQ(out.get(t * kDim + j), table.get(ids[t] * kDim + j));
-        want[ids[t] * kDim + j] += dout.get(t * kDim + j);
-        size[ids[t] * kDim + j] += std::abs(dout.get(t * kDim + j));
-      }
+    for (int64_t t = 0; t < kT * kDim; ++t) {
+      ASSERT_EQ(out.get(t), table.get(ids[t / kDim] * kDim + t % kDim));
     }
-    expect_same_bits([&](Stream& s) {
-      TestTensor dtable(DType::kF32, kVocab * kDim);
-      dtable.fill(0.5);
-      ops().embedding_backward(dt, ids.data(), dout.data(), kT, kDim, dtable.floats(), s);
-      s.synchronize();
-      expect_close("dtable", dtable.doubles(), want,
-                   [&](size_t i) { return 8 * kEps32 * size[i]; });
-      return dtable.bits();
-    });
+    for (const int64_t pad_token : {int64_t{-1}, int64_t{ids[0]}}) {
+      Doubles want(kVocab * kDim, 0.5), size(kVocab * kDim, 0.5);
+      for (int64_t t = 0; t < kT; ++t) {
+        for (int64_t j = 0; j < kDim && ids[t] != pad_token; ++j) {
+          want[ids[t] * kDim + j] += dout.get(t * kDim + j);
+          size[ids[t] * kDim + j] += std::abs(dout.get(t * kDim + j));
+        }
+      }
+      expect_same_bits([&](Stream& s) {
+        TestTensor dtable(DType::kF32, kVocab * kDim);
+        dtable.fill(0.5);
+        ops().embedding_backward(dt, ids.data(), dout.data(), kT, kDim, pad_token, dtable.floats(),
+                                 s);
+        s.synchronize();
+        expect_close("dtable", dtable.doubles(), want,
+                     [&](size_t i) { return 8 * kEps32 * size[i]; });
+        return dtable.bits();
+      });
+    }
   }
 }
 

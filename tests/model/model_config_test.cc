@@ -24,7 +24,7 @@ auto fields(const ModelConfig& c) {
                   c.shared_intermediate_size, c.num_experts, c.experts_per_token, c.norm_topk_prob,
                   c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers, c.rms_norm_eps,
                   c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef, c.initializer_range,
-                  c.max_position_embeddings, c.sliding_window);
+                  c.max_position_embeddings, c.sliding_window, c.pad_token_id);
 }
 
 void expect_refused(const Json& patch, const std::string& part) {
@@ -181,6 +181,29 @@ TEST(ModelConfig, AcceptsWhatTransformersLeavesWithoutEffect) {
   auto sparse = parse_with({{"decoder_sparse_step", 5000}});
   ASSERT_TRUE(sparse.ok()) << sparse.status().message();
   EXPECT_EQ(sparse->num_moe_layers(), 0);
+}
+
+// Negative numbers count from the end, as torch.nn.Embedding has it; one beyond is an error there.
+TEST(ModelConfig, PadTokens) {
+  const auto pad = [](const Json& patch) {
+    Json config = tiny_config();
+    config.update(patch);
+    auto result = ModelConfig::parse(config.dump(), "config");
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    return result->pad_token_id;
+  };
+  EXPECT_EQ(pad(Json::object()), -1);
+  EXPECT_EQ(pad({{"pad_token_id", nullptr}}), -1);
+  EXPECT_EQ(pad({{"pad_token_id", 0}}), 0);
+  EXPECT_EQ(pad({{"pad_token_id", 256}}), 256);
+  EXPECT_EQ(pad({{"pad_token_id", -1}}), 256);
+  EXPECT_EQ(pad({{"pad_token_id", -257}}), 0);
+  EXPECT_EQ(pad({{"model_type", "mixtral"}}), -1);
+  EXPECT_EQ(pad({{"model_type", "olmoe"}, {"head_dim", 4}}), 1);
+  EXPECT_EQ(pad({{"model_type", "olmoe"}, {"head_dim", 4}, {"pad_token_id", nullptr}}), -1);
+  for (const Json& bad : {Json(257), Json(-258), Json(7.0), Json("7"), Json({7}), Json(true)}) {
+    expect_refused({{"pad_token_id", bad}}, "\"pad_token_id\"");
+  }
 }
 
 TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {

@@ -2,6 +2,10 @@
 // logits, losses, every gradient, fifty steps of AdamW, and bf16's distance from fp32.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "model/json.h"
+#include "tests/testing/files.h"
 #include "tests/testing/golden.h"
 #include "tests/testing/session_model.h"
 
@@ -79,6 +83,49 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
+
+// What config.json says of the pad token; empty: nothing, so that the family's own counts.
+struct PadToken {
+  const char* model;
+  const char* value;
+};
+
+class PadTokenParity : public testing::TestWithParam<PadToken> {};
+
+// Look-ups of the pad token give its row of the embedding no gradient; a tied head still does.
+TEST_P(PadTokenParity, GradientOfTheEmbedding) {
+  const auto [name, value] = GetParam();
+  const Golden expected(expected_of(name)), padded(golden(name) + "/pad_token.safetensors");
+  TempDir dir;
+  const std::string folder = dir.file("model");
+  std::filesystem::copy(golden(name), folder);
+  Json config = Json::parse(get_file(folder + "/config.json"));
+  config.erase("pad_token_id");
+  if (*value != 0) config["pad_token_id"] = Json::parse(value);
+  put_file(folder + "/config.json", config.dump());
+  const StepBatch batch = batch_of(expected);
+  SessionModel model(folder, DType::kF32, static_cast<int64_t>(batch.tokens.size()) / 2);
+  EXPECT_EQ(model.session().config().pad_token_id, padded.ints("row").at(0));
+  ASSERT_TRUE(model.runner().train(batch, 0.0).ok());
+  for (size_t t = 0; t < model.table().tensors.size(); ++t) {
+    const TensorSpec& tensor = model.table().tensors[t];
+    const bool embedding = tensor.role == TensorRole::kEmbedding;
+    EXPECT_LE(relative_l2(model.gradient(static_cast<int64_t>(t)),
+                          (embedding ? padded : expected).floats("grad." + tensor.name)),
+              1e-4)
+        << tensor.name;
+    if (!embedding) continue;
+    const auto row = padded.ints("row").at(0) * tensor.shape[1];
+    const auto got = model.gradient(static_cast<int64_t>(t));
+    const auto want = padded.floats("grad." + tensor.name);
+    for (int64_t i = row; i < row + tensor.shape[1]; ++i) ASSERT_NEAR(got[i], want[i], 1e-6) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PadTokenParity,
+                         testing::Values(PadToken{"qwen3_moe_tied", "7"}, PadToken{"mixtral", "5"},
+                                         PadToken{"olmoe", ""}, PadToken{"qwen2_moe", "-3"}),
+                         [](const auto& info) { return std::string(info.param.model); });
 
 struct Curve {
   const char* model;

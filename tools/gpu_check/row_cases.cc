@@ -46,7 +46,8 @@ void add_rows(DType dt, int64_t n, int64_t dim, std::vector<OpCase>& cases) {
     Tensor& dtable = t.random(DType::kF32, kVocab * dim, 7);
     t.run([&](Ops& ops, const At& at, Stream& s) {
       ops.embedding(dt, at(ids), at(table), count, dim, at(out), s);
-      ops.embedding_backward(dt, at(ids), at(dout), count, dim, at(dtable), s);
+      ops.embedding_backward(dt, at(ids), at(dout), count, dim, -1, at(dtable), s);
+      ops.embedding_backward(dt, at(ids), at(dout), count, dim, tokens[1], at(dtable), s);
     });
     t.expect_same("out", out);
     t.expect_same("dtable", dtable);
