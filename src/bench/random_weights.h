@@ -12,6 +12,7 @@ class RandomWeights final : public WeightSource {
  public:
   explicit RandomWeights(const ModelConfig& config);
   const ModelConfig& config() const override { return config_; }
+  std::string name() const override { return "random weights"; }
   Status read_record(int64_t record, float* out) override;
 
  private:

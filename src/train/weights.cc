@@ -1,5 +1,6 @@
 #include "train/weights.h"
 
+#include "base/log.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
 
@@ -10,6 +11,7 @@ class FolderWeights final : public WeightSource {
  public:
   explicit FolderWeights(const HfFolder& folder) : folder_(folder) {}
   const ModelConfig& config() const override { return folder_.config(); }
+  std::string name() const override { return printable(folder_.directory()); }
   Status read_record(int64_t record, float* out) override {
     const RecordSpec& spec = folder_.table().records[record];
     for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
@@ -49,8 +51,10 @@ class CheckpointWeights final : public WeightSource {
         table_(TensorTable::make(config_)),
         dtype_(dtype_of(checkpoint)),
         state_(state),
+        name_(strf("the checkpoint of step %lld", (long long)checkpoint.step)),
         file_(std::move(file)) {}
   const ModelConfig& config() const override { return config_; }
+  std::string name() const override { return name_; }
 
   Status read_record(int64_t record, float* out) override {
     const StateLayout layout(state_, dtype_, table_.records[record].num_elements);
@@ -76,13 +80,42 @@ class CheckpointWeights final : public WeightSource {
   TensorTable table_;
   DType dtype_;
   StateFormat state_;
+  std::string name_;
   std::unique_ptr<PageFile> file_;
   HostMemory weights_page_, state_page_;
 };
 
+// Index of the first weight that is not finite, or -1.
+int64_t first_non_finite(const bf16* weights, int64_t count) {
+  constexpr uint16_t kExponent = 0x7f80u;
+  bool found = false;
+  for (int64_t i = 0; i < count; ++i) found |= (weights[i].bits & kExponent) == kExponent;
+  if (!found) return -1;
+  int64_t i = 0;
+  while ((weights[i].bits & kExponent) != kExponent) ++i;
+  return i;
+}
+
+// A record's masters are finite, but rounding may leave the range of bf16.
+Status check_range(const WeightSource& source, const TensorTable& table, int64_t record,
+                   const bf16* weights, const float* masters) {
+  const RecordSpec& spec = table.records[record];
+  const int64_t bad = first_non_finite(weights, spec.num_elements);
+  if (bad < 0) return Status();
+  int64_t t = spec.first_tensor;
+  while (bad >= table.tensors[t].offset + table.tensors[t].num_elements()) ++t;
+  return Status(
+      Exit::kBadData,
+      strf("%s: tensor \"%s\" holds %.9g at element %lld, which is beyond the range of bf16; the "
+           "model is untouched: use it with train.dtype = \"fp32\", or use another one",
+           source.name().c_str(), table.tensors[t].name.c_str(), double{masters[bad]},
+           (long long)(bad - table.tensors[t].offset)));
+}
+
 // Fills one record's pages on the host; state: nullptr without training.
-Status fill_record(WeightSource& source, int64_t record, const StateLayout& layout,
-                   std::byte* weights, std::byte* state, std::vector<float>& masters) {
+Status fill_record(WeightSource& source, const TensorTable& table, int64_t record,
+                   const StateLayout& layout, std::byte* weights, std::byte* state,
+                   std::vector<float>& masters) {
   masters.resize(static_cast<size_t>(layout.num_elements));
   RETURN_IF_ERROR(source.read_record(record, masters.data()));
   if (state != nullptr) {
@@ -90,7 +123,8 @@ Status fill_record(WeightSource& source, int64_t record, const StateLayout& layo
   } else {
     begin_weights(layout, masters.data(), weights);
   }
-  return Status();
+  if (layout.weight_dtype == DType::kF32) return Status();
+  return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
 
 }  // namespace
@@ -147,9 +181,10 @@ Status load_weights(WeightSource& source, Session& session) {
     std::byte* state = training ? lease.data(1) : nullptr;
     const StateLayout layout(session.options().adam.state, dtype,
                              session.table().records[r].num_elements);
-    stream.enqueue([&source, &outcome, &masters, record, layout, weights, state] {
+    const TensorTable& table = session.table();
+    stream.enqueue([&source, &table, &outcome, &masters, record, layout, weights, state] {
       if (!outcome.ok()) return;
-      outcome = fill_record(source, record, layout, weights, state, masters);
+      outcome = fill_record(source, table, record, layout, weights, state, masters);
     });
     lease.release();
     if (!stays) continue;

@@ -16,6 +16,7 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual const ModelConfig& config() const = 0;
+  virtual std::string name() const = 0;  // "DIR", for complaints
   // The record's tensors behind each other, num_elements values.
   virtual Status read_record(int64_t record, float* out) = 0;
 };
@@ -35,7 +36,8 @@ Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint);
 Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
                                                         Storage* storage);
 
-// Gives every record of a fresh session its content: weights, master weights, zero moments.
+// Gives every record of a fresh session its content: weights, master weights, zero moments. A value
+// that is finite but beyond the range of the session's dtype is kBadData, with tensor and element.
 Status load_weights(WeightSource& source, Session& session);
 
 // Writes `source` as a Hugging Face folder like `original` (its layout, tokenizer, and unless told

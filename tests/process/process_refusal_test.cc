@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "checkpoint/init_folder.h"
 #include "config/run_config.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
@@ -182,6 +183,25 @@ TEST_F(RefusalTest, WeightsThatAreNotNumbers) {
   bytes.replace(bytes.size() - 4, 4, nan);
   put_file(file, bytes);
   expect_bad_model(model, 65, {file, "lm_head.weight"});
+}
+
+// They are finite as fp32, but rounding makes them infinite.
+TEST_F(RefusalTest, WeightsBeyondTheRangeOfBf16) {
+  const std::string model = dir_.file("large"), file = model + "/model.safetensors";
+  InitOptions options;
+  options.config_path = dir_.file("config.json");
+  options.out_directory = model;
+  options.dtype = DType::kF32;
+  ASSERT_TRUE(init_folder(options).ok());
+  std::string bytes = get_file(file);
+  bytes.replace(bytes.size() - 4, 4, "\xff\xff\x7f\x7f");  // the largest
+  put_file(file, bytes);
+  const Words names = {model, "lm_head.weight", "3.40282347e+38 at element 8703", "bf16",
+                       "train.dtype"};
+  expect_bad_model(model, 65, names);
+  expect_refused(run({"generate", "--model.path", model, "--prompt", "a", "--max_new_tokens", "1",
+                      "--memory.disk", dir_.path()}),
+                 65, names);
 }
 
 TEST_F(RefusalTest, AMissingTensor) {
