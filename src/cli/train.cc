@@ -15,6 +15,9 @@ class TrainCommand : public RunCommand {
     app().add_flag("--resume", flags_.resume, "continue the run in train.output_dir");
     app().add_flag("-q,--quiet", flags_.quiet, "print warnings and errors only");
     add_run_flags([](const Option&) { return true; });
+    app().footer(
+        "The balance loss of experts is trained with the model's router_aux_loss_coef, whatever\n"
+        "its output_router_logits says.");
   }
 
   Status run() override {

@@ -161,9 +161,9 @@ TEST_F(CliTest, HelpShowsDefaultsAndUnits) {
   }
   const Outcome train = run({"train", "--help"});
   EXPECT_EQ(train.code, 0);
-  for (const char* word :
-       {"--train.steps INT", "(steps; default 1000)", "--optim.learning_rate", "(default 1e-05)",
-        "Optimizer (AdamW):", "--chat-template", "constant|linear|cosine"}) {
+  for (const char* word : {"--train.steps INT", "(steps; default 1000)", "--optim.learning_rate",
+                           "(default 1e-05)", "Optimizer (AdamW):", "--chat-template",
+                           "constant|linear|cosine", "output_router_logits"}) {
     EXPECT_NE(train.out.find(word), std::string::npos) << word;
   }
   const Outcome eval = run({"eval", "--help"});
