@@ -1,6 +1,7 @@
 // Pairs of experts that share a device: of two models on equal devices (Aurora section 6.2), where
 // the pairs that make the least of what the busiest device sends or receives also make the shortest
 // inference (Theorem 6.1); and of one model, as Lina has it. One expert of each model a device.
+// Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // Which device each of n experts gets, n devices of different rates, one expert each (Aurora
-// section 5.1).
+// section 5.1). Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Moving experts between the devices of an expert-parallel group so that routing that favours some
 // of them loads the devices alike (Piper, section VI): as few swaps as hill-climbing needs, and
-// what moving them costs. A swap keeps the number of experts of each device. Pure.
+// what moving them costs. A swap keeps the number of experts of each device. Planned only: it is
+// tested, and neither a run nor `pagoda plan` uses it yet. Pure.
 //
 // Algorithm 2 swaps between the fullest device and the emptiest, taking each time the pair of
 // experts that brings their loads closest, while that helps. Taking the best swap of the fullest

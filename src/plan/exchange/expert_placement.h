@@ -1,5 +1,6 @@
 // Which device computes which expert of a layer this time, where experts are brought up on demand
-// (ES-MoE, section 4.2): the longest first, each to the device with the least so far. Pure.
+// (ES-MoE, section 4.2): the longest first, each to the device with the least so far. Planned only:
+// it is tested, and neither a run nor `pagoda plan` uses it yet. Pure.
 //
 // An expert takes max(upload, compute), as if its upload ran beside the work on the one before. By
 // the sum of these the busiest device has at most 4/3 - 1/(3 devices) of the least possible (Graham

@@ -2,7 +2,8 @@
 // (dispatch), experts, second all-to-all (combine), aggregation (Aurora sections 4.1, 5 and 6.1).
 // Computation and communication of one model do not overlap; two models on the same devices take
 // turns at them. All-to-alls take the time of plan/exchange/transmission_order.h; combine takes
-// what dispatch took, since its traffic is the same turned round.
+// what dispatch took, since its traffic is the same turned round. Planned only: it is tested, and
+// neither a run nor `pagoda plan` uses it yet.
 #pragma once
 
 #include <span>

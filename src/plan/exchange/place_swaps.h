@@ -1,7 +1,8 @@
 // Places of experts made better by swaps, by the inference time of the whole layer
 // (plan/exchange/inference_time.h). Sorting by load (Aurora section 5.1) and matching by what
 // happens on one device (section 7.2) do not see which bandwidths the ends of a transmission have,
-// nor that devices wait for each other's phases; they are where to start.
+// nor that devices wait for each other's phases; they are where to start. Planned only: it is
+// tested, and neither a run nor `pagoda plan` uses it yet.
 //
 // A move changes all experts of two devices for each other: those of one model, or of both. The
 // best move of all is made as long as it saves time. O(n^2) moves are tried before each, O(n^2)

@@ -1,6 +1,7 @@
 // Two models on n unequal devices, an expert of each on every device (Aurora section 7): which
 // expert of b shares a device with which of a, and which pair gets which device, so that the
-// slowest device is as fast as possible. A three-dimensional matching, NP-hard.
+// slowest device is as fast as possible. A three-dimensional matching, NP-hard. Planned only: it is
+// tested, and neither a run nor `pagoda plan` uses it yet.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 // Data-centric: a device computes its share of the batch, and the weights of a layer travel to all.
 // Model-centric: a device computes its share of the experts' hidden dimension, and the tokens of
 // the step travel to all. Either way the weights rest divided by shares of the hidden dimension.
-// Pure.
+// Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The all-to-all of rows among the devices of a cluster, flat or in three phases (HALO, Piper
 // section V), as the messages of each device and what they cost on a network of two or three
-// levels. Pure.
+// levels. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 //
 // Every device has one row (of any size) for every other. Flat, it sends each in a message of its
 // own, of which (nodes - 1) R leave its node of R devices. In three phases:

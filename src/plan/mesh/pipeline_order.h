@@ -2,7 +2,7 @@
 // of a step before the first backward; 1F1B (PipeDream-Flush, Narayanan et al. 2021) lets one
 // forward and one backward follow each other as soon as a stage has its first backward, so that
 // stage i keeps the activations of at most PP - i microbatches (Piper, sections II-C and III-A).
-// Pure.
+// Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 //
 // A forward waits for that of the stage before, a backward for that of the stage after; a stage
 // does one thing at a time. Where a forward takes tf and a backward tb on every stage and sending

@@ -1,7 +1,8 @@
 // How long a step takes and what share of the machine it uses, before it runs: the performance
 // estimator of Piper (section IV-C) over its pipeline of expert-parallel groups, with the schedule
 // of the stages simulated (plan/mesh/pipeline_order.h) in place of its closed form, (M + PP - 1)
-// times the slowest stage, which is the same where stages are equal. Pure.
+// times the slowest stage, which is the same where stages are equal. Planned only: `pagoda plan`
+// simulates it, and no run executes it yet. Pure.
 //
 // Equation (12) as it must be: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
 // compute fraction is 1 - (t_comm + t_bubble) / t_step; the printed one has a stray b and leaves

@@ -3,7 +3,7 @@
 // one, several as stages, as copies or both (plan/search/zebra_search.h), and the ways they are
 // compared with (plan/search/two_kinds_search.h): expert parallelism, disaggregated experts,
 // pipelines of whole layers, experts shared by speed. Pruned by memory, ranked by the time of a
-// simulated step. Pure.
+// simulated step. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>

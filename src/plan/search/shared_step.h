@@ -2,7 +2,8 @@
 // .h): every device attends to a share of the sequences, by its speed. Data-centric: it computes
 // their experts too, with weights that pass through it a layer at a time, the next layer's while
 // one works. Model-centric: it computes its share of each expert's hidden dimension, by its speed
-// with experts, for the rows of all. Each simulated. Pure.
+// with experts, for the rows of all. Each simulated. Planned only: `pagoda plan` simulates it, and
+// no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Asymmetric expert assignment (HeterMoE section 4.2): how many experts of each layer the expert
 // devices of a zebra group leave to its attention devices. Algorithm 1, "gather and squeeze", with
-// both memory bounds, and a search that starts from it. Pure.
+// both memory bounds, and a search that starts from it. Planned only: `pagoda plan` simulates it,
+// and no run executes it yet. Pure.
 //
 // A chunk is the least that can move: n1 = max(1, N / M) experts acquired by each attention device,
 // n2 = n1 M / N given by each expert device, of M attention and N expert devices of which one

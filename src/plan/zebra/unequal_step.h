@@ -1,6 +1,7 @@
 // What one step takes on two kinds of devices, spread in the ways that HeterMoE (section 6)
 // compares zebra parallelism with. All are simulated from the same few numbers, so that they differ
-// by their schedules only. Pure.
+// by their schedules only. Planned only: `pagoda plan` simulates it, and no run executes it yet.
+// Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Zebra parallelism (HeterMoE section 4.1): attention of all layers on M attention devices, experts
 // on N expert devices, so that the two kinds work on different microbatches at a time. Makes the
-// tasks of a step in the order of Theorem 1 and times them. Pure.
+// tasks of a step in the order of Theorem 1 and times them. Planned only: `pagoda plan` simulates
+// it, and no run executes it yet. Pure.
 //
 // The devices of a kind do the same at the same time, so a plan has one queue for what each of a
 // kind computes, one for the transfers from attention to expert devices (dispatch, and in the

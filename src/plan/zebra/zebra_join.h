@@ -4,7 +4,7 @@
 // group has a layer's gradient; an expert has one copy in each group. Sums of attention and of
 // experts, each in the order of the backward, slow nothing else; the end of the step waits for
 // them. (HeterMoE section 5 has data parallelism over groups that are alike, which plan_zebra()
-// plans too.) Pure.
+// plans too.) Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,7 @@
 // or 1F1B (plan/mesh/pipeline_order.h), and through a stage in microbatches, in the order of
 // Theorem 1; the last stage turns from the forward of a chunk to its backward with turn lags where
 // one follows the other. Each microbatch goes on to the next stage as soon as it has passed the
-// stage's layers. Pure.
+// stage's layers. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 //
 // Stages may be unlike each other, also in their devices. Copies of the pipeline (data parallelism)
 // are as in plan/zebra/zebra.h: the times of gradient sums, which each stage begins behind the last
