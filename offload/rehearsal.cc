@@ -62,50 +62,89 @@ void Residency::foresee_later(std::span<const PageUse> uses) {
 
 // [class] 0: each of these uses on a device finds its page there or, for a new page, a free slot,
 // so that nothing passes through the host.
-std::vector<uint8_t> Residency::classes_that_may_miss(std::span<const PageUse> uses) const {
-  constexpr int16_t kNowhere = -1;
+std::vector<uint8_t> Residency::classes_that_may_miss(std::span<const PageUse> uses) {
   std::vector<uint8_t> may_miss(classes_.size(), 0);
-  std::vector<int16_t> seen_at(num_pages(), kNowhere);
   std::vector<int32_t> slots_taken(classes_.size() * (devices_ + 1), 0);
   for (const PageUse& use : uses) {
     const uint16_t c = page_class_[use.page];
     if (!passes_host_[c] || may_miss[c]) continue;
     const int place = place_index(use.place);
-    const int before = std::exchange(seen_at[use.page], static_cast<int16_t>(place));
+    const int before = std::exchange(seen_at_[use.page], static_cast<int16_t>(place));
     if (place == host() || before == place) continue;
     if (before == kNowhere && slot_of(use.page, place) != kNoSlot) continue;
     int32_t& taken = slots_taken[c * (devices_ + 1) + place];
     const bool new_page = before == kNowhere && use.access == Access::kCreate;
     may_miss[c] = !new_page || ++taken > sets_[c][place].free_slots();
   }
+  for (const PageUse& use : uses) seen_at_[use.page] = kNowhere;
   return may_miss;
 }
 
-// Without leases, which will have been returned, and without what is expected or comes later: those
-// pages go before all that is foreseen, in whatever order.
-Residency Residency::copy_to_rehearse() {
-  Foresight expected = std::exchange(expected_, Foresight(0));
-  Foresight later = std::exchange(later_, Foresight(0));
-  std::vector<ForeseenUse> cycle = std::exchange(cycle_, {});
-  Residency copy(*this);
-  expected_ = std::move(expected);
-  later_ = std::move(later);
-  cycle_ = std::move(cycle);
-  copy.expected_ = copy.later_ = Foresight(num_pages());
-  copy.cycles_ = false;
-  for (auto& places : copy.sets_) {
+// Until its end everything is done without leases, which will have been returned, and without what
+// is expected or comes later: those pages go before all that is foreseen, in whatever order.
+void Residency::begin_rehearsal() {
+  rehearses_ = true;
+  undo_.evictions = evictions_;
+  for (auto& places : sets_) {
     for (SlotSet& slots : places) {
-      for (SlotSet::Slot& slot : slots.slots) slot.pins = 0;
+      undo_.counts.push_back(slots.count);
+      slots.rehearses = true;
     }
   }
-  return copy;
 }
 
-// True when the use brings its page up from the host, on a copy. What devices miss depends on
-// devices alone: the host's choices do not matter here, and a use in the host matters as far as it
-// replaces what devices hold. A prefetch also asks the host for room, of which the copy knows less:
-// it may come here and not later, or later and not here. That costs transfers and nothing else.
+// Takes everything back but what the foresight has passed by.
+void Residency::end_rehearsal() {
+  rehearses_ = false;
+  for (const Undo::SlotWas& undo : undo_.slots) {
+    undo.set->set_rank(undo.slot, undo.was.rank);
+    undo.set->slots[undo.slot] = undo.was;
+  }
+  auto where = undo_.where.begin();
+  for (const Undo::PageWas& undo : undo_.pages) {
+    on_disk_[undo.page] = undo.on_disk;
+    for (int p = 0; p <= devices_; ++p) slot_of(undo.page, p) = *where++;
+    remembered_[undo.page] = 0;
+  }
+  auto count = undo_.counts.begin();
+  for (auto& places : sets_) {
+    for (SlotSet& slots : places) {
+      slots.count = *count++;
+      slots.rehearses = false;
+    }
+  }
+  evictions_ = undo_.evictions;
+  undo_.slots.clear();
+  undo_.pages.clear();
+  undo_.where.clear();
+  undo_.counts.clear();
+}
+
+// Before a rehearsal changes the page or the slots that it has.
+void Residency::remember(PageId page) {
+  if (!rehearses_ || std::exchange(remembered_[page], uint8_t{1}) != 0) return;
+  undo_.pages.push_back({page, on_disk_[page]});
+  for (int p = 0; p <= devices_; ++p) {
+    const int32_t slot = slot_of(page, p);
+    undo_.where.push_back(slot);
+    if (slot != kNoSlot) remember_slot(set(page, p), slot);
+  }
+}
+
+// Before a rehearsal changes the slot.
+void Residency::remember_slot(SlotSet& slots, int32_t slot) {
+  SlotSet::Slot& now = slots.slots[slot];
+  if (!rehearses_ || now.remembered) return;
+  undo_.slots.push_back({&slots, slot, now});
+  now.remembered = true;
+}
+
+// True when the use brings its page up from the host. What devices miss depends on devices alone:
+// the host's choices do not matter here, and a use in the host matters as far as it replaces what
+// devices hold. A prefetch also asks the host for room, of which the rehearsal knows less: it may
+// come here and not later, or later and not here. That costs transfers and nothing else.
 bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
+  remember(use.page);
   if (use.access != Access::kCreate && !has_content(use.page)) return false;
   const int place = place_index(use.place);
   bool up = false;
@@ -131,20 +170,21 @@ bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
 // The same uses with what the devices will ask of the host: before each upload a read there.
 std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses,
                                              const std::vector<uint8_t>& may_miss) {
-  Residency copy = copy_to_rehearse();
+  begin_rehearsal();
   std::vector<ForeseenUse> future;
   future.reserve(uses.size());
   std::vector<Move> moves;
   for (size_t i = 0; i < uses.size(); ++i) {
     const PageUse& use = uses[i];
     const auto time = static_cast<int64_t>(i);
-    if (may_miss[page_class_[use.page]] && copy.rehearse(use, moves)) {
+    if (may_miss[page_class_[use.page]] && rehearse(use, moves)) {
       const bool guess = use.access == Access::kPrefetch;
       future.push_back({time, use.page, host(), guess ? Access::kPrefetch : Access::kRead});
     }
     if (use.access == Access::kPrefetch) continue;
     future.push_back({time, use.page, place_index(use.place), use.access});
   }
+  end_rehearsal();
   return future;
 }
 

@@ -19,7 +19,7 @@ void Residency::SlotSet::set_rank(int32_t slot, const Rank& rank) {
 }
 
 bool Residency::SlotSet::just_used(const Slot& slot) const {
-  return slot.used && turn - slot.turn < depth - 1;
+  return slot.used && count.turn - slot.turn < depth - 1;
 }
 
 // kNoSlot when all are pinned.
@@ -27,7 +27,7 @@ int32_t Residency::SlotSet::next_victim() const {
   int32_t instead = kNoSlot;
   for (const Rank& rank : order) {
     const Slot& slot = slots[rank.slot];
-    if (slot.pins > 0) continue;
+    if (pins(rank.slot) > 0) continue;
     if (!just_used(slot)) return rank.slot;
     if (instead == kNoSlot) instead = rank.slot;
   }
@@ -36,13 +36,13 @@ int32_t Residency::SlotSet::next_victim() const {
 
 // Slots besides `except` that a prefetch may take, counted up to 2.
 int32_t Residency::SlotSet::spare_slots(int32_t except) const {
-  int32_t count = 0;
+  int32_t spare = 0;
   for (const Rank& rank : order) {
     const Slot& slot = slots[rank.slot];
-    if (rank.group > Rank::kExpected || count == 2) break;
-    count += slot.pins == 0 && !just_used(slot) && rank.slot != except;
+    if (rank.group > Rank::kExpected || spare == 2) break;
+    spare += pins(rank.slot) == 0 && !just_used(slot) && rank.slot != except;
   }
-  return count;
+  return spare;
 }
 
 Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class)
@@ -56,7 +56,9 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
       kept_in_host_(page_class_.size(), 0),
       foreseen_(page_class_.size()),
       later_(page_class_.size()),
-      expected_(page_class_.size()) {
+      expected_(page_class_.size()),
+      remembered_(page_class_.size(), 0),
+      seen_at_(page_class_.size(), kNowhere) {
   for (const SlotClass& c : classes_) {
     CHECK(static_cast<int>(c.device_slots.size()) == devices_);
     std::vector<SlotSet> places(devices_ + 1);
@@ -94,7 +96,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
 
 int64_t Residency::next_foreseen(PageId page, int place) const {
   const int64_t soon = foreseen_.next_read(page, place);
-  if (soon != kNotForeseen) return soon;
+  if (soon != kNotForeseen || rehearses_) return soon;
   const int64_t later = later_.next_read(page, place);
   return later < kReplaced ? kLater + later : later;
 }
@@ -107,6 +109,7 @@ Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) c
   const int64_t foreseen = next_foreseen(s.page, place);
   if (foreseen < kReplaced && stays) return {Rank::kKept, s.turn, slot};
   if (foreseen < kReplaced) return {Rank::kForeseen, -foreseen, slot};
+  if (rehearses_) return {Rank::kUnforeseen, s.turn, slot};
   const int64_t expected = expected_.next_read(s.page, place);
   if (expected < kReplaced && stays) return {Rank::kKept, s.turn, slot};
   if (expected < kReplaced) return {Rank::kExpected, -expected, slot};
@@ -135,22 +138,22 @@ void Residency::update_ranks() {
 void Residency::touch(PageId page, int place) {
   SlotSet& slots = set(page, place);
   const int32_t slot = slot_of(page, place);
-  if (slots.latest != slot) ++slots.turn;
-  slots.latest = slot;
-  slots.slots[slot].turn = slots.turn;
+  if (slots.count.latest != slot) ++slots.count.turn;
+  slots.count.latest = slot;
+  slots.slots[slot].turn = slots.count.turn;
   update_rank(page, place);
 }
 
 bool Residency::is_latest(PageId page, int place) const {
   const int32_t slot = slot_of(page, place);
-  return slot != kNoSlot && set(page, place).latest == slot;
+  return slot != kNoSlot && set(page, place).count.latest == slot;
 }
 
 // The cycle has come to a use, or to what an upload asks of the host. `again`: the one before of
 // the class at the place was of the same page. Where every page of a class has a slot nothing is
 // evicted, so nothing need be known.
 void Residency::go_round(PageId page, int place, Access access, bool again) {
-  if (!cycles_ || (again && access != Access::kCreate)) return;
+  if (!cycles_ || rehearses_ || (again && access != Access::kCreate)) return;
   if (set(page, place).slots.size() >= class_pages_[page_class_[page]]) return;
   expected_.pass(page, place, access);
   cycle_.push_back({static_cast<int64_t>(cycle_.size()), page, place, access});
@@ -185,11 +188,11 @@ int Residency::copies(PageId page) const {
 void Residency::drop(PageId page, int place) {
   const int32_t slot = slot_of(page, place);
   SlotSet& slots = set(page, place);
-  CHECK(slots.slots[slot].pins == 0, "page %u dropped while pinned", page);
+  CHECK(slots.pins(slot) == 0, "page %u dropped while pinned", page);
   slots.slots[slot].used = false;
-  --slots.used;
-  slots.slots[slot].turn = slots.turn;
-  if (slots.latest == slot) slots.latest = kNoSlot;
+  --slots.count.used;
+  slots.slots[slot].turn = slots.count.turn;
+  if (slots.count.latest == slot) slots.count.latest = kNoSlot;
   slots.set_rank(slot, rank(slots, slot, place));
   slot_of(page, place) = kNoSlot;
 }
@@ -201,6 +204,7 @@ void Residency::drop_elsewhere(PageId page, int place) {
 }
 
 void Residency::evict(int place, PageId page, std::vector<Move>& moves) {
+  remember(page);
   if (copies(page) == 1) {
     if (place == host()) {
       moves.push_back({Move::Kind::kWriteBack, page, 0, kNoSlot, slot_of(page, host())});
@@ -220,11 +224,12 @@ int32_t Residency::claim(PageId page, int place, std::vector<Move>& moves) {
   const int32_t slot = slots.next_victim();
   CHECK(slot != kNoSlot, "no slot for page %u at place %d: %zu slots of class %d all pinned", page,
         place, slots.slots.size(), page_class_[page]);
+  remember_slot(slots, slot);
   if (slots.slots[slot].used) evict(place, slots.slots[slot].page, moves);
   slots.slots[slot].page = page;
   slots.slots[slot].used = true;
-  ++slots.used;
-  slots.slots[slot].pins = 1;
+  ++slots.count.used;
+  slots.pins(slot) = 1;
   slot_of(page, place) = slot;
   touch(page, place);
   return slot;
@@ -237,29 +242,29 @@ void Residency::bring_to_host(PageId page, std::vector<Move>& moves) {
     if (slot_of(page, d) != kNoSlot) from = d;
   }
   // The source must survive the claim below.
-  if (from != kNoSlot) ++set(page, from).slots[slot_of(page, from)].pins;
+  if (from != kNoSlot) ++set(page, from).pins(slot_of(page, from));
   const int32_t slot = claim(page, host(), moves);
   if (from != kNoSlot) {
     moves.push_back({Move::Kind::kDownload, page, static_cast<uint8_t>(from), slot_of(page, from),
                      slot});
-    --set(page, from).slots[slot_of(page, from)].pins;
+    --set(page, from).pins(slot_of(page, from));
   } else {
     moves.push_back({Move::Kind::kFetch, page, 0, kNoSlot, slot});
   }
-  --set(page, host()).slots[slot].pins;
+  --set(page, host()).pins(slot);
 }
 
 void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   if (place == host()) return bring_to_host(page, moves);
   // The device slot first: evicting for it may need a host slot, which must not be ours.
   const bool in_host = slot_of(page, host()) != kNoSlot, again = is_latest(page, host());
-  if (in_host) ++set(page, host()).slots[slot_of(page, host())].pins;
+  if (in_host) ++set(page, host()).pins(slot_of(page, host()));
   // Claimed before the content is anywhere near it, so it must not count as a copy yet.
   const int32_t slot = claim(page, place, moves);
   slot_of(page, place) = kNoSlot;
   if (in_host) {
     touch(page, host());
-    --set(page, host()).slots[slot_of(page, host())].pins;
+    --set(page, host()).pins(slot_of(page, host()));
   } else {
     bring_to_host(page, moves);
   }
@@ -267,7 +272,7 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   slot_of(page, place) = slot;
   moves.push_back({Move::Kind::kUpload, page, static_cast<uint8_t>(place), slot,
                    slot_of(page, host())});
-  --set(page, place).slots[slot].pins;
+  --set(page, place).pins(slot);
 }
 
 // Makes the page resident where it was not when the acquire began, and pins it.
@@ -279,7 +284,7 @@ int32_t Residency::place_page(const PageUse& use, int place, std::vector<Move>& 
     bring(use.page, place, moves);
   }
   const int32_t slot = slot_of(use.page, place);
-  ++set(use.page, place).slots[slot].pins;
+  ++set(use.page, place).pins(slot);
   return slot;
 }
 
@@ -313,7 +318,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
     if (uses[i].access == Access::kPrefetch) continue;
     const int place = place_index(uses[i].place);
     slots[i] = slot_of(uses[i].page, place);
-    if (slots[i] != kNoSlot) ++set(uses[i].page, place).slots[slots[i]].pins;
+    if (slots[i] != kNoSlot) ++set(uses[i].page, place).pins(slots[i]);
   }
   for (size_t i = 0; i < uses.size(); ++i) {
     const PageUse& use = uses[i];
@@ -325,7 +330,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
     const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
     foreseen_.pass(use.page, place, use.access);  // and what it asked of the host just before it
-    later_.pass(use.page, place, use.access);
+    if (!rehearses_) later_.pass(use.page, place, use.access);
     go_round(use.page, place, use.access, again);
     touch(use.page, place);
     for (int p = 0; p <= devices_; ++p) update_rank(use.page, p);
@@ -342,9 +347,9 @@ void Residency::release(std::span<const PageUse> uses) {
     if (use.access == Access::kPrefetch) continue;
     const int place = place_index(use.place);
     const int32_t slot = slot_of(use.page, place);
-    CHECK(slot != kNoSlot && set(use.page, place).slots[slot].pins > 0,
+    CHECK(slot != kNoSlot && set(use.page, place).pins(slot) > 0,
           "release of page %u, which is not leased", use.page);
-    --set(use.page, place).slots[slot].pins;
+    --set(use.page, place).pins(slot);
   }
 }
 
@@ -380,7 +385,7 @@ int32_t Residency::slot_at(PageId page, Place place) const {
 }
 
 int32_t Residency::used_slots(size_t slot_class, Place place) const {
-  return sets_[slot_class][place_index(place)].used;
+  return sets_[slot_class][place_index(place)].count.used;
 }
 
 void Residency::check_invariants() const {
@@ -398,11 +403,12 @@ void Residency::check_invariants() const {
       CHECK(slots.order.size() == slots.slots.size(), "the order lost a slot");
       const auto used = std::count_if(slots.slots.begin(), slots.slots.end(),
                                       [](const SlotSet::Slot& slot) { return slot.used; });
-      CHECK(slots.used == used, "%d slots are counted as used, %lld are", slots.used,
+      CHECK(slots.count.used == used, "%d slots are counted as used, %lld are", slots.count.used,
             static_cast<long long>(used));
       for (int32_t s = 0; s < static_cast<int32_t>(slots.slots.size()); ++s) {
         const SlotSet::Slot& slot = slots.slots[s];
-        CHECK(slot.pins >= 0 && slot.turn <= slots.turn);
+        CHECK(slot.pins >= 0 && slot.turn <= slots.count.turn);
+        CHECK(slot.rehearsed_pins == 0 && !slot.remembered, "slot %d is still rehearsed", s);
         CHECK(slot.rank.slot == s && slots.order.contains(slot.rank), "slot %d has no rank", s);
         CHECK(slot.used == (slot.rank.group != Rank::kFree), "slot %d is taken for free", s);
         if (!slot.used) continue;

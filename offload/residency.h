@@ -27,8 +27,8 @@
 // are said of classes that keep no pages in the host.
 //
 // The host is where pages pass through on their way to a device. What passes when follows from what
-// the devices will miss, so where they may miss foresee() rehearses the uses on a copy of the
-// object; host slots are then chosen by what the devices will ask of them.
+// the devices will miss, so where they may miss foresee() rehearses the uses and then takes them
+// back; host slots are then chosen by what the devices will ask of them.
 #pragma once
 
 #include <compare>
@@ -81,9 +81,8 @@ class Residency {
 
   // The uses that are certain to come, in their order, in place of what the last call foresaw;
   // others may come between them. Each acquire() passes its own by. A future that does not come
-  // costs transfers and nothing else; foresee({}) forgets it. Takes O(n log slots + pages) for n
-  // uses now and at the last call, and O(slots) more to rehearse; memory for n uses. Do not call it
-  // for every use.
+  // costs transfers and nothing else; foresee({}) forgets it. Takes O(n log slots) for n uses now
+  // and at the last call, to rehearse them too; memory for n uses. Do not call it for every use.
   void foresee(std::span<const PageUse> uses);
   // Uses that are certain too, but come after all that foresee() will say until they do; in place
   // of those of the last call. Told once, they need not be repeated.
@@ -147,21 +146,51 @@ class Residency {
       PageId page = 0;
       bool used = false;
       int32_t pins = 0;
-      int64_t turn = 0;  // of its last use, or when it became free
+      int32_t rehearsed_pins = 0;  // of the rehearsal in hand, which knows no others
+      bool remembered = false;     // by it
+      int64_t turn = 0;            // of its last use, or when it became free
       Rank rank;
     };
+    // What changes with uses of its slots.
+    struct Count {
+      int32_t used = 0;          // slots that hold a page
+      int32_t latest = kNoSlot;  // slot of the last use
+      int64_t turn = 0;          // counts uses of another slot than the last
+    };
     std::vector<Slot> slots;
-    std::set<Rank> order;      // of all slots
-    int32_t used = 0;          // slots that hold a page
+    std::set<Rank> order;  // of all slots
+    Count count;
     int32_t depth = 1;
-    int64_t turn = 0;          // counts uses of another slot than the last
-    int32_t latest = kNoSlot;  // slot of the last use
+    bool rehearses = false;
+    int32_t& pins(int32_t slot) {
+      return rehearses ? slots[slot].rehearsed_pins : slots[slot].pins;
+    }
+    int32_t pins(int32_t slot) const { return const_cast<SlotSet*>(this)->pins(slot); }
     void set_rank(int32_t slot, const Rank& rank);
     bool just_used(const Slot& slot) const;
     int32_t next_victim() const;
     int32_t spare_slots(int32_t except) const;
-    int32_t free_slots() const { return static_cast<int32_t>(slots.size()) - used; }
+    int32_t free_slots() const { return static_cast<int32_t>(slots.size()) - count.used; }
   };
+  // What a rehearsal has changed, each as it was before.
+  struct Undo {
+    struct SlotWas {
+      SlotSet* set = nullptr;
+      int32_t slot = 0;
+      SlotSet::Slot was;
+    };
+    struct PageWas {
+      PageId page = 0;
+      uint8_t on_disk = 0;
+    };
+    std::vector<SlotWas> slots;
+    std::vector<PageWas> pages;
+    std::vector<int32_t> where;          // [one of `pages`][place]
+    std::vector<SlotSet::Count> counts;  // of all sets, changed or not
+    int64_t evictions = 0;
+  };
+
+  static constexpr int16_t kNowhere = -1;
 
   int place_index(Place place) const;
   SlotSet& set(PageId page, int place) { return sets_[page_class_[page]][place]; }
@@ -179,8 +208,11 @@ class Residency {
   bool is_latest(PageId page, int place) const;
   void go_round(PageId page, int place, Access access, bool again);
   std::vector<ForeseenUse> as_foreseen(std::span<const PageUse> uses) const;
-  std::vector<uint8_t> classes_that_may_miss(std::span<const PageUse> uses) const;
-  Residency copy_to_rehearse();
+  std::vector<uint8_t> classes_that_may_miss(std::span<const PageUse> uses);
+  void begin_rehearsal();
+  void end_rehearsal();
+  void remember(PageId page);
+  void remember_slot(SlotSet& slots, int32_t slot);
   std::vector<ForeseenUse> rehearse(std::span<const PageUse> uses,
                                     const std::vector<uint8_t>& may_miss);
   bool rehearse(const PageUse& use, std::vector<Move>& moves);
@@ -212,6 +244,10 @@ class Residency {
   Foresight expected_;                // of the cycle in hand
   std::vector<ForeseenUse> cycle_;    // what came in it
   bool cycles_ = false;               // whether that is recorded
+  bool rehearses_ = false;            // what happens now is taken back
+  Undo undo_;                         // of that
+  std::vector<uint8_t> remembered_;   // [page] in undo_
+  std::vector<int16_t> seen_at_;      // [page] kNowhere, but inside of classes_that_may_miss()
   int64_t evictions_ = 0;
 };
 
