@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/log.h"
+
 namespace pagoda {
 
 std::string strf(const char* format, ...) {
@@ -19,9 +21,15 @@ std::string strf(const char* format, ...) {
   return text;
 }
 
+namespace {
+
+constexpr size_t kMaxMessage = 2000;
+
+}  // namespace
+
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::fprintf(stderr, "pagoda: internal error: CHECK(%s) failed at %s:%d%s%s\n", condition, file,
-               line, message.empty() ? "" : ": ", message.c_str());
+               line, message.empty() ? "" : ": ", printable(message, kMaxMessage).c_str());
   std::abort();
 }
 

@@ -6,8 +6,6 @@
 #include <cstdio>
 #include <mutex>
 
-#include "base/check.h"
-
 namespace pagoda {
 namespace {
 
@@ -15,12 +13,15 @@ std::mutex log_mutex;            // guards status_line and the order of writes t
 std::string status_line;
 std::atomic<bool> log_quiet{false};
 
+constexpr size_t kMaxLine = 10000;
+
 void write_stderr(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
 }
 
-void write_line(const std::string& line) {
+void write_line(const std::string& text) {
+  const std::string line = printable(text, kMaxLine);
   std::lock_guard lock(log_mutex);
   if (status_line.empty()) return write_stderr(line + "\n");
   write_stderr("\r\033[K" + line + "\n" + status_line);
@@ -46,19 +47,6 @@ void set_status_line(const std::string& text) {
   std::lock_guard lock(log_mutex);
   write_stderr("\r\033[K" + text);
   status_line = text;
-}
-
-std::string printable(const std::string& text, size_t max_length) {
-  std::string out;
-  for (unsigned char c : text) {
-    if (out.size() >= max_length) return out + "...";
-    if (c < 0x20 || c == 0x7f) {
-      out += strf("\\x%02x", c);
-    } else {
-      out += static_cast<char>(c);
-    }
-  }
-  return out;
 }
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
-// The log: one line per call on stderr, never on stdout (stdout is for results). Write errors are
-// ignored: a lost terminal must not stop a run. Thread-safe.
+// The log: one line per call on stderr, never on stdout (stdout is for results), each printable().
+// Write errors are ignored: a lost terminal must not stop a run. Thread-safe.
 #pragma once
 
 #include <string>
@@ -17,7 +17,8 @@ void set_log_quiet(bool quiet);
 void set_status_line(const std::string& text);
 bool log_is_terminal();
 
-// Text from a file made safe to print: control characters escaped, cut to `max_length`.
+// A word from outside made safe to print inside of a line: as terminal_text() shows it, line feeds
+// and tabs too; cut between characters once it has `max_length` bytes.
 std::string printable(const std::string& text, size_t max_length = 200);
 
 }  // namespace pagoda

@@ -1,11 +1,11 @@
 // pagoda bench disk|copy|memory|adam|gemm|attention|step [--json] [--rounds N] [--bytes SIZE] ...
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 
 #include "base/bytes.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
+#include "base/terminal_text.h"
 #include "bench/adam.h"
 #include "bench/attention.h"
 #include "bench/copy.h"
@@ -36,7 +36,7 @@ class BenchCommand : public Command {
     const Result<BenchReport> report = measure();
     if (!report.ok()) return report.status();
     const BenchReport& found = report.value();
-    std::fputs((json_ ? found.json() + "\n" : found.text()).c_str(), stdout);
+    print_result(json_ ? found.json() + "\n" : found.text());
     return Status();
   }
 

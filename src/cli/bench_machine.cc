@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 
 #include "base/bytes.h"
@@ -10,6 +9,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
+#include "base/terminal_text.h"
 #include "bench/sheet/alike_nodes.h"
 #include "bench/sheet/machine.h"
 #include "bench/sheet/network.h"
@@ -94,7 +94,7 @@ Status BenchMachineCommand::run_alone() {
   RETURN_IF_ERROR(check_out());
   ASSIGN_OR_RETURN(const MachineSheet sheet, measure_machine(wanted));
   if (!out_.empty()) return write_text_file(out_, sheet.to_toml());
-  std::fputs(sheet.to_toml().c_str(), stdout);
+  print_result(sheet.to_toml());
   return Status();
 }
 
@@ -229,7 +229,7 @@ Status BenchMachineCommand::run_together(Communicator& all) {
   RETURN_IF_ERROR(sheets.status());
   const bool writes = all.rank() == 0;
   RETURN_IF_ERROR(agree(all, writes ? write_cluster(sheets.value(), network) : Status()));
-  if (writes) std::fputs(network.report.text().c_str(), stdout);
+  if (writes) print_result(network.report.text());
   return Status();
 }
 

@@ -1,9 +1,9 @@
 // pagoda doctor [--json] [--dir DIR]
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/terminal_text.h"
 #include "cli/commands.h"
 #include "cli/doctor_report.h"
 
@@ -26,7 +26,7 @@ class DoctorCommand : public Command {
       return Status(Exit::kNoInput, "--dir " + printable(directory_) + ": no such folder");
     }
     const DoctorReport report = examine_machine(directory_);
-    std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+    print_result(json_ ? report.json() + "\n" : report.text());
     return Status();
   }
 

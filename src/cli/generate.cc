@@ -38,6 +38,9 @@ class GenerateCommand : public RunCommand {
     app().add_flag("--json", flags_.json, "print one JSON object");
     app().add_flag("-q,--quiet", quiet_, "print the text, warnings and errors only");
     add_run_flags(read_by_generate);
+    app().footer(
+        "A terminal is shown control characters and marks of writing direction as \\x1b or\n"
+        "\\u202e; a file or a pipe gets the text as it is.");
   }
 
   Status run() override {

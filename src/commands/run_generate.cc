@@ -1,4 +1,6 @@
 // `pagoda generate`.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -7,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/terminal_text.h"
 #include "commands/commands.h"
 #include "offload/scratch_folder.h"
 #include "report/report.h"
@@ -91,8 +94,11 @@ std::string json_text(const Answers& answers) {
   return object.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// What a model writes may be any characters. Whoever redirects it wants exactly those.
 void print_text(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
+  static const bool terminal = isatty(STDOUT_FILENO) == 1;
+  const std::string shown = terminal ? terminal_text(text) : text;
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
   std::fflush(stdout);
 }
 
@@ -174,7 +180,7 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   session->remove_files();
   RETURN_IF_ERROR(status);
   if (flags.json) {
-    print_text(json_text(answers) + "\n");
+    print_result(json_text(answers) + "\n");
   } else if (!stream) {
     print_all(answers);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 
+#include "base/terminal_text.h"
 #include "commands/commands.h"
 #include "data/inspection.h"
 #include "model/json.h"
@@ -20,12 +21,14 @@ Status run_data_inspect(const RunConfig& config, const InspectFlags& flags) {
   const Status status = read_examples(paths, tokenizer, options, inspection);
   if (flags.json) RETURN_IF_ERROR(status);
   ASSIGN_OR_RETURN(const std::string about, template_line(options, tokenizer));
-  const std::string text =
-      flags.json ? inspection_json(inspection, tokenizer, options)
-                           .dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                 : inspection_text(inspection, tokenizer, about,
-                                   wants_colour(isatty(STDOUT_FILENO) == 1));
-  std::fputs(text.c_str(), stdout);
+  if (flags.json) {
+    print_result(inspection_json(inspection, tokenizer, options)
+                     .dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    return status;
+  }
+  // Not print_result(): the colours are commands to the terminal.
+  const bool colour = wants_colour(isatty(STDOUT_FILENO) == 1);
+  std::fputs(inspection_text(inspection, tokenizer, about, colour).c_str(), stdout);
   return status;
 }
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "base/utf8.h"
+#include "base/terminal_text.h"
 #include "data/inspection.h"
 #include "model/json.h"
 
@@ -13,28 +13,6 @@ constexpr const char* kTrainedColour = "\033[32m";
 constexpr const char* kMaskedColour = "\033[2m";
 constexpr const char* kEndColour = "\033[0m";
 constexpr int kBarWidth = 40;
-
-// Text from data made safe for a terminal; line breaks stay.
-std::string visible(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t invalid = first_invalid_utf8(text);
-    std::string_view good = text.substr(0, invalid);
-    text.remove_prefix(good.size());
-    for (bool first = true; first || !good.empty(); first = false) {
-      const std::string_view line = good.substr(0, good.find('\n'));
-      out += printable(std::string(line), SIZE_MAX);
-      good.remove_prefix(line.size());
-      if (good.empty()) break;
-      out += '\n';
-      good.remove_prefix(1);
-    }
-    if (text.empty()) break;
-    out += strf("\\x%02x", static_cast<unsigned char>(text[0]));
-    text.remove_prefix(1);
-  }
-  return out;
-}
 
 double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : 100.0 * static_cast<double>(part) / static_cast<double>(whole);
@@ -127,7 +105,7 @@ std::string marked_text(const Example& example, const Tokenizer& tokenizer, bool
   std::string text;
   for_each_run(example, [&](size_t first, size_t count, float weight) {
     const std::string part =
-        visible(tokenizer.decode(std::span(example.tokens).subspan(first, count), false));
+        terminal_text(tokenizer.decode(std::span(example.tokens).subspan(first, count), false));
     const std::string behind = weight == 0 || weight == 1 ? "" : strf("*%g", weight);
     if (colour) {
       text += (weight > 0 ? kTrainedColour : kMaskedColour) + part + behind + kEndColour;

@@ -1,9 +1,9 @@
 // pagoda plan [run.toml] [--model.path DIR] [--machine FILE | --cluster FILE] [--search] [--json]
 //             [--tokens N] [--html FILE]
 #include <CLI/CLI.hpp>
-#include <cstdio>
 
 #include "base/file.h"
+#include "base/terminal_text.h"
 #include "cli/plan/plan_page.h"
 #include "cli/plan/plan_report.h"
 #include "cli/plan/search_report.h"
@@ -96,7 +96,7 @@ ClusterSheet one_node(const MachineSheet& machine) {
 }
 
 Status PlanCommand::print(const SearchReport& report) const {
-  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+  print_result(json_ ? report.json() + "\n" : report.text());
   return report.fits() ? Status() : Status(Exit::kDoesNotFit, report.why);
 }
 
@@ -159,7 +159,7 @@ Status PlanCommand::plan_machine(const PlannedModel& model) {
   if (!html_.empty() && report.plan.step) {
     RETURN_IF_ERROR(write_text_file(html_, plan_page(report)));
   }
-  std::fputs((json_ ? report.json() + "\n" : report.text()).c_str(), stdout);
+  print_result(json_ ? report.json() + "\n" : report.text());
   if (report.plan.fits.ok() || report.fitting.empty()) return report.plan.fits;
   return Status(Exit::kDoesNotFit,
                 report.plan.fits.message() + "; it fits with " + report.fitting.front().text);
