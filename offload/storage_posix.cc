@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/process_limits.h"
 #include "device/device.h"
 #include "offload/chunk.h"
 #include "offload/small_files.h"
@@ -116,7 +117,10 @@ Status PosixStorage::create_file(BulkFile* file) {
   if (fd < 0 && errno == EEXIST) {
     return cannot_create(path, "it exists already and was left alone; choose another directory");
   }
-  if (fd < 0) return cannot_create(path, error_text(errno) + "; check the path");
+  if (fd < 0) {
+    const int error = errno;
+    return cannot_create(path, error_text(error) + "; " + remedy_of_open(error, "check the path"));
+  }
   Status status = lock(*file);
   if (const int error = status.ok() ? allocate(fd, file->bytes) : 0; error != 0) {
     status = cannot_create(path, strf("need %s, free %s: %s; free space or use another disk",
@@ -133,8 +137,9 @@ Status PosixStorage::open_existing(BulkFile* file) {
   const int fd = file->descriptor.get();
   struct stat info;
   if (fd < 0 || ::fstat(fd, &info) != 0) {
-    return Status(Exit::kNoInput,
-                  strf("cannot open %s: %s; check the path", path, error_text(errno).c_str()));
+    const int error = errno;
+    return Status(Exit::kNoInput, strf("cannot open %s: %s; ", path, error_text(error).c_str()) +
+                                      remedy_of_open(error, "check the path"));
   }
   RETURN_IF_ERROR(lock(*file));
   if (!S_ISREG(info.st_mode) || info.st_size != file->bytes) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/process_limits.h"
 
 namespace pagoda {
 
@@ -69,8 +70,10 @@ Result<InputFile> InputFile::open(const std::string& path, Links links) {
                                        printable(path).c_str()));
   }
   if (fd < 0) {
-    return Status(Exit::kNoInput, strf("%s: cannot open: %s; check the path and its permissions",
-                                       printable(path).c_str(), reason().c_str()));
+    const int error = errno;
+    return Status(Exit::kNoInput,
+                  strf("%s: cannot open: %s; ", printable(path).c_str(), std::strerror(error)) +
+                      remedy_of_open(error, "check the path and its permissions"));
   }
   InputFile file(path, fd);
   struct stat st;
@@ -141,9 +144,11 @@ Result<OutputFile> OutputFile::create(const std::string& path) {
   }
   const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) {
+    const int error = errno;
     return Status(Exit::kCannotCreate,
-                  strf("%s: cannot create: %s; check the directory and its permissions",
-                       printable(temporary).c_str(), reason().c_str()));
+                  strf("%s: cannot create: %s; ", printable(temporary).c_str(),
+                       std::strerror(error)) +
+                      remedy_of_open(error, "check the directory and its permissions"));
   }
   return OutputFile(path, fd);
 }

@@ -7,6 +7,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/process_limits.h"
 #include "cli/commands.h"
 
 namespace pagoda {
@@ -161,6 +162,8 @@ constexpr const char* kOutOfMemory =
 // Only some commands have budgets that could be lower; options that a command does not read are
 // not in its help.
 Status run_command(Command& command) {
+  RETURN_IF_ERROR(check_process_limits());
+  set_thread_stacks();
   try {
     return command.run();
   } catch (const std::bad_alloc&) {

@@ -18,9 +18,9 @@
 namespace pagoda {
 namespace {
 
-bool set_limit(__rlimit_resource kind, int64_t bytes) {
-  const struct rlimit limit = {static_cast<rlim_t>(bytes), static_cast<rlim_t>(bytes)};
-  return bytes < 0 || ::setrlimit(kind, &limit) == 0;
+bool set_limit(__rlimit_resource kind, int64_t most) {
+  const struct rlimit limit = {static_cast<rlim_t>(most), static_cast<rlim_t>(most)};
+  return most < 0 || ::setrlimit(kind, &limit) == 0;
 }
 
 // In the child: async-signal-safe calls only.
@@ -29,7 +29,8 @@ bool set_limit(__rlimit_resource kind, int64_t bytes) {
   bool good = ::dup2(in, STDIN_FILENO) >= 0 && ::dup2(out, STDOUT_FILENO) >= 0 &&
               ::dup2(err, STDERR_FILENO) >= 0;
   good = good && set_limit(RLIMIT_FSIZE, limits.file_bytes) &&
-         set_limit(RLIMIT_AS, limits.address_bytes);
+         set_limit(RLIMIT_AS, limits.address_bytes) &&
+         set_limit(RLIMIT_STACK, limits.stack_bytes) && set_limit(RLIMIT_NOFILE, limits.files);
   if (good) ::execv(argv[0], argv);
   ::_exit(127);
 }
