@@ -23,15 +23,21 @@ constexpr const char* kTextRemedy = "cut that text or leave it out, or use anoth
 // Makes examples of one file.
 class FileReader {
  public:
-  FileReader(const std::string& path, const Tokenizer& tokenizer, const ExampleOptions& options,
-             ExampleSink& sink)
-      : path_(path), tokenizer_(tokenizer), options_(options), sink_(sink), kind_(options.kind) {}
+  // `rows_before`: of the files before it.
+  FileReader(const std::string& path, int64_t rows_before, const Tokenizer& tokenizer,
+             const ExampleOptions& options, ExampleSink& sink)
+      : path_(path),
+        rows_before_(rows_before),
+        tokenizer_(tokenizer),
+        options_(options),
+        sink_(sink),
+        kind_(options.kind) {}
 
   Status read() {
     ASSIGN_OR_RETURN(const TextFormat format, text_format(path_));
     if (format == TextFormat::kPlain) {
       kind_ = RowKind::kText;
-      num_rows_ = 1;
+      RETURN_IF_ERROR(count_row(path_));
       sink_.file(path_, kind_);
       const std::unique_ptr<TextPieces> pieces = begin_document();
       RETURN_IF_ERROR(
@@ -45,12 +51,19 @@ class FileReader {
     return check_masks();
   }
 
+  int64_t num_rows() const { return num_rows_; }
+
  private:
+  Status count_row(const std::string& place) {
+    return check_row_count(rows_before_ + ++num_rows_, options_.most_rows, place);
+  }
+
   Status row(const RowPlace& place, const Json& json) {
     RETURN_IF_ERROR(check_kind(place, json));
     auto parsed = parse_row(json, kind_, options_.fields);
     if (!parsed.ok()) return place.bad(parsed.status().message());
-    if (num_rows_++ == 0) sink_.file(path_, kind_);
+    if (num_rows_ == 0) sink_.file(path_, kind_);
+    RETURN_IF_ERROR(count_row(place.text()));
     if (kind_ != RowKind::kText) return conversation(place, *parsed);
     const std::unique_ptr<TextPieces> pieces = begin_document();
     RETURN_IF_ERROR(pieces->add(parsed->text));
@@ -183,6 +196,7 @@ class FileReader {
   }
 
   const std::string& path_;
+  const int64_t rows_before_;
   const Tokenizer& tokenizer_;
   const ExampleOptions& options_;
   ExampleSink& sink_;
@@ -193,6 +207,18 @@ class FileReader {
 };
 
 }  // namespace
+
+int64_t rows_in_memory(int64_t machine_bytes) { return machine_bytes / 8 / kRowBytes; }
+
+Status check_row_count(int64_t number, int64_t most_rows, const std::string& place) {
+  if (number <= most_rows) return Status();
+  return Status(Exit::kHostMemory,
+                strf("%s: row %lld of the data; this machine has room for %lld, as each takes up "
+                     "to %lld bytes of an eighth of its memory; nothing was trained: join short "
+                     "rows, name fewer of them in data.path, or use a machine with more memory",
+                     printable(place).c_str(), (long long)number, (long long)most_rows,
+                     (long long)kRowBytes));
+}
 
 std::string ExampleOptions::cache_key() const {
   std::string key = strf("rules %d; kind %s; train on %s; template %s; begin \"%s\"; end \"%s\"",
@@ -205,8 +231,11 @@ std::string ExampleOptions::cache_key() const {
 
 Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                      const ExampleOptions& options, ExampleSink& sink) {
+  int64_t rows = 0;
   for (const std::string& path : paths) {
-    RETURN_IF_ERROR(FileReader(path, tokenizer, options, sink).read());
+    FileReader reader(path, rows, tokenizer, options, sink);
+    RETURN_IF_ERROR(reader.read());
+    rows += reader.num_rows();
   }
   return Status();
 }

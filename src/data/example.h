@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/machine.h"
 #include "base/status.h"
 #include "data/chat_template.h"
 #include "data/loss_mask.h"
@@ -25,12 +26,24 @@ struct Example {
   bool is_text = false;
 };
 
+// Memory that a row of data takes at most, however short it is: its places in the index of the
+// token cache while that grows, or its length, its piece and a row of its own while they are
+// packed.
+inline constexpr int64_t kRowBytes = 48;
+// Rows that an eighth of a machine's memory holds: budgets are 70 % of it, where nothing else is
+// said, and a few rows are packed beside much else.
+int64_t rows_in_memory(int64_t machine_bytes);
+// kHostMemory for a row of this number, from 1, above the limit. `place`: where it is.
+Status check_row_count(int64_t number, int64_t most_rows, const std::string& place);
+
 // All that changes tokens or weights, besides the data and the tokenizer.
 struct ExampleOptions {
   RowKind kind = RowKind::kAuto;
   RowFields fields;
   TrainOn train_on = TrainOn::kAssistant;
   ChatTemplate chat;  // of the checkpoint, or forced
+  // Rows and texts in all, lest they take the memory that a run needs beside its budgets.
+  int64_t most_rows = rows_in_memory(machine_memory().usable_bytes());
 
   // Equal keys, equal examples for the same data and tokenizer.
   std::string cache_key() const;
@@ -57,8 +70,8 @@ class ExampleSink {
 // than the file's first, a conversation the template cannot render or none where one is needed, no
 // assistant turn (and none marked "train": true). Also a file without rows, one none of whose
 // tokens is trained (texts: all are empty), and one of conversations all of whose tokens are
-// (unless TrainOn::kAll asks for that): its masks would do nothing. Memory: a row and what becomes
-// of it.
+// (unless TrainOn::kAll asks for that): its masks would do nothing. kHostMemory at the first row
+// above options.most_rows. Memory: a row and what becomes of it.
 Status read_examples(const std::vector<std::string>& paths, const Tokenizer& tokenizer,
                      const ExampleOptions& options, ExampleSink& sink);
 

@@ -12,7 +12,7 @@
 
 namespace pagoda {
 
-// Counts examples and keeps the first few; memory is some twenty bytes an example. A document in
+// Counts examples and keeps the first few; memory is 24 bytes an example. A document in
 // pieces is one example.
 class Inspection : public ExampleSink {
  public:

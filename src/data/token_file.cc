@@ -146,9 +146,12 @@ Result<TokenFile> TokenFile::open_or_create(const std::string& path,
                                             const Tokenizer& tokenizer,
                                             const ExampleOptions& options) {
   ASSIGN_OR_RETURN(const std::string data, fingerprint_of_files(data_paths));
-  return open_or_create(
+  ASSIGN_OR_RETURN(TokenFile file, open_or_create(
       path, {data, fingerprint_of(tokenizer.identity()), fingerprint_of(options.cache_key())},
-      [&](ExampleSink& sink) { return read_examples(data_paths, tokenizer, options, sink); });
+      [&](ExampleSink& sink) { return read_examples(data_paths, tokenizer, options, sink); }));
+  // A cache may come from a larger machine.
+  RETURN_IF_ERROR(check_row_count(file.num_documents(), options.most_rows, path));
+  return file;
 }
 
 Status TokenFile::documents(int64_t first, int64_t count, TokenDocument* out) const {

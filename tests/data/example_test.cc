@@ -508,5 +508,26 @@ TEST_F(ExampleTest, CacheKeyTellsWhatChangesExamples) {
   }
 }
 
+// A row costs memory however short it is, and a packed file may hold very many.
+TEST_F(ExampleTest, RowsBeyondTheMemoryForThemAreRefused) {
+  const std::string row = "{\"text\":\"a\"}\n";
+  ExampleOptions options;
+  options.most_rows = 3;
+  const std::vector<std::string> paths = {put("a.txt", "x"), put("b.jsonl.gz", gzip(row + row))};
+  EXPECT_EQ(read(paths, options).examples.size(), 3u);
+  Collector collector;
+  const std::vector<std::string> more = {paths[0], put("c.jsonl.gz", gzip(row + row + row))};
+  const Status refused = read_examples(more, tokenizer_, options, collector);
+  EXPECT_EQ(refused.code(), Exit::kHostMemory);
+  for (const char* said : {"c.jsonl.gz:3: row 4 ", "has room for 3", "48 bytes", "join short rows",
+                           "data.path"}) {
+    EXPECT_NE(refused.message().find(said), std::string::npos) << refused.message();
+  }
+  EXPECT_EQ(collector.examples.size(), 3u) << "what comes after it is not read";
+  // 134 million rows of 48 bytes take six GiB, which is an eighth of 48.
+  EXPECT_EQ(rows_in_memory(int64_t{48} << 30), int64_t{1} << 27);
+  EXPECT_EQ(options.cache_key(), ExampleOptions().cache_key()) << "it changes no example";
+}
+
 }  // namespace
 }  // namespace pagoda
