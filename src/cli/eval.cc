@@ -17,13 +17,13 @@ bool is_one_of(const Option& option, std::initializer_list<const char*> keys) {
 // What a loss depends on: of the run that is evaluated, unless told otherwise.
 bool eval_takes_from_run(const Option& option) {
   if (option.section == "data") return option.key != "data.path";
-  return is_one_of(option, {"train.dtype", "train.micro_batch_tokens", "train.eval_batches"});
+  return is_one_of(option, {"train.dtype", "train.micro_batch_tokens"});
 }
 
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
   return eval_takes_from_run(option) || option.section == "memory" ||
-         is_one_of(option, {"model.path", "train.threads", "train.device",
+         is_one_of(option, {"model.path", "train.eval_batches", "train.threads", "train.device",
                            "train.host_devices"});
 }
 
@@ -51,8 +51,9 @@ class EvalCommand : public RunCommand {
     if (config_.data.eval_path.empty()) {
       return Status(Exit::kUsage, "eval: no text to evaluate on; name --data.eval_path");
     }
+    take_microbatch_as_step(config_, !is_told("train.micro_batch_tokens"));
     RETURN_IF_ERROR(config_.validate());
-    one_row_micro_batch(config_);
+    flags_.whole_text = !is_told("train.eval_batches");
     return run_eval(config_, flags_);
   }
 

@@ -55,8 +55,8 @@ class GenerateCommand : public RunCommand {
       return Status(Exit::kUsage, "generate: nothing to continue; name --prompt TEXT");
     }
     RETURN_IF_ERROR(check_flags());
+    take_microbatch_as_step(config_, true);
     RETURN_IF_ERROR(config_.validate());
-    one_row_micro_batch(config_);
     set_log_quiet(quiet_);
     return run_generate(config_, flags_);
   }

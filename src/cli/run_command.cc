@@ -11,13 +11,18 @@ RunCommand::RunCommand(CLI::App* app) : Command(app) {
       ->type_name("RUN.toml");
 }
 
-void RunCommand::add_run_flags(const std::function<bool(const Option&)>& shown) {
+void RunCommand::add_run_flags(const std::function<bool(const Option&)>& read) {
+  read_ = read;
   config_.declare(table_);
-  add_option_flags(app(), table_, shown);
+  add_option_flags(app(), table_, read);
 }
 
 Status RunCommand::read_run_file() {
-  return run_file_.empty() ? Status() : load_run_file(app(), table_, run_file_);
+  return run_file_.empty() ? Status() : load_run_file(app(), table_, run_file_, read_);
+}
+
+bool RunCommand::is_told(const char* key) const {
+  return app().count(std::string("--") + key) > 0;
 }
 
 }  // namespace pagoda

@@ -188,6 +188,7 @@ std::vector<CLI::ConfigItem> RunFileReader::from_config(std::istream& in) const 
   if (!items.ok()) throw CLI::ConfigError(items.status().message());
   std::vector<CLI::ConfigItem> out;
   for (RunFileItem& item : items.value()) {
+    if (!read_(*table_.find(item.key))) continue;
     CLI::ConfigItem& converted = out.emplace_back();
     converted.name = std::move(item.key);
     converted.inputs = std::move(item.texts);
@@ -215,7 +216,8 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
   }
 }
 
-Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path) {
+Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
+                     const std::function<bool(const Option&)>& read) {
   const Exit kNoInput = Exit::kNoInput;
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) {
@@ -225,7 +227,7 @@ Status load_run_file(CLI::App& app, const OptionTable& table, const std::string&
   if (!in) {
     return Status(kNoInput, "run file " + printable(path) + ": " + std::strerror(errno));
   }
-  app.config_formatter(std::make_shared<RunFileReader>(table, path));
+  app.config_formatter(std::make_shared<RunFileReader>(table, path, read));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
     app.parse_from_stream(in);

@@ -27,9 +27,11 @@ Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const s
 // What CLI11 is given instead of its own reader. Errors leave as CLI::ConfigError.
 class RunFileReader : public CLI::Config {
  public:
-  // `table` must outlive the reader.
-  RunFileReader(const OptionTable& table, std::string path)
-      : table_(table), path_(std::move(path)) {}
+  // Items of options for which `read` is false are checked and left out. `table` must outlive the
+  // reader.
+  RunFileReader(const OptionTable& table, std::string path,
+                std::function<bool(const Option&)> read)
+      : table_(table), path_(std::move(path)), read_(std::move(read)) {}
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override;
   // Not for writing: RunConfig::to_toml() does that.
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
@@ -37,6 +39,7 @@ class RunFileReader : public CLI::Config {
  private:
   const OptionTable& table_;
   std::string path_;
+  std::function<bool(const Option&)> read_;
 };
 
 // Makes every option of `table` a flag "--section.key" of `app`, and its alias another, grouped by
@@ -45,9 +48,10 @@ class RunFileReader : public CLI::Config {
 void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 
-// Gives the options of `app` that no flag has set their values from the file. Call after parsing
-// argv. kNoInput when the file cannot be read, else as parse_run_file.
-Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path);
+// Gives the options of `app` that no flag has set, and for which `read` is true, their values from
+// the file. Call after parsing argv. kNoInput when the file cannot be read, else as parse_run_file.
+Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
+                     const std::function<bool(const Option&)>& read);
 
 // Likewise from the newest checkpoint of a run, but only those for which `taken` is true; call
 // after load_run_file. kMismatch when another build made the checkpoint, else as

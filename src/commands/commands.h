@@ -26,10 +26,11 @@ struct EvalFlags {
   // A run's folder; empty: config.model.path is evaluated. With both, that is where the folder the
   // run started from is now.
   std::string checkpoint;
+  bool whole_text = true;  // else its first config.train.eval_batches microbatches
   bool json = false;
 };
 // Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
-// holds). One JSON object on stdout, or one line.
+// holds), and of how many of its rows. One JSON object on stdout, or one line.
 Status run_eval(const RunConfig& config, const EvalFlags& flags);
 
 // The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.

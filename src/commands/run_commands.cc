@@ -1,9 +1,12 @@
 // The subcommands other than `train`.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "base/terminal_text.h"
 #include "checkpoint/init_folder.h"
 #include "checkpoint/upcycle.h"
 #include "commands/commands.h"
@@ -23,7 +26,7 @@ Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
 
 // A forward-only session over a source of weights, in a store of its own that is removed after.
 Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
-                                 const Dataset& dataset, Storage* storage,
+                                 const Dataset& dataset, int64_t batches, Storage* storage,
                                  const std::string& directory) {
   warn_of_unused_gpu(config);
   SessionOptions options = session_options(config);
@@ -39,12 +42,24 @@ Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
     Ledger ledger(false, 0, std::vector<int64_t>(session->table().records.size(), 0));
     StepRunner runner(session.get(), &ledger, 1.0);
     const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
-    ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, config.train.eval_batches, 1, rows));
+    ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, batches, 1, rows));
     return Status();
   }();
   session->remove_files();
   RETURN_IF_ERROR(status);
   return total;
+}
+
+// The line, or the JSON object; it says when rows were left out.
+std::string loss_text(double loss, double tokens, int64_t rows, int64_t all_rows, bool json) {
+  if (json) {
+    return strf("{\"loss\": %.17g, \"tokens\": %.0f, \"rows\": %lld, \"rows_of_text\": %lld}\n",
+                loss, tokens, (long long)rows, (long long)all_rows);
+  }
+  const std::string part = strf("; the first %lld of the text's %lld rows, as "
+                                "train.eval_batches says",
+                                (long long)rows, (long long)all_rows);
+  return strf("loss %.6f over %.0f tokens", loss, tokens) + (rows < all_rows ? part : "") + "\n";
 }
 
 }  // namespace
@@ -69,18 +84,18 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   order.order = RowOrder::kInOrder;
   order.too_long = config.data.too_long;
   ASSIGN_OR_RETURN(const Dataset dataset, Dataset::create(std::move(tokens), order));
-  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *model.weights, dataset,
+  const int64_t batch_rows = config.train.micro_batch_tokens / config.data.sequence_len;
+  const int64_t batches = flags.whole_text ? div_ceil(dataset.num_rows(), batch_rows)
+                                           : config.train.eval_batches;
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *model.weights, dataset, batches,
                                                          storage.get(), scratch.path()));
   const double loss = total.loss / total.weight;
   if (!std::isfinite(loss)) {
     return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "
                                    "earlier checkpoint, or train in fp32");
   }
-  if (flags.json) {
-    std::printf("{\"loss\": %.17g, \"tokens\": %.0f}\n", loss, total.weight);
-  } else {
-    std::printf("loss %.6f over %.0f tokens\n", loss, total.weight);
-  }
+  const int64_t rows = std::min(dataset.num_rows(), batches * batch_rows);
+  print_result(loss_text(loss, total.weight, rows, dataset.num_rows(), flags.json));
   return Status();
 }
 

@@ -63,7 +63,8 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
   t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
   t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
-  t.add("eval_batches", c.train.eval_batches, kRunOnly, "length of one evaluation", "microbatches");
+  t.add("eval_batches", c.train.eval_batches, kRunOnly,
+        "length of one evaluation; eval: all of the text where this is not told", "microbatches");
   t.add("log_steps", c.train.log_steps, kRunOnly, "distance of printed lines", "steps");
   t.add("trace_steps", c.train.trace_steps, kRunOnly,
         "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");

@@ -29,9 +29,12 @@ Status choose_micro_batch(RunConfig& config, bool resume) {
   return Status();
 }
 
-void one_row_micro_batch(RunConfig& config) {
-  if (config.train.micro_batch_tokens != 0) return;
-  config.train.micro_batch_tokens = config.data.sequence_len;
+void take_microbatch_as_step(RunConfig& config, bool any) {
+  const int64_t row = config.data.sequence_len;
+  int64_t& tokens = config.train.micro_batch_tokens;
+  if (any && row > 0) tokens = tokens / row * row;
+  if (tokens == 0) tokens = row;
+  config.train.tokens_per_step = tokens;
 }
 
 }  // namespace pagoda

@@ -12,7 +12,9 @@ namespace pagoda {
 // those, and of read_planned_model.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
-// Where nothing is trained: a row at a time.
-void one_row_micro_batch(RunConfig& config);
+// Where nothing is trained a microbatch is all that there is of a step: train.tokens_per_step,
+// which was not asked for, becomes as long. With `any` the microbatch was not asked for either, and
+// becomes as many whole rows as it has room for, at least one; "auto" becomes one.
+void take_microbatch_as_step(RunConfig& config, bool any);
 
 }  // namespace pagoda

@@ -128,6 +128,17 @@ TEST_F(PlanTest, ThePageIsSelfContained) {
   EXPECT_LT(html.size(), size_t{4} << 20);
 }
 
+// What a microbatch is there the search decides.
+TEST_F(PlanTest, AClusterMindsNoMicrobatch) {
+  const Words words = {"--model.path", configs("models/mixtral-8x7b.json"), "--cluster",
+                       configs("clusters/4x8-gpu-80gb.toml"), "--train.tokens_per_step", "524288"};
+  for (const char* row : {"8192", "4096"}) {
+    const ProcessResult result = plan(words + Words{"--data.sequence_len", row});
+    EXPECT_EQ(result.code, 0) << result.err;
+  }
+  expect_no_plan(words + Words{"--data.sequence_len", "10000"}, 2, "train.tokens_per_step");
+}
+
 // Of a cluster's best way: its stages or its streams, and memory of a device of each.
 TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   const std::string page = dir_.file("step.html");

@@ -83,6 +83,8 @@ Status PlanCommand::read() {
   // Whether this machine has a GPU is no matter where another is planned for.
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   if (elsewhere) config_.train.device = DeviceChoice::kAuto;
+  // On a cluster microbatches are the search's, rows each.
+  if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
   return config_.validate();
 }
 
