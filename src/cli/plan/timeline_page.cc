@@ -8,7 +8,8 @@
 namespace pagoda {
 namespace {
 
-constexpr double kLeft = 140, kWidth = 1200, kLane = 30, kTop = 30, kChart = 120;
+constexpr double kLeft = 140, kWidth = TimelinePage::kColumns;
+constexpr double kLane = 30, kTop = 30, kChart = 120;
 
 // The page's own words are plain; names of models and machines need not be.
 std::string html_text(const std::string& text) {
@@ -25,28 +26,73 @@ std::string html_text(const std::string& text) {
   return out;
 }
 
+// What a kind does in columns of pixels: one, or neighbours that are drawn as one.
 struct Band {
-  double from_s = 0, to_s = 0, busy_s = 0;
   const char* kind = "";
+  double kind_s = 0;  // busy with the kind
+  double busy_s = 0;  // and with other kinds
   int64_t first = -1, last = -1;
+  size_t from = 0, to = 0;  // columns [from, to)
+
+  double share(double pixel_s) const {
+    return std::min(1.0, busy_s / (pixel_s * static_cast<double>(to - from)));
+  }
 };
 
-// Neighbours of a kind become one when less than a pixel is between them.
-std::vector<Band> bands_of(const std::vector<TimelinePage::Piece>& pieces, double pixel_s) {
-  std::vector<Band> bands;
+void add_to_column(std::vector<Band>& kinds, const TimelinePage::Piece& piece, double seconds) {
+  const auto same = [&](const Band& band) { return band.kind == std::string(piece.kind); };
+  auto band = std::find_if(kinds.begin(), kinds.end(), same);
+  if (band == kinds.end()) {
+    band = kinds.insert(band, {piece.kind, 0, 0, piece.number, piece.number});
+  }
+  band->kind_s += seconds;
+  band->last = piece.number;
+}
+
+// What each column of pixels is busy with: a band for each kind.
+std::vector<std::vector<Band>> columns_of(const std::vector<TimelinePage::Piece>& pieces,
+                                          double pixel_s) {
+  std::vector<std::vector<Band>> columns(TimelinePage::kColumns);
+  const double last_column = TimelinePage::kColumns - 1;
   for (const TimelinePage::Piece& piece : pieces) {
-    const bool joins = !bands.empty() && bands.back().kind == std::string(piece.kind) &&
-                       piece.start_s - bands.back().to_s < pixel_s;
+    const double first = std::clamp(std::floor(piece.start_s / pixel_s), 0.0, last_column);
+    for (auto c = static_cast<size_t>(first); c < columns.size(); ++c) {
+      const double begin_s = pixel_s * static_cast<double>(c);
+      const double seconds =
+          std::min(piece.end_s, begin_s + pixel_s) - std::max(piece.start_s, begin_s);
+      if (seconds > 0) add_to_column(columns[c], piece, seconds);
+      if (piece.end_s <= begin_s + pixel_s) break;
+    }
+  }
+  return columns;
+}
+
+// Each column has the kind it is busiest with, and neighbours of a kind that are about as busy
+// become one. Together the bands are as busy as the pieces.
+std::vector<Band> bands_of(const std::vector<TimelinePage::Piece>& pieces, double pixel_s) {
+  constexpr double kAlike = 0.05;
+  std::vector<Band> bands;
+  const std::vector<std::vector<Band>> columns = columns_of(pieces, pixel_s);
+  for (size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].empty()) continue;
+    Band here = *std::max_element(columns[c].begin(), columns[c].end(),
+                                  [](const Band& a, const Band& b) { return a.kind_s < b.kind_s; });
+    for (const Band& kind : columns[c]) here.busy_s += kind.kind_s;
+    here.from = c;
+    here.to = c + 1;
+    const bool joins = !bands.empty() && bands.back().to == c &&
+                       bands.back().kind == std::string(here.kind) &&
+                       std::abs(bands.back().share(pixel_s) - here.share(pixel_s)) <= kAlike;
     if (!joins) {
-      bands.push_back({piece.start_s, piece.end_s, 0, piece.kind, piece.number, piece.number});
+      bands.push_back(here);
+      continue;
     }
     Band& band = bands.back();
-    band.to_s = std::max(band.to_s, piece.end_s);
-    band.busy_s += piece.end_s - piece.start_s;
-    band.last = piece.number;
+    band.kind_s += here.kind_s;
+    band.busy_s += here.busy_s;
+    band.last = here.last;
+    band.to = here.to;
   }
-  // What is narrower than a third of a pixel shows nothing.
-  std::erase_if(bands, [&](const Band& b) { return b.to_s - b.from_s < pixel_s / 3; });
   return bands;
 }
 
@@ -88,16 +134,18 @@ class Drawing {
 };
 
 std::string Drawing::lane_svg(const TimelinePage::Lane& lane, double y) const {
-  std::string svg =
-      strf("<text x=\"4\" y=\"%.0f\">", y + 19) + html_text(lane.name) + "</text>";
-  for (const Band& band : bands_of(lane.pieces, end_s_ / kWidth)) {
-    const double busy = std::min(1.0, band.busy_s / (band.to_s - band.from_s));
-    svg += strf("<rect class=\"%s\" x=\"%.1f\" y=\"%.0f\" width=\"%.1f\" height=\"%.0f\" "
-                "opacity=\"%.2f\"><title>%s%s: %.4g to %.4g s, %.0f %% busy</title></rect>\n",
-                band.kind, x(band.from_s), y + 4, std::max(0.4, x(band.to_s) - x(band.from_s)),
-                kLane - 8, 0.25 + 0.75 * busy, band.kind,
-                html_text(numbers_text(band, lane.numbers_of)).c_str(), band.from_s, band.to_s,
-                100 * busy);
+  std::string svg = strf("<text x=\"4\" y=\"%.0f\">", y + 19) + html_text(lane.name) + "</text>";
+  const double pixel_s = end_s_ / kWidth;
+  for (const Band& band : bands_of(lane.pieces, pixel_s)) {
+    const auto from = static_cast<double>(band.from), to = static_cast<double>(band.to);
+    const double of_kind = band.share(pixel_s) * band.kind_s / band.busy_s;
+    svg += strf(
+        "<rect class=\"%s\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\" "
+        "opacity=\"%.3f\"><title>%s%s: %.4g to %.4g s, %.0f %% of it; "
+        "lane busy %.0f %%</title></rect>\n",
+        band.kind, kLeft + from, y + 4, to - from, kLane - 8, band.share(pixel_s), band.kind,
+        html_text(numbers_text(band, lane.numbers_of)).c_str(), pixel_s * from, pixel_s * to,
+        100 * of_kind, 100 * band.share(pixel_s));
   }
   return svg;
 }
@@ -107,9 +155,10 @@ std::string Drawing::axis_svg(double y) const {
   std::string svg;
   for (int i = 0; i <= kMarks; ++i) {
     const double at = x(end_s_ * i / kMarks);
-    svg += strf("<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\"/>"
-                "<text x=\"%.1f\" y=\"20\" text-anchor=\"middle\">%.3g s</text>\n",
-                at, at, kTop, y, at, end_s_ * i / kMarks);
+    svg += strf(
+        "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.0f\" y2=\"%.0f\"/>"
+        "<text x=\"%.1f\" y=\"20\" text-anchor=\"middle\">%.3g s</text>\n",
+        at, at, kTop, y, at, end_s_ * i / kMarks);
   }
   if (page_.mark_s < 0) return svg;
   const double mark = x(page_.mark_s);
@@ -134,15 +183,16 @@ std::string Drawing::chart_svg(const TimelinePage::Chart& chart, double y) const
     peak = std::max(peak, here);
     const auto budget = static_cast<double>(chart.budget_bytes);
     const double share = budget > 0 ? static_cast<double>(here) / budget : 0;
-    points += strf("%.0f,%.1f ", kLeft + static_cast<double>(i),
-                   y + kChart * (1 - std::min(1.0, share)));
+    points +=
+        strf("%.0f,%.1f ", kLeft + static_cast<double>(i), y + kChart * (1 - std::min(1.0, share)));
   }
-  return strf("<text x=\"4\" y=\"%.0f\">%s</text><text x=\"4\" y=\"%.0f\">%s of</text>"
-              "<text x=\"4\" y=\"%.0f\">%s</text>\n"
-              "<rect class=\"frame\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"/>\n"
-              "<polyline points=\"%s\"/>\n",
-              y + 16, html_text(chart.name).c_str(), y + 34, format_bytes(peak).c_str(), y + 52,
-              format_bytes(chart.budget_bytes).c_str(), kLeft, y, kWidth, kChart, points.c_str());
+  return strf(
+      "<text x=\"4\" y=\"%.0f\">%s</text><text x=\"4\" y=\"%.0f\">%s of</text>"
+      "<text x=\"4\" y=\"%.0f\">%s</text>\n"
+      "<rect class=\"frame\" x=\"%.0f\" y=\"%.0f\" width=\"%.0f\" height=\"%.0f\"/>\n"
+      "<polyline points=\"%s\"/>\n",
+      y + 16, html_text(chart.name).c_str(), y + 34, format_bytes(peak).c_str(), y + 52,
+      format_bytes(chart.budget_bytes).c_str(), kLeft, y, kWidth, kChart, points.c_str());
 }
 
 constexpr const char* kStyle =
@@ -159,8 +209,8 @@ std::string TimelinePage::html() const {
   const std::string heading = html_text(title);
   return "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>" + heading +
          "</title><style>" + kStyle + "</style></head>\n<body><h1>" + heading + "</h1>\n<p>" +
-         html_text(about) + "</p>\n" + Drawing(*this).svg() + "<pre>" + html_text(text) +
-         "</pre></body></html>\n";
+         html_text(about) + " A lane is as light as it is idle.</p>\n" + Drawing(*this).svg() +
+         "<pre>" + html_text(text) + "</pre></body></html>\n";
 }
 
 }  // namespace pagoda

@@ -1,5 +1,6 @@
 // A timeline as a page that needs nothing else: lanes of what works when, and how full memories
-// are. Pieces closer than a pixel are drawn as one.
+// are. A column of pixels of a lane has the colour of the kind that the lane is busiest with there,
+// and is as light as the lane is idle there: the ink of a lane is the time it is busy.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,8 @@
 namespace pagoda {
 
 struct TimelinePage {
+  static constexpr int kColumns = 1200;  // pixels that end_s is wide
+
   struct Piece {
     double start_s = 0, end_s = 0;
     const char* kind = "other";  // a class of the page's style: its colour
@@ -18,7 +21,7 @@ struct TimelinePage {
   struct Lane {
     std::string name;
     std::string numbers_of;     // "layer"
-    std::vector<Piece> pieces;  // by start
+    std::vector<Piece> pieces;  // by start, one after the other
   };
   struct Chart {
     std::string name;
