@@ -86,7 +86,7 @@ RESTRICTED = [
     (r"(oneapi/)?dnnl.*", ("kernels/",)),
     (r"mpi\.h", ("src/parallel/communicator_mpi.cc",)),
     (r"nccl.*", ("src/parallel/",)),
-    (r"toml\+\+/.*", ("src/cli/run_file.cc",)),
+    (r"toml\+\+/.*", ("src/cli/option_file.cc",)),
     (r"CLI/.*", ("src/cli/",)),
 ]
 # What is pure has no device, no files, no threads and no clock.

@@ -1,7 +1,5 @@
-// The run file: TOML, read by toml++ behind CLI11's Config interface. (CLI11's own reader swallows
-// lines of arrays without an error; it is never used.) Every key must be declared in an
-// OptionTable; types are strict; each complaint names file, line, column and, for unknown keys, the
-// nearest known.
+// The run file (cli/option_file.h) behind CLI11's Config interface. CLI11's own reader swallows
+// lines of arrays without an error; it is never used.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,18 +9,9 @@
 
 #include "base/options.h"
 #include "base/status.h"
+#include "cli/option_file.h"
 
 namespace pagoda {
-
-struct RunFileItem {
-  std::string key;                 // "train.steps"
-  std::vector<std::string> texts;  // as they would be typed behind the flag; one, or a list's
-};
-
-// Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:
-// syntax, duplicate keys, unknown keys, wrong types, values out of their option's reach.
-Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
-                                                const OptionTable& table);
 
 // What CLI11 is given instead of its own reader. Errors leave as CLI::ConfigError.
 class RunFileReader : public CLI::Config {

@@ -5,7 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cli/run_file.h"
+#include "cli/option_file.h"
 
 namespace pagoda {
 namespace {

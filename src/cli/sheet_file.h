@@ -1,4 +1,5 @@
-// Files of machines and clusters: TOML, read as run files are (cli/run_file.h), every key checked.
+// Files of machines and clusters: TOML, read as run files are (cli/option_file.h), every key
+// checked.
 #pragma once
 
 #include <string>

@@ -1,0 +1,24 @@
+// TOML whose keys are options: run files and machine sheets. Every key must be declared in an
+// OptionTable; types are strict; each complaint names file, line, column and, for unknown keys, the
+// nearest known.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/status.h"
+
+namespace pagoda {
+
+struct RunFileItem {
+  std::string key;                 // "train.steps"
+  std::vector<std::string> texts;  // as they would be typed behind the flag; one, or a list's
+};
+
+// Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:
+// syntax, duplicate keys, unknown keys, wrong types, values out of their option's reach.
+Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
+                                                const OptionTable& table);
+
+}  // namespace pagoda
