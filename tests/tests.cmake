@@ -70,6 +70,10 @@ foreach(source ${test_sources})
     set_tests_properties(${name} PROPERTIES ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
 endforeach()
+# What libFuzzer runs in a build of its own (tests/fuzz/fuzz.cmake), replayed.
+file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/*.cc)
+list(FILTER fuzz_sources EXCLUDE REGEX "_test\\.cc$")
+target_sources(fuzz_replay_test PRIVATE ${fuzz_sources})
 if(PAGODA_HAS_CUDA)
   target_compile_definitions(cuda_process_test PRIVATE
     PAGODA_FAKE_GPU_BINARY="$<TARGET_FILE:pagoda_fake_gpu>")

@@ -27,7 +27,7 @@ asan_tests=(
   generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
   predicted_bytes_test routing_trace_test
-  cuda_device_test cuda_run_test
+  cuda_device_test cuda_run_test fuzz_replay_test
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(
