@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "offload/descriptor.h"
+#include "base/descriptor.h"
 #include "offload/storage.h"
 
 namespace pagoda {

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "offload/chunk.h"
-#include "offload/descriptor.h"
+#include "base/descriptor.h"
 
 namespace pagoda::posix {
 namespace {

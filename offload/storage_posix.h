@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "offload/descriptor.h"
+#include "base/descriptor.h"
 #include "offload/storage.h"
 
 namespace pagoda {

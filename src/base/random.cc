@@ -41,6 +41,10 @@ uint64_t random_from_system() {
   return bits;
 }
 
+std::string random_digits() {
+  return strf("%016llx", (unsigned long long)random_from_system());
+}
+
 double random_unit(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b) {
   const auto r = philox(seed, purpose, a, b);
   return unit(r[0], r[1]);

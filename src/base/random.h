@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 namespace pagoda {
 
@@ -20,6 +21,9 @@ std::array<uint32_t, 4> philox(uint64_t seed, RandomPurpose purpose, uint64_t a,
 
 // 64 bits from the system that nobody has drawn before, for names that must differ.
 uint64_t random_from_system();
+
+// 16 hexadecimal digits from the system that nobody can guess, for names that must differ.
+std::string random_digits();
 
 // Uniform in (0, 1], never 0.
 double random_unit(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b);

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 #include "config/run_config.h"
-#include "offload/descriptor.h"
+#include "base/descriptor.h"
 
 namespace pagoda {
 

@@ -7,13 +7,13 @@
 #include <cerrno>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "bench/roofs/disk_roof.h"
 #include "bench/roofs/program.h"
 #include "model/json.h"
 #include "offload/chunk.h"
-#include "offload/descriptor.h"
 
 namespace pagoda {
 namespace {

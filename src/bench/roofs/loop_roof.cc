@@ -6,11 +6,11 @@
 #include <cerrno>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "bench/race/noise.h"
 #include "bench/roofs/disk_roof.h"
 #include "device/device.h"
 #include "offload/chunk.h"
-#include "offload/descriptor.h"
 
 namespace pagoda {
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "offload/descriptor.h"
+#include "base/descriptor.h"
 
 namespace pagoda {
 namespace {

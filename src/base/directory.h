@@ -1,0 +1,63 @@
+// A directory held open, and what is done in it by name. Nothing is looked up again by its path and
+// no link is followed, so that whoever may write to the folders above cannot put another one in its
+// place, and what a name is a link to is never touched.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/file.h"
+#include "base/status.h"
+
+namespace pagoda {
+
+// Names are plain ones, without '/'. Movable; const calls on any number of threads.
+class Directory {
+ public:
+  // kNoInput where there is none, kBadData where it is something else or a refused link.
+  static Result<Directory> open(const std::string& path, Links links);
+
+  const std::string& path() const { return path_; }
+
+  // A folder in this one, errors as of open().
+  Result<Directory> folder(const std::string& name) const;
+  // Creates PREFIX and 16 random digits (0700); its name is the end of its path(). kCannotCreate.
+  Result<Directory> make_folder(const std::string& prefix) const;
+  // A regular file, for reading and writing. kNoInput, kBadData.
+  Result<Descriptor> file(const std::string& name) const;
+  // A new file (0600); a name that is taken is kCannotCreate.
+  Status make_file(const std::string& name, const std::string& content) const;
+
+  // All but "." and "..", sorted. kIoError.
+  Result<std::vector<std::string>> names() const;
+  bool has_folder(const std::string& name) const;
+  bool has_link(const std::string& name) const;
+  bool is_own() const;  // this user's
+
+  // Taken until the object ends, by one process only.
+  enum class Lock : uint8_t { kTaken, kTakenByAnother, kImpossible };
+  Lock lock() const;
+
+  // A link is removed itself. Ok if absent; kBadData for a folder, else kIoError.
+  Status remove_file(const std::string& name) const;
+  // An empty folder. Ok if absent; kBadData when it is not one or not empty, else kIoError.
+  Status remove_empty(const std::string& name) const;
+  // A folder with all that is in it. Ok if absent; kBadData, with nothing removed, for a link or
+  // whatever else is no folder; kIoError.
+  Status remove_folder(const std::string& name) const;
+
+ private:
+  Directory(Descriptor handle, std::string path)
+      : handle_(std::move(handle)), path_(std::move(path)) {}
+  mode_t kind_of(const std::string& name) const;
+  Status remove_all(int deepest) const;
+  Status failure(Exit code, const char* what, const std::string& name, int error) const;
+
+  Descriptor handle_;
+  std::string path_;  // for messages
+};
+
+}  // namespace pagoda
