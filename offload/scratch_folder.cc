@@ -1,51 +1,57 @@
 #include "offload/scratch_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include "base/log.h"
+#include "offload/small_files.h"
 
 namespace pagoda {
 namespace {
 
 constexpr char kPrefix[] = "pagoda-scratch-";
+// In a folder that whoever can lock it may remove. It is the last file to go, so that the next
+// process finishes an interrupted removal.
+constexpr char kMark[] = "REMOVE-ME";
 
-// Holds the folder, or nothing if another process does (or the file system has no locks).
-Descriptor locked(const std::string& path) {
-  Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-  if (folder.ok() && ::flock(folder.get(), LOCK_EX | LOCK_NB) == 0) return folder;
-  return Descriptor();
+std::string name_of(const Directory& folder) {
+  return folder.path().substr(folder.path().rfind('/') + 1);
+}
+
+Status remove_scratch(const Directory& parent, const Directory& folder) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.names());
+  for (const std::string& name : names) {
+    if (name != kMark) RETURN_IF_ERROR(folder.remove_file(name));
+  }
+  RETURN_IF_ERROR(folder.remove_file(kMark));
+  return parent.remove_empty(name_of(folder));
 }
 
 }  // namespace
 
-ScratchFolder::ScratchFolder(const std::string& parent, Storage* storage)
-    : storage_(storage),
-      parent_(parent),
-      path_(parent + "/" + kPrefix + std::to_string(getpid())) {}
-
 ScratchFolder::~ScratchFolder() {
-  const Status removed = storage_->remove_directory(path_);
+  if (!folder_) return;
+  const Status removed = remove_scratch(*parent_, *folder_);
   if (!removed.ok()) log_warn(removed.message());
 }
 
 Status ScratchFolder::create() {
-  RETURN_IF_ERROR(storage_->make_directory(parent_));
+  RETURN_IF_ERROR(posix::make_directory(parent_path_));
+  ASSIGN_OR_RETURN(parent_, Directory::open(parent_path_, Links::kFollow));
   remove_abandoned();
-  RETURN_IF_ERROR(storage_->make_directory(path_));
-  lock_ = locked(path_);
-  return Status();
+  ASSIGN_OR_RETURN(folder_, parent_->make_folder(kPrefix));
+  // Without a lock nobody could tell whether its process lives.
+  if (folder_->lock() != Directory::Lock::kTaken) return Status();
+  return folder_->make_file(kMark, "");
 }
 
-void ScratchFolder::remove_abandoned() {
-  const auto names = storage_->list_directory(parent_);
+void ScratchFolder::remove_abandoned() const {
+  const auto names = parent_->names();
   if (!names.ok()) return;  // what is wrong with it shows when it is used
   for (const std::string& name : names.value()) {
     if (!name.starts_with(kPrefix)) continue;
-    const std::string path = parent_ + "/" + name;
-    const Descriptor lock = locked(path);
-    const Status removed = lock.ok() ? storage_->remove_directory(path) : Status();
+    const auto folder = parent_->folder(name);
+    if (!folder.ok() || !folder.value().is_own() || !folder.value().file(kMark).ok()) continue;
+    // Its mark was made under the lock, so that none is in the way of one being created.
+    if (folder.value().lock() != Directory::Lock::kTaken) continue;
+    const Status removed = remove_scratch(*parent_, folder.value());
     if (!removed.ok()) log_warn(removed.message());
   }
 }

@@ -1,32 +1,33 @@
 // A folder for what a command needs on disk while it runs: tokens, pages, files to measure with.
 #pragma once
 
+#include <optional>
 #include <string>
 
-#include "base/descriptor.h"
-#include "offload/storage.h"
+#include "base/directory.h"
 
 namespace pagoda {
 
-// PARENT/pagoda-scratch-PID, removed with its files at the end of the object. Those that killed
-// processes left in PARENT are removed by the next one: who lives holds a lock on its folder.
+// PARENT/pagoda-scratch- and random digits, removed with its files at the end of the object. Those
+// that killed processes left in PARENT are removed by the next one: who lives holds a lock on its
+// folder. What carries no mark of ours, or is another user's, is left alone.
 class ScratchFolder {
  public:
-  // `storage` is not owned.
-  ScratchFolder(const std::string& parent, Storage* storage);
+  explicit ScratchFolder(std::string parent) : parent_path_(std::move(parent)) {}
   ~ScratchFolder();
   ScratchFolder(const ScratchFolder&) = delete;
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
+  // Also creates the parent, if need be. kCannotCreate.
   Status create();
-  const std::string& path() const { return path_; }
+  // REQUIRES: create() has succeeded.
+  const std::string& path() const { return folder_->path(); }
 
  private:
-  void remove_abandoned();
+  void remove_abandoned() const;
 
-  Storage* storage_;
-  std::string parent_, path_;
-  Descriptor lock_;
+  std::string parent_path_;
+  std::optional<Directory> parent_, folder_;
 };
 
 }  // namespace pagoda

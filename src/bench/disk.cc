@@ -97,7 +97,7 @@ Result<BenchReport> run_disk_bench(const DiskBench& bench) {
   CHECK(bench.rounds > 0 && !bench.page_bytes.empty());
   const bool direct = probe_direct_io(bench.directory) == kDirectAccess;
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(bench.io, bench.directory));
-  ScratchFolder scratch(bench.directory, storage.get());
+  ScratchFolder scratch(bench.directory);
   RETURN_IF_ERROR(scratch.create());
   ASSIGN_OR_RETURN(std::unique_ptr<DiskRoof> roof,
                    choose_disk_roof(bench.roof, direct, scratch.path()));

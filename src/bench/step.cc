@@ -229,7 +229,7 @@ Result<BenchReport> run_step_bench(const StepBench& bench) {
   ASSIGN_OR_RETURN(const std::vector<Model> models, models_of(bench));
   ASSIGN_OR_RETURN(const std::unique_ptr<Storage> storage,
                    open_storage(IoKind::kAuto, bench.directory));
-  ScratchFolder scratch(bench.directory, storage.get());
+  ScratchFolder scratch(bench.directory);
   RETURN_IF_ERROR(scratch.create());
   BenchReport report;
   report.bench = "step";

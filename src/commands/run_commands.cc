@@ -69,7 +69,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   const std::string disk = config.scratch_parent();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
-  ScratchFolder scratch(disk, storage.get());
+  ScratchFolder scratch(disk);
   ASSIGN_OR_RETURN(const ModelInput model,
                    open_model(config.model.path, flags.checkpoint, -1, storage.get()));
   RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));

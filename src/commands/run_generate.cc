@@ -156,7 +156,7 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   const std::string disk = config.scratch_parent();
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io, nearest_directory(disk)));
-  ScratchFolder scratch(disk, storage.get());
+  ScratchFolder scratch(disk);
   ASSIGN_OR_RETURN(const ModelInput model,
                    open_model(config.model.path, flags.checkpoint, -1, storage.get()));
   GenerationSettings settings;

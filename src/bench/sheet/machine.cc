@@ -136,7 +136,7 @@ Status measure_disk(const MachineBench& bench, MachineSheet& sheet) {
   constexpr int64_t kPageBytes = 4 * kMiB;
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(IoKind::kAuto, bench.directory));
-  ScratchFolder scratch(bench.directory, storage.get());
+  ScratchFolder scratch(bench.directory);
   RETURN_IF_ERROR(scratch.create());
   set_status_line("bench machine: the drive");
   const int pages = static_cast<int>(std::max<int64_t>(4, bench.bytes / kPageBytes));
