@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/file.h"
+#include "base/output_file.h"
 #include "offload/chunk.h"
 #include "base/descriptor.h"
 

@@ -1,15 +1,30 @@
 #include "base/new_folder.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 
 namespace pagoda {
 
 namespace {
+
+// Each new name is made durable: what is saved inside must not vanish with its folder. False leaves
+// the reason in errno.
+Result<bool> make_directory(const std::string& path, std::vector<std::string>* created) {
+  if (mkdir(path.c_str(), 0700) != 0) return false;
+  if (created != nullptr) created->push_back(path);
+  RETURN_IF_ERROR(sync_directory_of(path));
+  return true;
+}
 
 Status check_room(const std::string& path, int64_t needed_bytes) {
   const int64_t free_bytes = free_disk_bytes(path);
@@ -22,6 +37,37 @@ Status check_room(const std::string& path, int64_t needed_bytes) {
 }
 
 }  // namespace
+
+Status create_empty_directory(const std::string& path, std::vector<std::string>* created) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> parents;
+  for (fs::path at = fs::path(path).parent_path(); !at.empty() && !fs::exists(at, error);
+       at = at.parent_path()) {
+    parents.push_back(at.string());
+  }
+  for (size_t i = parents.size(); i-- > 0;) {
+    RETURN_IF_ERROR(make_directory(parents[i], created).status());
+  }
+  ASSIGN_OR_RETURN(const bool made, make_directory(path, created));
+  if (made) return Status();
+  if (errno != EEXIST) {
+    return Status(Exit::kCannotCreate, strf("%s: cannot create the directory: %s",
+                                            printable(path).c_str(), std::strerror(errno)));
+  }
+  const bool empty = fs::is_empty(path, error);
+  if (error) {
+    return Status(Exit::kCannotCreate,
+                  strf("%s: cannot be used: %s", printable(path).c_str(), error.message().c_str()));
+  }
+  if (!empty || !fs::is_directory(path, error)) {
+    return Status(Exit::kCannotCreate,
+                  strf("%s: already exists and is not an empty directory; nothing was changed, "
+                       "name another one",
+                       printable(path).c_str()));
+  }
+  return Status();
+}
 
 Result<NewFolder> NewFolder::create(const std::string& path, int64_t needed_bytes) {
   NewFolder folder(path);

@@ -31,4 +31,8 @@ class NewFolder {
   std::vector<std::string> created_;  // folders, then files, in the order to be made
 };
 
+// Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
+// kCannotCreate. `created`, if wanted, gets those it created, parents first, also when it fails.
+Status create_empty_directory(const std::string& path, std::vector<std::string>* created = nullptr);
+
 }  // namespace pagoda

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
-#include "base/file.h"
 #include "base/options.h"
+#include "base/output_file.h"
 
 namespace pagoda {
 

@@ -65,7 +65,7 @@ class Trace {
   int64_t cut_events() const;  // came when there was no room
   int64_t most_bytes() const { return most_events_ * kEventBytes; }
 
-  // Replaces the file. Errors of base/file.h's OutputFile.
+  // Replaces the file. Errors of base/output_file.h's OutputFile.
   Status write(const std::string& path) const;
 
  private:

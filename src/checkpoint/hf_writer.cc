@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "model/json.h"
 

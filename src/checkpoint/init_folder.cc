@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/random.h"
 #include "checkpoint/hf_writer.h"
 #include "model/json.h"

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/output_file.h"
 #include "checkpoint/stored_dtype.h"
 
 namespace pagoda {

@@ -5,9 +5,9 @@
 #include <filesystem>
 
 #include "base/bytes.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/machine.h"
+#include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "base/terminal_text.h"
 #include "bench/sheet/alike_nodes.h"
@@ -93,7 +93,7 @@ Status BenchMachineCommand::run_alone() {
   ASSIGN_OR_RETURN(const MachineBench wanted, bench());
   RETURN_IF_ERROR(check_out());
   ASSIGN_OR_RETURN(const MachineSheet sheet, measure_machine(wanted));
-  if (!out_.empty()) return write_text_file(out_, sheet.to_toml());
+  if (!out_.empty()) return write_output(out_, sheet.to_toml());
   print_result(sheet.to_toml());
   return Status();
 }
@@ -118,7 +118,7 @@ Status BenchMachineCommand::check_out() const {
   if (std::filesystem::is_directory(out_, error)) {
     return Status(Exit::kCannotCreate, "--out " + printable(out_) + ": is a folder; name a file");
   }
-  return OutputFile::create(out_).status();  // which is removed again
+  return check_output(out_);
 }
 
 Result<std::optional<Gpu>> BenchMachineCommand::find_gpu() const {

@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "config/computed_with.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/file.h"
+#include "base/output_file.h"
 #include "data/example.h"
 #include "tokenizer/fingerprint.h"
 

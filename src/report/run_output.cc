@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/new_folder.h"
 
 namespace pagoda {
 

@@ -2,7 +2,7 @@
 //             [--tokens N] [--html FILE]
 #include <CLI/CLI.hpp>
 
-#include "base/file.h"
+#include "base/output_file.h"
 #include "base/terminal_text.h"
 #include "cli/plan/plan_page.h"
 #include "cli/plan/plan_report.h"
@@ -138,7 +138,7 @@ Status PlanCommand::search_cluster(const PlannedModel& model) {
   const SearchedWay& best = report.ways.front();
   ASSIGN_OR_RETURN(report.timeline, way_timeline(model.shape, where, demand(), best));
   report.helps = cluster_helps(model.shape, where, demand(), best);
-  if (!html_.empty()) RETURN_IF_ERROR(write_text_file(html_, way_page(report, report.timeline)));
+  if (!html_.empty()) RETURN_IF_ERROR(write_output(html_, way_page(report, report.timeline)));
   return print(report);
 }
 
@@ -159,7 +159,7 @@ Status PlanCommand::plan_machine(const PlannedModel& model) {
     report.fitting = fitting_changes(model, config_, machine);
   }
   if (!html_.empty() && report.plan.step) {
-    RETURN_IF_ERROR(write_text_file(html_, plan_page(report)));
+    RETURN_IF_ERROR(write_output(html_, plan_page(report)));
   }
   print_result(json_ ? report.json() + "\n" : report.text());
   if (report.plan.fits.ok() || report.fitting.empty()) return report.plan.fits;
