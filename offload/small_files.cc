@@ -1,17 +1,14 @@
 #include "offload/small_files.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <memory>
 
+#include "base/directory.h"
 #include "base/output_file.h"
 #include "offload/chunk.h"
-#include "base/descriptor.h"
 
 namespace pagoda::posix {
 namespace {
@@ -32,6 +29,10 @@ Status write_failure(const char* what, const std::string& path, int error) {
                                         : "saved checkpoints are untouched; make room");
 }
 
+Status not_regular(Exit code, const std::string& path) {
+  return Status(code, strf("%s is not a regular file; %s", path.c_str(), kCheckPath));
+}
+
 Status write_all(int fd, const std::string& content, const std::string& path) {
   size_t written = 0;
   while (written < content.size()) {
@@ -48,9 +49,15 @@ Status write_all(int fd, const std::string& content, const std::string& path) {
 }  // namespace
 
 Status write_file(const std::string& path, const std::string& content) {
-  Descriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file.ok()) return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
+  // Non-blocking so that a FIFO in the place of a file cannot hang the program.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  Descriptor file(::open(path.c_str(), kFlags, 0600));
+  struct stat info;
+  if (!file.ok() || ::fstat(file.get(), &info) != 0) {
+    return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
+  }
+  if (!S_ISREG(info.st_mode)) return not_regular(Exit::kCannotCreate, path);
+  if (::ftruncate(file.get(), 0) != 0) return write_failure("cannot empty", path, errno);
   RETURN_IF_ERROR(write_all(file.get(), content, path));
   if (::fdatasync(file.get()) != 0) return write_failure("cannot flush", path, errno);
   if (!file.reset()) return write_failure("cannot close", path, errno);
@@ -59,17 +66,16 @@ Status write_file(const std::string& path, const std::string& content) {
 
 Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
   // Non-blocking so that a FIFO in the place of a file cannot hang the program.
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
   struct stat info;
   if (!file.ok() || ::fstat(file.get(), &info) != 0) {
+    if (errno == ELOOP) return not_regular(Exit::kBadData, path);
     // Only what is not there may count as absent; what cannot be read now may be good.
     const bool absent = errno == ENOENT || errno == ENOTDIR;
     return failure(absent ? Exit::kNoInput : Exit::kIoError, "cannot open", path, errno,
                    kCheckPath);
   }
-  if (!S_ISREG(info.st_mode)) {
-    return Status(Exit::kBadData, strf("%s is not a regular file; %s", path.c_str(), kCheckPath));
-  }
+  if (!S_ISREG(info.st_mode)) return not_regular(Exit::kBadData, path);
   if (info.st_size > limit_bytes) {
     return Status(Exit::kBadData,
                   strf("%s has %lld bytes, more than the %lld such a file may have", path.c_str(),
@@ -120,18 +126,8 @@ Status sync_directory(const std::string& path) {
 }
 
 Result<std::vector<std::string>> list_directory(const std::string& path) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(::opendir(path.c_str()), ::closedir);
-  if (!directory) return failure(Exit::kNoInput, "cannot list", path, errno, kCheckPath);
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(directory.get())) {
-    const std::string name = entry->d_name;
-    if (name != "." && name != "..") names.push_back(name);
-    errno = 0;
-  }
-  if (errno != 0) return failure(Exit::kIoError, "cannot list", path, errno, kCheckDisk);
-  std::sort(names.begin(), names.end());
-  return names;
+  ASSIGN_OR_RETURN(const Directory directory, Directory::open(path, Links::kRefuse));
+  return directory.names();
 }
 
 Status remove_file(const std::string& path) {
@@ -140,11 +136,18 @@ Status remove_file(const std::string& path) {
 }
 
 Status remove_directory(const std::string& path) {
-  if (!exists(path)) return Status();
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, list_directory(path));
-  for (const std::string& name : names) RETURN_IF_ERROR(remove_file(path + "/" + name));
+  const auto directory = Directory::open(path, Links::kRefuse);
+  if (directory.status().code() == Exit::kNoInput) return Status();
+  RETURN_IF_ERROR(directory.status());
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, directory.value().names());
+  for (const std::string& name : names) RETURN_IF_ERROR(directory.value().remove_file(name));
   if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return Status();
   return failure(Exit::kIoError, "cannot remove directory", path, errno, kCheckPath);
+}
+
+bool is_directory(const std::string& path) {
+  struct stat info;
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 bool exists(const std::string& path) {

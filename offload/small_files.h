@@ -1,6 +1,7 @@
 // Small files and directories on a POSIX file system: the blocking half of Storage, for both real
-// storages. Files are created 0600, directories 0700; symbolic links are not followed when writing.
-// Contracts as in storage.h.
+// storages. Files are created 0600, directories 0700. The last
+// name of a path is not followed where it is a symbolic link, but by make_directory() and
+// sync_directory(). Contracts as in storage.h.
 #pragma once
 
 #include <string>
@@ -19,5 +20,6 @@ Result<std::vector<std::string>> list_directory(const std::string& path);
 Status remove_file(const std::string& path);
 Status remove_directory(const std::string& path);
 bool exists(const std::string& path);
+bool is_directory(const std::string& path);
 
 }  // namespace pagoda::posix

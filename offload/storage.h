@@ -57,7 +57,8 @@ class Storage {
   // trusted to hold unsynced writes any more, and later syncs of it fail too. Blocks. Any thread.
   virtual Status sync(int file) = 0;
 
-  // Small files and directories. All block; paths are ordinary paths.
+  // Small files and directories. All block; paths are ordinary paths. A link as the last name of
+  // one is followed by make_directory() and sync_directory() only.
   virtual Status write_file(const std::string& path, const std::string& content) = 0;  // flushed
   virtual Result<std::string> read_file(const std::string& path, int64_t limit_bytes) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces a file
@@ -65,8 +66,10 @@ class Storage {
   virtual Status sync_directory(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> list_directory(const std::string& path) = 0;  // sorted
   virtual Status remove_file(const std::string& path) = 0;     // ok if absent
-  virtual Status remove_directory(const std::string& path) = 0;  // with its files; ok if absent
-  virtual bool exists(const std::string& path) = 0;
+  // With its files; ok if absent. What is a link, or no directory, stays: kBadData.
+  virtual Status remove_directory(const std::string& path) = 0;
+  virtual bool exists(const std::string& path) = 0;        // also a link that leads nowhere
+  virtual bool is_directory(const std::string& path) = 0;  // no link to one
 
   // "io_uring, O_DIRECT, 64 in flight" or the reason for less.
   virtual std::string describe() const = 0;

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/process_limits.h"
 #include "device/device.h"
@@ -80,11 +81,8 @@ std::string probe_direct_io(const std::string& directory) {
   while (place.has_relative_path() && !std::filesystem::is_directory(place, ignored)) {
     place = place.parent_path();
   }
-  std::string name = place.string() + "/pagoda-probe-XXXXXX";
-  Descriptor file(::mkostemp(name.data(), O_CLOEXEC));
+  const Descriptor file = unnamed_file(place.string());
   if (!file.ok()) return strf("not probed (cannot write to %s)", place.c_str());
-  const bool removed = ::unlink(name.c_str()) == 0;
-  if (!removed) log_warn("cannot remove " + name);
   if (::ftruncate(file.get(), kIoAlign) != 0) return "not probed (" + error_text(errno) + ")";
   const std::string why = enable_direct_io(file.get());
   return why.empty() ? kDirectAccess : "buffered (" + why + ")";
@@ -133,7 +131,9 @@ Status PosixStorage::create_file(BulkFile* file) {
 
 Status PosixStorage::open_existing(BulkFile* file) {
   const char* path = file->path.c_str();
-  file->descriptor = Descriptor(::open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  // Non-blocking only until it is known to be a file: the ring would hand back what has to wait.
+  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
+  file->descriptor = Descriptor(::open(path, kFlags | O_NONBLOCK));
   const int fd = file->descriptor.get();
   struct stat info;
   if (fd < 0 || ::fstat(fd, &info) != 0) {
@@ -141,7 +141,10 @@ Status PosixStorage::open_existing(BulkFile* file) {
     return Status(Exit::kNoInput, strf("cannot open %s: %s; ", path, error_text(error).c_str()) +
                                       remedy_of_open(error, "check the path"));
   }
-  RETURN_IF_ERROR(lock(*file));
+  if (S_ISREG(info.st_mode)) {
+    CHECK(::fcntl(fd, F_SETFL, kFlags) == 0);
+    RETURN_IF_ERROR(lock(*file));
+  }
   if (!S_ISREG(info.st_mode) || info.st_size != file->bytes) {
     return Status(Exit::kMismatch,
                   strf("%s has %lld bytes, this run's pages need %lld; it was left "
@@ -228,5 +231,6 @@ Status PosixStorage::remove_directory(const std::string& path) {
   return posix::remove_directory(path);
 }
 bool PosixStorage::exists(const std::string& path) { return posix::exists(path); }
+bool PosixStorage::is_directory(const std::string& path) { return posix::is_directory(path); }
 
 }  // namespace pagoda

@@ -45,6 +45,7 @@ class PosixStorage : public Storage {
   Status remove_file(const std::string& path) override;
   Status remove_directory(const std::string& path) override;
   bool exists(const std::string& path) override;
+  bool is_directory(const std::string& path) override;
 
  protected:
   struct BulkFile {

@@ -157,6 +157,14 @@ bool decode_manifest(const json& m, RunCheckpoint& c, std::string& pages_hash, i
          read(m, "pages_xxh3", pages_hash) && read(m, "pages_bytes", bytes);
 }
 
+// A manifest may come from anywhere: its page files must not be where it does not say so.
+bool names_a_store(const RunCheckpoint& c) {
+  for (const std::string& directory : c.directories) {
+    if (("/" + directory + "/").find("/../") != std::string::npos) return false;
+  }
+  return !c.directories.empty() && c.file_name.find('/') == std::string::npos;
+}
+
 // The step of a directory's name, or -1.
 int64_t step_of(const std::string& name) {
   const std::string digits = name.starts_with("step-") ? name.substr(5) : "";
@@ -195,6 +203,11 @@ Status CheckpointDirectory::commit(const RunCheckpoint& checkpoint) const {
   RETURN_IF_ERROR(make_durable_directory(storage_, path_));
   // Its name may still be volatile when the process that made it was killed.
   RETURN_IF_ERROR(storage_->sync_directory(run_folder(path_)));
+  if (!storage_->is_directory(path_)) {
+    return Status(Exit::kCannotCreate,
+                  strf("%s is a link, which is refused there; nothing was written: put the folder "
+                       "itself there", path_.c_str()));
+  }
   RETURN_IF_ERROR(storage_->remove_directory(temporary));
   RETURN_IF_ERROR(storage_->remove_directory(target));
   const Status written = write_step(checkpoint, temporary);
@@ -213,8 +226,17 @@ Status CheckpointDirectory::sync() const {
   return storage_->sync_directory(run_folder(path_));
 }
 
+// A link to a folder is none: what it leads to is not this run's.
+Result<std::vector<std::string>> CheckpointDirectory::folders() const {
+  ASSIGN_OR_RETURN(std::vector<std::string> names, storage_->list_directory(path_));
+  std::erase_if(names, [this](const std::string& name) {
+    return !storage_->is_directory(path_ + "/" + name);
+  });
+  return names;
+}
+
 void CheckpointDirectory::remove_older(int64_t step) const {
-  const auto names = storage_->list_directory(path_);
+  const auto names = folders();
   if (!names.ok()) return log_warn(names.status().message());
   for (const std::string& name : names.value()) {
     const bool unfinished = name.ends_with(".tmp");
@@ -235,7 +257,7 @@ void CheckpointDirectory::remove_older(int64_t step) const {
 Result<std::vector<int64_t>> CheckpointDirectory::steps() const {
   std::vector<int64_t> steps;
   if (!storage_->exists(path_)) return steps;
-  ASSIGN_OR_RETURN(const std::vector<std::string> names, storage_->list_directory(path_));
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, folders());
   for (const std::string& name : names) {
     if (const int64_t step = step_of(name); step >= 0) steps.push_back(step);
   }
@@ -280,6 +302,10 @@ Result<RunCheckpoint> CheckpointDirectory::verify(int64_t step, const Files& fil
     return Status(Exit::kIoError, strf("%s/pages.bin is damaged: its checksum is not the "
                                        "manifest's; this checkpoint is not used",
                                        step_path(step).c_str()));
+  }
+  if (!names_a_store(checkpoint)) {
+    return Status(Exit::kIoError, strf("%s names no store; this checkpoint is not used",
+                                       manifest_path.c_str()));
   }
   for (std::string& directory : checkpoint.directories) {
     directory = outside(run_folder(path_), directory);

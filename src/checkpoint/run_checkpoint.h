@@ -83,6 +83,7 @@ class CheckpointDirectory {
     std::string manifest, pages;
   };
   std::string step_path(int64_t step) const;
+  Result<std::vector<std::string>> folders() const;
   Result<Files> read_files(int64_t step) const;
   Result<RunCheckpoint> verify(int64_t step, const Files& files) const;
   Storage* storage_;

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "config/computed_with.h"
 #include "config/run_config.h"
@@ -89,26 +90,21 @@ void ask_alignment(int file, DirectIo& result) {
 
 DirectIo probe_direct_io(const std::string& directory) {
   DirectIo result;
-  std::string path = directory + "/pagoda-doctor-XXXXXX";
-  const int made = mkstemp(path.data());
-  if (made < 0) {
+  const Descriptor file = unnamed_file(directory);
+  if (!file.ok()) {
     result.reason = std::string("no file can be made there: ") + std::strerror(errno);
     return result;
   }
-  const int file = open(path.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC);
-  if (file < 0) {
+  const int flags = fcntl(file.get(), F_GETFL);
+  if (flags < 0 || fcntl(file.get(), F_SETFL, flags | O_DIRECT) != 0) {
     result.reason = std::string("O_DIRECT refused: ") + std::strerror(errno);
-  } else {
-    alignas(kIoAlign) static const char block[kIoAlign] = {};
-    result.usable = pwrite(file, block, sizeof(block), 0) == static_cast<ssize_t>(sizeof(block));
-    if (!result.usable)
-      result.reason = std::string("direct write refused: ") + std::strerror(errno);
-    ask_alignment(file, result);
-    if (close(file) != 0) result.reason = std::string("close: ") + std::strerror(errno);
+    return result;
   }
-  if (close(made) != 0 || unlink(path.c_str()) != 0) {
-    log_warn("cannot remove the probe file " + printable(path));
-  }
+  alignas(kIoAlign) static const char block[kIoAlign] = {};
+  const ssize_t written = pwrite(file.get(), block, sizeof(block), 0);
+  result.usable = written == static_cast<ssize_t>(sizeof(block));
+  if (!result.usable) result.reason = std::string("direct write refused: ") + std::strerror(errno);
+  ask_alignment(file.get(), result);
   return result;
 }
 

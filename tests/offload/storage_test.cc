@@ -365,13 +365,28 @@ TEST_P(PosixStorageTest, FilesArePrivateAndClosedOnExec) {
   storage()->close(file);
 }
 
-TEST_P(PosixStorageTest, WritesDoNotFollowLinksAndReadsTakeOnlyFiles) {
+TEST_P(PosixStorageTest, LinksAreNotFollowedAndOnlyFilesAreTaken) {
   ASSERT_OK(storage()->write_file(path("real"), "x"));
   std::filesystem::create_symlink(path("real"), path("link"));
   EXPECT_EQ(storage()->write_file(path("link"), "y").code(), Exit::kCannotCreate);
+  EXPECT_EQ(storage()->read_file(path("link"), 10).status().code(), Exit::kBadData);
   EXPECT_EQ(storage()->open(path("link"), kIoAlign, true).status().code(), Exit::kCannotCreate);
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   EXPECT_EQ(storage()->read_file(path("fifo"), 10).status().code(), Exit::kBadData);
+  EXPECT_EQ(storage()->write_file(path("fifo"), "y").code(), Exit::kCannotCreate);
+  EXPECT_EQ(storage()->open(path("fifo"), kIoAlign, false).status().code(), Exit::kMismatch);
+}
+
+TEST_P(PosixStorageTest, ALinkToADirectoryIsNone) {
+  ASSERT_OK(storage()->make_directory(path("real")));
+  ASSERT_OK(storage()->write_file(path("real/thesis"), "years of work"));
+  std::filesystem::create_directory_symlink(path("real"), path("link"));
+  EXPECT_EQ(storage()->list_directory(path("link")).status().code(), Exit::kBadData);
+  EXPECT_EQ(storage()->remove_directory(path("link")).code(), Exit::kBadData);
+  EXPECT_FALSE(storage()->is_directory(path("link")));
+  EXPECT_TRUE(storage()->is_directory(path("real")));
+  EXPECT_TRUE(storage()->exists(path("link")));
+  EXPECT_EQ(*storage()->read_file(path("real/thesis"), 99), "years of work");
 }
 
 TEST(OpenStorage, SaysWhatItUses) {

@@ -455,6 +455,12 @@ bool SimStorage::exists(const std::string& path) {
   return !crashed_ && disk_.find(path) != nullptr;
 }
 
+bool SimStorage::is_directory(const std::string& path) {
+  std::lock_guard lock(mutex_);
+  const SimDisk::NodePointer node = crashed_ ? nullptr : disk_.find(path);
+  return node && node->is_directory;
+}
+
 std::string SimStorage::describe() const {
   return strf("simulated in memory, seed %llu", (unsigned long long)seed_);
 }

@@ -8,7 +8,8 @@
 // A clean exit and new start is restart() alone: nothing is lost, as with a killed process.
 //
 // Every call is numbered (calls()), so that a test can fail call 1, 2, 3, ... until a run is clean.
-// exists(), close(), describe() and register_memory() cannot fail and are not numbered.
+// exists(), is_directory(), close(), describe() and register_memory() cannot fail and are not
+// numbered.
 // Threading: as Storage; crash() and restart() from any thread but the storage's own.
 #pragma once
 
@@ -100,6 +101,7 @@ class SimStorage final : public Storage {
   Status remove_file(const std::string& path) override;
   Status remove_directory(const std::string& path) override;
   bool exists(const std::string& path) override;
+  bool is_directory(const std::string& path) override;
   std::string describe() const override;
 
  private:
