@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -16,20 +17,22 @@ class LineFile {
   enum class Must : uint8_t { kAny, kBeNew };
 
   // Opens `path` for adding to it, creating it. `what` it holds, for errors: "metrics".
-  // kCannotCreate when it cannot be opened, or kBeNew and it is there.
+  // kCannotCreate when it cannot be opened, is a link or no regular file, or is there with kBeNew.
   static Result<std::unique_ptr<LineFile>> open(const std::string& path, const char* what,
                                                 Must must = Must::kAny);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
+  // Bytes of the whole lines before the first for which `keep` is false. It gets each with its
+  // newline, and what follows the last newline without one. kIoError; kCannotCreate for a line
+  // longer than any that pagoda writes.
+  Result<int64_t> kept_bytes(const std::function<bool(std::string_view)>& keep) const;
   // Takes away all behind the first `bytes`, which are whole lines. kCannotCreate.
   Status cut(int64_t bytes);
   // REQUIRES: `lines` ends with a newline. All of it or nothing; a failure warns once and never
   // stops a run.
   void add(std::string_view lines);
-
-  const std::string& path() const { return path_; }
 
  private:
   LineFile(int file, std::string path, const char* what)

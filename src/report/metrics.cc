@@ -1,13 +1,14 @@
 #include "report/metrics.h"
 
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace pagoda {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr int kDeepest = 16;  // of objects and arrays within each other
 
 const char* type_name(MetricsType type) {
   switch (type) {
@@ -77,27 +78,31 @@ MetricsObject metrics_object(const MetricsFields& fields) {
 Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, int64_t keep_step) {
   ASSIGN_OR_RETURN(std::unique_ptr<LineFile> lines, LineFile::open(path, "metrics"));
   std::unique_ptr<MetricsFile> metrics(new MetricsFile(std::move(lines)));
-  RETURN_IF_ERROR(metrics->lines_->cut(keep_step >= 0 ? metrics->keep_until(keep_step) : 0));
+  int64_t kept = 0;
+  if (keep_step >= 0) {
+    ASSIGN_OR_RETURN(kept, metrics->lines_->kept_bytes([&](std::string_view line) {
+      return metrics->note(line, keep_step);
+    }));
+  }
+  RETURN_IF_ERROR(metrics->lines_->cut(kept));
   return metrics;
 }
 
-// Notes what the whole lines before the first one of a later step hold; their bytes.
-int64_t MetricsFile::keep_until(int64_t step) {
-  std::ifstream in(lines_->path(), std::ios::binary);
-  int64_t bytes = 0;
-  for (std::string line; std::getline(in, line);) {
-    if (in.eof()) break;  // no newline, so not a whole line
-    const Json object = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (step_of(object) > step) break;
-    bytes += static_cast<int64_t>(line.size()) + 1;
-    if (step_of(object) < 0) continue;
-    const Json type = object.value("type", Json());
-    if (type == type_name(MetricsType::kSample)) last_sample_step_ = step_of(object);
-    if (type != type_name(MetricsType::kEval)) continue;
-    const Json loss = object.value("loss", Json());
-    evals_.add(step_of(object), loss.is_number() ? loss.get<double>() : NAN);
-  }
-  return bytes;
+// Notes what a line holds, unless it is not whole or of a step behind `last`: then it is false.
+bool MetricsFile::note(std::string_view line, int64_t last) {
+  if (!line.ends_with('\n')) return false;
+  // Deeper than any line of ours it is left out: a hostile file must not take memory by it.
+  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kDeepest; };
+  const Json object = Json::parse(line, shallow, /*allow_exceptions=*/false);
+  const int64_t step = step_of(object);
+  if (step > last) return false;
+  if (step < 0) return true;
+  const Json type = object.value("type", Json());
+  if (type == type_name(MetricsType::kSample)) last_sample_step_ = step;
+  if (type != type_name(MetricsType::kEval)) return true;
+  const Json loss = object.value("loss", Json());
+  evals_.add(step, loss.is_number() ? loss.get<double>() : NAN);
+  return true;
 }
 
 void MetricsFile::write(MetricsType type, const MetricsFields& fields) {

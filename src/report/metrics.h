@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -55,7 +56,7 @@ class MetricsFile {
 
  private:
   explicit MetricsFile(std::unique_ptr<LineFile> lines) : lines_(std::move(lines)) {}
-  int64_t keep_until(int64_t step);
+  bool note(std::string_view line, int64_t last);
 
   std::unique_ptr<LineFile> lines_;
   EvalHistory evals_;

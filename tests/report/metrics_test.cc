@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <csignal>
@@ -12,6 +13,7 @@
 #include "report/progress.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/watchdog.h"
 
 namespace pagoda {
 namespace {
@@ -98,6 +100,35 @@ TEST(MetricsFile, LinesWithoutAStepAndForeignLinesSurviveResume) {
   std::ofstream(path) << kept << "{\"step\":3}\n{\"type\":\"run\"}\n";
   open_metrics(path, 2);
   EXPECT_EQ(get_file(path), kept);
+}
+
+// A folder of another's may hold anything under the name.
+TEST(MetricsFile, OnlyAFileItselfIsTaken) {
+  TempDir dir;
+  const std::string path = dir.file("metrics.jsonl"), real = dir.file("real");
+  std::ofstream(real) << "{\"step\":1}\n{\"step\":9}\n";
+  const std::string before = get_file(real);
+  std::filesystem::create_symlink(real, path);
+  for (const int64_t keep_step : {-1, 1}) {
+    EXPECT_EQ(MetricsFile::open(path, keep_step).status().code(), Exit::kCannotCreate);
+  }
+  EXPECT_EQ(get_file(real), before);
+  std::filesystem::remove(path);
+  const Watchdog watchdog("a FIFO was waited for", std::chrono::seconds(60));
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(MetricsFile::open(path, 1).status().code(), Exit::kCannotCreate);
+}
+
+// Neither a line without an end nor one that nests without an end takes memory beyond its bytes.
+TEST(MetricsFile, HostileLinesAreBounded) {
+  TempDir dir;
+  const std::string path = dir.file("metrics.jsonl");
+  const std::string kept = "{\"step\":1}\n" + std::string(1 << 22, '[') + "\n";
+  std::ofstream(path) << kept << "{\"step\":3}\n";
+  open_metrics(path, 2);
+  EXPECT_EQ(get_file(path), kept);
+  std::ofstream(path) << std::string((1 << 24) + (1 << 17), ' ') << "\n";
+  EXPECT_EQ(MetricsFile::open(path, 2).status().code(), Exit::kCannotCreate);
 }
 
 TEST(MetricsFile, UnwritableIsAStatus) {
