@@ -1,12 +1,10 @@
 #include "cli/run_file.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "base/bytes.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "commands/commands.h"
 
@@ -39,12 +37,7 @@ std::string value_name(const Option& option) {
 }  // namespace
 
 std::vector<CLI::ConfigItem> RunFileReader::from_config(std::istream& in) const {
-  std::string text(kMaxRunFileBytes + 1, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(in.gcount()));
-  if (static_cast<int64_t>(text.size()) > kMaxRunFileBytes) {
-    throw CLI::ConfigError(printable(path_) + ": larger than 1 MiB; that is not a run file");
-  }
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
   Result<std::vector<RunFileItem>> items = parse_run_file(text, path_, table_);
   if (!items.ok()) throw CLI::ConfigError(items.status().message());
   std::vector<CLI::ConfigItem> out;
@@ -79,15 +72,9 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
 
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
                      const std::function<bool(const Option&)>& read) {
-  const Exit kNoInput = Exit::kNoInput;
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    return Status(kNoInput, "run file " + printable(path) + ": is a folder; name a .toml file");
-  }
-  std::ifstream in(path, std::ios::binary);
-  if (!in) {
-    return Status(kNoInput, "run file " + printable(path) + ": " + std::strerror(errno));
-  }
+  Result<std::string> text = read_file_or_pipe(path, kMaxRunFileBytes);
+  if (!text.ok()) return Status(text.status().code(), "run file " + text.status().message());
+  std::istringstream in(text.take());
   app.config_formatter(std::make_shared<RunFileReader>(table, path, read));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
