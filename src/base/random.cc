@@ -35,14 +35,10 @@ double unit(uint32_t hi, uint32_t lo) {
 }
 }  // namespace
 
-uint64_t random_from_system() {
+std::string random_digits() {
   uint64_t bits = 0;
   CHECK(::getrandom(&bits, sizeof bits, 0) == sizeof bits, "the system has no random numbers");
-  return bits;
-}
-
-std::string random_digits() {
-  return strf("%016llx", (unsigned long long)random_from_system());
+  return strf("%016llx", (unsigned long long)bits);
 }
 
 double random_unit(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b) {

@@ -19,9 +19,6 @@ enum class RandomPurpose : uint32_t {
 // 128 random bits for counter (a, b) under (seed, purpose).
 std::array<uint32_t, 4> philox(uint64_t seed, RandomPurpose purpose, uint64_t a, uint64_t b);
 
-// 64 bits from the system that nobody has drawn before, for names that must differ.
-uint64_t random_from_system();
-
 // 16 hexadecimal digits from the system that nobody can guess, for names that must differ.
 std::string random_digits();
 

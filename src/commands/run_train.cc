@@ -340,7 +340,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   if (!flags.resume && !config.train.trace_routing.empty()) {
     RETURN_IF_ERROR(RoutingRecorder::check_new(config.train.trace_routing));
   }
-  RunOutput output(config.train.output_dir);
+  RunOutput output(config.train.output_dir, config.disk_directories());
   RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
                    open_storage(config.memory.io,
@@ -360,7 +360,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
                    open_routing(config, flags.resume, *trainer));
   RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
                                   trainer->config().to_toml()));
-  output.keep();
+  RETURN_IF_ERROR(output.keep());
   return TrainRun(config, std::move(trainer), std::move(metrics), std::move(routing), &trace)
       .run(flags.resume);
 }

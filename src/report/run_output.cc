@@ -1,15 +1,15 @@
 #include "report/run_output.h"
 
-#include <fcntl.h>
 #include <sys/file.h>
 
-#include <cerrno>
+#include <algorithm>
 #include <filesystem>
-#include <sstream>
 
 #include "base/file.h"
 #include "base/log.h"
 #include "base/new_folder.h"
+#include "base/output_file.h"
+#include "train/start_mark.h"
 
 namespace pagoda {
 
@@ -17,36 +17,48 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kMostStartingBytes = int64_t{1} << 20;
+constexpr int64_t kMostMarkBytes = int64_t{1} << 20;
 
-bool has_checkpoint(const fs::path& folder) {
-  std::error_code error;
-  for (const auto& step : fs::directory_iterator(folder / "checkpoints", error)) {
-    const bool finished = step.path().extension() != ".tmp";
-    if (finished && fs::exists(step.path() / "MANIFEST", error)) return true;
+// What a start makes besides its page files.
+constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl",
+                                  "resolved.toml"};
+constexpr char kCheckpoints[] = "checkpoints";
+
+// True also where it cannot be told: then nothing may be removed.
+bool has_checkpoint(const Directory& folder) {
+  const auto checkpoints = folder.folder(kCheckpoints);
+  if (checkpoints.status().code() == Exit::kNoInput) return false;
+  const auto steps = checkpoints.ok() ? checkpoints.value().names() : checkpoints.status();
+  if (!steps.ok()) return true;
+  for (const std::string& name : steps.value()) {
+    if (name.ends_with(".tmp") || !checkpoints.value().has_folder(name)) continue;
+    const auto step = checkpoints.value().folder(name);
+    const auto files = step.ok() ? step.value().names() : step.status();
+    if (!files.ok() || std::ranges::count(files.value(), "MANIFEST") > 0) return true;
   }
   return false;
 }
 
-// What a start that was killed left, and nothing else.
-Status remove_unfinished_start(const fs::path& folder) {
-  std::error_code error;
-  const std::string starting = folder / "STARTING";
-  if (!fs::exists(starting, error) || has_checkpoint(folder)) return Status();
-  ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(starting, Links::kRefuse, kMostStartingBytes));
-  std::istringstream lines(text);
-  for (std::string page_file; std::getline(lines, page_file);) {
-    if (fs::path(page_file).filename().string().starts_with("pages-")) {
-      fs::remove(page_file, error);
-    }
+// Unless a run is using it.
+Status remove_unused(const Directory& disk, const std::string& name) {
+  const auto file = disk.file(name);
+  if (file.status().code() == Exit::kNoInput) return Status();
+  RETURN_IF_ERROR(file.status());
+  if (::flock(file.value().get(), LOCK_EX | LOCK_NB) == 0) return disk.remove_file(name);
+  return Status(Exit::kCannotCreate, strf("%s/%s is in use; it was left alone",
+                                          printable(disk.path()).c_str(), name.c_str()));
+}
+
+// What a run writes must not go where a link in a folder from elsewhere says.
+Status refuse_links(const Directory& folder, const std::function<bool(const std::string&)>& which) {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.names());
+  for (const std::string& name : names) {
+    if (!which(name) || !folder.has_link(name)) continue;
+    return Status(Exit::kBadData,
+                  strf("%s/%s: is a symbolic link, which is refused in a run's folder; nothing was "
+                       "changed: put the file or folder itself there, or remove the link",
+                       printable(folder.path()).c_str(), printable(name).c_str()));
   }
-  for (const char* name : {"tokens.bin", "tokens.bin.tmp", "eval_tokens.bin", "eval_tokens.bin.tmp",
-                           "store", "checkpoints", "metrics.jsonl", "resolved.toml", "STARTING"}) {
-    fs::remove_all(folder / name, error);
-  }
-  log_info(strf("%s: an earlier start was killed before anything was saved; starting over",
-                printable(folder.string()).c_str()));
   return Status();
 }
 
@@ -54,19 +66,16 @@ Status remove_unfinished_start(const fs::path& folder) {
 
 RunOutput::~RunOutput() {
   if (!created_) return;
-  std::error_code error;
-  if (found_) {
-    for (const auto& entry : fs::directory_iterator(path_, error)) fs::remove_all(entry, error);
-  } else {
-    fs::remove_all(path_, error);
-  }
-  if (error) log_warn(strf("%s could not be emptied: %s", path_.c_str(), error.message().c_str()));
+  const auto text = read_text_file(path_ + "/" + kStartMark, Links::kRefuse, kMostMarkBytes);
+  const Status removed = remove_start(marked_page_files(text.ok() ? text.value() : std::string()));
+  if (!removed.ok()) log_warn(removed.message());
+  std::error_code not_empty;
+  if (removed.ok() && !found_) fs::remove(path_, not_empty);
 }
 
-Status RunOutput::lock() {
-  lock_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock_.ok() || ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0) return Status();
-  if (errno != EWOULDBLOCK) return Status();
+Status RunOutput::open() {
+  ASSIGN_OR_RETURN(folder_, Directory::open(path_, Links::kFollow));
+  if (folder_->lock() != Directory::Lock::kTakenByAnother) return Status();
   return Status(Exit::kCannotCreate,
                 strf("%s is in use by another run, which goes on unharmed; wait for it to end, or "
                      "name another train.output_dir",
@@ -77,11 +86,11 @@ Status RunOutput::create() {
   std::error_code error;
   found_ = fs::is_directory(path_, error);
   if (found_) {
-    RETURN_IF_ERROR(lock());
-    RETURN_IF_ERROR(remove_unfinished_start(path_));
+    RETURN_IF_ERROR(open());
+    RETURN_IF_ERROR(remove_unfinished_start());
   }
   RETURN_IF_ERROR(create_empty_directory(path_));
-  RETURN_IF_ERROR(lock());
+  if (!found_) RETURN_IF_ERROR(open());
   // Another run may have come and gone before the lock was ours.
   RETURN_IF_ERROR(create_empty_directory(path_));
   created_ = true;
@@ -90,10 +99,99 @@ Status RunOutput::create() {
 
 Status RunOutput::reuse() {
   std::error_code error;
-  if (fs::is_directory(path_, error)) return lock();
-  return Status(Exit::kNoInput, strf("%s is no folder, so there is no run to resume; check "
-                                     "train.output_dir, or start without --resume",
-                                     path_.c_str()));
+  if (!fs::is_directory(path_, error)) {
+    return Status(Exit::kNoInput, strf("%s is no folder, so there is no run to resume; check "
+                                       "train.output_dir, or start without --resume",
+                                       path_.c_str()));
+  }
+  RETURN_IF_ERROR(open());
+  RETURN_IF_ERROR(refuse_links(*folder_, [](const std::string& name) {
+    return std::ranges::count(kFiles, name) > 0 || name == kCheckpoints || name == kStartMark ||
+           name == "store";
+  }));
+  if (const auto checkpoints = folder_->folder(kCheckpoints); checkpoints.ok()) {
+    RETURN_IF_ERROR(refuse_links(checkpoints.value(), [](const std::string&) { return true; }));
+  }
+  return remove_files([](const std::string& name) {
+    return std::ranges::any_of(kFiles, [&](const char* file) { return is_unfinished(name, file); });
+  });
+}
+
+Status RunOutput::keep() {
+  RETURN_IF_ERROR(folder_->remove_file(kStartMark));
+  created_ = false;
+  return Status();
+}
+
+// What a start that was killed left, and nothing else.
+Status RunOutput::remove_unfinished_start() const {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, folder_->names());
+  if (std::ranges::count(names, kStartMark) == 0 || has_checkpoint(*folder_)) return Status();
+  ASSIGN_OR_RETURN(const std::string text,
+                   read_text_file(path_ + "/" + kStartMark, Links::kRefuse, kMostMarkBytes));
+  const std::vector<std::string> page_files = marked_page_files(text);
+  // Killed while it was written, or a file of somebody else's.
+  if (page_files.empty() && (names.size() > 1 || !text.empty())) return Status();
+  RETURN_IF_ERROR(remove_start(page_files));
+  log_info(strf("%s: an earlier start was killed before anything was saved; starting over",
+                printable(path_).c_str()));
+  return Status();
+}
+
+// STARTING last: whatever interrupts this, the next start goes on with it.
+Status RunOutput::remove_start(const std::vector<std::string>& page_files) const {
+  for (const std::string& line : page_files) {
+    const Status removed = remove_page_file(line);
+    if (!removed.ok()) log_warn(removed.message());
+  }
+  RETURN_IF_ERROR(folder_->remove_folder(kCheckpoints));
+  RETURN_IF_ERROR(remove_files([](const std::string& name) {
+    return std::ranges::any_of(
+        kFiles, [&](const char* file) { return name == file || is_unfinished(name, file); });
+  }));
+  return folder_->remove_file(kStartMark);
+}
+
+Status RunOutput::remove_files(const std::function<bool(const std::string&)>& which) const {
+  ASSIGN_OR_RETURN(const std::vector<std::string> names, folder_->names());
+  for (const std::string& name : names) {
+    if (which(name)) RETURN_IF_ERROR(folder_->remove_file(name));
+  }
+  return Status();
+}
+
+Status RunOutput::remove_page_file(const std::string& line) const {
+  const fs::path path = line;
+  if (path.is_relative()) return remove_page_file_inside(*folder_, line);
+  const std::string inside = path_inside(line, path_);
+  if (!inside.empty()) return remove_page_file_inside(*folder_, inside);
+  const std::string directory = path.parent_path().string();
+  const bool named = std::ranges::any_of(
+      disks_, [&](const std::string& disk) { return absolute_path(disk) == directory; });
+  if (!named) {
+    return Status(Exit::kMismatch, strf("%s was left by the earlier start and is not in "
+                                        "memory.disk: it stays, remove it yourself",
+                                        printable(line).c_str()));
+  }
+  ASSIGN_OR_RETURN(const Directory disk, Directory::open(directory, Links::kFollow));
+  return remove_unused(disk, path.filename().string());
+}
+
+// With the folders on the way to it, once they are empty.
+Status RunOutput::remove_page_file_inside(const Directory& above, const std::string& inside) const {
+  const size_t end = inside.find('/');
+  if (end == std::string::npos) return remove_unused(above, inside);
+  const std::string name = inside.substr(0, end);
+  if (name.empty() || name == "." || name == "..") {
+    return Status(Exit::kBadData, strf("%s/%s: names no page file of the run",
+                                       printable(path_).c_str(), kStartMark));
+  }
+  const auto next = above.folder(name);
+  if (next.status().code() == Exit::kNoInput) return Status();
+  RETURN_IF_ERROR(next.status());
+  RETURN_IF_ERROR(remove_page_file_inside(next.value(), inside.substr(end + 1)));
+  const Status removed = above.remove_empty(name);
+  return removed.code() == Exit::kBadData ? Status() : removed;  // it holds others' files
 }
 
 }  // namespace pagoda

@@ -4,13 +4,13 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "config/computed_with.h"
 #include "optim/schedule.h"
 #include "tokenizer/text_stream.h"
 #include "train/batch.h"
 #include "train/model_input.h"
 #include "train/prompts.h"
+#include "train/start_mark.h"
 
 namespace pagoda {
 namespace {
@@ -36,14 +36,6 @@ void warn_of_other_kernels(const RunCheckpoint& saved, const RunConfig& config) 
                 (long long)saved.step, named ? saved.kernel_set.c_str() : "unknown",
                 saved.build.c_str(), set.c_str(), build.c_str(), (long long)saved.step + 1));
 }
-
-// Runs that share a directory of memory.disk each have a page file of their own there, also when
-// their folders change names.
-std::string new_page_file_name() {
-  return strf("pages-%016llx", (unsigned long long)random_from_system());
-}
-
-std::string starting_path(const std::string& output_dir) { return output_dir + "/STARTING"; }
 
 bool is_inside(const std::string& directory, const std::string& output_dir) {
   return directory.starts_with(output_dir + "/");
@@ -112,6 +104,8 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     warn_of_other_kernels(checkpoint, config);
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
+    // What was killed may have committed this step and not yet removed the one before.
+    trainer->checkpoints().remove_older(trainer->saved_step());
   } else {
     RETURN_IF_ERROR(trainer->announce());
     RETURN_IF_ERROR(trainer->open_inputs());
@@ -119,7 +113,6 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     if (!started.ok()) trainer->remove_store();
     RETURN_IF_ERROR(started);
   }
-  RETURN_IF_ERROR(storage->remove_file(starting_path(config.train.output_dir)));
   return trainer;
 }
 
@@ -188,14 +181,11 @@ Status Trainer::start_fresh() {
 Status Trainer::announce() {
   checkpoint_.directories = config_.disk_directories();
   checkpoint_.file_name = new_page_file_name();
-  std::string lines;
-  for (const std::string& path :
-       PageFile::paths({checkpoint_.directories, checkpoint_.file_name})) {
-    lines += absolute_path(path) + "\n";
-  }
   const std::string& folder = config_.train.output_dir;
+  const std::string text = start_mark_text(
+      folder, PageFile::paths({checkpoint_.directories, checkpoint_.file_name}));
   RETURN_IF_ERROR(make_durable_directory(storage_, folder));
-  RETURN_IF_ERROR(storage_->write_file(starting_path(folder), lines));
+  RETURN_IF_ERROR(storage_->write_file(folder + "/" + kStartMark, text));
   return storage_->sync_directory(folder);
 }
 

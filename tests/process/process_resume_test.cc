@@ -255,5 +255,35 @@ TEST_F(ResumeTest, DivergenceKeepsTheLastGoodCheckpoint) {
   }
 }
 
+// What a kill between the commit of the last step and the removal of the one before leaves.
+TEST_F(ResumeTest, ARotationThatWasCutIsFinished) {
+  fs::copy(checkpoint(), dir_.file("before"), fs::copy_options::recursive);
+  expect_resumes();
+  fs::rename(dir_.file("before"), checkpoint());
+  const ProcessResult again = resume(flags_of(8));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_EQ(files_in(run_dir_ + "/checkpoints"), (Words{"LATEST", "step-00000008"}));
+  EXPECT_EQ(losses("run").size(), 8u);
+  EXPECT_EQ(run({"ckpt", "verify", run_dir_}).code, 0);
+}
+
+// A kill before the first checkpoint, with the disk inside the run's folder: the same command
+// starts over.
+TEST_F(ResumeTest, AnEarlyKillWithDisksInsideTheFolder) {
+  const std::string folder = dir_.file("killed"), disk = folder + "/disks/a";
+  const std::string pages = disk + "/pages-0123456789abcdef.0";
+  fs::create_directories(disk);
+  put_file(pages, "half a start");
+  put_file(folder + "/tokens.bin", "half a start");
+  put_file(folder + "/STARTING", pages + "\n");
+  Flags flags = flags_of(4);
+  flags["train.output_dir"] = folder;
+  flags["memory.disk"] = disk;
+  const ProcessResult result = run(train(flags));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_FALSE(fs::exists(pages));
+  EXPECT_FALSE(fs::exists(folder + "/STARTING"));
+}
+
 }  // namespace
 }  // namespace pagoda
