@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/utf8.h"
 

@@ -36,7 +36,7 @@ TEST_F(EvalTest, TakesTheWholeTextUnlessToldOtherwise) {
   const Words shape = {"--data.sequence_len", "128", "--train.micro_batch_tokens", "256"};
   const auto all = json_of(shape);
   EXPECT_EQ(all["rows"], all["rows_of_text"]);
-  EXPECT_GT(all["rows"].get<int>(), 8 * 2) << "no more than the eight microbatches that train takes";
+  EXPECT_GT(all["rows"].get<int>(), 8 * 2) << "not more than the 8 microbatches that train takes";
   const auto part = json_of(shape + Words{"--train.eval_batches", "3"});
   EXPECT_EQ(part["rows"], 3 * 2);
   EXPECT_EQ(part["rows_of_text"], all["rows"]);
