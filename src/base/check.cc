@@ -1,10 +1,12 @@
 #include "base/check.h"
 
+#include <unistd.h>
+
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
 
 #include "base/log.h"
+#include "base/status.h"
 
 namespace pagoda {
 
@@ -30,7 +32,8 @@ constexpr size_t kMaxMessage = 2000;
 void check_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::fprintf(stderr, "pagoda: internal error: CHECK(%s) failed at %s:%d%s%s\n", condition, file,
                line, message.empty() ? "" : ": ", printable(message, kMaxMessage).c_str());
-  std::abort();
+  // No handler and no destructor runs in a program whose state is wrong.
+  ::_exit(static_cast<int>(Exit::kInternal));
 }
 
 }  // namespace pagoda

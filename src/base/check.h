@@ -1,6 +1,6 @@
 // CHECK: always-on assertions for bugs. A failed CHECK means the program's own state is wrong: it
-// prints the condition, the place and a message, and aborts. Bad input, I/O errors and budgets that
-// are too small are not bugs; they are Status values (base/status.h).
+// prints the condition, the place and a message, and ends the program with Exit::kInternal. Bad
+// input, I/O errors and budgets that are too small are no bugs; they are Status values (status.h).
 #pragma once
 
 #include <string>
