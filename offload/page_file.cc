@@ -88,7 +88,7 @@ struct PageFile::Impl {
     for (const int file : files) storage->close(file);
   }
 
-  Status open_files(bool create);
+  Status open_files(FileUse use);
   void remove_files();
   Superblock superblock(size_t file) const;
   Status write_superblocks();
@@ -107,14 +107,14 @@ struct PageFile::Impl {
 
 // ---- files and superblocks ----
 
-Status PageFile::Impl::open_files(bool create) {
+Status PageFile::Impl::open_files(FileUse use) {
   for (size_t i = 0; i < options.directories.size(); ++i) {
     const std::string& directory = options.directories[i];
-    if (create) RETURN_IF_ERROR(make_durable_directory(storage, directory));
-    ASSIGN_OR_RETURN(const int file, storage->open(options.path(i), layout.file_bytes[i], create));
+    if (use == FileUse::kCreate) RETURN_IF_ERROR(make_durable_directory(storage, directory));
+    ASSIGN_OR_RETURN(const int file, storage->open(options.path(i), layout.file_bytes[i], use));
     files.push_back(file);
     // Names are made durable too: now for a file that exists, after its first bytes for a new one.
-    if (!create) RETURN_IF_ERROR(storage->sync_directory(directory));
+    if (use == FileUse::kUpdate) RETURN_IF_ERROR(storage->sync_directory(directory));
   }
   return Status();
 }
@@ -367,7 +367,7 @@ Result<std::unique_ptr<PageFile>> PageFile::create(Storage* storage, const Optio
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   ASSIGN_OR_RETURN(impl->id, random_store_id());
   impl->id_text = store_id_text(impl->id);
-  Status status = impl->open_files(true);
+  Status status = impl->open_files(FileUse::kCreate);
   if (status.ok()) status = impl->write_superblocks();
   if (!status.ok()) {
     impl->remove_files();
@@ -383,7 +383,7 @@ Result<std::unique_ptr<PageFile>> PageFile::open(Storage* storage, const Options
   CHECK(!options.directories.empty());
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   impl->id_text = store_id;
-  RETURN_IF_ERROR(impl->open_files(false));
+  RETURN_IF_ERROR(impl->open_files(options.read_only ? FileUse::kRead : FileUse::kUpdate));
   for (size_t i = 0; i < impl->files.size(); ++i) RETURN_IF_ERROR(impl->check_superblock(i));
   RETURN_IF_ERROR(impl->adopt(committed));
   return std::unique_ptr<PageFile>(new PageFile(std::move(impl)));
@@ -394,7 +394,7 @@ const std::vector<PageSpec>& PageFile::pages() const { return impl_->pages; }
 
 Event PageFile::write(PageId page, std::byte* buffer, uint64_t generation, const Event& after) {
   Impl* impl = impl_.get();
-  CHECK(page < impl->pages.size(), "no page %u", page);
+  CHECK(page < impl->pages.size() && !impl->options.read_only, "no page %u to write", page);
   impl->index[page].newest = {true, impl->free_slot(page), generation};
   Impl::Transfer* transfer = impl->make_transfer(IoRequest::Op::kWrite, page, buffer);
   Event done = transfer->done;

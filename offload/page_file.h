@@ -45,6 +45,7 @@ struct PageVersion {
   uint32_t slot = 0;
   uint64_t generation = 0;
   uint32_t checksum = 0;  // CRC32C of the payload
+  bool operator==(const PageVersion&) const = default;
 };
 
 class PageFile {
@@ -54,6 +55,7 @@ class PageFile {
     std::string name;                      // files are DIRECTORY/NAME.K, K = 0, 1, ...
     int slots = 2;                         // per durable page; 1 when the run keeps no checkpoints
     PageTrace trace = {};
+    bool read_only = false;  // open() only: no write is made, and others may read too
     std::string path(size_t k) const {
       return strf("%s/%s.%zu", directories[k].c_str(), name.c_str(), k);
     }

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "base/bytes.h"
 #include "base/directory.h"
 #include "base/output_file.h"
 #include "offload/chunk.h"
@@ -46,9 +47,7 @@ Status write_all(int fd, const std::string& content, const std::string& path) {
   return Status();
 }
 
-}  // namespace
-
-Status write_file(const std::string& path, const std::string& content) {
+Result<Descriptor> open_to_write(const std::string& path) {
   // Non-blocking so that a FIFO in the place of a file cannot hang the program.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
   Descriptor file(::open(path.c_str(), kFlags, 0600));
@@ -57,11 +56,35 @@ Status write_file(const std::string& path, const std::string& content) {
     return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
   }
   if (!S_ISREG(info.st_mode)) return not_regular(Exit::kCannotCreate, path);
-  if (::ftruncate(file.get(), 0) != 0) return write_failure("cannot empty", path, errno);
+  return file;
+}
+
+}  // namespace
+
+Status write_file(const std::string& path, const std::string& content) {
+  ASSIGN_OR_RETURN(Descriptor file, open_to_write(path));
   RETURN_IF_ERROR(write_all(file.get(), content, path));
+  // Not emptied first: that would give away the room which was reserved for it.
+  struct stat info;
+  const auto bytes = static_cast<off_t>(content.size());
+  if (::fstat(file.get(), &info) != 0 ||
+      (info.st_size > bytes && ::ftruncate(file.get(), bytes) != 0)) {
+    return write_failure("cannot cut", path, errno);
+  }
   if (::fdatasync(file.get()) != 0) return write_failure("cannot flush", path, errno);
   if (!file.reset()) return write_failure("cannot close", path, errno);
   return Status();
+}
+
+Status reserve_file(const std::string& path, int64_t bytes) {
+  ASSIGN_OR_RETURN(const Descriptor file, open_to_write(path));
+  int error;
+  do {
+    error = ::fallocate(file.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == 0 || error == EOPNOTSUPP) return Status();
+  const std::string what = "cannot reserve " + format_bytes(bytes) + " for";
+  return write_failure(what.c_str(), path, error);
 }
 
 Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
@@ -70,9 +93,10 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
   struct stat info;
   if (!file.ok() || ::fstat(file.get(), &info) != 0) {
     if (errno == ELOOP) return not_regular(Exit::kBadData, path);
-    // Only what is not there may count as absent; what cannot be read now may be good.
-    const bool absent = errno == ENOENT || errno == ENOTDIR;
-    return failure(absent ? Exit::kNoInput : Exit::kIoError, "cannot open", path, errno,
+    // Only what is not there, or is no business of this user's, may count as absent; what cannot
+    // be read now may be good.
+    const bool no_fault = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EPERM;
+    return failure(no_fault ? Exit::kNoInput : Exit::kIoError, "cannot open", path, errno,
                    kCheckPath);
   }
   if (!S_ISREG(info.st_mode)) return not_regular(Exit::kBadData, path);
@@ -112,8 +136,9 @@ Status make_directory(const std::string& path) {
     return failure(Exit::kCannotCreate, "cannot create directory", part, error, kCheckPath);
   }
   struct stat info;
-  if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return Status();
-  return failure(Exit::kCannotCreate, "cannot create directory", path, ENOTDIR, kCheckPath);
+  const int error = ::stat(path.c_str(), &info) == 0 ? ENOTDIR : errno;
+  if (error == ENOTDIR && S_ISDIR(info.st_mode)) return Status();
+  return failure(Exit::kCannotCreate, "cannot create directory", path, error, kCheckPath);
 }
 
 Status sync_directory(const std::string& path) {
@@ -152,7 +177,7 @@ bool is_directory(const std::string& path) {
 
 bool exists(const std::string& path) {
   struct stat info;
-  return ::lstat(path.c_str(), &info) == 0;
+  return ::lstat(path.c_str(), &info) == 0 || (errno != ENOENT && errno != ENOTDIR);
 }
 
 }  // namespace pagoda::posix

@@ -12,6 +12,7 @@
 namespace pagoda::posix {
 
 Status write_file(const std::string& path, const std::string& content);
+Status reserve_file(const std::string& path, int64_t bytes);
 Result<std::string> read_file(const std::string& path, int64_t limit_bytes);
 Status rename(const std::string& from, const std::string& to);
 Status make_directory(const std::string& path);

@@ -34,6 +34,13 @@ struct IoRequest {
   std::function<void(IoRequest&)> done;
 };
 
+// What a bulk file is opened for.
+enum class FileUse : uint8_t {
+  kCreate,  // to make it
+  kUpdate,  // to go on with it
+  kRead,    // to look at it only; it may lie where nothing can be written
+};
+
 class Storage {
  public:
   // Waits for requests in flight.
@@ -44,22 +51,27 @@ class Storage {
   // cost speed. REQUIRES: no transfer in flight.
   virtual void register_memory(std::byte* data, int64_t bytes) = 0;
 
-  // Opens (creating when `create`, exclusively) a bulk file of `bytes` bytes, fully allocated on
-  // disk so that later writes cannot run out of space (kCannotCreate names need and free space).
-  // Takes an exclusive lock on it (kCannotCreate, "in use", after up to 10 s of retries) and, when
-  // not creating, syncs it before anything is read. Returns a file handle.
-  virtual Result<int> open(const std::string& path, int64_t bytes, bool create) = 0;
+  // Opens a bulk file of `bytes` bytes. A new one is fully allocated on disk, so that later writes
+  // cannot run out of space (kCannotCreate names need and free space); one to update is synced
+  // before anything is read. Takes a lock on it (kCannotCreate, "in use", after up to 10 s of
+  // retries), which readers share with each other. Returns a file handle.
+  virtual Result<int> open(const std::string& path, int64_t bytes, FileUse use) = 0;
   virtual void close(int file) = 0;
 
   // Starts a transfer; never blocks on the disk. Any thread.
   virtual void submit(IoRequest* request) = 0;
-  // Flushes completed writes of `file` to stable storage. An error is final: the file must not be
-  // trusted to hold unsynced writes any more, and later syncs of it fail too. Blocks. Any thread.
+  // Flushes completed writes of `file` to stable storage; kIoError also if its path does not lead
+  // to it any more. An error of a flush is final: the file must not be trusted to hold unsynced
+  // writes any more, and later syncs of it fail too. Blocks. Any thread.
   virtual Status sync(int file) = 0;
 
   // Small files and directories. All block; paths are ordinary paths. A link as the last name of
   // one is followed by make_directory() and sync_directory() only.
   virtual Status write_file(const std::string& path, const std::string& content) = 0;  // flushed
+  // Allocates room on disk for write_file() of up to `bytes` bytes, making the file if there is
+  // none and leaving its content; kCannotCreate where there is no room. A file system that cannot
+  // allocate is believed to have it.
+  virtual Status reserve_file(const std::string& path, int64_t bytes) = 0;
   virtual Result<std::string> read_file(const std::string& path, int64_t limit_bytes) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces a file
   virtual Status make_directory(const std::string& path) = 0;  // with parents, 0700; ok if there
@@ -68,7 +80,9 @@ class Storage {
   virtual Status remove_file(const std::string& path) = 0;     // ok if absent
   // With its files; ok if absent. What is a link, or no directory, stays: kBadData.
   virtual Status remove_directory(const std::string& path) = 0;
-  virtual bool exists(const std::string& path) = 0;        // also a link that leads nowhere
+  // False only where there surely is nothing of this name, not even a link that leads nowhere; what
+  // may not be looked at may be there.
+  virtual bool exists(const std::string& path) = 0;
   virtual bool is_directory(const std::string& path) = 0;  // no link to one
 
   // "io_uring, O_DIRECT, 64 in flight" or the reason for less.

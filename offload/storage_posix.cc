@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
+#include "base/held_file.h"
 #include "base/log.h"
 #include "base/process_limits.h"
 #include "device/device.h"
@@ -88,12 +89,13 @@ std::string probe_direct_io(const std::string& directory) {
   return why.empty() ? kDirectAccess : "buffered (" + why + ")";
 }
 
-Result<int> PosixStorage::open(const std::string& path, int64_t bytes, bool create) {
+Result<int> PosixStorage::open(const std::string& path, int64_t bytes, FileUse use) {
   CHECK(bytes > 0 && bytes % kIoAlign == 0, "bulk file of %lld bytes", (long long)bytes);
   auto file = std::make_unique<BulkFile>();
   file->path = path;
   file->bytes = bytes;
-  RETURN_IF_ERROR(create ? create_file(file.get()) : open_existing(file.get()));
+  RETURN_IF_ERROR(use == FileUse::kCreate ? create_file(file.get())
+                                          : open_existing(file.get(), use));
   const int fd = file->descriptor.get();
   if (const std::string why = enable_direct_io(fd); !why.empty()) {
     log_warn(strf("%s is used through the page cache: %s", path.c_str(), why.c_str()));
@@ -119,7 +121,7 @@ Status PosixStorage::create_file(BulkFile* file) {
     const int error = errno;
     return cannot_create(path, error_text(error) + "; " + remedy_of_open(error, "check the path"));
   }
-  Status status = lock(*file);
+  Status status = lock(*file, FileUse::kCreate);
   if (const int error = status.ok() ? allocate(fd, file->bytes) : 0; error != 0) {
     status = cannot_create(path, strf("need %s, free %s: %s; free space or use another disk",
                                       format_bytes(file->bytes).c_str(), free_bytes(fd).c_str(),
@@ -129,11 +131,12 @@ Status PosixStorage::create_file(BulkFile* file) {
   return status;
 }
 
-Status PosixStorage::open_existing(BulkFile* file) {
+Status PosixStorage::open_existing(BulkFile* file, FileUse use) {
   const char* path = file->path.c_str();
+  const bool read = use == FileUse::kRead;
   // Non-blocking only until it is known to be a file: the ring would hand back what has to wait.
-  constexpr int kFlags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
-  file->descriptor = Descriptor(::open(path, kFlags | O_NONBLOCK));
+  const int flags = (read ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY;
+  file->descriptor = Descriptor(::open(path, flags | O_NONBLOCK));
   const int fd = file->descriptor.get();
   struct stat info;
   if (fd < 0 || ::fstat(fd, &info) != 0) {
@@ -142,8 +145,8 @@ Status PosixStorage::open_existing(BulkFile* file) {
                                       remedy_of_open(error, "check the path"));
   }
   if (S_ISREG(info.st_mode)) {
-    CHECK(::fcntl(fd, F_SETFL, kFlags) == 0);
-    RETURN_IF_ERROR(lock(*file));
+    CHECK(::fcntl(fd, F_SETFL, flags) == 0);
+    RETURN_IF_ERROR(lock(*file, use));
   }
   if (!S_ISREG(info.st_mode) || info.st_size != file->bytes) {
     return Status(Exit::kMismatch,
@@ -151,18 +154,20 @@ Status PosixStorage::open_existing(BulkFile* file) {
                        "alone",
                        path, (long long)info.st_size, (long long)file->bytes));
   }
-  // What a crashed writer left in the page cache must be on disk before it is believed.
-  if (::fsync(fd) != 0) {
+  // What a crashed writer left in the page cache must be on disk before a run overwrites what is
+  // older.
+  if (!read && ::fsync(fd) != 0) {
     return Status(Exit::kIoError,
                   strf("cannot flush %s: %s; check the disk", path, error_text(errno).c_str()));
   }
   return Status();
 }
 
-Status PosixStorage::lock(const BulkFile& file) {
+Status PosixStorage::lock(const BulkFile& file, FileUse use) {
+  const int kind = use == FileUse::kRead ? LOCK_SH : LOCK_EX;
   const auto deadline =
       std::chrono::steady_clock::now() + std::chrono::milliseconds(options_.lock_wait_ms);
-  while (::flock(file.descriptor.get(), LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(file.descriptor.get(), kind | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) {
       return cannot_create(file.path, "cannot lock: " + error_text(errno));
@@ -202,7 +207,8 @@ Status PosixStorage::sync(int handle) {
             "and resume",
             bulk.path.c_str(), error_text(errno).c_str()));
   }
-  return bulk.flushed;
+  RETURN_IF_ERROR(bulk.flushed);
+  return check_held(bulk.descriptor.get(), bulk.path);
 }
 
 PosixStorage::BulkFile& PosixStorage::file(int handle) {
@@ -214,6 +220,9 @@ PosixStorage::BulkFile& PosixStorage::file(int handle) {
 
 Status PosixStorage::write_file(const std::string& path, const std::string& content) {
   return posix::write_file(path, content);
+}
+Status PosixStorage::reserve_file(const std::string& path, int64_t bytes) {
+  return posix::reserve_file(path, bytes);
 }
 Result<std::string> PosixStorage::read_file(const std::string& path, int64_t limit_bytes) {
   return posix::read_file(path, limit_bytes);

@@ -32,11 +32,12 @@ std::string probe_direct_io(const std::string& directory);
 
 class PosixStorage : public Storage {
  public:
-  Result<int> open(const std::string& path, int64_t bytes, bool create) override;
+  Result<int> open(const std::string& path, int64_t bytes, FileUse use) override;
   void close(int file) override;
   Status sync(int file) override;
 
   Status write_file(const std::string& path, const std::string& content) override;
+  Status reserve_file(const std::string& path, int64_t bytes) override;
   Result<std::string> read_file(const std::string& path, int64_t limit_bytes) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status make_directory(const std::string& path) override;
@@ -69,8 +70,8 @@ class PosixStorage : public Storage {
 
  private:
   Status create_file(BulkFile* file);
-  Status open_existing(BulkFile* file);
-  Status lock(const BulkFile& file);
+  Status open_existing(BulkFile* file, FileUse use);
+  Status lock(const BulkFile& file, FileUse use);
 
   const PosixOptions options_;
   std::mutex mutex_;  // guards files_ (the vector; each file guards itself)

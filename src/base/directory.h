@@ -10,6 +10,7 @@
 
 #include "base/descriptor.h"
 #include "base/file.h"
+#include "base/held_file.h"
 #include "base/status.h"
 
 namespace pagoda {
@@ -21,6 +22,8 @@ class Directory {
   static Result<Directory> open(const std::string& path, Links links);
 
   const std::string& path() const { return path_; }
+  // kIoError when this is not at its path any more (base/held_file.h).
+  Status check() const { return check_held(handle_.get(), path_); }
 
   // A folder in this one, errors as of open().
   Result<Directory> folder(const std::string& name) const;

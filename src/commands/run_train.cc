@@ -34,10 +34,11 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 // One run from its first printed line to its last.
 class TrainRun {
  public:
-  TrainRun(const RunConfig& config, std::unique_ptr<Trainer> trainer,
+  TrainRun(const RunConfig& config, const RunOutput& output, std::unique_ptr<Trainer> trainer,
            std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
            StepTrace* trace)
       : config_(config),
+        output_(output),
         trainer_(std::move(trainer)),
         metrics_(std::move(metrics)),
         routing_(std::move(routing)),
@@ -57,12 +58,14 @@ class TrainRun {
   Status evaluate();
   Status sample();
   Status save();
+  Status check_files() const;
   Status commit();
   void warn(const std::string& text);
   void report(const StepResult& result, const StepUsage& usage);
   Status finish();
 
   const RunConfig& config_;
+  const RunOutput& output_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<MetricsFile> metrics_;
   std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
@@ -217,13 +220,27 @@ Status TrainRun::evaluate() {
   return Status();
 }
 
+// What is written to files that somebody removed ends with this process.
+Status TrainRun::check_files() const {
+  RETURN_IF_ERROR(output_.check());
+  RETURN_IF_ERROR(metrics_->check());
+  return routing_ ? routing_->check() : Status();
+}
+
 // A durable checkpoint of this step, if there is none yet.
 Status TrainRun::commit() {
   const int64_t step = trainer_->steps_done();
   if (trainer_->saved_step() == step) return Status();
+  RETURN_IF_ERROR(check_files());
   progress_.activity("saving");
   const auto start = std::chrono::steady_clock::now();
-  RETURN_IF_ERROR(trainer_->save());
+  const Status saved = trainer_->save();
+  if (saved.code() == Exit::kCannotCreate) {
+    return Status(saved.code(),
+                  strf("%s; step %lld is saved: --resume continues from it",
+                       saved.message().c_str(), (long long)trainer_->saved_step()));
+  }
+  RETURN_IF_ERROR(saved);
   const double save_s = seconds_since(start);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
   metrics_->write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
@@ -277,6 +294,7 @@ Status TrainRun::save() {
 }
 
 Status TrainRun::finish() {
+  RETURN_IF_ERROR(check_files());
   set_status_line("");
   const std::string& out = config_.train.output_dir;
   const auto steps = static_cast<long long>(trainer_->steps_done());
@@ -361,8 +379,8 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
                                   trainer->config().to_toml()));
   RETURN_IF_ERROR(output.keep());
-  return TrainRun(config, std::move(trainer), std::move(metrics), std::move(routing), &trace)
-      .run(flags.resume);
+  TrainRun run(config, output, std::move(trainer), std::move(metrics), std::move(routing), &trace);
+  return run.run(flags.resume);
 }
 
 }  // namespace pagoda

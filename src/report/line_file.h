@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/held_file.h"
 #include "base/status.h"
 
 namespace pagoda {
@@ -33,6 +34,10 @@ class LineFile {
   // REQUIRES: `lines` ends with a newline. All of it or nothing; a failure warns once and never
   // stops a run.
   void add(std::string_view lines);
+
+  const std::string& path() const { return path_; }
+  // kIoError when the file is not at its path any more (base/held_file.h).
+  Status check() const { return check_held(file_, path_); }
 
  private:
   LineFile(int file, std::string path, const char* what)

@@ -51,6 +51,8 @@ class MetricsFile {
   const EvalHistory& evals() const { return evals_; }
   int64_t last_sample_step() const { return last_sample_step_; }  // -1: none
 
+  // kIoError when the file was removed or replaced.
+  Status check() const { return lines_->check(); }
   // A failed write warns once and loses that line only; it never stops a run.
   void write(MetricsType type, const MetricsFields& fields);
 

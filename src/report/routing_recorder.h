@@ -27,6 +27,9 @@ class RoutingRecorder {
   // After each step, `step` counted from 1.
   void record(int64_t step, const Routing& routing) { lines_->add(routing_lines(step, routing)); }
 
+  // kIoError when the file was removed or replaced.
+  Status check() const { return lines_->check(); }
+
  private:
   explicit RoutingRecorder(std::unique_ptr<LineFile> lines) : lines_(std::move(lines)) {}
 

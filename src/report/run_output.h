@@ -33,6 +33,8 @@ class RunOutput {
   Status reuse();
   // The start succeeded: the folder stays.
   Status keep();
+  // kIoError when the folder is not at its path any more (base/held_file.h).
+  Status check() const { return folder_ ? folder_->check() : Status(); }
 
  private:
   Status open();

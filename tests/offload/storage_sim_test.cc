@@ -32,7 +32,7 @@ SimRun sim_run(const std::optional<SimFault>& fault, uint64_t seed) {
   SimStorage storage(seed, 0);
   SimRun run;
   EXPECT_TRUE(storage.make_directory("/d").ok());
-  auto file = storage.open("/d/a", kBlocks * kBytes, true);
+  auto file = storage.open("/d/a", kBlocks * kBytes, FileUse::kCreate);
   EXPECT_TRUE(file.ok());
   HostMemory source = host_memory(kBlocks * kBytes), target = host_memory(kBlocks * kBytes);
   fill(source.data(), source.bytes(), seed);
@@ -92,7 +92,7 @@ TEST(SimStorage, FaultsThatCannotBeRepairedAreReportedOrVisible) {
 TEST(SimStorage, EveryNumberedCallCanFail) {
   const auto run = [](SimStorage* storage) {
     RETURN_IF_ERROR(storage->make_directory("/d"));
-    ASSIGN_OR_RETURN(const int file, storage->open("/d/a", kIoAlign, true));
+    ASSIGN_OR_RETURN(const int file, storage->open("/d/a", kIoAlign, FileUse::kCreate));
     HostMemory memory = host_memory(kIoAlign);
     RETURN_IF_ERROR(transfer_now(storage, Op::kWrite, file, 0, memory.data(), kIoAlign));
     RETURN_IF_ERROR(transfer_now(storage, Op::kRead, file, 0, memory.data(), kIoAlign));
@@ -120,7 +120,7 @@ TEST(SimStorage, EveryNumberedCallCanFail) {
 
 TEST(SimStorage, AFailedFlushIsFinal) {
   SimStorage storage(1);
-  auto file = storage.open("/a", kIoAlign, true);
+  auto file = storage.open("/a", kIoAlign, FileUse::kCreate);
   ASSERT_TRUE(file.ok());
   SimFault fault;
   fault.calls = kSimSync;
@@ -136,7 +136,7 @@ TEST(SimStorage, SeedsGiveDifferentCompletionOrders) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     constexpr int kRequests = 12;
     SimStorage storage(seed, 200);
-    auto file = storage.open("/a", kRequests * kIoAlign, true);
+    auto file = storage.open("/a", kRequests * kIoAlign, FileUse::kCreate);
     ASSERT_TRUE(file.ok());
     HostMemory memory = host_memory(kRequests * kIoAlign);
     std::vector<IoRequest> requests(kRequests);
@@ -166,7 +166,7 @@ TEST(SimStorageDeathTest, OverlappingTransfersAreBugs) {
     slow.nth = 2;
     slow.delay_us = 2000000;
     storage.inject(slow);
-    auto file = storage.open("/a", 4 * kIoAlign, true);
+    auto file = storage.open("/a", 4 * kIoAlign, FileUse::kCreate);
     HostMemory memory = host_memory(4 * kIoAlign);
     IoRequest read = {Op::kRead, *file, 0, memory.data(), 2 * kIoAlign, {}, [](IoRequest&) {}};
     IoRequest write = {Op::kWrite, *file, kIoAlign,         memory.data() + 2 * kIoAlign,
@@ -183,7 +183,7 @@ TEST(SimStorage, CrashKeepsWhatWasFlushedAndNothingElseForSure) {
   std::set<std::string> seen;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SimStorage storage(seed, 0);
-    auto file = storage.open("/a", 4 * kIoAlign, true);
+    auto file = storage.open("/a", 4 * kIoAlign, FileUse::kCreate);
     ASSERT_TRUE(file.ok());
     HostMemory memory = host_memory(4 * kIoAlign);
     std::memset(memory.data(), 'o', 4 * kIoAlign);
@@ -200,7 +200,7 @@ TEST(SimStorage, CrashKeepsWhatWasFlushedAndNothingElseForSure) {
     EXPECT_FALSE(storage.sync(*file).ok()) << "an old handle";
     EXPECT_FALSE(transfer_now(&storage, Op::kRead, *file, 0, memory.data(), kIoAlign).ok());
     storage.close(*file);  // a destructor of the program that died
-    auto again = storage.open("/a", 4 * kIoAlign, false);
+    auto again = storage.open("/a", 4 * kIoAlign, FileUse::kUpdate);
     ASSERT_TRUE(again.ok()) << again.status().message();
     ASSERT_OK(transfer_now(&storage, Op::kRead, *again, 0, memory.data(), 4 * kIoAlign));
     std::string sectors;
@@ -240,13 +240,13 @@ TEST(SimStorage, CrashLosesNamesThatWereNotFlushed) {
 
 TEST(SimStorage, ARestartWithoutACrashLosesNothing) {
   SimStorage storage(1);
-  auto file = storage.open("/a", kIoAlign, true);
+  auto file = storage.open("/a", kIoAlign, FileUse::kCreate);
   ASSERT_TRUE(file.ok());
   HostMemory memory = host_memory(kIoAlign);
   std::memset(memory.data(), 'x', kIoAlign);
   ASSERT_OK(transfer_now(&storage, Op::kWrite, *file, 0, memory.data(), kIoAlign));
   storage.restart();
-  auto again = storage.open("/a", kIoAlign, false);
+  auto again = storage.open("/a", kIoAlign, FileUse::kUpdate);
   ASSERT_TRUE(again.ok());
   ASSERT_OK(transfer_now(&storage, Op::kRead, *again, 0, memory.data(), kIoAlign));
   EXPECT_EQ(static_cast<char>(memory.data()[kIoAlign - 1]), 'x');

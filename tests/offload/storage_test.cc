@@ -45,7 +45,7 @@ class StorageTest : public ::testing::TestWithParam<const char*> {
   Storage* storage() { return under_test_.storage.get(); }
   std::string path(const std::string& name) { return under_test_.directory() + "/" + name; }
   int create(const std::string& name, int64_t bytes) {
-    auto file = storage()->open(path(name), bytes, true);
+    auto file = storage()->open(path(name), bytes, FileUse::kCreate);
     EXPECT_TRUE(file.ok()) << file.status().message();
     return file.ok() ? *file : -1;
   }
@@ -68,7 +68,7 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   ASSERT_OK(storage()->sync(file));
   storage()->close(file);
 
-  auto again = storage()->open(path("a"), kBytes, false);
+  auto again = storage()->open(path("a"), kBytes, FileUse::kUpdate);
   ASSERT_TRUE(again.ok()) << again.status().message();
   std::memset(target.data(), 0, kBytes);
   ASSERT_OK(transfer_now(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
@@ -191,23 +191,69 @@ TEST_P(StorageTest, TheEndOfTheFileIsAnError) {
 
 TEST_P(StorageTest, FilesMustFitTheirDescription) {
   const int file = create("a", 16 * kIoAlign);
-  EXPECT_EQ(storage()->open(path("a"), 16 * kIoAlign, true).status().code(), Exit::kCannotCreate);
+  const auto opened = [&](const char* name, int64_t bytes, FileUse use) {
+    return storage()->open(path(name), bytes, use).status().code();
+  };
+  EXPECT_EQ(opened("a", 16 * kIoAlign, FileUse::kCreate), Exit::kCannotCreate);
   storage()->close(file);
-  EXPECT_EQ(storage()->open(path("a"), 17 * kIoAlign, false).status().code(), Exit::kMismatch);
-  EXPECT_EQ(storage()->open(path("none"), kIoAlign, false).status().code(), Exit::kNoInput);
-  EXPECT_EQ(storage()->open(path("no/dir"), kIoAlign, true).status().code(), Exit::kCannotCreate);
+  for (const FileUse use : {FileUse::kUpdate, FileUse::kRead}) {
+    EXPECT_EQ(opened("a", 17 * kIoAlign, use), Exit::kMismatch);
+    EXPECT_EQ(opened("none", kIoAlign, use), Exit::kNoInput);
+  }
+  EXPECT_EQ(opened("no/dir", kIoAlign, FileUse::kCreate), Exit::kCannotCreate);
 }
 
 TEST_P(StorageTest, ASecondOpenerIsRefusedUntilTheFirstCloses) {
   const int file = create("a", 16 * kIoAlign);
   std::unique_ptr<Storage> other = simulated() ? nullptr : under_test_.another();
   Storage* second = simulated() ? storage() : other.get();
-  const Status status = second->open(path("a"), 16 * kIoAlign, false).status();
+  const Status status = second->open(path("a"), 16 * kIoAlign, FileUse::kUpdate).status();
   EXPECT_EQ(status.code(), Exit::kCannotCreate);
   EXPECT_NE(status.message().find("in use"), std::string::npos) << status.message();
   storage()->close(file);
-  const auto now = second->open(path("a"), 16 * kIoAlign, false);
+  const auto now = second->open(path("a"), 16 * kIoAlign, FileUse::kUpdate);
   EXPECT_TRUE(now.ok()) << now.status().message();
+}
+
+// Those who only read share a file with each other, and with nobody who writes.
+TEST_P(StorageTest, ReadersShareAFile) {
+  storage()->close(create("a", 16 * kIoAlign));
+  std::unique_ptr<Storage> other = simulated() ? nullptr : under_test_.another();
+  Storage* second = simulated() ? storage() : other.get();
+  const auto one = storage()->open(path("a"), 16 * kIoAlign, FileUse::kRead);
+  const auto two = second->open(path("a"), 16 * kIoAlign, FileUse::kRead);
+  ASSERT_OK(one.status());
+  ASSERT_OK(two.status());
+  HostMemory memory = host_memory(kIoAlign);
+  ASSERT_OK(transfer_now(second, Op::kRead, two.value(), 0, memory.data(), kIoAlign));
+  storage()->close(one.value());
+  EXPECT_EQ(second->open(path("a"), 16 * kIoAlign, FileUse::kUpdate).status().code(),
+            Exit::kCannotCreate);
+  second->close(two.value());
+  ASSERT_OK(storage()->open(path("a"), 16 * kIoAlign, FileUse::kUpdate).status());
+  EXPECT_EQ(second->open(path("a"), 16 * kIoAlign, FileUse::kRead).status().code(),
+            Exit::kCannotCreate);
+}
+
+// What is written to a file without a name ends with the process, so nothing may be built on it.
+TEST_P(StorageTest, ASyncWantsTheFileAtItsPath) {
+  ASSERT_OK(storage()->make_directory(path("d")));
+  const int file = create("d/a", 16 * kIoAlign);
+  ASSERT_OK(storage()->sync(file));
+  ASSERT_OK(storage()->rename(path("d/a"), path("d/b")));
+  const Status moved = storage()->sync(file);
+  EXPECT_EQ(moved.code(), Exit::kIoError);
+  EXPECT_NE(moved.message().find(path("d/a")), std::string::npos) << moved.message();
+  ASSERT_OK(storage()->write_file(path("d/a"), "another"));
+  EXPECT_EQ(storage()->sync(file).code(), Exit::kIoError) << "replaced";
+  ASSERT_OK(storage()->rename(path("d/b"), path("d/a")));
+  ASSERT_OK(storage()->sync(file));
+  ASSERT_OK(storage()->rename(path("d"), path("e")));
+  EXPECT_EQ(storage()->sync(file).code(), Exit::kIoError) << "its folder was moved";
+  ASSERT_OK(storage()->rename(path("e"), path("d")));
+  ASSERT_OK(storage()->remove_file(path("d/a")));
+  EXPECT_EQ(storage()->sync(file).code(), Exit::kIoError) << "removed";
+  storage()->close(file);
 }
 
 TEST_P(StorageTest, SmallFilesAndDirectories) {
@@ -304,13 +350,13 @@ TEST_P(PosixStorageTest, ARealShortWriteIsContinuedAndItsErrorReported) {
 TEST_P(PosixStorageTest, AFileThatDoesNotFitIsRefusedAndRemoved) {
   {
     const FileSizeLimit limit(kMiB);
-    const Status status = storage()->open(path("a"), 2 * kMiB, true).status();
+    const Status status = storage()->open(path("a"), 2 * kMiB, FileUse::kCreate).status();
     EXPECT_EQ(status.code(), Exit::kCannotCreate);
     EXPECT_NE(status.message().find("need 2.00 MiB"), std::string::npos) << status.message();
   }
   EXPECT_FALSE(storage()->exists(path("a")));
   // More than any disk has: refused before anything is filled up.
-  EXPECT_EQ(storage()->open(path("a"), int64_t{1} << 60, true).status().code(),
+  EXPECT_EQ(storage()->open(path("a"), int64_t{1} << 60, FileUse::kCreate).status().code(),
             Exit::kCannotCreate);
   EXPECT_FALSE(storage()->exists(path("a")));
 }
@@ -370,11 +416,12 @@ TEST_P(PosixStorageTest, LinksAreNotFollowedAndOnlyFilesAreTaken) {
   std::filesystem::create_symlink(path("real"), path("link"));
   EXPECT_EQ(storage()->write_file(path("link"), "y").code(), Exit::kCannotCreate);
   EXPECT_EQ(storage()->read_file(path("link"), 10).status().code(), Exit::kBadData);
-  EXPECT_EQ(storage()->open(path("link"), kIoAlign, true).status().code(), Exit::kCannotCreate);
+  EXPECT_EQ(storage()->open(path("link"), kIoAlign, FileUse::kCreate).status().code(),
+            Exit::kCannotCreate);
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   EXPECT_EQ(storage()->read_file(path("fifo"), 10).status().code(), Exit::kBadData);
   EXPECT_EQ(storage()->write_file(path("fifo"), "y").code(), Exit::kCannotCreate);
-  EXPECT_EQ(storage()->open(path("fifo"), kIoAlign, false).status().code(), Exit::kMismatch);
+  EXPECT_EQ(storage()->open(path("fifo"), kIoAlign, FileUse::kUpdate).status().code(), Exit::kMismatch);
 }
 
 TEST_P(PosixStorageTest, ALinkToADirectoryIsNone) {
@@ -387,6 +434,30 @@ TEST_P(PosixStorageTest, ALinkToADirectoryIsNone) {
   EXPECT_TRUE(storage()->is_directory(path("real")));
   EXPECT_TRUE(storage()->exists(path("link")));
   EXPECT_EQ(*storage()->read_file(path("real/thesis"), 99), "years of work");
+}
+
+// Written over, neither emptied nor made anew, so that its room stays its own.
+TEST_P(PosixStorageTest, AReservedFileKeepsItsRoom) {
+  constexpr int64_t kBytes = 64 * kKiB;
+  const auto allocated = [&] {
+    struct stat info = {};
+    EXPECT_EQ(::stat(path("a").c_str(), &info), 0);
+    return info.st_blocks * 512;
+  };
+  ASSERT_OK(storage()->reserve_file(path("a"), kBytes));
+  if (allocated() == 0) GTEST_SKIP() << "SKIPPED: this file system does not allocate";
+  EXPECT_EQ(*storage()->read_file(path("a"), 99), "");
+  for (const char* text : {"five.", "five+"}) {
+    ASSERT_OK(storage()->write_file(path("a"), text));
+    EXPECT_EQ(*storage()->read_file(path("a"), 99), text);
+    EXPECT_GE(allocated(), kBytes);
+  }
+  ASSERT_OK(storage()->write_file(path("a"), "three"));
+  ASSERT_OK(storage()->reserve_file(path("a"), kBytes));
+  EXPECT_EQ(*storage()->read_file(path("a"), 99), "three");
+  EXPECT_GE(allocated(), kBytes);
+  const FileSizeLimit limit(kMiB);
+  EXPECT_EQ(storage()->reserve_file(path("b"), 2 * kMiB).code(), Exit::kCannotCreate);
 }
 
 TEST(OpenStorage, SaysWhatItUses) {

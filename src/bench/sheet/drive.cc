@@ -74,7 +74,7 @@ Result<DriveRates> measure_drive(Storage* storage, const std::string& directory,
   ASSIGN_OR_RETURN(const HostMemory memory, HostMemory::allocate(pages * page_bytes));
   fill_noise(memory.data(), memory.bytes());
   const std::string path = directory + "/drive";
-  ASSIGN_OR_RETURN(const int file, storage->open(path, memory.bytes(), true));
+  ASSIGN_OR_RETURN(const int file, storage->open(path, memory.bytes(), FileUse::kCreate));
   auto rates = rates_of(storage, file, memory, page_bytes, pages, rounds);
   storage->close(file);
   RETURN_IF_ERROR(storage->remove_file(path));

@@ -187,6 +187,7 @@ void SimDisk::crash(uint64_t seed) {
 void SimDisk::lose_power(Node* node, uint64_t seed, uint64_t* nodes) {
   const uint64_t number = ++*nodes;
   node->locked = false;
+  node->readers = 0;
   if (!node->is_directory) {
     lose_writes(node, seed);
     if (!node->ever_flushed && dice(seed, 2, number) % 2 == 0) node->bytes.clear();

@@ -27,7 +27,8 @@ class SimDisk {
   // A file or directory. `bytes` and `entries` are what a running program sees.
   struct Node {
     bool is_directory = false;
-    bool locked = false;
+    bool locked = false;  // for one who writes
+    int readers = 0;      // that hold it together
     std::vector<std::byte> bytes;
     std::map<std::string, std::shared_ptr<Node>> entries;
 

@@ -80,7 +80,10 @@ void SimStorage::crash_locked(uint64_t seed) {
 void SimStorage::restart() {
   std::unique_lock lock(mutex_);
   idle_.wait(lock, [this] { return flights_.empty() && completing_ == 0; });
-  for (const auto& [handle, file] : files_) file->node->locked = false;
+  for (const auto& [handle, file] : files_) {
+    file->node->locked = false;
+    file->node->readers = 0;
+  }
   files_.clear();
   crashed_ = false;
 }
@@ -290,8 +293,9 @@ int64_t SimStorage::move_bytes(Flight* flight, int64_t offset, int64_t bytes, bo
 
 // ---- files ----
 
-Result<int> SimStorage::open(const std::string& path, int64_t bytes, bool create) {
+Result<int> SimStorage::open(const std::string& path, int64_t bytes, FileUse use) {
   CHECK(bytes > 0 && bytes % kIoAlign == 0);
+  const bool create = use == FileUse::kCreate, read = use == FileUse::kRead;
   std::lock_guard lock(mutex_);
   const Entry entry = enter(kSimOpen, "cannot open", path);
   RETURN_IF_ERROR(entry.status);
@@ -305,15 +309,18 @@ Result<int> SimStorage::open(const std::string& path, int64_t bytes, bool create
     node->bytes.resize(static_cast<size_t>(bytes));
   }
   if (!node) return Status(Exit::kNoInput, strf("cannot open %s: it is missing", path.c_str()));
-  if (node->locked) return Status(Exit::kCannotCreate, strf("%s is in use", path.c_str()));
+  if (node->locked || (!read && node->readers > 0)) {
+    return Status(Exit::kCannotCreate, strf("%s is in use", path.c_str()));
+  }
   if (node->is_directory || static_cast<int64_t>(node->bytes.size()) != bytes) {
     return Status(Exit::kMismatch, strf("%s has %lld bytes, not %lld", path.c_str(),
                                         (long long)node->bytes.size(), (long long)bytes));
   }
-  if (!create) disk_.flush(node.get());
+  if (use == FileUse::kUpdate) disk_.flush(node.get());
   RETURN_IF_ERROR(leave(entry));
-  node->locked = true;
-  files_[next_handle_] = std::make_shared<OpenFile>(OpenFile{node, path, Status()});
+  if (read) ++node->readers;
+  node->locked = !read;
+  files_[next_handle_] = std::make_shared<OpenFile>(OpenFile{node, path, use, Status()});
   return next_handle_++;
 }
 
@@ -325,6 +332,7 @@ void SimStorage::close(int handle) {
     CHECK(flight.file != file || flight.power_lost, "%s closed with a transfer in flight",
           file->path.c_str());
   }
+  if (file->use == FileUse::kRead) --file->node->readers;
   file->node->locked = false;
   files_.erase(handle);
 }
@@ -336,6 +344,9 @@ Status SimStorage::sync(int handle) {
   const Entry entry = enter(kSimSync, "cannot flush", file->path);
   if (file->flushed.ok()) file->flushed = entry.status;
   RETURN_IF_ERROR(file->flushed);
+  if (disk_.find(file->path) != file->node) {
+    return call_failed("cannot flush", file->path, "it was removed, moved or replaced");
+  }
   RETURN_IF_ERROR(leave(entry));
   const bool lying = entry.fault && entry.fault->kind == Kind::kStale;
   if (!lying) disk_.flush(file->node.get());
@@ -355,6 +366,17 @@ Status SimStorage::write_file(const std::string& path, const std::string& conten
   disk_.flush(node.get());
   RETURN_IF_ERROR(leave(entry));
   return half ? call_failed("cannot write", path, error_text(ENOSPC)) : Status();
+}
+
+// There is room for everything; only the file is made.
+Status SimStorage::reserve_file(const std::string& path, int64_t /*bytes*/) {
+  std::lock_guard lock(mutex_);
+  const Entry entry = enter(kSimWriteFile, "cannot reserve", path);
+  RETURN_IF_ERROR(entry.status);
+  if (!disk_.create_file(path)) {
+    return Status(Exit::kCannotCreate, strf("cannot create %s", path.c_str()));
+  }
+  return leave(entry);
 }
 
 Result<std::string> SimStorage::read_file(const std::string& path, int64_t limit_bytes) {

@@ -88,11 +88,12 @@ class SimStorage final : public Storage {
   void set_contents(const std::string& path, const std::vector<std::byte>& bytes);
 
   void register_memory(std::byte* data, int64_t bytes) override;
-  Result<int> open(const std::string& path, int64_t bytes, bool create) override;
+  Result<int> open(const std::string& path, int64_t bytes, FileUse use) override;
   void close(int file) override;
   void submit(IoRequest* request) override;
   Status sync(int file) override;
   Status write_file(const std::string& path, const std::string& content) override;
+  Status reserve_file(const std::string& path, int64_t bytes) override;
   Result<std::string> read_file(const std::string& path, int64_t limit_bytes) override;
   Status rename(const std::string& from, const std::string& to) override;
   Status make_directory(const std::string& path) override;
@@ -108,6 +109,7 @@ class SimStorage final : public Storage {
   struct OpenFile {
     SimDisk::NodePointer node;
     std::string path;
+    FileUse use = FileUse::kCreate;
     Status flushed;  // first failed flush; final
   };
   // A transfer in flight.
