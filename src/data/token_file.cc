@@ -19,6 +19,8 @@ namespace {
 constexpr int64_t kFormat = 2;
 constexpr int64_t kHexBytes = 32;
 constexpr int64_t kEntryBytes = sizeof(TokenIndexEntry);
+constexpr int64_t kIndexBlock = 4096;  // documents looked at together
+constexpr int64_t kMostDocuments = int64_t{1} << 31;
 
 struct Header {
   char magic[8] = {'P', 'G', 'D', 'T', 'O', 'K', 'E', 'N'};
@@ -54,7 +56,8 @@ int64_t file_bytes(const Header& header) {
   constexpr int64_t kMost = int64_t{1} << 60;
   const int64_t words = checked_mul(header.num_words, 4);
   const int64_t index = checked_mul(header.num_documents, kEntryBytes);
-  const bool good = words >= 0 && words < kMost && index >= 0 && index < kMost;
+  const bool good = words >= 0 && words < kMost && index >= 0 && index < kMost &&
+                    header.num_documents <= kMostDocuments;
   return good ? kHeaderBytes + words + index : -1;
 }
 
@@ -108,6 +111,7 @@ Result<TokenFile> TokenFile::open(const std::string& path) {
                get_hex(header.options_hash)};
   file.content_hash_ = get_hex(header.content_hash);
   RETURN_IF_ERROR(file.check_content());
+  RETURN_IF_ERROR(file.check_index());
   return file;
 }
 
@@ -120,6 +124,27 @@ Status TokenFile::check_content() const {
     hash.add(block.data(), bytes);
   }
   return hash.hex() == content_hash_ ? Status() : unusable(file_.path(), "its checksum is wrong");
+}
+
+// The checksum finds accidents, not what somebody wrote: documents must lie behind each other and
+// have the tokens that the header tells.
+Status TokenFile::check_index() const {
+  const Status wrong = unusable(file_.path(), "its index is wrong");
+  std::vector<TokenDocument> block(static_cast<size_t>(kIndexBlock));
+  int64_t next_word = 0, tokens = 0;
+  for (int64_t first = 0; first < num_documents_; first += kIndexBlock) {
+    const int64_t count = std::min(kIndexBlock, num_documents_ - first);
+    RETURN_IF_ERROR(documents(first, count, block.data()));
+    for (int64_t i = 0; i < count; ++i) {
+      const TokenDocument& d = block[static_cast<size_t>(i)];
+      const bool trained = d.first_trained != kNoneTrained;
+      if (d.first_word != next_word || d.num_tokens < 1 || d.num_tokens > num_words_) return wrong;
+      if (trained && d.first_trained >= d.num_tokens) return wrong;
+      next_word += d.num_tokens + 2 * d.num_runs;
+      tokens += d.num_tokens;
+    }
+  }
+  return next_word == num_words_ && tokens == num_tokens_ ? Status() : wrong;
 }
 
 Result<TokenFile> TokenFile::open_or_create(const std::string& path, const TokenKey& key,
@@ -151,6 +176,7 @@ Result<TokenFile> TokenFile::open_or_create(const std::string& path,
       [&](ExampleSink& sink) { return read_examples(data_paths, tokenizer, options, sink); }));
   // A cache may come from a larger machine.
   RETURN_IF_ERROR(check_row_count(file.num_documents(), options.most_rows, path));
+  file.num_ids_ = tokenizer.vocab_size();
   return file;
 }
 
@@ -164,8 +190,9 @@ Status TokenFile::documents(int64_t first, int64_t count, TokenDocument* out) co
                              (count + more) * kEntryBytes));
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     const TokenIndexEntry& entry = entries[i];
-    const auto words = static_cast<int64_t>(entries[i + 1].first_word - entry.first_word);
-    out[i] = {static_cast<int64_t>(entry.first_word), words - 2 * int64_t{entry.num_runs},
+    const uint64_t tokens =
+        entries[i + 1].first_word - entry.first_word - 2 * uint64_t{entry.num_runs};
+    out[i] = {static_cast<int64_t>(entry.first_word), static_cast<int64_t>(tokens),
               entry.num_runs, entry.first_trained};
   }
   return Status();
@@ -174,7 +201,11 @@ Status TokenFile::documents(int64_t first, int64_t count, TokenDocument* out) co
 Status TokenFile::tokens(const TokenDocument& document, int64_t first, int64_t count,
                          uint32_t* out) const {
   CHECK(first >= 0 && count >= 0 && first + count <= document.num_tokens);
-  return file_.read(kHeaderBytes + (document.first_word + first) * 4, out, count * 4);
+  RETURN_IF_ERROR(file_.read(kHeaderBytes + (document.first_word + first) * 4, out, count * 4));
+  if (std::all_of(out, out + count, [this](uint32_t id) { return id < num_ids_; })) return Status();
+  return Status(Exit::kIoError,
+                strf("%s: holds a token that the tokenizer does not have; remove the file, it is "
+                     "made again", printable(file_.path()).c_str()));
 }
 
 Status TokenFile::weights(const TokenDocument& document, int64_t count, float* out) const {

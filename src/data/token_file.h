@@ -71,7 +71,7 @@ class TokenFile {
 
   // Documents [first, first + count).
   Status documents(int64_t first, int64_t count, TokenDocument* out) const;
-  // Tokens [first, first + count) of a document.
+  // Tokens [first, first + count) of a document. kIoError for one that the tokenizer does not have.
   Status tokens(const TokenDocument& document, int64_t first, int64_t count, uint32_t* out) const;
   // Weights of the first `count` tokens of a document.
   Status weights(const TokenDocument& document, int64_t count, float* out) const;
@@ -82,12 +82,14 @@ class TokenFile {
   static Status create(const std::string& path, const TokenKey& key,
                        const std::function<Status(ExampleSink&)>& read);
   Status check_content() const;
+  Status check_index() const;
   int64_t index_offset() const;
 
   InputFile file_;
   int64_t num_tokens_ = 0, num_documents_ = 0, num_words_ = 0;
   TokenKey key_;
   std::string content_hash_;
+  int64_t num_ids_ = int64_t{1} << 31;  // ids are below
   bool reused_ = false;
 };
 

@@ -184,6 +184,49 @@ TEST_F(TokenFileTest, SizesThatOverflowAreRefused) {
   }
 }
 
+// Whoever changes a cache can change its checksums too. It is made again, or at least says that a
+// token is none; it is never read beyond its end.
+TEST_F(TokenFileTest, ForgedContentIsRefused) {
+  Example masked{{5, 6, 7}, {0, 0, 0.5f}, false};
+  const std::vector<Example> examples = {text_example({1, 2, 3}), masked};
+  ASSERT_TRUE(make(examples).ok());
+  const std::string good = get_file(path());
+  const size_t index = good.size() - 2 * 16;
+  const auto forged = [&](size_t at, const void* value, size_t bytes) {
+    std::string file = good;
+    std::memcpy(file.data() + at, value, bytes);
+    const std::string content = fingerprint_of(file.substr(200));
+    std::memcpy(file.data() + 136, content.data(), 32);
+    const std::string header = fingerprint_of(file.substr(0, 168));
+    std::memcpy(file.data() + 168, header.data(), 32);
+    return file;
+  };
+  for (const uint64_t word : {uint64_t{1}, uint64_t{4}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    for (const size_t entry : {index, index + 16}) {
+      put_file(path(), forged(entry, &word, 8));
+      EXPECT_FALSE(make(examples)->reused()) << "first word " << word;
+    }
+  }
+  for (const uint32_t count : {7u, ~0u, 1u << 31}) {
+    put_file(path(), forged(index + 8, &count, 4));
+    EXPECT_FALSE(make(examples)->reused()) << count << " runs";
+    put_file(path(), forged(index + 12, &count, 4));
+    EXPECT_EQ(make(examples)->reused(), count == kNoneTrained) << "first trained " << count;
+  }
+  const int64_t tokens = 1000;
+  put_file(path(), forged(16, &tokens, 8));
+  EXPECT_FALSE(make(examples)->reused()) << "tokens in all";
+  const uint32_t none = ~0u;
+  put_file(path(), forged(200 + 4, &none, 4));
+  const TokenFile file = std::move(make(examples).value());
+  ASSERT_TRUE(file.reused());
+  TokenDocument document;
+  ASSERT_TRUE(file.documents(0, 1, &document).ok());
+  uint32_t ids[3];
+  EXPECT_EQ(file.tokens(document, 0, 3, ids).code(), Exit::kIoError);
+  EXPECT_TRUE(file.tokens(document, 0, 1, ids).ok());
+}
+
 TEST_F(TokenFileTest, AFailedReaderLeavesTheOldFile) {
   const std::vector<Example> examples = {text_example({1, 2, 3})};
   ASSERT_TRUE(make(examples).ok());
