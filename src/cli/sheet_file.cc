@@ -6,11 +6,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/option_file.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {
 
 constexpr int64_t kMostSheetBytes = kMiB;
+constexpr int64_t kMostNodes = 4096;
 
 template <typename Sheet>
 Result<Sheet> parse_sheet(const std::string& text, const std::string& name) {
@@ -50,6 +52,9 @@ Result<MachineSheet> read_machine_sheet(const std::string& path) {
 Result<ClusterSheet> read_cluster_sheet(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, read_sheet_text(path));
   ASSIGN_OR_RETURN(ClusterSheet sheet, parse_sheet<ClusterSheet>(text, path));
+  // Before each is read.
+  RETURN_IF_ERROR(check_integer("the number of cluster.nodes",
+                                static_cast<int64_t>(sheet.cluster.nodes.size()), 1, kMostNodes));
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   for (const std::string& node : sheet.cluster.nodes) {
     ASSIGN_OR_RETURN(MachineSheet machine, read_machine_sheet((folder / node).string()));

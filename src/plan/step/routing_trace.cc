@@ -85,6 +85,16 @@ Result<RoutedShape> parse_header(std::string_view line) {
   return shape;
 }
 
+// Steps are kept with an empty list for each layer without experts. Where most layers are such, the
+// lines that a text of `bytes` bytes may have would take far more memory than the text.
+bool takes_too_much(const RoutedShape& shape, int64_t bytes) {
+  const auto layers = static_cast<int64_t>(shape.is_moe.size());
+  const auto with_experts = static_cast<int64_t>(layers_with_experts(shape).size());
+  const int64_t least_line_bytes = 6 + 2 * shape.num_experts;  // "1 0 0 0 0\n"
+  const int64_t lines = bytes / least_line_bytes;
+  return lines / with_experts * layers > bytes / 4 + kMostNumber;
+}
+
 class Parser {
  public:
   explicit Parser(RoutedShape shape) : layers_(layers_with_experts(shape)) {
@@ -215,6 +225,9 @@ Result<RoutingTrace> parse_routing_trace(std::string_view text) {
   std::string_view line;
   if (!next_line(line)) return bad_line(1, "it is not there, or not whole");
   ASSIGN_OR_RETURN(RoutedShape shape, parse_header(line));
+  if (takes_too_much(shape, static_cast<int64_t>(text.size()))) {
+    return bad_line(1, "it has too many layers without experts");
+  }
   Parser parser(std::move(shape));
   while (next_line(line)) RETURN_IF_ERROR(parser.add(line));
   return parser.take();

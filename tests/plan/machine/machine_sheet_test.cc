@@ -115,6 +115,9 @@ TEST(ClusterSheet, RefusesNonsense) {
   refuse("network.gb_s", "[cluster]\nnodes = [\"node.toml\"]\n");
   refuse("other.toml", "[cluster]\nnodes = [\"other.toml\"]\n[network]\ngb_s = 45.0\n",
          Exit::kNoInput);
+  std::string many = "\"other.toml\"";
+  for (int node = 0; node < 5000; ++node) many += ", \"other.toml\"";
+  refuse("cluster.nodes is 5001", "[cluster]\nnodes = [" + many + "]\n[network]\ngb_s = 45.0\n");
   put_file(dir.file("cluster.toml"),
            "[cluster]\nnodes = [\"node.toml\", \"node.toml\"]\n[network]\ngb_s = 45.0\n");
   auto cluster = read_cluster_sheet(dir.file("cluster.toml"));

@@ -200,6 +200,24 @@ TEST(RoutingTrace, NeverTakesMoreBytesThanItSays) {
   }
 }
 
+// A short line must not stand for a step of a million lists.
+TEST(RoutingTrace, LayersWithoutExpertsTakeNoMoreThanTheText) {
+  std::string forged = "pagoda-routing 1 experts 1 experts_per_token 1 microbatches 1 "
+                       "layers 1048576 with_experts 0\n";
+  std::string real = "pagoda-routing 1 experts 8 experts_per_token 1 microbatches 1 layers 48 "
+                     "with_experts 1 3 5 7 9 11 13 15 17 19 21 23\n";
+  for (int64_t step = 1; step <= 20000; ++step) forged += std::to_string(step) + " 0 0 1\n";
+  for (int64_t step = 1; step <= 2000; ++step) {
+    for (int layer = 1; layer < 24; layer += 2) {
+      real += std::to_string(step) + " 0 " + std::to_string(layer) + " 1 0 0 0 0 0 0 0\n";
+    }
+  }
+  const Status refused = parse_routing_trace(forged).status();
+  EXPECT_EQ(refused.code(), Exit::kBadData);
+  EXPECT_NE(refused.message().find("layers without experts"), std::string::npos);
+  EXPECT_EQ(parse_routing_trace(real).value().steps.size(), 2000u);
+}
+
 TEST(RoutingRecorder, GoesOnBehindTheStepThatIsKept) {
   const TempDir dir;
   const std::string path = dir.file("routing");
