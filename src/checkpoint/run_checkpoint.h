@@ -5,11 +5,11 @@
 // changed. Order of a commit (docs/reliability.md): pages synced; PATH there and its parent synced;
 // PATH/step-N.tmp/{pages.bin,MANIFEST} written and synced, MANIFEST last; directory synced; renamed
 // to PATH/step-N; PATH synced. Only then is the checkpoint reported, older manifests removed and
-// their slots used again. LATEST is a hint for people and is never read.
+// their slots used again. LATEST is a hint for people and is never read. PATH/room is the room
+// of the next checkpoint, allocated before it is needed: it becomes PATH/step-N.tmp, and what was
+// an older step becomes the room after that.
 //
-//   PATH/step-00001200/pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
-//                                  u32 page, u32 slot, u64 generation, u32 checksum
-//   PATH/step-00001200/MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
+//   PATH/step-00001200/{pages.bin,MANIFEST}   as checkpoint/manifest.h says
 //
 // Truth is the content: a directory whose MANIFEST or pages.bin does not verify is reported, left
 // alone, and not used.
@@ -48,14 +48,27 @@ struct RunCheckpoint {
   std::vector<PageVersion> pages;
 };
 
+// What a folder's newest valid checkpoint is, and why those of newer steps are not it.
+struct FoundCheckpoint {
+  RunCheckpoint checkpoint;
+  std::vector<Status> damaged;  // newest first
+};
+
+struct CheckpointFiles {
+  std::string manifest, pages;
+};
+
 class CheckpointDirectory {
  public:
   // `path` is in the run's folder. `storage` is not owned.
   CheckpointDirectory(Storage* storage, std::string path)
       : storage_(storage), path_(std::move(path)) {}
 
-  // Makes the checkpoint durable, as above. After an error nothing of it is left, where that can be
-  // had. REQUIRES: the page file is synced.
+  // Allocates the room of the next checkpoint; `saved` tells how large that may get.
+  // kCannotCreate, naming what it takes, what is free and the step that is saved.
+  Status reserve(const RunCheckpoint& saved) const;
+  // Makes the checkpoint durable, as above. After an error it is none, and what it wrote is room
+  // for the next. REQUIRES: the page file is synced.
   Status commit(const RunCheckpoint& checkpoint) const;
   // Removes older steps and unfinished commits, but no newer step (which is damaged, or this one
   // would not have been made) and nothing else. Errors are warnings.
@@ -66,26 +79,29 @@ class CheckpointDirectory {
   // before.
   Status sync() const;
 
-  // Steps that have a directory, ascending, valid or not.
+  // Steps that have a directory, ascending, valid or not. kNoInput if one may not look.
   Result<std::vector<int64_t>> steps() const;
-  // kNoInput if a file of it is missing; kIoError, naming the file, if it cannot be read or does
-  // not verify; kMismatch if another version wrote it.
+  // kIoError, naming the file, if one is missing, cannot be read or does not verify; kBadData if
+  // one is no file or larger than any; kNoInput if it may not be read; kMismatch if another version
+  // wrote it.
   Result<RunCheckpoint> load(int64_t step) const;
-  // The newest that verifies; newer broken ones are warned about. kNoCheckpoint if there is none.
-  // One that cannot be read just now may be good: that is kIoError, not a reason to take an older.
-  Result<RunCheckpoint> newest() const;
+  // The newest that verifies. kNoCheckpoint if there is none, after a warning for each that is not
+  // valid. One that cannot be read just now may be good: that is an error as of load(), not a
+  // reason to take an older. A run may save meanwhile, but what is found may then be gone soon.
+  Result<FoundCheckpoint> newest() const;
 
   const std::string& path() const { return path_; }
 
  private:
+  Status refuse_link(const std::string& path) const;
+  Status take_room(const std::string& temporary) const;
+  Status make_room_of(const std::string& path) const;
   Status write_step(const RunCheckpoint& checkpoint, const std::string& temporary) const;
-  struct Files {
-    std::string manifest, pages;
-  };
   std::string step_path(int64_t step) const;
   Result<std::vector<std::string>> folders() const;
-  Result<Files> read_files(int64_t step) const;
-  Result<RunCheckpoint> verify(int64_t step, const Files& files) const;
+  std::string room_path() const { return path_ + "/room"; }
+  bool is_complete(int64_t step) const;
+  Result<CheckpointFiles> read_files(int64_t step) const;
   Storage* storage_;
   std::string path_;
 };

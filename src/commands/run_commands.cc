@@ -101,8 +101,8 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
 
 Result<std::string> checkpoint_settings(const std::string& run) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(run));
-  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
-  return checkpoint.resolved_config;
+  ASSIGN_OR_RETURN(const FoundCheckpoint found, find_checkpoint(run, -1, storage.get()));
+  return found.checkpoint.resolved_config;
 }
 
 Status run_init(const InitFlags& flags) {
@@ -155,8 +155,10 @@ Status run_ckpt_list(const CkptFlags& flags) {
     const auto checkpoint = directory.load(step);
     const Status status =
         checkpoint.ok() ? state_format_of(checkpoint.value()).status() : checkpoint.status();
-    const bool foreign = status.code() == Exit::kMismatch;
-    const char* state = status.ok() ? "ok" : foreign ? "another format" : "damaged";
+    const char* state = status.ok()                          ? "ok"
+                        : status.code() == Exit::kMismatch ? "another format"
+                        : status.code() == Exit::kNoInput  ? "not readable"
+                                                           : "damaged";
     const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
     if (flags.json) {
       json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",
@@ -171,16 +173,22 @@ Status run_ckpt_list(const CkptFlags& flags) {
 
 Status run_ckpt_verify(const CkptFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
-  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(flags.run, -1, storage.get()));
-  ASSIGN_OR_RETURN(std::unique_ptr<PageFile> file,
-                   open_checkpoint_pages(checkpoint, storage.get()));
-  RETURN_IF_ERROR(file->verify());
+  ASSIGN_OR_RETURN(const OpenCheckpoint open, open_checkpoint(flags.run, -1, storage.get()));
+  const auto step = static_cast<long long>(open.found.checkpoint.step);
+  const size_t pages = open.found.checkpoint.pages.size();
+  const Status verified = open.file->verify();
+  if (!open.found.damaged.empty()) {
+    const Status& newest = open.found.damaged.front();
+    const std::string outcome =
+        verified.ok() ? strf("all of its %zu pages are good", pages) : verified.message();
+    return Status(newest.code(), strf("%s; the newest valid one is step %lld: %s",
+                                      newest.message().c_str(), step, outcome.c_str()));
+  }
+  RETURN_IF_ERROR(verified);
   if (flags.json) {
-    std::printf("{\"step\": %lld, \"pages\": %zu, \"ok\": true}\n", (long long)checkpoint.step,
-                checkpoint.pages.size());
+    std::printf("{\"step\": %lld, \"pages\": %zu, \"ok\": true}\n", step, pages);
   } else {
-    std::printf("step %lld: %zu pages verified\n", (long long)checkpoint.step,
-                checkpoint.pages.size());
+    std::printf("step %lld: %zu pages verified\n", step, pages);
   }
   return Status();
 }

@@ -14,8 +14,8 @@ Status choose_micro_batch(RunConfig& config, bool resume) {
   if (resume) {
     const std::string& run = config.train.output_dir;
     ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(IoKind::kThreads, run));
-    ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, -1, storage.get()));
-    tokens = checkpoint.microbatch_tokens;
+    ASSIGN_OR_RETURN(const FoundCheckpoint found, find_checkpoint(run, -1, storage.get()));
+    tokens = found.checkpoint.microbatch_tokens;
     return Status();
   }
   ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config.model.path));

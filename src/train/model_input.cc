@@ -23,17 +23,37 @@ Status require_run(const std::string& run, Storage* storage) {
                                      printable(run).c_str()));
 }
 
-Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
+Result<FoundCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage) {
   RETURN_IF_ERROR(require_run(run, storage));
   const CheckpointDirectory directory(storage, run + "/checkpoints");
   if (step < 0) return directory.newest();
   ASSIGN_OR_RETURN(const std::vector<int64_t> steps, directory.steps());
-  if (std::find(steps.begin(), steps.end(), step) != steps.end()) return directory.load(step);
+  if (std::find(steps.begin(), steps.end(), step) != steps.end()) {
+    ASSIGN_OR_RETURN(RunCheckpoint checkpoint, directory.load(step));
+    return FoundCheckpoint{std::move(checkpoint), {}};
+  }
   std::string there;
   for (const int64_t s : steps) there += (there.empty() ? "" : ", ") + std::to_string(s);
   return Status(Exit::kNoInput,
                 strf("%s has no step %lld; there is: %s", printable(directory.path()).c_str(),
                      (long long)step, there.empty() ? "none" : there.c_str()));
+}
+
+Result<OpenCheckpoint> open_checkpoint(const std::string& run, int64_t step, Storage* storage) {
+  OpenCheckpoint open;
+  ASSIGN_OR_RETURN(open.found, find_checkpoint(run, step, storage));
+  for (;;) {
+    // One page file is closed after the next is open, so that no run comes in between.
+    ASSIGN_OR_RETURN(open.file, open_checkpoint_pages(open.found.checkpoint, storage));
+    // The run may have saved, and ended, after its manifest was read and before its lock was free.
+    ASSIGN_OR_RETURN(FoundCheckpoint now, find_checkpoint(run, step, storage));
+    const RunCheckpoint& then = open.found.checkpoint;
+    const bool same = now.checkpoint.step == then.step &&
+                      now.checkpoint.store_id == then.store_id &&
+                      now.checkpoint.pages == then.pages;
+    open.found = std::move(now);
+    if (same) return open;
+  }
 }
 
 Result<Tokenizer> open_tokenizer(const HfFolder& folder) {
@@ -48,7 +68,9 @@ Result<Tokenizer> open_tokenizer(const HfFolder& folder) {
 Result<ModelInput> open_model(const std::string& model_path, const std::string& run, int64_t step,
                               Storage* storage) {
   if (run.empty()) return open_folder(model_path);
-  ASSIGN_OR_RETURN(const RunCheckpoint checkpoint, find_checkpoint(run, step, storage));
+  ASSIGN_OR_RETURN(OpenCheckpoint open, open_checkpoint(run, step, storage));
+  for (const Status& damaged : open.found.damaged) log_warn(damaged.message());
+  const RunCheckpoint& checkpoint = open.found.checkpoint;
   ASSIGN_OR_RETURN(ModelInput input,
                    open_folder(model_path.empty() ? checkpoint.model_path : model_path));
   const bool same_config = input.folder->config().json == checkpoint.model_json;
@@ -59,7 +81,7 @@ Result<ModelInput> open_model(const std::string& model_path, const std::string& 
                        printable(input.folder->directory()).c_str(),
                        same_config ? "tokenizer" : "config.json"));
   }
-  ASSIGN_OR_RETURN(input.weights, weights_of_checkpoint(checkpoint, storage));
+  ASSIGN_OR_RETURN(input.weights, weights_of_checkpoint(checkpoint, std::move(open.file)));
   input.step = checkpoint.step;
   return input;
 }

@@ -13,8 +13,16 @@ namespace pagoda {
 Status require_run(const std::string& run, Storage* storage);
 
 // One checkpoint of a run's folder; step -1: the newest valid one. kNoInput when there is no such
-// step.
-Result<RunCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage);
+// step. A run that goes on may save another and overwrite this one's pages at any time.
+Result<FoundCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage);
+
+// The same with its page file, locked for reading: no run can save as long as that is open. Waits
+// for a run that has it, as Storage::open().
+struct OpenCheckpoint {
+  FoundCheckpoint found;
+  std::unique_ptr<PageFile> file;
+};
+Result<OpenCheckpoint> open_checkpoint(const std::string& run, int64_t step, Storage* storage);
 
 // The folder's tokenizer; kBadData when it has ids that the model has not.
 Result<Tokenizer> open_tokenizer(const HfFolder& folder);

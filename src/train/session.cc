@@ -87,6 +87,12 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   const GroupChoice group = group_of(config, table, options);
   const SessionOptions grouped = with_groups(options, group.blocks);
   const RunShape shape = make_run_shape(config, table, grouped);
+  if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
+    return Status(Exit::kHostMemory,
+                  strf("%lld microbatches of a step take %lld pages, more than the %lld there may "
+                       "be; raise train.micro_batch_tokens or lower train.tokens_per_step",
+                       (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
+  }
   ASSIGN_OR_RETURN(MemoryPlan memory,
                    plan_memory(shape, PageTable(shape), options.size.training,
                                budget(config, table, grouped), kPageHeaderBytes,

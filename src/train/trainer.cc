@@ -99,7 +99,9 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
   std::unique_ptr<Trainer> trainer(new Trainer(config, storage, trace));
   if (resume) {
     RETURN_IF_ERROR(trainer->checkpoints().sync());
-    ASSIGN_OR_RETURN(RunCheckpoint checkpoint, trainer->checkpoints().newest());
+    ASSIGN_OR_RETURN(FoundCheckpoint found, trainer->checkpoints().newest());
+    for (const Status& damaged : found.damaged) log_warn(damaged.message());
+    RunCheckpoint& checkpoint = found.checkpoint;
     RETURN_IF_ERROR(trainer->open_inputs());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     warn_of_other_kernels(checkpoint, config);
@@ -211,6 +213,7 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   options.trace = trace_;
   ASSIGN_OR_RETURN(session_, Session::open(folder_->config(), options, storage_,
                                            checkpoint.store_id, checkpoint.pages));
+  if (config_.train.save_steps > 0) RETURN_IF_ERROR(checkpoints().reserve(checkpoint));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
   checkpoint_.build = build_with(config_.gpu());
@@ -247,6 +250,9 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                     "restore the folder, or start in a new train.output_dir");
   }
   RETURN_IF_ERROR(state_format_of(checkpoint).status());
+  if (checkpoint.record_steps.size() != TensorTable::make(folder_->config()).records.size()) {
+    return mismatch("it has another number of records than the model", "resume from an export");
+  }
   // A copy of the folder must not write into the store that the original's checkpoint refers to.
   const std::string& folder = config_.train.output_dir;
   if (!is_inside(checkpoint.directories.front(), folder) &&
@@ -347,6 +353,8 @@ Status Trainer::save() {
   RETURN_IF_ERROR(checkpoints().commit(checkpoint_));
   session_->file().committed();
   checkpoints().remove_older(checkpoint_.step);
+  const Status reserved = checkpoints().reserve(checkpoint_);
+  if (!reserved.ok()) log_warn(reserved.message());
   checkpoint_.pages.clear();
   saved_step_ = checkpoint_.step;
   return Status();

@@ -1,5 +1,7 @@
 #include "train/weights.h"
 
+#include <limits>
+
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
@@ -127,6 +129,26 @@ Status fill_record(WeightSource& source, const TensorTable& table, int64_t recor
   return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
 
+// What a checkpoint says of itself may be forged: kMismatch where no run has such records or such
+// pages.
+Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const ModelConfig& config,
+                                StateFormat state) {
+  const RunShape shape = shape_of(checkpoint, config, state);
+  const Status none(Exit::kMismatch,
+                    strf("the checkpoint of step %lld tells of other records or more pages than a "
+                         "run of its model has; it was left alone: resume from another",
+                         (long long)checkpoint.step));
+  if (checkpoint.record_steps.size() != shape.records.size()) return none;
+  if (PageTable::count(shape) > kMostPages) return none;
+  PageTable pages(shape);
+  __int128 bytes = 0;
+  for (const PageTable::Page& page : pages.pages) {
+    bytes += checkpoint.page_slots * __int128{kPageHeaderBytes + page.file_bytes};
+  }
+  if (bytes > std::numeric_limits<int64_t>::max()) return none;
+  return pages;
+}
+
 }  // namespace
 
 Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
@@ -146,17 +168,17 @@ Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& che
                                                         Storage* storage) {
   ASSIGN_OR_RETURN(const ModelConfig config, config_of(checkpoint));
   ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
-  return Session::open_file(PageTable(shape_of(checkpoint, config, state)),
+  ASSIGN_OR_RETURN(const PageTable pages, page_table_of(checkpoint, config, state));
+  return Session::open_file(pages,
                             {checkpoint.directories, checkpoint.file_name,
-                             static_cast<int>(checkpoint.page_slots)},
+                             static_cast<int>(checkpoint.page_slots), {}, true},
                             storage, checkpoint.store_id, checkpoint.pages);
 }
 
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
-                                                            Storage* storage) {
+                                                            std::unique_ptr<PageFile> file) {
   ASSIGN_OR_RETURN(ModelConfig config, config_of(checkpoint));
   ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
-  ASSIGN_OR_RETURN(std::unique_ptr<PageFile> file, open_checkpoint_pages(checkpoint, storage));
   return std::unique_ptr<WeightSource>(
       std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(file)));
 }

@@ -24,15 +24,14 @@ class WeightSource {
 // `folder` must outlive the source.
 std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 
-// The fp32 master weights of a checkpoint, read from its page file, which is locked meanwhile.
-// `storage` is not owned.
+// The fp32 master weights of a checkpoint, read from its page file.
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
-                                                            Storage* storage);
+                                                            std::unique_ptr<PageFile> file);
 
 // How a checkpoint's optimizer state is stored; kMismatch if this build reads no such state.
 Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint);
 
-// Opens a checkpoint's page file. `table` and the specs follow from the checkpoint itself.
+// Opens a checkpoint's page file to read it; the pages follow from the checkpoint itself.
 Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
                                                         Storage* storage);
 

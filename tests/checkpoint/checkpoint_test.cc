@@ -21,7 +21,7 @@ constexpr const char* kPath = "/runs/one/checkpoints";
 RunCheckpoint sample(int64_t step) {
   RunCheckpoint c;
   c.step = step;
-  c.updates = step - 1;
+  c.updates = std::max<int64_t>(0, step - 1);
   c.rows_consumed = 1000 * step;
   c.store_id = "00112233445566778899aabbccddeeff";
   c.config_hash = "0123456789abcdef";
@@ -41,7 +41,7 @@ RunCheckpoint sample(int64_t step) {
   c.devices = 2;
   c.dtype = "bf16";
   c.state_format = "8bit-2";
-  for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(step + r);
+  for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(r);
   for (uint32_t p = 0; p < 9; ++p) {
     c.pages.push_back({p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
   }
@@ -95,7 +95,7 @@ TEST(Checkpoint, ComesBackAsItWas) {
   }
   const auto newest = directory.newest();
   ASSERT_OK(newest.status());
-  EXPECT_EQ(newest.value().step, 123456789);
+  EXPECT_EQ(newest.value().checkpoint.step, 123456789);
 }
 
 TEST(Checkpoint, AStepMayBeCommittedAgain) {
@@ -212,6 +212,46 @@ TEST(Checkpoint, OneOfBeforeKernelSetsHadNamesIsRead) {
   EXPECT_EQ(text_of(loaded.value()), text_of(unnamed));
 }
 
+// With checksums that hold: numbers that nothing may be computed from.
+TEST(Checkpoint, ForgedNumbersAreRefused) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  ASSERT_OK(directory.commit(sample(7)));
+  const std::string path = step_file(7, "MANIFEST");
+  const std::string good = file_text(sim, path);
+  const json manifest = json::parse(good.substr(0, good.find('\n')));
+  const json large = uint64_t{1} << 62, larger = ~uint64_t{0};
+  const std::vector<std::pair<const char*, std::vector<json>>> forged = {
+      {"updates", {-1, 8, large, larger}},
+      {"rows_consumed", {-1, large, larger}},
+      {"page_slots", {-1, 0, 1, 17, large}},
+      {"microbatches", {-1, 0, large, larger}},
+      {"microbatch_tokens", {-1, 0, large, larger}},
+      {"devices", {-1, 0, 65, large, larger}},
+      {"record_steps", {json::array({1, -1}), json::array({large})}},
+      {"directories", {json::array(), json::array({""}), json::array({std::string("/a\0b", 4)})}},
+      {"file_name", {"", "pages/../../etc", "../pages", "other"}},
+      {"store_id", {"", "00", std::string(32, 'x'), std::string(33, '0')}},
+      {"dtype", {"", "fp8"}},
+  };
+  for (const auto& [key, values] : forged) {
+    for (const json& value : values) {
+      json other = manifest;
+      other[key] = value;
+      set_text(sim, path, sealed(other));
+      const Status status = directory.load(7).status();
+      EXPECT_EQ(status.code(), Exit::kIoError) << key << " = " << value.dump();
+      EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
+    }
+  }
+  json both = manifest;  // each may be so large, but not both
+  both["microbatches"] = both["microbatch_tokens"] = 1 << 20;
+  set_text(sim, path, sealed(both));
+  EXPECT_EQ(directory.load(7).status().code(), Exit::kIoError);
+  set_text(sim, path, sealed(json::parse(std::string(1000, '[') + std::string(1000, ']'))));
+  EXPECT_EQ(directory.load(7).status().code(), Exit::kIoError);
+}
+
 TEST(Checkpoint, NewestSkipsBrokenOnesAndSaysSo) {
   SimStorage sim(1, 0);
   const CheckpointDirectory directory(&sim, kPath);
@@ -220,11 +260,11 @@ TEST(Checkpoint, NewestSkipsBrokenOnesAndSaysSo) {
   ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000012.tmp"));  // never finished
   ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-half"));
   sim.flip_bit(step_file(9, "pages.bin"), 13, 2);
-  ::testing::internal::CaptureStderr();
   const auto newest = directory.newest();
-  const std::string warnings = ::testing::internal::GetCapturedStderr();
   ASSERT_OK(newest.status());
-  EXPECT_EQ(newest.value().step, 5);
+  std::string warnings;
+  for (const Status& damaged : newest.value().damaged) warnings += damaged.message() + "\n";
+  EXPECT_EQ(newest.value().checkpoint.step, 5);
   EXPECT_NE(warnings.find("step-00000011"), std::string::npos) << warnings;
   EXPECT_NE(warnings.find("step-00000009/pages.bin"), std::string::npos) << warnings;
   EXPECT_EQ(warnings.find("step-00000005"), std::string::npos) << warnings;
@@ -232,7 +272,12 @@ TEST(Checkpoint, NewestSkipsBrokenOnesAndSaysSo) {
   EXPECT_TRUE(sim.exists(step_file(9, "MANIFEST")));
   sim.flip_bit(step_file(5, "MANIFEST"), 20, 0);
   sim.flip_bit(step_file(3, "MANIFEST"), 20, 0);
+  ::testing::internal::CaptureStderr();
   EXPECT_EQ(directory.newest().status().code(), Exit::kNoCheckpoint);
+  const std::string printed = ::testing::internal::GetCapturedStderr();
+  for (const char* step : {"step-00000011", "step-00000009", "step-00000005", "step-00000003"}) {
+    EXPECT_NE(printed.find(step), std::string::npos) << printed;
+  }
 }
 
 // Unlike one that is damaged: it may be good, and an older one is not in its place.
@@ -245,7 +290,7 @@ TEST(Checkpoint, OneThatCannotBeReadNowIsAnErrorAndNotSkipped) {
     EXPECT_EQ(directory.newest().status().code(), Exit::kIoError) << "call " << nth;
     const auto newest = directory.newest();
     ASSERT_OK(newest.status());
-    EXPECT_EQ(newest.value().step, 5);
+    EXPECT_EQ(newest.value().checkpoint.step, 5);
   }
 }
 
@@ -259,15 +304,37 @@ TEST(Checkpoint, RemovesWhatIsOlderAndNothingElse) {
   ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-notes"));
   directory.remove_older(5);
   EXPECT_EQ(sim.list_directory(kPath).value(),
-            (std::vector<std::string>{"LATEST", "notes.txt", "step-00000005", "step-00000009",
-                                      "step-notes"}));
+            (std::vector<std::string>{"LATEST", "notes.txt", "room", "step-00000005",
+                                      "step-00000009", "step-notes"}));
   EXPECT_EQ(file_text(sim, std::string(kPath) + "/LATEST"), "step-00000005\n");
+}
+
+// The room of the next checkpoint is made once; each takes it and leaves that of the one before.
+TEST(Checkpoint, RoomGoesRound) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  const std::string room = std::string(kPath) + "/room";
+  ASSERT_OK(directory.commit(sample(3)));
+  // As a process that was killed while it saved leaves it.
+  ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000004.tmp"));
+  for (int64_t step = 3; step <= 9; step += 2) {
+    ASSERT_OK(directory.reserve(sample(step)));
+    EXPECT_TRUE(sim.exists(room + "/MANIFEST") && sim.exists(room + "/pages.bin"));
+    EXPECT_EQ(directory.steps().value(), std::vector<int64_t>{step});
+    EXPECT_EQ(sim.list_directory(kPath).value().size(), step == 3 ? 2u : 3u);  // LATEST too
+    ASSERT_OK(directory.commit(sample(step + 2)));
+    EXPECT_FALSE(sim.exists(room)) << "the checkpoint is not in the room it had";
+    directory.remove_older(step + 2);
+    EXPECT_TRUE(sim.exists(room));
+    EXPECT_EQ(text_of(directory.load(step + 2).value()), text_of(sample(step + 2)));
+  }
 }
 
 // A machine with checkpoint 3 saved, about to save 5.
 struct Machine {
   explicit Machine(uint64_t seed) : sim(seed, 0), directory(&sim, kPath) {
-    const Status saved = directory.commit(sample(3));
+    Status saved = directory.commit(sample(3));
+    if (saved.ok()) saved = directory.reserve(sample(3));
     CHECK(saved.ok(), "%s", saved.message().c_str());
     calls_before = sim.calls();
   }
@@ -288,11 +355,12 @@ int64_t calls_of_a_save() {
 void expect_old_or_new(Machine& machine, bool reported) {
   const auto newest = machine.directory.newest();
   ASSERT_TRUE(newest.ok()) << newest.status().message();
-  const int64_t step = newest.value().step;
+  const int64_t step = newest.value().checkpoint.step;
   EXPECT_TRUE(step == 5 || (step == 3 && !reported)) << "step " << step << " came back";
-  EXPECT_EQ(text_of(newest.value()), text_of(sample(step)));
+  EXPECT_EQ(text_of(newest.value().checkpoint), text_of(sample(step)));
   ASSERT_OK(machine.directory.commit(sample(5)));  // and saving goes on
   machine.directory.remove_older(5);
+  ASSERT_OK(machine.directory.reserve(sample(5)));
   EXPECT_EQ(machine.directory.steps().value(), std::vector<int64_t>{5});
 }
 
@@ -311,7 +379,7 @@ TEST(Checkpoint, PowerLossAtAnyCallLeavesTheOldOrTheNew) {
       machine.sim.crash(seed);
       machine.sim.restart();
       const auto newest = machine.directory.newest();
-      if (newest.ok()) (newest.value().step == 3 ? old_ones : new_ones) += 1;
+      if (newest.ok()) (newest.value().checkpoint.step == 3 ? old_ones : new_ones) += 1;
       expect_old_or_new(machine, reported);
       if (HasFailure()) return;
     }
@@ -341,8 +409,8 @@ TEST(Checkpoint, AStepThatWasResumedFromSurvivesPowerLoss) {
       machine.sim.restart();
       const auto after = machine.directory.newest();
       ASSERT_OK(after.status());
-      ASSERT_EQ(after.value().step, resumed.value().step);
-      new_ones += resumed.value().step == 5;
+      ASSERT_EQ(after.value().checkpoint.step, resumed.value().checkpoint.step);
+      new_ones += resumed.value().checkpoint.step == 5;
     }
   }
   EXPECT_GT(new_ones, 0);
@@ -378,7 +446,7 @@ TEST(Checkpoint, TheFirstOneSurvivesPowerLossToo) {
     sim.restart();
     const auto newest = directory.newest();
     ASSERT_OK(newest.status());
-    EXPECT_EQ(text_of(newest.value()), text_of(sample(0)));
+    EXPECT_EQ(text_of(newest.value().checkpoint), text_of(sample(0)));
   }
 }
 

@@ -88,8 +88,51 @@ TEST_F(DiskTest, MetricsThatCannotGrow) {
   EXPECT_TRUE(exported("run") == exported("reference"));
 }
 
-// No room for a manifest: the checkpoint before it stays and the run goes on; later it is saved
-// again.
+// The room of checkpoints is a run's own before its first step, so that a disk which is full stops
+// none.
+TEST_F(DiskTest, CheckpointsOnAFullDisk) {
+  const SmallFileSystem disk(dir_.file("small"), 4 * kMiB);
+  if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
+  Flags flags = this->flags("small/run");
+  flags["memory.disk"] = dir_.file("disk");
+  flags["train.steps"] = "1000000";
+  flags["train.save_steps"] = "1";
+  const auto process = start(train(flags));
+  ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
+  disk.fill(0);
+  const std::string before = process->err();
+  const size_t last = before.rfind("saved step ");
+  const int64_t step = last == std::string::npos ? 1 : std::stoll(before.substr(last + 11));
+  ASSERT_TRUE(process->wait_for_err(strf("saved step %lld ", (long long)step + 5)))
+      << process->err();
+  process->send(SIGTERM);
+  const ProcessResult ended = process->wait();
+  EXPECT_EQ(ended.code, 75) << ended.err;
+  EXPECT_EQ(ended.err.find(" skipped"), std::string::npos) << ended.err;
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("small/run")}).code, 0);
+}
+
+// Without that room a run is not resumed, and is told which step is safe.
+TEST_F(DiskTest, NoRoomToReserve) {
+  const SmallFileSystem disk(dir_.file("small"), 4 * kMiB);
+  if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
+  Flags flags = this->flags("small/run");
+  flags["memory.disk"] = dir_.file("disk");
+  flags["optim.schedule"] = "constant";
+  flags["train.steps"] = "3";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  fs::remove_all(dir_.file("small/run/checkpoints/room"));
+  disk.fill(0);
+  flags["train.steps"] = "6";
+  const ProcessResult refused = run(train(flags, {"--resume"}));
+  expect_refused(refused, 73, {"cannot reserve", "room", "step 3 is saved", "--resume"});
+  EXPECT_EQ(refused.err.find("step 4/"), std::string::npos) << "refused too late";
+  disk.make_room();
+  EXPECT_EQ(run(train(flags, {"--resume"})).code, 0);
+}
+
+// No room for a manifest, where it was taken away: the checkpoint before it stays and the run goes
+// on; later it is saved again.
 TEST_F(DiskTest, NoRoomForACheckpoint) {
   const SmallFileSystem disk(dir_.file("small"), 4 * kMiB);
   if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
@@ -99,10 +142,13 @@ TEST_F(DiskTest, NoRoomForACheckpoint) {
   flags["train.save_steps"] = "5";
   const auto process = start(train(flags));
   ASSERT_TRUE(process->wait_for_err("saved step 5 ")) << process->err();
+  fs::remove_all(dir_.file("small/run/checkpoints/room"));
   disk.fill(0);
   ASSERT_TRUE(process->wait_for_err(" skipped, the last is step ")) << process->err();
   const ProcessResult ended = process->wait();
-  expect_refused(ended, 73, {"untouched", "make room"});
+  const size_t last = ended.err.rfind("saved step ");
+  const std::string step = std::to_string(std::stoll(ended.err.substr(last + 11)));
+  expect_refused(ended, 73, {"untouched", "make room", "; step " + step + " is saved: --resume"});
   EXPECT_EQ(run({"ckpt", "verify", dir_.file("small/run")}).code, 0);
   disk.make_room();
   const auto again = start(train(flags, {"--resume"}));

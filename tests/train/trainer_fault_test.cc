@@ -178,7 +178,7 @@ class FaultyRun {
     if (honest && saved >= 0) {
       ASSERT_TRUE(newest.ok()) << "step " << saved << " was reported as saved: "
                                << newest.status().message();
-      EXPECT_GE(newest.value().step, saved) << "an older checkpoint came back";
+      EXPECT_GE(newest.value().checkpoint.step, saved) << "an older checkpoint came back";
     }
     Life life;
     if (newest.ok() || saved >= 0) life = live(run_.config(), true, storage, 4);

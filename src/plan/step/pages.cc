@@ -35,6 +35,13 @@ PageTable::PageTable(const RunShape& shape)
     add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
     add_exchange(PageKind::kOutbound, 4 * d + 4, shape);
   }
+  CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
+}
+
+int64_t PageTable::count(const RunShape& shape) {
+  const int64_t of_microbatch = (shape.num_layers + 1) + shape.num_layers + 3;
+  return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
+         2 * blocks_in_flight(shape.devices);
 }
 
 void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {

@@ -41,8 +41,13 @@ enum class PageKind : uint8_t {
 // dispatch, so that devices overlap; with one device a block is combined at once.
 constexpr int64_t blocks_in_flight(int devices) { return devices > 1 ? 2 * devices : 1; }
 
+// A table of more, and what is held beside it, would be most of a machine's memory.
+inline constexpr int64_t kMostPages = int64_t{1} << 21;
+
 struct PageTable {
+  // REQUIRES: count(shape) <= kMostPages.
   explicit PageTable(const RunShape& shape);
+  static int64_t count(const RunShape& shape);
 
   struct Page {
     int64_t bytes = 0;
