@@ -130,6 +130,7 @@ Result<std::string> read_file_or_pipe(const std::string& path, int64_t limit_byt
     struct pollfd waited = {file.get(), POLLIN, 0};
     if (::poll(&waited, 1, -1) < 0 && errno != EINTR) break;
   }
+  if (errno == EISDIR) return refused(Exit::kNoInput, "is a folder; name a file");
   return refused(Exit::kNoInput, reason() + "; name a file that can be read");
 }
 

@@ -14,6 +14,8 @@ template <typename... F>
 struct Overload : F... {
   using F::operator()...;
 };
+template <typename... F>
+Overload(F...) -> Overload<F...>;  // which Clang does not deduce before 17
 
 std::string join(const std::vector<std::string>& words, const char* separator) {
   std::string out;

@@ -1,6 +1,6 @@
 // The picture of a timeline: what each column of pixels shows of pieces that are wider and narrower
 // than it. Expected values are counted by hand from the pieces.
-#include "cli/timeline_page.h"
+#include "cli/plan/timeline_page.h"
 
 #include <gtest/gtest.h>
 

@@ -421,7 +421,8 @@ TEST_P(PosixStorageTest, LinksAreNotFollowedAndOnlyFilesAreTaken) {
   ASSERT_EQ(::mkfifo(path("fifo").c_str(), 0600), 0);
   EXPECT_EQ(storage()->read_file(path("fifo"), 10).status().code(), Exit::kBadData);
   EXPECT_EQ(storage()->write_file(path("fifo"), "y").code(), Exit::kCannotCreate);
-  EXPECT_EQ(storage()->open(path("fifo"), kIoAlign, FileUse::kUpdate).status().code(), Exit::kMismatch);
+  EXPECT_EQ(storage()->open(path("fifo"), kIoAlign, FileUse::kUpdate).status().code(),
+            Exit::kMismatch);
 }
 
 TEST_P(PosixStorageTest, ALinkToADirectoryIsNone) {
