@@ -117,6 +117,20 @@ add_test(NAME check_tree_self_test
 
 add_test(NAME bench_rounds
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/pagoda_runs_test.py)
+
+# Some cases of every attack, and programs broken on purpose that the attacks must find. A sanitizer
+# takes memory and codes of its own.
+if(NOT PAGODA_SANITIZE)
+  add_test(NAME attack_quick
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/attack/attack.py --quick
+            --pagoda $<TARGET_FILE:pagoda> --dir ${PROJECT_BINARY_DIR})
+  add_test(NAME attack_self_test
+    COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/attack/attack.py --self-test
+            --pagoda $<TARGET_FILE:pagoda> --dir ${PROJECT_BINARY_DIR})
+  set_tests_properties(attack_quick attack_self_test PROPERTIES TIMEOUT 900
+    ENVIRONMENT "CUDA_VISIBLE_DEVICES=;PYTHONDONTWRITEBYTECODE=1")
+endif()
+
 # Tries the tables on models of no size; nothing is timed.
 add_test(NAME es_moe_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/es_moe_tables.py
