@@ -5,6 +5,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -25,6 +26,8 @@
 #include "base/random.h"
 #include "offload/checksum.h"
 #include "offload/chunk.h"
+#include "offload/descriptor.h"
+#include "offload/storage_posix.h"
 #include "tests/testing/storage/storages.h"
 #include "tests/testing/temp_dir.h"
 
@@ -74,6 +77,19 @@ TEST_P(StorageTest, RoundTripsAndKeepsWhatItHasAfterReopening) {
   ASSERT_OK(transfer_now(storage(), Op::kRead, *again, kIoAlign, target.data(), kBytes - kIoAlign));
   EXPECT_EQ(difference(target.data(), source.data() + kIoAlign, kBytes - kIoAlign), "");
   storage()->close(*again);
+}
+
+// A process that is killed while it probes leaves nothing behind, for there is no name to leave.
+TEST(ProbeTest, NamesNoFile) {
+  TempDir folder;
+  Descriptor nameless(::open(folder.path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (!nameless.ok()) GTEST_SKIP() << "SKIPPED: this file system has no files without a name";
+  Descriptor events(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
+  ASSERT_TRUE(events.ok());
+  ASSERT_GE(::inotify_add_watch(events.get(), folder.path().c_str(), IN_CREATE), 0);
+  EXPECT_FALSE(probe_direct_io(folder.path()).starts_with("not probed"));
+  char event[4096];
+  EXPECT_EQ(::read(events.get(), event, sizeof(event)), -1) << "a file was created";
 }
 
 // A page and its header: nothing small is left over, nothing grows past 1.5 chunks.
