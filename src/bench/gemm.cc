@@ -12,6 +12,7 @@
 #include "bench/gemm_experts.h"
 #include "bench/gemm_roof.h"
 #include "bench/race/room.h"
+#include "kernels/cpu/products/block_kernel.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
 
@@ -22,6 +23,7 @@ constexpr int64_t kRivalFrom = 16, kRivalTo = 256;  // tokens that the geometric
 
 struct Rates {
   std::vector<double> multiplies, reads, writes;
+  std::vector<std::vector<double>> registers;  // of each of block_kernels()
 };
 
 Figure figure_of(const std::string& name, int64_t tokens, int threads) {
@@ -59,6 +61,9 @@ class ExpertRace {
     }
     to_roof_.add(ours_, roof_.leg(tokens_));
     if (library_ != nullptr) to_library_.add(ours_, librarys_);
+    const std::vector<double> registers = roof_.register_rates();
+    rates.registers.resize(registers.size());
+    for (size_t i = 0; i < registers.size(); ++i) rates.registers[i].push_back(registers[i]);
     rates.multiplies.push_back(roof_.rate(GemmRoof::Part::kMultiply) / 1e9);
     rates.reads.push_back(roof_.rate(GemmRoof::Part::kRead) / 1e9);
     rates.writes.push_back(roof_.rate(GemmRoof::Part::kWrite) / 1e9);
@@ -129,6 +134,18 @@ std::string rate_text(const std::vector<double>& rates, const char* unit) {
   return strf("%.4g %s", quantile(rates, 0.5), unit);
 }
 
+// "avx512 352 GFLOP/s, avx2 178 GFLOP/s": what the registers of each instruction set reach.
+std::string registers_text(const Rates& rates) {
+  std::string text;
+  for (size_t i = 0; i < rates.registers.size(); ++i) {
+    std::vector<double> scaled = rates.registers[i];
+    for (double& rate : scaled) rate /= 1e9;
+    text += std::string(i == 0 ? "" : ", ") + block_kernels()[i]->name + " " +
+            rate_text(scaled, "GFLOP/s");
+  }
+  return text.empty() ? "none" : text;
+}
+
 }  // namespace
 
 int64_t cold_gemm_bytes() {
@@ -157,9 +174,10 @@ Result<BenchReport> run_gemm_bench(const GemmBench& bench) {
       {"hidden", std::to_string(bench.hidden)},
       {"weights", format_bytes(bench.bytes)},
       {"registers", rate_text(rates.multiplies, "GFLOP/s")},
+      {"instructions", registers_text(rates)},
       {"read", rate_text(rates.reads, "GB/s")},
       {"write", rate_text(rates.writes, "GB/s")},
-      {"roof", "the slower of registers and memory: weights twice, gradient, activations"},
+      {"roof", "the slower of the best registers and memory: weights twice, gradient, activations"},
       {"to_library", geometric_mean_text(ratios)}};
   return report;
 }

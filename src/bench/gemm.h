@@ -25,9 +25,9 @@ struct GemmBench {
 // For each f and number of tokens, the six products of an expert forward and backward: gate and up,
 // down; their two input gradients and two weight gradients, as the trainer asks for them: those of
 // all experts forward, then those of all backward. Rates are of their 18 d f tokens operations.
-//  - "f 768", "64 tokens": against T_roof = max(operations / what the kernel's registers reach, two
-//    reads of the weights and one of the activations / read rate + gradient / write rate), with the
-//    rates measured in the same round on the same threads.
+//  - "f 768", "64 tokens": against T_roof = max(operations / what registers reach with the best
+//    of the processor's instructions, two reads of the weights and one of the activations / read
+//    rate + gradient / write rate), with the rates measured in the same round on the same threads.
 //  - "f 768:lib": against the library's products of the same shapes, each thread on its own columns
 //    of them, weights given in the library's own order: forward and input gradients have a copy
 //    each. Only where a library is linked.

@@ -15,9 +15,13 @@ constexpr int64_t kRegisterRounds = 10000;
 
 void use(double value) { asm volatile("" : : "x"(value) : "memory"); }
 
-int64_t saturate() {
-  const BlockSession session(*block_kernels().front());
+int64_t saturate(const BlockKernel& kernel) {
+  const BlockSession session(kernel);
   return session.saturate(kRegisterRounds);
+}
+
+double rate_of(const Leg& leg) {
+  return leg.seconds > 0 ? static_cast<double>(leg.bytes) / leg.seconds : 0;
 }
 
 // `passes` times work(thread), which returns how much it did, on every thread.
@@ -59,7 +63,12 @@ void GemmRoof::measure(Part part) {
     return bytes / threads / kStreamAlign * kStreamAlign;
   };
   if (part == Part::kMultiply) {
-    if (!block_kernels().empty()) leg = measured_leg(stream_, [](int64_t) { return saturate(); });
+    registers_.clear();
+    leg = Leg();
+    for (const BlockKernel* kernel : block_kernels()) {
+      registers_.push_back(measured_leg(stream_, [&](int64_t) { return saturate(*kernel); }));
+      if (rate_of(registers_.back()) > rate_of(leg)) leg = registers_.back();
+    }
   } else if (part == Part::kRead) {
     const int64_t share = share_of(experts_.weight_bytes());
     const std::byte* all = reinterpret_cast<const std::byte*>(experts_.weights(0));
@@ -78,8 +87,13 @@ void GemmRoof::measure(Part part) {
 }
 
 double GemmRoof::rate(Part part) const {
-  const Leg& leg = legs_[static_cast<size_t>(part)];
-  return leg.seconds > 0 ? static_cast<double>(leg.bytes) / leg.seconds : 0;
+  return rate_of(legs_[static_cast<size_t>(part)]);
+}
+
+std::vector<double> GemmRoof::register_rates() const {
+  std::vector<double> rates;
+  for (const Leg& leg : registers_) rates.push_back(rate_of(leg));
+  return rates;
 }
 
 Leg GemmRoof::leg(int64_t tokens) const {

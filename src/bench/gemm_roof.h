@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "bench/gemm_experts.h"
 #include "bench/race/leg.h"
@@ -18,12 +19,15 @@ class GemmRoof {
   // Both outlive it.
   GemmRoof(const Experts& experts, Stream& stream) : experts_(experts), stream_(stream) {}
 
-  // Once to warm up, then for 50 ms or more: products of what registers hold, all weights read, all
-  // gradients written.
+  // Once to warm up, then for 50 ms or more: products of what registers hold, by each instruction
+  // that the processor has, all weights read, all gradients written.
   void measure(Part part);
 
-  // Of the last measure(): operations or bytes in a second; 0 where no kernel has registers.
+  // Of the last measure(): operations or bytes in a second, of kMultiply by the instruction that
+  // reached most; 0 where no kernel has registers.
   double rate(Part part) const;
+  // The rates of kMultiply in the order of block_kernels().
+  std::vector<double> register_rates() const;
   // The least time for forward and backward of all experts with `tokens` rows. REQUIRES: kRead and
   // kWrite were measured.
   Leg leg(int64_t tokens) const;
@@ -32,6 +36,7 @@ class GemmRoof {
   const Experts& experts_;
   Stream& stream_;
   std::array<Leg, kParts> legs_{};
+  std::vector<Leg> registers_;  // of each kernel; the best is the leg of kMultiply
 };
 
 }  // namespace pagoda

@@ -178,7 +178,8 @@ TEST_F(BenchTest, Gemm) {
                 "--ffn", "96,32", "--tokens", "5,300"});
   ASSERT_TRUE(object.is_object());
   EXPECT_EQ(object.at("bench"), "gemm");
-  for (const char* fact : {"products", "registers", "read", "write", "to_library"}) {
+  for (const char* fact :
+       {"products", "registers", "instructions", "read", "write", "to_library"}) {
     EXPECT_FALSE(object.at(fact).get<std::string>().empty()) << fact;
   }
   std::vector<std::string> rows;
