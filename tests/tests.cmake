@@ -37,6 +37,9 @@ pagoda_layer(testing DIR tests/testing tests/testing/plan tests/testing/storage
 target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
+# Its vectors cross no object boundary.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.cc
+  PROPERTIES COMPILE_OPTIONS -Wno-psabi)
 
 # What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.

@@ -9,6 +9,8 @@
 #include <cmath>
 
 #include "kernels/cpu/products/library_matmul.h"
+#include "kernels/cpu/products/operands.h"
+#include "tests/testing/lowered_kernel.h"
 #include "tests/testing/op_testing.h"
 
 namespace pagoda {
@@ -149,12 +151,17 @@ class ProductsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     if (block_kernels().empty()) GTEST_SKIP() << "this processor has none of the kernels";
-    for (const BlockKernel* kernel : block_kernels()) std::printf("kernel: %s\n", kernel->name);
+    for (const BlockKernel* kernel : tested_kernels()) std::printf("kernel: %s\n", kernel->name);
+  }
+  static std::vector<const BlockKernel*> tested_kernels() {
+    std::vector<const BlockKernel*> kernels = block_kernels();
+    if (lowered_block_kernel() != nullptr) kernels.push_back(lowered_block_kernel());
+    return kernels;
   }
   template <typename Body>
   static void for_sizes_and_kernels(Body&& body) {
     for (const Size& size : kSizes) {
-      for (const BlockKernel* kernel : block_kernels()) body(size, *kernel);
+      for (const BlockKernel* kernel : tested_kernels()) body(size, *kernel);
     }
   }
   ThreadPool pool_{2};
@@ -229,6 +236,49 @@ TEST_F(ProductsTest, SumsAreCloseToDouble) {
     expect_close(kernel->name, y.doubles(), want, [&](size_t i) {
       return 2 * kEps32 * std::sqrt(2080.0) * magnitude[i] + 2080 * 0x1p-126;
     });
+  }
+}
+
+// A kernel of the wide form takes operands in either.
+TEST_F(ProductsTest, BothFormsGiveTheSameBits) {
+  const Layer l({64, 256, 64});
+  alignas(64) static std::byte left[2][8 * 2 * kStepBytes], right[2][8 * 2 * kStepBytes];
+  const auto* rows = static_cast<const bf16*>(l.x.data());
+  const auto* columns = static_cast<const bf16*>(l.w.data());
+  for (const BlockKernel* kernel : tested_kernels()) {
+    if (kernel->form != StepForm::kWide) continue;
+    for (const StepForm form : {StepForm::kPairs, StepForm::kWide}) {
+      const auto f = static_cast<size_t>(form);
+      pack_left_rows(form, {rows, 256, 27, 256}, left[f]);
+      for (int64_t s = 0; s < 8; ++s) {
+        pack_right_rows(form, {columns + s * kBlock, 256, 21, kBlock},
+                        right[f] + s * step_bytes(form));
+      }
+    }
+    std::string want;
+    for (const size_t l_form : {0u, 1u}) {
+      for (const size_t r_form : {0u, 1u}) {
+        alignas(64) float sums[kBlockFloats];
+        BlockProduct product{left[l_form], 0, 0, 0, right[r_form], 8, sums};
+        product.left_form = static_cast<StepForm>(l_form);
+        product.right_form = static_cast<StepForm>(r_form);
+        product.step_stride = step_bytes(product.left_form);
+        product.row_stride = product.step_stride / kBlock;
+        product.tile_stride = product.row_stride * kTileSide;
+        product.rows = 27;
+        product.cols = 21;
+        BlockSession(*kernel).multiply(product);
+        std::string got;
+        for (int64_t r = 0; r < 27; ++r) {
+          for (int64_t c = 0; c < 21; ++c) {
+            const int64_t tile = r / kTileSide * 512 + c / kTileSide * 256;
+            got += strf("%a ", sums[tile + r % kTileSide * kTileSide + c % kTileSide]);
+          }
+        }
+        if (want.empty()) want = got;
+        EXPECT_EQ(got, want) << kernel->name << " " << l_form << r_form;
+      }
+    }
   }
 }
 

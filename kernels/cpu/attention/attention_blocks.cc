@@ -110,18 +110,19 @@ void pack_head(HeadPacking how, const HeadTokens& from, const AttentionBlock& bl
     const int64_t row = i * kBlock, rows = std::min(kBlock, block.rows - row);
     const bf16* first = from.base + (block.row + row) * from.stride;
     if (how == HeadPacking::kLeftRows) {
-      pack_left_rows({first, from.stride, rows, from.head_dim}, to + i * depth * kStepBytes);
+      pack_left_rows(StepForm::kPairs, {first, from.stride, rows, from.head_dim},
+                     to + i * depth * kStepBytes);
       continue;
     }
     for (int64_t d = 0; d < depth; ++d) {
       const BlockRows part{first + d * kBlock, from.stride, rows,
                            std::min(kBlock, from.head_dim - d * kBlock)};
       if (how == HeadPacking::kRightRows) {
-        pack_right_rows(part, to + (i * depth + d) * kStepBytes);
+        pack_right_rows(StepForm::kPairs, part, to + (i * depth + d) * kStepBytes);
       } else if (how == HeadPacking::kLeftColumns) {
-        pack_left_columns(part, to + (d * kTileBlocks + i) * kStepBytes);
+        pack_left_columns(StepForm::kPairs, part, to + (d * kTileBlocks + i) * kStepBytes);
       } else {
-        pack_right_columns(part, to + (d * kTileBlocks + i) * kStepBytes);
+        pack_right_columns(StepForm::kPairs, part, to + (d * kTileBlocks + i) * kStepBytes);
       }
     }
   }

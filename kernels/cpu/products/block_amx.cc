@@ -122,8 +122,9 @@ bool granted() {
 }  // namespace
 
 const BlockKernel* amx_block_kernel() {
-  static const BlockKernel kernel{"amx", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
-                                  multiply, leave, write_sums, saturate};
+  static const BlockKernel kernel{"amx", BlockSum::kTwoChains, StepForm::kPairs,
+                                  {2, 64, 128, false},
+                                  enter, multiply, leave, write_sums, saturate};
   static const bool can = granted();
   return can ? &kernel : nullptr;
 }

@@ -13,11 +13,15 @@ namespace pagoda {
 namespace {
 
 struct Avx2 {
-  static constexpr int kWidth = 8, kRows = 2, kVectors = 2;
+  static constexpr int kWidth = 8, kRows = 4;
   using Vector = __m256;
   using Words [[gnu::may_alias]] = uint32_t __attribute__((vector_size(32)));
-  using Halves = uint16_t __attribute__((vector_size(16)));
-  static Vector zero() { return _mm256_setzero_ps(); }
+  // The compiler does not see that it is zero: it would keep one in a register that sums need.
+  static Vector zero() {
+    Vector v = _mm256_setzero_ps();
+    asm volatile("" : "+x"(v));
+    return v;
+  }
   static Vector load(const float* at) { return _mm256_load_ps(at); }
   static void store(float* at, Vector v) { _mm256_store_ps(at, v); }
   static void stream(float* at, Vector v) { _mm256_stream_ps(at, v); }
@@ -50,8 +54,9 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx2_block_kernel() {
-  static const BlockKernel kernel{"avx2", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
-                                  multiply_without_subnormals, leave, write, saturate};
+  static const BlockKernel kernel{"avx2", BlockSum::kTwoChains, StepForm::kWide,
+                                  {1, 64, 128, false},
+                                  enter, multiply_without_subnormals, leave, write, saturate};
   const bool can = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return can ? &kernel : nullptr;
 }

@@ -13,11 +13,15 @@ namespace pagoda {
 namespace {
 
 struct Avx512 {
-  static constexpr int kWidth = 16, kRows = 4, kVectors = 2;
+  static constexpr int kWidth = 16, kRows = 8;
   using Vector = __m512;
   using Words [[gnu::may_alias]] = uint32_t __attribute__((vector_size(64)));
-  using Halves = uint16_t __attribute__((vector_size(32)));
-  static Vector zero() { return _mm512_setzero_ps(); }
+  // The compiler does not see that it is zero: it would keep one in a register that sums need.
+  static Vector zero() {
+    Vector v = _mm512_setzero_ps();
+    asm volatile("" : "+v"(v));
+    return v;
+  }
   static Vector load(const float* at) { return _mm512_load_ps(at); }
   static void store(float* at, Vector v) { _mm512_store_ps(at, v); }
   static void stream(float* at, Vector v) { _mm512_stream_ps(at, v); }
@@ -50,8 +54,9 @@ void multiply_without_subnormals(const BlockProduct& p) {
 }  // namespace
 
 const BlockKernel* avx512_block_kernel() {
-  static const BlockKernel kernel{"avx512", BlockSum::kTwoChains, {2, 64, 128, false}, enter,
-                                  multiply_without_subnormals, leave, write, saturate};
+  static const BlockKernel kernel{"avx512", BlockSum::kTwoChains, StepForm::kWide,
+                                  {1, 64, 128, false},
+                                  enter, multiply_without_subnormals, leave, write, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
   return can ? &kernel : nullptr;
 }

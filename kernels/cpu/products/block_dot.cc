@@ -120,8 +120,9 @@ PAGODA_DOT int64_t saturate(int64_t rounds) {
 }  // namespace
 
 const BlockKernel* dot_block_kernel() {
-  static const BlockKernel kernel{"avx512_bf16", BlockSum::kOneChain, {8, 16, 64, true}, enter,
-                                  multiply, leave, write_sums, saturate};
+  static const BlockKernel kernel{"avx512_bf16", BlockSum::kOneChain, StepForm::kPairs,
+                                  {8, 16, 64, true},
+                                  enter, multiply, leave, write_sums, saturate};
   const bool can = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                    __builtin_cpu_supports("avx512bf16");
   return can ? &kernel : nullptr;

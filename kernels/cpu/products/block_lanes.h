@@ -1,6 +1,6 @@
 // The vector kernels of block_kernel.h, one source for every width. `Lanes` has the vectors of one
-// instruction set, kWidth floats each: Vector, and of the same bytes Words (uint32_t) and of half
-// of them Halves (uint16_t). The file that includes this sets the compiler's target to it.
+// instruction set, kWidth floats each: Vector, and of the same bytes Words (uint32_t). A group of
+// kRows rows is multiplied at once. The file that includes this sets the compiler's target to it.
 #pragma once
 
 #include <cstring>
@@ -9,89 +9,145 @@
 
 namespace pagoda {
 
-// Pairs of bf16, the first of each into `low`.
-template <typename Lanes>
-inline void widen_pairs(const std::byte* pairs, typename Lanes::Vector& low,
-                        typename Lanes::Vector& high) {
-  const auto both = *reinterpret_cast<const typename Lanes::Words*>(pairs);
-  low = reinterpret_cast<typename Lanes::Vector>(both << 16);
-  high = reinterpret_cast<typename Lanes::Vector>(both & 0xffff0000u);
-}
+inline constexpr int64_t kTilePairs = kTileSide * kTileSide;  // of positions, in a tile
 
-// bf16, one behind the other.
-template <typename Lanes>
-inline typename Lanes::Vector widen_row(const std::byte* row) {
-  typename Lanes::Halves halves;
-  std::memcpy(&halves, row, sizeof halves);
-  using Words = typename Lanes::Words;
-  return reinterpret_cast<typename Lanes::Vector>(__builtin_convertvector(halves, Words) << 16);
-}
+// ---- a step, widened ----
 
-// What a group of Lanes::kRows rows adds to its sums at one step. left: (kRows, 32) widened, row
-// stride kBlock; right: the step's tiles from the group's first column on; sums: (kRows, kColumns)
-// with row stride 16, tiles one behind the other.
+// Where operands that are not packed in the wide form are widened, a step at a time: neither is
+// made anew for each group of rows or vector of columns.
+struct WideStep {
+  alignas(64) float left[2 * kBlock * kTileSide];  // (rows, even and odd, pairs)
+  alignas(64) float right[4 * kTilePairs];         // (tiles, even and odd, pairs, columns)
+};
+
+// Pairs of bf16, one after the other: the first of each to `even`, the second to `odd`.
 template <typename Lanes>
-inline void add_step(const float* left, const std::byte* right, float* sums) {
-  constexpr int kRows = Lanes::kRows, kVectors = Lanes::kVectors;
+inline void widen_pairs(const std::byte* pairs, int64_t count, float* even, float* odd) {
   using Vector = typename Lanes::Vector;
-  Vector even[kRows][kVectors], odd[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVectors; ++v) even[r][v] = odd[r][v] = Lanes::zero();
+  for (int64_t i = 0; i < count; i += Lanes::kWidth) {
+    typename Lanes::Words both;
+    std::memcpy(&both, pairs + 4 * i, sizeof both);
+    Lanes::store(even + i, reinterpret_cast<Vector>(both << 16));
+    Lanes::store(odd + i, reinterpret_cast<Vector>(both & 0xffff0000u));
   }
-  for (int64_t pair = 0; pair < kTileSide; ++pair) {
-    Vector low[kVectors], high[kVectors];
+}
+
+template <typename Lanes>
+inline const float* wide_left(const BlockProduct& p, int64_t step, float* wide) {
+  const std::byte* left = p.left + step * p.step_stride;
+  if (p.left_form == StepForm::kWide) return reinterpret_cast<const float*>(left);
+  for (int64_t r = 0; r < p.rows; ++r) {
+    const std::byte* row = left + r % kTileSide * p.row_stride + r / kTileSide * p.tile_stride;
+    float* even = wide + r * kBlock;
+    widen_pairs<Lanes>(row, kTileSide, even, even + kTileSide);
+  }
+  return wide;
+}
+
+template <typename Lanes>
+inline const float* wide_right(const BlockProduct& p, int64_t step, float* wide) {
+  const std::byte* right = p.right + step * step_bytes(p.right_form);
+  if (p.right_form == StepForm::kWide) return reinterpret_cast<const float*>(right);
+  for (int64_t t = 0; t * kTileSide < p.cols; ++t) {
+    float* even = wide + t * 2 * kTilePairs;
+    widen_pairs<Lanes>(right + t * kTileBytes, kTilePairs, even, even + kTilePairs);
+  }
+  return wide;
+}
+
+// ---- sums ----
+
+// A chain over a step's even or odd positions, `length` of them: Lanes::kRows rows by kVectors
+// vectors of columns. Everything else is unrolled, so that sums stay in registers.
+template <typename Lanes, int kVectors>
+inline void add_chain(const float* left, const float* right, int64_t length,
+                      typename Lanes::Vector (&chain)[Lanes::kRows][kVectors]) {
+  typename Lanes::Vector sums[Lanes::kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < Lanes::kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) sums[r][v] = Lanes::zero();
+  }
+#pragma GCC unroll 1
+  for (int64_t pair = 0; pair < length; ++pair) {
+    typename Lanes::Vector columns[kVectors];
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = v * Lanes::kWidth;
-      const std::byte* at = right + column / kTileSide * kTileBytes + column % kTileSide * 4;
-      widen_pairs<Lanes>(at + pair * 64, low[v], high[v]);
+      columns[v] = Lanes::load(right + column / kTileSide * 2 * kTilePairs + pair * kTileSide +
+                               column % kTileSide);
     }
-    for (int r = 0; r < kRows; ++r) {
-      const float* factors = left + r * kBlock + 2 * pair;
-      const Vector a = Lanes::broadcast(factors), b = Lanes::broadcast(factors + 1);
+#pragma GCC unroll 8
+    for (int r = 0; r < Lanes::kRows; ++r) {
+      const auto factor = Lanes::broadcast(left + r * kBlock + pair);
+#pragma GCC unroll 2
       for (int v = 0; v < kVectors; ++v) {
-        even[r][v] = Lanes::multiply_add(a, low[v], even[r][v]);
-        odd[r][v] = Lanes::multiply_add(b, high[v], odd[r][v]);
+        sums[r][v] = Lanes::multiply_add(factor, columns[v], sums[r][v]);
       }
     }
   }
-  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+  for (int r = 0; r < Lanes::kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) chain[r][v] = sums[r][v];
+  }
+}
+
+// Where a step is in its operands, and whether its sums are the first.
+struct StepPlace {
+  const float *left, *right;  // widened
+  int64_t depth;
+  bool add;
+};
+
+// What a group of rows from `left` on adds to its sums at a step, by the first kVectors vectors of
+// columns from `right` on.
+template <typename Lanes, int kVectors>
+inline void add_step(const StepPlace& step, float* sums) {
+  typename Lanes::Vector even[Lanes::kRows][kVectors], odd[Lanes::kRows][kVectors];
+  add_chain<Lanes>(step.left, step.right, (step.depth + 1) / 2, even);
+  add_chain<Lanes>(step.left + kTileSide, step.right + kTilePairs, step.depth / 2, odd);
+#pragma GCC unroll 8
+  for (int r = 0; r < Lanes::kRows; ++r) {
+#pragma GCC unroll 2
     for (int v = 0; v < kVectors; ++v) {
       const int64_t column = v * Lanes::kWidth;
       float* at = sums + column / kTileSide * 256 + r * kTileSide + column % kTileSide;
-      Lanes::store(at, Lanes::add(Lanes::load(at), Lanes::add(even[r][v], odd[r][v])));
+      const auto before = step.add ? Lanes::load(at) : Lanes::zero();
+      Lanes::store(at, Lanes::add(before, Lanes::add(even[r][v], odd[r][v])));
     }
   }
 }
 
-// The step's left rows as fp32, (kBlock, kBlock).
-template <typename Lanes>
-inline void widen_left(const BlockProduct& p, int64_t step, float* wide) {
-  for (int64_t r = 0; r < p.rows; ++r) {
-    const std::byte* row = p.left + r % kTileSide * p.row_stride +
-                           r / kTileSide * p.tile_stride + step * p.step_stride;
-    for (int64_t i = 0; i < kBlock; i += Lanes::kWidth) {
-      Lanes::store(wide + r * kBlock + i, widen_row<Lanes>(row + 2 * i));
-    }
+template <typename Lanes, int kVectors>
+inline void add_columns(const BlockProduct& p, StepPlace step, int64_t tile) {
+  step.right += tile * 2 * kTilePairs;
+  for (int64_t row = 0; row < p.rows; row += Lanes::kRows) {
+    float* sums = p.sums + row / kTileSide * 512 + row % kTileSide * kTileSide + tile * 256;
+    add_step<Lanes, kVectors>(step, sums);
+    step.left += Lanes::kRows * kBlock;
   }
 }
 
 template <typename Lanes>
 inline void multiply_lanes(const BlockProduct& p) {
-  constexpr int64_t kColumns = Lanes::kVectors * Lanes::kWidth;
-  alignas(64) float wide[kBlockFloats] = {};
-  if (!p.add) {
-    for (int64_t i = 0; i < kBlockFloats; ++i) p.sums[i] = 0;
+  static_assert(kTileSide % Lanes::kRows == 0 && kTileSide % Lanes::kWidth == 0);
+  WideStep wide;
+  // A group of rows may end behind the rows there are.
+  for (int64_t r = p.rows; r % Lanes::kRows != 0; ++r) {
+    for (int64_t i = 0; i < kBlock; ++i) wide.left[r * kBlock + i] = 0;
   }
-  for (int64_t step = 0; step < p.steps; ++step) {
-    ask_for(p.ahead, step);
-    widen_left<Lanes>(p, step, wide);
-    for (int64_t column = 0; column < p.cols; column += kColumns) {
-      const std::byte* right = p.right + step * kStepBytes + column / kTileSide * kTileBytes;
-      for (int64_t row = 0; row < p.rows; row += Lanes::kRows) {
-        float* sums = p.sums + row / kTileSide * 512 + row % kTileSide * kTileSide +
-                      column / kTileSide * 256;
-        add_step<Lanes>(wide + row * kBlock, right, sums);
+  for (int64_t s = 0; s < p.steps; ++s) {
+    ask_for(p.ahead, s);
+    const StepPlace step{wide_left<Lanes>(p, s, wide.left), wide_right<Lanes>(p, s, wide.right),
+                         s + 1 == p.steps ? p.last_depth : kBlock, p.add || s > 0};
+    if (Lanes::kWidth < kTileSide || p.cols <= kTileSide) {
+      constexpr int kVectors = kTileSide / Lanes::kWidth;
+      for (int64_t tile = 0; tile * kTileSide < p.cols; ++tile) {
+        add_columns<Lanes, kVectors>(p, step, tile);
       }
+    } else {
+      add_columns<Lanes, 2>(p, step, 0);
     }
   }
 }

@@ -78,6 +78,41 @@ PAGODA_INLINE UVec block_row(const BlockRows& m, int64_t r) {
 
 PAGODA_INLINE void put(std::byte* at, UVec v) { std::memcpy(at, &v, sizeof v); }
 
+// ---- the two forms ----
+
+// Elements [first, first + 16) of 32.
+PAGODA_INLINE Vec widened(UVec row, int64_t first) {
+  HalfRow half;
+  std::memcpy(&half, reinterpret_cast<const bf16*>(&row) + first, sizeof half);
+  return widen_lanes(half);
+}
+PAGODA_INLINE void put(std::byte* at, Vec v) { std::memcpy(at, &v, sizeof v); }
+
+// Row r of a left operand's step.
+PAGODA_INLINE void put_left(StepForm form, std::byte* step, int64_t r, UVec row) {
+  if (form == StepForm::kPairs) return put(step + r * 64, row);
+  put(step + r * 128, row << 16);
+  put(step + r * 128 + 64, row & 0xffff0000u);
+}
+// Row i of tile t of a right operand's step.
+PAGODA_INLINE void put_right(StepForm form, std::byte* step, int64_t t, int64_t i, UVec pairs) {
+  if (form == StepForm::kPairs) return put(step + t * kTileBytes + i * 64, pairs);
+  put(step + t * 2 * kTileBytes + i * 64, pairs << 16);
+  put(step + t * 2 * kTileBytes + kTileBytes + i * 64, pairs & 0xffff0000u);
+}
+// Depths 2i and 2i + 1 of a right operand's step, whose columns are those of two rows.
+PAGODA_INLINE void put_depths(StepForm form, std::byte* step, int64_t i, UVec even, UVec odd) {
+  if (form == StepForm::kPairs) {
+    const Half low = std::bit_cast<Half>(even), high = std::bit_cast<Half>(odd);
+    put(step + i * 64, interleave<0>(low, high));
+    return put(step + kTileBytes + i * 64, interleave<16>(low, high));
+  }
+  for (int64_t t = 0; t < 2; ++t) {
+    put(step + t * 2 * kTileBytes + i * 64, widened(even, t * kTileSide));
+    put(step + t * 2 * kTileBytes + kTileBytes + i * 64, widened(odd, t * kTileSide));
+  }
+}
+
 // Rows (2i, 2i + 1) as pairs: columns from kFirst on.
 template <int kFirst>
 PAGODA_INLINE UVec paired_row(const BlockRows& m, int i) {
@@ -86,13 +121,13 @@ PAGODA_INLINE UVec paired_row(const BlockRows& m, int i) {
 }
 
 template <int kFirst>
-PAGODA_INLINE void pack_left_tile(const BlockRows& m, std::byte* tile) {
+PAGODA_INLINE void pack_left_tile(StepForm form, const BlockRows& m, std::byte* step) {
   UVec rows[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; ++i) rows[i] = paired_row<kFirst>(m, i);
   transpose(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) put(tile + i * 64, rows[i]);
+  for (int i = 0; i < 16; ++i) put_left(form, step, kFirst + i, rows[i]);
 }
 
 // ---- sums ----
@@ -143,48 +178,48 @@ PAGODA_TARGET_CLONES void store_block(const float* sums, bool transposed, const 
 
 }  // namespace
 
-PAGODA_TARGET_CLONES void pack_left_rows(const BlockRows& m, std::byte* steps) {
+PAGODA_TARGET_CLONES void pack_left_rows(StepForm form, const BlockRows& m, std::byte* steps) {
   const int64_t rest = m.cols % kBlock, whole_steps = m.rows == kBlock ? m.cols / kBlock : 0;
   for (int64_t s = 0; s < whole_steps; ++s) {
     for (int64_t r = 0; r < kBlock; ++r) {
-      put(steps + s * kStepBytes + r * 64, block_row({m.at + s * kBlock, m.stride, 0, 0}, r));
+      put_left(form, steps + s * step_bytes(form), r,
+               block_row({m.at + s * kBlock, m.stride, 0, 0}, r));
     }
   }
   for (int64_t col = whole_steps * kBlock; col < m.cols; col += kBlock) {
     const int64_t cols = m.cols - col < kBlock ? rest : kBlock;
     const Padded padded({m.at + col, m.stride, m.rows, cols});
-    pack_left_rows(padded.block(), steps + col / kBlock * kStepBytes);
+    pack_left_rows(form, padded.block(), steps + col / kBlock * step_bytes(form));
   }
 }
 
-PAGODA_TARGET_CLONES void pack_left_columns(const BlockRows& m, std::byte* step) {
-  if (!whole(m)) return pack_left_columns(Padded(m).block(), step);
-  pack_left_tile<0>(m, step);
-  pack_left_tile<16>(m, step + kTileBytes);
+PAGODA_TARGET_CLONES void pack_left_columns(StepForm form, const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_left_columns(form, Padded(m).block(), step);
+  pack_left_tile<0>(form, m, step);
+  pack_left_tile<16>(form, m, step);
 }
 
-PAGODA_TARGET_CLONES void pack_right_rows(const BlockRows& m, std::byte* step) {
-  if (!whole(m)) return pack_right_rows(Padded(m).block(), step);
+PAGODA_TARGET_CLONES void pack_right_rows(StepForm form, const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_right_rows(form, Padded(m).block(), step);
   for (int64_t t = 0; t < 2; ++t) {
     UVec rows[16];
 #pragma GCC unroll 16
     for (int i = 0; i < 16; ++i) rows[i] = block_row(m, t * kTileSide + i);
     transpose(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) put(step + t * kTileBytes + i * 64, rows[i]);
+    for (int i = 0; i < 16; ++i) put_right(form, step, t, i, rows[i]);
   }
 }
 
-PAGODA_TARGET_CLONES void pack_right_columns(const BlockRows& m, std::byte* step) {
-  if (!whole(m)) return pack_right_columns(Padded(m).block(), step);
+PAGODA_TARGET_CLONES void pack_right_columns(StepForm form, const BlockRows& m, std::byte* step) {
+  if (!whole(m)) return pack_right_columns(form, Padded(m).block(), step);
 #pragma GCC unroll 4
   for (int i = 0; i < 16; ++i) {
-    put(step + i * 64, paired_row<0>(m, i));
-    put(step + kTileBytes + i * 64, paired_row<16>(m, i));
+    put_depths(form, step, i, block_row(m, 2 * i), block_row(m, 2 * i + 1));
   }
 }
 
-PAGODA_TARGET_CLONES void pack_right_stretch(const BlockRows& m, int64_t block_bytes,
+PAGODA_TARGET_CLONES void pack_right_stretch(StepForm form, const BlockRows& m, int64_t block_bytes,
                                              std::byte* step) {
   constexpr int64_t kAhead = 4;  // rows
   const int64_t blocks = m.cols / kBlock;
@@ -193,9 +228,7 @@ PAGODA_TARGET_CLONES void pack_right_stretch(const BlockRows& m, int64_t block_b
       const BlockRows pair{m.at + 2 * i * m.stride + b * kBlock, m.stride, 2, kBlock};
       __builtin_prefetch(pair.at + kAhead * m.stride, 0, 2);
       __builtin_prefetch(pair.at + (kAhead + 1) * m.stride, 0, 2);
-      std::byte* to = step + b * block_bytes + i * 64;
-      put(to, paired_row<0>(pair, 0));
-      put(to + kTileBytes, paired_row<16>(pair, 0));
+      put_depths(form, step + b * block_bytes, i, block_row(pair, 0), block_row(pair, 1));
     }
   }
 }

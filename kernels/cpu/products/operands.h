@@ -1,7 +1,7 @@
-// Operands of block products: rows of bf16 copied into the order of block_kernel.h, and sums of
-// blocks stored as rows. Single-threaded; no pointer needs more alignment than its type except
-// packed operands and sums (64 bytes). What lies beyond rows and columns is packed as zeros and is
-// neither read nor stored.
+// Operands of block products: rows of bf16 copied into the order of block_kernel.h, in either form,
+// and sums of blocks stored as rows. Single-threaded; no pointer needs more alignment than its type
+// except packed operands and sums (64 bytes). What lies beyond rows and columns is packed as zeros
+// and is neither read nor stored.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +20,16 @@ struct BlockRows {
 
 // The steps of a left operand whose rows are m's rows (depth along any number of m's columns),
 // or the step of one whose rows are m's columns (depth along m's rows).
-void pack_left_rows(const BlockRows& m, std::byte* steps);
-void pack_left_columns(const BlockRows& m, std::byte* step);
+void pack_left_rows(StepForm form, const BlockRows& m, std::byte* steps);
+void pack_left_columns(StepForm form, const BlockRows& m, std::byte* step);
 // The step of a right operand whose columns are m's rows (depth along m's columns), or m's columns
 // (depth along m's rows).
-void pack_right_rows(const BlockRows& m, std::byte* step);
-void pack_right_columns(const BlockRows& m, std::byte* step);
+void pack_right_rows(StepForm form, const BlockRows& m, std::byte* step);
+void pack_right_columns(StepForm form, const BlockRows& m, std::byte* step);
 
 // The latter for whole blocks side by side, `block_bytes` apart when packed: m's rows are read in
 // pairs, each to its end, and asked for a little ahead.
-void pack_right_stretch(const BlockRows& m, int64_t block_bytes, std::byte* step);
+void pack_right_stretch(StepForm form, const BlockRows& m, int64_t block_bytes, std::byte* step);
 
 // Where the sums of a block go: `rows` by `cols` elements of `dt`, row stride in elements.
 struct BlockTarget {

@@ -11,10 +11,12 @@ namespace {
 
 constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in the L2 cache
 constexpr int64_t kMaxRows = 256;       // packed at once
-constexpr int64_t kSlabSteps = 8;       // of packed weights: a block of them stays in the L1 cache
+constexpr int64_t kSlabBytes = 16 * kKiB;  // of packed weights: they stay in the L1 cache
 constexpr int64_t kWholeDepthPairs =
     2;  // of rows up to which a panel of w is read once, not by slab
 constexpr int64_t kSerialElements = 1 << 14;  // packed by one thread: waking others takes longer
+
+int64_t slab_steps(StepForm form) { return kSlabBytes / step_bytes(form); }
 
 int64_t blocks_of(int64_t n) { return div_ceil(n, kBlock); }
 
@@ -50,11 +52,17 @@ void for_stretches(const BlockKernel& kernel, ThreadPool& pool, int64_t count, B
   });
 }
 
-void set_packed_left(BlockProduct& product, const std::byte* packed) {
+void set_packed_left(BlockProduct& product, StepForm form, const std::byte* packed) {
   product.left = packed;
-  product.row_stride = 64;
-  product.tile_stride = kTileBytes;
-  product.step_stride = kStepBytes;
+  product.left_form = form;
+  product.row_stride = step_bytes(form) / kBlock;
+  product.tile_stride = kTileSide * product.row_stride;
+  product.step_stride = step_bytes(form);
+}
+
+void set_right(BlockProduct& product, StepForm form, const std::byte* packed) {
+  product.right = packed;
+  product.right_form = form;
 }
 
 // Rows [row, row + rows) of a product, with A packed: (pairs of tiles of rows, steps).
@@ -62,10 +70,12 @@ struct Chunk {
   const Product& p;
   int64_t row, rows;
   int64_t pairs, steps;
+  StepForm form;
   const std::byte* packed;
 
+  int64_t step_bytes() const { return pagoda::step_bytes(form); }
   const bf16* weights() const { return static_cast<const bf16*>(p.b); }
-  const std::byte* of_pair(int64_t pair) const { return packed + pair * steps * kStepBytes; }
+  const std::byte* of_pair(int64_t pair) const { return packed + pair * steps * step_bytes(); }
   int64_t pair_rows(int64_t pair) const { return std::min(kBlock, rows - pair * kBlock); }
   BlockTarget target(int64_t pair, int64_t col) const {
     return {p.c_dt, at(p.c_dt, p.c, (row + pair * kBlock) * p.n + col), p.n, pair_rows(pair),
@@ -101,11 +111,11 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
     product.step_stride = 64;
     return product;
   }
-  std::byte* packed = scratch_bytes(Scratch::kPacked, kSlabSteps * kStepBytes);
-  pack_left_rows({c.weights() + col * p.ldb + s * kBlock, p.ldb, product.rows,
+  std::byte* packed = scratch_bytes(Scratch::kPacked, kSlabBytes);
+  pack_left_rows(c.form, {c.weights() + col * p.ldb + s * kBlock, p.ldb, product.rows,
                   std::min(steps * kBlock, p.k - s * kBlock)},
                  packed);
-  set_packed_left(product, packed);
+  set_packed_left(product, c.form, packed);
   return product;
 }
 
@@ -125,11 +135,11 @@ void forward_panels(const BlockSession& session, const Chunk& c, int64_t begin, 
     const int64_t col = panel * kBlock;
     const bool as_they_lie = in_place(session.use(), c, col);
     const float* bias = c.bias(col);
-    const int64_t slab = as_they_lie && c.pairs <= kWholeDepthPairs ? c.steps : kSlabSteps;
+    const int64_t slab = as_they_lie && c.pairs <= kWholeDepthPairs ? c.steps : slab_steps(c.form);
     for (int64_t s = 0; s < c.steps; s += slab) {
       BlockProduct product = weight_rows(c, col, s, std::min(slab, c.steps - s), as_they_lie);
       for (int64_t pair = 0; pair < c.pairs; ++pair) {
-        product.right = c.of_pair(pair) + s * kStepBytes;
+        set_right(product, c.form, c.of_pair(pair) + s * c.step_bytes());
         product.cols = c.pair_rows(pair);
         product.sums = sums + pair * kBlockFloats;
         if (panel + 1 < end) product.ahead = rows_ahead(c, col, s, pair);
@@ -148,12 +158,12 @@ struct Stripe {
   const Chunk& c;
   int64_t first, count;
   float* sums;       // (pairs, count) blocks
-  std::byte* slabs;  // packed: (count, kSlabSteps)
+  std::byte* slabs;  // packed: count of kSlabBytes
 
   float* sums_of(int64_t pair, int64_t block) const {
     return sums + (pair * count + block) * kBlockFloats;
   }
-  std::byte* slab_of(int64_t block) const { return slabs + block * kSlabSteps * kStepBytes; }
+  std::byte* slab_of(int64_t block) const { return slabs + block * kSlabBytes; }
   int64_t column(int64_t block) const { return (first + block) * kBlock; }
 };
 
@@ -165,12 +175,13 @@ void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
     const int64_t whole =
         row + kBlock > p.k ? 0 : std::min(stripe.count, p.n / kBlock - stripe.first);
     const bf16* at = stripe.c.weights() + row * p.ldb + stripe.column(0);
-    pack_right_stretch({at, p.ldb, kBlock, whole * kBlock}, kSlabSteps * kStepBytes,
-                       stripe.slab_of(0) + i * kStepBytes);
+    const int64_t step = i * stripe.c.step_bytes();
+    pack_right_stretch(stripe.c.form, {at, p.ldb, kBlock, whole * kBlock}, kSlabBytes,
+                       stripe.slab_of(0) + step);
     for (int64_t b = whole; b < stripe.count; ++b) {
-      pack_right_columns(
-          block_of(stripe.c.weights(), p.ldb, row, p.k, stripe.column(b), p.n),
-          stripe.slab_of(b) + i * kStepBytes);
+      pack_right_columns(stripe.c.form,
+                         block_of(stripe.c.weights(), p.ldb, row, p.k, stripe.column(b), p.n),
+                         stripe.slab_of(b) + step);
     }
   }
 }
@@ -179,9 +190,10 @@ void pack_slab(const Stripe& stripe, int64_t s, int64_t steps) {
 void pack_columns(const Stripe& stripe, int64_t s, int64_t steps, int64_t block) {
   const Product& p = stripe.c.p;
   for (int64_t i = 0; i < steps; ++i) {
-    pack_right_columns(block_of(stripe.c.weights(), p.ldb, (s + i) * kBlock, p.k,
+    pack_right_columns(stripe.c.form,
+                       block_of(stripe.c.weights(), p.ldb, (s + i) * kBlock, p.k,
                                 stripe.column(block), p.n),
-                       stripe.slabs + i * kStepBytes);
+                       stripe.slabs + i * stripe.c.step_bytes());
   }
 }
 
@@ -206,10 +218,10 @@ void add_slab(const BlockSession& session, const Stripe& stripe, int64_t s, int6
   product.add = s > 0;
   for (int64_t b = 0; b < stripe.count; ++b) {
     if (ask) pack_columns(stripe, s, steps, b);
-    product.right = ask ? stripe.slabs : stripe.slab_of(b);
+    set_right(product, c.form, ask ? stripe.slabs : stripe.slab_of(b));
     product.cols = std::min(kBlock, c.p.n - stripe.column(b));
     for (int64_t pair = 0; pair < c.pairs; ++pair) {
-      set_packed_left(product, c.of_pair(pair) + s * kStepBytes);
+      set_packed_left(product, c.form, c.of_pair(pair) + s * c.step_bytes());
       product.rows = c.pair_rows(pair);
       product.sums = stripe.sums_of(pair, b);
       if (ask) product.ahead = columns_ahead(stripe, s, steps, b, pair);
@@ -223,11 +235,12 @@ void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, i
   const int64_t width =
       std::clamp<int64_t>(session.use().stripe_sums / c.pairs, 1, session.use().stripe_blocks);
   float* sums = scratch_floats(Scratch::kTile, c.pairs * width * kBlockFloats);
-  std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabSteps * kStepBytes);
+  std::byte* slabs = scratch_bytes(Scratch::kPacked, width * kSlabBytes);
   for (int64_t first = begin; first < end; first += width) {
     const Stripe stripe{c, first, std::min(width, end - first), sums, slabs};
-    for (int64_t s = 0; s < c.steps; s += kSlabSteps) {
-      add_slab(session, stripe, s, std::min(kSlabSteps, c.steps - s));
+    const int64_t slab = slab_steps(c.form);
+    for (int64_t s = 0; s < c.steps; s += slab) {
+      add_slab(session, stripe, s, std::min(slab, c.steps - s));
     }
     for (int64_t b = 0; b < stripe.count; ++b) {
       const float* bias = c.bias(stripe.column(b));
@@ -242,16 +255,16 @@ void input_stripes(const BlockSession& session, const Chunk& c, int64_t begin, i
 
 void multiply_chunk(const BlockKernel& kernel, Chunk c, ThreadPool& pool) {
   const Product& p = c.p;
-  std::byte* packed = scratch_bytes(Scratch::kSharedLeft, c.pairs * c.steps * kStepBytes);
+  std::byte* packed = scratch_bytes(Scratch::kSharedLeft, c.pairs * c.steps * c.step_bytes());
   const auto* a = static_cast<const bf16*>(p.a) + c.row * p.k;
   pack_all(pool, c.pairs, c.rows * p.k, [&](int64_t pair) {
-    std::byte* to = packed + pair * c.steps * kStepBytes;
+    std::byte* to = packed + pair * c.steps * c.step_bytes();
     if (!p.transposed) {
-      return pack_left_rows({a + pair * kBlock * p.k, p.k, c.pair_rows(pair), p.k}, to);
+      return pack_left_rows(c.form, {a + pair * kBlock * p.k, p.k, c.pair_rows(pair), p.k}, to);
     }
     for (int64_t s = 0; s < c.steps; ++s) {
-      pack_right_rows(block_of(a, p.k, pair * kBlock, c.rows, s * kBlock, p.k),
-                      to + s * kStepBytes);
+      pack_right_rows(c.form, block_of(a, p.k, pair * kBlock, c.rows, s * kBlock, p.k),
+                      to + s * c.step_bytes());
     }
   });
   c.packed = packed;
@@ -266,6 +279,7 @@ void multiply_chunk(const BlockKernel& kernel, Chunk c, ThreadPool& pool) {
 struct PackedGradient {
   const WeightGradient& g;
   int64_t out0, outs, steps;
+  StepForm form;
   const std::byte *left, *right;
 };
 
@@ -287,12 +301,14 @@ void gradient_panels(const BlockSession& session, const PackedGradient& packed, 
   BlockProduct product{};
   product.steps = packed.steps;
   product.sums = sums;
+  product.last_depth = g.rows - (packed.steps - 1) * kBlock;
+  const int64_t operand_bytes = packed.steps * step_bytes(packed.form);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t row = panel * kBlock;
-    set_packed_left(product, packed.left + panel * packed.steps * kStepBytes);
+    set_packed_left(product, packed.form, packed.left + panel * operand_bytes);
     product.rows = std::min(kBlock, packed.outs - row);
     for (int64_t col = 0; col < g.in; col += kBlock) {
-      product.right = packed.right + col / kBlock * packed.steps * kStepBytes;
+      set_right(product, packed.form, packed.right + col / kBlock * operand_bytes);
       product.cols = std::min(kBlock, g.in - col);
       session.multiply(product);
       store_gradient(session, sums, g.add,
@@ -307,15 +323,17 @@ constexpr int64_t kGradientRows = 4096;  // of dw at once: what is packed for th
 void add_gradient_rows(const BlockKernel& kernel, const WeightGradient& g, int64_t out0,
                        int64_t outs, const std::byte* right, ThreadPool& pool) {
   const int64_t steps = blocks_of(g.rows), panels = blocks_of(outs);
-  std::byte* left = scratch_bytes(Scratch::kSharedLeft, panels * steps * kStepBytes);
+  const int64_t operand_bytes = steps * step_bytes(kernel.form);
+  std::byte* left = scratch_bytes(Scratch::kSharedLeft, panels * operand_bytes);
   pack_all(pool, panels, g.rows * outs, [&](int64_t panel) {
     for (int64_t s = 0; s < steps; ++s) {
-      pack_left_columns(block_of(static_cast<const bf16*>(g.dy) + out0, g.out, s * kBlock, g.rows,
+      pack_left_columns(kernel.form,
+                        block_of(static_cast<const bf16*>(g.dy) + out0, g.out, s * kBlock, g.rows,
                                  panel * kBlock, outs),
-                        left + (panel * steps + s) * kStepBytes);
+                        left + panel * operand_bytes + s * step_bytes(kernel.form));
     }
   });
-  const PackedGradient packed{g, out0, outs, steps, left, right};
+  const PackedGradient packed{g, out0, outs, steps, kernel.form, left, right};
   for_stretches(kernel, pool, panels,
                 [&](const BlockSession& session, int64_t begin, int64_t end) {
                   gradient_panels(session, packed, begin, end);
@@ -328,18 +346,20 @@ void multiply_blocks(const BlockKernel& kernel, const Product& p, ThreadPool& po
   const int64_t height = chunk_rows(p.k), steps = blocks_of(p.k);
   for (int64_t row = 0; row < p.m; row += height) {
     const int64_t rows = std::min(height, p.m - row);
-    multiply_chunk(kernel, {p, row, rows, blocks_of(rows), steps, nullptr}, pool);
+    multiply_chunk(kernel, {p, row, rows, blocks_of(rows), steps, kernel.form, nullptr}, pool);
   }
 }
 
 void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, ThreadPool& pool) {
   const int64_t steps = blocks_of(g.rows), columns = blocks_of(g.in);
-  std::byte* right = scratch_bytes(Scratch::kSharedPacked, columns * steps * kStepBytes);
+  const int64_t operand_bytes = steps * step_bytes(kernel.form);
+  std::byte* right = scratch_bytes(Scratch::kSharedPacked, columns * operand_bytes);
   pack_all(pool, columns, g.rows * g.in, [&](int64_t column) {
     for (int64_t s = 0; s < steps; ++s) {
-      pack_right_columns(block_of(static_cast<const bf16*>(g.x), g.in, s * kBlock, g.rows,
+      pack_right_columns(kernel.form,
+                         block_of(static_cast<const bf16*>(g.x), g.in, s * kBlock, g.rows,
                                   column * kBlock, g.in),
-                         right + (column * steps + s) * kStepBytes);
+                         right + column * operand_bytes + s * step_bytes(kernel.form));
     }
   });
   for (int64_t out0 = 0; out0 < g.out; out0 += kGradientRows) {
@@ -382,11 +402,13 @@ ScratchNeed products_scratch(int64_t most_in) {
   constexpr int64_t kChunk = std::max(kSharedBytes, kMostDepth * kBlock * int64_t{sizeof(bf16)});
   constexpr int64_t kGradientSteps = kRowBlock / kBlock;  // of a call
   constexpr int64_t kGradientLeft = kGradientRows / kBlock * kGradientSteps * kStepBytes;
-  const BlockUse use = block_kernels().empty() ? BlockUse{} : block_kernels().front()->use;
+  const bool any = !block_kernels().empty();
+  const BlockUse use = any ? block_kernels().front()->use : BlockUse{};
+  const int64_t widening = any ? step_bytes(block_kernels().front()->form) / kStepBytes : 1;
   const int64_t sums = std::max(use.stripe_sums, kMaxRows / kBlock) * kBlockFloats * 4;
-  const int64_t slabs = use.stripe_blocks * kSlabSteps * kStepBytes;
-  return {std::max(kChunk, kGradientLeft), blocks_of(most_in) * kGradientSteps * kStepBytes, 0,
-          sums + slabs + kIoAlign};
+  const int64_t slabs = use.stripe_blocks * kSlabBytes;
+  return {widening * std::max(kChunk, kGradientLeft),
+          widening * blocks_of(most_in) * kGradientSteps * kStepBytes, 0, sums + slabs + kIoAlign};
 }
 
 }  // namespace pagoda

@@ -5,6 +5,8 @@
 //  - weight gradient: both are packed once; a block of dw is written when it is complete, past the
 //    cache where it begins at zero.
 //
+// What is packed has the kernel's form: a kernel that multiplies fp32 finds bf16 widened.
+//
 // Weights are expected to be cold. They are read once for 256 rows, far along their own rows, which
 // the processor's prefetchers follow. Forward, a panel of them is also asked for while the one
 // before it is multiplied, unless one block of rows is all there is to multiply. Not so for the
