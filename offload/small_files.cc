@@ -172,7 +172,8 @@ Status remove_directory(const std::string& path) {
 
 bool is_directory(const std::string& path) {
   struct stat info;
-  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
+  if (::lstat(path.c_str(), &info) == 0) return S_ISDIR(info.st_mode);
+  return errno != ENOENT && errno != ENOTDIR;
 }
 
 bool exists(const std::string& path) {

@@ -83,7 +83,8 @@ class Storage {
   // False only where there surely is nothing of this name, not even a link that leads nowhere; what
   // may not be looked at may be there.
   virtual bool exists(const std::string& path) = 0;
-  virtual bool is_directory(const std::string& path) = 0;  // no link to one
+  // False only where there surely is none, but nothing, a file or a link.
+  virtual bool is_directory(const std::string& path) = 0;
 
   // "io_uring, O_DIRECT, 64 in flight" or the reason for less.
   virtual std::string describe() const = 0;

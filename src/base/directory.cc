@@ -28,7 +28,8 @@ Result<Descriptor> opened_folder(int fd, const std::string& path) {
                                        "here; nothing in it was touched",
                                        printable(path).c_str()));
   }
-  return Status(error == ENOENT ? Exit::kNoInput : Exit::kIoError,
+  const bool no_fault = error == ENOENT || error == EACCES || error == EPERM;
+  return Status(no_fault ? Exit::kNoInput : Exit::kIoError,
                 strf("%s: cannot be opened: %s; check the path and its permissions",
                      printable(path).c_str(), std::strerror(error)));
 }

@@ -18,7 +18,8 @@ namespace pagoda {
 // Names are plain ones, without '/'. Movable; const calls on any number of threads.
 class Directory {
  public:
-  // kNoInput where there is none, kBadData where it is something else or a refused link.
+  // kNoInput where there is none or it may not be opened, kBadData where it is something else or a
+  // refused link.
   static Result<Directory> open(const std::string& path, Links links);
 
   const std::string& path() const { return path_; }

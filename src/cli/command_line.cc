@@ -162,8 +162,6 @@ constexpr const char* kOutOfMemory =
 // Only some commands have budgets that could be lower; options that a command does not read are
 // not in its help.
 Status run_command(Command& command) {
-  RETURN_IF_ERROR(check_process_limits());
-  set_thread_stacks();
   try {
     return command.run();
   } catch (const std::bad_alloc&) {
@@ -210,11 +208,18 @@ Status flush_results() {
 }  // namespace
 
 void print_error(const Status& error) {
-  std::fprintf(stderr, "pagoda: %s\n", printable(error.message(), kMaxMessage).c_str());
+  // Not fprintf(), which takes more of a stack than a small one may have.
+  std::fputs(("pagoda: " + printable(error.message(), kMaxMessage) + "\n").c_str(), stderr);
 }
 
 int run_command_line(int argc, const char* const* argv) {
-  Status status;
+  // Before all that takes more of the stack than there may be.
+  Status status = check_process_limits();
+  if (!status.ok()) {
+    print_error(status);
+    return static_cast<int>(status.code());
+  }
+  set_thread_stacks();
   try {
     CommandLine line;
     status = run(line, argc, argv);

@@ -165,12 +165,13 @@ Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
   const ModelConfig& architecture = model.folder->config();
   warn_of_unused_gpu(config);
   SessionOptions options =
-      generation_options(config, architecture, prompts, flags.max_new_tokens, scratch.path());
+      generation_options(config, architecture, prompts, flags.max_new_tokens, disk);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
   options.size.group_blocks = memory.group_blocks;
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
   RETURN_IF_ERROR(scratch.create());
+  options.directories = {scratch.path()};
   ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
                    Session::create(architecture, options, storage.get()));
   Answers answers{model.tokenizer, flags.prompts, prompts, {}, 0, {}};

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "base/random.h"
 #include "offload/residency.h"
+#include "tests/testing/token_cache.h"
 
 namespace {
 
@@ -14,13 +14,14 @@ std::atomic<int64_t> allocations{0};
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined: GCC would see malloc() and free() and warn that they are no pair.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace pagoda {
 namespace {

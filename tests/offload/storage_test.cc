@@ -23,10 +23,10 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/descriptor.h"
 #include "base/random.h"
 #include "offload/checksum.h"
 #include "offload/chunk.h"
-#include "offload/descriptor.h"
 #include "offload/storage_posix.h"
 #include "tests/testing/storage/storages.h"
 #include "tests/testing/temp_dir.h"
@@ -473,8 +473,6 @@ TEST_P(PosixStorageTest, AReservedFileKeepsItsRoom) {
   ASSERT_OK(storage()->reserve_file(path("a"), kBytes));
   EXPECT_EQ(*storage()->read_file(path("a"), 99), "three");
   EXPECT_GE(allocated(), kBytes);
-  const FileSizeLimit limit(kMiB);
-  EXPECT_EQ(storage()->reserve_file(path("b"), 2 * kMiB).code(), Exit::kCannotCreate);
 }
 
 TEST(OpenStorage, SaysWhatItUses) {

@@ -262,7 +262,7 @@ TEST_F(ResumeTest, ARotationThatWasCutIsFinished) {
   fs::rename(dir_.file("before"), checkpoint());
   const ProcessResult again = resume(flags_of(8));
   EXPECT_EQ(again.code, 0) << again.err;
-  EXPECT_EQ(files_in(run_dir_ + "/checkpoints"), (Words{"LATEST", "step-00000008"}));
+  EXPECT_EQ(files_in(run_dir_ + "/checkpoints"), (Words{"LATEST", "room", "step-00000008"}));
   EXPECT_EQ(losses("run").size(), 8u);
   EXPECT_EQ(run({"ckpt", "verify", run_dir_}).code, 0);
 }

@@ -474,13 +474,13 @@ Status SimStorage::remove_directory(const std::string& path) {
 
 bool SimStorage::exists(const std::string& path) {
   std::lock_guard lock(mutex_);
-  return !crashed_ && disk_.find(path) != nullptr;
+  return crashed_ || disk_.find(path) != nullptr;
 }
 
 bool SimStorage::is_directory(const std::string& path) {
   std::lock_guard lock(mutex_);
   const SimDisk::NodePointer node = crashed_ ? nullptr : disk_.find(path);
-  return node && node->is_directory;
+  return crashed_ || (node && node->is_directory);
 }
 
 std::string SimStorage::describe() const {
