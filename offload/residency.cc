@@ -19,7 +19,7 @@ void Residency::SlotSet::set_rank(int32_t slot, const Rank& rank) {
 }
 
 bool Residency::SlotSet::just_used(const Slot& slot) const {
-  return slot.used && count.turn - slot.turn < depth - 1;
+  return slot.used && count.uses - slot.last_use < depth - 1;
 }
 
 // kNoSlot when all are pinned.
@@ -103,17 +103,17 @@ int64_t Residency::next_foreseen(PageId page, int place) const {
 
 Residency::Rank Residency::rank(const SlotSet& slots, int32_t slot, int place) const {
   const SlotSet::Slot& s = slots.slots[slot];
-  if (!s.used) return {Rank::kFree, s.turn, slot};
-  if (kept_[s.page] && place != host()) return {Rank::kKept, s.turn, slot};
+  if (!s.used) return {Rank::kFree, s.last_use, slot};
+  if (kept_[s.page] && place != host()) return {Rank::kKept, s.last_use, slot};
   const bool stays = place == host() && kept_in_host_[s.page];
   const int64_t foreseen = next_foreseen(s.page, place);
-  if (foreseen < kReplaced && stays) return {Rank::kKept, s.turn, slot};
+  if (foreseen < kReplaced && stays) return {Rank::kKept, s.last_use, slot};
   if (foreseen < kReplaced) return {Rank::kForeseen, -foreseen, slot};
-  if (rehearses_) return {Rank::kUnforeseen, s.turn, slot};
+  if (rehearses_) return {Rank::kUnforeseen, s.last_use, slot};
   const int64_t expected = expected_.next_read(s.page, place);
-  if (expected < kReplaced && stays) return {Rank::kKept, s.turn, slot};
+  if (expected < kReplaced && stays) return {Rank::kKept, s.last_use, slot};
   if (expected < kReplaced) return {Rank::kExpected, -expected, slot};
-  return {Rank::kUnforeseen, s.turn, slot};
+  return {Rank::kUnforeseen, s.last_use, slot};
 }
 
 void Residency::update_rank(PageId page, int place) {
@@ -138,9 +138,9 @@ void Residency::update_ranks() {
 void Residency::touch(PageId page, int place) {
   SlotSet& slots = set(page, place);
   const int32_t slot = slot_of(page, place);
-  if (slots.count.latest != slot) ++slots.count.turn;
+  if (slots.count.latest != slot) ++slots.count.uses;
   slots.count.latest = slot;
-  slots.slots[slot].turn = slots.count.turn;
+  slots.slots[slot].last_use = slots.count.uses;
   update_rank(page, place);
 }
 
@@ -191,7 +191,7 @@ void Residency::drop(PageId page, int place) {
   CHECK(slots.pins(slot) == 0, "page %u dropped while pinned", page);
   slots.slots[slot].used = false;
   --slots.count.used;
-  slots.slots[slot].turn = slots.count.turn;
+  slots.slots[slot].last_use = slots.count.uses;
   if (slots.count.latest == slot) slots.count.latest = kNoSlot;
   slots.set_rank(slot, rank(slots, slot, place));
   slot_of(page, place) = kNoSlot;
@@ -407,7 +407,7 @@ void Residency::check_invariants() const {
             static_cast<long long>(used));
       for (int32_t s = 0; s < static_cast<int32_t>(slots.slots.size()); ++s) {
         const SlotSet::Slot& slot = slots.slots[s];
-        CHECK(slot.pins >= 0 && slot.turn <= slots.count.turn);
+        CHECK(slot.pins >= 0 && slot.last_use <= slots.count.uses);
         CHECK(slot.rehearsed_pins == 0 && !slot.remembered, "slot %d is still rehearsed", s);
         CHECK(slot.rank.slot == s && slots.order.contains(slot.rank), "slot %d has no rank", s);
         CHECK(slot.used == (slot.rank.group != Rank::kFree), "slot %d is taken for free", s);

@@ -148,14 +148,14 @@ class Residency {
       int32_t pins = 0;
       int32_t rehearsed_pins = 0;  // of the rehearsal in hand, which knows no others
       bool remembered = false;     // by it
-      int64_t turn = 0;            // of its last use, or when it became free
+      int64_t last_use = 0;        // Count::uses then, or when it became free
       Rank rank;
     };
     // What changes with uses of its slots.
     struct Count {
       int32_t used = 0;          // slots that hold a page
       int32_t latest = kNoSlot;  // slot of the last use
-      int64_t turn = 0;          // counts uses of another slot than the last
+      int64_t uses = 0;          // of another slot than the last one, each counted
     };
     std::vector<Slot> slots;
     std::set<Rank> order;  // of all slots

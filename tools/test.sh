@@ -15,7 +15,7 @@ cd "$(dirname "$0")/.."
 # bounds release checks too, nor whole processes.
 asan_tests=(
   options_test run_file_test metrics_test trace_test cli_test
-  planned_model_test machine_sheet_test
+  model_sizes_test machine_sheet_test
   model_config_test safetensors_test hf_folder_test hf_writer_test upcycle_test
   utf8_test tokenizer_test tokenizer_refusal_test tokenizer_vectors_test
   token_file_test dataset_test packed_step_test

@@ -67,7 +67,7 @@ KEPT_FOR = {
     "src/plan/exchange/transmission_order": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/transmission_queues": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/colocation": "Pipelines: two models in one generate",
-    "src/plan/exchange/unequal_colocation": "Pipelines: two models in one generate",
+    "src/plan/exchange/heterogeneous_colocation": "Pipelines: two models in one generate",
     "src/plan/exchange/expert_assignment": "Pipelines: two models in one generate",
     "src/plan/exchange/inference_time": "Pipelines: two models in one generate",
     "src/plan/exchange/place_swaps": "Pipelines: two models in one generate",

@@ -9,7 +9,7 @@
 #include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/adam_records.h"
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 #include "bench/roofs/adam_stream.h"
 #include "device/device.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 constexpr StateFormat kFormats[] = {StateFormat::kFp32, StateFormat::kBf16, StateFormat::k8Bit};
 constexpr size_t kNumFormats = std::size(kFormats);
-constexpr int64_t kLegElements = 64 << 20;  // at least so many are updated in a leg
+constexpr int64_t kTimingElements = 64 << 20;  // at least so many are updated in a timing
 
 Figure figure_of(const char* name, int64_t elements, bool whole, int threads) {
   Figure figure;
@@ -47,21 +47,21 @@ class SizeRace {
       to_fp32.unit = "Gelement/s";
       rivals_.emplace_back(to_fp32);
     }
-    passes_ = std::max<int64_t>(1, kLegElements / records_[0]->elements());
+    passes_ = std::max<int64_t>(1, kTimingElements / records_[0]->elements());
   }
 
   Status round(int round) {
-    std::array<Leg, kNumFormats> updates;
+    std::array<Timing, kNumFormats> updates;
     for (size_t f = 0; f < kNumFormats; ++f) {
-      std::array<Leg, 2> legs;  // ours, the stream's
+      std::array<Timing, 2> timings;  // ours, the stream's
       for (int i = 0; i < 2; ++i) {
         RETURN_IF_ERROR(stop_status("measuring"));
         const bool ours = (round + i) % 2 == 0;
-        legs[ours ? 0 : 1] =
+        timings[ours ? 0 : 1] =
             ours ? records_[f]->update(passes_, pool_) : records_[f]->stream(passes_, pool_);
       }
-      races_[f].add(legs[0], legs[1]);
-      updates[f] = legs[0];
+      races_[f].add(timings[0], timings[1]);
+      updates[f] = timings[0];
       updates[f].bytes = passes_ * records_[f]->elements();
     }
     for (size_t f = 1; f < kNumFormats; ++f) rivals_[f].add(updates[f], updates[0]);
@@ -69,14 +69,14 @@ class SizeRace {
   }
 
   void report(std::vector<Figure>& figures) const {
-    for (const Race& race : races_) figures.push_back(race.figure());
+    for (const PairedRounds& race : races_) figures.push_back(race.figure());
     for (size_t f = 1; f < kNumFormats; ++f) figures.push_back(rivals_[f].figure());
   }
 
  private:
   ThreadPool& pool_;
   std::array<std::unique_ptr<AdamRecords>, kNumFormats> records_;
-  std::vector<Race> races_, rivals_;  // [format]; that of fp32 against itself stays empty
+  std::vector<PairedRounds> races_, rivals_;  // [format]; that of fp32 against itself stays empty
   int64_t passes_ = 1;
 };
 

@@ -39,8 +39,8 @@ AdamRecord AdamRecords::record(int64_t record) const {
   return {layout_, {&span_, 1}, weights, weights + weights_bytes(layout_)};
 }
 
-Leg AdamRecords::update(int64_t passes, ThreadPool& pool) {
-  const LegTimer timer;
+Timing AdamRecords::update(int64_t passes, ThreadPool& pool) {
+  const TimingClock timer;
   for (int64_t pass = 0; pass < passes; ++pass) {
     ++t_;
     const AdamStep step = {.lr = 1e-5, .t = t_, .noise_key = static_cast<uint32_t>(t_)};
@@ -51,9 +51,9 @@ Leg AdamRecords::update(int64_t passes, ThreadPool& pool) {
   return timer.finish(passes * count_ * adam_bytes(layout_));
 }
 
-Leg AdamRecords::stream(int64_t passes, ThreadPool& pool) {
+Timing AdamRecords::stream(int64_t passes, ThreadPool& pool) {
   const int64_t threads = pool.threads();
-  const LegTimer timer;
+  const TimingClock timer;
   pool.parallel_for(threads, [&](int64_t t) {
     for (int64_t i = 0; i < passes * count_; ++i) {
       seen_ ^= stream_record(record(i % count_), gradient(i % count_), no_flip_, t, threads);

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "device/device.h"
 #include "optim/adam.h"
 
@@ -23,9 +23,9 @@ class AdamRecords {
   static int64_t bytes_of(const StateLayout& layout);
 
   // Updates all records, one call behind the other, `passes` times.
-  Leg update(int64_t passes, ThreadPool& pool);
+  Timing update(int64_t passes, ThreadPool& pool);
   // Moves the same bytes through stream_record, in one call.
-  Leg stream(int64_t passes, ThreadPool& pool);
+  Timing stream(int64_t passes, ThreadPool& pool);
   int64_t elements() const { return count_ * layout_.num_elements; }
 
  private:

@@ -8,8 +8,8 @@
 #include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/attention_trial.h"
+#include "bench/race/available_memory.h"
 #include "bench/race/noise.h"
-#include "bench/race/room.h"
 #include "bench/roofs/tile_products.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
@@ -18,7 +18,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kLegOperations = int64_t{1} << 35;  // of ours in a leg, at least
+constexpr int64_t kTimingOperations = int64_t{1} << 35;  // of ours in a timing, at least
 
 class AttentionRun {
  public:
@@ -47,7 +47,7 @@ class AttentionRun {
   }
 
   Status race(int64_t length, std::vector<Figure>& figures) const {
-    Race forward(figure_of("forward", length)), backward(figure_of("backward", length));
+    PairedRounds forward(figure_of("forward", length)), backward(figure_of("backward", length));
     const AttentionOperations operations =
         attention_operations(bench_.tokens, length, bench_.heads, bench_.head_dim);
     for (int round = 0; round < bench_.rounds; ++round) {
@@ -76,22 +76,22 @@ class AttentionRun {
   }
 
   template <typename Call>
-  Status take_turns(int round, int64_t operations, Race& race, const Call& call) const {
-    const int64_t calls = std::max<int64_t>(1, div_ceil(kLegOperations, operations));
-    Leg legs[2];  // ours, the roof's
+  Status take_turns(int round, int64_t operations, PairedRounds& race, const Call& call) const {
+    const int64_t calls = std::max<int64_t>(1, div_ceil(kTimingOperations, operations));
+    Timing timings[2];  // ours, the roof's
     for (int i = 0; i < 2; ++i) {
       RETURN_IF_ERROR(stop_status("measuring"));
       const bool ours = (round + i) % 2 == 0;
-      legs[ours ? 0 : 1] = ours ? repeat(calls, operations, call)
-                                : products_.run(calls * operations);
+      timings[ours ? 0 : 1] =
+          ours ? repeat(calls, operations, call) : products_.run(calls * operations);
     }
-    race.add(legs[0], legs[1]);
+    race.add(timings[0], timings[1]);
     return Status();
   }
 
   template <typename Call>
-  static Leg repeat(int64_t calls, int64_t operations, const Call& call) {
-    const LegTimer timer;
+  static Timing repeat(int64_t calls, int64_t operations, const Call& call) {
+    const TimingClock timer;
     for (int64_t i = 0; i < calls; ++i) call();
     return timer.finish(calls * operations);
   }

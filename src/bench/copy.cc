@@ -7,8 +7,8 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "base/stop_signal.h"
+#include "bench/race/available_memory.h"
 #include "bench/race/noise.h"
-#include "bench/race/room.h"
 #include "device/device.h"
 #include "device/past_cache.h"
 
@@ -51,9 +51,9 @@ int64_t bytes_of(const Traffic& traffic) {
   return bytes;
 }
 
-Leg run_bare(const BareCopy& copy, const Traffic& traffic, ThreadPool& pool) {
+Timing run_bare(const BareCopy& copy, const Traffic& traffic, ThreadPool& pool) {
   const auto ways = static_cast<int64_t>(traffic.ways.size());
-  const LegTimer timer;
+  const TimingClock timer;
   pool.parallel_for(ways, [&](int64_t w) {
     const Way& way = traffic.ways[static_cast<size_t>(w)];
     copy.run(way.target, way.source, way.bytes);
@@ -63,8 +63,8 @@ Leg run_bare(const BareCopy& copy, const Traffic& traffic, ThreadPool& pool) {
 
 using Streams = std::vector<std::unique_ptr<Stream>>;
 
-Leg run_streams(const Streams& streams, const Traffic& traffic, int64_t page_bytes) {
-  const LegTimer timer;
+Timing run_streams(const Streams& streams, const Traffic& traffic, int64_t page_bytes) {
+  const TimingClock timer;
   std::vector<Event> done;
   for (size_t w = 0; w < traffic.ways.size(); ++w) {
     const Way& way = traffic.ways[w];
@@ -100,18 +100,18 @@ Status race_copies(const CopyBench& bench, const Streams& streams, const Traffic
     what.path = "stream";
     what.page_bytes = page_bytes;
     what.threads = pool.threads();
-    Race race(what);
+    PairedRounds race(what);
     for (int round = 0; round < bench.rounds; ++round) {
       set_status_line(strf("bench copy: %s, pages of %s, round %d of %d", traffic.name,
                            format_bytes(page_bytes).c_str(), round + 1, bench.rounds));
       RETURN_IF_ERROR(stop_status("measuring"));
-      std::array<Leg, 2> legs;  // ours, the roof's
+      std::array<Timing, 2> timings;  // ours, the roof's
       for (int i = 0; i < 2; ++i) {
         const bool ours = (round + i) % 2 == 0;
-        legs[ours ? 0 : 1] =
+        timings[ours ? 0 : 1] =
             ours ? run_streams(streams, traffic, page_bytes) : run_bare(*bare, traffic, pool);
       }
-      race.add(legs[0], legs[1]);
+      race.add(timings[0], timings[1]);
     }
     report.figures.push_back(race.figure());
   }

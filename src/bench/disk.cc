@@ -29,7 +29,7 @@ class DiskRace {
   // The races over one page file, which must be as its last write() left it; so it is afterwards.
   Status run(int64_t page_bytes, DiskPages* pages) {
     if (!swept_) RETURN_IF_ERROR(find_settings(pages));
-    std::vector<Race> races;
+    std::vector<PairedRounds> races;
     for (const Op op : kDirections) {
       for (const char* path : {"page file", "storage"}) {
         Figure what;
@@ -43,13 +43,13 @@ class DiskRace {
       set_status_line(strf("bench disk: pages of %s, round %d of %d",
                            format_bytes(page_bytes).c_str(), round + 1, bench_.rounds));
       for (size_t d = 0; d < kDirections.size(); ++d) {
-        std::array<Leg, kCandidates> legs;
-        RETURN_IF_ERROR(run_round(kDirections[d], round, pages, legs));
-        races[2 * d].add(legs[kPageFile], legs[kRoof]);
-        races[2 * d + 1].add(legs[kStorage], legs[kRoof]);
+        std::array<Timing, kCandidates> timings;
+        RETURN_IF_ERROR(run_round(kDirections[d], round, pages, timings));
+        races[2 * d].add(timings[kPageFile], timings[kRoof]);
+        races[2 * d + 1].add(timings[kStorage], timings[kRoof]);
       }
     }
-    for (const Race& race : races) figures_.push_back(race.figure());
+    for (const PairedRounds& race : races) figures_.push_back(race.figure());
     return Status();
   }
 
@@ -67,18 +67,18 @@ class DiskRace {
     return pages->write().status();
   }
 
-  Status run_round(Op op, int round, DiskPages* pages, std::array<Leg, kCandidates>& legs) {
+  Status run_round(Op op, int round, DiskPages* pages, std::array<Timing, kCandidates>& timings) {
     size_t last = kPageFile;
     for (size_t i = 0; i < kCandidates; ++i) {
       RETURN_IF_ERROR(stop_status("measuring"));
       last = (i + static_cast<size_t>(round)) % kCandidates;
-      ASSIGN_OR_RETURN(legs[last], run_leg(static_cast<Candidate>(last), op, pages));
+      ASSIGN_OR_RETURN(timings[last], run_timing(static_cast<Candidate>(last), op, pages));
     }
     // What the others wrote are no pages.
     return op == Op::kWrite && last != kPageFile ? pages->write().status() : Status();
   }
 
-  Result<Leg> run_leg(Candidate candidate, Op op, DiskPages* pages) {
+  Result<Timing> run_timing(Candidate candidate, Op op, DiskPages* pages) {
     if (candidate == kRoof) return roof_->run(op, setting(op), pages->region());
     if (candidate == kStorage) return pages->move_plain(op);
     return op == Op::kRead ? pages->read() : pages->write();

@@ -5,8 +5,8 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "bench/race/available_memory.h"
 #include "bench/race/noise.h"
-#include "bench/race/room.h"
 
 namespace pagoda {
 namespace {
@@ -69,10 +69,10 @@ std::byte* DiskPages::buffer(PageId page) {
 
 // Starts every page once the page a window before it has ended; start(page) returns its end.
 template <typename Start>
-Leg DiskPages::race(const Start& start) {
+Timing DiskPages::race(const Start& start) {
   std::vector<Event> done(static_cast<size_t>(window_));
   const auto pages = narrow<PageId>(file_->pages().size());
-  const LegTimer timer;
+  const TimingClock timer;
   for (PageId page = 0; page < pages; ++page) {
     Event& place = done[page % static_cast<PageId>(window_)];
     place.wait();
@@ -82,26 +82,26 @@ Leg DiskPages::race(const Start& start) {
   return timer.finish(pages * slot_bytes());
 }
 
-Result<Leg> DiskPages::checked(const Leg& leg) const {
+Result<Timing> DiskPages::checked(const Timing& timing) const {
   RETURN_IF_ERROR(file_->status());
-  return leg;
+  return timing;
 }
 
-Result<Leg> DiskPages::write() {
+Result<Timing> DiskPages::write() {
   ++generation_;
   return checked(race(
       [this](PageId page) { return file_->write(page, buffer(page), generation_, Event()); }));
 }
 
-Result<Leg> DiskPages::read() {
+Result<Timing> DiskPages::read() {
   return checked(race([this](PageId page) { return file_->read(page, buffer(page), Event()); }));
 }
 
-Result<Leg> DiskPages::move_plain(IoRequest::Op op) {
+Result<Timing> DiskPages::move_plain(IoRequest::Op op) {
   std::vector<IoRequest> requests(static_cast<size_t>(window_));
   Status failed;
   std::mutex mutex;  // guards failed
-  const Leg leg = race([&](PageId page) {
+  const Timing timing = race([&](PageId page) {
     IoRequest& request = requests[page % requests.size()];
     const PageFile::Extent extent = file_->extent(page);
     request = {op, extent.file, extent.offset, buffer(page), extent.bytes, {}, {}};
@@ -117,7 +117,7 @@ Result<Leg> DiskPages::move_plain(IoRequest::Op op) {
     return done;
   });
   RETURN_IF_ERROR(failed);
-  return leg;
+  return timing;
 }
 
 }  // namespace pagoda

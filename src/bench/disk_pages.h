@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "bench/roofs/disk_roof.h"
 #include "device/device.h"
 #include "offload/page_file.h"
@@ -28,19 +28,19 @@ class DiskPages {
 
   // All slots of the file, headers included.
   FileRegion region() const;
-  Result<Leg> write();
+  Result<Timing> write();
   // REQUIRES: nothing else has written the region since the last write().
-  Result<Leg> read();
+  Result<Timing> read();
   // Through the storage alone.
-  Result<Leg> move_plain(IoRequest::Op op);
+  Result<Timing> move_plain(IoRequest::Op op);
 
  private:
   DiskPages(Storage* storage, PageFile::Options options, HostMemory memory, int window);
   std::byte* buffer(PageId page);
   int64_t slot_bytes() const;
   template <typename Start>
-  Leg race(const Start& start);
-  Result<Leg> checked(const Leg& leg) const;
+  Timing race(const Start& start);
+  Result<Timing> checked(const Timing& timing) const;
 
   Storage* storage_;
   PageFile::Options options_;

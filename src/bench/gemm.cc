@@ -11,7 +11,7 @@
 #include "base/stop_signal.h"
 #include "bench/gemm_experts.h"
 #include "bench/gemm_roof.h"
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 #include "kernels/cpu/products/block_kernel.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
@@ -52,14 +52,14 @@ class ExpertRace {
     take_turn(kLibrary);
   }
 
-  // Rounds begin with every leg in turn and go to and fro, so that none always follows another.
+  // Rounds begin with every timing in turn and go to and fro, so that none always follows another.
   Status round(int round, Rates& rates) {
     for (int i = 0; i < kTurns; ++i) {
       RETURN_IF_ERROR(stop_status("measuring"));
       const int turn = (round + i) % kTurns;
       take_turn(round % 2 == 0 ? turn : kTurns - 1 - turn);
     }
-    to_roof_.add(ours_, roof_.leg(tokens_));
+    to_roof_.add(ours_, roof_.timing(tokens_));
     if (library_ != nullptr) to_library_.add(ours_, librarys_);
     const std::vector<double> registers = roof_.register_rates();
     rates.registers.resize(registers.size());
@@ -88,7 +88,7 @@ class ExpertRace {
   void take_turn(int turn) {
     if (turn < kOurs) return roof_.measure(static_cast<GemmRoof::Part>(turn));
     if (turn == kLibrary && library_ == nullptr) return;
-    const LegTimer timer;
+    const TimingClock timer;
     turn == kOurs ? experts_.run(tokens_, stream_) : library_->run(stream_);
     (turn == kOurs ? ours_ : librarys_) =
         timer.finish(experts_.count() * experts_.shape().operations(tokens_));
@@ -99,8 +99,8 @@ class ExpertRace {
   const int64_t tokens_;
   Stream& stream_;
   GemmRoof roof_;
-  Leg ours_, librarys_;
-  Race to_roof_, to_library_;
+  Timing ours_, librarys_;
+  PairedRounds to_roof_, to_library_;
 };
 
 Status race_experts(const GemmBench& bench, int64_t ffn, Stream& stream, Rates& rates,

@@ -31,8 +31,8 @@ struct GemmBench {
 //  - "f 768:lib": against the library's products of the same shapes, each thread on its own columns
 //    of them, weights given in the library's own order: forward and input gradients have a copy
 //    each. Only where a library is linked.
-// The facts have the geometric mean of the latter over 16 to 256 tokens. Stops between legs when a
-// signal asks (stop_status).
+// The facts have the geometric mean of the latter over 16 to 256 tokens. Stops between timings when
+// a signal asks (stop_status).
 Result<BenchReport> run_gemm_bench(const GemmBench& bench);
 
 }  // namespace pagoda

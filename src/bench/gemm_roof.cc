@@ -20,15 +20,15 @@ int64_t saturate(const BlockKernel& kernel) {
   return session.saturate(kRegisterRounds);
 }
 
-double rate_of(const Leg& leg) {
-  return leg.seconds > 0 ? static_cast<double>(leg.bytes) / leg.seconds : 0;
+double rate_of(const Timing& timing) {
+  return timing.seconds > 0 ? static_cast<double>(timing.bytes) / timing.seconds : 0;
 }
 
 // `passes` times work(thread), which returns how much it did, on every thread.
 template <typename Work>
-Leg repeat(ThreadPool& pool, int64_t passes, const Work& work) {
+Timing repeat(ThreadPool& pool, int64_t passes, const Work& work) {
   std::vector<int64_t> done(static_cast<size_t>(pool.threads()));
-  const LegTimer timer;
+  const TimingClock timer;
   pool.parallel_for(pool.threads(), [&](int64_t t) {
     int64_t sum = 0;
     for (int64_t i = 0; i < passes; ++i) sum += work(t);
@@ -37,66 +37,64 @@ Leg repeat(ThreadPool& pool, int64_t passes, const Work& work) {
   return timer.finish(std::accumulate(done.begin(), done.end(), int64_t{0}));
 }
 
-// The passes of the last leg say how many the next one needs; the first is the warm-up.
+// The passes of the last timing say how many the next one needs; the first is the warm-up.
 template <typename Work>
-Leg measured_leg(Stream& stream, const Work& work) {
-  Leg leg;
+Timing measured_timing(Stream& stream, const Work& work) {
+  Timing timing;
   stream.enqueue([&] {
     int64_t passes = 1;
-    leg = repeat(stream.pool(), passes, work);
+    timing = repeat(stream.pool(), passes, work);
     do {
-      const double more = 1.2 * kLeastSeconds / leg.seconds;
+      const double more = 1.2 * kLeastSeconds / timing.seconds;
       passes = static_cast<int64_t>(std::ceil(static_cast<double>(passes) * more));
-      leg = repeat(stream.pool(), passes, work);
-    } while (leg.seconds < kLeastSeconds);
+      timing = repeat(stream.pool(), passes, work);
+    } while (timing.seconds < kLeastSeconds);
   });
   stream.synchronize();
-  return leg;
+  return timing;
 }
 
 }  // namespace
 
 void GemmRoof::measure(Part part) {
-  Leg& leg = legs_[static_cast<size_t>(part)];
+  Timing& timing = timings_[static_cast<size_t>(part)];
   const int64_t threads = stream_.pool().threads();
   const auto share_of = [threads](int64_t bytes) {
     return bytes / threads / kStreamAlign * kStreamAlign;
   };
   if (part == Part::kMultiply) {
     registers_.clear();
-    leg = Leg();
+    timing = Timing();
     for (const BlockKernel* kernel : block_kernels()) {
-      registers_.push_back(measured_leg(stream_, [&](int64_t) { return saturate(*kernel); }));
-      if (rate_of(registers_.back()) > rate_of(leg)) leg = registers_.back();
+      registers_.push_back(measured_timing(stream_, [&](int64_t) { return saturate(*kernel); }));
+      if (rate_of(registers_.back()) > rate_of(timing)) timing = registers_.back();
     }
   } else if (part == Part::kRead) {
     const int64_t share = share_of(experts_.weight_bytes());
     const std::byte* all = reinterpret_cast<const std::byte*>(experts_.weights(0));
-    leg = measured_leg(stream_, [&](int64_t t) {
+    timing = measured_timing(stream_, [&](int64_t t) {
       use(stream_sum(reinterpret_cast<const double*>(all + t * share), share));
       return share;
     });
   } else {
     const int64_t share = share_of(experts_.gradient_bytes());
     std::byte* all = reinterpret_cast<std::byte*>(experts_.gradient(0));
-    leg = measured_leg(stream_, [&](int64_t t) {
+    timing = measured_timing(stream_, [&](int64_t t) {
       stream_fill(reinterpret_cast<double*>(all + t * share), 0x1p-7, share);
       return share;
     });
   }
 }
 
-double GemmRoof::rate(Part part) const {
-  return rate_of(legs_[static_cast<size_t>(part)]);
-}
+double GemmRoof::rate(Part part) const { return rate_of(timings_[static_cast<size_t>(part)]); }
 
 std::vector<double> GemmRoof::register_rates() const {
   std::vector<double> rates;
-  for (const Leg& leg : registers_) rates.push_back(rate_of(leg));
+  for (const Timing& timing : registers_) rates.push_back(rate_of(timing));
   return rates;
 }
 
-Leg GemmRoof::leg(int64_t tokens) const {
+Timing GemmRoof::timing(int64_t tokens) const {
   const ExpertShape& shape = experts_.shape();
   const int64_t operations = shape.operations(tokens);
   const auto weights = static_cast<double>(shape.weights());
@@ -107,8 +105,8 @@ Leg GemmRoof::leg(int64_t tokens) const {
                         4 * weights / rate(Part::kWrite);
   const double seconds =
       static_cast<double>(experts_.count()) * std::max(multiplying, moving);
-  Leg all;
-  for (const Leg& part : legs_) {
+  Timing all;
+  for (const Timing& part : timings_) {
     all.seconds += part.seconds;
     all.cpu_seconds += part.cpu_seconds;
   }

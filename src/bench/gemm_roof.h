@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bench/gemm_experts.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 
 namespace pagoda {
 
@@ -30,13 +30,13 @@ class GemmRoof {
   std::vector<double> register_rates() const;
   // The least time for forward and backward of all experts with `tokens` rows. REQUIRES: kRead and
   // kWrite were measured.
-  Leg leg(int64_t tokens) const;
+  Timing timing(int64_t tokens) const;
 
  private:
   const Experts& experts_;
   Stream& stream_;
-  std::array<Leg, kParts> legs_{};
-  std::vector<Leg> registers_;  // of each kernel; the best is the leg of kMultiply
+  std::array<Timing, kParts> timings_{};
+  std::vector<Timing> registers_;  // of each kernel; the best is the timing of kMultiply
 };
 
 }  // namespace pagoda

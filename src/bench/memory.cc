@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 #include "bench/roofs/program.h"
 #include "bench/roofs/streams.h"
 #include "device/device.h"
@@ -67,10 +67,10 @@ constexpr MemoryStream kStreams[] = {
      [](const Arrays& a, int64_t b, int64_t n) { stream_update(a.part(2, b), 0.5, n); }},
 };
 
-Leg run_stream(const MemoryStream& stream, const Arrays& arrays, ThreadPool& pool) {
+Timing run_stream(const MemoryStream& stream, const Arrays& arrays, ThreadPool& pool) {
   const int threads = pool.threads();
   const int64_t share = arrays.bytes() / threads;
-  const LegTimer timer;
+  const TimingClock timer;
   pool.parallel_for(threads, [&](int64_t t) { stream.run(arrays, t * share, share); });
   return timer.finish(arrays.bytes() * stream.moves);
 }
@@ -78,7 +78,7 @@ Leg run_stream(const MemoryStream& stream, const Arrays& arrays, ThreadPool& poo
 Status race_streams(const MemoryBench& bench, const Arrays& arrays, int threads,
                     std::vector<Figure>& figures) {
   ThreadPool pool(threads);
-  std::vector<Race> races;
+  std::vector<PairedRounds> races;
   for (const MemoryStream& stream : kStreams) {
     Figure what;
     what.name = stream.name;
@@ -90,12 +90,12 @@ Status race_streams(const MemoryBench& bench, const Arrays& arrays, int threads,
     set_status_line(strf("bench memory: %d threads, round %d of %d", threads, round + 1,
                          bench.rounds));
     RETURN_IF_ERROR(stop_status("measuring"));
-    const Leg reference = run_stream(kReference, arrays, pool);
+    const Timing reference = run_stream(kReference, arrays, pool);
     for (size_t i = 0; i < races.size(); ++i) {
       races[i].add(run_stream(kStreams[i], arrays, pool), reference);
     }
   }
-  for (const Race& race : races) figures.push_back(race.figure());
+  for (const PairedRounds& race : races) figures.push_back(race.figure());
   return Status();
 }
 

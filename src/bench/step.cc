@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "base/machine.h"
 #include "base/stop_signal.h"
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 #include "bench/random_batch.h"
 #include "bench/random_weights.h"
 #include "bench/roofs/step_products.h"
@@ -15,7 +15,7 @@
 #include "kernels/cpu/products/products.h"
 #include "model/json.h"
 #include "offload/scratch_folder.h"
-#include "train/kept_layers.h"
+#include "train/saved_layers.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -89,7 +89,7 @@ Result<SessionOptions> paged_options(const ModelConfig& config, SessionOptions o
 }
 
 Figure in_tokens(Figure figure) {
-  constexpr double kBillion = 1e9;  // a Leg's rates are of so many
+  constexpr double kBillion = 1e9;  // a Timing's rates are of so many
   figure.unit = "token/s";
   figure.value *= kBillion;
   figure.roof *= kBillion;
@@ -150,30 +150,30 @@ class StepRace {
                            std::max(0, round + 1), bench_.rounds));
       if (round == 0) before = session.pager().counters();
       const StepBatch batch = random_batch(session, random);
-      Leg legs[2];  // the step, its products
+      Timing timings[2];  // the step, its products
       for (int i = 0; i < 2; ++i) {
         RETURN_IF_ERROR(stop_status("measuring"));
         if ((round + i) % 2 == 0) {
-          ASSIGN_OR_RETURN(legs[0], take_step(batch, runner, session));
+          ASSIGN_OR_RETURN(timings[0], take_step(batch, runner, session));
         } else {
-          legs[1] = products_->measure();
-          legs[1].bytes = bench_.tokens;
+          timings[1] = products_->measure();
+          timings[1].bytes = bench_.tokens;
         }
       }
       session_bytes_ = std::max(session_bytes_, resident_bytes() - before_bytes);
-      if (round >= 0) race_.add(legs[0], legs[1]);
+      if (round >= 0) race_.add(timings[0], timings[1]);
     }
     moved_ = since(before, session.pager().counters());
     return Status();
   }
 
-  Result<Leg> take_step(const StepBatch& batch, StepRunner& runner, Session& session) const {
-    const LegTimer timer;
+  Result<Timing> take_step(const StepBatch& batch, StepRunner& runner, Session& session) const {
+    const TimingClock timer;
     RETURN_IF_ERROR(runner.train(batch, kLearningRate).status());
     session.pager().drain();
-    const Leg leg = timer.finish(bench_.tokens);
+    const Timing timing = timer.finish(bench_.tokens);
     RETURN_IF_ERROR(session.pager().status());
-    return leg;
+    return timing;
   }
 
   static Pager::Counters since(const Pager::Counters& before, const Pager::Counters& now) {
@@ -189,7 +189,7 @@ class StepRace {
   const Model& model_;
   StepProducts* products_;
   const char* path_;
-  Race race_;
+  PairedRounds race_;
   Pager::Counters moved_;      // in all measured steps
   int64_t session_bytes_ = 0;  // at most, after a step
 };

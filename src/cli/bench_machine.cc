@@ -10,8 +10,8 @@
 #include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "base/terminal_text.h"
-#include "bench/sheet/alike_nodes.h"
 #include "bench/sheet/machine.h"
+#include "bench/sheet/merge_equal_nodes.h"
 #include "bench/sheet/network.h"
 #include "bench/sheet/nodes.h"
 #include "cli/bench_options.h"
@@ -196,7 +196,7 @@ Result<std::vector<MachineSheet>> BenchMachineCommand::measure_nodes(
 Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes,
                                           const NetworkFound& network) const {
   const std::filesystem::path out = out_;
-  const std::vector<size_t> firsts = first_alike(nodes);
+  const std::vector<size_t> firsts = first_equal(nodes);
   ClusterSheet cluster;
   cluster.cluster.source = SheetSource::kMeasured;
   cluster.network = {network.gb_s, network.latency_us, 0, 0};

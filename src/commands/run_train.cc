@@ -17,8 +17,8 @@
 #include "report/run_output.h"
 #include "report/step_trace.h"
 #include "report/step_usage.h"
-#include "train/kept_layers.h"
 #include "train/process_memory.h"
+#include "train/saved_layers.h"
 #include "train/trainer.h"
 
 namespace pagoda {
@@ -342,7 +342,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
   options.size.group_blocks = memory.group_blocks;
-  options.size.kept_layers = kept_layers(folder.config(), options, memory);
+  options.size.saved_layers = saved_layers(folder.config(), options, memory);
   const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
                               flags.resume};
   for (const std::string& line : plan_report(folder.config(), options, memory, outlook)) {

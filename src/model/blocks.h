@@ -69,16 +69,16 @@ class Blocks {
   // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept, or with
   // `replay` where they come from.
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
-             bool replay, const InLayer& in, const StepSpace& w, Stream& s) const;
+             bool replay, const LayerBuffers& in, const StepSpace& w, Stream& s) const;
   // What experts will add to: the shared expert's output, or zero.
-  void begin_sum(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+  void begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                  const StepSpace& w, Stream& s) const;
   // Likewise of the gradient with respect to the normed rows, and clears the other gradients.
-  void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+  void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                           const StepSpace& w, Stream& s) const;
   // in.dresidual: gradient of the layer's output in, of `middle` out.
   void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                      const InLayer& in, const StepSpace& w, Stream& s) const;
+                      const LayerBuffers& in, const StepSpace& w, Stream& s) const;
   // next = middle + sum over experts
   void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 
@@ -90,7 +90,7 @@ class Blocks {
 
   // Microbatch b's rows of a group (-1: it has none but padding, which is zeroed behind them): an
   // expert's in each run, experts in order. Layout of inbound and outbound as in plan/step/pages.h.
-  void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const InLayer& in,
+  void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const LayerBuffers& in,
                 void* inbound, bool backward, const StepSpace& w, Stream& s) const;
   // The experts of a group, whose rows follow one another.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,

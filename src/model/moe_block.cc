@@ -5,7 +5,7 @@
 namespace pagoda {
 
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
-                   int32_t* choices, bool replay, const InLayer& in, const StepSpace& w,
+                   int32_t* choices, bool replay, const LayerBuffers& in, const StepSpace& w,
                    Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
@@ -22,7 +22,7 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   if (!replay) s.copy(choices, experts, choices_bytes);
 }
 
-void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const InLayer& in,
+void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                        const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   if (f == 0) return ops_.fill_zero(in.sum, t * d * 4, s);
@@ -36,8 +36,8 @@ void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const InLa
 
 // The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
 // its gradient too.
-void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, const InLayer& in,
-                                const StepSpace& w, Stream& s) const {
+void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
+                                const LayerBuffers& in, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   float *grad = w.layer_grad, *sum = in.sum;
   ops_.fill_zero(w.dweights + b * t * c_.experts_per_token, t * c_.experts_per_token * 4, s);
@@ -66,7 +66,7 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights, c
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                            const InLayer& in, const StepSpace& w, Stream& s) const {
+                            const LayerBuffers& in, const StepSpace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
@@ -111,8 +111,9 @@ void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
   ops_.fill_zero(padding, rows.padding * row_bytes, s);
 }
 
-void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const InLayer& in,
-                      void* inbound, bool backward, const StepSpace& w, Stream& s) const {
+void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b,
+                      const LayerBuffers& in, void* inbound, bool backward, const StepSpace& w,
+                      Stream& s) const {
   const int64_t d = c_.hidden_size, all = size_.group_rows();
   gather_padded(dt_, in.normed, w.rows, runs, rows, d, inbound, s);
   if (!backward) return;

@@ -3,7 +3,7 @@
 // of all tokens is in pages (plan/step/pages.h), but for what is chosen for each: some (N, k)
 // numbers.
 //
-// A layer that is kept (StepSize::kept_layers) has spaces of its own for what its backward reads,
+// A layer that is kept (StepSize::saved_layers) has spaces of its own for what its backward reads,
 // which stay from the step's forward; other layers share one space and compute it again. The bits
 // are the same.
 //
@@ -24,7 +24,7 @@
 namespace pagoda {
 
 // Hands out pieces of one block of memory. With base nullptr it only counts.
-struct Carver {
+struct WorkspaceArena {
   std::byte* base = nullptr;
   int64_t used = 0;
 
@@ -57,8 +57,8 @@ struct StepSize {
   CacheSize cache;
   bool on_gpu = false;  // whose ops take memory for themselves
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
-  int64_t kept_layers = 0;  // the last ones; training
-  int64_t first_kept(const ModelConfig& c) const { return c.num_layers - kept_layers; }
+  int64_t saved_layers = 0;  // the last ones; training
+  int64_t first_kept(const ModelConfig& c) const { return c.num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   int64_t group_rows() const { return group_blocks * kRowBlock; }
   // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
@@ -117,7 +117,7 @@ struct CacheSpace {
 
 // A microbatch's in-layer buffers (plan/step/pages.h); of those that a piece of work does not take,
 // nullptr.
-struct InLayer {
+struct LayerBuffers {
   void* normed = nullptr;     // (T, d) mat, input of router and experts
   float* rstd = nullptr;      // (T)
   float* probs = nullptr;     // (T, E)
@@ -165,13 +165,13 @@ struct StepSpace {
   }
   bool keeps(int64_t layer) const { return layer >= first_kept; }
 
-  void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
-             const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
+               const StepSize& size);
 
  private:
-  void carve_training(Carver& carver, const ModelConfig& config, const TensorTable& table,
-                      const StepSize& size);
-  void carve_kept(Carver& carver, const ModelConfig& config, const StepSize& size);
+  void lay_out_training(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
+                        const StepSize& size);
+  void lay_out_saved(WorkspaceArena& arena, const ModelConfig& config, const StepSize& size);
   size_t kept(int64_t layer, int64_t microbatch) const {
     return static_cast<size_t>((layer - first_kept) * microbatches + microbatch);
   }
@@ -194,8 +194,8 @@ struct ExpertSpace {
   // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
   std::vector<void*> kept_gate_up;
 
-  void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
-             const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
+               const StepSize& size);
 };
 
 }  // namespace pagoda

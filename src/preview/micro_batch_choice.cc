@@ -18,7 +18,7 @@ Status choose_micro_batch(RunConfig& config, bool resume) {
     tokens = found.checkpoint.microbatch_tokens;
     return Status();
   }
-  ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config.model.path));
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   const MachineSheet machine = this_machine_sheet(config.gpu());
   RunConfig planned = config;
   planned.memory.device = MemorySize::of_bytes(config.device_bytes());

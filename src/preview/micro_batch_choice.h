@@ -9,7 +9,7 @@ namespace pagoda {
 // by now: other microbatches are other bits. Else the planner's choice for the model in
 // config.model.path on what config.train.device will compute on (choose_micro_batch_tokens,
 // this_machine_sheet), within the budgets that the run will have; it is logged. The errors of
-// those, and of read_planned_model.
+// those, and of read_model_sizes.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
 // Where nothing is trained a microbatch is all that there is of a step: train.tokens_per_step,

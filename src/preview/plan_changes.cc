@@ -66,7 +66,7 @@ PlanChange both(const PlanChange& a, const PlanChange& b) {
 
 class Trial {
  public:
-  Trial(const PlannedModel& model, const RunConfig& config, const MachineSheet& sheet)
+  Trial(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet)
       : model_(model), config_(config), sheet_(sheet) {}
 
   bool fits(const PlanChange& change) const {
@@ -76,10 +76,10 @@ class Trial {
     return plan.ok() && plan.value().fits.ok();
   }
   // Tokens a second; 0 where it is no run.
-  Result<RunPlan> plan(const PlanChange& change, const CoarseLimits& limits) const {
+  Result<RunForecast> plan(const PlanChange& change, const CoarseLimits& limits) const {
     auto [config, sheet] = changed(change);
     RETURN_IF_ERROR(config.validate());
-    return plan_run(model_, config, sheet, limits);
+    return forecast_run(model_, config, sheet, limits);
   }
 
  private:
@@ -90,7 +90,7 @@ class Trial {
     return {config, sheet};
   }
 
-  const PlannedModel& model_;
+  const ModelSizes& model_;
   const RunConfig& config_;
   const MachineSheet& sheet_;
 };
@@ -126,11 +126,11 @@ std::vector<PlanChange> more_drives(const MachineSheet& m, int64_t store_bytes) 
 
 }  // namespace
 
-std::vector<PlanChange> fitting_changes(const PlannedModel& model, const RunConfig& config,
+std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig& config,
                                         const MachineSheet& sheet) {
   const auto outlined = outline_run(model, config, sheet);
   if (!outlined.ok()) return {};
-  const RunPlan& plan = outlined.value();
+  const RunForecast& plan = outlined.value();
   std::vector<std::vector<PlanChange>> kinds = smaller_steps(config);
   // Budgets below what the machine has; else it must have more.
   const PlanChange device = set_device(plan.least.device_bytes, sheet);
@@ -218,14 +218,14 @@ std::vector<PlanChange> candidates(const RunConfig& c, const MachineSheet& m,
 
 class Study {
  public:
-  Study(const PlannedModel& model, const RunConfig& config, const MachineSheet& sheet,
+  Study(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
         const CoarseLimits& limits)
       : config_(config), sheet_(sheet), limits_(limits), trial_(model, config, sheet) {}
 
   PlanStudy run() {
     // More tokens a step, of which the first two are changes that may help.
     for (int i = 0; i <= kMostDoublings; ++i) {
-      const std::optional<RunPlan> plan = doubled(i);
+      const std::optional<RunForecast> plan = doubled(i);
       if (i == 0) before_ = plan;
       if (!plan || (found_.compute_bound.reached() && i > 2)) break;
     }
@@ -239,7 +239,7 @@ class Study {
 
  private:
   // Nothing where it does not fit.
-  std::optional<RunPlan> consider(const PlanChange& change) {
+  std::optional<RunForecast> consider(const PlanChange& change) {
     auto plan = trial_.plan(change, limits_);
     if (!plan.ok() || !plan.value().step || !plan.value().fits.ok()) return std::nullopt;
     const double rate = plan.value().tokens_per_s();
@@ -247,10 +247,10 @@ class Study {
     if (gain >= kWorthSaying) found_.helpful.push_back({change.text, rate, gain});
     return plan.take();
   }
-  std::optional<RunPlan> doubled(int times) {
+  std::optional<RunForecast> doubled(int times) {
     const size_t said = found_.helpful.size();
     const int64_t tokens = config_.train.tokens_per_step << times;
-    std::optional<RunPlan> plan = consider(set_step(tokens));
+    std::optional<RunForecast> plan = consider(set_step(tokens));
     if (times > 2) found_.helpful.resize(said);
     ComputeBound& bound = found_.compute_bound;
     if (!plan || bound.reached()) return plan;
@@ -263,14 +263,14 @@ class Study {
   const MachineSheet& sheet_;
   const CoarseLimits& limits_;
   const Trial trial_;
-  std::optional<RunPlan> before_;
+  std::optional<RunForecast> before_;
   PlanStudy found_;
 };
 
 }  // namespace
 
-PlanStudy study_changes(const PlannedModel& model, const RunConfig& config,
-                        const MachineSheet& sheet, const CoarseLimits& limits) {
+PlanStudy study_changes(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                        const CoarseLimits& limits) {
   return Study(model, config, sheet, limits).run();
 }
 
@@ -286,7 +286,7 @@ std::vector<int64_t> micro_batch_choices(const RunConfig& config) {
   return choices;
 }
 
-Result<int64_t> choose_micro_batch_tokens(const PlannedModel& model, const RunConfig& config,
+Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConfig& config,
                                           const MachineSheet& sheet, const CoarseLimits& limits) {
   constexpr double kAsFast = 1.01;
   struct Choice {

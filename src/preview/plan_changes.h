@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "preview/run_plan.h"
+#include "preview/run_forecast.h"
 
 namespace pagoda {
 
@@ -17,7 +17,7 @@ struct PlanChange {
 
 // Single changes with which the run fits, the smallest of each kind, settings before machines; then
 // settings together where none alone does. The first is the smallest.
-std::vector<PlanChange> fitting_changes(const PlannedModel& model, const RunConfig& config,
+std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig& config,
                                         const MachineSheet& sheet);
 
 struct HelpfulChange {
@@ -41,8 +41,8 @@ struct PlanStudy {
   ComputeBound compute_bound;
 };
 // Nothing where the run has no room.
-PlanStudy study_changes(const PlannedModel& model, const RunConfig& config,
-                        const MachineSheet& sheet, const CoarseLimits& limits);
+PlanStudy study_changes(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                        const CoarseLimits& limits);
 
 // Parts of a step in whole rows that a microbatch may be, the largest first: the step, its half,
 // the half of that and so on, the smallest, and the run's own.
@@ -51,7 +51,7 @@ std::vector<int64_t> micro_batch_choices(const RunConfig& config);
 // The largest part of a step that attention takes at a time without being slower than another by
 // more than a hundredth (fewer microbatches are fewer launches, and more workspace); kUsage naming
 // what must change when no part of train.tokens_per_step in whole rows has room.
-Result<int64_t> choose_micro_batch_tokens(const PlannedModel& model, const RunConfig& config,
+Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConfig& config,
                                           const MachineSheet& sheet, const CoarseLimits& limits);
 
 }  // namespace pagoda

@@ -52,14 +52,14 @@ bool same_settings(const RunConfig& a, const RunConfig& b) {
          a.memory.device == b.memory.device && a.memory.host == b.memory.host;
 }
 
-int64_t lacking_bytes(const RunPlan& plan) {
+int64_t lacking_bytes(const RunForecast& plan) {
   const auto lacks = [](int64_t needed, int64_t has) { return std::max<int64_t>(0, needed - has); };
   return lacks(plan.least.device_bytes, plan.device_bytes) +
          lacks(plan.least.host_bytes, plan.host_bytes / plan.peers) +
          (plan.disk_bytes > 0 ? lacks(plan.store_bytes, plan.disk_bytes) : 0);
 }
 
-SearchedRun searched_run(const RunConfig& config, const RunPlan& plan) {
+SearchedRun searched_run(const RunConfig& config, const RunForecast& plan) {
   const StepForecast& step = *plan.step;
   SearchedRun run;
   run.config = config;
@@ -132,7 +132,7 @@ std::vector<RunConfig> setting_choices(const RunConfig& config, const MachineShe
   return choices;
 }
 
-Result<SettingsSearch> search_settings(const PlannedModel& model, const RunConfig& config,
+Result<SettingsSearch> search_settings(const ModelSizes& model, const RunConfig& config,
                                        const MachineSheet& sheet, const CoarseLimits& limits) {
   SettingsSearch search;
   Status refused;
@@ -140,13 +140,13 @@ Result<SettingsSearch> search_settings(const PlannedModel& model, const RunConfi
   int64_t least_lacking = 0;
   const std::vector<RunConfig> choices = setting_choices(config, sheet);
   for (const RunConfig& choice : choices) {
-    const auto planned = plan_run(model, choice, sheet, limits);
+    const auto planned = forecast_run(model, choice, sheet, limits);
     if (!planned.ok()) {
       refused = planned.status();
       continue;
     }
     ++search.tried;
-    const RunPlan& plan = planned.value();
+    const RunForecast& plan = planned.value();
     if (!plan.fits.ok()) {
       const int64_t lacking = lacking_bytes(plan);
       if (leanest != nullptr && lacking >= least_lacking) continue;

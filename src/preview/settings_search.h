@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "preview/run_plan.h"
+#include "preview/run_forecast.h"
 
 namespace pagoda {
 
@@ -44,7 +44,7 @@ std::vector<RunConfig> setting_choices(const RunConfig& config, const MachineShe
 
 // kUsage when no combination is a run: of the last one. REQUIRES: sheet.check(), config.validate().
 // Simulates as many steps as combinations fit.
-Result<SettingsSearch> search_settings(const PlannedModel& model, const RunConfig& config,
+Result<SettingsSearch> search_settings(const ModelSizes& model, const RunConfig& config,
                                        const MachineSheet& sheet, const CoarseLimits& limits);
 
 }  // namespace pagoda

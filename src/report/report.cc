@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "base/log.h"
-#include "train/kept_layers.h"
 #include "train/process_memory.h"
+#include "train/saved_layers.h"
 
 namespace pagoda {
 namespace {
@@ -32,7 +32,7 @@ std::string held_line(const char* what, const Held& h) {
               format_bytes(h.host).c_str(), pages ? ", the rest on disk" : "");
 }
 
-std::string in_layer_line(const Held& h) {
+std::string layer_buffers_line(const Held& h) {
   const bool thrashes = h.device < h.all;
   return held_line("in-layer", h) +
          (thrashes
@@ -78,14 +78,14 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
   const int64_t workspace =
       Executor::workspace_bytes(config, TensorTable::make(config), none.size, 0);
   const int64_t needed = memory.min_device_bytes + memory.group_bytes - workspace;
-  const int64_t in_layer =
-      held(pages, memory, PageKind::kInLayer).all / options.size.microbatches;
-  return strf("  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
-              "for %lld with all their in-layer buffers",
-              "workspace", format_bytes(workspace_bytes(config, none)).c_str(),
-              (long long)options.size.tokens(),
-              (long long)most_tokens(config, none, needed, 0),
-              (long long)most_tokens(config, none, needed, in_layer));
+  const int64_t layer_buffers =
+      held(pages, memory, PageKind::kLayerBuffer).all / options.size.microbatches;
+  return strf(
+      "  %-12s %11s on the device for %lld tokens a step; memory.device has room for %lld, "
+      "for %lld with all their in-layer buffers",
+      "workspace", format_bytes(workspace_bytes(config, none)).c_str(),
+      (long long)options.size.tokens(), (long long)most_tokens(config, none, needed, 0),
+      (long long)most_tokens(config, none, needed, layer_buffers));
 }
 
 std::string kept_line(const ModelConfig& config, const SessionOptions& options,
@@ -94,12 +94,11 @@ std::string kept_line(const ModelConfig& config, const SessionOptions& options,
   const int64_t bytes = workspace_bytes(config, options) - workspace_bytes(config, none);
   const int64_t all = memory.whole_device_bytes + most_kept_bytes(config, options);
   return strf("  %-12s %11s on the device, which %lld of %lld layers do not compute again%s",
-              "kept", format_bytes(bytes).c_str(), (long long)options.size.kept_layers,
+              "kept", format_bytes(bytes).c_str(), (long long)options.size.saved_layers,
               (long long)config.num_layers,
-              options.size.kept_layers == config.num_layers || !memory.state_on_device
+              options.size.saved_layers == config.num_layers || !memory.state_on_device
                   ? ""
-                  : strf("; all from memory.device = %s on",
-                         format_bytes_up(all).c_str()).c_str());
+                  : strf("; all from memory.device = %s on", format_bytes_up(all).c_str()).c_str());
 }
 
 }  // namespace
@@ -147,9 +146,9 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
     lines.push_back(held_line("gradients", held(pages, memory, PageKind::kGradient)));
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
-  lines.push_back(in_layer_line(held(pages, memory, PageKind::kInLayer)));
+  lines.push_back(layer_buffers_line(held(pages, memory, PageKind::kLayerBuffer)));
   if (options.size.training) lines.push_back(workspace_line(config, options, pages, memory));
-  if (options.size.kept_layers > 0 || (options.size.training && memory.state_on_device)) {
+  if (options.size.saved_layers > 0 || (options.size.training && memory.state_on_device)) {
     lines.push_back(kept_line(config, options, memory));
   }
   if (options.size.cache.sequences > 0) lines.push_back(cache_line(config, options.size));

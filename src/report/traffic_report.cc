@@ -8,7 +8,7 @@ namespace pagoda {
 namespace {
 
 // On disk every page has its header before it.
-int64_t file_bytes(const Traffic::Link& link) {
+int64_t file_bytes(const PageTraffic::Link& link) {
   return link.bytes + link.moves * kPageHeaderBytes;
 }
 
@@ -71,7 +71,7 @@ SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
 }
 
 std::string offload_line(const SessionOptions& options, const MemoryPlan& memory,
-                         const Traffic& step) {
+                         const PageTraffic& step) {
   const bool training = options.size.training;
   if (memory.state_on_device) {
     return strf("offload: none: everything fits on the device, in %s of memory.device%s",
@@ -94,8 +94,8 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
   return line + (line.ends_with(": ") ? "" : "; ") + "the optimizer runs on the host";
 }
 
-std::string step_line(const SessionOptions& options, const Traffic& step) {
-  if (step == Traffic()) return "";
+std::string step_line(const SessionOptions& options, const PageTraffic& step) {
+  if (step == PageTraffic()) return "";
   return strf("%s %s read from disk, %s written, %s copied to the device, %s from it "
               "(predicted, all experts used)",
               options.size.training ? "a step:" : "a pass:",

@@ -25,9 +25,9 @@ SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
 
 // Which memories take part, and what would have to fit where for one less.
 std::string offload_line(const SessionOptions& options, const MemoryPlan& memory,
-                         const Traffic& step);
+                         const PageTraffic& step);
 // What goes over each link; "" when nothing does.
-std::string step_line(const SessionOptions& options, const Traffic& step);
+std::string step_line(const SessionOptions& options, const PageTraffic& step);
 // The page file: size, versions and what the other choice would take, room on the disk.
 std::string disk_line(const PageTable& pages, const SessionOptions& options,
                       const RunOutlook& outlook);

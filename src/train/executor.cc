@@ -12,10 +12,10 @@ namespace pagoda {
 namespace {
 
 // Device 0 holds the step's space, every device an expert's space.
-void carve(Carver& carver, const ModelConfig& config, const TensorTable& table,
-           const StepSize& size, int device, StepSpace& step, ExpertSpace& expert) {
-  if (device == 0) step.carve(carver, config, table, size);
-  expert.carve(carver, config, table, size);
+void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
+             const StepSize& size, int device, StepSpace& step, ExpertSpace& expert) {
+  if (device == 0) step.lay_out(arena, config, table, size);
+  expert.lay_out(arena, config, table, size);
 }
 
 }  // namespace
@@ -27,11 +27,11 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
 
 int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& table,
                                   const StepSize& size, int device) {
-  Carver carver;
+  WorkspaceArena arena;
   StepSpace step;
   ExpertSpace expert;
-  carve(carver, config, table, size, device, step, expert);
-  return align_up(carver.used, kIoAlign);
+  lay_out(arena, config, table, size, device, step, expert);
+  return align_up(arena.used, kIoAlign);
 }
 
 Executor::Executor(Setup setup)
@@ -49,9 +49,9 @@ Executor::Executor(Setup setup)
   pins_[1] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(finite_.data()),
                                          std::ssize(finite_) * 4);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
-    Carver carver{setup_.devices[d]->arena()};
-    carve(carver, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
-          experts_[d]);
+    WorkspaceArena arena{setup_.devices[d]->arena()};
+    lay_out(arena, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
+            experts_[d]);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     compute_.back()->use_scratch(
@@ -193,7 +193,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
 void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
   const int64_t l = task.layer, b = task.microbatch;
   const GroupRows rows{task.first_row, task.block_row, task.rows, task.padding};
-  const InLayer in = in_layer(task, lease);
+  const LayerBuffers in = layer_buffers(task, lease);
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
   auto page = [&](size_t i) -> void* { return lease.data(i); };
@@ -250,8 +250,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
 }
 
 // What the task leases of its microbatch's in-layer buffers.
-InLayer Executor::in_layer(const Task& task, const Lease& lease) const {
-  InLayer in;
+LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const {
+  LayerBuffers in;
   if (task.microbatch < 0) return in;
   const PageTable& pages = *setup_.pages;
   const int64_t t = setup_.size.microbatch_tokens;
@@ -318,7 +318,7 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
 }
 
 void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices,
-                             const InLayer& in, Stream& s) {
+                             const LayerBuffers& in, Stream& s) {
   const int64_t l = task.layer, b = task.microbatch;
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
@@ -351,10 +351,10 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
   const double* square_sum = &square_sums_[task.record];
   if (setup_.on_gpu && !task.on_host) {
-    return enqueue_gpu_adam(record, task, gradient, ledger.pay(task.record), s);
+    return enqueue_gpu_adam(record, task, gradient, ledger.apply(task.record), s);
   }
   s.enqueue([this, &s, record, gradient, square_sum, number = task.record,
-             steps = ledger.pay(task.record)] {
+             steps = ledger.apply(task.record)] {
     const AdamSettings& settings = setup_.adam;
     for (const Ledger::Step& step : steps) {
       float factor = step.clip_factor;

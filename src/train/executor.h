@@ -87,7 +87,8 @@ class Executor {
   // Tokens per expert of a layer, needed by its next kIndex task: of that task's microbatch, or of
   // all.
   void set_routing(int64_t layer, const LayerRouting& routing);
-  // kAdam tasks pay their record's debt to `ledger`; pages they write become `generation`.
+  // kAdam tasks apply what `ledger` has pending for their record; pages they write become
+  // `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
 
   // Experts that kRoute takes in place of its own choice, to compare with a reference: [layer], (N,
@@ -129,13 +130,13 @@ class Executor {
   void enqueue_gpu_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,
                         const std::vector<Ledger::Step>& steps, Stream& s);
   AdamStep adam_step(const Ledger::Step& step, int64_t record) const;
-  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const InLayer& in,
+  void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const LayerBuffers& in,
                      Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
-  InLayer in_layer(const Task& task, const Lease& lease) const;
+  LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
   std::vector<RowRun> runs_of(const Task& task) const;
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);

@@ -15,7 +15,8 @@ Ledger::Ledger(bool skip_untouched, int64_t count, std::vector<int64_t> steps_of
 void Ledger::begin(double learning_rate, float clip_factor) {
   ++count_;
   history_.push_back({learning_rate, clip_factor});
-  // A debt is due at kMostMissed and is paid before the update after that begins.
+  // A record is overdue at kMostMissed and its steps are applied before the update after that
+  // begins.
   if (static_cast<int64_t>(history_.size()) > 2 * kMostMissed) {
     history_.pop_front();
     ++first_;
@@ -27,16 +28,16 @@ void Ledger::touch(int64_t record) {
   gradient_of_[record] = count_;
 }
 
-int64_t Ledger::owed(int64_t record) const {
+int64_t Ledger::pending(int64_t record) const {
   if (skip_untouched_) return has_gradient(record) ? 1 : 0;
   return count_ - paid_[record];
 }
 
-bool Ledger::due(int64_t record) const {
+bool Ledger::overdue(int64_t record) const {
   return !skip_untouched_ && count_ - paid_[record] >= kMostMissed;
 }
 
-std::vector<Ledger::Step> Ledger::pay(int64_t record) {
+std::vector<Ledger::Step> Ledger::apply(int64_t record) {
   std::vector<Step> steps;
   const int64_t with_gradient = gradient_of_[record];
   if (skip_untouched_) {

@@ -1,23 +1,24 @@
-// The ledger: which optimizer steps each record still owes.
+// The ledger: which optimizer steps of each record are pending.
 //
 // Updates are numbered 1, 2, ...; each has a learning rate and a clip factor. A record with a
-// gradient owes a real step; a record without (an expert that no token chose) owes what AdamW gives
-// a zero gradient. Steps are paid lazily and in order when the record is next needed, so the bits
-// are those of paying at once. After kMostMissed updates a debt is due in any case, so the history
-// is bounded. With `skip` an expert without tokens owes nothing and counts its own steps.
+// gradient has a real step pending; a record without (an expert that no token chose) what AdamW
+// gives a zero gradient. Steps are applied lazily and in order when the record is next needed, so
+// the bits are those of applying them at once. After kMostMissed updates a record is overdue in any
+// case, so the history is bounded. With `skip` an expert without tokens has nothing pending and
+// counts its own steps.
 //
-// One thread. Nothing here is saved: a checkpoint is taken with all debts paid.
+// One thread. Nothing here is saved: a checkpoint is taken when nothing is pending.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <vector>
 
-#include "plan/step/debts.h"
+#include "plan/step/pending_updates.h"
 
 namespace pagoda {
 
-class Ledger final : public Debts {
+class Ledger final : public PendingUpdates {
  public:
   static constexpr int64_t kMostMissed = 64;
 
@@ -35,12 +36,12 @@ class Ledger final : public Debts {
   // Starts update updates() + 1. Records marked with touch() until the next begin() belong to it.
   void begin(double learning_rate, float clip_factor);
   void touch(int64_t record);
-  int64_t owed(int64_t record) const override;
+  int64_t pending(int64_t record) const override;
   bool has_gradient(int64_t record) const override { return gradient_of_[record] != 0; }
-  // True when the debt has grown to kMostMissed updates.
-  bool due(int64_t record) const override;
-  // The steps the record owes, oldest first; they count as paid.
-  std::vector<Step> pay(int64_t record);
+  // True when kMostMissed updates are pending.
+  bool overdue(int64_t record) const override;
+  // The record's pending steps, oldest first; they count as applied.
+  std::vector<Step> apply(int64_t record);
 
   const std::vector<int64_t>& steps_of_record() const { return t_; }
 

@@ -35,7 +35,7 @@ Status PassRunner::run_tasks(bool with_logits) {
     foresee(piece, session_.pager());
     executor.run(piece.tasks, nullptr, kGeneration);
     RETURN_IF_ERROR(session_.pager().status());
-    if (piece.then != StepPiece::Then::kResolve) continue;
+    if (piece.wait != StepPiece::Wait::kResolve) continue;
     const LayerRouting routing = read_routing();
     executor.set_routing(piece.layer, routing);
     schedule.resolve(routing);

@@ -17,7 +17,7 @@ namespace pagoda {
 
 class PassRunner {
  public:
-  // `session` is not owned. Its weights must be those of the newest update (StepRunner::settle)
+  // `session` is not owned. Its weights must be those of the newest update (StepRunner::drain)
   // whenever run() is called.
   explicit PassRunner(Session* session);
 

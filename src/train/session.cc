@@ -4,7 +4,7 @@
 #include "base/machine.h"
 #include "kernels/gpu_ops.h"
 #include "plan/memory/group_choice.h"
-#include "train/kept_layers.h"
+#include "train/saved_layers.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -112,7 +112,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Memor
       shape_(make_run_shape(config_, table_, options_)),
       pages_(shape_),
       memory_(std::move(memory)) {
-  options_.size.kept_layers = kept_layers(config_, options_, memory_);
+  options_.size.saved_layers = saved_layers(config_, options_, memory_);
 }
 
 PageTrace Session::page_trace() const {

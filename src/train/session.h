@@ -18,7 +18,7 @@
 namespace pagoda {
 
 struct SessionOptions {
-  StepSize size;  // kept_layers, group_blocks: a session's own, whatever was asked for
+  StepSize size;  // saved_layers, group_blocks: a session's own, whatever was asked for
   AdamSettings adam;
   std::optional<Gpu> gpu;     // what computes; none: the CPU
   int devices = 1;            // 1 with a GPU
@@ -31,7 +31,7 @@ struct SessionOptions {
   int page_slots = 2;
   bool eager_adam = false;
   PlanOptions plan;
-  bool keep = true;         // false: no layer is kept, as if there were no room (kept_layers.h)
+  bool keep = true;         // false: no layer is kept, as if there were no room (saved_layers.h)
   double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned

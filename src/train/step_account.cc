@@ -53,15 +53,15 @@ void StepAccount::update(double learning_rate, float clip_factor, Ledger& ledger
 StepPiece StepAccount::between_steps(const Ledger& ledger) const {
   StepPiece piece;
   if (!plan_.shape().options.optimizer_at_end) return piece;
-  pay_due(plan_, ledger, 0, static_cast<int64_t>(plan_.shape().records.size()), piece.tasks);
+  apply_overdue(plan_, ledger, 0, static_cast<int64_t>(plan_.shape().records.size()), piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
   return piece;
 }
 
-StepPiece StepAccount::settle(const Ledger& ledger) const {
+StepPiece StepAccount::drain(const Ledger& ledger) const {
   StepPiece piece;
-  piece.cycle = StepPiece::Cycle::kApart;
-  pay_all(plan_, ledger, piece.tasks);
+  piece.cycle = StepPiece::Cycle::kBetweenSteps;
+  apply_all(plan_, ledger, piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
   return piece;
 }

@@ -5,8 +5,9 @@
 //
 //   StepSchedule schedule = account.begin(StepSchedule::Extent::kStep, ledger);
 //   for (StepPiece piece; schedule.next(piece);) {
-//     account.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which pays the ledger ...
-//     if (piece.then == StepPiece::Then::kLayersDone) account.layers_done(learning_rate, ledger);
+//     account.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which applies what the
+//     ledger has ... if (piece.wait == StepPiece::Wait::kLayersDone)
+//     account.layers_done(learning_rate, ledger);
 //   }
 //   account.end_step(schedule.tokens_per_expert());
 //   account.update(learning_rate, clip_factor, ledger);  // not when the step is skipped
@@ -47,8 +48,8 @@ class StepAccount {
 
   // The optimizer's part of a step that does not wait for the next one.
   StepPiece between_steps(const Ledger& ledger) const;
-  // Pays every debt.
-  StepPiece settle(const Ledger& ledger) const;
+  // Applies every pending update.
+  StepPiece drain(const Ledger& ledger) const;
 
   // Records whose gradient the newest step made, as it made them.
   const std::vector<int64_t>& touched() const { return touched_; }

@@ -56,15 +56,16 @@ Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forwa
   for (StepPiece piece; schedule.next(piece);) {
     run(piece);
     RETURN_IF_ERROR(session_.pager().status());
-    switch (piece.then) {
-      case StepPiece::Then::kGoOn: break;
-      case StepPiece::Then::kResolve:
+    switch (piece.wait) {
+      case StepPiece::Wait::kGoOn:
+        break;
+      case StepPiece::Wait::kResolve:
         schedule.resolve(add_routing(piece, forward));
         break;
-      case StepPiece::Then::kLayersDone:
+      case StepPiece::Wait::kLayersDone:
         account_.layers_done(learning_rate, ledger_);
         break;
-      case StepPiece::Then::kForwardDone:
+      case StepPiece::Wait::kForwardDone:
         prepare_backward(forward, schedule);
         forward.ended = Moment::now();
         break;
@@ -213,6 +214,6 @@ Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
                  std::move(forward.routing)};
 }
 
-Status StepRunner::settle() { return optimize(account_.settle(ledger_)); }
+Status StepRunner::drain() { return optimize(account_.drain(ledger_)); }
 
 }  // namespace pagoda

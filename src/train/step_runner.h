@@ -50,14 +50,14 @@ class StepRunner {
   // with an error or without. REQUIRES: batch.total_weight > 0 (every row of a Dataset has
   // something to train); single microbatches may have no weight.
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
-  // Forward only. REQUIRES: settle() since the last train().
+  // Forward only. REQUIRES: drain() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
   // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would
   // read until the next step. Waits.
   Status evaluate_layers(const StepBatch& batch);
-  // Pays every debt, so that weights and state are those of the newest update. Waits. kDiverged if
-  // a weight is not finite.
-  Status settle();
+  // Applies every pending update, so that weights and state are those of the newest update. Waits.
+  // kDiverged if a weight is not finite.
+  Status drain();
 
  private:
   struct Moment {

@@ -26,7 +26,7 @@ std::string activation_name(const RunShape& shape, const PageTable& pages, PageI
               (long long)(i % shape.microbatches));
 }
 
-std::string in_layer_name(const RunShape& shape, const PageTable& pages, PageId page) {
+std::string layer_buffers_name(const RunShape& shape, const PageTable& pages, PageId page) {
   constexpr const char* kNames[] = {"normed", "sum", "dresidual"};
   const int64_t i = page - pages.normed(0);
   return strf("%s b%lld", kNames[i / shape.microbatches], (long long)(i % shape.microbatches));
@@ -55,7 +55,8 @@ std::string page_name(const RunShape& shape, const PageTable& pages, PageId page
     case PageKind::kState: return "state" + record_name(shape, p.record);
     case PageKind::kGradient: return "gradient" + record_name(shape, p.record);
     case PageKind::kActivation: return activation_name(shape, pages, page);
-    case PageKind::kInLayer: return in_layer_name(shape, pages, page);
+    case PageKind::kLayerBuffer:
+      return layer_buffers_name(shape, pages, page);
     case PageKind::kInbound: return strf("inbound %d", (page - pages.inbound(0)) / 2);
     case PageKind::kOutbound: return strf("outbound %d", (page - pages.outbound(0)) / 2);
   }

@@ -298,7 +298,7 @@ Result<StepResult> Trainer::step() {
 }
 
 Result<double> Trainer::evaluate() {
-  RETURN_IF_ERROR(runner_->settle());
+  RETURN_IF_ERROR(runner_->drain());
   const int64_t rows = config_.train.micro_batch_tokens / config_.data.sequence_len;
   ASSIGN_OR_RETURN(const LossSum total,
                    evaluate_rows(*runner_, *eval_data_, config_.train.eval_batches,
@@ -309,7 +309,7 @@ Result<double> Trainer::evaluate() {
 }
 
 Result<std::vector<Sample>> Trainer::sample() {
-  RETURN_IF_ERROR(runner_->settle());
+  RETURN_IF_ERROR(runner_->drain());
   PassRunner runner(session_.get());
   GenerationSettings settings;
   settings.max_new_tokens = config_.sample.max_new_tokens;
@@ -344,7 +344,7 @@ Status Trainer::save() {
              "run with a lower optim.learning_rate",
              (long long)checkpoint_.step, (long long)saved_step_));
   }
-  RETURN_IF_ERROR(runner_->settle());
+  RETURN_IF_ERROR(runner_->drain());
   RETURN_IF_ERROR(session_->pager().flush());
   RETURN_IF_ERROR(session_->file().sync());
   checkpoint_.updates = ledger_->updates();

@@ -44,13 +44,13 @@ TEST(RaceTest, RatiosAreTakenInsideARound) {
   Figure what;
   what.name = "read";
   what.page_bytes = kMiB;
-  Race race(what);
-  const auto leg = [](double gb_per_s, double cpu_s) {
-    return Leg{2000000000, 2 / gb_per_s, cpu_s};
+  PairedRounds race(what);
+  const auto timing = [](double gb_per_s, double cpu_s) {
+    return Timing{2000000000, 2 / gb_per_s, cpu_s};
   };
-  race.add(leg(8, 0.2), leg(4, 2));
-  race.add(leg(4, 0.4), leg(8, 4));
-  race.add(leg(3, 0.6), leg(1, 6));
+  race.add(timing(8, 0.2), timing(4, 2));
+  race.add(timing(4, 0.4), timing(8, 4));
+  race.add(timing(3, 0.6), timing(1, 6));
   const Figure figure = race.figure();
   EXPECT_EQ(figure.name, "read");
   EXPECT_EQ(figure.page_bytes, kMiB);
@@ -69,8 +69,8 @@ TEST(RaceTest, RatiosAreTakenInsideARound) {
 TEST(RaceTest, DisturbedRoundsCountOnlyWhenAllAreSo) {
   Figure what;
   what.threads = 4;
-  const Leg good = {1000000000, 1, 3.9}, better = {2000000000, 1, 4}, bad = {5000000000, 1, 2};
-  Race some(what), all(what);
+  const Timing good = {1000000000, 1, 3.9}, better = {2000000000, 1, 4}, bad = {5000000000, 1, 2};
+  PairedRounds some(what), all(what);
   some.add(better, good);
   some.add(bad, good);
   some.add(better, bad);
@@ -221,10 +221,10 @@ class PlayedRoof final : public DiskRoof {
   std::vector<RoofSetting> settings(int64_t) const override {
     return {{kMiB, 1}, {kMiB, 2}, {kMiB, 3}};
   }
-  Result<Leg> run(Op, const RoofSetting& setting, const FileRegion&) override {
+  Result<Timing> run(Op, const RoofSetting& setting, const FileRegion&) override {
     constexpr double kRates[3][3] = {{1, 2, 3}, {1, 9, 1}, {4, 4, 5}};
     int& pass = passes_[setting.depth - 1];
-    return Leg{1000000000, 1 / kRates[setting.depth - 1][pass++], 0};
+    return Timing{1000000000, 1 / kRates[setting.depth - 1][pass++], 0};
   }
 
  private:
@@ -255,10 +255,10 @@ TEST(TileProductsTest, DoWhatIsAskedOnEveryThread) {
   auto products = TileProducts::make(40, stream.get());
   ASSERT_TRUE(products.ok()) << products.status().message();
   constexpr int64_t kOperations = 30000000, kOfATile = 2 * 2 * 128 * 128 * 40;
-  const Leg leg = products.value().run(kOperations);
-  EXPECT_GE(leg.bytes, kOperations);
-  EXPECT_LT(leg.bytes, kOperations + 3 * kOfATile);
-  EXPECT_GT(leg.seconds, 0);
+  const Timing timing = products.value().run(kOperations);
+  EXPECT_GE(timing.bytes, kOperations);
+  EXPECT_LT(timing.bytes, kOperations + 3 * kOfATile);
+  EXPECT_GT(timing.seconds, 0);
 }
 
 // A token visits every matrix but the embedding and the experts that are not its own once.

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "base/network_link.h"
-#include "bench/sheet/alike_nodes.h"
+#include "bench/sheet/merge_equal_nodes.h"
 #include "bench/sheet/nodes.h"
 #include "parallel/launcher.h"
 #include "tests/testing/files.h"
@@ -108,11 +108,11 @@ MachineSheet sheet_named(const std::string& name, double scale) {
 
 TEST(AlikeNodes, HaveTheWorstOfEach) {
   const MachineSheet quick = sheet_named("x", 2), slow = sheet_named("x", 0.5);
-  EXPECT_EQ(first_alike({quick, sheet_named("y", 1), slow, sheet_named("y", 3)}),
+  EXPECT_EQ(first_equal({quick, sheet_named("y", 1), slow, sheet_named("y", 3)}),
             (std::vector<size_t>{0, 1, 0, 1}));
   MachineSheet wider = quick;
   wider.host.cores = 8;
-  EXPECT_EQ(first_alike({quick, wider}), (std::vector<size_t>{0, 1}));
+  EXPECT_EQ(first_equal({quick, wider}), (std::vector<size_t>{0, 1}));
 
   MachineSheet worst = worst_of(quick, slow);
   EXPECT_EQ(worst.to_toml(), worst_of(slow, quick).to_toml());

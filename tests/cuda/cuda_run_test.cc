@@ -7,7 +7,7 @@
 
 #include "cli/doctor_report.h"
 #include "preview/micro_batch_choice.h"
-#include "preview/run_plan.h"
+#include "preview/run_forecast.h"
 #include "preview/this_machine.h"
 #include "tests/cuda/fake_cuda.h"
 #include "tests/testing/sanitizer.h"
@@ -117,7 +117,7 @@ TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
 // which is that of groups of one, or where groups would drive out what stays, no more than one.
 TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
   const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
-  const PlannedModel model = read_planned_model(run_.config().model.path).take();
+  const ModelSizes model = read_model_sizes(run_.config().model.path).take();
   RunConfig& config = run_.config();
   const auto plan = [&](int64_t device_bytes) {
     config.memory.device = MemorySize::of_bytes(device_bytes);
@@ -353,13 +353,13 @@ TEST_F(CudaRun, AutoMicrobatchIsWhatTheGpuHasRoomFor) {
 
 // Who updates where there is room for everything: the GPU, but not when updates are eager.
 TEST_F(CudaRun, ThePlannerDividesAGpuAsTheRunDoes) {
-  const PlannedModel model = read_planned_model(run_.config().model.path).take();
+  const ModelSizes model = read_model_sizes(run_.config().model.path).take();
   const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
   for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     RunConfig& config = run_.config();
     config.optim.clip = clip;
     const MachineSheet sheet = this_machine_sheet(config.gpu());
-    const RunPlan plan = plan_run(model, config, sheet, kFinePlan).take();
+    const RunForecast plan = forecast_run(model, config, sheet, kFinePlan).take();
     const MemoryPlan memory = Session::plan(folder.config(), session_options(config)).take();
     ASSERT_TRUE(plan.step.has_value());
     EXPECT_EQ(plan.step->state_on_device, clip == ClipKind::kGlobal);

@@ -183,7 +183,7 @@ TEST_P(PackedStep, ADocumentChangesNoOtherDocumentsLoss) {
   const StepBatch batch = random_batch(sizes, &placed);
   const std::vector<double> before = model.token_losses(batch);
   const auto routing = model.runner().train(batch, 0.0)->tokens_per_expert;
-  ASSERT_TRUE(model.runner().settle().ok());
+  ASSERT_TRUE(model.runner().drain().ok());
   ASSERT_GT(placed.size(), 8u);
   int regrouped = 0;
   for (size_t d = 0; d < placed.size(); ++d) {
@@ -207,7 +207,7 @@ TEST_P(PackedStep, ADocumentChangesNoOtherDocumentsLoss) {
     ASSERT_EQ(own, changed.length) << "document " << d << ": the change must show in it";
     if (d % 4 != 0) continue;
     regrouped += model.runner().train(other, 0.0)->tokens_per_expert != routing;
-    ASSERT_TRUE(model.runner().settle().ok());
+    ASSERT_TRUE(model.runner().drain().ok());
   }
   EXPECT_GT(regrouped, 0) << "no change moved rows between blocks of experts";
 }

@@ -75,8 +75,8 @@ TEST(Numa, WhatCannotBeReadIsOneNode) {
   EXPECT_EQ(cores_of(numa_nodes(empty.path(), {0, 1})), (std::vector<Cores>{{0, 1}}));
   const Machine without_cores("0-1", {{0, "0"}});  // where is core 1?
   EXPECT_EQ(cores_of(numa_nodes(without_cores.root(), {0, 1})), (std::vector<Cores>{{0, 1}}));
-  const Machine nonsense("zero", {{0, "0-1"}});
-  EXPECT_EQ(cores_of(numa_nodes(nonsense.root(), {0, 1})), (std::vector<Cores>{{0, 1}}));
+  const Machine invalid("zero", {{0, "0-1"}});
+  EXPECT_EQ(cores_of(numa_nodes(invalid.root(), {0, 1})), (std::vector<Cores>{{0, 1}}));
 }
 
 TEST(Numa, ThisMachinesNodesHoldItsCores) {

@@ -163,7 +163,7 @@ TEST_P(CurveParity, FiftyStepsOfAdamW) {
     EXPECT_NEAR(result->grad_norm / norms[step], 1.0, 1e-3) << "step " << step;
   }
   std::printf("largest loss difference over %zu steps: %.2e\n", losses.size(), worst);
-  ASSERT_TRUE(model.runner().settle().ok());
+  ASSERT_TRUE(model.runner().drain().ok());
   for (size_t t = 0; t < model.table().tensors.size(); ++t) {
     const TensorSpec& tensor = model.table().tensors[t];
     if (!expected.has("final." + tensor.name)) continue;

@@ -23,7 +23,7 @@ MachineSheet machine(const std::string& name) {
   return read_machine_sheet(configs + "machines/" + name + ".toml").take();
 }
 
-PlannedModel tiny_model() { return parse_planned_model(kTinyConfig, "tiny").take(); }
+ModelSizes tiny_model() { return parse_model_sizes(kTinyConfig, "tiny").take(); }
 
 // 12 rows a step: parts of 12, 6, 3 and 1 are tried, and 4 where it is the run's own.
 constexpr int64_t kRow = 32;
@@ -43,8 +43,8 @@ struct Exhaustive {
 };
 
 // In the order in which the search tries them, so that of equal times the same is first.
-Exhaustive simulate_all(const PlannedModel& model, const RunConfig& config,
-                        const MachineSheet& sheet, const std::vector<int64_t>& rows,
+Exhaustive simulate_all(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                        const std::vector<int64_t>& rows,
                         const std::vector<RunConfig::Memory>& divisions) {
   Exhaustive all;
   for (const int64_t r : rows) {
@@ -57,7 +57,7 @@ Exhaustive simulate_all(const PlannedModel& model, const RunConfig& config,
           tried.optim.clip = clip;
           tried.memory = memory;
           ++all.tried;
-          const RunPlan plan = plan_run(model, tried, sheet, kFinePlan).take();
+          const RunForecast plan = forecast_run(model, tried, sheet, kFinePlan).take();
           const bool room = plan.device_bytes >= plan.least.device_bytes &&
                             plan.host_bytes >= plan.least.host_bytes;
           EXPECT_EQ(plan.step.has_value(), room);
@@ -91,7 +91,7 @@ void expect_best(const SettingsSearch& search, const Exhaustive& all) {
 
 // Budgets from too small for anything to enough for all.
 TEST(SettingsSearch, FindsWhatSimulatingEverythingFinds) {
-  const PlannedModel model = tiny_model();
+  const ModelSizes model = tiny_model();
   int none = 0, some = 0, all_fit = 0, own = 0;
   for (uint32_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -141,7 +141,7 @@ TEST(SettingsSearch, FindsWhatSimulatingEverythingFinds) {
 
 // Where device and host are the same memory and it is not divided yet, divisions are tried too.
 TEST(SettingsSearch, DividesMemoryThatIsFree) {
-  const PlannedModel model = tiny_model();
+  const ModelSizes model = tiny_model();
   MachineSheet sheet = machine("cpu-2-cores");
   const RunConfig config = tiny_run(12);
   // So little that places are scarce: the auto device budget is a little above what a row needs.
@@ -169,7 +169,7 @@ TEST(SettingsSearch, DividesMemoryThatIsFree) {
 
 // More of the host's memory than `train` takes by itself, and the run as it is beside it.
 TEST(SettingsSearch, TakesMoreOfAHostThatIsFree) {
-  const PlannedModel model = tiny_model();
+  const ModelSizes model = tiny_model();
   const MachineSheet sheet = machine("gpu-24gb");
   const auto search = search_settings(model, tiny_run(12), sheet, kFinePlan).take();
   ASSERT_EQ(search.runs.size(), 4u * 3 * 2 + 1);
@@ -183,7 +183,7 @@ TEST(SettingsSearch, TakesMoreOfAHostThatIsFree) {
 }
 
 TEST(SettingsSearch, SaysWhatWouldFit) {
-  const PlannedModel model = tiny_model();
+  const ModelSizes model = tiny_model();
   const MachineSheet sheet = machine("gpu-24gb");
   RunConfig config = tiny_run(12);
   config.memory.device = MemorySize::of_bytes(1000);
@@ -203,7 +203,7 @@ TEST(SettingsSearch, SaysWhatWouldFit) {
 }
 
 TEST(SettingsSearch, RefusesWhatIsNoRun) {
-  const PlannedModel model = tiny_model();
+  const ModelSizes model = tiny_model();
   MachineSheet box = machine("gpu-4x48gb");
   box.device.count = 5;  // which do not divide the experts
   auto search = search_settings(model, tiny_run(12), box, kFinePlan);

@@ -139,7 +139,7 @@ TEST_F(PlanTest, AClusterMindsNoMicrobatch) {
   expect_no_plan(words + Words{"--data.sequence_len", "10000"}, 2, "train.tokens_per_step");
 }
 
-// Of a cluster's best way: its stages or its streams, and memory of a device of each.
+// Of a cluster's best strategy: its stages or its streams, and memory of a device of each.
 TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   const std::string page = dir_.file("step.html");
   struct Case {
@@ -147,7 +147,7 @@ TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   };
   for (const Case& c :
        {Case{"mixtral-8x7b", "4x8-gpu-80gb", "524288", "stage 3", "device of stage 3"},
-        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "older device"}}) {
+        Case{"olmoe-1b-7b", "a40-v100", "65536", "stage 0", "slower device"}}) {
     SCOPED_TRACE(c.cluster);
     const ProcessResult result =
         plan({"--model.path", configs(std::string("models/") + c.model + ".json"), "--cluster",
@@ -224,26 +224,26 @@ TEST_F(PlanTest, SearchesClusters) {
                        "--json"};
   const nlohmann::json best = nlohmann::json::parse(plan(words).out, nullptr, false);
   ASSERT_TRUE(best.is_object());
-  ASSERT_EQ(best.at("ways").size(), 1u);
+  ASSERT_EQ(best.at("strategies").size(), 1u);
   const ProcessResult result = plan(words + Words{"--search"});
   EXPECT_EQ(result.code, 0) << result.err;
   const nlohmann::json all = nlohmann::json::parse(result.out, nullptr, false);
-  EXPECT_GT(all.at("ways").size(), 1u);
-  EXPECT_EQ(all.at("ways")[0], best.at("ways")[0]);
-  const nlohmann::json& way = best.at("best_way");
-  EXPECT_FALSE(way.at("limited_by").get<std::string>().empty());
-  EXPECT_FALSE(way.at("helps").empty());
-  const double step_s = best.at("ways")[0].at("step_s");
-  EXPECT_NEAR(way.at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
-  ASSERT_FALSE(way.at("lanes").empty());
-  for (const nlohmann::json& lane : way.at("lanes")) {
+  EXPECT_GT(all.at("strategies").size(), 1u);
+  EXPECT_EQ(all.at("strategies")[0], best.at("strategies")[0]);
+  const nlohmann::json& strategy = best.at("best_strategy");
+  EXPECT_FALSE(strategy.at("limited_by").get<std::string>().empty());
+  EXPECT_FALSE(strategy.at("helps").empty());
+  const double step_s = best.at("strategies")[0].at("step_s");
+  EXPECT_NEAR(strategy.at("total").at("seconds"), 2 * step_s, 1e-9 * step_s);
+  ASSERT_FALSE(strategy.at("lanes").empty());
+  for (const nlohmann::json& lane : strategy.at("lanes")) {
     double busy_s = 0;
     for (const nlohmann::json& part : lane.at("busy_s")) busy_s += part.get<double>();
     EXPECT_GT(busy_s, 0) << lane;
     EXPECT_LE(busy_s, (1 + 1e-9) * step_s) << lane;
   }
-  ASSERT_FALSE(way.at("memory").empty());
-  for (const nlohmann::json& memory : way.at("memory")) {
+  ASSERT_FALSE(strategy.at("memory").empty());
+  for (const nlohmann::json& memory : strategy.at("memory")) {
     EXPECT_LE(memory.at("peak_bytes"), memory.at("budget_bytes")) << memory;
     EXPECT_LE(memory.at("always_bytes"), memory.at("peak_bytes")) << memory;
     EXPECT_LE(memory.at("peak_at_s").get<double>(), step_s) << memory;

@@ -127,7 +127,7 @@ TEST(StepUsage, APagedStepAddsUp) {
     EXPECT_TRUE(prefetches > 0 || clip == ClipKind::kPerExpert)
         << "eager updates have brought up all there is room for";
     EXPECT_GT(optimizer_s, 0);
-    EXPECT_GE(hidden, 5) << "all steps but the first, which owes nothing yet";
+    EXPECT_GE(hidden, 5) << "all steps but the first, which has nothing pending yet";
   }
 }
 

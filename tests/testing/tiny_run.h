@@ -58,7 +58,7 @@ struct Outcome {
   Paging paging;
 };
 
-// Hash of the run's weights and optimizer state after paying all debts, and of `losses`.
+// Hash of the run's weights and optimizer state after paying all updates, and of `losses`.
 std::string outcome_hash(Trainer& trainer, const std::vector<double>& losses);
 
 // Runs to the end; with `stop_at` >= 0 the run is saved and ended after that many steps, then

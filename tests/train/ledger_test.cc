@@ -90,10 +90,10 @@ class Lazy {
       : ledger(skip, updates_before, std::vector<int64_t>(kRecords, updates_before)) {
     for (int64_t r = 0; r < kRecords; ++r) numbers.emplace_back(static_cast<uint64_t>(r));
   }
-  void pay(int64_t record, ThreadPool& pool) {
-    if (!ledger.owes(record)) return;
+  void apply(int64_t record, ThreadPool& pool) {
+    if (!ledger.has_pending(record)) return;
     const bool with_gradient = ledger.has_gradient(record);
-    const std::vector<Ledger::Step> steps = ledger.pay(record);
+    const std::vector<Ledger::Step> steps = ledger.apply(record);
     longest_debt = std::max(longest_debt, static_cast<int64_t>(steps.size()));
     int64_t gradients = 0;
     for (const Ledger::Step& step : steps) {
@@ -101,7 +101,7 @@ class Lazy {
       numbers[record].apply(step, step.has_gradient ? &waiting[record] : nullptr, pool);
     }
     EXPECT_EQ(gradients, with_gradient ? 1 : 0);
-    EXPECT_FALSE(ledger.owes(record));
+    EXPECT_FALSE(ledger.has_pending(record));
     EXPECT_FALSE(ledger.has_gradient(record));
     waiting.erase(record);
   }
@@ -128,8 +128,8 @@ void run_trial(uint32_t seed, bool skip, int64_t updates_before, int64_t* longes
     for (int64_t r = 0; r < kRecords; ++r) {
       const bool touched = pick(static_cast<int>(2 + 12 * r)) == 0;  // some often, some rarely
       if (touched) gradients[r] = random_gradient(seed, n, r);
-      if (touched || lazy.ledger.due(r) || pick(60) == 0) {
-        lazy.pay(r, pool);
+      if (touched || lazy.ledger.overdue(r) || pick(60) == 0) {
+        lazy.apply(r, pool);
         expect_same(lazy, eager, r);
       }
     }
@@ -139,12 +139,12 @@ void run_trial(uint32_t seed, bool skip, int64_t updates_before, int64_t* longes
     for (auto& [record, gradient] : gradients) {
       lazy.ledger.touch(record);
       lazy.waiting[record] = gradient;
-      EXPECT_TRUE(lazy.ledger.owes(record));
+      EXPECT_TRUE(lazy.ledger.has_pending(record));
     }
     EXPECT_EQ(lazy.ledger.updates(), updates_before + n);
   }
   for (int64_t r = 0; r < kRecords; ++r) {
-    lazy.pay(r, pool);
+    lazy.apply(r, pool);
     expect_same(lazy, eager, r);
   }
   *longest_debt = std::max(*longest_debt, lazy.longest_debt);
@@ -157,7 +157,7 @@ TEST(Ledger, LatePaymentGivesTheBitsOfPayingAtOnce) {
     run_trial(seed, false, seed % 3 == 0 ? 1000 : 0, &longest);
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_EQ(longest, Ledger::kMostMissed) << "no debt grew to the bound, or one grew beyond it";
+  EXPECT_EQ(longest, Ledger::kMostMissed) << "no count grew to the bound, or one grew beyond it";
 }
 
 TEST(Ledger, SkippedRecordsCountTheirOwnSteps) {
@@ -167,31 +167,31 @@ TEST(Ledger, SkippedRecordsCountTheirOwnSteps) {
     run_trial(seed, true, seed % 3 == 0 ? 1000 : 0, &longest);
     if (testing::Test::HasFailure()) return;
   }
-  EXPECT_EQ(longest, 1) << "an expert without tokens must owe nothing";
+  EXPECT_EQ(longest, 1) << "an expert without tokens must have nothing pending";
 }
 
 TEST(Ledger, DebtIsDueAtTheBoundAndNotBefore) {
   Ledger ledger(false, 0, {0, 0});
   for (int64_t n = 1; n <= Ledger::kMostMissed; ++n) {
-    EXPECT_FALSE(ledger.due(0)) << "after " << n - 1 << " updates";
+    EXPECT_FALSE(ledger.overdue(0)) << "after " << n - 1 << " updates";
     ledger.begin(1.0, 1.0f);
-    EXPECT_TRUE(ledger.owes(0));
+    EXPECT_TRUE(ledger.has_pending(0));
   }
-  EXPECT_TRUE(ledger.due(0));
-  EXPECT_EQ(ledger.pay(0).size(), static_cast<size_t>(Ledger::kMostMissed));
-  EXPECT_FALSE(ledger.due(0));
-  EXPECT_TRUE(ledger.due(1)) << "each record has its own debt";
-  EXPECT_TRUE(ledger.pay(0).empty());
+  EXPECT_TRUE(ledger.overdue(0));
+  EXPECT_EQ(ledger.apply(0).size(), static_cast<size_t>(Ledger::kMostMissed));
+  EXPECT_FALSE(ledger.overdue(0));
+  EXPECT_TRUE(ledger.overdue(1)) << "each record has its own account";
+  EXPECT_TRUE(ledger.apply(0).empty());
 }
 
 TEST(Ledger, SkipModeIsNeverDue) {
   Ledger ledger(true, 0, {0});
   for (int64_t n = 0; n < 3 * Ledger::kMostMissed; ++n) ledger.begin(1.0, 1.0f);
-  EXPECT_FALSE(ledger.due(0));
-  EXPECT_FALSE(ledger.owes(0));
+  EXPECT_FALSE(ledger.overdue(0));
+  EXPECT_FALSE(ledger.has_pending(0));
   ledger.begin(0.5, 0.25f);
   ledger.touch(0);
-  const std::vector<Ledger::Step> steps = ledger.pay(0);
+  const std::vector<Ledger::Step> steps = ledger.apply(0);
   ASSERT_EQ(steps.size(), 1u);
   EXPECT_EQ(steps[0].t, 1);
   EXPECT_EQ(steps[0].learning_rate, 0.5);
@@ -205,7 +205,7 @@ TEST(Ledger, AGradientKeepsItsPlaceAmongLaterUpdates) {
   ledger.begin(0.2, 0.5f);
   ledger.touch(0);
   ledger.begin(0.3, 1.0f);
-  const std::vector<Ledger::Step> steps = ledger.pay(0);
+  const std::vector<Ledger::Step> steps = ledger.apply(0);
   ASSERT_EQ(steps.size(), 3u);
   const double rates[] = {0.1, 0.2, 0.3};
   for (int i = 0; i < 3; ++i) {
@@ -223,7 +223,7 @@ TEST(LedgerDeathTest, MisuseIsABug) {
   EXPECT_DEATH(ledger.touch(0), "two gradients");
   Ledger forgotten(false, 0, {0});
   for (int64_t n = 0; n <= 2 * Ledger::kMostMissed; ++n) forgotten.begin(1.0, 1.0f);
-  EXPECT_DEATH(forgotten.pay(0), "history was dropped");
+  EXPECT_DEATH(forgotten.apply(0), "history was dropped");
 }
 
 }  // namespace

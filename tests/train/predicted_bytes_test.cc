@@ -14,7 +14,7 @@
 namespace pagoda {
 namespace {
 
-Traffic counted(Pager& pager) {
+PageTraffic counted(Pager& pager) {
   const Pager::Counters& c = pager.counters();
   return {{c.fetches, c.fetch_bytes},
           {c.uploads, c.upload_bytes},
@@ -22,8 +22,8 @@ Traffic counted(Pager& pager) {
           {c.write_backs, c.write_back_bytes}};
 }
 
-std::string text(const Traffic& t) {
-  const auto link = [](const Traffic::Link& l) {
+std::string text(const PageTraffic& t) {
+  const auto link = [](const PageTraffic::Link& l) {
     return strf("%lld (%lld B)", (long long)l.moves, (long long)l.bytes);
   };
   return "fetch " + link(t.fetch) + ", upload " + link(t.upload) + ", download " +
@@ -39,7 +39,7 @@ DryRun planned_run(const Session& session, bool skip_untouched) {
 }
 
 // Trains, and beside it plans from the routings alone; all steps in all counters must agree.
-Traffic expect_predicted(const RunConfig& config) {
+PageTraffic expect_predicted(const RunConfig& config) {
   SimStorage storage(13);
   auto started = Trainer::start(config, false, &storage);
   CHECK(started.ok(), "%s", started.status().message().c_str());
@@ -48,9 +48,9 @@ Traffic expect_predicted(const RunConfig& config) {
   Replay replay(&session.pages(), session.pager().residency());
   DryRun planned = planned_run(session, config.optim.untouched == UntouchedKind::kSkip);
   session.pager().drain();
-  const Traffic start = counted(session.pager());
+  const PageTraffic start = counted(session.pager());
   const PageFile::Counters file_start = session.file().counters();
-  Traffic all;
+  PageTraffic all;
   for (int64_t step = 1; step <= config.train.steps; ++step) {
     SCOPED_TRACE(testing::Message() << "step " << step);
     const auto result = trainer.step();
@@ -92,7 +92,7 @@ TEST(PredictedBytes, AreThoseCountedForEveryBudget) {
       run.config().optim.clip = clip;
       run.config().memory.device = MemorySize::of_bytes(device + more_device);
       run.config().memory.host = MemorySize::of_bytes(host + more_host);
-      const Traffic moved = expect_predicted(run.config());
+      const PageTraffic moved = expect_predicted(run.config());
       if (more_device + more_host < kMiB) {
         EXPECT_GT(moved.fetch.moves, 0);
         EXPECT_GT(moved.write_back.moves, 0);
@@ -124,12 +124,12 @@ TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
   TinyRun run;
   run.use_minimum_budgets();
   run.config().memory.device = MemorySize::of_bytes(run.config().device_bytes() + 100 * kKiB);
-  std::optional<Traffic> of_none;
+  std::optional<PageTraffic> of_none;
   for (const char* pin : {"off", "25%", "100%"}) {
     SCOPED_TRACE(pin);
     run.new_run();
     run.config().memory.pin = pin;
-    const Traffic moved = expect_predicted(run.config());
+    const PageTraffic moved = expect_predicted(run.config());
     EXPECT_GT(moved.fetch.moves, 0);
     if (!of_none) {
       of_none = moved;
@@ -158,18 +158,18 @@ TEST(PredictedBytes, AreThoseCountedWithEvaluations) {
       for (const Task& task : piece.tasks) replay.place(task);
     };
     session.pager().drain();
-    const Traffic start = counted(session.pager());
+    const PageTraffic start = counted(session.pager());
     for (uint64_t step = 0; step < 6; ++step) {
       SCOPED_TRACE(testing::Message() << "step " << step);
       const auto batch = make_batch(trainer->data(), 4 * step, 2, 2).take();
       planned.train(runner.train(batch, 1e-3).take().routing, visit);
       if (step % 3 == 1) {
-        ASSERT_TRUE(runner.settle().ok());
-        planned.settle(visit);
+        ASSERT_TRUE(runner.drain().ok());
+        planned.drain(visit);
         planned.evaluate(runner.evaluate(batch).take().routing, visit);
       }
       session.pager().drain();
-      const Traffic all = counted(session.pager()) - start;
+      const PageTraffic all = counted(session.pager()) - start;
       ASSERT_EQ(all, replay.traffic())
           << "counted " << text(all) << "\npredicted " << text(replay.traffic());
     }
@@ -204,7 +204,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
   constexpr int64_t kTokens = 960;
   for (uint32_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::optional<Traffic> of_one;
+    std::optional<PageTraffic> of_one;
     for (int64_t microbatches : {1, 2, 5, 8}) {
       std::mt19937 random(seed);
       RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2)), one = shape;

@@ -13,7 +13,7 @@
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
-#include "train/kept_layers.h"
+#include "train/saved_layers.h"
 
 namespace pagoda {
 namespace {
@@ -117,12 +117,12 @@ void configure(const Row& row, TinyRun& run) {
   config.memory.host = MemorySize::of_bytes(config.host_bytes() + row.more_host * kKiB);
 }
 
-// Layers that a run keeps (train/kept_layers.h), and how many there are.
+// Layers that a run keeps (train/saved_layers.h), and how many there are.
 std::pair<int64_t, int64_t> layers_kept(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
   const SessionOptions options = session_options(config);
   const MemoryPlan memory = Session::plan(folder.config(), options).take();
-  return {kept_layers(folder.config(), options, memory), folder.config().num_layers};
+  return {saved_layers(folder.config(), options, memory), folder.config().num_layers};
 }
 
 std::string hash_with_room(TinyRun& run) {
@@ -225,7 +225,7 @@ std::string tiny_with(const char* changes) {
   return config.dump();
 }
 
-struct InLayerRow {
+struct LayerBufferRow {
   Row row;
   const char* changes = "{}";  // of the model
   DType dtype = DType::kBF16;
@@ -235,7 +235,7 @@ constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
   "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
-const InLayerRow kInLayerRows[] = {
+const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "smallest budgets"}},
     {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
     {{.what = "some in the host", .more_host = 200, .drive = Drive::kUring}},
@@ -249,7 +249,7 @@ const InLayerRow kInLayerRows[] = {
 };
 
 // Eight microbatches a step, and losses of held-out rows between steps.
-std::unique_ptr<TinyRun> small_microbatches(const InLayerRow& row) {
+std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   auto run = std::make_unique<TinyRun>(row.dtype, tiny_with(row.changes).c_str());
   run->config().data.sequence_len = run->config().train.micro_batch_tokens = 16;
   run->config().train.eval_steps = kSteps / 2;
@@ -257,12 +257,12 @@ std::unique_ptr<TinyRun> small_microbatches(const InLayerRow& row) {
 }
 
 // Pages of in-layer buffers that have no room on the device, or there and in the host.
-std::pair<int64_t, int64_t> in_layer_beyond(const RunConfig& config) {
+std::pair<int64_t, int64_t> layer_buffers_beyond(const RunConfig& config) {
   const Planned plan = plan_of(config);
   int64_t device = 0, host = 0;
   for (size_t c = 0; c < plan.memory.classes.size(); ++c) {
     const PageTable::Class& info = plan.pages.classes[c];
-    if (info.kind != PageKind::kInLayer) continue;
+    if (info.kind != PageKind::kLayerBuffer) continue;
     const SlotClass& slots = plan.memory.classes[c];
     device += info.num_pages - slots.device_slots[0];
     host += info.num_pages - slots.device_slots[0] - slots.host_slots;
@@ -270,7 +270,7 @@ std::pair<int64_t, int64_t> in_layer_beyond(const RunConfig& config) {
   return {device, host};
 }
 
-class RootPromiseInLayer : public testing::TestWithParam<InLayerRow> {};
+class RootPromiseInLayer : public testing::TestWithParam<LayerBufferRow> {};
 
 TEST_P(RootPromiseInLayer, OneHash) {
   const Row& row = GetParam().row;
@@ -278,7 +278,7 @@ TEST_P(RootPromiseInLayer, OneHash) {
   const std::string resident = hash_with_room(*small_microbatches(GetParam()));
   const std::unique_ptr<TinyRun> run = small_microbatches(GetParam());
   configure(row, *run);
-  const auto [beyond_device, beyond_host] = in_layer_beyond(run->config());
+  const auto [beyond_device, beyond_host] = layer_buffers_beyond(run->config());
   EXPECT_GT(beyond_device, 0);
   if (row.more_device + row.more_host == 0) {
     EXPECT_GT(beyond_host, 0);
@@ -286,12 +286,12 @@ TEST_P(RootPromiseInLayer, OneHash) {
   expect_hash(row, *run, resident);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kInLayerRows));
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kLayerBufferRows));
 
 // Everything on the devices, and room to keep none, some or all layers.
 TEST(RootPromise, HoweverManyLayersAreKept) {
   for (const char* changes : {"{}", kShared}) {
-    const InLayerRow row{{}, changes};
+    const LayerBufferRow row{{}, changes};
     const std::string resident = hash_with_room(*small_microbatches(row));
     for (const int devices : {1, 2}) {
       const std::unique_ptr<TinyRun> run = small_microbatches(row);

@@ -10,7 +10,7 @@
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "base/machine.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "bench/sheet/drive.h"
 #include "device/past_cache.h"
 
@@ -24,7 +24,7 @@ double seconds_since(int64_t start_us) {
 // Cores that this process gets while others use the machine too: all threads at work for a moment.
 double cores_to_be_had(int threads) {
   constexpr double kMoment_s = 0.1;
-  const LegTimer timer;
+  const TimingClock timer;
   const int64_t start = monotonic_us();
   std::vector<std::thread> workers;
   for (int i = 0; i < threads; ++i) {
@@ -36,8 +36,8 @@ double cores_to_be_had(int threads) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  const Leg leg = timer.finish(0);
-  return leg.cpu_seconds / leg.seconds;
+  const Timing timing = timer.finish(0);
+  return timing.cpu_seconds / timing.seconds;
 }
 
 // What the memory moves, read and written, while all threads copy what lies in no cache.
@@ -49,7 +49,7 @@ double memory_rate(int threads) {
   ThreadPool pool(threads);
   std::vector<double> rates;
   for (int i = 0; i < kTrials; ++i) {
-    const LegTimer timer;
+    const TimingClock timer;
     pool.parallel_for(threads, [&](int64_t t) {
       std::byte* from = memory.data() + 2 * t * kBytes;
       copy_past_cache(from + kBytes, from, kBytes);
@@ -275,8 +275,8 @@ void fit_paged(const MeasuredRun& paged, MeasuredMachine& machine) {
   const StepSeconds simulate = [&](const MachineProfile& p) { return paged.simulate(p).step_s; };
   profile.issue.fixed_s =
       paged.issuing_s() / static_cast<double>(paged.simulate(profile).tasks);
-  profile.turn_s = where_zero(slice_s(), [&](double turn_s) {
-    profile.turn_s = turn_s;
+  profile.slice_s = where_zero(slice_s(), [&](double slice_s) {
+    profile.slice_s = slice_s;
     return paged.step_s() - simulate(profile);
   });
   const double still_s = simulate(without_moves(profile));

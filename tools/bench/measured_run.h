@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "plan/forecast/simulator.h"
 #include "tests/testing/plan/dry_run.h"
 #include "tools/bench/random_token_run.h"
@@ -29,15 +29,15 @@ double median(const std::vector<Round>& rounds, const Figure& figure) {
   return quantile(values, 0.5);
 }
 
-// Random tokens, the same in every run of the program; legs of steps from quiet to quiet, of which
-// the newest is told. Its first step finds an idle drive and another session's bytes in the caches:
-// it is replayed, but does not count.
+// Random tokens, the same in every run of the program; timings of steps from quiet to quiet, of
+// which the newest is told. Its first step finds an idle drive and another session's bytes in the
+// caches: it is replayed, but does not count.
 class MeasuredRun {
  public:
   // After a few steps to warm up.
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
 
-  // A leg: of so many steps that count. REQUIRES: steps > 0.
+  // A timing: of so many steps that count. REQUIRES: steps > 0.
   void measure(int steps);
 
   const Session& session() const { return run_.session(); }
@@ -49,7 +49,7 @@ class MeasuredRun {
   int64_t written_bytes() const { return written_bytes_; }
   const TaskTimes& times() const { return *times_; }  // of all steps that count
   int64_t steps() const { return std::ssize(routings_) - 1; }
-  // The leg, simulated with the routing it had.
+  // The timing, simulated with the routing it had.
   struct Replayed {
     double step_s = 0;                        // of a step on average
     std::array<double, kTaskKinds> task_s{};  // of it, of tasks by kind
@@ -64,8 +64,8 @@ class MeasuredRun {
   std::unique_ptr<TaskTimes> times_;  // outlives the run
   RandomTokenRun run_;
   std::mt19937 random_{5};
-  DryRun planned_;  // before the leg
-  Residency start_;     // of the leg
+  DryRun planned_;   // before the timing
+  Residency start_;  // of the timing
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
   int64_t read_bytes_ = 0, written_bytes_ = 0;

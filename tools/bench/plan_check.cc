@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "plan/step/steady_run.h"
 #include "plan/step/task_table.h"
 #include "tools/bench/measured_run.h"
@@ -40,7 +40,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int kSteps = 2;  // of a leg, that count
+constexpr int kSteps = 2;           // of a timing, that count
 constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
 
 // A model, and the memory that its runs have beyond what the plan needs: a part of weights and
@@ -226,19 +226,20 @@ StepNumbers Candidate::over_rounds(StepNumbers Run::*of) const {
 
 void Candidate::print(const Setting& setting, const MeasuredMachine& machine) const {
   if (setting.kinds) print_kinds(run_, machine.profile);
-  std::vector<double> legs;
-  for (const Round& r : rounds_) legs.push_back(r.run.measured.seconds);
+  std::vector<double> timings;
+  for (const Round& r : rounds_) timings.push_back(r.run.measured.seconds);
   const Run run = result();
-  std::printf("  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%  %4.1f %%  %9.1f %+5.1f %%  %9.1f "
-              "%+5.1f %%\n",
-              static_cast<long long>(choice_.microbatch_tokens), 100 * choice_.device_share,
-              run.predicted.seconds, median(rounds_, [](const Round& r) { return r.routed_s; }),
-              run.measured.seconds, 100 * run.error(),
-              100 * (quantile(legs, 0.75) - quantile(legs, 0.25)) / run.measured.seconds,
-              1e-6 * static_cast<double>(run.measured.device_bytes),
-              100 * above(run.predicted.device_bytes, run.measured.device_bytes),
-              1e-6 * static_cast<double>(run.measured.host_bytes),
-              100 * above(run.predicted.host_bytes, run.measured.host_bytes));
+  std::printf(
+      "  %5lld %4.0f %%   %9.3f %7.3f %8.3f %+6.1f %%  %4.1f %%  %9.1f %+5.1f %%  %9.1f "
+      "%+5.1f %%\n",
+      static_cast<long long>(choice_.microbatch_tokens), 100 * choice_.device_share,
+      run.predicted.seconds, median(rounds_, [](const Round& r) { return r.routed_s; }),
+      run.measured.seconds, 100 * run.error(),
+      100 * (quantile(timings, 0.75) - quantile(timings, 0.25)) / run.measured.seconds,
+      1e-6 * static_cast<double>(run.measured.device_bytes),
+      100 * above(run.predicted.device_bytes, run.measured.device_bytes),
+      1e-6 * static_cast<double>(run.measured.host_bytes),
+      100 * above(run.predicted.host_bytes, run.measured.host_bytes));
 }
 
 // All runs with one size of microbatch, and what they are predicted from: steps of another model
@@ -305,19 +306,20 @@ void Cell::print() const {
   const auto profile = [&](const auto& figure) {
     return median(machines_, [&](const MeasuredMachine& m) { return figure(m.profile); });
   };
-  std::printf("  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
-              "%.1f us between tasks; with memory for a part %.3f s, simulated %.3f s before the "
-              "fit, %.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n"
-              "  %s%s\n",
-              of(&Seconds::roomy_s), of(&Seconds::roomy_cpu_s) / of(&Seconds::roomy_s),
-              profile([](const MachineProfile& p) { return p.cores; }),
-              1e6 * median(machines_, &MeasuredMachine::hand_over_s),
-              of(&Seconds::part_s), of(&Seconds::before_s), of(&Seconds::after_s),
-              1e6 * profile([](const MachineProfile& p) { return p.turn_s; }),
-              median(machines_, &MeasuredMachine::paging),
-              1e6 * profile([](const MachineProfile& p) { return p.issue.fixed_s; }),
-              describe_moves(machines_).c_str(),
-              median(machines_, &MeasuredMachine::shared) > 0 ? "; others use this machine" : "");
+  std::printf(
+      "  beforehand: %.3f s a step with room for everything, on %.2f of %.2f cores, "
+      "%.1f us between tasks; with memory for a part %.3f s, simulated %.3f s before the "
+      "fit, %.3f s after; a turn %.0f us, moves add %.2f times that, issue %.1f us\n"
+      "  %s%s\n",
+      of(&Seconds::roomy_s), of(&Seconds::roomy_cpu_s) / of(&Seconds::roomy_s),
+      profile([](const MachineProfile& p) { return p.cores; }),
+      1e6 * median(machines_, &MeasuredMachine::hand_over_s), of(&Seconds::part_s),
+      of(&Seconds::before_s), of(&Seconds::after_s),
+      1e6 * profile([](const MachineProfile& p) { return p.slice_s; }),
+      median(machines_, &MeasuredMachine::paging),
+      1e6 * profile([](const MachineProfile& p) { return p.issue.fixed_s; }),
+      describe_moves(machines_).c_str(),
+      median(machines_, &MeasuredMachine::shared) > 0 ? "; others use this machine" : "");
   if (setting_.kinds) print_kinds(part_, machines_.back().profile);
   for (const Candidate& candidate : candidates_) candidate.print(setting_, machines_.back());
   std::fflush(stdout);

@@ -16,13 +16,13 @@
 #include "base/random.h"
 #include "plan/exchange/expert_migration.h"
 #include "plan/exchange/expert_placement.h"
-#include "plan/exchange/unequal_colocation.h"
+#include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/zebra/zebra_join.h"
 #include "plan/zebra/zebra_pipeline.h"
+#include "tests/testing/plan/heterogeneous_sweep.h"
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 #include "tests/testing/plan/recorded_layers.h"
-#include "tests/testing/plan/unequal_sweep.h"
 
 namespace pagoda {
 namespace {
@@ -223,15 +223,16 @@ void print_sequences(const SweepModel& model) {
 }
 
 void print_ratios(const SweepModel& model) {
-  std::printf("\n%s, 4 newer devices, experts in proportion to the older ones: throughput of "
-              "zebra against EP (Ideal), in parentheses without Asym-EA (Figure 10)\n  sequence ",
-              model.name);
-  for (int32_t older = 2; older <= 8; ++older) std::printf("          4:%d", older);
+  std::printf(
+      "\n%s, 4 faster devices, experts in proportion to the slower ones: throughput of "
+      "zebra against EP (Ideal), in parentheses without Asym-EA (Figure 10)\n  sequence ",
+      model.name);
+  for (int32_t slower = 2; slower <= 8; ++slower) std::printf("          4:%d", slower);
   std::printf("\n");
   print_rows({4, 12, 20, 32}, [&](double tokens) {
     std::printf(" ");
-    for (int32_t older = 2; older <= 8; ++older) {
-      const SweepPoint p = sweep_point(sweep_step(model, 4, older, tokens), 4 * older);
+    for (int32_t slower = 2; slower <= 8; ++slower) {
+      const SweepPoint p = sweep_point(sweep_step(model, 4, slower, tokens), 4 * slower);
       std::printf("  %5.2f (%4.2f)", 1 / p.ideal, p.plain / p.ideal);
     }
   });
@@ -246,11 +247,11 @@ void print_joined(const SweepModel& model) {
               "  sequence   3 + 3 and 3 + 3             4 + 2 and 2 + 4\n",
               model.name, kMicrobatches);
   print_rows({4, 16, 32}, [&](double tokens) {
-    for (const auto& [newer, older] : {std::pair(3, 3), std::pair(4, 2)}) {
+    for (const auto& [faster, slower] : {std::pair(3, 3), std::pair(4, 2)}) {
       ZebraJoin join;
       // An all-reduce of 4 d^2 bf16 gradients a layer over 6 attention devices at the sweep's rate.
       join.attention_reduce_s = 50e-6 + 2 * 5 / 6.0 * 8 * model.hidden * model.hidden / 12.5e9;
-      for (const auto& [m, n] : {std::pair(newer, older), std::pair(older, newer)}) {
+      for (const auto& [m, n] : {std::pair(faster, slower), std::pair(slower, faster)}) {
         join.groups.push_back(
             zebra_group(sweep_step(model, m, n, tokens), kMicrobatches, model.experts).take());
       }
@@ -274,19 +275,19 @@ void print_stages(const SweepModel& model) {
   print_rows({4, 16, 32}, [&](double tokens) {
     Speedup one;
     for (const int32_t r : {2, 4, 8, 16}) {
-      const UnequalStep step = sweep_step(model, 6, 6, tokens);
+      const HeterogeneousStep step = sweep_step(model, 6, 6, tokens);
       one.note(best_zebra(zebra_group(step, r, model.experts).take())->times.makespan_s);
     }
     std::printf("  %9.3f", one.least);
     for (const int32_t chunks : {1, 2, 4, 8}) {
-      UnequalStep half = sweep_step(model, 3, 3, tokens);
+      HeterogeneousStep half = sweep_step(model, 3, 3, tokens);
       half.layers /= 2;
       ZebraGroup stage = zebra_group(half, chunks * kMicrobatches, model.experts).take();
       stage.microbatches = kMicrobatches;
       ZebraPipeline pipeline;
       pipeline.stages.assign(2, stage);
       pipeline.chunks = chunks;
-      const double bytes = half.boundary_bytes / (chunks * kMicrobatches) / half.newer.devices;
+      const double bytes = half.boundary_bytes / (chunks * kMicrobatches) / half.faster.devices;
       pipeline.boundary_s = half.latency_s + bytes / half.link_bytes_per_s;
       std::printf(chunks == 1 ? "  %19.3f" : "  %8.3f",
                   best_zebra_pipeline(pipeline)->times.makespan_s);

@@ -4,7 +4,7 @@
 #include <fstream>
 
 #include "base/machine.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "checkpoint/init_folder.h"
 #include "device/past_cache.h"
 #include "offload/checksum.h"
@@ -67,10 +67,10 @@ ByteCost measure_bytes(int64_t page_bytes) {
   uint32_t sum = 0;
   for (int i = 0; i < 3 * kPages; ++i) {
     const int64_t at = i % kPages * page_bytes, away = (i + kPages / 2) % kPages * page_bytes;
-    const LegTimer copying;
+    const TimingClock copying;
     copy_past_cache(to.data() + at, from.data() + at, page_bytes);
     copy_s.push_back(copying.finish(page_bytes).seconds / static_cast<double>(page_bytes));
-    const LegTimer checking;
+    const TimingClock checking;
     sum ^= crc32c(from.data() + away, page_bytes);
     check_s.push_back(checking.finish(page_bytes).seconds / static_cast<double>(page_bytes));
   }

@@ -47,7 +47,7 @@ class RandomTokenRun {
   ~RandomTokenRun();  // removes the page file
 
   StepResult step(const StepBatch& batch);
-  void settle() { need(runner_.settle()); }
+  void drain() { need(runner_.drain()); }
   Session& session() { return *session_; }
   const Session& session() const { return *session_; }
 

@@ -16,13 +16,13 @@
 #include <string>
 #include <vector>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "tools/bench/measured_run.h"
 
 namespace pagoda {
 namespace {
 
-constexpr int kSteps = 2;  // of a leg, that count
+constexpr int kSteps = 2;  // of a timing, that count
 constexpr int64_t kMicrobatchTokens = 512;
 constexpr RandomModel kModel{.layers = 4, .hidden_size = 256, .heads = 8, .kv_heads = 4,
                              .head_dim = 32, .experts = 24, .experts_per_token = 4,

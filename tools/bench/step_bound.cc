@@ -11,7 +11,7 @@
 //              that move take by themselves;
 //   drive      the time of the phase's transfers when nothing else is done: the same moves through
 //              a pager of its own on devices that do nothing.
-// The optimizer alone: the updates that one step owes, paid at once, against its own bound.
+// The optimizer alone: the updates that one step leaves, applied at once, against its own bound.
 //
 // With room for everything: what deciding, waiting for and leasing pages takes when none moves, all
 // of it on the thread that issues, which devices wait for only where it is late: the step's plan is
@@ -30,7 +30,7 @@
 
 #include "base/clock.h"
 #include "base/machine.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "tests/testing/plan/dry_run.h"
 #include "tools/bench/random_token_run.h"
 
@@ -157,15 +157,15 @@ class IdleReplay {
     planned_.train(routing, [&](const StepPiece& piece) {
       foresee(piece, *pager_);
       run(piece.tasks);
-      if (piece.then != StepPiece::Then::kForwardDone) return;
+      if (piece.wait != StepPiece::Wait::kForwardDone) return;
       forward = end_phase();
       begin_phase();
     });
     return {forward, end_phase()};
   }
-  PhaseMoves settle() {
+  PhaseMoves drain() {
     begin_phase();
-    planned_.settle([&](const StepPiece& piece) {
+    planned_.drain([&](const StepPiece& piece) {
       foresee(piece, *pager_);
       run(piece.tasks);
     });
@@ -249,7 +249,7 @@ int64_t moved_bytes(RandomTokenRun& run) {
 
 // Calls step() until `resident` has settled.
 template <typename Step>
-void settle(RandomTokenRun& resident, Step&& step) {
+void drain(RandomTokenRun& resident, Step&& step) {
   for (int i = 0, still = 0; i < kMostFirstSteps && still < kStillSteps; ++i) {
     const int64_t before = moved_bytes(resident);
     step();
@@ -356,17 +356,17 @@ Row StepBound::run(const Configuration& c) {
   };
   const auto optimizer_round = [&] {
     round(false);
-    const LegTimer cpu;
-    resident.settle();
+    const TimingClock cpu;
+    resident.drain();
     const double cpu_s = cpu.finish(1).cpu_seconds;
     Pager& pager = paged.session().pager();
     const int64_t begin = monotonic_us();
-    paged.settle();
+    paged.drain();
     pager.drain();
     row.optimizer_s.push_back(seconds_between(begin, monotonic_us()));
-    row.optimizer_bound_s.push_back(bound(cpu_s, idle.settle()).seconds());
+    row.optimizer_bound_s.push_back(bound(cpu_s, idle.drain()).seconds());
   };
-  settle(resident, [&] { round(false); });
+  drain(resident, [&] { round(false); });
   for (int i = 0; i < rounds_; ++i) round(true);
   for (int i = 0; i < (c.eager ? 0 : rounds_); ++i) optimizer_round();
   return row;
@@ -384,7 +384,7 @@ void StepBound::run_resident(const Configuration& c) {
     step_s.push_back(result.forward.wall_s + result.backward.wall_s);
     pager_s.push_back(forward.seconds + backward.seconds);
   };
-  settle(resident, [&] { step(false); });
+  drain(resident, [&] { step(false); });
   const int64_t before = moved_bytes(resident);
   for (int i = 0; i < rounds_; ++i) step(true);
   const int64_t moved = moved_bytes(resident) - before;

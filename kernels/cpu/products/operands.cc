@@ -15,23 +15,24 @@ using Half = uint16_t __attribute__((vector_size(64)));
 // ---- shuffles ----
 
 // Lanes of two vectors of 16 words behind each other that one step of a transposition puts in the
-// lower, or the upper, of two rows `kApart` apart (Eklundh 1972).
-template <int kApart, bool kUpper, int... kLane>
+// lower, or the upper, of two rows `kBetweenSteps` apart (Eklundh 1972).
+template <int kBetweenSteps, bool kUpper, int... kLane>
 constexpr UVec exchange_lanes(std::integer_sequence<int, kLane...>) {
   return UVec{static_cast<uint32_t>(
-      kUpper ? (kLane & kApart ? 16 + kLane : kLane + kApart)
-             : (kLane & kApart ? 16 + kLane - kApart : kLane))...};
+      kUpper ? (kLane & kBetweenSteps ? 16 + kLane : kLane + kBetweenSteps)
+             : (kLane & kBetweenSteps ? 16 + kLane - kBetweenSteps : kLane))...};
 }
 
-template <int kApart>
+template <int kBetweenSteps>
 PAGODA_INLINE void exchange(UVec (&rows)[16]) {
   constexpr auto kLanes16 = std::make_integer_sequence<int, 16>{};
 #pragma GCC unroll 16
   for (int r = 0; r < 16; ++r) {
-    if (r & kApart) continue;
-    const UVec a = rows[r], b = rows[r + kApart];
-    rows[r] = __builtin_shuffle(a, b, exchange_lanes<kApart, false>(kLanes16));
-    rows[r + kApart] = __builtin_shuffle(a, b, exchange_lanes<kApart, true>(kLanes16));
+    if (r & kBetweenSteps) continue;
+    const UVec a = rows[r], b = rows[r + kBetweenSteps];
+    rows[r] = __builtin_shuffle(a, b, exchange_lanes<kBetweenSteps, false>(kLanes16));
+    rows[r + kBetweenSteps] =
+        __builtin_shuffle(a, b, exchange_lanes<kBetweenSteps, true>(kLanes16));
   }
 }
 

@@ -57,16 +57,16 @@ std::string row(const Figure& figure, const std::string& table_unit) {
 
 }  // namespace
 
-void Race::add(const Leg& ours, const Leg& roof) { rounds_.push_back({ours, roof}); }
+void PairedRounds::add(const Timing& ours, const Timing& roof) { rounds_.push_back({ours, roof}); }
 
-bool Race::disturbed(const Round& round) const {
-  for (const Leg& leg : {round.ours, round.roof}) {
-    if (leg.cpu_seconds < kUndisturbed * what_.threads * leg.seconds) return true;
+bool PairedRounds::disturbed(const Round& round) const {
+  for (const Timing& timing : {round.ours, round.roof}) {
+    if (timing.cpu_seconds < kUndisturbed * what_.threads * timing.seconds) return true;
   }
   return false;
 }
 
-Figure Race::figure() const {
+Figure PairedRounds::figure() const {
   std::vector<double> values, roofs, ratios, cpu, roof_cpu;
   const auto counts = std::count_if(rounds_.begin(), rounds_.end(),
                                     [this](const Round& round) { return disturbed(round); });

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 
 namespace pagoda {
 
@@ -28,25 +28,25 @@ struct Figure {
   double cpu_s_per_unit = 0;  // seconds of CPU, all threads: for a GB of "GB/s", a GFLOP, a token
   double roof_cpu_s_per_unit = 0;
   int rounds = 0;
-  int disturbed_rounds = 0;  // of them; see Race
+  int disturbed_rounds = 0;  // of them; see PairedRounds
 };
 
 // The rounds of a race, one after the other. `name`, `path`, `page_bytes`, `elements`, `threads`
-// and `unit` are taken from `what`. Where threads are named both legs keep them busy, and a round
-// in which either had less than kUndisturbed of its threads' time is disturbed: other programs had
-// the cores. Such rounds count only when all are so.
-class Race {
+// and `unit` are taken from `what`. Where threads are named both timings keep them busy, and a
+// round in which either had less than kUndisturbed of its threads' time is disturbed: other
+// programs had the cores. Such rounds count only when all are so.
+class PairedRounds {
  public:
   static constexpr double kUndisturbed = 0.9;
 
-  explicit Race(Figure what) : what_(std::move(what)) {}
-  void add(const Leg& ours, const Leg& roof);
+  explicit PairedRounds(Figure what) : what_(std::move(what)) {}
+  void add(const Timing& ours, const Timing& roof);
   // REQUIRES: at least one round.
   Figure figure() const;
 
  private:
   struct Round {
-    Leg ours, roof;
+    Timing ours, roof;
   };
   bool disturbed(const Round& round) const;
 

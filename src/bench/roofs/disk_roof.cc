@@ -33,8 +33,8 @@ Result<RoofSetting> sweep(DiskRoof* roof, IoRequest::Op op, const FileRegion& re
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < settings.size(); ++i) {
       RETURN_IF_ERROR(stop_status("measuring"));
-      ASSIGN_OR_RETURN(const Leg leg, roof->run(op, settings[i], region));
-      rates[i].push_back(leg.gb_per_s());
+      ASSIGN_OR_RETURN(const Timing timing, roof->run(op, settings[i], region));
+      rates[i].push_back(timing.gb_per_s());
     }
   }
   size_t best = 0;

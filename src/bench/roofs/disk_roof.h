@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "offload/storage.h"
 
 namespace pagoda {
@@ -38,8 +38,8 @@ class DiskRoof {
   // What a sweep over a region of so many bytes tries; at least one.
   virtual std::vector<RoofSetting> settings(int64_t region_bytes) const = 0;
   // Moves as many whole blocks as the region holds, from its beginning. REQUIRES: it holds one.
-  virtual Result<Leg> run(IoRequest::Op op, const RoofSetting& setting,
-                          const FileRegion& region) = 0;
+  virtual Result<Timing> run(IoRequest::Op op, const RoofSetting& setting,
+                             const FileRegion& region) = 0;
 };
 
 enum class RoofKind : uint8_t { kAuto, kFio, kLoop };

@@ -52,8 +52,8 @@ class FioRoof final : public DiskRoof {
     return setting_grid({512 * kKiB, kMiB, 4 * kMiB}, {4, 16, 64}, region_bytes);
   }
 
-  Result<Leg> run(IoRequest::Op op, const RoofSetting& setting,
-                  const FileRegion& region) override {
+  Result<Timing> run(IoRequest::Op op, const RoofSetting& setting,
+                     const FileRegion& region) override {
     const bool read = op == IoRequest::Op::kRead;
     const int64_t bytes = region.bytes / setting.block_bytes * setting.block_bytes;
     CHECK(bytes > 0);
@@ -79,12 +79,12 @@ class FioRoof final : public DiskRoof {
       return Status(Exit::kIoError, strf("fio did not move %lld bytes of %s; use --roof loop",
                                          (long long)bytes, region.path.c_str()));
     }
-    Leg leg;
-    leg.bytes = bytes;
-    leg.seconds = std::max(number(*side, "runtime"), 1.0) / 1000;  // whole milliseconds
+    Timing timing;
+    timing.bytes = bytes;
+    timing.seconds = std::max(number(*side, "runtime"), 1.0) / 1000;  // whole milliseconds
     const double cpu_percent = number(job, "usr_cpu") + number(job, "sys_cpu");
-    leg.cpu_seconds = cpu_percent / 100 * number(job, "job_runtime") / 1000;
-    return leg;
+    timing.cpu_seconds = cpu_percent / 100 * number(job, "job_runtime") / 1000;
+    return timing;
   }
 
  private:

@@ -29,8 +29,8 @@ class ReadWriteLoop final : public DiskRoof {
     return setting_grid({kMiB, 4 * kMiB, 16 * kMiB}, {1, 4}, region_bytes);
   }
 
-  Result<Leg> run(IoRequest::Op op, const RoofSetting& setting,
-                  const FileRegion& region) override {
+  Result<Timing> run(IoRequest::Op op, const RoofSetting& setting,
+                     const FileRegion& region) override {
     const int flags = O_RDWR | O_CLOEXEC | (direct_ ? O_DIRECT : 0);
     const Descriptor file(::open(region.path.c_str(), flags));
     if (!file.ok()) return failed(region.path, errno);
@@ -47,11 +47,11 @@ class ReadWriteLoop final : public DiskRoof {
         }
       }
     };
-    const LegTimer timer;
+    const TimingClock timer;
     pool_->parallel_for(setting.depth, move_blocks);
-    const Leg leg = timer.finish(blocks * setting.block_bytes);
+    const Timing timing = timer.finish(blocks * setting.block_bytes);
     if (error != 0) return failed(region.path, error);
-    return leg;
+    return timing;
   }
 
  private:

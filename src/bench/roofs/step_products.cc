@@ -31,7 +31,9 @@ int64_t attention_of_step(const ModelConfig& c, int64_t tokens, int64_t sequence
   return c.num_layers * (of_layer.forward + of_layer.backward);
 }
 
-Leg scaled(const Leg& leg, double by) { return {0, by * leg.seconds, by * leg.cpu_seconds}; }
+Timing scaled(const Timing& timing, double by) {
+  return {0, by * timing.seconds, by * timing.cpu_seconds};
+}
 
 template <typename T>
 T* array(const HostMemory& memory) {
@@ -112,19 +114,19 @@ void StepProducts::multiply(const LinearProduct& p, int64_t weights) const {
   stream_->synchronize();
 }
 
-Leg StepProducts::measure() {
-  Leg sum;
-  const auto add = [&sum](const Leg& leg) {
-    sum.seconds += leg.seconds;
-    sum.cpu_seconds += leg.cpu_seconds;
+Timing StepProducts::measure() {
+  Timing sum;
+  const auto add = [&sum](const Timing& timing) {
+    sum.seconds += timing.seconds;
+    sum.cpu_seconds += timing.cpu_seconds;
   };
   for (const LinearProduct& p : products_) {
     const int64_t weights = distinct_weights(p);
-    const LegTimer timer;
+    const TimingClock timer;
     multiply(p, weights);
     add(scaled(timer.finish(0), static_cast<double>(p.count) / static_cast<double>(weights)));
   }
-  const Leg tiles = tiles_.run(std::min(kTileOperations, attention_operations_));
+  const Timing tiles = tiles_.run(std::min(kTileOperations, attention_operations_));
   add(scaled(tiles, static_cast<double>(attention_operations_) / static_cast<double>(tiles.bytes)));
   return sum;
 }

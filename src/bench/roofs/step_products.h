@@ -31,8 +31,8 @@ class StepProducts {
 
   // What all products of a step would take at the rates that a part of them has now: each shape of
   // linear product on as many weights as fill the cache, then those of attention's tiles.
-  // `cpu_seconds` likewise. Leg::bytes is 0.
-  Leg measure();
+  // `cpu_seconds` likewise. Timing::bytes is 0.
+  Timing measure();
 
  private:
   StepProducts(std::vector<LinearProduct> products, TileProducts tiles, Stream* stream);

@@ -29,7 +29,7 @@ struct TileProducts::Share {
   std::byte* packed;   // kBlocks of keys, then kBlocks of values
   std::byte* queries;  // packed, for blocks
 
-  static Share carve(std::byte* memory, int64_t head_dim, int64_t operand_bytes, int64_t* bytes) {
+  static Share lay_out(std::byte* memory, int64_t head_dim, int64_t operand_bytes, int64_t* bytes) {
     int64_t used = 0;
     const auto take = [&](int64_t wanted) {
       std::byte* at = memory == nullptr ? nullptr : memory + used;
@@ -56,13 +56,14 @@ int64_t TileProducts::operand_bytes() const {
 
 int64_t TileProducts::share_bytes() const {
   int64_t bytes = 0;
-  Share::carve(nullptr, head_dim_, operand_bytes(), &bytes);
+  Share::lay_out(nullptr, head_dim_, operand_bytes(), &bytes);
   return bytes;
 }
 
 TileProducts::Share TileProducts::share(int64_t thread) const {
   int64_t bytes = 0;
-  return Share::carve(memory_.data() + thread * share_bytes(), head_dim_, operand_bytes(), &bytes);
+  return Share::lay_out(memory_.data() + thread * share_bytes(), head_dim_, operand_bytes(),
+                        &bytes);
 }
 
 void TileProducts::pack(const Share& share) const {
@@ -134,12 +135,12 @@ void TileProducts::multiply(const Share& share, int64_t tiles) const {
   }
 }
 
-Leg TileProducts::run(int64_t operations) {
+Timing TileProducts::run(int64_t operations) {
   const int64_t of_tile = 2 * 2 * kAttentionBlock * kAttentionBlock * head_dim_;
   const int64_t threads = stream_->pool().threads();
   const int64_t tiles = std::max<int64_t>(1, div_ceil(operations, of_tile * threads));
   const bool by_blocks = attention_kernel(DType::kBF16) != nullptr;
-  const LegTimer timer;
+  const TimingClock timer;
   stream_->enqueue([&] {
     stream_->pool().parallel_for(threads, [&](int64_t t) {
       by_blocks ? multiply_blocks(share(t), tiles) : multiply(share(t), tiles);

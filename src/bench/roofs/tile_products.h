@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 #include "device/device.h"
 
 namespace pagoda {
@@ -19,8 +19,8 @@ class TileProducts {
   static Result<TileProducts> make(int64_t head_dim, Stream* stream);
 
   // At least so many operations (a multiply and an addition are two), in equal parts on all
-  // threads; Leg::bytes says how many.
-  Leg run(int64_t operations);
+  // threads; Timing::bytes says how many.
+  Timing run(int64_t operations);
 
  private:
   struct Share;

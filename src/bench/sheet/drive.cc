@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/stop_signal.h"
-#include "bench/race/leg.h"
 #include "bench/race/noise.h"
+#include "bench/race/timing.h"
 #include "device/device.h"
 
 namespace pagoda {
@@ -14,12 +14,12 @@ namespace {
 using Op = IoRequest::Op;
 
 // All pages at once, each with its own operation.
-Result<Leg> move_pages(Storage* storage, int file, const HostMemory& memory, int64_t page_bytes,
-                      int pages, const std::function<Op(int)>& op_of) {
+Result<Timing> move_pages(Storage* storage, int file, const HostMemory& memory, int64_t page_bytes,
+                          int pages, const std::function<Op(int)>& op_of) {
   RETURN_IF_ERROR(stop_status("measuring"));
   std::vector<IoRequest> requests(static_cast<size_t>(pages));
   std::vector<Event> done;
-  const LegTimer timer;
+  const TimingClock timer;
   for (int i = 0; i < pages; ++i) {
     Event event = Event::make();
     const int64_t at = i * page_bytes;
@@ -30,9 +30,9 @@ Result<Leg> move_pages(Storage* storage, int file, const HostMemory& memory, int
     storage->submit(&request);
   }
   for (const Event& event : done) event.wait();
-  const Leg leg = timer.finish(pages * page_bytes);
+  const Timing timing = timer.finish(pages * page_bytes);
   for (const IoRequest& request : requests) RETURN_IF_ERROR(request.status);
-  return leg;
+  return timing;
 }
 
 Result<DriveRates> rates_of(Storage* storage, int file, const HostMemory& memory,
@@ -40,10 +40,10 @@ Result<DriveRates> rates_of(Storage* storage, int file, const HostMemory& memory
   std::vector<double> writes, reads, both, one, cpu_s_per_gb;
   for (int round = 0; round < rounds; ++round) {
     const auto pass = [&](std::vector<double>& times, int count, auto op_of) -> Status {
-      ASSIGN_OR_RETURN(const Leg leg,
+      ASSIGN_OR_RETURN(const Timing timing,
                        move_pages(storage, file, memory, page_bytes, count, op_of));
-      times.push_back(leg.seconds);
-      if (count > 1) cpu_s_per_gb.push_back(leg.cpu_s_per_billion());
+      times.push_back(timing.seconds);
+      if (count > 1) cpu_s_per_gb.push_back(timing.cpu_s_per_billion());
       return Status();
     };
     RETURN_IF_ERROR(pass(writes, pages, [](int) { return Op::kWrite; }));

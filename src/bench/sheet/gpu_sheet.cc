@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "bench/adam_records.h"
-#include "bench/race/leg.h"
 #include "bench/race/noise.h"
+#include "bench/race/timing.h"
 #include "bench/roofs/adam_stream.h"
 #include "bench/roofs/tile_products.h"
 #include "bench/sheet/machine_fit.h"
@@ -82,7 +82,7 @@ Result<double> GpuSheet::seconds_of(const std::function<void()>& work) const {
   std::vector<double> seconds;
   for (int round = 0; round < rounds_; ++round) {
     RETURN_IF_ERROR(stop_status("measuring"));
-    const LegTimer timer;
+    const TimingClock timer;
     work();
     seconds.push_back(timer.finish(0).seconds);
   }
@@ -195,7 +195,7 @@ Status GpuSheet::updates(MachineSheet::Device& sheet) {
 void GpuSheet::launches(MachineSheet::Device& sheet) {
   constexpr int kTimes = 1000;
   stream_->synchronize();
-  const LegTimer timer;
+  const TimingClock timer;
   for (int i = 0; i < kTimes; ++i) ops_->fill_zero(device_->arena(), 64, *stream_);
   stream_->synchronize();
   sheet.launch_us = timer.finish(0).seconds / kTimes / kMicro;

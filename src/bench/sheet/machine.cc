@@ -13,7 +13,7 @@
 #include "bench/copy.h"
 #include "bench/gemm_roof.h"
 #include "bench/memory.h"
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 #include "bench/sheet/drive.h"
 #include "bench/sheet/gpu_sheet.h"
 #include "bench/sheet/machine_fit.h"
@@ -41,7 +41,7 @@ double launch_us(Stream& stream) {
   constexpr int kTimes = 200;
   std::vector<double> seconds;
   for (int i = 0; i < kTimes; ++i) {
-    const LegTimer timer;
+    const TimingClock timer;
     stream.enqueue([] {});
     stream.synchronize();
     seconds.push_back(timer.finish(0).seconds);
@@ -62,7 +62,7 @@ Status measure_products(const MachineBench& bench, MachineSheet& sheet) {
     for (int round = 0; round < bench.rounds; ++round) {
       set_status_line(strf("bench machine: products of %lld rows", (long long)rows));
       RETURN_IF_ERROR(stop_status("measuring"));
-      const LegTimer timer;
+      const TimingClock timer;
       experts.run(rows, *stream);
       seconds.push_back(timer.finish(0).seconds / static_cast<double>(experts.count()));
     }
@@ -123,7 +123,7 @@ Status measure_checksum(const MachineBench& bench, MachineSheet& sheet) {
   std::vector<double> rates;
   uint32_t sum = 0;
   for (int round = 0; round < bench.rounds; ++round) {
-    const LegTimer timer;
+    const TimingClock timer;
     sum += crc32c(pages.data(), pages.bytes());
     rates.push_back(timer.finish(pages.bytes()).gb_per_s());
   }

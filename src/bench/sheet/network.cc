@@ -20,7 +20,7 @@ constexpr int64_t kBatchBytes = 16 * kMiB;  // of messages under way at once
 constexpr int64_t kAllToAllBytes = kMiB;    // to each
 constexpr int64_t kPingBytes = 8;
 constexpr int kPings = 200;
-constexpr double kLegSeconds = 0.03;  // at least, where a batch takes less
+constexpr double kTimingSeconds = 0.03;  // at least, where a batch takes less
 constexpr int64_t kMostBatches = 64;
 
 struct Pair {
@@ -37,8 +37,8 @@ std::vector<Pair> pairs_of(int size) {
 }
 
 // Ours and the roof's; a ping-pong has none.
-struct Turn {
-  Leg ours, roof;
+struct PairTimes {
+  Timing ours, roof;
 };
 
 class NetworkRace {
@@ -50,22 +50,22 @@ class NetworkRace {
   }
 
   // The turns of a pair, known to all: a ping-pong; then for each size one way and both ways.
-  Result<std::vector<Turn>> measure_pair(const Pair& pair);
+  Result<std::vector<PairTimes>> measure_pair(const Pair& pair);
   // The slowest rank's turn.
-  Result<Turn> measure_all();
+  Result<PairTimes> measure_all();
 
  private:
-  Result<std::vector<Turn>> lead(int other);
+  Result<std::vector<PairTimes>> lead(int other);
   Status follow(int other);
-  Result<Leg> ping(int other);
+  Result<Timing> ping(int other);
   Status answer_pings(int other);
-  Result<Leg> lead_leg(int other, int64_t message_bytes, bool both, int64_t batches);
-  Result<int64_t> follow_leg(int other, int64_t message_bytes, bool both);
+  Result<Timing> lead_timing(int other, int64_t message_bytes, bool both, int64_t batches);
+  Result<int64_t> follow_timing(int other, int64_t message_bytes, bool both);
   Status batch(int other, int64_t message_bytes, bool sends, bool receives);
   Status exchange_with_all();
   double link_gb_s(int a, int b) const;
-  Leg copy(int64_t bytes);
-  Result<std::vector<Turn>> share(const std::vector<Turn>& mine);
+  Timing copy(int64_t bytes);
+  Result<std::vector<PairTimes>> share(const std::vector<PairTimes>& mine);
 
   Communicator& all_;
   const std::vector<Node>& nodes_;
@@ -79,10 +79,10 @@ double NetworkRace::link_gb_s(int a, int b) const {
 }
 
 // A large memcpy writes past caches, where a message may stay in them: so it is many small ones.
-Leg NetworkRace::copy(int64_t bytes) {
+Timing NetworkRace::copy(int64_t bytes) {
   constexpr int64_t kAtOnce = 64 * kKiB;
   static_assert(kMessageBytes[0] % kAtOnce == 0);
-  const LegTimer timer;
+  const TimingClock timer;
   for (int64_t done = 0; done < bytes; done += kAtOnce) {
     const int64_t offset = done % out_.bytes();
     std::memcpy(in_.data() + offset, out_.data() + offset, static_cast<size_t>(kAtOnce));
@@ -90,14 +90,14 @@ Leg NetworkRace::copy(int64_t bytes) {
   return timer.finish(bytes);
 }
 
-Leg leg_of_link(int64_t bytes, double gb_s) {
+Timing timing_of_link(int64_t bytes, double gb_s) {
   return {bytes, static_cast<double>(bytes) / (1e9 * gb_s), 0};
 }
 
-Result<Leg> NetworkRace::ping(int other) {
-  LegTimer timer;
+Result<Timing> NetworkRace::ping(int other) {
+  TimingClock timer;
   for (int i = -kPings / 10; i < kPings; ++i) {  // the first ones warm up
-    if (i == 0) timer = LegTimer();
+    if (i == 0) timer = TimingClock();
     RETURN_IF_ERROR(all_.send({other, out_.data(), kPingBytes}));
     RETURN_IF_ERROR(all_.receive({other, in_.data(), kPingBytes}));
   }
@@ -123,10 +123,11 @@ Status NetworkRace::batch(int other, int64_t message_bytes, bool sends, bool rec
 }
 
 // Says how many batches, sends them, and hears that they have arrived.
-Result<Leg> NetworkRace::lead_leg(int other, int64_t message_bytes, bool both, int64_t batches) {
+Result<Timing> NetworkRace::lead_timing(int other, int64_t message_bytes, bool both,
+                                        int64_t batches) {
   RETURN_IF_ERROR(
       all_.send({other, reinterpret_cast<const std::byte*>(&batches), sizeof(batches)}));
-  const LegTimer timer;
+  const TimingClock timer;
   for (int64_t i = 0; i < batches; ++i) {
     RETURN_IF_ERROR(batch(other, message_bytes, true, both));
   }
@@ -135,7 +136,7 @@ Result<Leg> NetworkRace::lead_leg(int other, int64_t message_bytes, bool both, i
   return timer.finish(batches * kBatchBytes);
 }
 
-Result<int64_t> NetworkRace::follow_leg(int other, int64_t message_bytes, bool both) {
+Result<int64_t> NetworkRace::follow_timing(int other, int64_t message_bytes, bool both) {
   int64_t batches = 0;
   RETURN_IF_ERROR(
       all_.receive({other, reinterpret_cast<std::byte*>(&batches), sizeof(batches)}));
@@ -147,17 +148,17 @@ Result<int64_t> NetworkRace::follow_leg(int other, int64_t message_bytes, bool b
   return batches;
 }
 
-Result<std::vector<Turn>> NetworkRace::lead(int other) {
-  std::vector<Turn> turns(1);
+Result<std::vector<PairTimes>> NetworkRace::lead(int other) {
+  std::vector<PairTimes> turns(1);
   ASSIGN_OR_RETURN(turns[0].ours, ping(other));
   const double link = link_gb_s(all_.rank(), other);
   for (const int64_t message_bytes : kMessageBytes) {
     for (const bool both : {false, true}) {
-      ASSIGN_OR_RETURN(const Leg once, lead_leg(other, message_bytes, both, 1));
-      const auto wanted = static_cast<int64_t>(kLegSeconds / once.seconds) + 1;
+      ASSIGN_OR_RETURN(const Timing once, lead_timing(other, message_bytes, both, 1));
+      const auto wanted = static_cast<int64_t>(kTimingSeconds / once.seconds) + 1;
       const int64_t batches = std::min(wanted, kMostBatches);
-      ASSIGN_OR_RETURN(const Leg ours, lead_leg(other, message_bytes, both, batches));
-      const Leg roof = link > 0 ? leg_of_link(ours.bytes, link) : copy(ours.bytes);
+      ASSIGN_OR_RETURN(const Timing ours, lead_timing(other, message_bytes, both, batches));
+      const Timing roof = link > 0 ? timing_of_link(ours.bytes, link) : copy(ours.bytes);
       turns.push_back({ours, roof});
     }
   }
@@ -169,8 +170,8 @@ Status NetworkRace::follow(int other) {
   RETURN_IF_ERROR(answer_pings(other));
   for (const int64_t message_bytes : kMessageBytes) {
     for (const bool both : {false, true}) {
-      RETURN_IF_ERROR(follow_leg(other, message_bytes, both).status());
-      ASSIGN_OR_RETURN(const int64_t batches, follow_leg(other, message_bytes, both));
+      RETURN_IF_ERROR(follow_timing(other, message_bytes, both).status());
+      ASSIGN_OR_RETURN(const int64_t batches, follow_timing(other, message_bytes, both));
       if (both && link_gb_s(all_.rank(), other) == 0) copy(batches * kBatchBytes);
     }
   }
@@ -178,21 +179,21 @@ Status NetworkRace::follow(int other) {
 }
 
 // Those of all ranks behind each other, the same everywhere. The processes are one program.
-Result<std::vector<Turn>> NetworkRace::share(const std::vector<Turn>& mine) {
+Result<std::vector<PairTimes>> NetworkRace::share(const std::vector<PairTimes>& mine) {
   const auto* begin = reinterpret_cast<const char*>(mine.data());
   ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                   all_.gather(std::string(begin, mine.size() * sizeof(Turn))));
-  std::vector<Turn> turns;
+                   all_.gather(std::string(begin, mine.size() * sizeof(PairTimes))));
+  std::vector<PairTimes> turns;
   for (const std::string& text : texts) {
     const size_t before = turns.size();
-    turns.resize(before + text.size() / sizeof(Turn));
+    turns.resize(before + text.size() / sizeof(PairTimes));
     if (!text.empty()) std::memcpy(&turns[before], text.data(), text.size());
   }
   return turns;
 }
 
-Result<std::vector<Turn>> NetworkRace::measure_pair(const Pair& pair) {
-  std::vector<Turn> turns;
+Result<std::vector<PairTimes>> NetworkRace::measure_pair(const Pair& pair) {
+  std::vector<PairTimes> turns;
   if (all_.rank() == pair.first) {
     ASSIGN_OR_RETURN(turns, lead(pair.second));
   } else if (all_.rank() == pair.second) {
@@ -213,23 +214,23 @@ Status NetworkRace::exchange_with_all() {
   return all_.exchange(out, in);
 }
 
-Result<Turn> NetworkRace::measure_all() {
+Result<PairTimes> NetworkRace::measure_all() {
   const int64_t others = all_.size() - 1;
   const int64_t times = std::max<int64_t>(1, kBatchBytes / (others * kAllToAllBytes));
   RETURN_IF_ERROR(exchange_with_all());
   RETURN_IF_ERROR(all_.barrier());
-  const LegTimer timer;
+  const TimingClock timer;
   for (int64_t i = 0; i < times; ++i) RETURN_IF_ERROR(exchange_with_all());
-  Turn mine{timer.finish(times * others * kAllToAllBytes), {}};
+  PairTimes mine{timer.finish(times * others * kAllToAllBytes), {}};
   double link = 0;
   for (int other = 0; other < all_.size(); ++other) {
     link = std::max(link, link_gb_s(all_.rank(), other));
   }
   RETURN_IF_ERROR(all_.barrier());
-  mine.roof = link > 0 ? leg_of_link(mine.ours.bytes, link) : copy(mine.ours.bytes);
-  ASSIGN_OR_RETURN(const std::vector<Turn> turns, share({mine}));
-  Turn slowest = turns.front();
-  for (const Turn& turn : turns) {
+  mine.roof = link > 0 ? timing_of_link(mine.ours.bytes, link) : copy(mine.ours.bytes);
+  ASSIGN_OR_RETURN(const std::vector<PairTimes> turns, share({mine}));
+  PairTimes slowest = turns.front();
+  for (const PairTimes& turn : turns) {
     if (turn.ours.seconds > slowest.ours.seconds) slowest.ours = turn.ours;
     if (turn.roof.seconds > slowest.roof.seconds) slowest.roof = turn.roof;
   }
@@ -248,8 +249,8 @@ Figure row_of(const char* name, const std::string& path, int64_t message_bytes) 
 struct Rounds {
   std::vector<Pair> pairs;
   std::vector<std::vector<double>> ping_us;  // [pair][round]
-  std::vector<std::vector<Race>> races;      // [pair][one way, both ways of the first size, ...]
-  Race everyone{row_of("all to all", "all", kAllToAllBytes)};
+  std::vector<std::vector<PairedRounds>> races;  // [pair][one way, both ways; of each size]
+  PairedRounds everyone{row_of("all to all", "all", kAllToAllBytes)};
 
   explicit Rounds(int size) : pairs(pairs_of(size)), ping_us(pairs.size()), races(pairs.size()) {
     for (size_t p = 0; p < pairs.size(); ++p) {
@@ -261,8 +262,8 @@ struct Rounds {
     }
   }
 
-  void add(size_t pair, const std::vector<Turn>& turns) {
-    const Leg& pings = turns.front().ours;
+  void add(size_t pair, const std::vector<PairTimes>& turns) {
+    const Timing& pings = turns.front().ours;
     ping_us[pair].push_back(1e6 * pings.seconds / static_cast<double>(pings.bytes));
     for (size_t i = 1; i < turns.size(); ++i) races[pair][i - 1].add(turns[i].ours, turns[i].roof);
   }
@@ -283,7 +284,7 @@ NetworkFound found_in(const Rounds& rounds, const std::vector<Node>& nodes) {
   std::vector<double> latencies, rates;
   for (size_t p = 0; p < rounds.pairs.size(); ++p) {
     latencies.push_back(quantile(rounds.ping_us[p], 0.5));
-    for (const Race& race : rounds.races[p]) found.report.figures.push_back(race.figure());
+    for (const PairedRounds& race : rounds.races[p]) found.report.figures.push_back(race.figure());
     rates.push_back(found.report.figures.back().value);
   }
   found.latency_us = quantile(latencies, 0.5);
@@ -317,11 +318,11 @@ Result<NetworkFound> run_network_bench(Communicator& all, const std::vector<Node
     set_status_line(strf("bench machine: the network, round %d of %d", round + 1, rounds));
     RETURN_IF_ERROR(agree(all, stop_status("measuring")));
     for (size_t pair = 0; pair < found.pairs.size(); ++pair) {
-      ASSIGN_OR_RETURN(const std::vector<Turn> turns, race.measure_pair(found.pairs[pair]));
+      ASSIGN_OR_RETURN(const std::vector<PairTimes> turns, race.measure_pair(found.pairs[pair]));
       found.add(pair, turns);
     }
     if (all.size() > 2) {
-      ASSIGN_OR_RETURN(const Turn turn, race.measure_all());
+      ASSIGN_OR_RETURN(const PairTimes turn, race.measure_all());
       found.everyone.add(turn.ours, turn.roof);
     }
   }

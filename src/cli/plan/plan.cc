@@ -28,10 +28,11 @@ class PlanCommand : public RunCommand {
     app().add_option("--tokens", tokens_, "of a whole run: its time and what it writes")
         ->type_name("INT");
     app()
-        .add_option("--cluster", cluster_, "sheet of a cluster: the best way to train on it")
+        .add_option("--cluster", cluster_, "sheet of a cluster: the best strategy to train on it")
         ->type_name("FILE");
-    app().add_flag("--search", search_, "settings of the run on the machine, and all ways to train "
-                                        "on several devices, best first");
+    app().add_flag("--search", search_,
+                   "settings of the run on the machine, and all strategies to train "
+                   "on several devices, best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
     app().add_flag("--json", json_, "print one JSON object");
     add_run_flags([](const Option&) { return true; });
@@ -45,9 +46,9 @@ class PlanCommand : public RunCommand {
   }
 
   Status read();
-  Status plan_machine(const PlannedModel& model);
-  Status search_machine(const PlannedModel& model);
-  Status search_cluster(const PlannedModel& model);
+  Status plan_machine(const ModelSizes& model);
+  Status search_machine(const ModelSizes& model);
+  Status search_cluster(const ModelSizes& model);
   StepDemand demand() const {
     return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
   }
@@ -73,12 +74,14 @@ Status PlanCommand::read() {
     return Status(Exit::kUsage, "--machine and --cluster: name one of them");
   }
   if (tokens_ > 0 && search_ && cluster_.empty()) {
-    return Status(Exit::kUsage, "--tokens: of a run as it is, or with --cluster in the best way; "
-                                "leave out --search");
+    return Status(Exit::kUsage,
+                  "--tokens: of a run as it is, or with --cluster in the best strategy; "
+                  "leave out --search");
   }
   if (!html_.empty() && search_ && cluster_.empty()) {
-    return Status(Exit::kUsage, "--html: shows a step of the run as it is, or with --cluster of "
-                                "the best way; leave out --search");
+    return Status(Exit::kUsage,
+                  "--html: shows a step of the run as it is, or with --cluster of "
+                  "the best strategy; leave out --search");
   }
   // Whether this machine has a GPU is no matter where another is planned for.
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
@@ -103,7 +106,7 @@ Status PlanCommand::print(const SearchReport& report) const {
 }
 
 // With several devices, also without paging: states and weights where Piper has them.
-Status PlanCommand::search_machine(const PlannedModel& model) {
+Status PlanCommand::search_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
   const bool several = machine.device.count > 1;
   SearchReport report{model, "machine", machine.machine.name, config_.train.tokens_per_step,
@@ -112,43 +115,44 @@ Status PlanCommand::search_machine(const PlannedModel& model) {
   if (!settings.ok() && !several) return settings.status();
   if (settings.ok()) report.settings = settings.take();
   if (several) {
-    auto ways = pagoda::search_cluster(model.shape, one_node(machine), demand());
-    if (ways.ok()) report.ways = ways.take();
-    if (!ways.ok() && !settings.ok()) return ways.status();
+    auto strategies = pagoda::search_cluster(model.shape, one_node(machine), demand());
+    if (strategies.ok()) report.strategies = strategies.take();
+    if (!strategies.ok() && !settings.ok()) return strategies.status();
   }
   const std::string& with = report.settings.fits_with;
   report.why = report.settings.fits.message() + (with.empty() ? "" : "; it fits with " + with);
   return print(report);
 }
 
-Status PlanCommand::search_cluster(const PlannedModel& model) {
+Status PlanCommand::search_cluster(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const ClusterSheet where, read_cluster_sheet(cluster_));
-  auto ways = pagoda::search_cluster(model.shape, where, demand());
+  auto strategies = pagoda::search_cluster(model.shape, where, demand());
   SearchReport report{model, "cluster", where.cluster.name, config_.train.tokens_per_step,
                       search_ ? kMostShown : 1};
-  if (ways.ok()) report.ways = ways.take();
-  if (!ways.ok() && ways.status().code() != Exit::kDoesNotFit) return ways.status();
+  if (strategies.ok()) report.strategies = strategies.take();
+  if (!strategies.ok() && strategies.status().code() != Exit::kDoesNotFit)
+    return strategies.status();
   if (!report.fits()) {
     report.fit_with = cluster_fits_with(model.shape, where, demand());
-    report.why = ways.status().message();
+    report.why = strategies.status().message();
     if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
     return print(report);
   }
   report.total_tokens = tokens_;
-  const SearchedWay& best = report.ways.front();
-  ASSIGN_OR_RETURN(report.timeline, way_timeline(model.shape, where, demand(), best));
+  const Strategy& best = report.strategies.front();
+  ASSIGN_OR_RETURN(report.timeline, strategy_timeline(model.shape, where, demand(), best));
   report.helps = cluster_helps(model.shape, where, demand(), best);
-  if (!html_.empty()) RETURN_IF_ERROR(write_output(html_, way_page(report, report.timeline)));
+  if (!html_.empty()) RETURN_IF_ERROR(write_output(html_, strategy_page(report, report.timeline)));
   return print(report);
 }
 
-Status PlanCommand::plan_machine(const PlannedModel& model) {
+Status PlanCommand::plan_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const MachineSheet machine, sheet());
   if (config_.train.micro_batch_tokens == 0) {
     ASSIGN_OR_RETURN(config_.train.micro_batch_tokens,
                      choose_micro_batch_tokens(model, config_, machine, kCoarsePlan));
   }
-  ASSIGN_OR_RETURN(RunPlan plan, plan_run(model, config_, machine, kFinePlan));
+  ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
   if (report.plan.fits.ok()) {
     // Of a model with very many experts an answer in two seconds has coarser pieces.
@@ -169,7 +173,7 @@ Status PlanCommand::plan_machine(const PlannedModel& model) {
 
 Status PlanCommand::run() {
   RETURN_IF_ERROR(read());
-  ASSIGN_OR_RETURN(const PlannedModel model, read_planned_model(config_.model.path));
+  ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config_.model.path));
   if (!cluster_.empty()) return search_cluster(model);
   return search_ ? search_machine(model) : plan_machine(model);
 }

@@ -69,24 +69,24 @@ std::string plan_page(const PlanReport& report) {
   return page.html();
 }
 
-std::string way_page(const SearchReport& report, const WayTimeline& timeline) {
+std::string strategy_page(const SearchReport& report, const StrategyTimeline& timeline) {
   TimelinePage page;
   page.title = report.model.name + " on " + report.where;
-  page.about = "One step of " + report.ways.front().text() +
+  page.about = "One step of " + report.strategies.front().text() +
                ", simulated: forwards and attention blue (backwards of stages lighter), experts "
                "and other computing orange, head violet, transfers green, sums of gradients brown, "
                "updates red. Below: bytes on a device.";
   page.text = report.text();
-  for (const WayLane& lane : timeline.lanes) {
+  for (const StrategyLane& lane : timeline.lanes) {
     TimelinePage::Lane& drawn = page.lanes.emplace_back();
     drawn.name = lane.name;
     drawn.numbers_of = lane.numbers_of;
-    for (const WayPiece& piece : lane.pieces) {
+    for (const StrategyPiece& piece : lane.pieces) {
       drawn.pieces.push_back(
-          {piece.start_s, piece.end_s, way_work_name(piece.work), piece.number});
+          {piece.start_s, piece.end_s, strategy_work_name(piece.work), piece.number});
     }
   }
-  for (const WayMemory& memory : timeline.memory) {
+  for (const StrategyMemory& memory : timeline.memory) {
     page.charts.push_back({memory.name, memory.budget_bytes, memory.held});
   }
   page.end_s = timeline.end_s;

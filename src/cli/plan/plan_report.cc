@@ -50,7 +50,7 @@ std::string run_text(const PlanReport& r) {
 }
 
 std::string needs_text(const PlanReport& r) {
-  const RunPlan& p = r.plan;
+  const RunForecast& p = r.plan;
   const char* each = p.peers > 1 ? "each device" : "device";
   std::string text =
       line_of("memory", strf("%s: budget %s, a step needs at least %s", each,
@@ -80,9 +80,9 @@ std::string memory_text(const PlanReport& r) {
                              format_bytes(kind.all).c_str(), format_bytes(kind.device).c_str(),
                              format_bytes(kind.host).c_str(), below ? ", the rest on disk" : ""));
   }
-  if (s.kept_layers > 0) {
+  if (s.saved_layers > 0) {
     text += line_of("", strf("beside them %lld layers keep what their backward reads",
-                             (long long)s.kept_layers));
+                             (long long)s.saved_layers));
   }
   std::string peaks = "peak in slots: device " + peak_text(s.device_peak.device_bytes,
                                                            s.device_peak, s);
@@ -130,7 +130,7 @@ double life_tokens(const PlanReport& r) {
 }
 
 std::string drive_text(const PlanReport& r) {
-  const RunPlan& p = r.plan;
+  const RunForecast& p = r.plan;
   if (p.written_bytes() <= 0 && p.read_bytes() <= 0) return line_of("drives", "not used by steps");
   std::string text =
       line_of("drives", strf("%s read and %s written a step",
@@ -167,8 +167,8 @@ std::string changes_text(const PlanReport& r) {
   return text;
 }
 
-Json traffic_json(const RunPlan& p) {
-  const Traffic& t = p.step->traffic;
+Json traffic_json(const RunForecast& p) {
+  const PageTraffic& t = p.step->traffic;
   return {{"disk_read_bytes", p.read_bytes()},
           {"disk_written_bytes", p.written_bytes()},
           {"upload_bytes", t.upload.bytes * p.peers},
@@ -195,12 +195,12 @@ Json step_json(const PlanReport& r) {
                {"device_bytes", s.device_bytes},
                {"host_bytes", s.host_bytes * r.plan.peers},
                {"state_on_device", s.state_on_device},
-               {"kept_layers", s.kept_layers},
+               {"saved_layers", s.saved_layers},
                {"peak_device_bytes", s.device_peak.device_bytes},
                {"peak_device_at_s", s.device_peak.at_s},
                {"peak_host_bytes", s.host_peak.host_bytes},
                {"peak_host_at_s", s.host_peak.at_s},
-               {"experts_together", s.coarseness.experts}};
+               {"ep_degree", s.coarseness.experts}};
   for (const KindBytes& kind : s.kinds) {
     json["kinds"][kind.name] = {{"all", kind.all}, {"device", kind.device}, {"host", kind.host}};
   }

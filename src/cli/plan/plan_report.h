@@ -9,10 +9,10 @@
 namespace pagoda {
 
 struct PlanReport {
-  const PlannedModel& model;
+  const ModelSizes& model;
   const RunConfig& config;
   const MachineSheet& sheet;
-  RunPlan plan;
+  RunForecast plan;
   int64_t total_tokens = 0;  // --tokens; 0: not asked
   PlanStudy study;
   std::vector<PlanChange> fitting;

@@ -51,14 +51,16 @@ std::string settings_text(const SearchReport& r) {
   return text;
 }
 
-std::string ways_text(const SearchReport& r) {
-  std::string text = strf("ways      %zu fit and were simulated\n", r.ways.size()) +
-                     "            step s   tokens/s   MFU  of each device\n";
-  for (size_t i = 0; i < std::min(r.ways.size(), r.shown); ++i) {
-    const SearchedWay& way = r.ways[i];
-    text += strf("%8zu %9.4g %10s %4.1f %%  %11s  %s\n", i + 1, way.step_s,
-                 rate_text(static_cast<double>(r.tokens) / way.step_s).c_str(), 100 * way.mfu,
-                 format_bytes(way.device_bytes).c_str(), way.text().c_str());
+std::string strategies_text(const SearchReport& r) {
+  std::string text =
+      strf("found     %zu strategies fit and were simulated\n", r.strategies.size()) +
+      "            step s   tokens/s   MFU  of each device\n";
+  for (size_t i = 0; i < std::min(r.strategies.size(), r.shown); ++i) {
+    const Strategy& strategy = r.strategies[i];
+    text +=
+        strf("%8zu %9.4g %10s %4.1f %%  %11s  %s\n", i + 1, strategy.step_s,
+             rate_text(static_cast<double>(r.tokens) / strategy.step_s).c_str(), 100 * strategy.mfu,
+             format_bytes(strategy.device_bytes).c_str(), strategy.text().c_str());
   }
   return text;
 }
@@ -79,18 +81,18 @@ Json run_json(const SearchedRun& run, size_t at) {
   return json;
 }
 
-Json way_json(const SearchedWay& way, int64_t tokens) {
-  return {{"way", way.text()},
-          {"step_s", way.step_s},
-          {"tokens_per_s", static_cast<double>(tokens) / way.step_s},
-          {"mfu", way.mfu},
-          {"device_bytes", way.device_bytes},
-          {"host_bytes", way.host_bytes},
-          {"pipeline", way.mesh.pipeline},
-          {"expert", way.mesh.expert},
-          {"data", way.mesh.data},
-          {"microbatches", way.microbatches},
-          {"schedule", way.schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b"}};
+Json strategy_json(const Strategy& strategy, int64_t tokens) {
+  return {{"strategy", strategy.text()},
+          {"step_s", strategy.step_s},
+          {"tokens_per_s", static_cast<double>(tokens) / strategy.step_s},
+          {"mfu", strategy.mfu},
+          {"device_bytes", strategy.device_bytes},
+          {"host_bytes", strategy.host_bytes},
+          {"pipeline", strategy.mesh.pipeline},
+          {"expert", strategy.mesh.expert},
+          {"data", strategy.mesh.data},
+          {"microbatches", strategy.microbatches},
+          {"schedule", strategy.schedule == PipelineSchedule::kGpipe ? "gpipe" : "1f1b"}};
 }
 
 }  // namespace
@@ -104,8 +106,8 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
-  if (!ways.empty()) text += ways_text(*this);
-  if (!timeline.lanes.empty()) text += best_way().text();
+  if (!strategies.empty()) text += strategies_text(*this);
+  if (!timeline.lanes.empty()) text += best_strategy().text();
   return text + fits_with_text(fit_with);
 }
 
@@ -121,12 +123,12 @@ std::string SearchReport::json() const {
   if (!fits()) json["why"] = why;
   if (!settings.fits_with.empty()) json["fits_with"] = settings.fits_with;
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
-  for (size_t i = 0; i < std::min(ways.size(), shown); ++i) {
-    json["ways"].push_back(way_json(ways[i], tokens));
+  for (size_t i = 0; i < std::min(strategies.size(), shown); ++i) {
+    json["strategies"].push_back(strategy_json(strategies[i], tokens));
   }
-  if (!timeline.lanes.empty()) json["best_way"] = best_way().json();
+  if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();
   for (const ClusterChange& change : fit_with) {
-    json["fits_with"].push_back({{"change", change.text}, {"way", change.way}});
+    json["fits_with"].push_back({{"change", change.text}, {"strategy", change.strategy}});
   }
   return json.dump();
 }

@@ -39,7 +39,7 @@ std::vector<double> on_devices(const std::vector<double>& work_s, const PlacedLa
   return seconds;
 }
 
-std::vector<double> busier_way(const SquareMatrix<double>& seconds) {
+std::vector<double> busier_strategy(const SquareMatrix<double>& seconds) {
   std::vector<double> most = sent_by_device(seconds);
   const std::vector<double> received = received_by_device(seconds);
   for (size_t d = 0; d < most.size(); ++d) most[d] = std::max(most[d], received[d]);
@@ -81,7 +81,7 @@ Result<DevicePhases> device_phases(const PlacedLayer& layer,
                    link_seconds(traffic, rates_of(devices, &ServingDevice::bytes_per_s)));
   return DevicePhases{on_devices(layer.load.gate_s, layer, devices),
                       on_devices(layer.load.ffn_s, layer, devices),
-                      on_devices(layer.load.aggregate_s, layer, devices), busier_way(seconds)};
+                      on_devices(layer.load.aggregate_s, layer, devices), busier_strategy(seconds)};
 }
 
 double exclusive_time_s(const DevicePhases& phases) {

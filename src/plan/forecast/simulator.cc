@@ -15,7 +15,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
       profile_(profile),
       replay_(pages, std::move(start)),
       disk_ready_(pages->pages.size(), Timeline::kNothing) {
-  timeline_.set_turn(profile_.turn_s);
+  timeline_.set_slice(profile_.slice_s);
   cores_ = timeline_.add_resource(profile_.cores);
   drive_reads_ = timeline_.add_resource(1);
   drive_writes_ = profile_.half_duplex ? drive_reads_ : timeline_.add_resource(1);
@@ -187,8 +187,8 @@ void Simulator::run(const TaskList& tasks) {
 void Simulator::run(const StepPiece& piece) {
   foresee(piece, replay_);
   run(piece.tasks);
-  using Then = StepPiece::Then;
-  if (piece.then != Then::kResolve && piece.then != Then::kForwardDone) return;
+  using Wait = StepPiece::Wait;
+  if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
   const Work learnt = timeline_.last(devices_[0].compute);
   timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, {&learnt, 1});
 }

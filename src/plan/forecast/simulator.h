@@ -54,7 +54,7 @@ struct Simulated {
   double makespan_s = 0;
   std::vector<double> step_s;  // from end to end
   std::vector<SimulatedStream> streams;
-  Traffic traffic;
+  PageTraffic traffic;
   std::vector<int64_t> peak_device_bytes;  // of slots in use, on each device
   int64_t peak_host_bytes = 0;
 };

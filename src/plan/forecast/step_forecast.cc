@@ -36,7 +36,7 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
                                                          {PageKind::kState, "state"},
                                                          {PageKind::kGradient, "gradients"},
                                                          {PageKind::kActivation, "activations"},
-                                                         {PageKind::kInLayer, "in-layer"}};
+                                                         {PageKind::kLayerBuffer, "in-layer"}};
   std::vector<KindBytes> kinds;
   for (const auto& [kind, name] : kKinds) {
     KindBytes bytes{name};
@@ -54,11 +54,12 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
 // blocks and microbatches: then these stay as they are, as far as their number allows.
 Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
                               const CoarseLimits& limits) {
-  int64_t in_layer = 0;
+  int64_t layer_buffers = 0;
   for (const PageTable::Class& c : PageTable(run.shape).classes) {
-    if (c.kind == PageKind::kInLayer) in_layer += c.total_bytes();
+    if (c.kind == PageKind::kLayerBuffer) layer_buffers += c.total_bytes();
   }
-  const bool stays = run.budget.device_bytes - least.device_bytes - run.group_bytes >= in_layer;
+  const bool stays =
+      run.budget.device_bytes - least.device_bytes - run.group_bytes >= layer_buffers;
   if (stays) return coarseness(run.shape, limits);
   return coarseness(run.shape, limits, true);
 }
@@ -66,9 +67,9 @@ Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
 // Experts that are one here would each have brought up what does not stay.
 void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes,
                           PageTable& pages) {
-  if (in_layer_stays(pages, classes)) return;
+  if (layer_buffers_stays(pages, classes)) return;
   for (PageTable::Page& page : pages.pages) {
-    if (pages.classes[page.slot_class].kind == PageKind::kInLayer) page.bytes *= experts;
+    if (pages.classes[page.slot_class].kind == PageKind::kLayerBuffer) page.bytes *= experts;
   }
 }
 
@@ -76,7 +77,7 @@ void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes
 // stay, shows the difference.
 bool gathers(const RunShape& shape, const PageTable& pages,
              const std::vector<SlotClass>& classes) {
-  return shape.devices == 1 && in_layer_stays(pages, classes);
+  return shape.devices == 1 && layer_buffers_stays(pages, classes);
 }
 
 // Tasks that take an expert's rows apart into those of each microbatch in each block.
@@ -275,7 +276,7 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
   forecast.kinds = kinds_of(pages, memory);
   if (run.kept_layer_bytes > 0) {
     const int64_t left = run.budget.device_bytes - forecast.device_bytes;
-    forecast.kept_layers =
+    forecast.saved_layers =
         std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
   }
   StepWork work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
@@ -283,8 +284,8 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));
-  work.kept_share = static_cast<double>(forecast.kept_layers) /
-                    static_cast<double>(run.shape.num_layers);
+  work.kept_share =
+      static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
   const MachineProfile profile = task_costs(sheet, model, shape, work);
   move_for_each_expert(forecast.coarseness.experts, memory.classes, pages);
   forecast.simulated = TimedStep(shape, pages, memory, run)

@@ -59,13 +59,13 @@ struct StepForecast {
   LeastMemory least;
   bool state_on_device = false;
   int64_t device_bytes = 0;        // of workspace and slots
-  int64_t kept_layers = 0;         // beside them: layers that keep what their backward reads
+  int64_t saved_layers = 0;        // beside them: layers that keep what their backward reads
   int64_t host_bytes = 0;
   int64_t whole_device_bytes = 0;  // MemoryPlan's
   int64_t whole_host_bytes = 0;
   std::vector<KindBytes> kinds;
   PhaseForecast forward, backward;
-  Traffic traffic;  // of the step
+  PageTraffic traffic;                     // of the step
   SimulatedMemory device_peak, host_peak;  // most bytes in slots, and when in the step
   Simulated simulated;                     // of the step, from 0 s on
 

@@ -62,7 +62,7 @@ void Timeline::finish(Work work) {
     Piece& following = works_[next];
     if (--following.waits_for > 0) continue;
     const bool idle = following.stream != kNone && piece.stream != following.stream;
-    if (idle && taken(following)) following.wakes_s = turn_s_;
+    if (idle && taken(following)) following.wakes_s = slice_s_;
     ready_.push_back(next);
   }
 }

@@ -7,7 +7,7 @@
 // slower, in proportion. Besides, pieces move bytes of one memory for a part of their time: where
 // all that run would move more than it can, that part takes longer, and the rest does not. And a
 // stream that stood idle until another's piece ended, while others have all of its resource, goes
-// on a turn later: a thread that wakes waits for one of those that run to give way. Times are
+// on a slice later: a thread that wakes waits for one of those that run to give way. Times are
 // seconds. One thread at a time.
 #pragma once
 
@@ -27,7 +27,7 @@ class Timeline {
   int add_stream(std::string name);
   int add_resource(double capacity);
   // Of the last sentence above; 0 until it is set.
-  void set_turn(double seconds) { turn_s_ = seconds; }
+  void set_slice(double seconds) { slice_s_ = seconds; }
 
   // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while, and
   // `memory` of what the memory can move, in [0, 1]. On no stream it waits for `after` only; on no
@@ -72,7 +72,7 @@ class Timeline {
   std::vector<Stream> streams_;
   std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
   std::vector<Work> running_, ready_;
-  double now_s_ = 0, turn_s_ = 0;
+  double now_s_ = 0, slice_s_ = 0;
   size_t ended_ = 0;
 };
 

@@ -29,8 +29,8 @@ struct MachineProfile {
   Cost issue;                          // of a task, on the thread that issues; no units
   // From the end of what the thread that issues waited for until it issues again.
   double wake_up_s = 0;
-  // That a stream waits for which may go on while others have all cores.
-  double turn_s = 0;
+  // How long a stream that may go on waits for a core while others have all of them.
+  double slice_s = 0;
   // By byte of a page.
   Cost upload, download, checksum;
   Cost read, write;  // the drive's part; `cores` of a transfer without cost to the processor: 0

@@ -62,7 +62,7 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
 
 RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   RunShape coarse = shape;
-  coarse.experts_together = shape.experts_together * c.experts;
+  coarse.ep_degree = shape.ep_degree * c.experts;
   coarse.num_experts = shape.num_experts / c.experts;
   coarse.microbatches = shape.microbatches / c.microbatches;
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;

@@ -120,13 +120,13 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c,
 // In-layer buffers come first: one that has no room goes up for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
-  std::vector<SlotShare> in_layer, dense, other;
+  std::vector<SlotShare> layer_buffers, dense, other;
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     SlotShare share{&slots[c].device_slots[device], info.page_bytes,
                     pages_on_device(shape, pages, c, device)};
     // A model without experts, or one that only generates, has no use for some.
-    if (info.kind == PageKind::kInLayer && *share.slots == 0) share.most = 0;
+    if (info.kind == PageKind::kLayerBuffer && *share.slots == 0) share.most = 0;
     share.most = std::max<int64_t>(share.most, *share.slots);
     const bool updated_below = info.kind == PageKind::kState || info.kind == PageKind::kGradient;
     if (updated_below && !everything) {
@@ -136,9 +136,9 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
     }
     const bool stays = info.kind == PageKind::kWeights && !info.expert;
     std::vector<SlotShare>& rank = stays ? dense : other;
-    (info.kind == PageKind::kInLayer ? in_layer : rank).push_back(share);
+    (info.kind == PageKind::kLayerBuffer ? layer_buffers : rank).push_back(share);
   }
-  share_out(in_layer, left);
+  share_out(layer_buffers, left);
   share_out(dense, left);
   share_out(other, left);
 }

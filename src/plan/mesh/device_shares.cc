@@ -9,7 +9,7 @@
 namespace pagoda {
 namespace {
 
-Status nonsense(const std::string& what) { return Status(Exit::kUsage, "shares: " + what); }
+Status invalid(const std::string& what) { return Status(Exit::kUsage, "shares: " + what); }
 
 bool is_rate(double value) { return std::isfinite(value) && value > 0; }
 
@@ -17,17 +17,17 @@ Status check_experts(const SharedExperts& e) {
   const int64_t counts[] = {e.layers, e.layer_weight_bytes, e.layer_gradient_bytes,
                             e.token_bytes, e.tokens, e.cached_layers};
   if (*std::min_element(std::begin(counts), std::end(counts)) >= 1) return Status();
-  return nonsense(strf("%d layers of %lld B with gradients of %lld B, %lld tokens of %lld B, %d "
-                       "layers cached: give at least one of each",
-                       e.layers, static_cast<long long>(e.layer_weight_bytes),
-                       static_cast<long long>(e.layer_gradient_bytes),
-                       static_cast<long long>(e.tokens), static_cast<long long>(e.token_bytes),
-                       e.cached_layers));
+  return invalid(
+      strf("%d layers of %lld B with gradients of %lld B, %lld tokens of %lld B, %d "
+           "layers cached: give at least one of each",
+           e.layers, static_cast<long long>(e.layer_weight_bytes),
+           static_cast<long long>(e.layer_gradient_bytes), static_cast<long long>(e.tokens),
+           static_cast<long long>(e.token_bytes), e.cached_layers));
 }
 
 Status check_share(double share) {
   if (is_rate(share) && share <= 1) return Status();
-  return nonsense(strf("a device has %g of the whole; give a share above 0 and up to 1", share));
+  return invalid(strf("a device has %g of the whole; give a share above 0 and up to 1", share));
 }
 
 int64_t part_of(int64_t whole, double share) {
@@ -42,16 +42,16 @@ int64_t resident_bytes(const SharedExperts& e, double hidden_share) {
 
 Result<std::vector<int64_t>> shares_by_speed(std::span<const double> device_s, int64_t whole,
                                              int64_t tile) {
-  if (device_s.empty()) return nonsense("no device; name at least one");
+  if (device_s.empty()) return invalid("no device; name at least one");
   if (whole < 1 || tile < 1 || whole % tile != 0) {
-    return nonsense(strf("%lld do not divide into tiles of %lld; choose a divisor",
-                         static_cast<long long>(whole), static_cast<long long>(tile)));
+    return invalid(strf("%lld do not divide into tiles of %lld; choose a divisor",
+                        static_cast<long long>(whole), static_cast<long long>(tile)));
   }
   double speeds = 0;
   for (size_t i = 0; i < device_s.size(); ++i) {
     if (!is_rate(device_s[i]) || !is_rate(1 / device_s[i])) {
-      return nonsense(strf("device %zu takes %g s, which no device does; measure it again", i,
-                           device_s[i]));
+      return invalid(
+          strf("device %zu takes %g s, which no device does; measure it again", i, device_s[i]));
     }
     speeds += 1 / device_s[i];
   }
@@ -85,7 +85,7 @@ Result<SharedBytes> data_centric_bytes(const SharedExperts& experts, double hidd
   return bytes;
 }
 
-Result<SharedBytes> kept_layers_bytes(const SharedExperts& experts, double hidden_share) {
+Result<SharedBytes> saved_layers_bytes(const SharedExperts& experts, double hidden_share) {
   SharedExperts all = experts;
   all.cached_layers = experts.layers;
   return data_centric_bytes(all, hidden_share);
@@ -124,9 +124,10 @@ Result<ExchangeSeconds> exchange_seconds(const SharedExperts& experts, int32_t d
   RETURN_IF_ERROR(check_experts(experts));
   if (devices < 1 || !is_rate(link_bytes_per_s) || !std::isfinite(overlapped_s) ||
       overlapped_s < 0) {
-    return nonsense(strf("%d devices with links of %g bytes/s and %g s of other work; give what "
-                         "the machine has",
-                         devices, link_bytes_per_s, overlapped_s));
+    return invalid(
+        strf("%d devices with links of %g bytes/s and %g s of other work; give what "
+             "the machine has",
+             devices, link_bytes_per_s, overlapped_s));
   }
   const double others = static_cast<double>(devices - 1) / devices;
   const auto seconds = [&](int64_t bytes) {

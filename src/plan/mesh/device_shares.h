@@ -43,7 +43,7 @@ struct SharedBytes {
 // Data-centric, with the cache that all layers share, and as if each layer's weights stayed where
 // they were gathered until the backward (Janus, of section 3.3). `hidden_share`: in (0, 1].
 Result<SharedBytes> data_centric_bytes(const SharedExperts& experts, double hidden_share);
-Result<SharedBytes> kept_layers_bytes(const SharedExperts& experts, double hidden_share);
+Result<SharedBytes> saved_layers_bytes(const SharedExperts& experts, double hidden_share);
 // Model-centric. `token_share`: of the batch, where the rest of the model computes it.
 Result<SharedBytes> model_centric_bytes(const SharedExperts& experts, double hidden_share,
                                         double token_share);

@@ -56,9 +56,9 @@ Change with_links(const ClusterSheet& cluster, const StepDemand& demand) {
 
 // {}: it does not fit, or is none.
 std::optional<ClusterChange> tried(const ModelShape& model, const Change& change) {
-  const auto ways = search_cluster(model, change.cluster, change.demand);
-  if (!ways.ok()) return {};
-  const SearchedWay& best = ways.value().front();
+  const auto strategies = search_cluster(model, change.cluster, change.demand);
+  if (!strategies.ok()) return {};
+  const Strategy& best = strategies.value().front();
   const auto tokens = static_cast<double>(change.demand.sequence_len * change.demand.sequences);
   return ClusterChange{change.text, best.text(), tokens / best.step_s, 0};
 }
@@ -97,7 +97,7 @@ std::vector<Change> more_memory(const ClusterSheet& cluster, const StepDemand& d
 }  // namespace
 
 std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterSheet& cluster,
-                                         const StepDemand& demand, const SearchedWay& best) {
+                                         const StepDemand& demand, const Strategy& best) {
   std::vector<Change> changes = {with_tokens(cluster, demand, 2 * demand.sequences),
                                  with_network(cluster, demand), with_links(cluster, demand),
                                  with_nodes(cluster, demand, 2 * cluster.nodes.size())};

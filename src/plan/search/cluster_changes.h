@@ -12,7 +12,7 @@ namespace pagoda {
 
 struct ClusterChange {
   std::string text;  // "train.tokens_per_step = 524288"
-  std::string way;   // the best one with it
+  std::string strategy;  // the best one with it
   double tokens_per_s = 0;
   double gain = 0;  // of tokens a second
 };
@@ -20,11 +20,12 @@ struct ClusterChange {
 // Twice the tokens, the network, the links inside nodes, the device memory, the nodes: those that
 // gain a fiftieth against `best`, most first. Five searches.
 std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterSheet& cluster,
-                                         const StepDemand& demand, const SearchedWay& best);
+                                         const StepDemand& demand, const Strategy& best);
 
-// Single changes with which a way fits, the smallest of each kind: fewer tokens a step (halves),
-// more nodes like those there are (one more at a time up to twice as many, then doublings up to
-// 64; of two kinds as many more of each), larger devices (doublings up to 16 times). Gains are 0.
+// Single changes with which a strategy fits, the smallest of each kind: fewer tokens a step
+// (halves), more nodes like those there are (one more at a time up to twice as many, then doublings
+// up to 64; of two kinds as many more of each), larger devices (doublings up to 16 times). Gains
+// are 0.
 std::vector<ClusterChange> cluster_fits_with(const ModelShape& model, const ClusterSheet& cluster,
                                              const StepDemand& demand);
 

@@ -4,7 +4,7 @@
 
 #include "plan/refusals.h"
 #include "plan/search/mesh_search.h"
-#include "plan/search/two_kinds_search.h"
+#include "plan/search/node_pair_search.h"
 
 namespace pagoda {
 namespace {
@@ -38,10 +38,10 @@ const std::vector<StateChoice>& state_choices() {
   return kChoices;
 }
 
-std::string SearchedWay::text() const {
+std::string Strategy::text() const {
   const auto n = [](int64_t value) { return static_cast<long long>(value); };
   switch (kind) {
-    case WayKind::kMesh:
+    case StrategyKind::kMesh:
       return strf("PP %lld x EP %lld x DP %lld, %s%s, %s, %s", n(mesh.pipeline),
                   n(mesh.expert), n(mesh.data), microbatches_text(microbatches).c_str(),
                   schedule == PipelineSchedule::kGpipe ? " (GPipe)" : "", sharing_name(sharing),
@@ -50,7 +50,7 @@ std::string SearchedWay::text() const {
                   ? ", " + counted(recomputed_layers, "layer", "layers") +
                         " of a stage computed again"
                   : "");
-    case WayKind::kZebra: {
+    case StrategyKind::kZebra: {
       int64_t moved = 0;
       for (const int32_t experts : offloaded) moved += experts;
       return strf("zebra, %s of %d + %lld devices (PP %lld x DP %lld), %s, %s, %s on attention "
@@ -64,47 +64,47 @@ std::string SearchedWay::text() const {
                   counted(moved * mesh.expert * mesh.data, "expert", "experts").c_str(),
                   send_again ? ", inputs of experts sent again" : "");
     }
-    case WayKind::kExpertParallel:
+    case StrategyKind::kExpertParallel:
       return strf("expert parallel over both kinds of devices, DP %lld, all-to-alls in %s, %s",
                   n(mesh.data), counted(parts, "part", "parts").c_str(), state.name);
-    case WayKind::kDisaggregated:
-      return strf("attention on the newer devices, experts on the older, DP %lld, all-to-alls in "
-                  "%s, %s",
-                  n(mesh.data), counted(parts, "part", "parts").c_str(), state.name);
-    case WayKind::kShared:
+    case StrategyKind::kDisaggregated:
+      return strf(
+          "attention on the faster devices, experts on the slower, DP %lld, all-to-alls in "
+          "%s, %s",
+          n(mesh.data), counted(parts, "part", "parts").c_str(), state.name);
+    case StrategyKind::kShared:
       return strf("%s over both kinds of devices, shares by their speed, %s",
                   sharing_name(sharing), state.name);
-    case WayKind::kPipeline:
+    case StrategyKind::kPipeline:
       return strf("pipelines of whole layers, PP %lld x DP %lld, %s, %s", n(mesh.pipeline),
                   n(mesh.data), microbatches_text(microbatches).c_str(), state.name);
   }
   return "";
 }
 
-Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
-                                                const ClusterSheet& cluster,
-                                                const StepDemand& demand) {
+Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const ClusterSheet& cluster,
+                                             const StepDemand& demand) {
   RETURN_IF_ERROR(cluster.check());
   RETURN_IF_ERROR(check_integer("sequence_len", demand.sequence_len));
   RETURN_IF_ERROR(check_integer("the sequences of a step", demand.sequences));
-  std::vector<SearchedWay> ways;
+  std::vector<Strategy> strategies;
   if (cluster.equal_nodes()) {
     ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model));
-    ASSIGN_OR_RETURN(ways, search_meshes(cost, cluster, demand));
+    ASSIGN_OR_RETURN(strategies, search_meshes(cost, cluster, demand));
   } else {
-    ASSIGN_OR_RETURN(ways, search_two_kinds(model, cluster, demand));
+    ASSIGN_OR_RETURN(strategies, search_node_pair(model, cluster, demand));
   }
-  std::stable_sort(ways.begin(), ways.end(), [](const SearchedWay& a, const SearchedWay& b) {
-    return a.step_s < b.step_s;
-  });
-  return ways;
+  std::stable_sort(strategies.begin(), strategies.end(),
+                   [](const Strategy& a, const Strategy& b) { return a.step_s < b.step_s; });
+  return strategies;
 }
 
-Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                 const StepDemand& demand, const SearchedWay& way) {
-  if (way.kind != WayKind::kMesh) return two_kinds_timeline(model, cluster, demand, way);
+Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                           const StepDemand& demand, const Strategy& strategy) {
+  if (strategy.kind != StrategyKind::kMesh)
+    return node_pair_timeline(model, cluster, demand, strategy);
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model));
-  return mesh_timeline(cost, cluster, way);
+  return mesh_timeline(cost, cluster, strategy);
 }
 
 }  // namespace pagoda

@@ -1,7 +1,7 @@
-// Ways to train a model on several devices, best first. On equal nodes: meshes of pipeline x
+// Strategies to train a model on several devices, best first. On equal nodes: meshes of pipeline x
 // experts x data (plan/search/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA,
-// one, several as stages, as copies or both (plan/search/zebra_search.h), and the ways they are
-// compared with (plan/search/two_kinds_search.h): expert parallelism, disaggregated experts,
+// one, several as stages, as copies or both (plan/search/zebra_search.h), and the strategies they
+// are compared with (plan/search/node_pair_search.h): expert parallelism, disaggregated experts,
 // pipelines of whole layers, experts shared by speed. Pruned by memory, ranked by the time of a
 // simulated step. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
@@ -14,7 +14,7 @@
 #include "plan/machine/machine_sheet.h"
 #include "plan/machine/model_shape.h"
 #include "plan/mesh/step_estimate.h"
-#include "plan/search/way_timeline.h"
+#include "plan/search/strategy_timeline.h"
 #include "plan/zebra/zebra.h"
 
 namespace pagoda {
@@ -36,7 +36,7 @@ struct StateChoice {
 // Masters and moments in fp32, bf16 and 8 bits, on the device and in host memory.
 const std::vector<StateChoice>& state_choices();
 
-enum class WayKind : uint8_t {
+enum class StrategyKind : uint8_t {
   kMesh,
   kZebra,
   kExpertParallel,
@@ -45,8 +45,8 @@ enum class WayKind : uint8_t {
   kShared
 };
 
-struct SearchedWay {
-  WayKind kind = WayKind::kMesh;
+struct Strategy {
+  StrategyKind kind = StrategyKind::kMesh;
   double step_s = 0;
   double mfu = 0;            // of all devices' peak
   int64_t device_bytes = 0;  // of the fullest device
@@ -65,19 +65,18 @@ struct SearchedWay {
   int32_t chunks = 1;
   bool send_again = false;
   std::vector<int32_t> offloaded;  // [layers]
-  TurnLags lags;
+  Lags lags;
 
   std::string text() const;  // "PP 2 x EP 8 x DP 2, 16 microbatches, ..."
 };
 
-// kUsage: nodes of more than two kinds, sequences that no way divides, the errors of the sheets and
-// of check_model. kDoesNotFit when none fits, naming one and what it lacks.
-Result<std::vector<SearchedWay>> search_cluster(const ModelShape& model,
-                                                const ClusterSheet& cluster,
-                                                const StepDemand& demand);
+// kUsage: nodes of more than two kinds, sequences that no strategy divides, the errors of the
+// sheets and of check_model. kDoesNotFit when none fits, naming one and what it lacks.
+Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const ClusterSheet& cluster,
+                                             const StepDemand& demand);
 
-// How a step of a way that was found runs. The errors of the search.
-Result<WayTimeline> way_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                 const StepDemand& demand, const SearchedWay& way);
+// How a step of a strategy that was found runs. The errors of the search.
+Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                           const StepDemand& demand, const Strategy& strategy);
 
 }  // namespace pagoda

@@ -45,20 +45,20 @@ MeshStage fitted_stage(const StageMemory& memory, const RecomputedLayers& again,
 }
 
 Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& cluster,
-                                const SearchedWay& way) {
+                                const Strategy& strategy) {
   MemoryOptions options;
-  options.schedule = way.schedule;
-  options.replicated_bytes = options.expert_bytes = way.state.device_bytes();
-  const int64_t cache = cache_bytes(cost, way.sharing);
+  options.schedule = strategy.schedule;
+  options.replicated_bytes = options.expert_bytes = strategy.state.device_bytes();
+  const int64_t cache = cache_bytes(cost, strategy.sharing);
   const int64_t room = std::max<int64_t>(0, cluster.device_bytes - cache);
   const auto layers = static_cast<int64_t>(cost.layers.size());
   FittedStages fitted;
   fitted.recomputed.assign(cost.layers.size(), 0);
-  for (int64_t stage = 0; stage < way.mesh.pipeline; ++stage) {
+  for (int64_t stage = 0; stage < strategy.mesh.pipeline; ++stage) {
     ASSIGN_OR_RETURN(const StageMemory memory,
-                     stage_memory(cost, way.mesh, way.batch, options, stage));
+                     stage_memory(cost, strategy.mesh, strategy.batch, options, stage));
     ASSIGN_OR_RETURN(const RecomputedLayers again, fewest_recomputed(memory, room));
-    const int64_t first = stage_layers(layers, way.mesh.pipeline, stage).first;
+    const int64_t first = stage_layers(layers, strategy.mesh.pipeline, stage).first;
     for (const int64_t layer : again.layers) {
       fitted.recomputed[static_cast<size_t>(first + layer)] = 1;
     }
@@ -69,34 +69,34 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& clu
   return fitted;
 }
 
-// Time, memory and recomputation of a way that has the rest.
-void fill_in(const MeshStep& step, const DeviceRates& rates, SearchedWay& way) {
-  way.step_s = step.step_s();
-  way.mfu = step.estimate.model_flops /
-            (rates.peak_flops_per_s * way.step_s * static_cast<double>(way.mesh.devices()));
+// Time, memory and recomputation of a strategy that has the rest.
+void fill_in(const MeshStep& step, const DeviceRates& rates, Strategy& strategy) {
+  strategy.step_s = step.step_s();
+  strategy.mfu = step.estimate.model_flops / (rates.peak_flops_per_s * strategy.step_s *
+                                              static_cast<double>(strategy.mesh.devices()));
   for (const MeshStage& stage : step.stages) {
-    way.recomputed_layers = std::max(way.recomputed_layers, stage.recomputed_layers);
-    way.device_bytes = std::max(way.device_bytes, stage.peak_bytes);
+    strategy.recomputed_layers = std::max(strategy.recomputed_layers, stage.recomputed_layers);
+    strategy.device_bytes = std::max(strategy.device_bytes, stage.peak_bytes);
   }
-  way.host_bytes = static_cast<int64_t>(step.updates.state_bytes);
+  strategy.host_bytes = static_cast<int64_t>(step.updates.state_bytes);
 }
 
 // What a stage computes, and then sends.
-void add_piece(const PipelinePiece& piece, const StageWork& work, WayLane& lane) {
+void add_piece(const PipelinePiece& piece, const StageWork& work, StrategyLane& lane) {
   const bool forward = piece.work.phase == Phase::kForward;
   const double compute_s = forward ? work.forward_compute_s : work.backward_compute_s;
   const double sends_s = std::min(piece.start_s + compute_s, piece.end_s);
-  lane.pieces.push_back({forward ? WayWork::kForward : WayWork::kBackward, piece.start_s, sends_s,
-                         piece.work.microbatch});
+  lane.pieces.push_back({forward ? StrategyWork::kForward : StrategyWork::kBackward, piece.start_s,
+                         sends_s, piece.work.microbatch});
   if (sends_s < piece.end_s) {
-    lane.pieces.push_back({WayWork::kTransfer, sends_s, piece.end_s, piece.work.microbatch});
+    lane.pieces.push_back({StrategyWork::kTransfer, sends_s, piece.end_s, piece.work.microbatch});
   }
 }
 
 // A microbatch's activations from the start of its forward to the end of its backward.
-WayMemory stage_room(const std::string& name, const std::vector<PipelinePiece>& pieces,
-                     const MeshStage& stage, int64_t budget_bytes) {
-  WayMemory room{name, budget_bytes, {{0, stage.parameter_bytes}}};
+StrategyMemory stage_room(const std::string& name, const std::vector<PipelinePiece>& pieces,
+                          const MeshStage& stage, int64_t budget_bytes) {
+  StrategyMemory room{name, budget_bytes, {{0, stage.parameter_bytes}}};
   int64_t held = stage.parameter_bytes;
   for (const PipelinePiece& piece : pieces) {
     const bool forward = piece.work.phase == Phase::kForward;
@@ -114,62 +114,62 @@ class MeshSearch {
   MeshSearch(const ModelCost& cost, const ClusterSheet& cluster, const StepDemand& demand)
       : cost_(cost), cluster_(cluster), profile_(cluster_profile(cluster)), demand_(demand) {}
 
-  Result<std::vector<SearchedWay>> run() {
+  Result<std::vector<Strategy>> run() {
     ASSIGN_OR_RETURN(
         const std::vector<Mesh> possible,
         meshes(profile_, static_cast<int64_t>(cost_.layers.size()), most_experts(cost_)));
     for (const Mesh& mesh : possible) RETURN_IF_ERROR(try_mesh(mesh));
-    if (ways_.empty() && !tried_) {
+    if (strategies_.empty() && !tried_) {
       return Status(Exit::kUsage, strf("%lld sequences of a step cannot be divided among %lld "
                                        "devices in any way",
                                        (long long)demand_.sequences,
                                        (long long)profile_.devices()));
     }
-    if (ways_.empty()) return least_;
-    return std::move(ways_);
+    if (strategies_.empty()) return least_;
+    return std::move(strategies_);
   }
 
  private:
   Status try_mesh(const Mesh& mesh);
-  Status try_batch(const SearchedWay& way);
-  Status try_way(SearchedWay way);
+  Status try_batch(const Strategy& strategy);
+  Status try_strategy(Strategy strategy);
 
   const ModelCost& cost_;
   const ClusterSheet& cluster_;
   const ClusterProfile profile_;
   const StepDemand& demand_;
-  std::vector<SearchedWay> ways_;
+  std::vector<Strategy> strategies_;
   bool tried_ = false;
   Status least_;  // why the newest did not fit
 };
 
-Status MeshSearch::try_way(SearchedWay way) {
+Status MeshSearch::try_strategy(Strategy strategy) {
   tried_ = true;
-  const auto step = mesh_step(cost_, cluster_, way);
+  const auto step = mesh_step(cost_, cluster_, strategy);
   if (step.ok()) {
-    fill_in(step.value(), device_rates(cluster_.nodes.front()), way);
-    ways_.push_back(std::move(way));
+    fill_in(step.value(), device_rates(cluster_.nodes.front()), strategy);
+    strategies_.push_back(std::move(strategy));
     return Status();
   }
   if (step.status().code() != Exit::kDoesNotFit) return step.status();
-  least_ = Status(Exit::kDoesNotFit, way.text() + ": " + step.status().message());
+  least_ = Status(Exit::kDoesNotFit, strategy.text() + ": " + step.status().message());
   return Status();
 }
 
 // All places and formats of states. GPipe keeps more than 1F1B and is as fast where stages are
-// equal: it is a way of its own where it ends sooner, by more than rounding.
-Status MeshSearch::try_batch(const SearchedWay& way) {
+// equal: it is a strategy of its own where it ends sooner, by more than rounding.
+Status MeshSearch::try_batch(const Strategy& strategy) {
   for (const StateChoice& state : state_choices()) {
-    SearchedWay tried = way;
+    Strategy tried = strategy;
     tried.state = state;
-    const size_t before = ways_.size();
-    RETURN_IF_ERROR(try_way(tried));
-    if (way.mesh.pipeline == 1 || ways_.size() == before) continue;
-    const double sooner_s = kSooner * ways_.back().step_s;
+    const size_t before = strategies_.size();
+    RETURN_IF_ERROR(try_strategy(tried));
+    if (strategy.mesh.pipeline == 1 || strategies_.size() == before) continue;
+    const double sooner_s = kSooner * strategies_.back().step_s;
     tried.schedule = PipelineSchedule::kGpipe;
-    RETURN_IF_ERROR(try_way(tried));
-    if (ways_.back().step_s >= sooner_s) {
-      ways_.resize(before + 1);
+    RETURN_IF_ERROR(try_strategy(tried));
+    if (strategies_.back().step_s >= sooner_s) {
+      strategies_.resize(before + 1);
     }
   }
   return Status();
@@ -183,12 +183,12 @@ Status MeshSearch::try_mesh(const Mesh& mesh) {
   for (int64_t m = 1; m <= sequences; ++m) {
     if (sequences % m != 0) continue;
     for (int s = 0; s < (shared ? 3 : 1); ++s) {
-      SearchedWay way;
-      way.mesh = mesh;
-      way.batch = {demand_.sequence_len, sequences / m, m, SequencesOf::kRank};
-      way.microbatches = static_cast<int32_t>(m);
-      way.sharing = static_cast<ExpertSharing>(s);
-      RETURN_IF_ERROR(try_batch(way));
+      Strategy strategy;
+      strategy.mesh = mesh;
+      strategy.batch = {demand_.sequence_len, sequences / m, m, SequencesOf::kRank};
+      strategy.microbatches = static_cast<int32_t>(m);
+      strategy.sharing = static_cast<ExpertSharing>(s);
+      RETURN_IF_ERROR(try_batch(strategy));
     }
   }
   return Status();
@@ -223,48 +223,48 @@ DeviceRates device_rates(const MachineSheet& node) {
 }
 
 Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
-                           const SearchedWay& way) {
+                           const Strategy& strategy) {
   const ClusterProfile profile = cluster_profile(cluster);
   const MachineSheet& node = cluster.nodes.front();
-  ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, profile, way));
+  ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, profile, strategy));
   MeshStep step;
   ASSIGN_OR_RETURN(step.updates,
-                   host_updates(node, way.state, static_cast<double>(fitted.parameters)));
-  const StepChoices choices{way.sharing, way.schedule, std::move(fitted.recomputed)};
-  ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, way.mesh, way.batch, profile,
+                   host_updates(node, strategy.state, static_cast<double>(fitted.parameters)));
+  const StepChoices choices{strategy.sharing, strategy.schedule, std::move(fitted.recomputed)};
+  ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, strategy.mesh, strategy.batch, profile,
                                                 device_rates(node), choices));
   step.stages = std::move(fitted.stages);
   return step;
 }
 
-Result<WayTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
-                                  const SearchedWay& way) {
-  ASSIGN_OR_RETURN(const MeshStep step, mesh_step(cost, cluster, way));
+Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
+                                       const Strategy& strategy) {
+  ASSIGN_OR_RETURN(const MeshStep step, mesh_step(cost, cluster, strategy));
   const double gradients_end_s = step.estimate.times.step_s();
-  WayTimeline timeline;
+  StrategyTimeline timeline;
   timeline.end_s = step.step_s();
   for (size_t s = 0; s < step.stages.size(); ++s) {
     const std::string name = strf("stage %zu", s);
     const StageWork& work = step.estimate.stages[s];
     const std::vector<PipelinePiece>& pieces = step.estimate.run.stages[s];
-    WayLane& lane = timeline.lanes.emplace_back(WayLane{name, "microbatch", {}});
+    StrategyLane& lane = timeline.lanes.emplace_back(StrategyLane{name, "microbatch", {}});
     for (const PipelinePiece& piece : pieces) add_piece(piece, work, lane);
     const double end_s = step.estimate.run.end_s(s);
     if (work.gradients_s > 0) {
-      lane.pieces.push_back({WayWork::kGradients, end_s, end_s + work.gradients_s});
+      lane.pieces.push_back({StrategyWork::kGradients, end_s, end_s + work.gradients_s});
     }
     timeline.memory.push_back(stage_room("device of " + name, pieces, step.stages[s],
                                          cluster.nodes.front().auto_device_bytes()));
   }
   if (step.updates.seconds > 0) {
     timeline.lanes.push_back(
-        {"hosts", "", {{WayWork::kUpdates, gradients_end_s, timeline.end_s}}});
+        {"hosts", "", {{StrategyWork::kUpdates, gradients_end_s, timeline.end_s}}});
   }
   return timeline;
 }
 
-Result<std::vector<SearchedWay>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
-                                               const StepDemand& demand) {
+Result<std::vector<Strategy>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
+                                            const StepDemand& demand) {
   return MeshSearch(cost, cluster, demand).run();
 }
 

@@ -24,7 +24,7 @@ struct MeshStage {
   int64_t peak_bytes = 0;
 };
 
-// A way as it runs.
+// A strategy as it runs.
 struct MeshStep {
   StepEstimate estimate;
   std::vector<MeshStage> stages;  // [PP]
@@ -37,19 +37,19 @@ struct MeshStep {
 ClusterProfile cluster_profile(const ClusterSheet& cluster);
 DeviceRates device_rates(const MachineSheet& node);
 
-// REQUIRES: equal nodes, a way of kMesh with its mesh, batch, sharing, schedule and state.
+// REQUIRES: equal nodes, a strategy of kMesh with its mesh, batch, sharing, schedule and state.
 // kDoesNotFit, and the errors of estimate_step.
 Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
-                           const SearchedWay& way);
+                           const Strategy& strategy);
 
 // A lane and a device of each stage. REQUIRES: as mesh_step; its errors.
-Result<WayTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
-                                  const SearchedWay& way);
+Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
+                                       const Strategy& strategy);
 
 // Unordered. kUsage: sequences that no mesh divides, the errors of the sheets. kDoesNotFit when
 // none fits, naming one. O(meshes x divisors of the sequences x states) simulations of at most
 // 2 PP M pieces.
-Result<std::vector<SearchedWay>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
-                                               const StepDemand& demand);
+Result<std::vector<Strategy>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
+                                            const StepDemand& demand);
 
 }  // namespace pagoda

@@ -13,14 +13,14 @@ namespace {
 constexpr int32_t kNewer = 0, kOlder = 1, kTransfers = 2, kSums = 3;
 
 // Shares of `whole` of one device of each kind, the largest of its kind.
-Result<std::pair<int64_t, int64_t>> largest_shares(const TwoKinds& kinds, double newer_s,
+Result<std::pair<int64_t, int64_t>> largest_shares(const NodePair& kinds, double faster_s,
                                                    double older_s, int64_t whole) {
-  std::vector<double> device_s(static_cast<size_t>(kinds.newer_devices), newer_s);
-  device_s.insert(device_s.end(), static_cast<size_t>(kinds.older_devices), older_s);
+  std::vector<double> device_s(static_cast<size_t>(kinds.faster_devices), faster_s);
+  device_s.insert(device_s.end(), static_cast<size_t>(kinds.slower_devices), older_s);
   ASSIGN_OR_RETURN(const std::vector<int64_t> shares, shares_by_speed(device_s, whole, 1));
-  const auto older = shares.begin() + kinds.newer_devices;
-  return std::pair{*std::max_element(shares.begin(), older),
-                   *std::max_element(older, shares.end())};
+  const auto slower = shares.begin() + kinds.faster_devices;
+  return std::pair{*std::max_element(shares.begin(), slower),
+                   *std::max_element(slower, shares.end())};
 }
 
 double both(const PassSeconds& pass) { return pass.forward_s + pass.backward_s; }
@@ -118,33 +118,33 @@ std::vector<StreamTask> SharedQueue::take(int32_t layers, const std::array<doubl
 }  // namespace
 
 Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
-                               const TwoKinds& kinds, const StepDemand& demand,
+                               const NodePair& kinds, const StepDemand& demand,
                                ExpertSharing sharing) {
   if (sharing == ExpertSharing::kRows) {
-    return Status(Exit::kUsage, "rows that are exchanged share no expert; take another way");
+    return Status(Exit::kUsage, "rows that are exchanged share no expert; take another strategy");
   }
-  const UnequalStep step = unequal_step(model, cluster, kinds, demand);
+  const HeterogeneousStep step = heterogeneous_step(model, cluster, kinds, demand);
   const bool data_centric = sharing == ExpertSharing::kDataCentric;
-  const std::array<const DeviceKind*, 2> of = {&step.newer, &step.older};
+  const std::array<const DeviceKind*, 2> of = {&step.faster, &step.slower};
   const auto sequence_s = [&](const DeviceKind& kind) {
     return both(kind.attention) + (data_centric ? both(kind.experts) : 0);
   };
-  ASSIGN_OR_RETURN(const auto sequences, largest_shares(kinds, sequence_s(step.newer),
-                                                        sequence_s(step.older), demand.sequences));
-  ASSIGN_OR_RETURN(const auto hidden, largest_shares(kinds, both(step.newer.experts),
-                                                     both(step.older.experts), model.expert_ffn));
+  ASSIGN_OR_RETURN(const auto sequences, largest_shares(kinds, sequence_s(step.faster),
+                                                        sequence_s(step.slower), demand.sequences));
+  ASSIGN_OR_RETURN(const auto hidden, largest_shares(kinds, both(step.faster.experts),
+                                                     both(step.slower.experts), model.expert_ffn));
   SharedStep shared;
   shared.sharing = sharing;
-  shared.newer = {sequences.first, hidden.first};
-  shared.older = {sequences.second, hidden.second};
-  const double others = 1 - 1.0 / (kinds.newer_devices + kinds.older_devices);
+  shared.faster = {sequences.first, hidden.first};
+  shared.slower = {sequences.second, hidden.second};
+  const double others = 1 - 1.0 / (kinds.faster_devices + kinds.slower_devices);
   const auto transfer_s = [&](double bytes) {
     return step.latency_s + bytes * others / step.link_bytes_per_s;
   };
   LayerTimes times;
   std::array<double, 2> head_s = {};
   for (size_t k = 0; k < 2; ++k) {
-    const KindShare& share = k == 0 ? shared.newer : shared.older;
+    const KindShare& share = k == 0 ? shared.faster : shared.slower;
     const double batch = static_cast<double>(share.sequences) /
                          static_cast<double>(demand.sequences);
     const double columns = static_cast<double>(share.hidden) /
@@ -160,19 +160,18 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
   times.gradients_s = transfer_s(step.expert_gradient_bytes);
   times.outputs_s = transfer_s(2 * step.boundary_bytes);
   times.sum_s = transfer_s(2 * step.attention_gradient_bytes);
-  shared.streams.streams = {{"newer devices", StreamUse::kComputing},
-                            {"older devices", StreamUse::kComputing},
-                            {data_centric ? "weights and gradients" : "rows of all",
-                             StreamUse::kTransfer},
-                            {"sums of gradients", StreamUse::kSums}};
+  shared.streams.streams = {
+      {"faster devices", StreamUse::kComputing},
+      {"slower devices", StreamUse::kComputing},
+      {data_centric ? "weights and gradients" : "rows of all", StreamUse::kTransfer},
+      {"sums of gradients", StreamUse::kSums}};
   shared.streams.tasks = SharedQueue(times, data_centric).take(step.layers, head_s);
   shared.streams.times = time_streams(shared.streams.tasks, 4);
   return shared;
 }
 
-TwoKindsBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
-                           const StepDemand& demand, const SharedStep& step,
-                           const StateChoice& state) {
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const StepDemand& demand,
+                           const SharedStep& step, const StateChoice& state) {
   const LayerCost& layer = cost.layers.front();
   const auto layers = static_cast<double>(cost.layers.size());
   const auto experts = static_cast<double>(layer.num_experts * layer.expert_parameters);
@@ -197,9 +196,9 @@ TwoKindsBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
     return parameters * state.device_bytes() + layers * own * row + token_room + rows_room +
            passing;
   };
-  TwoKindsBytes bytes;
-  bytes.newer = of(step.newer, bytes.newer_parameters);
-  bytes.older = of(step.older, bytes.older_parameters);
+  NodePairBytes bytes;
+  bytes.faster = of(step.faster, bytes.faster_parameters);
+  bytes.slower = of(step.slower, bytes.slower_parameters);
   return bytes;
 }
 

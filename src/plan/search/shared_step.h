@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "plan/search/two_kinds.h"
+#include "plan/search/node_pair.h"
 
 namespace pagoda {
 
@@ -21,7 +21,7 @@ struct KindShare {
 
 struct SharedStep {
   ExpertSharing sharing = ExpertSharing::kDataCentric;
-  KindShare newer, older;
+  KindShare faster, slower;
   TimedStreams streams;
 
   double step_s() const { return streams.times.makespan_s; }
@@ -29,13 +29,12 @@ struct SharedStep {
 
 // kUsage: rows exchanged, which is another way; the errors of shares_by_speed. O(layers).
 Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
-                               const TwoKinds& kinds, const StepDemand& demand,
+                               const NodePair& kinds, const StepDemand& demand,
                                ExpertSharing sharing);
 
 // Of its devices: kept inputs of all layers for its sequences, and room for one layer, and
 // data-centric for weights of two layers and gradients of one, model-centric for the rows of all.
-TwoKindsBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
-                           const StepDemand& demand, const SharedStep& step,
-                           const StateChoice& state);
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const StepDemand& demand,
+                           const SharedStep& step, const StateChoice& state);
 
 }  // namespace pagoda

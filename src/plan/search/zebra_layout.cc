@@ -15,21 +15,21 @@ Status indivisible(const std::string& what) {
   return Status(Exit::kUsage, "zebra groups: " + what);
 }
 
-Status check_layout(const ModelShape& model, const TwoKinds& kinds, const StepDemand& demand,
+Status check_layout(const ModelShape& model, const NodePair& kinds, const StepDemand& demand,
                     const ZebraLayout& l) {
   if (l.stages < 1 || l.copies < 1 || l.chunks < 1 || l.microbatches < 1) {
     return indivisible(strf("%d stages, %d copies, %d chunks, %d microbatches: give at least one "
                             "of each",
                             l.stages, l.copies, l.chunks, l.microbatches));
   }
-  if (kinds.newer_devices % l.groups() != 0 || kinds.older_devices % l.groups() != 0) {
-    return indivisible(strf("%d newer and %d older devices do not divide among %d groups",
-                            kinds.newer_devices, kinds.older_devices, l.groups()));
+  if (kinds.faster_devices % l.groups() != 0 || kinds.slower_devices % l.groups() != 0) {
+    return indivisible(strf("%d faster and %d slower devices do not divide among %d groups",
+                            kinds.faster_devices, kinds.slower_devices, l.groups()));
   }
   if (l.stages > model.num_layers()) {
     return indivisible(strf("%d stages of %lld layers", l.stages, (long long)model.num_layers()));
   }
-  const int64_t devices = int64_t{l.copies} * (kinds.newer_devices / l.groups());
+  const int64_t devices = int64_t{l.copies} * (kinds.faster_devices / l.groups());
   const int64_t parts = devices * l.chunks * l.microbatches;
   if (demand.sequences % parts != 0) {
     return indivisible(strf("%lld sequences do not divide among %lld attention devices, %d chunks "
@@ -43,15 +43,15 @@ Status check_layout(const ModelShape& model, const TwoKinds& kinds, const StepDe
 }  // namespace
 
 Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet& cluster,
-                                     const TwoKinds& kinds, const StepDemand& demand,
+                                     const NodePair& kinds, const StepDemand& demand,
                                      const ZebraLayout& layout) {
   RETURN_IF_ERROR(check_layout(model, kinds, demand, layout));
-  TwoKinds group = kinds;
-  group.newer_devices /= layout.groups();
-  group.older_devices /= layout.groups();
+  NodePair group = kinds;
+  group.faster_devices /= layout.groups();
+  group.slower_devices /= layout.groups();
   StepDemand chunk = demand;
   chunk.sequences /= int64_t{layout.copies} * layout.chunks;
-  UnequalStep step = unequal_step(model, cluster, group, chunk);
+  HeterogeneousStep step = heterogeneous_step(model, cluster, group, chunk);
   step.groups = layout.copies;
   ZebraPipeline pipeline;
   pipeline.chunks = layout.chunks;
@@ -59,7 +59,7 @@ Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet
   const double tokens = static_cast<double>(chunk.sequences * chunk.sequence_len);
   pipeline.boundary_s =
       kMicro * cluster.network.latency_us +
-      tokens * row_bytes / layout.microbatches / group.newer_devices / step.link_bytes_per_s;
+      tokens * row_bytes / layout.microbatches / group.faster_devices / step.link_bytes_per_s;
   for (int32_t s = 0; s < layout.stages; ++s) {
     const auto [first, end] = stage_layers(model.num_layers(), layout.stages, s);
     step.layers = static_cast<int32_t>(end - first);
@@ -143,26 +143,27 @@ ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state,
 Result<std::vector<AsymBounds>> ZebraMemory::bounds(const ZebraLayout& layout,
                                                     const StateChoice& state) const {
   std::vector<AsymBounds> bounds;
-  const auto newer = static_cast<double>(kinds_.newer->auto_device_bytes());
-  const auto older = static_cast<double>(kinds_.older->auto_device_bytes());
+  const auto faster = static_cast<double>(kinds_.faster->auto_device_bytes());
+  const auto slower = static_cast<double>(kinds_.slower->auto_device_bytes());
   for (int32_t s = 0; s < layout.stages; ++s) {
     const ZebraRoom room = this->room(layout, state, s, 0);
     const double experts_bytes = room.expert_parameters * state.device_bytes();
     const double kept = room.expert_bytes() - experts_bytes;
-    if (room.attention_bytes() > newer || kept > older) {
-      const bool attention = room.attention_bytes() > newer;
-      return Status(Exit::kDoesNotFit,
-                    strf("stage %d takes %s of each %s device without experts, and it has %s", s,
-                         format_bytes(static_cast<int64_t>(
-                             attention ? room.attention_bytes() : kept)).c_str(),
-                         attention ? "attention" : "expert",
-                         format_bytes(static_cast<int64_t>(attention ? newer : older)).c_str()));
+    if (room.attention_bytes() > faster || kept > slower) {
+      const bool attention = room.attention_bytes() > faster;
+      return Status(
+          Exit::kDoesNotFit,
+          strf(
+              "stage %d takes %s of each %s device without experts, and it has %s", s,
+              format_bytes(static_cast<int64_t>(attention ? room.attention_bytes() : kept)).c_str(),
+              attention ? "attention" : "expert",
+              format_bytes(static_cast<int64_t>(attention ? faster : slower)).c_str()));
     }
-    const double held = expert_devices(layout) * std::floor((older - kept) / room.expert);
+    const double held = expert_devices(layout) * std::floor((slower - kept) / room.expert);
     const double all = experts_bytes / room.expert * expert_devices(layout);
     AsymBounds& of_stage = bounds.emplace_back();
     of_stage.most_per_attention_device =
-        static_cast<int64_t>((newer - room.attention_bytes()) / room.expert);
+        static_cast<int64_t>((faster - room.attention_bytes()) / room.expert);
     of_stage.least = static_cast<int64_t>(std::max(0.0, std::round(all) - held));
   }
   return bounds;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "plan/search/two_kinds.h"
+#include "plan/search/node_pair.h"
 #include "plan/zebra/asym_ea.h"
 #include "plan/zebra/zebra_pipeline.h"
 
@@ -32,7 +32,7 @@ struct ZebraLayout {
 // experts over a group's, sequences over copies, chunks, microbatches and a group's attention
 // devices), more stages than layers; nothing that a sheet's check() refuses.
 Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet& cluster,
-                                     const TwoKinds& kinds, const StepDemand& demand,
+                                     const NodePair& kinds, const StepDemand& demand,
                                      const ZebraLayout& layout);
 
 // No order of what a pipeline's stages do, and no assignment of experts within the bounds of each,
@@ -45,7 +45,7 @@ double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> 
 // An attention device keeps what goes into each of the stage's layers, for every chunk that is
 // between its forward and its backward, and where inputs of experts are sent again also those. An
 // expert device keeps the rows of its experts, likewise; where they are sent again those of one
-// layer and chunk, of which no more are ever on their way.
+// layer and chunk, of which no more are ever on their strategy.
 struct ZebraRoom {
   double attention_fixed = 0, expert_fixed = 0;    // weights, gradients, states, one layer's room
   double attention_inputs = 0, expert_inputs = 0;  // of one chunk in all layers
@@ -61,7 +61,7 @@ struct ZebraRoom {
 class ZebraMemory {
  public:
   // The arguments must outlive it.
-  ZebraMemory(const ModelCost& cost, const TwoKinds& kinds, const StepDemand& demand)
+  ZebraMemory(const ModelCost& cost, const NodePair& kinds, const StepDemand& demand)
       : cost_(cost), kinds_(kinds), demand_(demand) {}
 
   // Of experts that can move, [stage]. kDoesNotFit naming a stage and what it lacks.
@@ -82,12 +82,12 @@ class ZebraMemory {
   ZebraRoom room(const ZebraLayout& layout, const StateChoice& state, int32_t stage,
                  double given) const;
   int32_t attention_devices(const ZebraLayout& l) const {
-    return kinds_.newer_devices / l.groups();
+    return kinds_.faster_devices / l.groups();
   }
-  int32_t expert_devices(const ZebraLayout& l) const { return kinds_.older_devices / l.groups(); }
+  int32_t expert_devices(const ZebraLayout& l) const { return kinds_.slower_devices / l.groups(); }
 
   const ModelCost& cost_;
-  const TwoKinds& kinds_;
+  const NodePair& kinds_;
   const StepDemand& demand_;
 };
 

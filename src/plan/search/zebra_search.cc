@@ -19,7 +19,7 @@ struct Candidate {
   double least_s = 0;
   // What was found: times without updates on the hosts.
   std::vector<int32_t> offloaded;
-  TurnLags lags;
+  Lags lags;
   double step_s = std::numeric_limits<double>::infinity();
 };
 
@@ -31,7 +31,7 @@ bool same_bounds(const std::vector<AsymBounds>& a, const std::vector<AsymBounds>
                     });
 }
 
-// As many as a plan of it may have: attention, experts here and there, transfers, both ways.
+// As many as a plan of it may have: attention, experts here and there, transfers, both strategies.
 int64_t tasks_of(const ZebraPipeline& pipeline) {
   constexpr int64_t kKinds = 10;
   int64_t layers = 0;
@@ -42,16 +42,16 @@ int64_t tasks_of(const ZebraPipeline& pipeline) {
 class ZebraSearch {
  public:
   ZebraSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-              const TwoKinds& kinds, const StepDemand& demand, double peak_flops_s,
-              std::vector<SearchedWay>& ways)
+              const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+              std::vector<Strategy>& strategies)
       : model_(model),
         cluster_(cluster),
         kinds_(kinds),
         demand_(demand),
         memory_(cost, kinds, demand),
         peak_flops_s_(peak_flops_s),
-        ways_(ways) {
-    for (const SearchedWay& way : ways) best_.push_back(way.step_s);
+        strategies_(strategies) {
+    for (const Strategy& strategy : strategies) best_.push_back(strategy.step_s);
     std::sort(best_.begin(), best_.end());
   }
 
@@ -66,7 +66,7 @@ class ZebraSearch {
     for (Candidate& c : candidates_) improve(c);
     for (const bool again : {false, true}) {
       for (const Candidate& c : candidates_) {
-        if (c.layout.send_again == again) add_ways(c);
+        if (c.layout.send_again == again) add_strategies(c);
       }
     }
   }
@@ -76,10 +76,10 @@ class ZebraSearch {
   bool add(const ZebraLayout& layout, const StateChoice& state, size_t first);
   void time_some(Candidate& c);
   void improve(Candidate& c);
-  std::optional<SearchedWay> way_of(const Candidate& c, const StateChoice& state) const;
-  void add_ways(const Candidate& c);
+  std::optional<Strategy> strategy_of(const Candidate& c, const StateChoice& state) const;
+  void add_strategies(const Candidate& c);
   void try_plan(Candidate& c, const ZebraPipeline& pipeline, const std::vector<int32_t>& offloaded,
-                const TurnLags& lags);
+                const Lags& lags);
   ZebraPipeline pipeline_of(const Candidate& c) const {
     return zebra_pipeline(model_, cluster_, kinds_, demand_, c.layout).take();
   }
@@ -90,8 +90,8 @@ class ZebraSearch {
                      });
   }
   double worst_s() const {  // of the best
-    return best_.size() < kBestWays ? std::numeric_limits<double>::infinity()
-                                    : best_[kBestWays - 1];
+    return best_.size() < kBestStrategies ? std::numeric_limits<double>::infinity()
+                                          : best_[kBestStrategies - 1];
   }
   void found(double step_s) {
     best_.insert(std::upper_bound(best_.begin(), best_.end(), step_s), step_s);
@@ -99,12 +99,12 @@ class ZebraSearch {
 
   const ModelShape& model_;
   const ClusterSheet& cluster_;
-  const TwoKinds& kinds_;
+  const NodePair& kinds_;
   const StepDemand& demand_;
   const ZebraMemory memory_;
   const double peak_flops_s_;
-  std::vector<SearchedWay>& ways_;
-  std::vector<double> best_;  // seconds of ways found, ascending
+  std::vector<Strategy>& strategies_;
+  std::vector<double> best_;  // seconds of strategies found, ascending
   std::vector<Candidate> candidates_;
   int64_t tasks_left_ = kMostZebraTasks;
 };
@@ -142,7 +142,7 @@ bool ZebraSearch::add(const ZebraLayout& layout, const StateChoice& state, size_
 }
 
 void ZebraSearch::try_plan(Candidate& c, const ZebraPipeline& pipeline,
-                           const std::vector<int32_t>& offloaded, const TurnLags& lags) {
+                           const std::vector<int32_t>& offloaded, const Lags& lags) {
   auto step = time_zebra_pipeline(pipeline, lags);
   if (!step.ok()) return;  // these lags wait for each other
   tasks_left_ -= static_cast<int64_t>(step->plan.tasks.size());
@@ -169,7 +169,7 @@ void ZebraSearch::time_some(Candidate& c) {
     if (all > 0) try_plan(c, pipeline, offloaded, {all, all, all});
   }
   for (const StateChoice& state : c.states) {
-    if (const auto way = way_of(c, state)) found(way->step_s);
+    if (const auto strategy = strategy_of(c, state)) found(strategy->step_s);
   }
 }
 
@@ -177,7 +177,7 @@ void ZebraSearch::improve(Candidate& c) {
   if (c.offloaded.empty() || c.least_s > worst_s()) return;
   ZebraPipeline pipeline = pipeline_of(c);
   pipeline.set_offloaded(c.offloaded);
-  for (const TurnLags& lags : lag_choices(pipeline.stages.back())) {
+  for (const Lags& lags : lag_choices(pipeline.stages.back())) {
     if (tasks_left_ > 0) try_plan(c, pipeline, c.offloaded, lags);
   }
   const int64_t tasks = tasks_of(pipeline);
@@ -193,57 +193,58 @@ void ZebraSearch::improve(Candidate& c) {
 }
 
 // Nothing where it was not timed, or hosts cannot hold the states.
-std::optional<SearchedWay> ZebraSearch::way_of(const Candidate& c,
-                                               const StateChoice& state) const {
+std::optional<Strategy> ZebraSearch::strategy_of(const Candidate& c,
+                                                 const StateChoice& state) const {
   if (c.offloaded.empty()) return {};
-  SearchedWay way;
-  way.kind = WayKind::kZebra;
-  way.state = state;
-  way.mesh = {c.layout.stages, kinds_.older_devices / c.layout.groups(), c.layout.copies};
-  way.attention_devices = kinds_.newer_devices / c.layout.groups();
-  way.chunks = c.layout.chunks;
-  way.microbatches = c.layout.microbatches;
-  way.send_again = c.layout.send_again;
-  way.offloaded = c.offloaded;
-  way.lags = c.lags;
+  Strategy strategy;
+  strategy.kind = StrategyKind::kZebra;
+  strategy.state = state;
+  strategy.mesh = {c.layout.stages, kinds_.slower_devices / c.layout.groups(), c.layout.copies};
+  strategy.attention_devices = kinds_.faster_devices / c.layout.groups();
+  strategy.chunks = c.layout.chunks;
+  strategy.microbatches = c.layout.microbatches;
+  strategy.send_again = c.layout.send_again;
+  strategy.offloaded = c.offloaded;
+  strategy.lags = c.lags;
   const ZebraMemory::Fullest fullest = memory_.fullest(c.layout, state, c.offloaded);
-  const auto updates = two_kinds_updates(kinds_, state, fullest.attention_parameters,
-                                         fullest.expert_parameters);
+  const auto updates =
+      node_pair_updates(kinds_, state, fullest.attention_parameters, fullest.expert_parameters);
   if (!updates.ok()) return {};
-  way.step_s = c.step_s + updates.value().seconds;
-  way.host_bytes = static_cast<int64_t>(updates.value().state_bytes);
-  way.mfu = peak_flops_s_ / way.step_s;
-  way.device_bytes = static_cast<int64_t>(fullest.bytes);
-  return way;
+  strategy.step_s = c.step_s + updates.value().seconds;
+  strategy.host_bytes = static_cast<int64_t>(updates.value().state_bytes);
+  strategy.mfu = peak_flops_s_ / strategy.step_s;
+  strategy.device_bytes = static_cast<int64_t>(fullest.bytes);
+  return strategy;
 }
 
-// To send inputs again where keeping them is as soon is no way of its own.
-void ZebraSearch::add_ways(const Candidate& c) {
+// To send inputs again where keeping them is as soon is no strategy of its own.
+void ZebraSearch::add_strategies(const Candidate& c) {
   for (const StateChoice& state : c.states) {
-    auto way = way_of(c, state);
-    if (!way) continue;
-    const bool kept = std::any_of(ways_.begin(), ways_.end(), [&](const SearchedWay& other) {
-      ZebraLayout layout = layout_of(other);
-      layout.send_again = true;
-      return other.kind == WayKind::kZebra && !other.send_again && layout == c.layout &&
-             other.state.name == state.name && other.step_s <= way->step_s;
-    });
-    if (!kept) ways_.push_back(std::move(*way));
+    auto strategy = strategy_of(c, state);
+    if (!strategy) continue;
+    const bool kept =
+        std::any_of(strategies_.begin(), strategies_.end(), [&](const Strategy& other) {
+          ZebraLayout layout = layout_of(other);
+          layout.send_again = true;
+          return other.kind == StrategyKind::kZebra && !other.send_again && layout == c.layout &&
+                 other.state.name == state.name && other.step_s <= strategy->step_s;
+        });
+    if (!kept) strategies_.push_back(std::move(*strategy));
   }
 }
 
 }  // namespace
 
-std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const TwoKinds& kinds,
+std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const NodePair& kinds,
                                        const StepDemand& demand) {
   std::vector<ZebraLayout> layouts;
-  const int32_t most_groups = std::gcd(kinds.newer_devices, kinds.older_devices);
+  const int32_t most_groups = std::gcd(kinds.faster_devices, kinds.slower_devices);
   for (int32_t stages = 1; stages <= most_groups && stages <= model.num_layers(); ++stages) {
     for (int32_t copies = 1; stages * copies <= most_groups; ++copies) {
       if (most_groups % (stages * copies) != 0) continue;
-      const int32_t experts = kinds.older_devices / (stages * copies);
+      const int32_t experts = kinds.slower_devices / (stages * copies);
       if (model.num_experts % experts != 0) continue;
-      const int64_t devices = int64_t{kinds.newer_devices} / stages;  // attention, of all copies
+      const int64_t devices = int64_t{kinds.faster_devices} / stages;  // attention, of all copies
       for (int32_t chunks = 1; chunks <= kMostZebraMicrobatches; chunks *= 2) {
         for (int32_t m = 1; chunks * m <= kMostZebraMicrobatches; m *= 2) {
           if (demand.sequences % (devices * chunks * m) != 0) continue;
@@ -255,15 +256,15 @@ std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const TwoKinds& 
   return layouts;
 }
 
-ZebraLayout layout_of(const SearchedWay& way) {
-  return {static_cast<int32_t>(way.mesh.pipeline), static_cast<int32_t>(way.mesh.data), way.chunks,
-          way.microbatches, way.send_again};
+ZebraLayout layout_of(const Strategy& strategy) {
+  return {static_cast<int32_t>(strategy.mesh.pipeline), static_cast<int32_t>(strategy.mesh.data),
+          strategy.chunks, strategy.microbatches, strategy.send_again};
 }
 
 void search_zebras(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                   const TwoKinds& kinds, const StepDemand& demand, double peak_flops_s,
-                   std::vector<SearchedWay>& ways) {
-  ZebraSearch(model, cost, cluster, kinds, demand, peak_flops_s, ways).run();
+                   const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+                   std::vector<Strategy>& strategies) {
+  ZebraSearch(model, cost, cluster, kinds, demand, peak_flops_s, strategies).run();
 }
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-// The part of the search for two kinds of nodes (plan/search/two_kinds_search.h) that lays out
+// The part of the search for two kinds of nodes (plan/search/node_pair_search.h) that lays out
 // zebra groups: one, several as stages of a pipeline, several as copies, and both
 // (plan/search/zebra_layout.h), each with experts given to attention devices
 // (plan/zebra/asym_ea.h). Pure.
@@ -6,7 +6,7 @@
 // First every layout is timed with the experts that Algorithm 1 moves, or that must move, and two
 // choices of turn lags; then, the soonest first, Asym-EA is searched and all lags are tried, until
 // so many tasks were timed. A layout that by a lower bound of its time (zebra_least_s) is not among
-// the best of all ways is not timed: the best that are returned are not changed by that.
+// the best of all strategies is not timed: the best that are returned are not changed by that.
 #pragma once
 
 #include <vector>
@@ -21,19 +21,19 @@ namespace pagoda {
 inline constexpr int32_t kMostZebraMicrobatches = 32;
 
 // Every layout that divides devices, experts and sequences; send_again is left open.
-std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const TwoKinds& kinds,
+std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const NodePair& kinds,
                                        const StepDemand& demand);
 
-// Adds those that fit and may be among the `best` of all ways to `ways`. `peak_flops_s`: model
-// flops over the peak of all devices. O(layouts x states) bounds, O(layouts) plans of
-// O(layers x microbatches) tasks, and then as many as kMostZebraTasks have room for.
+// Adds those that fit and may be among the `best` of all strategies to `strategies`.
+// `peak_flops_s`: model flops over the peak of all devices. O(layouts x states) bounds, O(layouts)
+// plans of O(layers x microbatches) tasks, and then as many as kMostZebraTasks have room for.
 inline constexpr int64_t kMostZebraTasks = 4'000'000;
-inline constexpr size_t kBestWays = 20;
+inline constexpr size_t kBestStrategies = 20;
 void search_zebras(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                   const TwoKinds& kinds, const StepDemand& demand, double peak_flops_s,
-                   std::vector<SearchedWay>& ways);
+                   const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+                   std::vector<Strategy>& strategies);
 
-// The layout of a way of kZebra.
-ZebraLayout layout_of(const SearchedWay& way);
+// The layout of a strategy of kZebra.
+ZebraLayout layout_of(const Strategy& strategy);
 
 }  // namespace pagoda

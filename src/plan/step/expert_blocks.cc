@@ -61,7 +61,7 @@ std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupL
   const std::vector<int64_t> tokens = tokens_per_expert(routing);
   const int64_t least = limits.padded ? *std::max_element(tokens.begin(), tokens.end()) : 0;
   std::vector<ExpertGroup> groups;
-  int64_t first_row = 0, turn = 0, room = 0;  // row blocks that the newest group has room for
+  int64_t first_row = 0, ordinal = 0, room = 0;  // row blocks that the newest group has room for
   for (int64_t e = 0; e < std::ssize(tokens); ++e) {
     const int64_t own = tokens[static_cast<size_t>(e)], computed = std::max(own, least);
     ExpertRows rows(routing, e, first_row);
@@ -81,14 +81,14 @@ std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupL
       block.group_row = group.blocks.empty() ? 0 : group.rows();
       block.rows = std::clamp<int64_t>(own - done, 0, height);
       block.padding = height - block.rows;
-      block.turn = turn;
+      block.ordinal = ordinal;
       group.blocks.push_back(block);
       rows.take(block.rows, group);
       room -= (height + limits.row_block - 1) / limits.row_block;
       done += height;
     }
     first_row = rows.row();
-    turn += computed > 0;
+    ordinal += computed > 0;
   }
   return groups;
 }

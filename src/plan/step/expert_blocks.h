@@ -36,7 +36,7 @@ struct ExpertGroup {
     int64_t group_row = 0;
     int64_t rows = 0;
     int64_t padding = 0;  // rows of zeros behind them; then the group has one expert
-    int64_t turn = 0;     // of its expert among those that compute rows
+    int64_t ordinal = 0;  // of its expert among those that compute rows
   };
   std::vector<Block> blocks;  // in the order of the rows
   std::vector<Part> parts;    // in the order of their first rows; none: nothing but padding

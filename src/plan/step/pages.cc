@@ -25,11 +25,11 @@ PageTable::PageTable(const RunShape& shape)
   add_scratch(PageKind::kActivation, activation, (shape.num_layers + 1) * microbatches_);
   first_middle_ = static_cast<int64_t>(pages.size());
   add_scratch(PageKind::kActivation, activation, shape.num_layers * microbatches_);
-  first_in_layer_ = static_cast<int64_t>(pages.size());
-  const int64_t probabilities = shape.num_experts * shape.experts_together;
-  add_scratch(PageKind::kInLayer, rows + t * (1 + probabilities) * 4, microbatches_);
-  add_scratch(PageKind::kInLayer, t * d * 4, microbatches_);
-  add_scratch(PageKind::kInLayer, shape.training ? rows : kIoAlign, microbatches_);
+  first_layer_buffer_ = static_cast<int64_t>(pages.size());
+  const int64_t probabilities = shape.num_experts * shape.ep_degree;
+  add_scratch(PageKind::kLayerBuffer, rows + t * (1 + probabilities) * 4, microbatches_);
+  add_scratch(PageKind::kLayerBuffer, t * d * 4, microbatches_);
+  add_scratch(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());
   for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
     add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);

@@ -32,7 +32,7 @@ enum class PageKind : uint8_t {
   kState,
   kGradient,
   kActivation,
-  kInLayer,
+  kLayerBuffer,
   kInbound,
   kOutbound,
 };
@@ -66,7 +66,7 @@ struct PageTable {
     bool expert = false;  // pages of experts, as against dense records
     int64_t total_bytes() const { return page_bytes * num_pages; }
     bool only_device_0() const {
-      return kind == PageKind::kActivation || kind == PageKind::kInLayer;
+      return kind == PageKind::kActivation || kind == PageKind::kLayerBuffer;
     }
     bool is_exchange() const { return kind == PageKind::kInbound || kind == PageKind::kOutbound; }
   };
@@ -86,9 +86,9 @@ struct PageTable {
   PageId middle(int64_t layer, int64_t microbatch) const {
     return static_cast<PageId>(first_middle_ + layer * microbatches_ + microbatch);
   }
-  PageId normed(int64_t microbatch) const { return in_layer(0, microbatch); }
-  PageId sum(int64_t microbatch) const { return in_layer(1, microbatch); }
-  PageId dresidual(int64_t microbatch) const { return in_layer(2, microbatch); }
+  PageId normed(int64_t microbatch) const { return layer_buffers(0, microbatch); }
+  PageId sum(int64_t microbatch) const { return layer_buffers(1, microbatch); }
+  PageId dresidual(int64_t microbatch) const { return layer_buffers(2, microbatch); }
   PageId inbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i); }
   PageId outbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i + 1); }
 
@@ -97,12 +97,12 @@ struct PageTable {
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
   void add_scratch(PageKind kind, int64_t bytes, int64_t count);
   void add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape);
-  PageId in_layer(int64_t which, int64_t microbatch) const {
-    return static_cast<PageId>(first_in_layer_ + which * microbatches_ + microbatch);
+  PageId layer_buffers(int64_t which, int64_t microbatch) const {
+    return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
 
   int64_t num_records_, microbatches_;
-  int64_t first_activation_ = 0, first_middle_ = 0, first_in_layer_ = 0, first_exchange_ = 0;
+  int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0;
 };
 
 }  // namespace pagoda

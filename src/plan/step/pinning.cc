@@ -38,7 +38,7 @@ std::vector<Load> hot_experts(const RunShape& shape, int device,
 }
 
 // Slots that are not to be kept: transfers take turns in them, or a whole layer comes up in them.
-int64_t slots_in_turn(const RunShape& shape, int device, const SlotClass& room) {
+int64_t unpinned_slots(const RunShape& shape, int device, const SlotClass& room) {
   if (!shape.options.whole_layers) return room.device_depth;
   int64_t most = room.device_depth;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
@@ -63,7 +63,7 @@ std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages
     if (hot.empty()) continue;
     // Experts are of one size, so their weights are of one class.
     const SlotClass& room = slots[pages.pages[pages.weights(hot.front().record)].slot_class];
-    const int64_t most = room.device_slots[d] - slots_in_turn(shape, d, room);
+    const int64_t most = room.device_slots[d] - unpinned_slots(shape, d, room);
     keep_hottest(hot, std::max<int64_t>(0, most));
     for (const Load& load : hot) kept.push_back(pages.weights(load.record));
   }

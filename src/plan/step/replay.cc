@@ -6,7 +6,7 @@
 
 namespace pagoda {
 
-Traffic::Link& Traffic::of(Move::Kind kind) {
+PageTraffic::Link& PageTraffic::of(Move::Kind kind) {
   switch (kind) {
     case Move::Kind::kFetch: return fetch;
     case Move::Kind::kUpload: return upload;
@@ -16,11 +16,11 @@ Traffic::Link& Traffic::of(Move::Kind kind) {
   CHECK(false, "no such move");
 }
 
-Traffic::Link Traffic::Link::operator-(const Link& other) const {
+PageTraffic::Link PageTraffic::Link::operator-(const Link& other) const {
   return {moves - other.moves, bytes - other.bytes};
 }
 
-Traffic Traffic::operator-(const Traffic& other) const {
+PageTraffic PageTraffic::operator-(const PageTraffic& other) const {
   return {fetch - other.fetch, upload - other.upload, download - other.download,
           write_back - other.write_back};
 }
@@ -78,7 +78,7 @@ void Replay::note(PageId page) {
 
 void Replay::count_moves() {
   for (const Move& move : moves_) {
-    Traffic::Link& link = traffic_.of(move.kind);
+    PageTraffic::Link& link = traffic_.of(move.kind);
     ++link.moves;
     link.bytes += pages_.pages[move.page].bytes;
     note(move.page);

@@ -14,7 +14,7 @@
 namespace pagoda {
 
 // Transfers of pages; without the header a page has on disk.
-struct Traffic {
+struct PageTraffic {
   struct Link {
     int64_t moves = 0, bytes = 0;
     Link operator-(const Link& other) const;
@@ -23,8 +23,8 @@ struct Traffic {
   Link fetch, upload, download, write_back;
 
   Link& of(Move::Kind kind);
-  Traffic operator-(const Traffic& other) const;
-  bool operator==(const Traffic&) const = default;
+  PageTraffic operator-(const PageTraffic& other) const;
+  bool operator==(const PageTraffic&) const = default;
 };
 
 // A residency at the start of a run: every durable page is on disk, nothing anywhere else.
@@ -55,7 +55,7 @@ class Replay {
   void flush(PageId page);
 
   const Residency& residency() const { return residency_; }
-  const Traffic& traffic() const { return traffic_; }
+  const PageTraffic& traffic() const { return traffic_; }
   // Bytes of pages that lie at the place.
   int64_t held_bytes(Place place) const { return held_bytes_[place_index(place)]; }
   // Most bytes of pages that lay at the place after any task.
@@ -70,7 +70,7 @@ class Replay {
 
   const PageTable& pages_;
   Residency residency_;
-  Traffic traffic_;
+  PageTraffic traffic_;
   std::vector<Move> moves_;
   std::vector<int32_t> slots_;
   std::vector<PageUse> held_;  // of tasks that join the next

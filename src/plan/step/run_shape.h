@@ -63,7 +63,7 @@ struct RunShape {
   int64_t group_blocks = 1;
   int devices = 1;                 // device 0 computes everything but experts
   PlanOptions options;
-  int64_t experts_together = 1;  // a router's for each that is one here (plan/memory/coarse_run.h)
+  int64_t ep_degree = 1;  // a router's for each that is one here (plan/memory/coarse_run.h)
 
   int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }

@@ -66,24 +66,24 @@ void SteadyRun::step(const Visit& visit) {
   if (training && plan_.shape().options.optimizer_at_end) update(StepPiece(), visit);
 }
 
-void SteadyRun::settle(const Visit& visit) {
+void SteadyRun::drain(const Visit& visit) {
   StepPiece piece;
-  piece.cycle = StepPiece::Cycle::kApart;
+  piece.cycle = StepPiece::Cycle::kBetweenSteps;
   update(std::move(piece), visit);
 }
 
 void SteadyRun::update(StepPiece piece, const Visit& visit) {
-  pay_all(plan_, gradients_, piece.tasks);
+  apply_all(plan_, gradients_, piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
   visit(piece);
   gradients_.account(piece.tasks);
 }
 
-bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
+bool layer_buffers_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
   for (size_t c = 0; c < classes.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     const bool fits = classes[c].device_slots[0] >= info.num_pages;
-    if (info.kind == PageKind::kInLayer && !fits) return false;
+    if (info.kind == PageKind::kLayerBuffer && !fits) return false;
   }
   return true;
 }
@@ -95,7 +95,7 @@ constexpr int kStepsUntilSettled = 3;
 // Blocks of an expert use the same pages, but for those that go between devices and for in-layer
 // buffers that move.
 SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
-  const bool one = plan.shape().devices == 1 && in_layer_stays(plan.pages(), classes);
+  const bool one = plan.shape().devices == 1 && layer_buffers_stays(plan.pages(), classes);
   return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
 }
 
@@ -107,7 +107,7 @@ struct SettledRun {
 
   // The plan is not owned.
   SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes, double pinned_share);
-  Traffic step();
+  PageTraffic step();
   void place(const StepPiece& piece);
   void save(const PageTable& pages);
 };
@@ -122,8 +122,8 @@ SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& class
   for (int i = 1; i < kStepsUntilSettled; ++i) step();
 }
 
-Traffic SettledRun::step() {
-  const Traffic before = replay.traffic();
+PageTraffic SettledRun::step() {
+  const PageTraffic before = replay.traffic();
   run.step([this](const StepPiece& piece) { place(piece); });
   return replay.traffic() - before;
 }
@@ -134,7 +134,7 @@ void SettledRun::place(const StepPiece& piece) {
 }
 
 void SettledRun::save(const PageTable& pages) {
-  run.settle([this](const StepPiece& piece) { place(piece); });
+  run.drain([this](const StepPiece& piece) { place(piece); });
   for (PageId page = 0; page < pages.pages.size(); ++page) {
     if (pages.pages[page].durable) replay.flush(page);
   }
@@ -142,7 +142,7 @@ void SettledRun::save(const PageTable& pages) {
 
 }  // namespace
 
-Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+PageTraffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes) {
   return SettledRun(&plan, classes, 0).step();
 }
 
@@ -151,7 +151,7 @@ SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>&
   SettledRun settled(&plan, classes, pinned_share);
   SteadyTraffic traffic;
   traffic.step = settled.step();
-  const Traffic before = settled.replay.traffic();
+  const PageTraffic before = settled.replay.traffic();
   settled.save(plan.pages());
   settled.step();
   traffic.checkpoint = settled.replay.traffic() - before - traffic.step;

@@ -35,17 +35,17 @@ class SteadyRun {
   void pin(const std::vector<SlotClass>& classes, double share);
   // The next step. The first has nothing to update yet; those after it are all alike.
   void step(const Visit& visit);
-  // The updates that are owed, as before a checkpoint.
-  void settle(const Visit& visit);
+  // Applies the pending updates, as before a checkpoint.
+  void drain(const Visit& visit);
 
  private:
-  // A gradient makes a debt, its update pays it.
-  class Gradients final : public Debts {
+  // A gradient makes an update pending; its kAdam task applies it.
+  class Gradients final : public PendingUpdates {
    public:
     explicit Gradients(size_t records) : waits_(records, 0) {}
-    int64_t owed(int64_t record) const override { return waits_[record]; }
+    int64_t pending(int64_t record) const override { return waits_[record]; }
     bool has_gradient(int64_t record) const override { return waits_[record] > 0; }
-    bool due(int64_t) const override { return false; }
+    bool overdue(int64_t) const override { return false; }
     void account(const TaskList& tasks);
 
    private:
@@ -63,15 +63,15 @@ class SteadyRun {
 
 // All in-layer buffers have their room on device 0. Else the tokens of a block decide how often
 // they move.
-bool in_layer_stays(const PageTable& pages, const std::vector<SlotClass>& classes);
+bool layer_buffers_stays(const PageTable& pages, const std::vector<SlotClass>& classes);
 
 // What a settled run moves in a step, guesses of last step's experts included; every expert gets as
 // many tokens, at least one. Replays some steps as a trainer issues them, from all on disk.
-Traffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes);
+PageTraffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes);
 
 struct SteadyTraffic {
-  Traffic step;
-  Traffic checkpoint;  // beyond what the step after it then has less to do
+  PageTraffic step;
+  PageTraffic checkpoint;  // beyond what the step after it then has less to do
 };
 
 // pinned_share: of each layer's experts. REQUIRES: a plan for training.

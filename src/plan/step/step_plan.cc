@@ -112,7 +112,7 @@ Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
   t.padding = block.padding;
   t.first = block.first;
   t.last = block.last;
-  t.gradient = static_cast<uint8_t>(block.turn % shape_.group_blocks);
+  t.gradient = static_cast<uint8_t>(block.ordinal % shape_.group_blocks);
   return t;
 }
 

@@ -9,9 +9,9 @@
 namespace pagoda {
 namespace {
 
-void pay(const StepPlan& plan, const Debts& debts, int64_t record, TaskList& tasks) {
-  if (!debts.owes(record)) return;
-  plan.adam(record, debts.owed(record), debts.has_gradient(record), tasks);
+void apply(const StepPlan& plan, const PendingUpdates& updates, int64_t record, TaskList& tasks) {
+  if (!updates.has_pending(record)) return;
+  plan.adam(record, updates.pending(record), updates.has_gradient(record), tasks);
 }
 
 }  // namespace
@@ -23,17 +23,17 @@ LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microb
   return all;
 }
 
-void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
-             TaskList& tasks) {
+void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t first, int64_t last,
+                   TaskList& tasks) {
   for (int64_t r = first; r < last; ++r) {
     const bool dense = plan.shape().records[r].expert < 0;
-    if (dense || debts.has_gradient(r) || debts.due(r)) pay(plan, debts, r, tasks);
+    if (dense || updates.has_gradient(r) || updates.overdue(r)) apply(plan, updates, r, tasks);
   }
 }
 
-void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks) {
+void apply_all(const StepPlan& plan, const PendingUpdates& updates, TaskList& tasks) {
   for (size_t r = 0; r < plan.shape().records.size(); ++r) {
-    pay(plan, debts, static_cast<int64_t>(r), tasks);
+    apply(plan, updates, static_cast<int64_t>(r), tasks);
   }
 }
 
@@ -41,15 +41,15 @@ void walk(StepSchedule& schedule, const RoutingOf& routing_of,
           const std::function<void(const StepPiece&)>& visit) {
   for (StepPiece piece; schedule.next(piece);) {
     visit(piece);
-    if (piece.then != StepPiece::Then::kResolve) continue;
+    if (piece.wait != StepPiece::Wait::kResolve) continue;
     schedule.resolve(routing_of(piece.layer, piece.microbatch));
   }
 }
 
-StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast,
-                           Extent extent)
+StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
+                           ExpertForecast* forecast, Extent extent)
     : plan_(*plan),
-      debts_(debts),
+      updates_(updates),
       forecast_(forecast),
       extent_(extent),
       tokens_per_expert_(plan->shape().num_layers),
@@ -57,9 +57,9 @@ StepSchedule::StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForec
   CHECK(extent != Extent::kStep || plan->options().training);
   const RunShape& shape = plan->shape();
   if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
-  pay_due_records(0, shape.layer_record[0]);
+  apply_overdue_records(0, shape.layer_record[0]);
   plan_.embed(microbatch_, pending_);
-  pay_due_records(shape.layer_record[0], shape.layer_record[0] + records_of_layer(0));
+  apply_overdue_records(shape.layer_record[0], shape.layer_record[0] + records_of_layer(0));
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
@@ -67,8 +67,8 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
 }
 
 // Weights go up from where their update leaves them in the host, before others take their room.
-void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
-  if (debts_ == nullptr) return;
+void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record) {
+  if (updates_ == nullptr) return;
   std::vector<int64_t> expected;
   // Whole layers take turns in the devices' slots.
   if (!plan_.shape().options.whole_layers) {
@@ -77,7 +77,7 @@ void StepSchedule::pay_due_records(int64_t first_record, int64_t last_record) {
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
     const size_t before = pending_.size();
-    pay_due(plan_, *debts_, r, r + 1, pending_);
+    apply_overdue(plan_, *updates_, r, r + 1, pending_);
     const bool on_host = pending_.size() > before && pending_.back().on_host;
     const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
     if (!on_host || !wanted) continue;
@@ -110,12 +110,12 @@ void StepSchedule::begin_layer(StepPiece& piece) {
     return std::binary_search(asked_.begin(), asked_.end(), record);
   });
   plan_.prefetch(others, pending_);
-  if (turn() == 0) pay_due_records(next, after);
+  if (first_microbatch() == 0) apply_overdue_records(next, after);
   piece.tasks.swap(pending_);
   add_uses(piece.tasks, piece.foreseen.emplace());
-  if (begins()) foresee_debts(after, piece);
+  if (begins()) foresee_updates(after, piece);
   if (!shape.is_moe[layer_]) return end_layer();
-  piece.then = StepPiece::Then::kResolve;
+  piece.wait = StepPiece::Wait::kResolve;
   piece.layer = layer_;
   piece.microbatch = microbatch_;
   at_ = At::kRouting;
@@ -141,12 +141,12 @@ void StepSchedule::resolve(const LayerRouting& routing) {
   const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
   CHECK(static_cast<int64_t>(tokens.size()) == shape.num_experts);
   if (forecast_ != nullptr) forecast_->note(layer_, tokens);
-  for (int64_t e = 0; e < shape.num_experts && debts_ != nullptr; ++e) {
-    if (tokens[e] > 0) pay(plan_, *debts_, shape.expert(layer_, e), pending_);
+  for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
+    if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(layer_, e), pending_);
   }
   plan_.forward_experts(layer_, microbatch_, routing, pending_);
   for (size_t i = 0; i < routing.size(); ++i) {
-    routing_[static_cast<size_t>(turn()) + i][layer_] = routing[i];
+    routing_[static_cast<size_t>(first_microbatch()) + i][layer_] = routing[i];
   }
   std::vector<int64_t>& sum = tokens_per_expert_[layer_];
   sum.resize(tokens.size(), 0);
@@ -154,11 +154,11 @@ void StepSchedule::resolve(const LayerRouting& routing) {
   end_layer();
 }
 
-// The optimizer's work on records from first_record on, which is owed already.
-void StepSchedule::foresee_debts(int64_t first_record, StepPiece& piece) const {
+// The optimizer's work on records from first_record on, which is pending already.
+void StepSchedule::foresee_updates(int64_t first_record, StepPiece& piece) const {
   const auto end = static_cast<int64_t>(plan_.shape().records.size());
   TaskList later;
-  if (debts_ != nullptr) pay_due(plan_, *debts_, first_record, end, later);
+  if (updates_ != nullptr) apply_overdue(plan_, *updates_, first_record, end, later);
   add_uses(later, piece.foreseen_later.emplace());
 }
 
@@ -177,7 +177,7 @@ bool StepSchedule::next(StepPiece& piece) {
   const bool step = extent_ == Extent::kStep;
   if (begins()) {
     const bool of_steps = step || !plan_.shape().training;
-    piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kApart;
+    piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kBetweenSteps;
     piece.kept = std::exchange(kept_, std::nullopt);
   }
   switch (at_) {
@@ -186,13 +186,13 @@ bool StepSchedule::next(StepPiece& piece) {
     case At::kLayer: begin_layer(piece); return true;
     case At::kLayersEnd:
       piece.tasks.swap(pending_);
-      if (step) piece.then = StepPiece::Then::kLayersDone;
+      if (step) piece.wait = StepPiece::Wait::kLayersDone;
       at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
       foresee_rest(piece);
       return true;
     case At::kHead:
       plan_.head(piece.tasks);
-      if (step) piece.then = StepPiece::Then::kForwardDone;
+      if (step) piece.wait = StepPiece::Wait::kForwardDone;
       at_ = step ? At::kBackward : At::kEnd;
       return true;
     case At::kBackward:

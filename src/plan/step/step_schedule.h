@@ -1,20 +1,20 @@
 // What a pass does, piece by piece: the one place that knows the order of a step, shared by whoever
 // runs it, times it, checks it or budgets for it.
 //
-//   StepSchedule schedule(&plan, &debts, &forecast, StepSchedule::Extent::kStep);
+//   StepSchedule schedule(&plan, &updates, &forecast, StepSchedule::Extent::kStep);
 //   for (StepPiece piece; schedule.next(piece);) {
 //     ... piece.tasks ...
-//     if (piece.then == StepPiece::Then::kResolve) schedule.resolve(routing of piece.layer);
+//     if (piece.wait == StepPiece::Wait::kResolve) schedule.resolve(routing of piece.layer);
 //   }
 //
 // Optimizer work that was put off runs a layer ahead of the computation: while the routing of layer
-// l is awaited, the debts of layer l + 1 are paid. They come after all that layer l wants on the
-// devices as far as it is known, so that weights are on their way up before others take their room
-// in the host. What routing chose is paid when it is known.
+// l is awaited, the pending updates of layer l + 1 are applied. They come after all that layer l
+// wants on the devices as far as it is known, so that weights are on their way up before others
+// take their room in the host. Those of experts that routing chose are applied when it is known.
 //
-// The tasks of a piece must be accounted for in `debts` (kAdam pays, kGradient of an eager plan
-// makes a debt) before the next piece is asked for. Pure: same answers, same tasks. A copy runs
-// ahead by itself; in the backward it needs no answers.
+// The tasks of a piece must be accounted for in `updates` (kAdam applies them, kGradient of an
+// eager plan makes one pending) before the next piece is asked for. Pure: same answers, same tasks.
+// A copy runs ahead by itself; in the backward it needs no answers.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@
 #include <utility>
 #include <vector>
 
-#include "plan/step/debts.h"
 #include "plan/step/expert_forecast.h"
+#include "plan/step/pending_updates.h"
 #include "plan/step/step_plan.h"
 
 namespace pagoda {
@@ -38,20 +38,20 @@ LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microb
 
 struct StepPiece {
   // What the schedule, or what runs it, must learn between these tasks and the next.
-  enum class Then : uint8_t {
+  enum class Wait : uint8_t {
     kGoOn,
-    kResolve,      // what the routing of `layer` chose for `microbatch`: resolve()
+    kResolve,  // what the routing of `layer` chose for `microbatch`: resolve()
     // Of a step:
     kLayersDone,   // no gradient waits any more: a new update may begin, its gradients follow
     kForwardDone,  // the balance loss's gradient, which the backward reads
   };
   enum class Cycle : uint8_t {
     kGoesOn,
-    kBegins,  // a step, like the one before; or a pass, where there is nothing but passes
-    kApart,   // what comes between steps
+    kBegins,        // a step, like the one before; or a pass, where there is nothing but passes
+    kBetweenSteps,  // what comes between steps
   };
   TaskList tasks;
-  Then then = Then::kGoOn;
+  Wait wait = Wait::kGoOn;
   int64_t layer = -1;       // kResolve
   int64_t microbatch = -1;  // kResolve; StepPlan::kAll: of all together
   // What a residency should know (offload/residency.h). Nothing: as was said before.
@@ -67,7 +67,7 @@ struct StepPiece {
 template <typename ResidencyOrPager>
 void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
   if (piece.cycle == StepPiece::Cycle::kBegins) pages.begin_cycle();
-  if (piece.cycle == StepPiece::Cycle::kApart) pages.leave_cycle();
+  if (piece.cycle == StepPiece::Cycle::kBetweenSteps) pages.leave_cycle();
   if (piece.kept) pages.keep(*piece.kept);
   if (piece.foreseen_later) pages.foresee_later(*piece.foreseen_later);
   if (piece.foreseen) pages.foresee(*piece.foreseen);
@@ -81,8 +81,10 @@ class StepSchedule {
     kStep,     // and backward. REQUIRES: a plan for training
   };
 
-  // Nothing is owned. `debts`: nullptr when nothing can be owed. `forecast`: nullptr: none is made.
-  StepSchedule(const StepPlan* plan, const Debts* debts, ExpertForecast* forecast, Extent extent);
+  // Nothing is owned. `updates`: nullptr when none can be pending. `forecast`: nullptr: none is
+  // made.
+  StepSchedule(const StepPlan* plan, const PendingUpdates* updates, ExpertForecast* forecast,
+               Extent extent);
 
   // What should stay on devices from the first piece on.
   void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
@@ -102,17 +104,17 @@ class StepSchedule {
 
   void begin_layer(StepPiece& piece);
   void end_layer();
-  void foresee_debts(int64_t first_record, StepPiece& piece) const;
+  void foresee_updates(int64_t first_record, StepPiece& piece) const;
   void foresee_rest(StepPiece& piece) const;
-  int64_t turn() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
-  bool begins() const { return at_ == At::kLayer && layer_ == 0 && turn() == 0; }
+  int64_t first_microbatch() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
+  bool begins() const { return at_ == At::kLayer && layer_ == 0 && first_microbatch() == 0; }
   int64_t records_of_layer(int64_t layer) const;
   // Records [first, last) of one layer, or of none.
-  void pay_due_records(int64_t first_record, int64_t last_record);
+  void apply_overdue_records(int64_t first_record, int64_t last_record);
   std::vector<int64_t> expected_experts(int64_t layer) const;
 
   const StepPlan& plan_;
-  const Debts* debts_;
+  const PendingUpdates* updates_;
   ExpertForecast* forecast_;
   Extent extent_;
   At at_ = At::kLayer;
@@ -125,18 +127,18 @@ class StepSchedule {
   Routing routing_;
 };
 
-// Tasks that pay what should not wait: dense records, gradients that wait, and old debts. Records
-// [first, last).
-void pay_due(const StepPlan& plan, const Debts& debts, int64_t first, int64_t last,
-             TaskList& tasks);
-// Tasks that pay every debt.
-void pay_all(const StepPlan& plan, const Debts& debts, TaskList& tasks);
+// Tasks that apply what should not wait: dense records, gradients that wait, and overdue updates.
+// Records [first, last).
+void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t first, int64_t last,
+                   TaskList& tasks);
+// Tasks that apply every pending update.
+void apply_all(const StepPlan& plan, const PendingUpdates& updates, TaskList& tasks);
 
 // What a layer's routing chose for the microbatch or StepPlan::kAll that a piece asks for.
 using RoutingOf = std::function<LayerRouting(int64_t layer, int64_t microbatch)>;
 
 // Runs through a pass whose routing is known. `visit` sees every piece before the schedule goes on,
-// and accounts for it in the schedule's debts.
+// and accounts for it in the schedule's updates.
 void walk(StepSchedule& schedule, const RoutingOf& routing_of,
           const std::function<void(const StepPiece&)>& visit);
 

@@ -60,7 +60,7 @@ struct Task {
   int32_t expert = -1;
   int32_t microbatch = -1;  // -1: all together, or none
   int64_t record = -1;     // kAdam, kGradient, kExpert
-  int64_t updates = 0;     // kAdam: optimizer steps it pays
+  int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Rows of an expert in a group (plan/step/expert_blocks.h), or those of one microbatch in all of
   // it: so many of the microbatch's rows from first_row on, which those of others may lie between.
   int64_t first_row = 0;   // the first of them in the layer's re-index vector

@@ -18,7 +18,7 @@ enum class TaskUnit : uint8_t {
   kRows,             // rows of experts
   kComputedRows,     // rows of experts, and the padding behind them
   kElements,         // elements of its record
-  kUpdatedElements,  // elements of its record x updates it pays
+  kUpdatedElements,  // elements of its record x updates it applies
 };
 
 enum class TaskColour : uint8_t { kOther, kAttention, kExperts, kHead, kUpdates };

@@ -91,7 +91,7 @@ Result<std::vector<int64_t>> gather(const ZebraGroup& g, const Chunks& chunks,
 
 // What a list of o_l takes, and with which lags.
 struct TimedPlan {
-  TurnLags lags;
+  Lags lags;
   double step_s = 0;
 };
 
@@ -101,8 +101,7 @@ class Timer {
   virtual ~Timer() = default;
   // The best of all lags; and with given ones, {} where they wait for each other.
   virtual Result<TimedPlan> best(const std::vector<int32_t>& offloaded) = 0;
-  virtual std::optional<double> with(const std::vector<int32_t>& offloaded,
-                                     const TurnLags& lags) = 0;
+  virtual std::optional<double> with(const std::vector<int32_t>& offloaded, const Lags& lags) = 0;
 };
 
 class GroupTimer : public Timer {
@@ -113,8 +112,7 @@ class GroupTimer : public Timer {
     ASSIGN_OR_RETURN(const ZebraStep step, best_zebra(group_));
     return TimedPlan{step.lags, step.times.makespan_s};
   }
-  std::optional<double> with(const std::vector<int32_t>& offloaded,
-                             const TurnLags& lags) override {
+  std::optional<double> with(const std::vector<int32_t>& offloaded, const Lags& lags) override {
     group_.offloaded = offloaded;
     const Result<ZebraPlan> plan = plan_zebra(group_, lags);
     if (!plan.ok()) return {};
@@ -133,8 +131,7 @@ class PipelineTimer : public Timer {
     ASSIGN_OR_RETURN(const ZebraPipelineStep step, best_zebra_pipeline(pipeline_));
     return TimedPlan{step.lags, step.times.makespan_s};
   }
-  std::optional<double> with(const std::vector<int32_t>& offloaded,
-                             const TurnLags& lags) override {
+  std::optional<double> with(const std::vector<int32_t>& offloaded, const Lags& lags) override {
     pipeline_.set_offloaded(offloaded);
     const auto step = time_zebra_pipeline(pipeline_, lags);
     if (!step.ok()) return {};

@@ -47,7 +47,7 @@ Result<std::vector<int32_t>> gather_and_squeeze(const ZebraGroup& group, const A
 struct AsymPlan {
   std::vector<int32_t> gathered;   // [layers] o_l of Algorithm 1
   std::vector<int32_t> offloaded;  // [layers] o_l found
-  TurnLags lags;
+  Lags lags;
   double gathered_step_s = 0;  // with turn lags chosen for it
   double step_s = 0;
   int64_t plans_timed = 0;

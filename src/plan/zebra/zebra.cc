@@ -8,7 +8,7 @@
 
 namespace pagoda {
 
-Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const TurnLags& lags) {
+Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra(group));
   RETURN_IF_ERROR(check_lags(lags));
   // Joins the orders of the two kinds of device: each task behind all that it waits for.
@@ -32,7 +32,7 @@ Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const TurnLags& lags) {
 Result<ZebraStep> best_zebra(const ZebraGroup& group) {
   RETURN_IF_ERROR(check_zebra(group));
   std::optional<ZebraStep> best;
-  for (const TurnLags& lags : lag_choices(group)) {
+  for (const Lags& lags : lag_choices(group)) {
     Result<ZebraPlan> plan = plan_zebra(group, lags);
     if (!plan.ok()) continue;  // these lags wait for each other
     StreamTimes times = time_streams(plan->queue, kZebraStreams);

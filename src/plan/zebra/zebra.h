@@ -7,7 +7,7 @@
 // kind computes, one for the transfers from attention to expert devices (dispatch, and in the
 // backward combine) and one for those the other way, in which every device takes part; and two for
 // sums of gradients over devices, of which nothing but the end of the step waits. Transfers the two
-// ways, and sums, do not slow each other here.
+// strategies, and sums, do not slow each other here.
 //
 // Theorem 1 (layer by layer, in a layer microbatch by microbatch, backward likewise; in a last
 // layer without experts forward and backward of a microbatch back to back) was never beaten by
@@ -15,7 +15,7 @@
 // forward, transfers not longer than computing, no experts in the last layer, and experts no slower
 // than attention; where they are slower it is in some cases, by a few per cent. So it is a start:
 // how soon each kind of device turns from the last layer's forward to its backward is worth
-// choosing (TurnLags, best_zebra).
+// choosing (Lags, best_zebra).
 #pragma once
 
 #include <cstdint>
@@ -116,7 +116,7 @@ struct ZebraTask {
 
 // How many microbatches more go forward through what stands before, until one goes on. R - 1 and
 // more: all of them first.
-struct TurnLags {
+struct Lags {
   int32_t head = 0;       // of the last layer's attention, before the head of a microbatch
   int32_t attention = 0;  // of the head, before the last layer's attention backward
   int32_t expert = 0;     // of the last experts' forward, before their backward
@@ -132,10 +132,10 @@ struct ZebraPlan {
 // check_zebra refuses, and lags that wait for each other: an expert lag of more than the two others
 // together; an attention lag of more than the expert's where several attention devices have experts
 // of the last layer.
-Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const TurnLags& lags);
+Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const Lags& lags);
 
 struct ZebraStep {
-  TurnLags lags;
+  Lags lags;
   ZebraPlan plan;
   StreamTimes times;
 };

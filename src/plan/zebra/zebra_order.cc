@@ -17,15 +17,15 @@ class OrderMaker {
  public:
   explicit OrderMaker(const ZebraGroup& group) : group_(group) {}
 
-  void order_attention(const TurnLags& lags);
-  void order_expert(const TurnLags& lags);
+  void order_attention(const Lags& lags);
+  void order_expert(const Lags& lags);
   ZebraOrder take() { return std::move(order_); }
 
  private:
   void add_row(ZebraKind kind, int32_t layer);
   void add_rows(std::vector<Row> rows, int32_t layer);
   void advance(std::vector<Row>& rows, size_t row, int32_t layer);
-  void turn_attention(const TurnLags& lags);
+  void turn_attention(const Lags& lags);
   void issue(ZebraKind kind, int32_t layer, int32_t microbatch);
   void send_gradient(int32_t layer, int32_t microbatch);
   void sum_gradients(std::vector<ZebraTask>& tasks, ZebraKind kind, double seconds, int32_t layer,
@@ -57,7 +57,7 @@ void OrderMaker::advance(std::vector<Row>& rows, size_t row, int32_t layer) {
   }
 }
 
-void OrderMaker::order_attention(const TurnLags& lags) {
+void OrderMaker::order_attention(const Lags& lags) {
   const int32_t last = group_.layers - 1;
   for (int32_t i = 0; i < last; ++i) {
     add_row(ZebraKind::kAttention, i);
@@ -70,7 +70,7 @@ void OrderMaker::order_attention(const TurnLags& lags) {
   }
 }
 
-void OrderMaker::turn_attention(const TurnLags& lags) {
+void OrderMaker::turn_attention(const Lags& lags) {
   const int32_t last = group_.layers - 1;
   const bool experts = group_.has_experts(last);
   const bool offloaded = group_.offloaded_of(last) > 0;
@@ -91,7 +91,7 @@ void OrderMaker::turn_attention(const TurnLags& lags) {
   add_rows(std::move(rows), last);
 }
 
-void OrderMaker::order_expert(const TurnLags& lags) {
+void OrderMaker::order_expert(const Lags& lags) {
   const int32_t last = group_.layers - (group_.last_layer_experts ? 1 : 2);
   for (int32_t i = 0; i < last; ++i) add_row(ZebraKind::kExpert, i);
   // Below a last layer without experts, gradients that attention devices send each other wait for
@@ -147,19 +147,19 @@ void OrderMaker::sum_gradients(std::vector<ZebraTask>& tasks, ZebraKind kind, do
 
 }  // namespace
 
-ZebraOrder order_zebra(const ZebraGroup& group, const TurnLags& lags) {
+ZebraOrder order_zebra(const ZebraGroup& group, const Lags& lags) {
   OrderMaker maker(group);
   maker.order_attention(lags);
   maker.order_expert(lags);
   return maker.take();
 }
 
-std::vector<TurnLags> lag_choices(const ZebraGroup& group) {
+std::vector<Lags> lag_choices(const ZebraGroup& group) {
   std::vector<int32_t> choices;
   for (int32_t lag = 0; lag <= std::min(3, group.microbatches - 1); ++lag) choices.push_back(lag);
   if (group.microbatches > 4) choices.push_back(group.microbatches - 1);
   const std::vector<int32_t> turns = group.last_layer_experts ? choices : std::vector<int32_t>{0};
-  std::vector<TurnLags> lags;
+  std::vector<Lags> lags;
   for (const int32_t head : turns) {
     for (const int32_t attention : turns) {
       for (const int32_t expert : choices) lags.push_back({head, attention, expert});
@@ -168,13 +168,13 @@ std::vector<TurnLags> lag_choices(const ZebraGroup& group) {
   return lags;
 }
 
-Status check_lags(const TurnLags& lags) {
+Status check_lags(const Lags& lags) {
   if (lags.head >= 0 && lags.attention >= 0 && lags.expert >= 0) return Status();
   return Status(Exit::kUsage,
                 "zebra plan: a turn lag is below 0; give how many microbatches more go first");
 }
 
-Status lags_that_wait(const TurnLags& lags) {
+Status lags_that_wait(const Lags& lags) {
   return Status(Exit::kUsage,
                 strf("zebra plan: turn lags of %d (head), %d (attention) and %d (expert) wait for "
                      "each other; choose others",

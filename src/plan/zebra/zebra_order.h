@@ -16,14 +16,14 @@ struct ZebraOrder {
 };
 
 // REQUIRES: check_zebra(group).ok(), check_lags(lags).ok().
-ZebraOrder order_zebra(const ZebraGroup& group, const TurnLags& lags);
+ZebraOrder order_zebra(const ZebraGroup& group, const Lags& lags);
 
 // kUsage for a lag below 0.
-Status check_lags(const TurnLags& lags);
+Status check_lags(const Lags& lags);
 // What is said of lags whose orders wait for each other.
-Status lags_that_wait(const TurnLags& lags);
+Status lags_that_wait(const Lags& lags);
 // The lags that are worth trying: 0 to 3 and R - 1 each, of the head and of attention where they
 // count. At most 125.
-std::vector<TurnLags> lag_choices(const ZebraGroup& group);
+std::vector<Lags> lag_choices(const ZebraGroup& group);
 
 }  // namespace pagoda

@@ -12,9 +12,7 @@
 namespace pagoda {
 namespace {
 
-Status nonsense(const std::string& what) {
-  return Status(Exit::kUsage, "zebra pipeline: " + what);
-}
+Status invalid(const std::string& what) { return Status(Exit::kUsage, "zebra pipeline: " + what); }
 
 bool is_forward(ZebraKind kind) {
   return kind == ZebraKind::kAttention || kind == ZebraKind::kDispatch ||
@@ -25,8 +23,7 @@ bool is_forward(ZebraKind kind) {
 // What one stage issues of all chunks: its two kinds of devices, and the links to other stages.
 class Stage {
  public:
-  Stage(const ZebraPipeline& pipeline, int32_t stage, const TurnLags& lags,
-        ZebraPipelinePlan* plan);
+  Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags, ZebraPipelinePlan* plan);
   Stage(const Stage&) = delete;  // its tasks refer to its groups
 
   // Appends what is ready, in order; whether there was any.
@@ -42,7 +39,7 @@ class Stage {
     std::vector<Issued> tasks;
     size_t next = 0;
   };
-  void add(const std::vector<PipelineWork>& order, const TurnLags& lags);
+  void add(const std::vector<PipelineWork>& order, const Lags& lags);
   void add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward, bool backward,
                  List& list) const;
   bool issue(List& list);
@@ -64,7 +61,7 @@ ZebraGroup without_sums(ZebraGroup group) {
   return group;
 }
 
-Stage::Stage(const ZebraPipeline& pipeline, int32_t stage, const TurnLags& lags,
+Stage::Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
              ZebraPipelinePlan* plan)
     : stage_(stage),
       stages_(static_cast<int32_t>(pipeline.stages.size())),
@@ -80,10 +77,10 @@ Stage::Stage(const ZebraPipeline& pipeline, int32_t stage, const TurnLags& lags,
   }
   const int32_t all = group_.microbatches - 1;
   add(stage_order(pipeline.schedule, stages_, stage, chunks_).take(),
-      last() ? lags : TurnLags{all, all, all});
+      last() ? lags : Lags{all, all, all});
 }
 
-void Stage::add(const std::vector<PipelineWork>& order, const TurnLags& lags) {
+void Stage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
   for (size_t w = 0; w < order.size(); ++w) {
     const auto chunk = static_cast<int32_t>(order[w].microbatch);
     const bool forward = order[w].phase == Phase::kForward;
@@ -159,15 +156,15 @@ Status check_zebra_pipeline(const ZebraPipeline& p) {
   RETURN_IF_ERROR(check_integer("the number of stages", static_cast<int64_t>(p.stages.size())));
   RETURN_IF_ERROR(check_integer("the number of chunks", p.chunks));
   if (!std::isfinite(p.boundary_s) || p.boundary_s < 0) {
-    return nonsense(strf("a boundary takes %g s, which no network does; measure it again",
-                         p.boundary_s));
+    return invalid(
+        strf("a boundary takes %g s, which no network does; measure it again", p.boundary_s));
   }
   for (const ZebraGroup& stage : p.stages) {
     RETURN_IF_ERROR(check_zebra(stage));
-    if (!stage.backward) return nonsense("a stage has no backward; plan the forward by itself");
+    if (!stage.backward) return invalid("a stage has no backward; plan the forward by itself");
     if (stage.microbatches == p.stages.front().microbatches) continue;
-    return nonsense(strf("stages of %d and of %d microbatches; give all as many",
-                         p.stages.front().microbatches, stage.microbatches));
+    return invalid(strf("stages of %d and of %d microbatches; give all as many",
+                        p.stages.front().microbatches, stage.microbatches));
   }
   return Status();
 }
@@ -181,7 +178,7 @@ void ZebraPipeline::set_offloaded(const std::vector<int32_t>& offloaded) {
   }
 }
 
-Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags) {
+Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   RETURN_IF_ERROR(check_lags(lags));
   ZebraPipelinePlan plan;
@@ -202,7 +199,7 @@ Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, con
   return plan;
 }
 
-Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags) {
+Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags) {
   ASSIGN_OR_RETURN(ZebraPipelinePlan plan, plan_zebra_pipeline(pipeline, lags));
   const int streams = kPipelineStreams * static_cast<int>(pipeline.stages.size());
   StreamTimes times = time_streams(plan.queue, streams);
@@ -212,7 +209,7 @@ Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, con
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline) {
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   std::optional<ZebraPipelineStep> best;
-  for (const TurnLags& lags : lag_choices(pipeline.stages.back())) {
+  for (const Lags& lags : lag_choices(pipeline.stages.back())) {
     Result<ZebraPipelineStep> step = time_zebra_pipeline(pipeline, lags);
     if (!step.ok()) continue;  // these lags wait for each other
     if (!best || step->times.makespan_s < best->times.makespan_s) best = step.take();

@@ -56,15 +56,15 @@ inline constexpr int kPipelineStreams = kZebraStreams + 2;
 // O(chunks x layers x microbatches). kUsage: no stage or chunk, what check_zebra refuses, stages
 // without a backward or with other numbers of microbatches, a boundary that takes no time that a
 // network takes, lags that wait for each other.
-Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags);
+Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags);
 
 struct ZebraPipelineStep {
-  TurnLags lags;
+  Lags lags;
   ZebraPipelinePlan plan;
   StreamTimes times;
 };
 
-Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const TurnLags& lags);
+Result<ZebraPipelineStep> time_zebra_pipeline(const ZebraPipeline& pipeline, const Lags& lags);
 
 // The plan of the least time among the lags that best_zebra() tries; of equal ones the first.
 Result<ZebraPipelineStep> best_zebra_pipeline(const ZebraPipeline& pipeline);

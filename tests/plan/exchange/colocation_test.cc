@@ -11,9 +11,9 @@
 #include <random>
 
 #include "plan/exchange/expert_assignment.h"
+#include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/exchange/place_swaps.h"
 #include "plan/exchange/traffic.h"
-#include "plan/exchange/unequal_colocation.h"
 #include "tests/testing/plan/place_search.h"
 #include "tests/testing/plan/random_traffic.h"
 
@@ -41,7 +41,7 @@ bool permutation(std::vector<int> indices) {
 }
 
 // The paper's four kinds of devices, in turn; computing and sending are fast together.
-std::vector<ServingDevice> unequal_devices(int count) {
+std::vector<ServingDevice> heterogeneous_devices(int count) {
   constexpr double kBytesPerS[] = {12.5e9, 10e9, 6.25e9, 5e9};
   std::vector<ServingDevice> devices;
   for (int d = 0; d < count; ++d) {
@@ -90,7 +90,7 @@ TEST(AssignByLoad, HasTheLeastLargestLoadOverRate) {
 // 1.07 and worst 1.37 of its own instances.
 TEST(AssignByLoad, NearTheFastestOfAllAssignments) {
   constexpr int kLayers = 60, kExperts = 6;
-  const auto devices = unequal_devices(kExperts);
+  const auto devices = heterogeneous_devices(kExperts);
   Ratios sorted, swapped;
   for (uint64_t seed = 1; seed <= kLayers; ++seed) {
     const MoeLayerLoad layer = random_layer(kExperts, 1, seed);
@@ -195,7 +195,7 @@ TEST(Colocate, MatchedPairsAreTheFastestOnEqualDevices) {
   }
 }
 
-double slowest(const UnequalColocation& found, const std::vector<ExpertDemand>& a,
+double slowest(const HeterogeneousColocation& found, const std::vector<ExpertDemand>& a,
                const std::vector<ExpertDemand>& b, const std::vector<ServingDevice>& devices) {
   double most = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -210,10 +210,10 @@ double slowest(const UnequalColocation& found, const std::vector<ExpertDemand>& 
 
 // The paper's figure is 1.07; an independent check had 1.03 to 1.06, and none of 280 instances that
 // ten restarts did not solve.
-TEST(UnequalColocation, DecoupledAndRematchedAgainstAllMatchings) {
+TEST(HeterogeneousColocation, DecoupledAndRematchedAgainstAllMatchings) {
   constexpr int kRestarts = 10;
   for (const auto& [n, instances] : {std::pair(4, 280), std::pair(5, 60), std::pair(6, 6)}) {
-    const auto devices = unequal_devices(n);
+    const auto devices = heterogeneous_devices(n);
     Ratios decoupled, rematched;
     for (int k = 1; k <= instances; ++k) {
       SCOPED_TRACE(testing::Message() << n << " devices, seed " << k);
@@ -245,9 +245,9 @@ TEST(UnequalColocation, DecoupledAndRematchedAgainstAllMatchings) {
 
 // The same of table 2 with the longest phases of all devices, where a transmission has the smaller
 // bandwidth of its ends: not what is matched for. Swaps look at it.
-TEST(UnequalColocation, InferenceTimesAgainstAllPlaces) {
+TEST(HeterogeneousColocation, InferenceTimesAgainstAllPlaces) {
   constexpr int kExperts = 4, kInstances = 280;
-  const auto devices = unequal_devices(kExperts);
+  const auto devices = heterogeneous_devices(kExperts);
   Ratios decoupled, rematched, swapped;
   for (int k = 1; k <= kInstances; ++k) {
     const uint64_t seed = 4000 + static_cast<uint64_t>(k);
@@ -286,8 +286,8 @@ TEST(UnequalColocation, InferenceTimesAgainstAllPlaces) {
               rematched.mean, rematched.worst, swapped.mean, swapped.worst, swapped.best);
 }
 
-TEST(UnequalColocation, TheSameSeedDrawsTheSame) {
-  const auto devices = unequal_devices(8);
+TEST(HeterogeneousColocation, TheSameSeedDrawsTheSame) {
+  const auto devices = heterogeneous_devices(8);
   const auto a = expert_demands(random_layer(8, 1, 1)), b = expert_demands(random_layer(8, 1, 2));
   auto once = rematched_colocation(a, b, devices, 3, 7);
   auto again = rematched_colocation(a, b, devices, 3, 7);

@@ -120,7 +120,7 @@ TEST(ExpertPlacement, PipelineIsUploadsBesideComputation) {
     for (uint32_t e = random() % 8; e > 0; --e) {
       experts.push_back({static_cast<double>(random() % 9), static_cast<double>(random() % 9)});
     }
-    // Unit by unit of time: what is left of the upload and of the computation under way.
+    // Unit by unit of time: what is left of the upload and of the computation under strategy.
     size_t uploaded = 0, done = 0;
     double upload_left = 0, compute_left = 0, now = 0;
     const auto settle = [&] {

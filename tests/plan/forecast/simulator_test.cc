@@ -57,7 +57,7 @@ TEST(Timeline, WorkSharesCores) {
 // Until its turn it takes nothing: the other piece has both cores until 3.5 s.
 TEST(Timeline, AStreamThatWaitedForAnotherWaitsForItsTurn) {
   Timeline timeline;
-  timeline.set_turn(0.5);
+  timeline.set_slice(0.5);
   const int cores = timeline.add_resource(2);
   const int a = timeline.add_stream("a"), b = timeline.add_stream("b");
   const int c = timeline.add_stream("c");
@@ -187,7 +187,7 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
   const Routing routing(run.shape.microbatches, std::vector(run.shape.num_layers,
                                        std::vector<int64_t>(run.shape.num_experts, 700)));
   double tasks_s = 0;
-  Traffic before;
+  PageTraffic before;
   for (int step = 0; step < 3; ++step) {
     tasks_s = 0;
     before = simulator.replay().traffic();
@@ -220,8 +220,8 @@ TEST(Simulator, NothingDoesMoreThanItCan) {
     const Simulated result = run.simulate(profile, seed, 3, eager, skipped, &core_s);
     const double makespan = result.makespan_s * (1 + 1e-9);
     for (const SimulatedStream& s : result.streams) EXPECT_LE(s.busy_s, makespan) << s.name;
-    const Traffic& traffic = result.traffic;
-    const auto moved_s = [](const Cost& cost, const Traffic::Link& link) {
+    const PageTraffic& traffic = result.traffic;
+    const auto moved_s = [](const Cost& cost, const PageTraffic::Link& link) {
       return cost.cores * (cost.fixed_s * static_cast<double>(link.moves) +
                            cost.unit_s * static_cast<double>(link.bytes));
     };

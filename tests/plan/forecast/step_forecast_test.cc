@@ -118,14 +118,14 @@ TEST(CoarseRun, HasTheSameParametersInFewerRecords) {
     }
     // In-layer pages hold the router's probabilities of all experts, coarse or not.
     const PageTable a(fine), b(coarse);
-    const auto in_layer = [](const PageTable& pages) {
+    const auto layer_buffers = [](const PageTable& pages) {
       int64_t bytes = 0;
       for (const PageTable::Class& cl : pages.classes) {
-        bytes += cl.kind == PageKind::kInLayer ? cl.total_bytes() : 0;
+        bytes += cl.kind == PageKind::kLayerBuffer ? cl.total_bytes() : 0;
       }
       return bytes;
     };
-    EXPECT_NEAR(static_cast<double>(in_layer(a)), static_cast<double>(in_layer(b)),
+    EXPECT_NEAR(static_cast<double>(layer_buffers(a)), static_cast<double>(layer_buffers(b)),
                 3.0 * 4096 * static_cast<double>(fine.microbatches));
   }
 }

@@ -13,7 +13,7 @@
 #include "model/tensors.h"
 #include "plan/machine/model_cost.h"
 #include "plan/refusals.h"
-#include "preview/planned_model.h"
+#include "preview/model_sizes.h"
 #include "tests/testing/tiny_config.h"
 
 namespace pagoda {

@@ -97,7 +97,7 @@ TEST(DeviceSharesTest, CacheThatLayersShare) {
   EXPECT_EQ(data.gathered, 0);
   e.cached_layers = 2;
   EXPECT_EQ(data_centric_bytes(e, 0.25).take().all() - data.all(), 8000);
-  EXPECT_EQ(kept_layers_bytes(e, 0.25).take().all() - data.all(), 11 * 8000);
+  EXPECT_EQ(saved_layers_bytes(e, 0.25).take().all() - data.all(), 11 * 8000);
   const SharedBytes model = model_centric_bytes(e, 0.25, 0.25).take();
   EXPECT_EQ(model.resident, data.resident);
   EXPECT_EQ(model.cache, 0);

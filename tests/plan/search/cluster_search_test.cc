@@ -1,5 +1,6 @@
-// Searches of clusters: on three given ones the way found is the best of all that are tried one by
-// one here, with memory and time put together from the parts of the planner; and what is refused.
+// Searches of clusters: on three given ones the strategy found is the best of all that are tried
+// one by one here, with memory and time put together from the parts of the planner; and what is
+// refused.
 #include "plan/search/cluster_search.h"
 
 #include <gtest/gtest.h>
@@ -14,12 +15,12 @@
 #include "cli/sheet_file.h"
 #include "plan/search/cluster_changes.h"
 #include "plan/search/mesh_search.h"
+#include "plan/search/node_pair.h"
+#include "plan/search/node_pair_search.h"
 #include "plan/search/shared_step.h"
-#include "plan/search/two_kinds.h"
-#include "plan/search/two_kinds_search.h"
 #include "plan/search/zebra_search.h"
 #include "plan/zebra/asym_ea.h"
-#include "preview/planned_model.h"
+#include "preview/model_sizes.h"
 
 namespace pagoda {
 namespace {
@@ -29,7 +30,7 @@ std::string configs(const std::string& name) {
 }
 
 ModelShape published(const std::string& name) {
-  return read_planned_model(configs("models/" + name + ".json"))->shape;
+  return read_model_sizes(configs("models/" + name + ".json"))->shape;
 }
 
 ClusterSheet cluster(const std::string& name) {
@@ -104,39 +105,40 @@ std::optional<std::vector<uint8_t>> computed_again(const StageMemory& memory, in
 
 // Seconds of one way put together from the planner's parts, and infinity for what does not fit.
 double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterSheet& sheet,
-                  const SearchedWay& way) {
+                  const Strategy& strategy) {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   const ClusterProfile profile = cluster_profile(sheet);
   const MachineSheet& node = sheet.nodes[0];
   MemoryOptions options;
-  options.schedule = way.schedule;
+  options.schedule = strategy.schedule;
   options.replicated_bytes = options.expert_bytes =
-      4 + (way.state.on_host ? 0 : way.state.state_bytes);
+      4 + (strategy.state.on_host ? 0 : strategy.state.state_bytes);
   // Two layers' weights and one's gradients pass through, in bf16.
   const int64_t expert = layer_parameters(model, model.num_layers() - 1).expert;
-  const bool cached = way.sharing == ExpertSharing::kDataCentric;
+  const bool cached = strategy.sharing == ExpertSharing::kDataCentric;
   const int64_t room = profile.device_bytes - (cached ? 3 * 2 * model.num_experts * expert : 0);
-  StepChoices choices{way.sharing, way.schedule, {}};
+  StepChoices choices{strategy.sharing, strategy.schedule, {}};
   int64_t most = 0;
-  for (int64_t stage = 0; stage < way.mesh.pipeline; ++stage) {
-    const StageMemory memory = stage_memory(cost, way.mesh, way.batch, options, stage).take();
+  for (int64_t stage = 0; stage < strategy.mesh.pipeline; ++stage) {
+    const StageMemory memory =
+        stage_memory(cost, strategy.mesh, strategy.batch, options, stage).take();
     const auto again = computed_again(memory, room);
     if (!again) return kNever;
     choices.recomputed.insert(choices.recomputed.end(), again->begin(), again->end());
     most = std::max(most, memory.parameters.replicated + memory.parameters.experts);
   }
   const auto works =
-      stage_works(cost, way.mesh, way.batch, profile, device_rates(node), choices);
+      stage_works(cost, strategy.mesh, strategy.batch, profile, device_rates(node), choices);
   if (!works.ok()) return kNever;
   const std::vector<double> ends =
-      stage_ends(way.schedule, works.value(), way.batch.microbatches);
+      stage_ends(strategy.schedule, works.value(), strategy.batch.microbatches);
   double step_s = 0;
   for (size_t s = 0; s < ends.size(); ++s) {
     step_s = std::max(step_s, ends[s] + works.value()[s].gradients_s);
   }
-  if (!way.state.on_host) return step_s;
+  if (!strategy.state.on_host) return step_s;
   const double of_node = static_cast<double>(most) * static_cast<double>(node.device.count);
-  const double state_bytes = way.state.state_bytes;
+  const double state_bytes = strategy.state.state_bytes;
   if (of_node * state_bytes > static_cast<double>(node.auto_host_bytes())) return kNever;
   return step_s + of_node * (6 + 2 * state_bytes) / (node.host.adam_gb_s * 1e9) +
          4 * static_cast<double>(most) / (node.host.copy_gb_s * 1e9);
@@ -150,19 +152,19 @@ double best_of_all_meshes(const ModelShape& model, const ClusterSheet& sheet,
   const ClusterProfile profile = cluster_profile(sheet);
   double best = std::numeric_limits<double>::infinity();
   const auto try_all = [&](const Mesh& mesh, int64_t m) {
-    SearchedWay way;
-    way.mesh = mesh;
-    way.batch = {demand.sequence_len, demand.sequences / (mesh.expert * mesh.data * m), m,
-                 SequencesOf::kRank};
+    Strategy strategy;
+    strategy.mesh = mesh;
+    strategy.batch = {demand.sequence_len, demand.sequences / (mesh.expert * mesh.data * m), m,
+                      SequencesOf::kRank};
     const bool apart = mesh.expert == 1 || mesh.expert > profile.devices_per_node;
     for (const StateChoice& state : state_choices()) {
       for (int s = 0; s < (apart ? 1 : 3); ++s) {
-        way.state = state;
-        way.sharing = static_cast<ExpertSharing>(s);
-        way.schedule = PipelineSchedule::kOneForwardOneBackward;
-        const double step_s = seconds_of(model, cost, sheet, way);
-        way.schedule = PipelineSchedule::kGpipe;
-        const double gpipe_s = seconds_of(model, cost, sheet, way);
+        strategy.state = state;
+        strategy.sharing = static_cast<ExpertSharing>(s);
+        strategy.schedule = PipelineSchedule::kOneForwardOneBackward;
+        const double step_s = seconds_of(model, cost, sheet, strategy);
+        strategy.schedule = PipelineSchedule::kGpipe;
+        const double gpipe_s = seconds_of(model, cost, sheet, strategy);
         fitting += std::isfinite(step_s) ? 1 : 0;
         fitting += gpipe_s < (1 - 1e-9) * step_s ? 1 : 0;
         best = std::min({best, step_s, gpipe_s});
@@ -199,22 +201,21 @@ TEST(ClusterSearch, FindsTheBestMesh) {
   for (const Case& c : cases) {
     SCOPED_TRACE(c.model);
     const ModelShape model = published(c.model);
-    auto ways = search_cluster(model, c.sheet, c.demand);
-    ASSERT_TRUE(ways.ok()) << ways.status().message();
+    auto strategies = search_cluster(model, c.sheet, c.demand);
+    ASSERT_TRUE(strategies.ok()) << strategies.status().message();
     int64_t fitting = 0;
     const double best = best_of_all_meshes(model, c.sheet, c.demand, fitting);
-    EXPECT_EQ(static_cast<int64_t>(ways->size()), fitting);
-    EXPECT_NEAR(ways->front().step_s, best, 1e-9 * best) << ways->front().text();
-    EXPECT_TRUE(std::is_sorted(ways->begin(), ways->end(), [](const auto& a, const auto& b) {
-      return a.step_s < b.step_s;
-    }));
-    for (const SearchedWay& way : *ways) {
-      EXPECT_LE(way.device_bytes, c.sheet.nodes[0].auto_device_bytes()) << way.text();
-      EXPECT_GT(way.mfu, 0);
-      EXPECT_LT(way.mfu, 1);
+    EXPECT_EQ(static_cast<int64_t>(strategies->size()), fitting);
+    EXPECT_NEAR(strategies->front().step_s, best, 1e-9 * best) << strategies->front().text();
+    EXPECT_TRUE(std::is_sorted(strategies->begin(), strategies->end(),
+                               [](const auto& a, const auto& b) { return a.step_s < b.step_s; }));
+    for (const Strategy& strategy : *strategies) {
+      EXPECT_LE(strategy.device_bytes, c.sheet.nodes[0].auto_device_bytes()) << strategy.text();
+      EXPECT_GT(strategy.mfu, 0);
+      EXPECT_LT(strategy.mfu, 1);
     }
     std::printf("%-17s best of %lld: %.3f s, %s\n", c.model, (long long)fitting, best,
-                ways->front().text().c_str());
+                strategies->front().text().c_str());
   }
 }
 
@@ -246,19 +247,19 @@ TEST(ClusterSearch, FindsTheBestOfRandomMeshes) {
     const StepDemand demand{64, power(6)};
     int64_t fitting = 0;
     const double best = best_of_all_meshes(model, sheet, demand, fitting);
-    auto ways = search_cluster(model, sheet, demand);
-    ASSERT_EQ(ways.ok(), fitting > 0) << ways.status().message();
+    auto strategies = search_cluster(model, sheet, demand);
+    ASSERT_EQ(strategies.ok(), fitting > 0) << strategies.status().message();
     if (fitting == 0) {
       ++none;
-      EXPECT_EQ(ways.status().message().find('\n'), std::string::npos);
+      EXPECT_EQ(strategies.status().message().find('\n'), std::string::npos);
       continue;
     }
     ++found;
-    EXPECT_EQ(static_cast<int64_t>(ways->size()), fitting);
-    EXPECT_NEAR(ways->front().step_s, best, 1e-9 * best) << ways->front().text();
-    pipelines += ways->front().mesh.pipeline > 1;
+    EXPECT_EQ(static_cast<int64_t>(strategies->size()), fitting);
+    EXPECT_NEAR(strategies->front().step_s, best, 1e-9 * best) << strategies->front().text();
+    pipelines += strategies->front().mesh.pipeline > 1;
   }
-  std::printf("%d clusters with a way, of which %d are best with stages, %d without\n", found,
+  std::printf("%d clusters with a strategy, of which %d are best with stages, %d without\n", found,
               pipelines, none);
   EXPECT_GT(found, 10);
   EXPECT_GT(none, 3);
@@ -269,33 +270,33 @@ TEST(ClusterSearch, FindsTheBestOfRandomMeshes) {
 TEST(ClusterSearch, KeepsExpertsInsideANode) {
   ClusterSheet sheet = cluster("4x8-gpu-80gb");
   sheet.network = {2, 9, 0, 0};
-  const auto ways = search_cluster(published("qwen3-30b-a3b"), sheet, {4096, 256}).take();
-  EXPECT_LE(ways.front().mesh.expert, sheet.nodes[0].device.count);
+  const auto strategies = search_cluster(published("qwen3-30b-a3b"), sheet, {4096, 256}).take();
+  EXPECT_LE(strategies.front().mesh.expert, sheet.nodes[0].device.count);
   double inside_s = 0, across_s = 0;  // the best of each
-  for (const SearchedWay& way : ways) {
-    double& best_s = way.mesh.expert <= sheet.nodes[0].device.count ? inside_s : across_s;
-    if (best_s == 0) best_s = way.step_s;
+  for (const Strategy& strategy : strategies) {
+    double& best_s = strategy.mesh.expert <= sheet.nodes[0].device.count ? inside_s : across_s;
+    if (best_s == 0) best_s = strategy.step_s;
   }
   std::printf("experts inside a node: %.3f s, across nodes: %.3f s\n", inside_s, across_s);
   EXPECT_GT(inside_s, 0);
   EXPECT_GT(across_s, inside_s);
 }
 
-// The best of all ways to spread the work of two kinds of devices where there is room for
+// The best of all strategies to spread the work of two kinds of devices where there is room for
 // everything, simulated one by one, each zebra layout with all that Asym-EA finds for it.
-double best_of_two_kinds(const ModelShape& model, const ClusterSheet& sheet,
+double best_of_node_pair(const ModelShape& model, const ClusterSheet& sheet,
                          const StepDemand& demand) {
-  const TwoKinds kinds = two_kinds(sheet).take();
+  const NodePair kinds = node_pair(sheet).take();
   double best = std::numeric_limits<double>::infinity();
   for (const int32_t copies : {1, 2}) {
-    const UnequalStep step = copied_step(model, sheet, kinds, demand, copies).step;
+    const HeterogeneousStep step = copied_step(model, sheet, kinds, demand, copies).step;
     best = std::min(best, best_expert_parallel(step, 8)->step_s);
     best = std::min(best, best_disaggregated(step, 8)->step_s);
   }
   for (const auto sharing : {ExpertSharing::kDataCentric, ExpertSharing::kModelCentric}) {
     best = std::min(best, shared_step(model, sheet, kinds, demand, sharing)->step_s());
   }
-  const UnequalStep step = unequal_step(model, sheet, kinds, demand);
+  const HeterogeneousStep step = heterogeneous_step(model, sheet, kinds, demand);
   for (int32_t m = 1; m <= 32; m *= 2) {
     if (demand.sequences % (2 * m) != 0) continue;
     if (const auto p = pipeline_step(step, m); p.ok()) best = std::min(best, p.value().step_s);
@@ -308,17 +309,17 @@ double best_of_two_kinds(const ModelShape& model, const ClusterSheet& sheet,
   return best;
 }
 
-TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
+TEST(ClusterSearch, FindsTheBestOfANodePair) {
   ModelShape model = published("olmoe-1b-7b");
   const ClusterSheet sheet = cluster("a40-v100");
   model.is_moe.resize(4);
   const StepDemand demand{2048, 16};
-  auto ways = search_cluster(model, sheet, demand);
-  ASSERT_TRUE(ways.ok()) << ways.status().message();
-  const TwoKinds kinds = two_kinds(sheet).take();
-  EXPECT_EQ(kinds.newer->machine.name, "2 A40");
-  EXPECT_EQ(kinds.newer_devices, 2);
-  EXPECT_EQ(kinds.older_devices, 2);
+  auto strategies = search_cluster(model, sheet, demand);
+  ASSERT_TRUE(strategies.ok()) << strategies.status().message();
+  const NodePair kinds = node_pair(sheet).take();
+  EXPECT_EQ(kinds.faster->machine.name, "2 A40");
+  EXPECT_EQ(kinds.faster_devices, 2);
+  EXPECT_EQ(kinds.slower_devices, 2);
   // With room for everything.
   ClusterSheet roomy = sheet;
   for (MachineSheet& node : roomy.nodes) {
@@ -326,15 +327,15 @@ TEST(ClusterSearch, FindsTheBestOfTwoKinds) {
   }
   for (const double gb_s : {sheet.network.gb_s, 60.0}) {
     roomy.network.gb_s = gb_s;
-    const double best = best_of_two_kinds(model, roomy, demand);
+    const double best = best_of_node_pair(model, roomy, demand);
     auto unbounded = search_cluster(model, roomy, demand);
     ASSERT_TRUE(unbounded.ok());
     EXPECT_NEAR(unbounded->front().step_s, best, 1e-9 * best) << unbounded->front().text();
     std::printf("two kinds, links of %g GB/s: best %.3f s, %s\n", gb_s, best,
                 unbounded->front().text().c_str());
   }
-  std::printf("with memory as it is %.3f s, %s\n", ways->front().step_s,
-              ways->front().text().c_str());
+  std::printf("with memory as it is %.3f s, %s\n", strategies->front().step_s,
+              strategies->front().text().c_str());
 }
 
 // Shares by speed: with links that take no time a data-centric step is what the slowest device
@@ -344,23 +345,23 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
   ModelShape model = published("olmoe-1b-7b");
   ClusterSheet sheet = cluster("a40-v100");
   model.is_moe.resize(4);
-  const TwoKinds kinds = two_kinds(sheet).take();
+  const NodePair kinds = node_pair(sheet).take();
   sheet.network = {1e9, 0, 0, 0};
   const StepDemand demand{2048, 48};
-  const UnequalStep work = unequal_step(model, sheet, kinds, demand);
+  const HeterogeneousStep work = heterogeneous_step(model, sheet, kinds, demand);
   const auto both = [](const PassSeconds& pass) { return pass.forward_s + pass.backward_s; };
   double data_s = 0, attention_s = 0, experts_s = 0, head_s = 0;
   const auto data = shared_step(model, sheet, kinds, demand, ExpertSharing::kDataCentric).take();
   const auto columns =
       shared_step(model, sheet, kinds, demand, ExpertSharing::kModelCentric).take();
-  EXPECT_GT(data.newer.sequences, data.older.sequences);
-  EXPECT_GT(columns.newer.hidden, columns.older.hidden);
-  for (const bool newer : {true, false}) {
-    const DeviceKind& kind = newer ? work.newer : work.older;
-    const double own = static_cast<double>((newer ? data.newer : data.older).sequences) / 48;
+  EXPECT_GT(data.faster.sequences, data.slower.sequences);
+  EXPECT_GT(columns.faster.hidden, columns.slower.hidden);
+  for (const bool faster : {true, false}) {
+    const DeviceKind& kind = faster ? work.faster : work.slower;
+    const double own = static_cast<double>((faster ? data.faster : data.slower).sequences) / 48;
     data_s = std::max(data_s, own * (4 * both(kind.attention) + 4 * both(kind.experts) +
                                      kind.head_s));
-    const KindShare& share = newer ? columns.newer : columns.older;
+    const KindShare& share = faster ? columns.faster : columns.slower;
     const double batch = static_cast<double>(share.sequences) / 48;
     attention_s = std::max(attention_s, batch * 4 * both(kind.attention));
     experts_s = std::max(experts_s, 4 * both(kind.experts) * static_cast<double>(share.hidden) /
@@ -383,29 +384,29 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
             step_s({128, 48}, ExpertSharing::kModelCentric));
 }
 
-// What is drawn of a way is what it was ranked by: pieces of a lane one after the other, the same
-// end, and as many bytes at most.
+// What is drawn of a strategy is what it was ranked by: pieces of a lane one after the other, the
+// same end, and as many bytes at most.
 void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const StepDemand& demand,
-                  const SearchedWay& way) {
-  SCOPED_TRACE(way.text());
-  const auto timeline = way_timeline(model, sheet, demand, way);
+                  const Strategy& strategy) {
+  SCOPED_TRACE(strategy.text());
+  const auto timeline = strategy_timeline(model, sheet, demand, strategy);
   ASSERT_TRUE(timeline.ok()) << timeline.status().message();
-  EXPECT_NEAR(timeline.value().end_s, way.step_s, 1e-12 * way.step_s);
+  EXPECT_NEAR(timeline.value().end_s, strategy.step_s, 1e-12 * strategy.step_s);
   double end_s = 0;
   ASSERT_FALSE(timeline.value().lanes.empty());
-  for (const WayLane& lane : timeline.value().lanes) {
+  for (const StrategyLane& lane : timeline.value().lanes) {
     double before_s = 0;
     EXPECT_FALSE(lane.pieces.empty()) << lane.name;
-    for (const WayPiece& piece : lane.pieces) {
+    for (const StrategyPiece& piece : lane.pieces) {
       EXPECT_GE(piece.start_s, before_s) << lane.name;
       EXPECT_GE(piece.end_s, piece.start_s) << lane.name;
       before_s = piece.end_s;
     }
     end_s = std::max(end_s, before_s);
   }
-  EXPECT_NEAR(end_s, way.step_s, 1e-9 * way.step_s);
+  EXPECT_NEAR(end_s, strategy.step_s, 1e-9 * strategy.step_s);
   int64_t most = 0;
-  for (const WayMemory& memory : timeline.value().memory) {
+  for (const StrategyMemory& memory : timeline.value().memory) {
     double before_s = 0;
     for (const auto& [at_s, bytes] : memory.held) {
       EXPECT_GE(at_s, before_s) << memory.name;
@@ -415,9 +416,9 @@ void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const Step
     }
   }
   // A byte for rounding. Zebra reserves all inputs of a step, which need not all be there at once.
-  EXPECT_LE(most, way.device_bytes + 1);
-  if (way.kind != WayKind::kZebra) {
-    EXPECT_EQ(most, way.device_bytes);
+  EXPECT_LE(most, strategy.device_bytes + 1);
+  if (strategy.kind != StrategyKind::kZebra) {
+    EXPECT_EQ(most, strategy.device_bytes);
   }
 }
 
@@ -425,21 +426,21 @@ TEST(ClusterSearch, DrawsWhatItRanked) {
   const ModelShape qwen = published("qwen3-30b-a3b");
   const ClusterSheet nodes = cluster("4x8-gpu-80gb");
   const StepDemand demand{4096, 128};
-  const auto ways = search_cluster(qwen, nodes, demand).take();
-  for (size_t i = 0; i < ways.size(); i += 1 + ways.size() / 40) {
-    expect_drawn(qwen, nodes, demand, ways[i]);
+  const auto strategies = search_cluster(qwen, nodes, demand).take();
+  for (size_t i = 0; i < strategies.size(); i += 1 + strategies.size() / 40) {
+    expect_drawn(qwen, nodes, demand, strategies[i]);
   }
   ModelShape olmoe = published("olmoe-1b-7b");
   olmoe.is_moe.resize(8);
   const ClusterSheet unequal = cluster("a40-v100");
   const StepDemand small{2048, 16};
   bool seen[6] = {};
-  const std::vector<SearchedWay> of_two = search_cluster(olmoe, unequal, small).take();
-  for (const SearchedWay& way : of_two) {
-    seen[static_cast<size_t>(way.kind)] = true;
-    expect_drawn(olmoe, unequal, small, way);
+  const std::vector<Strategy> of_two = search_cluster(olmoe, unequal, small).take();
+  for (const Strategy& strategy : of_two) {
+    seen[static_cast<size_t>(strategy.kind)] = true;
+    expect_drawn(olmoe, unequal, small, strategy);
   }
-  EXPECT_TRUE(seen[static_cast<size_t>(WayKind::kZebra)]);
+  EXPECT_TRUE(seen[static_cast<size_t>(StrategyKind::kZebra)]);
 }
 
 TEST(ClusterSearch, RefusesNonsense) {
@@ -469,8 +470,8 @@ TEST(ClusterSearch, SaysWhatWouldBeEnough) {
   EXPECT_EQ(search_cluster(model, sheet, demand).status().code(), Exit::kDoesNotFit);
   const auto fitting = cluster_fits_with(model, sheet, demand);
   ASSERT_FALSE(fitting.empty());
-  for (const ClusterChange& change : fitting) std::printf("%s: %s\n", change.text.c_str(),
-                                                          change.way.c_str());
+  for (const ClusterChange& change : fitting)
+    std::printf("%s: %s\n", change.text.c_str(), change.strategy.c_str());
   // With one node fewer than the first number that is said, it does not fit.
   for (const ClusterChange& change : fitting) {
     const size_t at = change.text.find(" such nodes");
@@ -489,7 +490,7 @@ TEST(ClusterSearch, SaysWhatWouldHelp) {
   const ModelShape model = published("qwen3-30b-a3b");
   const ClusterSheet sheet = cluster("4x8-gpu-80gb");
   const StepDemand demand{4096, 128};
-  const SearchedWay best = search_cluster(model, sheet, demand)->front();
+  const Strategy best = search_cluster(model, sheet, demand)->front();
   const auto helps = cluster_helps(model, sheet, demand, best);
   ASSERT_FALSE(helps.empty());
   double before = std::numeric_limits<double>::infinity();

@@ -1,6 +1,6 @@
-// Zebra groups in the search of clusters of two kinds: on small ones the best way is that of all
-// layouts (stages x copies x chunks x microbatches, inputs kept or sent again), states, lags and
-// assignments of experts, each simulated here, with memory counted here; the bound by which the
+// Zebra groups in the search of clusters of two kinds: on small ones the best strategy is that of
+// all layouts (stages x copies x chunks x microbatches, inputs kept or sent again), states, lags
+// and assignments of experts, each simulated here, with memory counted here; the bound by which the
 // search leaves layouts out is below every time; gradients are summed between copies.
 #include "plan/search/zebra_search.h"
 
@@ -56,9 +56,9 @@ MachineSheet sheet_of(const char* name, const Node& node) {
   return sheet;
 }
 
-ClusterSheet cluster_of(const Node& newer, const Node& older, double gb_s) {
+ClusterSheet cluster_of(const Node& faster, const Node& slower, double gb_s) {
   ClusterSheet cluster;
-  cluster.nodes = {sheet_of("newer", newer), sheet_of("older", older)};
+  cluster.nodes = {sheet_of("faster", faster), sheet_of("slower", slower)};
   cluster.network.gb_s = gb_s;
   cluster.network.latency_us = 1;
   return cluster;
@@ -136,11 +136,11 @@ std::vector<std::vector<int32_t>> assignments(int64_t layers, int32_t m, int32_t
 class BruteForce {
  public:
   BruteForce(const ModelShape& model, const ClusterSheet& cluster, const StepDemand& demand)
-      : model_(model), cluster_(cluster), demand_(demand), kinds_(two_kinds(cluster).take()) {}
+      : model_(model), cluster_(cluster), demand_(demand), kinds_(node_pair(cluster).take()) {}
 
   Exhaustive run() {
-    for (int32_t stages = 1; stages <= kinds_.newer_devices; ++stages) {
-      for (int32_t copies = 1; copies <= kinds_.newer_devices; ++copies) {
+    for (int32_t stages = 1; stages <= kinds_.faster_devices; ++stages) {
+      for (int32_t copies = 1; copies <= kinds_.faster_devices; ++copies) {
         for (int32_t chunks = 1; chunks <= 32; chunks *= 2) {
           for (int32_t m = 1; chunks * m <= 32; m *= 2) {
             try_layout({stages, copies, chunks, m, false});
@@ -156,7 +156,7 @@ class BruteForce {
   void try_layout(const ZebraLayout& l) {
     auto pipeline = zebra_pipeline(model_, cluster_, kinds_, demand_, l);
     if (!pipeline.ok()) return;  // something does not divide
-    const int32_t m = kinds_.newer_devices / l.groups(), n = kinds_.older_devices / l.groups();
+    const int32_t m = kinds_.faster_devices / l.groups(), n = kinds_.slower_devices / l.groups();
     const auto most = static_cast<int32_t>(model_.num_experts) / n;
     for (const auto& offloaded : assignments(model_.num_layers(), m, n, most)) {
       const bool any = std::any_of(
@@ -179,7 +179,7 @@ class BruteForce {
   const ModelShape& model_;
   const ClusterSheet& cluster_;
   const StepDemand& demand_;
-  const TwoKinds kinds_;
+  const NodePair kinds_;
   Exhaustive found_;
 };
 
@@ -188,9 +188,9 @@ std::string text_of(const ZebraLayout& l) {
               l.microbatches, l.send_again ? ", sent again" : "");
 }
 
-double best_zebra_s(const std::vector<SearchedWay>& ways) {
-  for (const SearchedWay& way : ways) {
-    if (way.kind == WayKind::kZebra) return way.step_s;
+double best_zebra_s(const std::vector<Strategy>& strategies) {
+  for (const Strategy& strategy : strategies) {
+    if (strategy.kind == StrategyKind::kZebra) return strategy.step_s;
   }
   return kNever;
 }
@@ -200,7 +200,7 @@ double best_zebra_s(const std::vector<SearchedWay>& ways) {
 TEST(ZebraSearch, FindsTheBestLayout) {
   struct Case {
     const char* name;
-    Node newer, older;
+    Node faster, slower;
     double gb_s;
     ModelShape model;
     StepDemand demand;
@@ -213,18 +213,18 @@ TEST(ZebraSearch, FindsTheBestLayout) {
        {256, 16}}};
   for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
-    const ClusterSheet cluster = cluster_of(c.newer, c.older, c.gb_s);
+    const ClusterSheet cluster = cluster_of(c.faster, c.slower, c.gb_s);
     const Exhaustive all = BruteForce(c.model, cluster, c.demand).run();
-    const auto ways = search_cluster(c.model, cluster, c.demand);
-    ASSERT_TRUE(ways.ok()) << ways.status().message();
-    const SearchedWay& best = ways.value().front();
+    const auto strategies = search_cluster(c.model, cluster, c.demand);
+    ASSERT_TRUE(strategies.ok()) << strategies.status().message();
+    const Strategy& best = strategies.value().front();
     std::printf("%-13s best of %lld assignments in all layouts: %.6f s, %s; the search: %.6f s, "
                 "%s\n",
                 c.name, (long long)all.fitting, all.best_s, text_of(all.layout).c_str(),
                 best.step_s, best.text().c_str());
     EXPECT_GT(all.fitting, 0);
-    EXPECT_NEAR(best_zebra_s(ways.value()), all.best_s, 1e-6 * all.best_s);
-    EXPECT_EQ(best.kind, WayKind::kZebra);
+    EXPECT_NEAR(best_zebra_s(strategies.value()), all.best_s, 1e-6 * all.best_s);
+    EXPECT_EQ(best.kind, StrategyKind::kZebra);
   }
 }
 
@@ -240,37 +240,39 @@ TEST(ZebraSearch, IsAsGoodAsAllOnRandomClusters) {
     const auto between = [&](double least, double most) {
       return least + (most - least) * static_cast<double>(random() % 1000) / 1000;
     };
-    const int64_t newer = power(2), older = power(3);
+    const int64_t faster = power(2), slower = power(3);
     const ModelShape model = small_model(1 + static_cast<int64_t>(random() % 3), 4);
     const auto memory = [&] { return static_cast<int64_t>(between(2, 40) * (1 << 20)); };
     const ClusterSheet cluster =
-        cluster_of({newer, 20, between(2, 10), memory()},
-                   {older, between(5, 18), between(0.2, 1), memory()}, between(2, 60));
-    const StepDemand demand{256, newer * power(4)};
+        cluster_of({faster, 20, between(2, 10), memory()},
+                   {slower, between(5, 18), between(0.2, 1), memory()}, between(2, 60));
+    const StepDemand demand{256, faster * power(4)};
     const Exhaustive all = BruteForce(model, cluster, demand).run();
-    const auto ways = search_cluster(model, cluster, demand);
-    if (!ways.ok()) {
+    const auto strategies = search_cluster(model, cluster, demand);
+    if (!strategies.ok()) {
       ++none;
-      EXPECT_EQ(all.fitting, 0) << ways.status().message();
+      EXPECT_EQ(all.fitting, 0) << strategies.status().message();
       continue;
     }
-    const SearchedWay& best = ways.value().front();
-    for (const SearchedWay& way : ways.value()) {
-      if (way.kind != WayKind::kZebra) continue;
-      EXPECT_TRUE(fits(model, cluster, demand, layout_of(way), way.attention_devices,
-                       static_cast<int32_t>(way.mesh.expert), way.state, way.offloaded))
-          << way.text();
-      EXPECT_GE(way.step_s, all.best_s * (1 - 1e-6)) << way.text();
+    const Strategy& best = strategies.value().front();
+    for (const Strategy& strategy : strategies.value()) {
+      if (strategy.kind != StrategyKind::kZebra) continue;
+      EXPECT_TRUE(fits(model, cluster, demand, layout_of(strategy), strategy.attention_devices,
+                       static_cast<int32_t>(strategy.mesh.expert), strategy.state,
+                       strategy.offloaded))
+          << strategy.text();
+      EXPECT_GE(strategy.step_s, all.best_s * (1 - 1e-6)) << strategy.text();
     }
-    if (all.best_s > best.step_s * (1 + 1e-6)) continue;  // another way is best
+    if (all.best_s > best.step_s * (1 + 1e-6)) continue;  // another strategy is best
     ++found;
     several += best.mesh.pipeline * best.mesh.data > 1;
     worst = std::max(worst, best.step_s / all.best_s);
     exact += best.step_s <= all.best_s * (1 + 1e-6);
   }
-  std::printf("zebra is best on %d clusters, on %d with several groups; the search is exact on %d, "
-              "worst %.4f; %d clusters without a way\n",
-              found, several, exact, worst, none);
+  std::printf(
+      "zebra is best on %d clusters, on %d with several groups; the search is exact on %d, "
+      "worst %.4f; %d clusters without a strategy\n",
+      found, several, exact, worst, none);
   EXPECT_GT(found, 5);
   EXPECT_GT(several, 1);
   EXPECT_GT(none, 0);
@@ -283,7 +285,7 @@ TEST(ZebraSearch, CountsSumsBetweenCopies) {
   const int64_t much = int64_t{1} << 36;
   const ModelShape model = small_model(3, 4);
   const ClusterSheet cluster = cluster_of({2, 20, 10, much}, {2, 12, 0.4, much}, 5);
-  const TwoKinds kinds = two_kinds(cluster).take();
+  const NodePair kinds = node_pair(cluster).take();
   const StepDemand demand{256, 8};
   ZebraPipeline copies = zebra_pipeline(model, cluster, kinds, demand, {1, 2, 1, 2}).take();
   const ZebraPipeline stages = zebra_pipeline(model, cluster, kinds, demand, {2, 1, 1, 2}).take();
@@ -309,7 +311,7 @@ TEST(ZebraSearch, CountsSumsBetweenCopies) {
 TEST(ZebraSearch, RefusesWhatDoesNotDivide) {
   const int64_t much = int64_t{1} << 36;
   const ClusterSheet cluster = cluster_of({2, 20, 10, much}, {4, 12, 0.4, much}, 5);
-  const TwoKinds kinds = two_kinds(cluster).take();
+  const NodePair kinds = node_pair(cluster).take();
   const ModelShape model = small_model(3, 4);
   const auto code = [&](const ModelShape& m, const StepDemand& demand, const ZebraLayout& l) {
     const auto pipeline = zebra_pipeline(m, cluster, kinds, demand, l);
@@ -320,7 +322,7 @@ TEST(ZebraSearch, RefusesWhatDoesNotDivide) {
   EXPECT_EQ(code(model, {256, 8}, {1, 1, 1, 1}), Exit::kOk);
   EXPECT_EQ(code(model, {256, 8}, {0, 1, 1, 1}), Exit::kUsage);
   EXPECT_EQ(code(model, {256, 8}, {1, 1, 1, 0}), Exit::kUsage);
-  EXPECT_EQ(code(model, {256, 8}, {4, 1, 1, 1}), Exit::kUsage);   // groups: newer devices
+  EXPECT_EQ(code(model, {256, 8}, {4, 1, 1, 1}), Exit::kUsage);   // groups: faster devices
   EXPECT_EQ(code(model, {256, 7}, {1, 1, 1, 1}), Exit::kUsage);   // sequences
   EXPECT_EQ(code(model, {256, 8}, {1, 1, 2, 4}), Exit::kUsage);   // sequences of a microbatch
   EXPECT_EQ(code(small_model(1, 4), {256, 8}, {2, 1, 1, 1}), Exit::kUsage);  // layers

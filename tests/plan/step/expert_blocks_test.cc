@@ -79,7 +79,7 @@ TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
     const std::vector<Row> rows = plain_rows(routing);
     const std::vector<int64_t> tokens = tokens_per_expert(routing);
     std::vector<int64_t> computed(static_cast<size_t>(experts), 0);
-    int64_t next_row = 0, last_expert = -1, turn = -1;
+    int64_t next_row = 0, last_expert = -1, ordinal = -1;
     const std::vector<ExpertGroup> groups =
         expert_groups(routing, {row_block, group_blocks, one_expert, false});
     for (size_t g = 0; g < groups.size(); ++g) {
@@ -89,8 +89,8 @@ TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
         EXPECT_GT(block.rows, 0);
         EXPECT_EQ(block.first, block.expert != last_expert);
         cut += !block.first;
-        turn += block.first;
-        EXPECT_EQ(block.turn, turn);
+        ordinal += block.first;
+        EXPECT_EQ(block.ordinal, ordinal);
         EXPECT_EQ(block.first_row, next_row);
         EXPECT_TRUE(!one_expert || block.expert == groups[g].blocks.front().expert);
         next_row += block.rows;

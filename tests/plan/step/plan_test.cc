@@ -245,7 +245,7 @@ TEST_P(Plans, InLayerBuffersLiveAsLongAsTheyAreRead) {
   std::map<PageId, int> ended;
   for (const Task& task : step(plan, {300, 0, 1, 256, 643})) {
     for (const PageUse& use : task.used()) {
-      if (pages.classes[pages.pages[use.page].slot_class].kind != PageKind::kInLayer) continue;
+      if (pages.classes[pages.pages[use.page].slot_class].kind != PageKind::kLayerBuffer) continue;
       EXPECT_EQ(lives[use.page], use.access != Access::kCreate) << "page " << use.page;
       lives[use.page] = !use.last;
       ended[use.page] += use.last;
@@ -353,7 +353,7 @@ struct Forwards {
       bool done = false;
       run.train(routings.back(), [&](const StepPiece& piece) {
         if (!done) forward.insert(forward.end(), piece.tasks.begin(), piece.tasks.end());
-        done = done || piece.then == StepPiece::Then::kForwardDone;
+        done = done || piece.wait == StepPiece::Wait::kForwardDone;
       });
     }
   }

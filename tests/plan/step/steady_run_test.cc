@@ -16,7 +16,7 @@
 namespace pagoda {
 namespace {
 
-std::string text(const Traffic& t) {
+std::string text(const PageTraffic& t) {
   return strf("fetch %lld B, upload %lld B, download %lld B, write back %lld B",
               (long long)t.fetch.bytes, (long long)t.upload.bytes, (long long)t.download.bytes,
               (long long)t.write_back.bytes);
@@ -31,7 +31,7 @@ constexpr const char* kEveryExpert = R"({
   "initializer_range": 0.1, "max_position_embeddings": 256, "mlp_only_layers": [1],
   "decoder_sparse_step": 1, "attention_bias": false})";
 
-Traffic counted(Session& session) {
+PageTraffic counted(Session& session) {
   session.pager().drain();
   const Pager::Counters& c = session.pager().counters();
   return {{c.fetches, c.fetch_bytes},
@@ -55,14 +55,14 @@ void expect_predicted(const RunConfig& config) {
     ASSERT_FALSE(result->skipped);
   };
   for (int i = 0; i < 3; ++i) step();
-  Traffic before = counted(session);
+  PageTraffic before = counted(session);
   step();
-  const Traffic moved = counted(session) - before;
+  const PageTraffic moved = counted(session) - before;
   EXPECT_EQ(moved, predicted.step) << text(moved) << "\npredicted " << text(predicted.step);
   before = counted(session);
   ASSERT_TRUE(trainer.save().ok());
   step();
-  const Traffic saved = counted(session) - before - predicted.step;
+  const PageTraffic saved = counted(session) - before - predicted.step;
   EXPECT_EQ(saved, predicted.checkpoint) << text(saved) << "\npredicted "
                                          << text(predicted.checkpoint);
 }
@@ -115,10 +115,10 @@ TEST(SteadyRun, KnowsPinnedAndPaddedExperts) {
   }
 }
 
-int64_t in_layer_bytes(const PageTable& pages) {
+int64_t layer_buffers_bytes(const PageTable& pages) {
   int64_t bytes = 0;
   for (const PageTable::Class& c : pages.classes) {
-    if (c.kind == PageKind::kInLayer) bytes += c.total_bytes();
+    if (c.kind == PageKind::kLayerBuffer) bytes += c.total_bytes();
   }
   return bytes;
 }
@@ -171,10 +171,10 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
     // settled, but where microbatches come one after another some take more steps until then.
     // In-layer buffers that come and go do so more often: there it takes the run's own tokens.
-    const bool in_layer_stays = memory->on_devices(pages, PageKind::kInLayer) ==
-                                in_layer_bytes(pages);
+    const bool layer_buffers_stays =
+        memory->on_devices(pages, PageKind::kLayerBuffer) == layer_buffers_bytes(pages);
     int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
-    if (!in_layer_stays && shape.num_experts > 0) {
+    if (!layer_buffers_stays && shape.num_experts > 0) {
       tokens = std::max<int64_t>(
           1, shape.microbatch_tokens * shape.experts_per_token / shape.num_experts);
     }
@@ -182,7 +182,7 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, tokens);
     }
     const Routing turns(static_cast<size_t>(shape.microbatches), routing);
-    Traffic before;
+    PageTraffic before;
     for (int step = 0; step < 4; ++step) {
       before = replay.traffic();
       run.train(turns, [&](const StepPiece& piece) {
@@ -190,11 +190,11 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
         for (const Task& task : piece.tasks) replay.place(task);
       });
     }
-    const Traffic moved = replay.traffic() - before;
+    const PageTraffic moved = replay.traffic() - before;
     const StepPlan plan(shape, pages,
                         {.state_on_device = memory->state_on_device,
                          .eager_adam = eager && !shape.options.optimizer_at_end});
-    const Traffic predicted = steady_traffic(plan, memory->classes, pinned_share).step;
+    const PageTraffic predicted = steady_traffic(plan, memory->classes, pinned_share).step;
     ASSERT_EQ(moved, predicted) << text(moved) << "\npredicted " << text(predicted);
     changed_by_pins += !(predicted == steady_step(plan, memory->classes));
   }

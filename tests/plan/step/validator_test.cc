@@ -74,7 +74,7 @@ std::string first_fault(const PlanFaults& faults) {
   return faults.empty() ? "" : strf("rule %d: ", static_cast<int>(faults[0].rule)) + faults[0].what;
 }
 
-// Steps, a skipped one, an evaluation: every rule holds all the way.
+// Steps, a skipped one, an evaluation: every rule holds all the strategy.
 void expect_valid(std::mt19937& random, Case& c) {
   Replay replay(&c.pages, c.start());
   PlanValidator validator = c.validator();
@@ -96,7 +96,7 @@ void expect_valid(std::mt19937& random, Case& c) {
     }
     if (random() % 3 != 0) continue;
     validator.begin_step();
-    c.run->settle(visit);
+    c.run->drain(visit);
     validator.end_step(false);
     validator.begin_step();
     c.run->evaluate(random_routing(random, c.shape), visit);
@@ -227,7 +227,7 @@ auto with_move(Move::Kind kind) {
   };
 }
 
-// An optimizer's task that has a gradient, as against one that pays old debts.
+// An optimizer's task that has a gradient, as against one that applies old updates.
 bool consumes(const PlacedTask& t) {
   return t.task.kind == TaskKind::kAdam && t.task.num_uses == 3;
 }

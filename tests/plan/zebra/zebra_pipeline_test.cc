@@ -77,7 +77,7 @@ StreamTimes times_of(const ZebraPipeline& pipeline, const ZebraPipelinePlan& pla
                       kPipelineStreams * static_cast<int>(pipeline.stages.size()));
 }
 
-TurnLags all_first(const ZebraPipeline& pipeline) {
+Lags all_first(const ZebraPipeline& pipeline) {
   const int32_t lag = pipeline.stages.front().microbatches - 1;
   return {lag, lag, lag};
 }
@@ -91,7 +91,7 @@ TEST(ZebraPipeline, OfOneStageAndChunkIsTheGroupsPlan) {
     const ZebraPipeline pipeline = random_pipeline(random, 1, 1, microbatches);
     const ZebraGroup& group = pipeline.stages.front();
     const auto lag = [&] { return static_cast<int32_t>(draw(random, 0, group.microbatches)); };
-    const TurnLags lags = {lag(), lag(), lag()};
+    const Lags lags = {lag(), lag(), lag()};
     auto alone = plan_zebra(group, lags);
     auto plan = plan_zebra_pipeline(pipeline, lags);
     ASSERT_EQ(plan.ok(), alone.ok());

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/testing/plan/unequal_sweep.h"
+#include "tests/testing/plan/heterogeneous_sweep.h"
 
 namespace pagoda {
 namespace {
@@ -46,17 +46,18 @@ TEST(ZebraShapeTest, FiguresSevenAndTwelve) {
             deep.longest.expert_parallel + wide.longest.expert_parallel);
 }
 
-// Figure 10: four newer devices, experts in proportion to the older ones.
+// Figure 10: four faster devices, experts in proportion to the slower ones.
 TEST(ZebraShapeTest, FigureTen) {
   int32_t peak_before = 8;
   for (const int k : {4, 12, 20, 32}) {
     std::vector<double> ahead, plain;  // of EP (Ideal), with Asym-EA and without
-    for (int32_t older = 2; older <= 8; ++older) {
-      const SweepPoint point = sweep_point(sweep_step(kMixtralD1, 4, older, k * 1024.0), 4 * older);
+    for (int32_t slower = 2; slower <= 8; ++slower) {
+      const SweepPoint point =
+          sweep_point(sweep_step(kMixtralD1, 4, slower, k * 1024.0), 4 * slower);
       ahead.push_back(1 / point.ideal);
       plain.push_back(point.plain / point.ideal);
     }
-    // Longer sequences want fewer older devices.
+    // Longer sequences want fewer slower devices.
     const auto peak =
         2 + static_cast<int32_t>(std::max_element(plain.begin(), plain.end()) - plain.begin());
     EXPECT_LE(peak, peak_before);

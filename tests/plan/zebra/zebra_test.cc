@@ -84,16 +84,16 @@ std::vector<Job> jobs_of(const ZebraGroup& g) {
   return jobs;
 }
 
-TurnLags all_first(const ZebraGroup& g) {
+Lags all_first(const ZebraGroup& g) {
   const int32_t lag = g.microbatches - 1;
   return {lag, lag, lag};
 }
 
-StreamTimes times_of(const ZebraGroup& group, const TurnLags& lags) {
+StreamTimes times_of(const ZebraGroup& group, const Lags& lags) {
   return time_streams(plan_zebra(group, lags).value().queue, kZebraStreams);
 }
 
-int64_t makespan(const ZebraGroup& group, const TurnLags& lags) {
+int64_t makespan(const ZebraGroup& group, const Lags& lags) {
   return std::llround(times_of(group, lags).makespan_s);
 }
 
@@ -139,7 +139,7 @@ struct Search {
   ShortestSchedule found;
 };
 
-Search search(const ZebraGroup& group, const TurnLags& lags) {
+Search search(const ZebraGroup& group, const Lags& lags) {
   constexpr int64_t kMostStates = 500'000;
   const int64_t planned = makespan(group, lags);
   return {planned, shortest_schedule(jobs_of(group), kZebraStreams, planned, kMostStates)};
@@ -228,8 +228,8 @@ ZebraGroup counterexample() {
   return group;
 }
 
-// With one queue for dispatches and one for combines (section 4.1), each both ways.
-int64_t by_kind_of_transfer(const ZebraGroup& group, const TurnLags& lags) {
+// With one queue for dispatches and one for combines (section 4.1), each both strategies.
+int64_t by_kind_of_transfer(const ZebraGroup& group, const Lags& lags) {
   ZebraPlan plan = plan_zebra(group, lags).take();
   for (size_t t = 0; t < plan.tasks.size(); ++t) {
     if (plan.tasks[t].kind == ZebraKind::kDispatchBackward) plan.queue[t].stream = kToExperts;
@@ -239,9 +239,9 @@ int64_t by_kind_of_transfer(const ZebraGroup& group, const TurnLags& lags) {
 }
 
 // Experts in the last layer: the theorem's order is beaten, by one that turns sooner.
-TEST(ZebraTest, TurnLagsOfTheCounterexample) {
+TEST(ZebraTest, LagsOfTheCounterexample) {
   const ZebraGroup group = counterexample();
-  std::map<int64_t, std::vector<TurnLags>> by_time;
+  std::map<int64_t, std::vector<Lags>> by_time;
   for (int32_t h = 0; h < 3; ++h) {
     for (int32_t a = 0; a < 3; ++a) {
       for (int32_t e = 0; e < 3; ++e) {
@@ -253,7 +253,7 @@ TEST(ZebraTest, TurnLagsOfTheCounterexample) {
   }
   for (const auto& [time, lags] : by_time) {
     std::printf("%lld:", static_cast<long long>(time));
-    for (const TurnLags& l : lags) std::printf(" %d%d%d", l.head, l.attention, l.expert);
+    for (const Lags& l : lags) std::printf(" %d%d%d", l.head, l.attention, l.expert);
     std::printf("\n");
   }
   EXPECT_EQ(makespan(group, all_first(group)), 118);
@@ -443,7 +443,7 @@ TEST(ZebraTest, TasksWaitForWhatTheyNeed) {
   for (int k = 0; k < 200; ++k) {
     const ZebraGroup group = any_group(random);
     const auto lag = [&] { return static_cast<int32_t>(draw(random, 0, group.microbatches)); };
-    const TurnLags lags = {lag(), lag(), lag()};
+    const Lags lags = {lag(), lag(), lag()};
     const auto plan = plan_zebra(group, lags);
     ++(plan.ok() ? plans : refused);
     if (!plan.ok()) {

@@ -23,7 +23,7 @@ void DryRun::run(const StepPiece& piece, const Visit& visit) {
   visit(piece);
   account_.issue(piece.tasks, ledger_);
   for (const Task& task : piece.tasks) {
-    if (task.kind == TaskKind::kAdam) ledger_.pay(task.record);
+    if (task.kind == TaskKind::kAdam) ledger_.apply(task.record);
   }
 }
 
@@ -31,7 +31,7 @@ void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
   StepSchedule schedule = account_.begin(StepSchedule::Extent::kStep, ledger_);
   walk(schedule, of(routing), [&](const StepPiece& piece) {
     run(piece, visit);
-    if (piece.then == StepPiece::Then::kLayersDone) account_.layers_done(kLearningRate, ledger_);
+    if (piece.wait == StepPiece::Wait::kLayersDone) account_.layers_done(kLearningRate, ledger_);
   });
   account_.end_step(schedule.tokens_per_expert());
   if (!skip) account_.update(kLearningRate, 1.0f, ledger_);
@@ -39,7 +39,7 @@ void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
   if (!rest.tasks.empty()) run(rest, visit);
 }
 
-void DryRun::settle(const Visit& visit) { run(account_.settle(ledger_), visit); }
+void DryRun::drain(const Visit& visit) { run(account_.drain(ledger_), visit); }
 
 void DryRun::evaluate(const Routing& routing, const Visit& visit) {
   StepSchedule schedule = account_.begin(StepSchedule::Extent::kForward, ledger_);

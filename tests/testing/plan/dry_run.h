@@ -19,8 +19,8 @@ class DryRun {
 
   // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
-  void settle(const Visit& visit);
-  // Forward only. REQUIRES: settle() since train().
+  void drain(const Visit& visit);
+  // Forward only. REQUIRES: drain() since train().
   void evaluate(const Routing& routing, const Visit& visit);
 
   // Records whose gradient the newest step made.

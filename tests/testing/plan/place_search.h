@@ -3,12 +3,12 @@
 
 #include <vector>
 
-#include "plan/exchange/unequal_colocation.h"
+#include "plan/exchange/heterogeneous_colocation.h"
 
 namespace pagoda {
 
-// The least time of the slowest device (plan/exchange/unequal_colocation.h) over all ways to give
-// every device an expert of each model. O(n!^2) for n devices.
+// The least time of the slowest device (plan/exchange/heterogeneous_colocation.h) over all ways to
+// give every device an expert of each model. O(n!^2) for n devices.
 double fastest_colocation_s(const std::vector<ExpertDemand>& a, const std::vector<ExpertDemand>& b,
                             const std::vector<ServingDevice>& devices);
 

@@ -7,9 +7,9 @@
 #include "base/check.h"
 #include "plan/exchange/colocation.h"
 #include "plan/exchange/expert_assignment.h"
+#include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/exchange/traffic.h"
 #include "plan/exchange/transmission_queues.h"
-#include "plan/exchange/unequal_colocation.h"
 
 namespace pagoda {
 namespace {
@@ -20,7 +20,7 @@ using Devices = std::vector<ServingDevice>;
 using Places = std::vector<int>;
 
 // Two each of the paper's four kinds; computing and sending are fast together.
-Devices unequal_devices() {
+Devices heterogeneous_devices() {
   Devices devices;
   for (const double bytes_per_s : {12.5e9, 10e9, 6.25e9, 5e9}) {
     devices.insert(devices.end(), 2, {bytes_per_s, bytes_per_s / kBytesPerS});
@@ -140,7 +140,7 @@ void note_equal(const Layer& a, const Layer& b, uint64_t seed, ServedSpeedups& s
 }
 
 void note_unequal(const Layer& a, const Layer& b, uint64_t seed, ServedSpeedups& speedups) {
-  const Devices devices = unequal_devices();
+  const Devices devices = heterogeneous_devices();
   const std::vector<double> rates = bandwidths(devices);
   const auto alone_s = [&](const std::vector<double>& loads) {
     return exclusive_s(a.served, *assign_by_load(loads, rates), devices);

@@ -76,9 +76,9 @@ void PlanValidator::check_gradient_uses(const Task& task) {
 }
 
 // A task uses its own microbatch's in-layer buffers.
-void PlanValidator::check_in_layer_uses(const Task& task) {
+void PlanValidator::check_layer_buffer_uses(const Task& task) {
   for (const PageUse& use : task.used()) {
-    if (kind_[use.page] != PageKind::kInLayer) continue;
+    if (kind_[use.page] != PageKind::kLayerBuffer) continue;
     const int64_t b = task.microbatch;
     const bool own = b >= 0 && (use.page == pages_.normed(b) || use.page == pages_.sum(b) ||
                                 use.page == pages_.dresidual(b));
@@ -150,7 +150,7 @@ void PlanValidator::check(const Task& task, std::span<const Move> moves,
                           std::span<const int32_t> slots) {
   check_freshness(task);
   check_gradient_uses(task);
-  check_in_layer_uses(task);
+  check_layer_buffer_uses(task);
   order_.check(task);
   count_moves(task, moves);
   places_.check(task, moves, slots);

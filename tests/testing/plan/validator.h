@@ -49,7 +49,7 @@ class PlanValidator {
   void fault(PlanRule rule, PageId page, const char* what);
   void check_budget(const MemoryPlan& memory, const MemoryBudget& budget, int64_t header_bytes);
   void check_gradient_uses(const Task& task);
-  void check_in_layer_uses(const Task& task);
+  void check_layer_buffer_uses(const Task& task);
   void check_freshness(const Task& task);
   void count_moves(const Task& task, std::span<const Move> moves);
   int64_t most_reads(PageId page, Phase phase);

@@ -29,7 +29,7 @@ std::vector<ExpertDemand> expert_demands(const MoeLayerLoad& layer);
 double colocated_device_s(const ExpertDemand& a, const ExpertDemand& b,
                           const ServingDevice& device);
 
-struct UnequalColocation {
+struct HeterogeneousColocation {
   std::vector<int> device_of_a, device_of_b;  // [expert]: two permutations
   double slowest_s = 0;                       // the largest colocated_device_s()
 };
@@ -37,9 +37,9 @@ struct UnequalColocation {
 // The paper's heuristic: pairs as colocate() makes them whatever the devices, then pairs to devices
 // by bottleneck matching. O(n^2 sqrt(n) log(n)).
 // kUsage without devices, for unequal counts, amounts and rates that make no sense.
-Result<UnequalColocation> decoupled_colocation(std::span<const ExpertDemand> a,
-                                               std::span<const ExpertDemand> b,
-                                               std::span<const ServingDevice> devices);
+Result<HeterogeneousColocation> decoupled_colocation(std::span<const ExpertDemand> a,
+                                                     std::span<const ExpertDemand> b,
+                                                     std::span<const ServingDevice> devices);
 
 // For more time a lower slowest_s: two of device, a's and b's experts stay together and the third
 // is matched anew, in turn, until none of the three makes the slowest device faster. From the
@@ -50,9 +50,9 @@ Result<UnequalColocation> decoupled_colocation(std::span<const ExpertDemand> a,
 // plan/exchange/place_swaps.h does better to start from decoupled_colocation(). O(n^2 sqrt(n)
 // log(n)) a match; of each three matches of a start but the last, one at least lowers slowest_s to
 // another of n^3 values. The same seed draws the same. kUsage also for restarts < 0.
-Result<UnequalColocation> rematched_colocation(std::span<const ExpertDemand> a,
-                                               std::span<const ExpertDemand> b,
-                                               std::span<const ServingDevice> devices,
-                                               int restarts, uint64_t seed);
+Result<HeterogeneousColocation> rematched_colocation(std::span<const ExpertDemand> a,
+                                                     std::span<const ExpertDemand> b,
+                                                     std::span<const ServingDevice> devices,
+                                                     int restarts, uint64_t seed);
 
 }  // namespace pagoda

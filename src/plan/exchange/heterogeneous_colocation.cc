@@ -1,4 +1,4 @@
-#include "plan/exchange/unequal_colocation.h"
+#include "plan/exchange/heterogeneous_colocation.h"
 
 #include <algorithm>
 #include <functional>
@@ -54,7 +54,7 @@ std::vector<int> places_of(const std::vector<int>& expert_on) {
   return device_of_expert;
 }
 
-UnequalColocation colocation_of(const OnDevices& at) {
+HeterogeneousColocation colocation_of(const OnDevices& at) {
   return {places_of(at.a), places_of(at.b), at.slowest_s};
 }
 
@@ -148,22 +148,23 @@ double colocated_device_s(const ExpertDemand& a, const ExpertDemand& b,
                           const ServingDevice& device) {
   const double both_bytes =
       std::max(a.bytes.sent + b.bytes.sent, a.bytes.received + b.bytes.received);
-  return colocated_times({phases_on(a, device), phases_on(b, device),
-                          both_bytes / device.bytes_per_s}).gate_a_s;
+  return colocated_times(
+             {phases_on(a, device), phases_on(b, device), both_bytes / device.bytes_per_s})
+      .gate_a_s;
 }
 
-Result<UnequalColocation> decoupled_colocation(std::span<const ExpertDemand> a,
-                                               std::span<const ExpertDemand> b,
-                                               std::span<const ServingDevice> devices) {
+Result<HeterogeneousColocation> decoupled_colocation(std::span<const ExpertDemand> a,
+                                                     std::span<const ExpertDemand> b,
+                                                     std::span<const ServingDevice> devices) {
   RETURN_IF_ERROR(check_triples(a, b, devices));
   ASSIGN_OR_RETURN(const auto found, Triples(a, b, devices).decoupled());
   return colocation_of(found);
 }
 
-Result<UnequalColocation> rematched_colocation(std::span<const ExpertDemand> a,
-                                               std::span<const ExpertDemand> b,
-                                               std::span<const ServingDevice> devices,
-                                               int restarts, uint64_t seed) {
+Result<HeterogeneousColocation> rematched_colocation(std::span<const ExpertDemand> a,
+                                                     std::span<const ExpertDemand> b,
+                                                     std::span<const ServingDevice> devices,
+                                                     int restarts, uint64_t seed) {
   if (restarts < 0) {
     return Status(Exit::kUsage, strf("%d restarts; nothing was planned, give 0 or more", restarts));
   }

@@ -10,7 +10,7 @@ namespace pagoda {
 
 // For each node the first that has its processors, by name and number; itself where it is the
 // first.
-std::vector<size_t> first_alike(const std::vector<MachineSheet>& nodes);
+std::vector<size_t> first_equal(const std::vector<MachineSheet>& nodes);
 
 // One sheet for nodes that are alike: of each size and rate the worst that one of them has, because
 // a step waits for the slowest.

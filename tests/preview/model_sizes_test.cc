@@ -1,6 +1,6 @@
 // config.json files of published models, in configs/models, against the numbers of parameters that
 // their weights have; files that do not parse.
-#include "preview/planned_model.h"
+#include "preview/model_sizes.h"
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@ struct Published {
   int64_t total, active;
 };
 
-TEST(PlannedModel, OfPublishedConfigsHasTheParametersOfTheirWeights) {
+TEST(ModelSizes, OfPublishedConfigsHasTheParametersOfTheirWeights) {
   const Published models[] = {
       {"qwen3-30b-a3b", true, 30532122624, 3353032704},
       {"mixtral-8x7b", true, 46702792704, 46702792704 - 32LL * 6 * 3 * 4096 * 14336},
@@ -42,7 +42,7 @@ TEST(PlannedModel, OfPublishedConfigsHasTheParametersOfTheirWeights) {
   };
   for (const Published& published : models) {
     SCOPED_TRACE(published.name);
-    auto model = read_planned_model(model_file(published.name));
+    auto model = read_model_sizes(model_file(published.name));
     ASSERT_TRUE(model.ok()) << model.status().message();
     EXPECT_EQ(model->name, published.name);
     EXPECT_EQ(model->trained.has_value(), published.trained);
@@ -51,26 +51,26 @@ TEST(PlannedModel, OfPublishedConfigsHasTheParametersOfTheirWeights) {
   }
 }
 
-TEST(PlannedModel, IsReadFromAFolderOrAFile) {
+TEST(ModelSizes, IsReadFromAFolderOrAFile) {
   const TempDir dir;
   put_file(dir.file("config.json"), tiny_config().dump());
-  auto folder = read_planned_model(dir.path());
-  auto file = read_planned_model(dir.file("config.json"));
+  auto folder = read_model_sizes(dir.path());
+  auto file = read_model_sizes(dir.file("config.json"));
   ASSERT_TRUE(folder.ok()) << folder.status().message();
   ASSERT_TRUE(file.ok());
   EXPECT_EQ(folder->family, "qwen3_moe");
   EXPECT_EQ(count_parameters(folder->shape).total, count_parameters(file->shape).total);
-  EXPECT_EQ(read_planned_model(dir.file("none")).status().code(), Exit::kNoInput);
+  EXPECT_EQ(read_model_sizes(dir.file("none")).status().code(), Exit::kNoInput);
 }
 
 // One line that names the file and the field.
-TEST(PlannedModel, RefusesWhatDoesNotParse) {
+TEST(ModelSizes, RefusesWhatDoesNotParse) {
   const auto refuse = [](const std::string& name, const char* word, auto change) {
     auto text = read_text_file(model_file(name), Links::kFollow, 1 << 20);
     ASSERT_TRUE(text.ok());
     Json config = Json::parse(*text);
     change(config);
-    const Status status = parse_planned_model(config.dump(), "the/config.json").status();
+    const Status status = parse_model_sizes(config.dump(), "the/config.json").status();
     EXPECT_EQ(status.code(), Exit::kBadData) << word;
     EXPECT_TRUE(status.message().starts_with("the/config.json: ")) << status.message();
     EXPECT_NE(status.message().find(word), std::string::npos) << status.message();
@@ -88,7 +88,7 @@ TEST(PlannedModel, RefusesWhatDoesNotParse) {
   refuse("qwen3-30b-a3b", "model_type", [](Json& c) { c["model_type"] = "gpt2"; });
   refuse("qwen3-30b-a3b", "num_experts", [](Json& c) { c["num_experts"] = Json::array(); });
   for (const char* text : {"", "[]", "{", "{\"model_type\": 3}", "{\"model_type\": \"gpt_oss\"}"}) {
-    EXPECT_EQ(parse_planned_model(text, "x").status().code(), Exit::kBadData) << text;
+    EXPECT_EQ(parse_model_sizes(text, "x").status().code(), Exit::kBadData) << text;
   }
 }
 

@@ -1,9 +1,8 @@
-#include "plan/search/two_kinds.h"
+#include "plan/search/node_pair.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
-
 
 namespace pagoda {
 namespace {
@@ -20,10 +19,10 @@ DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& 
   const LayerCost& layer = cost.layers.front();
   const double tokens = step_tokens(demand), gemm = sheet.device.gemm_tflops * kTera;
   const auto s = static_cast<double>(demand.sequence_len);
-  const double scores_rate = sheet.device.attention_tflops * kTera * s /
-                             (s + sheet.device.attention_half_tokens);
-  const double scores = score_flops(layer, demand.sequence_len) *
-                        static_cast<double>(demand.sequences);
+  const double scores_rate =
+      sheet.device.attention_tflops * kTera * s / (s + sheet.device.attention_half_tokens);
+  const double scores =
+      score_flops(layer, demand.sequence_len) * static_cast<double>(demand.sequences);
   const double attention_s = token_flops(layer) * tokens / gemm + scores / scores_rate;
   const double experts_s =
       row_flops(layer) * tokens * static_cast<double>(layer.experts_per_token) / gemm;
@@ -37,8 +36,8 @@ DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& 
 
 }  // namespace
 
-Result<TwoKinds> two_kinds(const ClusterSheet& cluster) {
-  TwoKinds kinds;
+Result<NodePair> node_pair(const ClusterSheet& cluster) {
+  NodePair kinds;
   std::vector<std::pair<const MachineSheet*, int32_t>> found;
   for (const MachineSheet& node : cluster.nodes) {
     auto same = std::find_if(found.begin(), found.end(), [&](const auto& kind) {
@@ -55,68 +54,68 @@ Result<TwoKinds> two_kinds(const ClusterSheet& cluster) {
   if (found[0].first->device.attention_tflops < found[1].first->device.attention_tflops) {
     std::swap(found[0], found[1]);
   }
-  return TwoKinds{found[0].first, found[1].first, found[0].second, found[1].second};
+  return NodePair{found[0].first, found[1].first, found[0].second, found[1].second};
 }
 
-UnequalStep unequal_step(const ModelShape& model, const ClusterSheet& cluster,
-                         const TwoKinds& kinds, const StepDemand& demand) {
+HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet& cluster,
+                                     const NodePair& kinds, const StepDemand& demand) {
   const ModelCost cost = model_cost(model).take();
   const double tokens = step_tokens(demand);
   const auto d = static_cast<double>(kValueBytes * model.hidden_size);
-  UnequalStep step;
+  HeterogeneousStep step;
   step.layers = static_cast<int32_t>(model.num_layers());
-  step.newer = kind_of(*kinds.newer, kinds.newer_devices, cost, demand);
-  step.older = kind_of(*kinds.older, kinds.older_devices, cost, demand);
+  step.faster = kind_of(*kinds.faster, kinds.faster_devices, cost, demand);
+  step.slower = kind_of(*kinds.slower, kinds.slower_devices, cost, demand);
   step.exchange_bytes = tokens * static_cast<double>(model.experts_per_token) * d;
   step.boundary_bytes = tokens * d;
   step.link_bytes_per_s = cluster.network.gb_s * kGiga;
   step.latency_s = cluster.network.latency_us * kMicro;
   const LayerCost& layer = cost.layers.front();
-  step.attention_gradient_bytes =
-      static_cast<double>(kValueBytes * layer.replicated_parameters);
+  step.attention_gradient_bytes = static_cast<double>(kValueBytes * layer.replicated_parameters);
   step.expert_gradient_bytes =
       static_cast<double>(kValueBytes * layer.num_experts * layer.expert_parameters);
   return step;
 }
 
-CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const TwoKinds& kinds,
+CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const NodePair& kinds,
                        const StepDemand& demand, int32_t copies) {
   CopiedStep copy{kinds, demand, {}};
-  copy.kinds.newer_devices /= copies;
-  copy.kinds.older_devices /= copies;
+  copy.kinds.faster_devices /= copies;
+  copy.kinds.slower_devices /= copies;
   copy.demand.sequences /= copies;
-  copy.step = unequal_step(model, cluster, copy.kinds, copy.demand);
+  copy.step = heterogeneous_step(model, cluster, copy.kinds, copy.demand);
   copy.step.groups = copies;
   return copy;
 }
 
-Result<ModelCost> two_kinds_cost(const ModelShape& model) {
+Result<ModelCost> node_pair_cost(const ModelShape& model) {
   if (std::count(model.is_moe.begin(), model.is_moe.end(), uint8_t{0}) > 0) {
-    return Status(Exit::kUsage, "layers without experts on two kinds of devices are not planned; "
-                                "give equal nodes");
+    return Status(Exit::kUsage,
+                  "layers without experts on two kinds of devices are not planned; "
+                  "give equal nodes");
   }
   return model_cost(model);
 }
 
-Result<HostUpdates> two_kinds_updates(const TwoKinds& kinds, const StateChoice& state,
-                                      double newer_parameters, double older_parameters) {
-  ASSIGN_OR_RETURN(const HostUpdates newer, host_updates(*kinds.newer, state, newer_parameters));
-  ASSIGN_OR_RETURN(const HostUpdates older, host_updates(*kinds.older, state, older_parameters));
-  return HostUpdates{std::max(newer.seconds, older.seconds),
-                     std::max(newer.state_bytes, older.state_bytes)};
+Result<HostUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
+                                      double faster_parameters, double slower_parameters) {
+  ASSIGN_OR_RETURN(const HostUpdates faster, host_updates(*kinds.faster, state, faster_parameters));
+  ASSIGN_OR_RETURN(const HostUpdates slower, host_updates(*kinds.slower, state, slower_parameters));
+  return HostUpdates{std::max(faster.seconds, slower.seconds),
+                     std::max(faster.state_bytes, slower.state_bytes)};
 }
 
-double TwoKindsMemory::expert_parameters() const {
+double NodePairMemory::expert_parameters() const {
   const LayerCost& l = cost_.layers.front();
   return static_cast<double>(cost_.layers.size()) *
          static_cast<double>(l.num_experts * l.expert_parameters);
 }
 
-double TwoKindsMemory::table_parameters() const {
+double NodePairMemory::table_parameters() const {
   return static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
 }
 
-double TwoKindsMemory::dense_parameters() const {
+double NodePairMemory::dense_parameters() const {
   double parameters = table_parameters();
   for (const LayerCost& l : cost_.layers) {
     parameters += static_cast<double>(l.replicated_parameters);
@@ -124,40 +123,39 @@ double TwoKindsMemory::dense_parameters() const {
   return parameters;
 }
 
-double TwoKindsMemory::inputs_bytes(double rows) const {
+double NodePairMemory::inputs_bytes(double rows) const {
   return rows * static_cast<double>(cost_.layers.size()) *
          static_cast<double>(kValueBytes * cost_.hidden_size);
 }
 
-double TwoKindsMemory::layer_bytes(double tokens) const {
+double NodePairMemory::layer_bytes(double tokens) const {
   const LayerCost& l = cost_.layers.front();
   return tokens *
          static_cast<double>(l.token_bytes + 2 * l.heads + l.experts_per_token * l.row_bytes);
 }
 
-TwoKindsBytes TwoKindsMemory::expert_parallel(const StateChoice& state) const {
-  const int32_t devices = kinds_.newer_devices + kinds_.older_devices;
+NodePairBytes NodePairMemory::expert_parallel(const StateChoice& state) const {
+  const int32_t devices = kinds_.faster_devices + kinds_.slower_devices;
   const double own = tokens_ / devices;
   const double parameters = dense_parameters() + expert_parameters() / devices;
-  const double bytes =
-      parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
+  const double bytes = parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
   return {bytes, bytes, parameters, parameters};
 }
 
-TwoKindsBytes TwoKindsMemory::disaggregated(const StateChoice& state) const {
-  const double own = tokens_ / kinds_.newer_devices;
+NodePairBytes NodePairMemory::disaggregated(const StateChoice& state) const {
+  const double own = tokens_ / kinds_.faster_devices;
   const double rows = tokens_ * static_cast<double>(cost_.layers.front().experts_per_token);
-  TwoKindsBytes bytes;
-  bytes.newer_parameters = dense_parameters();
-  bytes.older_parameters = expert_parameters() / kinds_.older_devices;
-  bytes.newer = bytes.newer_parameters * state.device_bytes() + inputs_bytes(own) +
-                layer_bytes(own);
-  bytes.older = bytes.older_parameters * state.device_bytes() +
-                inputs_bytes(rows / kinds_.older_devices);
+  NodePairBytes bytes;
+  bytes.faster_parameters = dense_parameters();
+  bytes.slower_parameters = expert_parameters() / kinds_.slower_devices;
+  bytes.faster =
+      bytes.faster_parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
+  bytes.slower =
+      bytes.slower_parameters * state.device_bytes() + inputs_bytes(rows / kinds_.slower_devices);
   return bytes;
 }
 
-TwoKindsMemory::StageBytes TwoKindsMemory::stage_bytes(const StateChoice& state, int32_t pipelines,
+NodePairMemory::StageBytes NodePairMemory::stage_bytes(const StateChoice& state, int32_t pipelines,
                                                        int32_t microbatches) const {
   const LayerCost& l = cost_.layers.front();
   const double tokens = tokens_ / pipelines;
@@ -170,27 +168,27 @@ TwoKindsMemory::StageBytes TwoKindsMemory::stage_bytes(const StateChoice& state,
   return bytes;
 }
 
-UnequalStep TwoKindsMemory::bounded(const UnequalStep& step, const StateChoice& state,
-                                    int32_t microbatches) const {
-  const int32_t pipelines = std::gcd(kinds_.newer_devices, kinds_.older_devices);
+HeterogeneousStep NodePairMemory::bounded(const HeterogeneousStep& step, const StateChoice& state,
+                                          int32_t microbatches) const {
+  const int32_t pipelines = std::gcd(kinds_.faster_devices, kinds_.slower_devices);
   const StageBytes bytes = stage_bytes(state, pipelines, microbatches);
   const auto most = [&](const MachineSheet& sheet) {
     const double left = static_cast<double>(sheet.auto_device_bytes()) - bytes.fixed;
     return static_cast<int32_t>(std::max(0.0, left / bytes.layer));
   };
-  UnequalStep within = step;
-  within.newer.most_layers = most(*kinds_.newer);
-  within.older.most_layers = most(*kinds_.older);
+  HeterogeneousStep within = step;
+  within.faster.most_layers = most(*kinds_.faster);
+  within.slower.most_layers = most(*kinds_.slower);
   return within;
 }
 
-TwoKindsBytes TwoKindsMemory::pipelined(const StateChoice& state, const PipelineStep& step,
+NodePairBytes NodePairMemory::pipelined(const StateChoice& state, const PipelineStep& step,
                                         int32_t microbatches) const {
   const StageBytes of = stage_bytes(state, step.pipelines, microbatches);
   const auto& layers = step.stage_layers;
-  const auto newer = layers.begin() + kinds_.newer_devices / step.pipelines;
-  const double here = *std::max_element(layers.begin(), newer);
-  const double there = *std::max_element(newer, layers.end());
+  const auto faster = layers.begin() + kinds_.faster_devices / step.pipelines;
+  const double here = *std::max_element(layers.begin(), faster);
+  const double there = *std::max_element(faster, layers.end());
   const LayerCost& l = cost_.layers.front();
   const auto of_layer = static_cast<double>(l.replicated_parameters) +
                         static_cast<double>(l.num_experts * l.expert_parameters);

@@ -13,7 +13,7 @@ namespace pagoda {
 // Of a family that is trained, so that count_parameters equals what TensorTable holds.
 ModelShape model_shape(const ModelConfig& config);
 
-struct PlannedModel {
+struct ModelSizes {
   std::string name;    // of the file or its folder
   std::string family;  // model_type
   ModelShape shape;
@@ -22,9 +22,9 @@ struct PlannedModel {
 
 // What training has no use for is ignored: windows, and layers that predict a second token, of
 // which a fine-tuned model has none. kBadData naming `where`, the field and what it may be.
-Result<PlannedModel> parse_planned_model(const std::string& json, const std::string& where);
+Result<ModelSizes> parse_model_sizes(const std::string& json, const std::string& where);
 
 // `path`: a folder with a config.json, or such a file by itself. kNoInput, kBadData.
-Result<PlannedModel> read_planned_model(const std::string& path);
+Result<ModelSizes> read_model_sizes(const std::string& path);
 
 }  // namespace pagoda

@@ -1,50 +1,58 @@
 #include <algorithm>
 #include <utility>
 
+#include "plan/search/node_pair.h"
+#include "plan/search/node_pair_search.h"
 #include "plan/search/shared_step.h"
-#include "plan/search/two_kinds.h"
-#include "plan/search/two_kinds_search.h"
 #include "plan/search/zebra_search.h"
 
 namespace pagoda {
 namespace {
 
-WayWork work_of(ZebraKind kind) {
+StrategyWork work_of(ZebraKind kind) {
   switch (kind) {
     case ZebraKind::kAttention:
-    case ZebraKind::kAttentionBackward: return WayWork::kAttention;
+    case ZebraKind::kAttentionBackward:
+      return StrategyWork::kAttention;
     case ZebraKind::kExpert:
     case ZebraKind::kExpertBackward:
     case ZebraKind::kOffloaded:
-    case ZebraKind::kOffloadedBackward: return WayWork::kExperts;
-    case ZebraKind::kHead: return WayWork::kHead;
+    case ZebraKind::kOffloadedBackward:
+      return StrategyWork::kExperts;
+    case ZebraKind::kHead:
+      return StrategyWork::kHead;
     case ZebraKind::kDispatch:
     case ZebraKind::kCombine:
     case ZebraKind::kDispatchAgain:
     case ZebraKind::kDispatchBackward:
-    case ZebraKind::kCombineBackward: return WayWork::kTransfer;
+    case ZebraKind::kCombineBackward:
+      return StrategyWork::kTransfer;
     case ZebraKind::kAttentionSum:
-    case ZebraKind::kExpertSum: return WayWork::kGradients;
+    case ZebraKind::kExpertSum:
+      return StrategyWork::kGradients;
   }
-  return WayWork::kComputing;
+  return StrategyWork::kComputing;
 }
 
-WayWork work_of(StreamUse use) {
+StrategyWork work_of(StreamUse use) {
   switch (use) {
-    case StreamUse::kComputing: return WayWork::kComputing;
-    case StreamUse::kTransfer: return WayWork::kTransfer;
-    case StreamUse::kSums: return WayWork::kGradients;
+    case StreamUse::kComputing:
+      return StrategyWork::kComputing;
+    case StreamUse::kTransfer:
+      return StrategyWork::kTransfer;
+    case StreamUse::kSums:
+      return StrategyWork::kGradients;
   }
-  return WayWork::kComputing;
+  return StrategyWork::kComputing;
 }
 
 // Streams without a task have no lane.
-void drop_empty_lanes(WayTimeline& timeline) {
-  std::erase_if(timeline.lanes, [](const WayLane& lane) { return lane.pieces.empty(); });
+void drop_empty_lanes(StrategyTimeline& timeline) {
+  std::erase_if(timeline.lanes, [](const StrategyLane& lane) { return lane.pieces.empty(); });
 }
 
-WayTimeline timeline_of(const TimedStreams& run) {
-  WayTimeline timeline;
+StrategyTimeline timeline_of(const TimedStreams& run) {
+  StrategyTimeline timeline;
   timeline.end_s = run.times.makespan_s;
   for (const TimedStreams::Stream& stream : run.streams) {
     timeline.lanes.push_back({stream.name, "", {}});
@@ -67,7 +75,7 @@ class KeptInputs {
         of_task_bytes_(of_task_bytes) {}
 
   void add(double at_s, bool taken) { changes_.emplace_back(at_s, taken ? 1 : -1); }
-  WayMemory room() {
+  StrategyMemory room() {
     std::stable_sort(changes_.begin(), changes_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     int kept = 0;
@@ -80,7 +88,7 @@ class KeptInputs {
   }
 
  private:
-  WayMemory room_;
+  StrategyMemory room_;
   double always_bytes_, of_task_bytes_;
   std::vector<std::pair<double, int>> changes_;
 };
@@ -88,10 +96,10 @@ class KeptInputs {
 // Of one copy: lanes of what each stage has, and a device of each kind.
 class ZebraTimeline {
  public:
-  ZebraTimeline(const ZebraLayout& layout, const TwoKinds& kinds,
+  ZebraTimeline(const ZebraLayout& layout, const NodePair& kinds,
                 const std::vector<ZebraRoom>& rooms, const ZebraPipeline& pipeline);
 
-  WayTimeline take(const ZebraPipelineStep& step);
+  StrategyTimeline take(const ZebraPipelineStep& step);
 
  private:
   std::string name(size_t stage, const char* of) const {
@@ -100,11 +108,11 @@ class ZebraTimeline {
   void add(const ZebraStageTask& task, const StreamTask& queued, double start_s, double end_s);
 
   const ZebraLayout& layout_;
-  WayTimeline timeline_;
+  StrategyTimeline timeline_;
   std::vector<KeptInputs> attention_, expert_;  // [stage]
 };
 
-ZebraTimeline::ZebraTimeline(const ZebraLayout& layout, const TwoKinds& kinds,
+ZebraTimeline::ZebraTimeline(const ZebraLayout& layout, const NodePair& kinds,
                              const std::vector<ZebraRoom>& rooms, const ZebraPipeline& pipeline)
     : layout_(layout) {
   for (size_t s = 0; s < rooms.size(); ++s) {
@@ -115,9 +123,9 @@ ZebraTimeline::ZebraTimeline(const ZebraLayout& layout, const TwoKinds& kinds,
     for (const char* of : {"onward", "back"}) timeline_.lanes.push_back({name(s, of), "", {}});
     const ZebraRoom& room = rooms[s];
     const double tasks = static_cast<double>(pipeline.stages[s].layers) * layout.microbatches;
-    attention_.emplace_back(name(s, "attention device"), kinds.newer->auto_device_bytes(),
+    attention_.emplace_back(name(s, "attention device"), kinds.faster->auto_device_bytes(),
                             room.attention_fixed, room.attention_inputs / tasks);
-    expert_.emplace_back(name(s, "expert device"), kinds.older->auto_device_bytes(),
+    expert_.emplace_back(name(s, "expert device"), kinds.slower->auto_device_bytes(),
                          room.expert_fixed, room.expert_inputs / tasks);
   }
 }
@@ -125,10 +133,9 @@ ZebraTimeline::ZebraTimeline(const ZebraLayout& layout, const TwoKinds& kinds,
 void ZebraTimeline::add(const ZebraStageTask& at, const StreamTask& queued, double start_s,
                         double end_s) {
   const auto stage = static_cast<size_t>(at.stage);
-  std::vector<WayPiece>& pieces =
-      timeline_.lanes[static_cast<size_t>(queued.stream)].pieces;
+  std::vector<StrategyPiece>& pieces = timeline_.lanes[static_cast<size_t>(queued.stream)].pieces;
   if (!at.task) {
-    pieces.push_back({WayWork::kTransfer, start_s, end_s});
+    pieces.push_back({StrategyWork::kTransfer, start_s, end_s});
     return;
   }
   const ZebraTask& task = *at.task;
@@ -139,7 +146,7 @@ void ZebraTimeline::add(const ZebraStageTask& at, const StreamTask& queued, doub
   if (task.kind == ZebraKind::kExpertBackward) expert_[stage].add(end_s, false);
 }
 
-WayTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
+StrategyTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
   for (size_t t = 0; t < step.plan.tasks.size(); ++t) {
     add(step.plan.tasks[t], step.plan.queue[t], step.times.start_s[t], step.times.end_s[t]);
   }
@@ -152,99 +159,103 @@ WayTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
   return std::move(timeline_);
 }
 
-// A way, and what of its time is on the hosts after the step.
+// A strategy, and what of its time is on the hosts after the step.
 struct Drawn {
-  WayTimeline timeline;
-  double newer_parameters = 0, older_parameters = 0;
+  StrategyTimeline timeline;
+  double faster_parameters = 0, slower_parameters = 0;
 };
 
-void add_memory(const TwoKinds& kinds, const TwoKindsBytes& bytes, Drawn& drawn) {
+void add_memory(const NodePair& kinds, const NodePairBytes& bytes, Drawn& drawn) {
   // Of what zebra is compared with, memory is what is set aside for the whole step.
-  drawn.timeline.memory = {{"newer device", kinds.newer->auto_device_bytes(),
-                            {{0, static_cast<int64_t>(bytes.newer)}}},
-                           {"older device", kinds.older->auto_device_bytes(),
-                            {{0, static_cast<int64_t>(bytes.older)}}}};
-  drawn.newer_parameters = bytes.newer_parameters;
-  drawn.older_parameters = bytes.older_parameters;
+  drawn.timeline.memory = {{"faster device",
+                            kinds.faster->auto_device_bytes(),
+                            {{0, static_cast<int64_t>(bytes.faster)}}},
+                           {"slower device",
+                            kinds.slower->auto_device_bytes(),
+                            {{0, static_cast<int64_t>(bytes.slower)}}}};
+  drawn.faster_parameters = bytes.faster_parameters;
+  drawn.slower_parameters = bytes.slower_parameters;
 }
 
-class WayDrawer {
+class StrategyDrawer {
  public:
-  WayDrawer(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-            const TwoKinds& kinds, const StepDemand& demand)
+  StrategyDrawer(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
+                 const NodePair& kinds, const StepDemand& demand)
       : model_(model), cost_(cost), cluster_(cluster), kinds_(kinds), demand_(demand) {}
 
-  Result<Drawn> zebra(const SearchedWay& way) const {
-    const ZebraLayout layout = layout_of(way);
+  Result<Drawn> zebra(const Strategy& strategy) const {
+    const ZebraLayout layout = layout_of(strategy);
     ASSIGN_OR_RETURN(ZebraPipeline pipeline,
                      zebra_pipeline(model_, cluster_, kinds_, demand_, layout));
-    pipeline.set_offloaded(way.offloaded);
-    ASSIGN_OR_RETURN(const ZebraPipelineStep step, time_zebra_pipeline(pipeline, way.lags));
+    pipeline.set_offloaded(strategy.offloaded);
+    ASSIGN_OR_RETURN(const ZebraPipelineStep step, time_zebra_pipeline(pipeline, strategy.lags));
     const ZebraMemory memory(cost_, kinds_, demand_);
-    const auto most = memory.fullest(layout, way.state, way.offloaded);
-    const auto rooms = memory.rooms(layout, way.state, way.offloaded);
+    const auto most = memory.fullest(layout, strategy.state, strategy.offloaded);
+    const auto rooms = memory.rooms(layout, strategy.state, strategy.offloaded);
     return Drawn{ZebraTimeline(layout, kinds_, rooms, pipeline).take(step),
                  most.attention_parameters, most.expert_parameters};
   }
-  Result<Drawn> copied(const SearchedWay& way) const {
-    const CopiedStep copy = copied_step(model_, cluster_, kinds_, demand_,
-                                        static_cast<int32_t>(way.mesh.data));
-    const TwoKindsMemory memory(cost_, copy.kinds, copy.demand);
-    const bool together = way.kind == WayKind::kExpertParallel;
-    ASSIGN_OR_RETURN(const TimedStreams run, together
-                                                 ? expert_parallel_streams(copy.step, way.parts)
-                                                 : disaggregated_streams(copy.step, way.parts));
+  Result<Drawn> copied(const Strategy& strategy) const {
+    const CopiedStep copy =
+        copied_step(model_, cluster_, kinds_, demand_, static_cast<int32_t>(strategy.mesh.data));
+    const NodePairMemory memory(cost_, copy.kinds, copy.demand);
+    const bool together = strategy.kind == StrategyKind::kExpertParallel;
+    ASSIGN_OR_RETURN(const TimedStreams run,
+                     together ? expert_parallel_streams(copy.step, strategy.parts)
+                              : disaggregated_streams(copy.step, strategy.parts));
     Drawn drawn{timeline_of(run)};
-    add_memory(kinds_,
-               together ? memory.expert_parallel(way.state) : memory.disaggregated(way.state),
-               drawn);
+    add_memory(
+        kinds_,
+        together ? memory.expert_parallel(strategy.state) : memory.disaggregated(strategy.state),
+        drawn);
     return drawn;
   }
-  Result<Drawn> pipelines(const SearchedWay& way) const {
-    const TwoKindsMemory memory(cost_, kinds_, demand_);
-    const UnequalStep step = memory.bounded(unequal_step(model_, cluster_, kinds_, demand_),
-                                            way.state, way.microbatches);
-    ASSIGN_OR_RETURN(const PipelineStep run, pipeline_step(step, way.microbatches));
+  Result<Drawn> pipelines(const Strategy& strategy) const {
+    const NodePairMemory memory(cost_, kinds_, demand_);
+    const HeterogeneousStep step =
+        memory.bounded(heterogeneous_step(model_, cluster_, kinds_, demand_), strategy.state,
+                       strategy.microbatches);
+    ASSIGN_OR_RETURN(const PipelineStep run, pipeline_step(step, strategy.microbatches));
     Drawn drawn{timeline_of(run.streams)};
-    add_memory(kinds_, memory.pipelined(way.state, run, way.microbatches), drawn);
+    add_memory(kinds_, memory.pipelined(strategy.state, run, strategy.microbatches), drawn);
     return drawn;
   }
-  Result<Drawn> shared(const SearchedWay& way) const {
+  Result<Drawn> shared(const Strategy& strategy) const {
     ASSIGN_OR_RETURN(const SharedStep step,
-                     shared_step(model_, cluster_, kinds_, demand_, way.sharing));
+                     shared_step(model_, cluster_, kinds_, demand_, strategy.sharing));
     Drawn drawn{timeline_of(step.streams)};
-    add_memory(kinds_, shared_bytes(model_, cost_, demand_, step, way.state), drawn);
+    add_memory(kinds_, shared_bytes(model_, cost_, demand_, step, strategy.state), drawn);
     return drawn;
   }
-  Result<Drawn> draw(const SearchedWay& way) const {
-    if (way.kind == WayKind::kShared) return shared(way);
-    if (way.kind == WayKind::kZebra) return zebra(way);
-    return way.kind == WayKind::kPipeline ? pipelines(way) : copied(way);
+  Result<Drawn> draw(const Strategy& strategy) const {
+    if (strategy.kind == StrategyKind::kShared) return shared(strategy);
+    if (strategy.kind == StrategyKind::kZebra) return zebra(strategy);
+    return strategy.kind == StrategyKind::kPipeline ? pipelines(strategy) : copied(strategy);
   }
 
  private:
   const ModelShape& model_;
   const ModelCost& cost_;
   const ClusterSheet& cluster_;
-  const TwoKinds& kinds_;
+  const NodePair& kinds_;
   const StepDemand& demand_;
 };
 
 }  // namespace
 
-Result<WayTimeline> two_kinds_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                       const StepDemand& demand, const SearchedWay& way) {
-  ASSIGN_OR_RETURN(const TwoKinds kinds, two_kinds(cluster));
-  ASSIGN_OR_RETURN(const ModelCost cost, two_kinds_cost(model));
-  ASSIGN_OR_RETURN(Drawn drawn, WayDrawer(model, cost, cluster, kinds, demand).draw(way));
-  ASSIGN_OR_RETURN(const HostUpdates updates,
-                   two_kinds_updates(kinds, way.state, drawn.newer_parameters,
-                                     drawn.older_parameters));
+Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const ClusterSheet& cluster,
+                                            const StepDemand& demand, const Strategy& strategy) {
+  ASSIGN_OR_RETURN(const NodePair kinds, node_pair(cluster));
+  ASSIGN_OR_RETURN(const ModelCost cost, node_pair_cost(model));
+  ASSIGN_OR_RETURN(Drawn drawn, StrategyDrawer(model, cost, cluster, kinds, demand).draw(strategy));
+  ASSIGN_OR_RETURN(
+      const HostUpdates updates,
+      node_pair_updates(kinds, strategy.state, drawn.faster_parameters, drawn.slower_parameters));
   if (updates.seconds > 0) {
     const double from_s = drawn.timeline.end_s;
     drawn.timeline.end_s += updates.seconds;
     drawn.timeline.lanes.push_back(
-        {"hosts", "", {{WayWork::kUpdates, from_s, drawn.timeline.end_s}}});
+        {"hosts", "", {{StrategyWork::kUpdates, from_s, drawn.timeline.end_s}}});
   }
   return std::move(drawn.timeline);
 }

@@ -1,4 +1,4 @@
-#include "preview/planned_model.h"
+#include "preview/model_sizes.h"
 
 #include <filesystem>
 
@@ -57,9 +57,9 @@ Result<ModelShape> checked(const ModelShape& shape, const std::string& where) {
 
 }  // namespace
 
-Result<PlannedModel> parse_planned_model(const std::string& json, const std::string& where) {
+Result<ModelSizes> parse_model_sizes(const std::string& json, const std::string& where) {
   ASSIGN_OR_RETURN(const Json root, parse_json(json, where));
-  PlannedModel model;
+  ModelSizes model;
   if (root.is_object() && root.contains("model_type") && root["model_type"].is_string()) {
     model.family = root["model_type"].get<std::string>();
   }
@@ -74,17 +74,16 @@ Result<PlannedModel> parse_planned_model(const std::string& json, const std::str
   return model;
 }
 
-Result<PlannedModel> read_planned_model(const std::string& path) {
+Result<ModelSizes> read_model_sizes(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code error;
   const bool folder = fs::is_directory(path, error);
   const std::string file = folder ? path + "/config.json" : path;
-  ASSIGN_OR_RETURN(const std::string text,
-                   read_text_file(file, Links::kFollow, kMostConfigBytes));
-  ASSIGN_OR_RETURN(PlannedModel model, parse_planned_model(text, file));
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(file, Links::kFollow, kMostConfigBytes));
+  ASSIGN_OR_RETURN(ModelSizes model, parse_model_sizes(text, file));
   const fs::path named = fs::path(absolute_path(path)).lexically_normal();
-  model.name = folder ? (named.filename().empty() ? named.parent_path() : named).filename()
-                      : named.stem();
+  model.name =
+      folder ? (named.filename().empty() ? named.parent_path() : named).filename() : named.stem();
   return model;
 }
 

@@ -14,8 +14,8 @@ namespace pagoda {
 // The most that have room in memory.device, and on the CPU in this machine, beside the workspace of
 // `options` and the slots of its plan, which come first. 0 unless the session trains and its
 // forward and backward take the same blocks of rows.
-int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
-                    const MemoryPlan& memory);
+int64_t saved_layers(const ModelConfig& config, const SessionOptions& options,
+                     const MemoryPlan& memory);
 
 // The same where no layer is kept.
 SessionOptions keeping_none(const SessionOptions& options);

@@ -1,4 +1,4 @@
-#include "bench/race/leg.h"
+#include "bench/race/timing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 
 namespace pagoda {
 
-LegTimer::LegTimer() : start_us_(monotonic_us()), cpu_start_us_(process_cpu_us()) {}
+TimingClock::TimingClock() : start_us_(monotonic_us()), cpu_start_us_(process_cpu_us()) {}
 
-Leg LegTimer::finish(int64_t bytes) const {
+Timing TimingClock::finish(int64_t bytes) const {
   const int64_t wall_us = std::max<int64_t>(monotonic_us() - start_us_, 1);
   const int64_t cpu_us = process_cpu_us() - cpu_start_us_;
   return {bytes, 1e-6 * static_cast<double>(wall_us), 1e-6 * static_cast<double>(cpu_us)};

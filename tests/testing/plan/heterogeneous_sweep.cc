@@ -1,4 +1,4 @@
-#include "tests/testing/plan/unequal_sweep.h"
+#include "tests/testing/plan/heterogeneous_sweep.h"
 
 #include <algorithm>
 
@@ -38,7 +38,7 @@ struct Zebra {
   double plain_s = 0, step_s = 0;  // without and with Asym-EA
 };
 
-Zebra best_of(const UnequalStep& step, int32_t experts) {
+Zebra best_of(const HeterogeneousStep& step, int32_t experts) {
   Zebra best;
   const auto keep = [](double& least, double seconds) {
     least = least == 0 ? seconds : std::min(least, seconds);
@@ -56,11 +56,12 @@ Zebra best_of(const UnequalStep& step, int32_t experts) {
 
 }  // namespace
 
-UnequalStep sweep_step(const SweepModel& model, int32_t newer, int32_t older, double sequence_len) {
-  UnequalStep step;
+HeterogeneousStep sweep_step(const SweepModel& model, int32_t faster, int32_t slower,
+                             double sequence_len) {
+  HeterogeneousStep step;
   step.layers = model.layers;
-  step.newer = kind_of(kA40Like, model, newer, sequence_len);
-  step.older = kind_of(kV100Like, model, older, sequence_len);
+  step.faster = kind_of(kA40Like, model, faster, sequence_len);
+  step.slower = kind_of(kV100Like, model, slower, sequence_len);
   step.boundary_bytes = kTokens * 2 * model.hidden;
   step.exchange_bytes = 2 * step.boundary_bytes;
   step.link_bytes_per_s = 12.5e9;
@@ -68,7 +69,7 @@ UnequalStep sweep_step(const SweepModel& model, int32_t newer, int32_t older, do
   return step;
 }
 
-SweepPoint sweep_point(const UnequalStep& step, int32_t experts) {
+SweepPoint sweep_point(const HeterogeneousStep& step, int32_t experts) {
   const Zebra zebra = best_of(step, experts);
   return {zebra.step_s / best_expert_parallel(step, kMostParts).value().step_s,
           zebra.step_s / best_disaggregated(step, kMostParts).value().step_s,

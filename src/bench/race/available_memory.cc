@@ -1,4 +1,4 @@
-#include "bench/race/room.h"
+#include "bench/race/available_memory.h"
 
 #include "base/bytes.h"
 #include "base/machine.h"

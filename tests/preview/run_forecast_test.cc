@@ -1,6 +1,6 @@
 // A run planned from its config.json alone: the same shape, memory and bytes as `train` plans with
 // its tensors; shares of equal devices that add up; changes that are said to fit do fit.
-#include "preview/run_plan.h"
+#include "preview/run_forecast.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "preview/plan_changes.h"
 #include "report/traffic_report.h"
 #include "tests/testing/tiny_run.h"
-#include "train/kept_layers.h"
+#include "train/saved_layers.h"
 
 namespace pagoda {
 namespace {
@@ -25,8 +25,8 @@ MachineSheet machine(const std::string& name) {
   return read_machine_sheet(configs("machines/" + name + ".toml")).take();
 }
 
-PlannedModel published(const std::string& name) {
-  return read_planned_model(configs("models/" + name + ".json")).take();
+ModelSizes published(const std::string& name) {
+  return read_model_sizes(configs("models/" + name + ".json")).take();
 }
 
 // A run of the quick start's size on a workstation.
@@ -63,7 +63,7 @@ void expect_equal(const RunShape& a, const RunShape& b) {
   }
 }
 
-TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
+TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
   for (const StateFormat state : {StateFormat::kFp32, StateFormat::k8Bit}) {
     for (const auto& [devices, group_blocks] : {std::pair{1, 0}, {2, 0}, {1, 5}, {2, 16}}) {
       SCOPED_TRACE(testing::Message() << devices << " devices, groups of " << group_blocks);
@@ -72,7 +72,7 @@ TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
       run.config().optim.state = state;
       run.config().train.host_devices = devices;
       run.use_minimum_budgets();
-      const PlannedModel model = read_planned_model(run.config().model.path).take();
+      const ModelSizes model = read_model_sizes(run.config().model.path).take();
       MachineSheet sheet = machine("cpu-2-cores");
       const ForecastRun planned = forecast_run(model, run.config(), sheet).take();
       SessionOptions options = session_options(run.config());
@@ -81,26 +81,26 @@ TEST(RunPlan, OfATrainedFamilyIsWhatTrainPlans) {
       const TensorTable table = TensorTable::make(*model.trained);
       const RunShape shape = make_run_shape(*model.trained, table, options);
       expect_equal(planned.shape, shape);
-      const RunPlan plan = plan_run(model, run.config(), sheet, kFinePlan).take();
+      const RunForecast plan = forecast_run(model, run.config(), sheet, kFinePlan).take();
       EXPECT_TRUE(plan.fits.ok()) << plan.fits.message();
       EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);
       EXPECT_EQ(plan.least.host_bytes, memory.min_host_bytes);
       EXPECT_EQ(plan.step->host_bytes, memory.host_slot_bytes);
-      EXPECT_EQ(plan.step->traffic,
-                predict_traffic(shape, PageTable(shape), options, memory).step);
+      EXPECT_EQ(plan.step->traffic, predict_traffic(shape, PageTable(shape), options, memory).step);
       EXPECT_GT(plan.step->traffic.fetch.bytes, 0);
       run.config().memory.device = MemorySize::of_bytes(memory.min_device_bytes - 1);
-      EXPECT_EQ(plan_run(model, run.config(), sheet, kFinePlan)->fits.code(), Exit::kDoesNotFit);
+      EXPECT_EQ(forecast_run(model, run.config(), sheet, kFinePlan)->fits.code(),
+                Exit::kDoesNotFit);
     }
   }
 }
 
 // Layers that keep what their backward reads, and that a step is shorter for it.
-TEST(RunPlan, KeepsAsManyLayersAsTrainDoes) {
+TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
     TinyRun run;
     run.config().train.host_devices = devices;
-    const PlannedModel model = read_planned_model(run.config().model.path).take();
+    const ModelSizes model = read_model_sizes(run.config().model.path).take();
     const ModelConfig& trained = *model.trained;
     SessionOptions options = session_options(run.config());
     const int64_t whole = Session::plan(trained, options).take().whole_device_bytes;
@@ -111,10 +111,10 @@ TEST(RunPlan, KeepsAsManyLayersAsTrainDoes) {
       options.device_bytes = whole + all * (2 * n + 1) / (2 * layers);
       run.config().memory.device = MemorySize::of_bytes(options.device_bytes);
       const MemoryPlan memory = Session::plan(trained, options).take();
-      const RunPlan plan =
-          plan_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();
-      EXPECT_EQ(kept_layers(trained, options, memory), n);
-      EXPECT_EQ(plan.step->kept_layers, n);
+      const RunForecast plan =
+          forecast_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();
+      EXPECT_EQ(saved_layers(trained, options, memory), n);
+      EXPECT_EQ(plan.step->saved_layers, n);
       EXPECT_LT(plan.step->backward.seconds, backward_s);
       backward_s = plan.step->backward.seconds;
     }
@@ -122,8 +122,8 @@ TEST(RunPlan, KeepsAsManyLayersAsTrainDoes) {
 }
 
 // What four devices have adds up to what one has, but for what each has of its own: dense weights.
-TEST(RunPlan, SharesOfEqualDevicesAddUp) {
-  const PlannedModel model = published("olmoe-1b-7b");
+TEST(RunForecast, SharesOfEqualDevicesAddUp) {
+  const ModelSizes model = published("olmoe-1b-7b");
   const RunConfig config = workstation_run();
   MachineSheet box = machine("gpu-4x48gb");
   const ForecastRun share = forecast_run(model, config, box).take();
@@ -150,25 +150,25 @@ TEST(RunPlan, SharesOfEqualDevicesAddUp) {
             whole.shape.microbatches * whole.shape.experts_per_token * share.shape.num_experts);
 }
 
-TEST(RunPlan, RefusesWhatDevicesDoNotDivide) {
-  const PlannedModel model = published("olmoe-1b-7b");
+TEST(RunForecast, RefusesWhatDevicesDoNotDivide) {
+  const ModelSizes model = published("olmoe-1b-7b");
   RunConfig config = workstation_run();
   MachineSheet box = machine("gpu-4x48gb");
   box.device.count = 3;
-  EXPECT_EQ(plan_run(model, config, box, kFinePlan).status().code(), Exit::kUsage);
+  EXPECT_EQ(forecast_run(model, config, box, kFinePlan).status().code(), Exit::kUsage);
   box.device.count = 4;
   config.train.tokens_per_step = 4096 * 6;
-  const Status status = plan_run(model, config, box, kFinePlan).status();
+  const Status status = forecast_run(model, config, box, kFinePlan).status();
   EXPECT_EQ(status.code(), Exit::kUsage);
   EXPECT_NE(status.message().find("train.tokens_per_step"), std::string::npos);
 }
 
 // Time is at least that of the products at their rate, bytes over each link's rate, updates at
 // theirs; and the model's operations per second are below the peak.
-TEST(RunPlan, IsNotFasterThanItsParts) {
+TEST(RunForecast, IsNotFasterThanItsParts) {
   const MachineSheet sheet = machine("gpu-24gb");
-  const PlannedModel model = published("olmoe-1b-7b");
-  const RunPlan plan = plan_run(model, workstation_run(), sheet, kCoarsePlan).take();
+  const ModelSizes model = published("olmoe-1b-7b");
+  const RunForecast plan = forecast_run(model, workstation_run(), sheet, kCoarsePlan).take();
   ASSERT_TRUE(plan.step) << plan.fits.message();
   const double step_s = plan.step->step_s();
   EXPECT_GE(step_s, plan.flops / (sheet.device.gemm_tflops * 1e12) * 0.99);
@@ -180,15 +180,15 @@ TEST(RunPlan, IsNotFasterThanItsParts) {
 
 // Rows that go to other devices, and rings, take time of a link that is not computing: what it is
 // halves where links are twice as fast, and there is none on one device.
-TEST(RunPlan, WaitsForLinksApartFromComputing) {
-  const PlannedModel model = published("olmoe-1b-7b");
+TEST(RunForecast, WaitsForLinksApartFromComputing) {
+  const ModelSizes model = published("olmoe-1b-7b");
   RunConfig config = workstation_run();
   MachineSheet sheet = machine("gpu-4x48gb");
   sheet.link.latency_us = 0;
-  const RunPlan slow = plan_run(model, config, sheet, kSearchPlan).take();
+  const RunForecast slow = forecast_run(model, config, sheet, kSearchPlan).take();
   sheet.link.gb_s *= 2;
-  const RunPlan quick = plan_run(model, config, sheet, kSearchPlan).take();
-  const auto busy = [](const RunPlan& plan, Resource r) { return plan.step->busy_s(r); };
+  const RunForecast quick = forecast_run(model, config, sheet, kSearchPlan).take();
+  const auto busy = [](const RunForecast& plan, Resource r) { return plan.step->busy_s(r); };
   EXPECT_GT(busy(slow, Resource::kLinks), 0);
   EXPECT_NEAR(busy(quick, Resource::kLinks), busy(slow, Resource::kLinks) / 2,
               0.02 * busy(slow, Resource::kLinks));
@@ -196,7 +196,7 @@ TEST(RunPlan, WaitsForLinksApartFromComputing) {
               0.02 * busy(slow, Resource::kCompute));
   EXPECT_LE(busy(slow, Resource::kLinks) + busy(slow, Resource::kCompute),
             (1 + 1e-9) * slow.step->step_s());
-  const RunPlan alone = plan_run(model, config, machine("gpu-24gb"), kSearchPlan).take();
+  const RunForecast alone = forecast_run(model, config, machine("gpu-24gb"), kSearchPlan).take();
   EXPECT_EQ(busy(alone, Resource::kLinks), 0);
 }
 
@@ -205,8 +205,8 @@ TEST(PlanChanges, FitWhatDoesNot) {
   const MachineSheet sheet = machine("gpu-24gb");
   RunConfig config = workstation_run();
   config.train.micro_batch_tokens = config.train.tokens_per_step = 1 << 20;
-  const PlannedModel model = published("qwen3-30b-a3b");
-  const RunPlan plan = plan_run(model, config, sheet, kCoarsePlan).take();
+  const ModelSizes model = published("qwen3-30b-a3b");
+  const RunForecast plan = forecast_run(model, config, sheet, kCoarsePlan).take();
   EXPECT_EQ(plan.fits.code(), Exit::kDoesNotFit);
   EXPECT_FALSE(plan.step);
   EXPECT_EQ(plan.parameters.total, 30532122624);
@@ -232,7 +232,7 @@ TEST(PlanChanges, AStoreThatIsTooLargeWantsShorterStatesOrDrives) {
   MachineSheet sheet = machine("gpu-24gb");
   sheet.disk.drives = 1;
   sheet.disk.size = MemorySize::of_bytes(400000000000);
-  const PlannedModel model = published("qwen3-30b-a3b");
+  const ModelSizes model = published("qwen3-30b-a3b");
   RunConfig config = workstation_run();
   config.train.save_steps = 500;
   EXPECT_FALSE(outline_run(model, config, sheet)->fits.ok());
@@ -248,9 +248,9 @@ TEST(PlanChanges, AStoreThatIsTooLargeWantsShorterStatesOrDrives) {
 
 TEST(PlanChanges, HelpAsTheySay) {
   const MachineSheet sheet = machine("gpu-24gb");
-  const PlannedModel model = published("olmoe-1b-7b");
+  const ModelSizes model = published("olmoe-1b-7b");
   const RunConfig config = workstation_run();
-  const double before = plan_run(model, config, sheet, kCoarsePlan)->tokens_per_s();
+  const double before = forecast_run(model, config, sheet, kCoarsePlan)->tokens_per_s();
   const std::vector<HelpfulChange> changes =
       study_changes(model, config, sheet, kCoarsePlan).helpful;
   ASSERT_FALSE(changes.empty());

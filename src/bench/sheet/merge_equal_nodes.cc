@@ -1,4 +1,4 @@
-#include "bench/sheet/alike_nodes.h"
+#include "bench/sheet/merge_equal_nodes.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ void take_less(MemorySize& size, const MemorySize& other) {
 
 }  // namespace
 
-std::vector<size_t> first_alike(const std::vector<MachineSheet>& nodes) {
+std::vector<size_t> first_equal(const std::vector<MachineSheet>& nodes) {
   std::vector<size_t> firsts;
   for (const MachineSheet& node : nodes) {
     const auto same = std::find_if(nodes.begin(), nodes.end(), [&](const MachineSheet& other) {

@@ -1,4 +1,4 @@
-#include "plan/zebra/unequal_step.h"
+#include "plan/zebra/heterogeneous_step.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 namespace pagoda {
 namespace {
 
-Status nonsense(const std::string& what) {
+Status invalid(const std::string& what) {
   return Status(Exit::kUsage, "step on two kinds of devices: " + what);
 }
 
@@ -23,45 +23,47 @@ bool is_work(const PassSeconds& pass) {
 
 Status check_kind(const char* name, const DeviceKind& kind) {
   if (kind.devices < 1) {
-    return nonsense(strf("%d %s devices; give at least one", kind.devices, name));
+    return invalid(strf("%d %s devices; give at least one", kind.devices, name));
   }
   if (!is_work(kind.attention) || !is_work(kind.experts) || !is_amount(kind.head_s)) {
-    return nonsense(strf("%s devices: attention takes %g and %g s, experts %g and %g s, the head "
-                         "%g s, which no device does; measure them again",
-                         name, kind.attention.forward_s, kind.attention.backward_s,
-                         kind.experts.forward_s, kind.experts.backward_s, kind.head_s));
+    return invalid(
+        strf("%s devices: attention takes %g and %g s, experts %g and %g s, the head "
+             "%g s, which no device does; measure them again",
+             name, kind.attention.forward_s, kind.attention.backward_s, kind.experts.forward_s,
+             kind.experts.backward_s, kind.head_s));
   }
   if (kind.most_layers < 0) {
-    return nonsense(strf("%s devices hold %d layers; give a count, 0 for any", name,
-                         kind.most_layers));
+    return invalid(
+        strf("%s devices hold %d layers; give a count, 0 for any", name, kind.most_layers));
   }
   return Status();
 }
 
-Status check_step(const UnequalStep& step) {
-  if (step.layers < 1) return nonsense(strf("%d layers; give at least one", step.layers));
-  RETURN_IF_ERROR(check_kind("newer", step.newer));
-  RETURN_IF_ERROR(check_kind("older", step.older));
+Status check_step(const HeterogeneousStep& step) {
+  if (step.layers < 1) return invalid(strf("%d layers; give at least one", step.layers));
+  RETURN_IF_ERROR(check_kind("faster", step.faster));
+  RETURN_IF_ERROR(check_kind("slower", step.slower));
   if (!is_amount(step.link_bytes_per_s) || step.link_bytes_per_s == 0 ||
       !is_amount(step.exchange_bytes) || !is_amount(step.boundary_bytes) ||
       !is_amount(step.latency_s)) {
-    return nonsense(strf("%g and %g bytes over links of %g bytes/s with %g s of latency; give what "
-                         "the network has",
-                         step.exchange_bytes, step.boundary_bytes, step.link_bytes_per_s,
-                         step.latency_s));
+    return invalid(
+        strf("%g and %g bytes over links of %g bytes/s with %g s of latency; give what "
+             "the network has",
+             step.exchange_bytes, step.boundary_bytes, step.link_bytes_per_s, step.latency_s));
   }
   if (step.groups < 1 || !is_amount(step.attention_gradient_bytes) ||
       !is_amount(step.expert_gradient_bytes)) {
-    return nonsense(strf("%d groups with gradients of %g and %g bytes a layer; give at least one, "
-                         "and what the model has",
-                         step.groups, step.attention_gradient_bytes, step.expert_gradient_bytes));
+    return invalid(
+        strf("%d groups with gradients of %g and %g bytes a layer; give at least one, "
+             "and what the model has",
+             step.groups, step.attention_gradient_bytes, step.expert_gradient_bytes));
   }
   return Status();
 }
 
 Status check_parts(int32_t parts) {
   if (parts >= 1) return Status();
-  return nonsense(strf("an all-to-all in %d parts; give at least one", parts));
+  return invalid(strf("an all-to-all in %d parts; give at least one", parts));
 }
 
 // A kind's part of the step, in seconds of one device.
@@ -71,7 +73,8 @@ struct Share {
   double head_s = 0;
 };
 
-constexpr int32_t kNewer = 0, kOlder = 1, kThere = 2, kBack = 3, kSums = 4, kOlderSums = 5;
+constexpr int32_t kNewer = 0, kOlder = 1, kToExperts = 2, kToAttention = 3, kSums = 4,
+                  kOlderSums = 5;
 
 // Of a layer's gradients over devices.
 struct Sums {
@@ -79,11 +82,11 @@ struct Sums {
   int32_t experts_stream = kSums;
 };
 
-double transfer_s(const UnequalStep& step, double bytes) {
+double transfer_s(const HeterogeneousStep& step, double bytes) {
   return step.latency_s + bytes / step.link_bytes_per_s;
 }
 
-double sum_s(const UnequalStep& step, double bytes, int32_t devices) {
+double sum_s(const HeterogeneousStep& step, double bytes, int32_t devices) {
   if (devices == 1 || bytes == 0) return 0;
   return transfer_s(step, 2 * bytes * (devices - 1) / devices);
 }
@@ -95,7 +98,8 @@ PassSeconds divided(const PassSeconds& pass, int32_t devices) {
 // A step in lockstep, in each layer attention of all tokens, an all-to-all, experts, an all-to-all.
 class Lockstep {
  public:
-  // `back`: the stream of transfers that are to return; kThere: both share what a device can send.
+  // `back`: the stream of transfers that are to return; kToExperts: both share what a device can
+  // send.
   Lockstep(std::vector<Share> shares, double exchange_s, int32_t back, int32_t parts, Sums sums)
       : shares_(std::move(shares)),
         exchange_s_(exchange_s),
@@ -147,7 +151,7 @@ void Lockstep::head() {
 
 void Lockstep::experts(bool backward) {
   std::vector<int32_t> sent;
-  for (int32_t q = 0; q < parts_; ++q) sent.push_back(add(kThere, exchange_s_, before_));
+  for (int32_t q = 0; q < parts_; ++q) sent.push_back(add(kToExperts, exchange_s_, before_));
   int32_t last = -1;
   std::array<int32_t, 3> done = {-1, -1, -1};
   for (int32_t q = 0; q < parts_; ++q) {
@@ -177,9 +181,9 @@ TimedStreams Lockstep::run(int32_t layers) {
     if (sums_.attention_s > 0) add(kSums, sums_.attention_s, before_);
   }
   TimedStreams run;
-  run.streams = {{"newer devices", StreamUse::kComputing},
-                 {"older devices", StreamUse::kComputing},
-                 {back_ == kThere ? "all-to-alls" : "to experts", StreamUse::kTransfer},
+  run.streams = {{"faster devices", StreamUse::kComputing},
+                 {"slower devices", StreamUse::kComputing},
+                 {back_ == kToExperts ? "all-to-alls" : "to experts", StreamUse::kTransfer},
                  {"from experts", StreamUse::kTransfer},
                  {"sums of gradients", StreamUse::kSums},
                  {"sums of experts' gradients", StreamUse::kSums}};
@@ -189,11 +193,11 @@ TimedStreams Lockstep::run(int32_t layers) {
 }
 
 // Everything on each of `devices` devices, of the kinds given.
-TimedStreams spread_step(const UnequalStep& step, const std::vector<const DeviceKind*>& kinds,
+TimedStreams spread_step(const HeterogeneousStep& step, const std::vector<const DeviceKind*>& kinds,
                          int32_t devices, int32_t parts) {
   std::vector<Share> shares;
   for (const DeviceKind* kind : kinds) {
-    shares.push_back({kind == &step.newer ? kNewer : kOlder, divided(kind->attention, devices),
+    shares.push_back({kind == &step.faster ? kNewer : kOlder, divided(kind->attention, devices),
                       divided(kind->experts, devices), kind->head_s / devices});
   }
   // One device sends nothing.
@@ -201,7 +205,7 @@ TimedStreams spread_step(const UnequalStep& step, const std::vector<const Device
   const double exchange_s = devices == 1 ? 0 : transfer_s(step, bytes);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, devices * step.groups),
                      sum_s(step, step.expert_gradient_bytes / devices, step.groups), kSums};
-  return Lockstep(std::move(shares), exchange_s, kThere, parts, sums).run(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kToExperts, parts, sums).run(step.layers);
 }
 
 template <typename StepSeconds>
@@ -216,7 +220,7 @@ Result<PartedStep> best_of_parts(int32_t most_parts, const StepSeconds& step_s) 
 }
 
 // One layer after the other to the stage that has them all done soonest.
-Result<std::vector<int32_t>> divide_layers(const UnequalStep& step,
+Result<std::vector<int32_t>> divide_layers(const HeterogeneousStep& step,
                                            const std::vector<const DeviceKind*>& stages) {
   std::vector<int32_t> layers(stages.size(), 0);
   for (int32_t i = 0; i < step.layers; ++i) {
@@ -250,8 +254,7 @@ struct Stage {
   double sum_s = 0;  // of its gradients, once
 };
 
-TimedStreams pipelined(const std::vector<Stage>& stages, double boundary_s,
-                       int32_t microbatches) {
+TimedStreams pipelined(const std::vector<Stage>& stages, double boundary_s, int32_t microbatches) {
   const auto count = static_cast<int32_t>(stages.size());
   std::vector<StreamTask> tasks;
   const auto add = [&](int32_t stream, double seconds, int32_t after) {
@@ -293,78 +296,79 @@ TimedStreams pipelined(const std::vector<Stage>& stages, double boundary_s,
 
 }  // namespace
 
-Result<ZebraGroup> zebra_group(const UnequalStep& step, int32_t microbatches, int32_t experts) {
+Result<ZebraGroup> zebra_group(const HeterogeneousStep& step, int32_t microbatches,
+                               int32_t experts) {
   RETURN_IF_ERROR(check_step(step));
   ZebraGroup group;
   group.layers = step.layers;
   group.microbatches = microbatches;
-  group.attention_devices = step.newer.devices;
-  group.expert_devices = step.older.devices;
+  group.attention_devices = step.faster.devices;
+  group.expert_devices = step.slower.devices;
   group.experts = experts;
   RETURN_IF_ERROR(check_zebra_counts(group));
   const auto part = [&](const PassSeconds& pass, int32_t devices) {
     return divided(divided(pass, devices), microbatches);
   };
   ZebraTimes& times = group.times;
-  times.attention = part(step.newer.attention, step.newer.devices);
-  times.expert = part(step.older.experts, step.older.devices);
-  times.offloaded_expert = part(step.newer.experts, step.older.devices);
-  times.head_s = step.newer.head_s / step.newer.devices / microbatches;
-  const int32_t fewer = std::min(step.newer.devices, step.older.devices);
+  times.attention = part(step.faster.attention, step.faster.devices);
+  times.expert = part(step.slower.experts, step.slower.devices);
+  times.offloaded_expert = part(step.faster.experts, step.slower.devices);
+  times.head_s = step.faster.head_s / step.faster.devices / microbatches;
+  const int32_t fewer = std::min(step.faster.devices, step.slower.devices);
   const double exchange_s = transfer_s(step, step.exchange_bytes / fewer / microbatches);
   times.dispatch = {exchange_s, exchange_s};
   times.combine = times.dispatch;
   times.attention_reduce_s =
-      sum_s(step, step.attention_gradient_bytes, step.newer.devices * step.groups);
+      sum_s(step, step.attention_gradient_bytes, step.faster.devices * step.groups);
   times.expert_reduce_s =
-      sum_s(step, step.expert_gradient_bytes / step.older.devices, step.groups);
+      sum_s(step, step.expert_gradient_bytes / step.slower.devices, step.groups);
   return group;
 }
 
-Result<TimedStreams> disaggregated_streams(const UnequalStep& step, int32_t parts) {
+Result<TimedStreams> disaggregated_streams(const HeterogeneousStep& step, int32_t parts) {
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
-  const int32_t m = step.newer.devices, n = step.older.devices;
+  const int32_t m = step.faster.devices, n = step.slower.devices;
   std::vector<Share> shares = {
-      {kNewer, divided(step.newer.attention, m), {}, step.newer.head_s / m},
-      {kOlder, {}, divided(step.older.experts, n), 0}};
+      {kNewer, divided(step.faster.attention, m), {}, step.faster.head_s / m},
+      {kOlder, {}, divided(step.slower.experts, n), 0}};
   const double exchange_s = transfer_s(step, step.exchange_bytes / std::min(m, n) / parts);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, m * step.groups),
                      sum_s(step, step.expert_gradient_bytes / n, step.groups), kOlderSums};
-  return Lockstep(std::move(shares), exchange_s, kBack, parts, sums).run(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kToAttention, parts, sums).run(step.layers);
 }
 
-Result<TimedStreams> expert_parallel_streams(const UnequalStep& step, int32_t parts) {
+Result<TimedStreams> expert_parallel_streams(const HeterogeneousStep& step, int32_t parts) {
   RETURN_IF_ERROR(check_step(step));
   RETURN_IF_ERROR(check_parts(parts));
-  const int32_t devices = step.newer.devices + step.older.devices;
-  return spread_step(step, {&step.newer, &step.older}, devices, parts);
+  const int32_t devices = step.faster.devices + step.slower.devices;
+  return spread_step(step, {&step.faster, &step.slower}, devices, parts);
 }
 
-Result<double> disaggregated_step_s(const UnequalStep& step, int32_t parts) {
+Result<double> disaggregated_step_s(const HeterogeneousStep& step, int32_t parts) {
   ASSIGN_OR_RETURN(const TimedStreams run, disaggregated_streams(step, parts));
   return run.times.makespan_s;
 }
 
-Result<double> expert_parallel_step_s(const UnequalStep& step, int32_t parts) {
+Result<double> expert_parallel_step_s(const HeterogeneousStep& step, int32_t parts) {
   ASSIGN_OR_RETURN(const TimedStreams run, expert_parallel_streams(step, parts));
   return run.times.makespan_s;
 }
 
-Result<PartedStep> best_disaggregated(const UnequalStep& step, int32_t most_parts) {
+Result<PartedStep> best_disaggregated(const HeterogeneousStep& step, int32_t most_parts) {
   return best_of_parts(most_parts,
                        [&](int32_t parts) { return disaggregated_step_s(step, parts); });
 }
 
-Result<PartedStep> best_expert_parallel(const UnequalStep& step, int32_t most_parts) {
+Result<PartedStep> best_expert_parallel(const HeterogeneousStep& step, int32_t most_parts) {
   return best_of_parts(most_parts,
                        [&](int32_t parts) { return expert_parallel_step_s(step, parts); });
 }
 
-Result<double> ideal_step_s(const UnequalStep& step, int32_t most_parts) {
+Result<double> ideal_step_s(const HeterogeneousStep& step, int32_t most_parts) {
   RETURN_IF_ERROR(check_step(step));
   double steps_per_s = 0;
-  for (const DeviceKind* kind : {&step.newer, &step.older}) {
+  for (const DeviceKind* kind : {&step.faster, &step.slower}) {
     const auto alone_s = [&](int32_t parts) -> Result<double> {
       return spread_step(step, {kind}, kind->devices, parts).times.makespan_s;
     };
@@ -374,17 +378,17 @@ Result<double> ideal_step_s(const UnequalStep& step, int32_t most_parts) {
   return 1 / steps_per_s;
 }
 
-Result<PipelineStep> pipeline_step(const UnequalStep& step, int32_t microbatches) {
+Result<PipelineStep> pipeline_step(const HeterogeneousStep& step, int32_t microbatches) {
   RETURN_IF_ERROR(check_step(step));
   if (microbatches < 1) {
-    return nonsense(strf("%d microbatches; give at least one", microbatches));
+    return invalid(strf("%d microbatches; give at least one", microbatches));
   }
   PipelineStep pipeline;
-  pipeline.pipelines = std::gcd(step.newer.devices, step.older.devices);
+  pipeline.pipelines = std::gcd(step.faster.devices, step.slower.devices);
   std::vector<const DeviceKind*> kinds(
-      static_cast<size_t>(step.newer.devices / pipeline.pipelines), &step.newer);
-  kinds.insert(kinds.end(), static_cast<size_t>(step.older.devices / pipeline.pipelines),
-               &step.older);
+      static_cast<size_t>(step.faster.devices / pipeline.pipelines), &step.faster);
+  kinds.insert(kinds.end(), static_cast<size_t>(step.slower.devices / pipeline.pipelines),
+               &step.slower);
   ASSIGN_OR_RETURN(pipeline.stage_layers, divide_layers(step, kinds));
   const double share = 1.0 / pipeline.pipelines / microbatches;
   std::vector<Stage> stages;

@@ -1,4 +1,4 @@
-#include "cli/plan/way_report.h"
+#include "cli/plan/strategy_report.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMostLanes = 8;
 
 // The table has a column for each kind of work; what is left is waiting.
-constexpr size_t kParts = kWayWorkNames.size();
+constexpr size_t kParts = kStrategyWorkNames.size();
 
 struct LaneTimes {
   std::string name;
@@ -26,19 +26,19 @@ struct LaneTimes {
   }
 };
 
-std::vector<LaneTimes> lane_times(const WayTimeline& timeline) {
+std::vector<LaneTimes> lane_times(const StrategyTimeline& timeline) {
   std::vector<LaneTimes> lanes;
-  for (const WayLane& lane : timeline.lanes) {
+  for (const StrategyLane& lane : timeline.lanes) {
     LaneTimes& times = lanes.emplace_back();
     times.name = lane.name;
-    for (const WayPiece& piece : lane.pieces) {
+    for (const StrategyPiece& piece : lane.pieces) {
       times.busy_s[static_cast<size_t>(piece.work)] += piece.end_s - piece.start_s;
     }
   }
   return lanes;
 }
 
-std::string lanes_text(const WayTimeline& timeline) {
+std::string lanes_text(const StrategyTimeline& timeline) {
   constexpr double kShown = 0.005;  // of the step
   std::vector<LaneTimes> lanes = lane_times(timeline);
   std::erase_if(lanes, [&](const LaneTimes& l) { return l.all_s() < kShown * timeline.end_s; });
@@ -50,7 +50,7 @@ std::string lanes_text(const WayTimeline& timeline) {
   }
   std::string text = strf("            %-*s", width, "");
   for (size_t p = 0; p < kParts; ++p) {
-    if (used[p]) text += strf(" %9s", kWayWorkNames[p]);
+    if (used[p]) text += strf(" %9s", kStrategyWorkNames[p]);
   }
   text += "   waiting\n";
   for (size_t l = 0; l < std::min(lanes.size(), kMostLanes); ++l) {
@@ -70,7 +70,7 @@ struct Peak {
   double at_s = 0;
 };
 
-Peak peak_of(const WayMemory& memory) {
+Peak peak_of(const StrategyMemory& memory) {
   Peak peak{0, memory.held.front().second, 0};
   for (const auto& [at_s, bytes] : memory.held) {
     peak.always = std::min(peak.always, bytes);
@@ -82,10 +82,10 @@ Peak peak_of(const WayMemory& memory) {
   return peak;
 }
 
-std::string memory_text(const WayReport& r) {
+std::string memory_text(const StrategyReport& r) {
   std::string text;
   for (size_t m = 0; m < std::min(r.timeline.memory.size(), kMostLanes); ++m) {
-    const WayMemory& memory = r.timeline.memory[m];
+    const StrategyMemory& memory = r.timeline.memory[m];
     const Peak peak = peak_of(memory);
     text += strf("%-9s %s: %s of %s at most", m == 0 ? "memory" : "", memory.name.c_str(),
                  format_bytes(peak.bytes).c_str(), format_bytes(memory.budget_bytes).c_str());
@@ -98,23 +98,24 @@ std::string memory_text(const WayReport& r) {
   if (r.timeline.memory.size() > kMostLanes) {
     text += strf("          and %zu more\n", r.timeline.memory.size() - kMostLanes);
   }
-  if (r.way.host_bytes == 0) return text + "          hosts and drives hold nothing of a step\n";
+  if (r.strategy.host_bytes == 0)
+    return text + "          hosts and drives hold nothing of a step\n";
   return text + strf("          each host: %s of optimizer states; drives hold nothing\n",
-                     format_bytes(r.way.host_bytes).c_str());
+                     format_bytes(r.strategy.host_bytes).c_str());
 }
 
 }  // namespace
 
-std::string bottleneck_name(const WayTimeline& timeline) {
+std::string bottleneck_name(const StrategyTimeline& timeline) {
   constexpr double kMost = 0.6;  // of the step: then nothing else is said
   double compute_s = 0, transfer_s = 0, sums_s = 0, updates_s = 0;
   for (const LaneTimes& lane : lane_times(timeline)) {
-    const auto of = [&](WayWork part) { return lane.busy_s[static_cast<size_t>(part)]; };
-    transfer_s = std::max(transfer_s, of(WayWork::kTransfer));
-    sums_s = std::max(sums_s, of(WayWork::kGradients));
-    updates_s = std::max(updates_s, of(WayWork::kUpdates));
-    const double moved_s = of(WayWork::kTransfer) + of(WayWork::kGradients);
-    compute_s = std::max(compute_s, lane.all_s() - moved_s - of(WayWork::kUpdates));
+    const auto of = [&](StrategyWork part) { return lane.busy_s[static_cast<size_t>(part)]; };
+    transfer_s = std::max(transfer_s, of(StrategyWork::kTransfer));
+    sums_s = std::max(sums_s, of(StrategyWork::kGradients));
+    updates_s = std::max(updates_s, of(StrategyWork::kUpdates));
+    const double moved_s = of(StrategyWork::kTransfer) + of(StrategyWork::kGradients);
+    compute_s = std::max(compute_s, lane.all_s() - moved_s - of(StrategyWork::kUpdates));
   }
   const std::pair<double, const char*> parts[] = {{compute_s, "compute"},
                                                   {transfer_s, "transfers between devices"},
@@ -125,13 +126,13 @@ std::string bottleneck_name(const WayTimeline& timeline) {
   return std::string(most.second) + ", and by waiting for each other";
 }
 
-std::string WayReport::text() const {
-  const double rate = static_cast<double>(tokens) / way.step_s;
+std::string StrategyReport::text() const {
+  const double rate = static_cast<double>(tokens) / strategy.step_s;
   std::string text =
-      memory_text(*this) + strf("step      %s\n", seconds_text(way.step_s).c_str()) +
+      memory_text(*this) + strf("step      %s\n", seconds_text(strategy.step_s).c_str()) +
       lanes_text(timeline) +
       strf("speed     %s tokens/s, MFU %.1f %%; limited by %s\n", rate_text(rate).c_str(),
-           100 * way.mfu, bottleneck_name(timeline).c_str());
+           100 * strategy.mfu, bottleneck_name(timeline).c_str());
   if (total_tokens > 0) {
     text += strf("tokens    %s of them: %s, nothing written to the drives\n",
                  grouped_digits(total_tokens).c_str(),
@@ -139,21 +140,21 @@ std::string WayReport::text() const {
   }
   for (const ClusterChange& change : helps) {
     text += strf("%-9s %+5.0f %%  %s: %s\n", &change == &helps.front() ? "helps" : "",
-                 100 * change.gain, change.text.c_str(), change.way.c_str());
+                 100 * change.gain, change.text.c_str(), change.strategy.c_str());
   }
   return text;
 }
 
-Json WayReport::json() const {
-  Json json = {{"limited_by", bottleneck_name(timeline)}, {"host_bytes", way.host_bytes}};
+Json StrategyReport::json() const {
+  Json json = {{"limited_by", bottleneck_name(timeline)}, {"host_bytes", strategy.host_bytes}};
   for (const LaneTimes& lane : lane_times(timeline)) {
     Json of = {{"name", lane.name}};
     for (size_t p = 0; p < kParts; ++p) {
-      if (lane.busy_s[p] > 0) of["busy_s"][kWayWorkNames[p]] = lane.busy_s[p];
+      if (lane.busy_s[p] > 0) of["busy_s"][kStrategyWorkNames[p]] = lane.busy_s[p];
     }
     json["lanes"].push_back(std::move(of));
   }
-  for (const WayMemory& memory : timeline.memory) {
+  for (const StrategyMemory& memory : timeline.memory) {
     const Peak peak = peak_of(memory);
     json["memory"].push_back({{"name", memory.name},
                               {"budget_bytes", memory.budget_bytes},
@@ -163,11 +164,11 @@ Json WayReport::json() const {
   }
   if (total_tokens > 0) {
     const double steps = static_cast<double>(total_tokens) / static_cast<double>(tokens);
-    json["total"] = {{"tokens", total_tokens}, {"seconds", steps * way.step_s}};
+    json["total"] = {{"tokens", total_tokens}, {"seconds", steps * strategy.step_s}};
   }
   for (const ClusterChange& change : helps) {
     json["helps"].push_back({{"change", change.text},
-                             {"way", change.way},
+                             {"strategy", change.strategy},
                              {"gain", change.gain},
                              {"tokens_per_s", change.tokens_per_s}});
   }
@@ -178,7 +179,7 @@ std::string fits_with_text(const std::vector<ClusterChange>& changes) {
   std::string text;
   for (const ClusterChange& change : changes) {
     text += strf("%-9s %s: %s\n", text.empty() ? "fits with" : "     or", change.text.c_str(),
-                 change.way.c_str());
+                 change.strategy.c_str());
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// Leg: one candidate's turn in a race, with what it moved and what that took; and the clock for it.
+// Timing: what one candidate of a round moved and how long that took; and the clock for it.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace pagoda {
 
-struct Leg {
+struct Timing {
   int64_t bytes = 0;  // or operations, elements, tokens: what a Figure's unit counts
   double seconds = 0;
   double cpu_seconds = 0;  // user and system time of all threads of the process that moved them
@@ -16,10 +16,10 @@ struct Leg {
 };
 
 // Wall clock and CPU time of this whole process since the construction.
-class LegTimer {
+class TimingClock {
  public:
-  LegTimer();
-  Leg finish(int64_t bytes) const;
+  TimingClock();
+  Timing finish(int64_t bytes) const;
 
  private:
   int64_t start_us_, cpu_start_us_;

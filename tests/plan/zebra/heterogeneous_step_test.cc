@@ -1,6 +1,6 @@
-// Other ways to spread a step over two kinds of devices: against sums by hand where nothing
+// Other strategies to spread a step over two kinds of devices: against sums by hand where nothing
 // overlaps, and against all divisions of a pipeline's layers.
-#include "plan/zebra/unequal_step.h"
+#include "plan/zebra/heterogeneous_step.h"
 
 #include <gtest/gtest.h>
 
@@ -16,11 +16,11 @@ namespace {
 // Times that are sums of a few terms, each rounded.
 constexpr double kRounding = 1e-12;
 
-UnequalStep some_step() {
-  UnequalStep step;
+HeterogeneousStep some_step() {
+  HeterogeneousStep step;
   step.layers = 4;
-  step.newer = {2, {8, 16}, {6, 12}, 4, 0};
-  step.older = {3, {30, 60}, {9, 18}, 12, 0};
+  step.faster = {2, {8, 16}, {6, 12}, 4, 0};
+  step.slower = {3, {30, 60}, {9, 18}, 12, 0};
   step.exchange_bytes = 600;
   step.boundary_bytes = 100;
   step.link_bytes_per_s = 100;
@@ -28,8 +28,8 @@ UnequalStep some_step() {
   return step;
 }
 
-TEST(UnequalStepTest, DisaggregatedByHand) {
-  const UnequalStep step = some_step();
+TEST(HeterogeneousStepTest, DisaggregatedByHand) {
+  const HeterogeneousStep step = some_step();
   // A layer forward: attention 8 / 2, experts 9 / 3, two transfers of 600 / 2 / 100 + .5.
   const double transfers_s = 2 * 3.5;
   const double expected = 4 * (4 + 3 + transfers_s + 8 + 6 + transfers_s) + 2;
@@ -39,16 +39,16 @@ TEST(UnequalStepTest, DisaggregatedByHand) {
   EXPECT_NEAR(zebra.times.makespan_s, expected, kRounding * expected);
 }
 
-TEST(UnequalStepTest, ExpertParallelByHand) {
-  const UnequalStep step = some_step();
-  // All wait for the older: 30 / 5 and 9 / 5; transfers of 600 / 5 * 4 / 5 / 100 + .5.
+TEST(HeterogeneousStepTest, ExpertParallelByHand) {
+  const HeterogeneousStep step = some_step();
+  // All wait for the slower: 30 / 5 and 9 / 5; transfers of 600 / 5 * 4 / 5 / 100 + .5.
   const double transfers_s = 2 * (0.96 + 0.5);
   const double expected = 4 * (6 + 1.8 + transfers_s + 12 + 3.6 + transfers_s) + 12 / 5.0;
   EXPECT_NEAR(expert_parallel_step_s(step, 1).value(), expected, kRounding * expected);
 }
 
-TEST(UnequalStepTest, PartsOverlapTransfersAndExperts) {
-  UnequalStep step = some_step();
+TEST(HeterogeneousStepTest, PartsOverlapTransfersAndExperts) {
+  HeterogeneousStep step = some_step();
   step.latency_s = 0;
   const double one = expert_parallel_step_s(step, 1).value();
   const double four = expert_parallel_step_s(step, 4).value();
@@ -64,18 +64,18 @@ TEST(UnequalStepTest, PartsOverlapTransfersAndExperts) {
 }
 
 // Two kinds that are one: no kind waits for the other, and each takes half of the steps.
-TEST(UnequalStepTest, IdealAddsThroughputs) {
-  UnequalStep step = some_step();
-  step.older = step.newer;
+TEST(HeterogeneousStepTest, IdealAddsThroughputs) {
+  HeterogeneousStep step = some_step();
+  step.slower = step.faster;
   step.exchange_bytes = step.latency_s = 0;
   const double alone = 4 * (14 + 28) / 2.0 + 2;
   EXPECT_NEAR(ideal_step_s(step, 4).value(), alone / 2, kRounding * alone);
   EXPECT_NEAR(expert_parallel_step_s(step, 1).value(), alone / 2, kRounding * alone);
 }
 
-TEST(UnequalStepTest, EqualStagesPipelineAsTheyShould) {
-  UnequalStep step = some_step();
-  step.newer = step.older = {2, {3, 6}, {1, 2}, 0, 0};
+TEST(HeterogeneousStepTest, EqualStagesPipelineAsTheyShould) {
+  HeterogeneousStep step = some_step();
+  step.faster = step.slower = {2, {3, 6}, {1, 2}, 0, 0};
   step.boundary_bytes = step.latency_s = 0;
   for (const int32_t microbatches : {1, 2, 5}) {
     const PipelineStep pipeline = pipeline_step(step, microbatches).take();
@@ -87,39 +87,39 @@ TEST(UnequalStepTest, EqualStagesPipelineAsTheyShould) {
   }
 }
 
-TEST(UnequalStepTest, SlowestStageIsAsFastAsCanBe) {
+TEST(HeterogeneousStepTest, SlowestStageIsAsFastAsCanBe) {
   constexpr uint32_t kSeed = 95;
   std::printf("seed %u\n", kSeed);
   std::mt19937 random(kSeed);
   for (int k = 0; k < 200; ++k) {
-    UnequalStep step = some_step();
-    step.newer.devices = step.older.devices = 1;
+    HeterogeneousStep step = some_step();
+    step.faster.devices = step.slower.devices = 1;
     step.layers = 1 + static_cast<int32_t>(random() % 12);
-    step.newer.attention.forward_s = 1 + static_cast<double>(random() % 50);
-    step.older.attention.forward_s = 1 + static_cast<double>(random() % 50);
-    step.older.head_s = 0;
-    step.older.most_layers = static_cast<int32_t>(random() % 5);
+    step.faster.attention.forward_s = 1 + static_cast<double>(random() % 50);
+    step.slower.attention.forward_s = 1 + static_cast<double>(random() % 50);
+    step.slower.head_s = 0;
+    step.slower.most_layers = static_cast<int32_t>(random() % 5);
     const auto layer_s = [](const DeviceKind& kind) {
       return kind.attention.forward_s + kind.attention.backward_s + kind.experts.forward_s +
              kind.experts.backward_s;
     };
-    const auto slowest = [&](int32_t newer) {
-      return std::max(newer * layer_s(step.newer), (step.layers - newer) * layer_s(step.older));
+    const auto slowest = [&](int32_t faster) {
+      return std::max(faster * layer_s(step.faster), (step.layers - faster) * layer_s(step.slower));
     };
     const PipelineStep pipeline = pipeline_step(step, 4).take();
     ASSERT_EQ(pipeline.stage_layers[0] + pipeline.stage_layers[1], step.layers);
-    for (int32_t newer = 0; newer <= step.layers; ++newer) {
-      const int32_t most = step.older.most_layers;
-      const bool fits = most == 0 || step.layers - newer <= most;
+    for (int32_t faster = 0; faster <= step.layers; ++faster) {
+      const int32_t most = step.slower.most_layers;
+      const bool fits = most == 0 || step.layers - faster <= most;
       if (!fits) continue;
-      ASSERT_LE(slowest(pipeline.stage_layers[0]), slowest(newer));
+      ASSERT_LE(slowest(pipeline.stage_layers[0]), slowest(faster));
     }
   }
 }
 
-TEST(UnequalStepTest, PipelineThatDoesNotFit) {
-  UnequalStep step = some_step();
-  step.newer.most_layers = step.older.most_layers = 1;
+TEST(HeterogeneousStepTest, PipelineThatDoesNotFit) {
+  HeterogeneousStep step = some_step();
+  step.faster.most_layers = step.slower.most_layers = 1;
   step.layers = 6;
   const auto pipeline = pipeline_step(step, 2);  // five stages
   ASSERT_FALSE(pipeline.ok());
@@ -130,28 +130,30 @@ TEST(UnequalStepTest, PipelineThatDoesNotFit) {
 
 // What of the sums of gradients is not hidden behind the backward is the last layer's, if links are
 // quick; the sums of all layers one after the other, if they are slow.
-TEST(UnequalStepTest, DataParallelSums) {
-  const UnequalStep none = some_step();
+TEST(HeterogeneousStepTest, DataParallelSums) {
+  const HeterogeneousStep none = some_step();
   const auto more = [&](double bytes, auto&& seconds_of) {
-    UnequalStep step = none;
+    HeterogeneousStep step = none;
     step.latency_s = 0;
     const double without = seconds_of(step);
     step.groups = 2;
     step.attention_gradient_bytes = bytes;
     return seconds_of(step) - without;
   };
-  const auto disaggregated = [](const UnequalStep& s) {
+  const auto disaggregated = [](const HeterogeneousStep& s) {
     return disaggregated_step_s(s, 1).value();
   };
-  const auto spread = [](const UnequalStep& s) { return expert_parallel_step_s(s, 1).value(); };
-  const auto zebra = [](const UnequalStep& s) {
+  const auto spread = [](const HeterogeneousStep& s) {
+    return expert_parallel_step_s(s, 1).value();
+  };
+  const auto zebra = [](const HeterogeneousStep& s) {
     return best_zebra(zebra_group(s, 2, 6).value()).value().times.makespan_s;
   };
-  // 2 (k - 1) / k of the bytes over 100 bytes/s, for 4 newer devices, or all 10.
+  // 2 (k - 1) / k of the bytes over 100 bytes/s, for 4 faster devices, or all 10.
   EXPECT_NEAR(more(100, disaggregated), 1.5, 100 * kRounding);
   EXPECT_NEAR(more(100, spread), 1.8, 100 * kRounding);
   EXPECT_NEAR(more(100, zebra), 1.5, 100 * kRounding);
-  UnequalStep slow = none;
+  HeterogeneousStep slow = none;
   slow.groups = 2;
   slow.attention_gradient_bytes = 1e6;
   EXPECT_GT(disaggregated(slow), 4 * 15000);
@@ -160,20 +162,20 @@ TEST(UnequalStepTest, DataParallelSums) {
   EXPECT_GT(pipeline_step(slow, 2).value().step_s, 20000);
 }
 
-TEST(UnequalStepTest, ZebraGroupOfTheSameNumbers) {
-  const UnequalStep step = some_step();
+TEST(HeterogeneousStepTest, ZebraGroupOfTheSameNumbers) {
+  const HeterogeneousStep step = some_step();
   const ZebraGroup group = zebra_group(step, 4, 6).take();
-  EXPECT_EQ(group.times.attention.forward_s, 1);         // 8 / 2 / 4
-  EXPECT_EQ(group.times.expert.backward_s, 1.5);         // 18 / 3 / 4
+  EXPECT_EQ(group.times.attention.forward_s, 1);           // 8 / 2 / 4
+  EXPECT_EQ(group.times.expert.backward_s, 1.5);           // 18 / 3 / 4
   EXPECT_EQ(group.times.offloaded_expert.forward_s, 0.5);  // 6 / 3 / 4
   EXPECT_EQ(group.times.dispatch.forward_s, 0.5 + 0.75);
   EXPECT_FALSE(zebra_group(step, 0, 6).ok());
   EXPECT_FALSE(zebra_group(step, 4, 7).ok());
 }
 
-TEST(UnequalStepTest, RefusesNonsense) {
+TEST(HeterogeneousStepTest, RefusesNonsense) {
   const auto refused = [](const std::string& word, auto&& change) {
-    UnequalStep step = some_step();
+    HeterogeneousStep step = some_step();
     change(step);
     for (const auto& status :
          {zebra_group(step, 2, 6).status(), disaggregated_step_s(step, 2).status(),
@@ -184,16 +186,16 @@ TEST(UnequalStepTest, RefusesNonsense) {
       EXPECT_EQ(status.message().find('\n'), std::string::npos);
     }
   };
-  refused("0 layers", [](UnequalStep& s) { s.layers = 0; });
-  refused("0 newer devices", [](UnequalStep& s) { s.newer.devices = 0; });
-  refused("older devices", [](UnequalStep& s) { s.older.experts.forward_s = 0; });
-  refused("newer devices", [](UnequalStep& s) { s.newer.attention.backward_s = NAN; });
-  refused("hold -1", [](UnequalStep& s) { s.newer.most_layers = -1; });
-  refused("links of 0", [](UnequalStep& s) { s.link_bytes_per_s = 0; });
-  refused("latency", [](UnequalStep& s) { s.latency_s = -1; });
-  refused("bytes", [](UnequalStep& s) { s.exchange_bytes = INFINITY; });
-  refused("0 groups", [](UnequalStep& s) { s.groups = 0; });
-  refused("gradients", [](UnequalStep& s) { s.expert_gradient_bytes = NAN; });
+  refused("0 layers", [](HeterogeneousStep& s) { s.layers = 0; });
+  refused("0 faster devices", [](HeterogeneousStep& s) { s.faster.devices = 0; });
+  refused("slower devices", [](HeterogeneousStep& s) { s.slower.experts.forward_s = 0; });
+  refused("faster devices", [](HeterogeneousStep& s) { s.faster.attention.backward_s = NAN; });
+  refused("hold -1", [](HeterogeneousStep& s) { s.faster.most_layers = -1; });
+  refused("links of 0", [](HeterogeneousStep& s) { s.link_bytes_per_s = 0; });
+  refused("latency", [](HeterogeneousStep& s) { s.latency_s = -1; });
+  refused("bytes", [](HeterogeneousStep& s) { s.exchange_bytes = INFINITY; });
+  refused("0 groups", [](HeterogeneousStep& s) { s.groups = 0; });
+  refused("gradients", [](HeterogeneousStep& s) { s.expert_gradient_bytes = NAN; });
   EXPECT_FALSE(disaggregated_step_s(some_step(), 0).ok());
   EXPECT_FALSE(best_expert_parallel(some_step(), 0).ok());
   EXPECT_FALSE(pipeline_step(some_step(), 0).ok());

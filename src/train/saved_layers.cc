@@ -1,4 +1,4 @@
-#include "train/kept_layers.h"
+#include "train/saved_layers.h"
 
 #include <algorithm>
 
@@ -21,28 +21,28 @@ bool fits(const ModelConfig& config, const SessionOptions& options, const Memory
 
 }  // namespace
 
-int64_t kept_layers(const ModelConfig& config, const SessionOptions& options,
-                    const MemoryPlan& memory) {
+int64_t saved_layers(const ModelConfig& config, const SessionOptions& options,
+                     const MemoryPlan& memory) {
   if (!options.keep || !options.size.training || !options.plan.same_blocks()) return 0;
   SessionOptions keeping = options;
   int64_t fit = 0, too_many = config.num_layers + 1;
   while (too_many - fit > 1) {
-    keeping.size.kept_layers = fit + (too_many - fit) / 2;
-    (fits(config, keeping, memory) ? fit : too_many) = keeping.size.kept_layers;
+    keeping.size.saved_layers = fit + (too_many - fit) / 2;
+    (fits(config, keeping, memory) ? fit : too_many) = keeping.size.saved_layers;
   }
   return fit;
 }
 
 SessionOptions keeping_none(const SessionOptions& options) {
   SessionOptions none = options;
-  none.size.kept_layers = 0;
+  none.size.saved_layers = 0;
   return none;
 }
 
 int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
   const SessionOptions none = keeping_none(options);
   SessionOptions all = options;
-  all.size.kept_layers = config.num_layers;
+  all.size.saved_layers = config.num_layers;
   int64_t most = 0;
   for (int d = 0; d < options.devices; ++d) {
     most = std::max(most, workspace_bytes(config, all, d) - workspace_bytes(config, none, d));

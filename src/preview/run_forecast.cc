@@ -1,4 +1,4 @@
-#include "preview/run_plan.h"
+#include "preview/run_forecast.h"
 
 #include "base/bytes.h"
 #include "offload/page_file.h"
@@ -46,7 +46,7 @@ ModelConfig stand_in(const ModelShape& m) {
   return c;
 }
 
-int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
+int64_t workspace_bytes(const ModelSizes& model, const StepSize& size,
                         const std::vector<RecordShape>& records, int device) {
   if (model.trained) {
     return Executor::workspace_bytes(*model.trained, TensorTable::make(*model.trained), size,
@@ -55,7 +55,7 @@ int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
   TensorTable table;
   for (const RecordShape& r : records) {
     RecordSpec spec;
-    spec.kind = r.layer < 0 ? RecordKind::kEmbedding
+    spec.kind = r.layer < 0    ? RecordKind::kEmbedding
                 : r.expert < 0 ? RecordKind::kLayer
                                : RecordKind::kExpert;
     spec.num_elements = r.num_elements;
@@ -68,12 +68,12 @@ int64_t workspace_bytes(const PlannedModel& model, const StepSize& size,
 }
 
 // As Session::plan's.
-GroupChoice group_of(const PlannedModel& model, const ForecastRun& run, StepSize size) {
+GroupChoice group_of(const ModelSizes& model, const ForecastRun& run, StepSize size) {
   return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, run.eager_adam,
                       kMostTogether, [&](int64_t blocks) {
-    size.group_blocks = blocks;
-    return workspace_bytes(model, size, run.shape.records, 0);
-  });
+                        size.group_blocks = blocks;
+                        return workspace_bytes(model, size, run.shape.records, 0);
+                      });
 }
 
 Status check_division(const ModelShape& model, int64_t microbatches, int64_t peers) {
@@ -122,7 +122,7 @@ RunShape peers_share(const RunShape& whole, int64_t peers) {
   RunShape share = whole;
   share.num_experts /= peers;
   share.microbatches /= peers;
-  share.experts_together = peers;  // the router's probabilities are of all
+  share.ep_degree = peers;  // the router's probabilities are of all
   share.records.clear();
   share.layer_record.clear();
   for (RecordShape record : whole.records) {
@@ -137,12 +137,12 @@ RunShape peers_share(const RunShape& whole, int64_t peers) {
 }
 
 Status refuse(const char* what, int64_t has, const char* wants, int64_t needed) {
-  return Status(Exit::kDoesNotFit, strf("%s %s for %s of at least %s", what,
-                                        format_bytes(has).c_str(), wants,
-                                        format_bytes_up(needed).c_str()));
+  return Status(Exit::kDoesNotFit,
+                strf("%s %s for %s of at least %s", what, format_bytes(has).c_str(), wants,
+                     format_bytes_up(needed).c_str()));
 }
 
-Status check_fit(const RunPlan& plan) {
+Status check_fit(const RunForecast& plan) {
   const int64_t host = plan.host_bytes / plan.peers;
   if (plan.device_bytes < plan.least.device_bytes) {
     return refuse("the device has", plan.device_bytes, "a step", plan.least.device_bytes);
@@ -156,9 +156,9 @@ Status check_fit(const RunPlan& plan) {
   return Status();
 }
 
-RunPlan outline(const PlannedModel& model, const RunConfig& config, const MachineSheet& sheet,
-                const ForecastRun& run, const ModelCost& cost) {
-  RunPlan plan;
+RunForecast outline(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                    const ForecastRun& run, const ModelCost& cost) {
+  RunForecast plan;
   plan.peers = run.peers;
   plan.parameters = count_parameters(model.shape);
   plan.tokens = config.train.tokens_per_step;
@@ -178,17 +178,17 @@ RunPlan outline(const PlannedModel& model, const RunConfig& config, const Machin
 
 }  // namespace
 
-double RunPlan::read_bytes() const {
-  const Traffic::Link& link = step->traffic.fetch;
+double RunForecast::read_bytes() const {
+  const PageTraffic::Link& link = step->traffic.fetch;
   return static_cast<double>(peers * (link.bytes + link.moves * kPageHeaderBytes));
 }
 
-double RunPlan::written_bytes() const {
-  const Traffic::Link& link = step->traffic.write_back;
+double RunForecast::written_bytes() const {
+  const PageTraffic::Link& link = step->traffic.write_back;
   return static_cast<double>(peers * (link.bytes + link.moves * kPageHeaderBytes));
 }
 
-Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& config,
+Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& config,
                                  const MachineSheet& sheet) {
   const int64_t peers = sheet.device.count;
   RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
@@ -217,24 +217,25 @@ Result<ForecastRun> forecast_run(const PlannedModel& model, const RunConfig& con
     run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
   }
   if (!run.shape.options.same_blocks()) return run;
-  size.kept_layers = run.shape.num_layers;
-  run.kept_layer_bytes = (workspace_bytes(model, size, run.shape.records, 0) -
-                          run.budget.fixed_bytes.front()) / run.shape.num_layers;
+  size.saved_layers = run.shape.num_layers;
+  run.kept_layer_bytes =
+      (workspace_bytes(model, size, run.shape.records, 0) - run.budget.fixed_bytes.front()) /
+      run.shape.num_layers;
   return run;
 }
 
-Result<RunPlan> outline_run(const PlannedModel& model, const RunConfig& config,
-                            const MachineSheet& sheet) {
+Result<RunForecast> outline_run(const ModelSizes& model, const RunConfig& config,
+                                const MachineSheet& sheet) {
   ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   return outline(model, config, sheet, run, cost);
 }
 
-Result<RunPlan> plan_run(const PlannedModel& model, const RunConfig& config,
-                         const MachineSheet& sheet, const CoarseLimits& limits) {
+Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
+                                 const MachineSheet& sheet, const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
-  RunPlan plan = outline(model, config, sheet, run, cost);
+  RunForecast plan = outline(model, config, sheet, run, cost);
   const bool memory = plan.device_bytes >= plan.least.device_bytes &&
                       run.budget.host_bytes >= plan.least.host_bytes;
   if (!memory) return plan;

@@ -1,0 +1,94 @@
+// Two kinds of nodes as zebra takes them, and what a step of a model is on them: its work
+// (plan/zebra/heterogeneous_step.h) and the memory of its devices. Pure.
+#pragma once
+
+#include "base/status.h"
+#include "plan/machine/model_cost.h"
+#include "plan/search/cluster_search.h"
+#include "plan/search/host_updates.h"
+#include "plan/zebra/heterogeneous_step.h"
+
+namespace pagoda {
+
+// The devices that are faster at attention, and the slower ones.
+struct NodePair {
+  const MachineSheet* faster = nullptr;
+  const MachineSheet* slower = nullptr;
+  int32_t faster_devices = 0, slower_devices = 0;
+};
+// kUsage: other than two kinds.
+Result<NodePair> node_pair(const ClusterSheet& cluster);
+
+// kUsage: layers without experts; the errors of check_model.
+Result<ModelCost> node_pair_cost(const ModelShape& model);
+
+// One step's work on both kinds, for `demand` tokens, all layers alike: what
+// plan/zebra/heterogeneous_step.h simulates. REQUIRES: a model all of whose layers have experts.
+HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet& cluster,
+                                     const NodePair& kinds, const StepDemand& demand);
+
+// The step of one of several copies, each of which has as many of the devices and of the tokens as
+// any other. REQUIRES: as heterogeneous_step; copies divide both kinds' devices, and the sequences.
+struct CopiedStep {
+  NodePair kinds;
+  StepDemand demand;
+  HeterogeneousStep step;
+};
+CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const NodePair& kinds,
+                       const StepDemand& demand, int32_t copies);
+
+// Of a device of each kind.
+struct NodePairBytes {
+  double faster = 0, slower = 0;
+  double faster_parameters = 0, slower_parameters = 0;
+
+  bool fit(const NodePair& kinds) const {
+    return faster <= static_cast<double>(kinds.faster->auto_device_bytes()) &&
+           slower <= static_cast<double>(kinds.slower->auto_device_bytes());
+  }
+};
+// What updates on the hosts take after the step, where states are there; nodes of both kinds at
+// once. kDoesNotFit: hosts that cannot hold them.
+Result<HostUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
+                                      double faster_parameters, double slower_parameters);
+
+// Memory for a step of `demand` in the strategies that zebra is compared with (of zebra:
+// plan/search/zebra_layout.h). Inputs of all layers are kept, the rest of a layer is computed
+// again, so that there is room for one layer of one microbatch beside them. The arguments must
+// outlive it.
+class NodePairMemory {
+ public:
+  NodePairMemory(const ModelCost& cost, const NodePair& kinds, const StepDemand& demand)
+      : cost_(cost), kinds_(kinds), tokens_(step_tokens(demand)) {}
+
+  // Everything on every device; and attention on the faster ones, experts on the slower.
+  NodePairBytes expert_parallel(const StateChoice& state) const;
+  NodePairBytes disaggregated(const StateChoice& state) const;
+  // Pipelines of whole layers (pipeline_step), of which each has its part of the tokens: with as
+  // many layers on each device as it holds; 0 where it holds none.
+  HeterogeneousStep bounded(const HeterogeneousStep& step, const StateChoice& state,
+                            int32_t microbatches) const;
+  NodePairBytes pipelined(const StateChoice& state, const PipelineStep& step,
+                          int32_t microbatches) const;
+
+ private:
+  // Of a stage, whatever its layers, and for each of them.
+  struct StageBytes {
+    double fixed = 0, layer = 0;
+  };
+  static double step_tokens(const StepDemand& demand) {
+    return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
+  }
+  StageBytes stage_bytes(const StateChoice& state, int32_t pipelines, int32_t microbatches) const;
+  double expert_parameters() const;  // of all layers
+  double dense_parameters() const;   // of everything else
+  double table_parameters() const;
+  double inputs_bytes(double rows) const;   // of all layers
+  double layer_bytes(double tokens) const;  // of one, what it keeps
+
+  const ModelCost& cost_;
+  const NodePair& kinds_;
+  double tokens_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,26 @@
+// The optimizer steps that were put off, as planning sees them: train/ledger.h keeps the account.
+#pragma once
+
+#include <cstdint>
+
+namespace pagoda {
+
+class PendingUpdates {
+ public:
+  virtual ~PendingUpdates() = default;
+
+  // Optimizer steps that the record's next kAdam task applies.
+  virtual int64_t pending(int64_t record) const = 0;
+  bool has_pending(int64_t record) const { return pending(record) > 0; }
+  // One of them has a gradient, which waits as a page.
+  virtual bool has_gradient(int64_t record) const = 0;
+  // They have become too many to wait any longer.
+  virtual bool overdue(int64_t record) const = 0;
+
+ protected:
+  PendingUpdates() = default;
+  PendingUpdates(const PendingUpdates&) = default;
+  PendingUpdates& operator=(const PendingUpdates&) = default;
+};
+
+}  // namespace pagoda
