@@ -177,6 +177,7 @@ TEST(LayerPass, TakesLessThanThePaddedSchemeForAnyK) {
     Layer layer({64, k, 8, 32, 16});
     const int64_t before = layer.arena.taken();
     const LayerPass pass(layer.shape, layer.choices, layer.arena);
+    EXPECT_GT(layer.arena.taken(), before);
     EXPECT_LT(layer.arena.taken() - before, padded_bytes(layer.shape, layer.choices)) << k;
   }
 }

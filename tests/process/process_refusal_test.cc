@@ -216,7 +216,7 @@ TEST_F(RefusalTest, AMissingTensor) {
   expect_bad_model(model, 65, {"experts."});
 }
 
-TEST_F(RefusalTest, AFifoForWeights) {
+TEST_F(RefusalTest, AFifoInThePlaceOfWeightsIsRefused) {
   const std::string model = copied_model("fifo");
   const std::string file = model + "/model.safetensors";
   fs::remove(file);

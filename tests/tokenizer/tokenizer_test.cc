@@ -153,7 +153,9 @@ TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {
          {"A", "7", " ", "\n", "!", "aB", "'s", "a ", " \n", "\u4e2d", "\u0301"}) {
       std::string text;
       while (text.size() < kLongRun) text += unit;
-      EXPECT_GT(encode(tokenizer, text).size(), 0u) << name << ", " << unit;
+      const std::string back = tokenizer.decode(encode(tokenizer, text), false);
+      // Mixtral's decoder takes away the space that its normalizer put before the text.
+      EXPECT_TRUE(back == text || " " + back == text) << name << ", " << unit;
     }
   }
 }

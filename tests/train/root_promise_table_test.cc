@@ -147,7 +147,7 @@ void expect_hash(const Row& row, TinyRun& run, const std::string& resident) {
 
 class RootPromiseTable : public testing::TestWithParam<Row> {};
 
-TEST_P(RootPromiseTable, OneHash) {
+TEST_P(RootPromiseTable, EveryRunGivesOneHash) {
   const Row& row = GetParam();
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
   static const std::string resident = hash_with_room(*std::make_unique<TinyRun>());
@@ -205,7 +205,7 @@ int32_t kept_in_host(const RunConfig& config, PageKind kind) {
 
 class RootPromiseKept : public testing::TestWithParam<KeptRow> {};
 
-TEST_P(RootPromiseKept, OneHash) {
+TEST_P(RootPromiseKept, EveryRunGivesOneHash) {
   const Row& row = GetParam().row;
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
   static const std::string resident =
@@ -272,7 +272,7 @@ std::pair<int64_t, int64_t> layer_buffers_beyond(const RunConfig& config) {
 
 class RootPromiseInLayer : public testing::TestWithParam<LayerBufferRow> {};
 
-TEST_P(RootPromiseInLayer, OneHash) {
+TEST_P(RootPromiseInLayer, EveryRunGivesOneHash) {
   const Row& row = GetParam().row;
   SCOPED_TRACE(testing::Message() << row.what << ", seed " << row.seed);
   const std::string resident = hash_with_room(*small_microbatches(GetParam()));

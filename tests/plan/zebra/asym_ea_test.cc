@@ -44,14 +44,14 @@ AsymTimes draw_times(std::mt19937& random) {
   return {draw(random, 1, 1000), draw(random, 1, 1000), draw(random, 1, 1000)};
 }
 
-TEST(AsymEaTest, FigureSix) {
+TEST(AsymEaTest, OffloadsAsFigure6) {
   const auto offloaded = gather_and_squeeze(group_of(3, 1, 1, 6), {3, 4, 4}, {});
   ASSERT_TRUE(offloaded.ok()) << offloaded.status().message();
   EXPECT_EQ(offloaded.value(), (std::vector<int32_t>{0, 1, 1}));
 }
 
 // Without bounds: floor of all bubbles over what a chunk squeezes, never more than there is.
-TEST(AsymEaTest, SqueezesWhatItGathers) {
+TEST(AsymEaTest, ShrinksTheGapsThatGatheringLeaves) {
   constexpr uint32_t kSeed = 81;
   std::printf("seed %u\n", kSeed);
   std::mt19937 random(kSeed);

@@ -37,7 +37,7 @@ Ends sweep_sequences(const SweepModel& model) {
   return ends;
 }
 
-TEST(ZebraShapeTest, FiguresSevenAndTwelve) {
+TEST(ZebraShapeTest, EpWinsShortSequencesAndDistEpLongOnesAsFigures7And12) {
   const Ends deep = sweep_sequences(kMixtralD1), wide = sweep_sequences(kMixtralW1);
   // On average over models DistEP is worse than EP with short sequences, and better with long ones.
   EXPECT_LT(deep.shortest.disaggregated + wide.shortest.disaggregated,
@@ -47,7 +47,7 @@ TEST(ZebraShapeTest, FiguresSevenAndTwelve) {
 }
 
 // Figure 10: four faster devices, experts in proportion to the slower ones.
-TEST(ZebraShapeTest, FigureTen) {
+TEST(ZebraShapeTest, LongerSequencesWantFewerSlowerDevicesAsFigure10) {
   int32_t peak_before = 8;
   for (const int k : {4, 12, 20, 32}) {
     std::vector<double> ahead, plain;  // of EP (Ideal), with Asym-EA and without

@@ -111,7 +111,7 @@ ZebraGroup figure_6(std::vector<int32_t> offloaded) {
   return group;
 }
 
-TEST(ZebraTest, FigureSix) {
+TEST(ZebraTest, TimesAreThoseOfFigure6) {
   const ZebraGroup none = figure_6({});
   const StreamTimes plain = times_of(none, all_first(none));
   EXPECT_EQ(plain.makespan_s, 121);  // 40 1/3
