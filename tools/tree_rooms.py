@@ -3,6 +3,7 @@
 import re
 
 CODE = {".h", ".cc", ".cu", ".cuh"}
+MAX_MODULES = 25  # of a room
 TEST_ONLY = "tests/"
 MAY_INCLUDE_TOOLS = (TEST_ONLY, "tools/bench/", "tools/gpu_check/")
 
@@ -13,11 +14,13 @@ BESIDE_SRC = ("kernels", "offload", "optim")
 KERNELS = {"base", "device", "kernels", "optim/adam.h"}
 PLAN = {"base", "offload/residency.h", "offload/place.h", "plan"}
 KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
-RUN = {"base", "device", "kernels", "offload", "optim", "parallel", "model", "tokenizer", "data",
-       "checkpoint", "plan", "plan/step", "plan/machine", "plan/memory", "config"}
+RUN = {"base", "hardware", "device", "kernels", "offload", "optim", "parallel", "model",
+       "tokenizer", "data", "checkpoint", "plan", "plan/step", "plan/machine", "plan/memory",
+       "config"}
 ROOMS = {
     "base": set(),
-    "device": {"base"},
+    "hardware": {"base"},
+    "device": {"base", "hardware"},
     "optim": {"base", "device"},
     "offload": {"base", "device"},
     "parallel": {"base", "device"},
@@ -31,7 +34,7 @@ ROOMS = {
     "kernels/cuda": KERNELS | {"kernels/cuda/"},
     "model": {"base", "device", "kernels", "offload"},
     "tokenizer": {"base", "model/json.h", "model/json_type.h"},
-    "data": {"base", "model/json.h", "model/json_type.h", "tokenizer"},
+    "data": {"base", "hardware", "model/json.h", "model/json_type.h", "tokenizer"},
     "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},
     "plan": {"base"},
     "plan/step": PLAN,
@@ -42,8 +45,8 @@ ROOMS = {
     "plan/zebra": PLAN | {"plan/step", "plan/machine", "plan/mesh"},
     "plan/search": PLAN | {"plan/step", "plan/machine", "plan/mesh", "plan/zebra"},
     "plan/exchange": PLAN | {"plan/step"},
-    "config": {"base", "device", "kernels", "offload", "optim", "model", "data", "plan/step",
-               "plan/machine"},
+    "config": {"base", "hardware", "device", "kernels", "offload", "optim", "model", "data",
+               "plan/step", "plan/machine"},
     "train": RUN,
     "preview": RUN | {"plan/forecast", "plan/search", "train"},
     "report": RUN | {"train"},
@@ -138,6 +141,20 @@ def include_violations(path, number, bracket, name):
         yield number, f'"{name}": no such room'
     elif own and not may_stand_on(own, name):
         yield number, f'"{name}": {own} may not stand on {target}'
+
+
+def crowded_rooms(names):
+    """Folders of C++ with more modules than a reader sees at a glance, a header and its source
+    being one."""
+    modules = {}
+    for name in names:
+        folder, _, file = name.rpartition("/")
+        if "." + file.rpartition(".")[2] in CODE:
+            modules.setdefault(folder, {}).setdefault(file.rpartition(".")[0], name)
+    for folder, files in sorted(modules.items()):
+        if len(files) > MAX_MODULES:
+            yield min(files.values()), 1, (f"{folder} has {len(files)} modules, more than "
+                                           f"{MAX_MODULES}: divide the room")
 
 
 def is_product(name):

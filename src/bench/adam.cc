@@ -6,12 +6,12 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/adam_records.h"
 #include "bench/race/available_memory.h"
 #include "bench/roofs/adam_stream.h"
 #include "device/device.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/attention_trial.h"
 #include "bench/race/available_memory.h"
 #include "bench/race/noise.h"
 #include "bench/roofs/tile_products.h"
+#include "hardware/machine.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"
 #include "kernels/working_memory.h"

@@ -7,11 +7,11 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/gemm_experts.h"
 #include "bench/gemm_roof.h"
 #include "bench/race/available_memory.h"
+#include "hardware/machine.h"
 #include "kernels/cpu/products/block_kernel.h"
 #include "kernels/cpu/products/products.h"
 #include "kernels/ops.h"

@@ -6,13 +6,13 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/race/available_memory.h"
 #include "bench/roofs/program.h"
 #include "bench/roofs/streams.h"
 #include "device/device.h"
 #include "device/past_cache.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

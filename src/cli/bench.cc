@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/bytes.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "base/terminal_text.h"
 #include "bench/adam.h"
@@ -15,6 +14,7 @@
 #include "bench/step.h"
 #include "cli/bench_options.h"
 #include "cli/commands.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/output_file.h"
 #include "base/stop_signal.h"
 #include "base/terminal_text.h"
@@ -19,6 +18,7 @@
 #include "cli/sheet_file.h"
 #include "config/run_config.h"
 #include "config/usable_gpu.h"
+#include "hardware/machine.h"
 #include "parallel/communicator.h"
 #include "parallel/launcher.h"
 

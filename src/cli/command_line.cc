@@ -6,9 +6,9 @@
 #include "base/edit_distance.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/process_limits.h"
 #include "cli/commands.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/machine.h"
-#include "base/pci_link.h"
 #include "config/usable_gpu.h"
+#include "hardware/machine.h"
+#include "hardware/pci_link.h"
 
 namespace pagoda {
 

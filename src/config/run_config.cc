@@ -8,10 +8,10 @@
 
 #include "base/bytes.h"
 #include "base/file.h"
-#include "base/machine.h"
-#include "base/numa.h"
 #include "base/number_text.h"
 #include "config/usable_gpu.h"
+#include "hardware/machine.h"
+#include "hardware/numa.h"
 #include "kernels/ops.h"
 #include "plan/machine/machine_sheet.h"
 

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "base/machine.h"
 #include "base/status.h"
 #include "data/chat_template.h"
 #include "data/loss_mask.h"
 #include "data/row.h"
+#include "hardware/machine.h"
 #include "tokenizer/tokenizer.h"
 
 namespace pagoda {

@@ -26,10 +26,10 @@
 #include <string>
 #include <vector>
 
-#include "base/numa.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "device/delays.h"
+#include "hardware/numa.h"
 
 namespace pagoda {
 

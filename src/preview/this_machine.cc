@@ -1,6 +1,6 @@
 #include "preview/this_machine.h"
 
-#include "base/machine.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

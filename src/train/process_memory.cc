@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/machine.h"
+#include "hardware/machine.h"
 #include "kernels/working_memory.h"
 #include "plan/step/routing_trace.h"
 

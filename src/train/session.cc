@@ -1,7 +1,7 @@
 #include "train/session.h"
 
 #include "base/log.h"
-#include "base/machine.h"
+#include "hardware/machine.h"
 #include "kernels/gpu_ops.h"
 #include "plan/memory/group_choice.h"
 #include "train/saved_layers.h"

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/network_link.h"
 #include "bench/sheet/merge_equal_nodes.h"
 #include "bench/sheet/nodes.h"
+#include "hardware/network_link.h"
 #include "parallel/launcher.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"

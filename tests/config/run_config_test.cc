@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "base/machine.h"
-#include "base/numa.h"
 #include "cli/run_file.h"
+#include "hardware/machine.h"
+#include "hardware/numa.h"
 
 namespace pagoda {
 namespace {

@@ -15,8 +15,8 @@
 #include "device/gpus.h"
 #include "tests/cuda/fake_cuda.h"
 #include "tests/testing/sanitizer.h"
-#include "tests/testing/trace_file.h"
 #include "tests/testing/temp_dir.h"
+#include "tests/testing/trace_file.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {

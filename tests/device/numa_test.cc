@@ -1,5 +1,5 @@
 // Cores by NUMA node, read from made-up machines, and threads that stay on them.
-#include "base/numa.h"
+#include "hardware/numa.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -9,10 +9,10 @@
 
 #include "base/bytes.h"
 #include "base/clock.h"
-#include "base/machine.h"
 #include "bench/race/timing.h"
 #include "bench/sheet/drive.h"
 #include "device/past_cache.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 namespace {

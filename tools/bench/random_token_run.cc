@@ -3,10 +3,10 @@
 #include <cstring>
 #include <fstream>
 
-#include "base/machine.h"
 #include "bench/race/timing.h"
 #include "checkpoint/init_folder.h"
 #include "device/past_cache.h"
+#include "hardware/machine.h"
 #include "offload/checksum.h"
 #include "train/weights.h"
 

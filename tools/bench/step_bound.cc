@@ -29,8 +29,8 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/machine.h"
 #include "bench/race/timing.h"
+#include "hardware/machine.h"
 #include "tests/testing/plan/dry_run.h"
 #include "tools/bench/random_token_run.h"
 

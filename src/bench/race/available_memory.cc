@@ -1,7 +1,7 @@
 #include "bench/race/available_memory.h"
 
 #include "base/bytes.h"
-#include "base/machine.h"
+#include "hardware/machine.h"
 
 namespace pagoda {
 

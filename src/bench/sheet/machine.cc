@@ -6,7 +6,6 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
-#include "base/machine.h"
 #include "base/stop_signal.h"
 #include "bench/adam.h"
 #include "bench/attention.h"
@@ -17,6 +16,7 @@
 #include "bench/sheet/drive.h"
 #include "bench/sheet/gpu_sheet.h"
 #include "bench/sheet/machine_fit.h"
+#include "hardware/machine.h"
 #include "offload/checksum.h"
 #include "offload/scratch_folder.h"
 

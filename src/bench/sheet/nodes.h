@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "base/network_link.h"
 #include "base/status.h"
+#include "hardware/network_link.h"
 #include "parallel/communicator.h"
 
 namespace pagoda {

@@ -1,4 +1,4 @@
-#include "base/numa.h"
+#include "hardware/numa.h"
 
 #include <sched.h>
 

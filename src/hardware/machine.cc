@@ -1,4 +1,4 @@
-#include "base/machine.h"
+#include "hardware/machine.h"
 
 #include <unistd.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/number_text.h"
-#include "base/numa.h"
+#include "hardware/numa.h"
 
 namespace pagoda {
 namespace {

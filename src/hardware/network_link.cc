@@ -1,4 +1,4 @@
-#include "base/network_link.h"
+#include "hardware/network_link.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "base/pci_link.h"
+#include "hardware/pci_link.h"
 
 #include <cctype>
 #include <fstream>

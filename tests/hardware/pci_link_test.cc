@@ -1,5 +1,5 @@
 // What the kernel tells of a card's link, from files as it writes them.
-#include "base/pci_link.h"
+#include "hardware/pci_link.h"
 
 #include <gtest/gtest.h>
 
