@@ -55,7 +55,7 @@ int64_t workspace_bytes(const ModelSizes& model, const StepSize& size,
   TensorTable table;
   for (const RecordShape& r : records) {
     RecordSpec spec;
-    spec.kind = r.layer < 0    ? RecordKind::kEmbedding
+    spec.kind = r.layer < 0 ? RecordKind::kEmbedding
                 : r.expert < 0 ? RecordKind::kLayer
                                : RecordKind::kExpert;
     spec.num_elements = r.num_elements;
@@ -69,11 +69,11 @@ int64_t workspace_bytes(const ModelSizes& model, const StepSize& size,
 
 // As Session::plan's.
 GroupChoice group_of(const ModelSizes& model, const ForecastRun& run, StepSize size) {
-  return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, run.eager_adam,
-                      kMostTogether, [&](int64_t blocks) {
-                        size.group_blocks = blocks;
-                        return workspace_bytes(model, size, run.shape.records, 0);
-                      });
+  return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, kMostTogether,
+                      [&](int64_t blocks) {
+    size.group_blocks = blocks;
+    return workspace_bytes(model, size, run.shape.records, 0);
+  });
 }
 
 Status check_division(const ModelShape& model, int64_t microbatches, int64_t peers) {
@@ -92,6 +92,8 @@ Status check_division(const ModelShape& model, int64_t microbatches, int64_t pee
 RunShape whole_shape(const ModelShape& model, const RunConfig& config, int devices) {
   RunShape shape;
   shape.options = config.plan;
+  shape.eager_adam = config.optim.clip != ClipKind::kGlobal;
+  shape.pinned_share = config.pinned_share();
   shape.num_layers = model.num_layers();
   shape.is_moe = model.is_moe;
   shape.num_experts = model.num_experts;
@@ -137,9 +139,9 @@ RunShape peers_share(const RunShape& whole, int64_t peers) {
 }
 
 Status refuse(const char* what, int64_t has, const char* wants, int64_t needed) {
-  return Status(Exit::kDoesNotFit,
-                strf("%s %s for %s of at least %s", what, format_bytes(has).c_str(), wants,
-                     format_bytes_up(needed).c_str()));
+  return Status(Exit::kDoesNotFit, strf("%s %s for %s of at least %s", what,
+                                        format_bytes(has).c_str(), wants,
+                                        format_bytes_up(needed).c_str()));
 }
 
 Status check_fit(const RunForecast& plan) {
@@ -157,7 +159,7 @@ Status check_fit(const RunForecast& plan) {
 }
 
 RunForecast outline(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
-                    const ForecastRun& run, const ModelCost& cost) {
+                const ForecastRun& run, const ModelCost& cost) {
   RunForecast plan;
   plan.peers = run.peers;
   plan.parameters = count_parameters(model.shape);
@@ -196,15 +198,13 @@ Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& confi
   ForecastRun run;
   run.shape = peers_share(whole_shape(model.shape, config, devices), peers);
   run.header_bytes = kPageHeaderBytes;
-  run.eager_adam = config.optim.clip != ClipKind::kGlobal;
-  run.pinned_share = config.pinned_share();
   run.sequence_len = config.data.sequence_len;
   run.peers = peers;
   run.budget.device_bytes =
       config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
   run.budget.host_bytes =
       config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes()) / peers;
-  run.budget.device_updates = !sheet.gpu() || !run.eager_adam;  // as Session::budget
+  run.budget.device_updates = !sheet.gpu() || !run.shape.eager_adam;  // as Session::budget
   StepSize size;
   size.microbatches = run.shape.microbatches;
   size.microbatch_tokens = run.shape.microbatch_tokens;
@@ -218,21 +218,20 @@ Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& confi
   }
   if (!run.shape.options.same_blocks()) return run;
   size.saved_layers = run.shape.num_layers;
-  run.kept_layer_bytes =
-      (workspace_bytes(model, size, run.shape.records, 0) - run.budget.fixed_bytes.front()) /
-      run.shape.num_layers;
+  run.kept_layer_bytes = (workspace_bytes(model, size, run.shape.records, 0) -
+                          run.budget.fixed_bytes.front()) / run.shape.num_layers;
   return run;
 }
 
 Result<RunForecast> outline_run(const ModelSizes& model, const RunConfig& config,
-                                const MachineSheet& sheet) {
+                            const MachineSheet& sheet) {
   ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   return outline(model, config, sheet, run, cost);
 }
 
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
-                                 const MachineSheet& sheet, const CoarseLimits& limits) {
+                         const MachineSheet& sheet, const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   RunForecast plan = outline(model, config, sheet, run, cost);

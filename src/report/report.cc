@@ -113,7 +113,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   const TensorTable table = TensorTable::make(config);
   const RunShape shape = make_run_shape(config, table, options);
   const PageTable pages(shape);
-  const SteadyTraffic traffic = predict_traffic(shape, pages, options, memory);
+  const SteadyTraffic traffic = predict_traffic(shape, pages, memory);
   const int64_t workspace = workspace_bytes(config, options);
   const int64_t slots = std::accumulate(memory.device_slot_bytes.begin(),
                                         memory.device_slot_bytes.end(), int64_t{0});

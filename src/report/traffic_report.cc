@@ -61,12 +61,10 @@ std::string missed_text(const char* key, int64_t needed_bytes, int64_t budget_by
 }  // namespace
 
 SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
-                              const SessionOptions& options, const MemoryPlan& memory) {
+                              const MemoryPlan& memory) {
   const StepPlan plan(shape, pages,
-                      {.training = options.size.training,
-                       .state_on_device = memory.state_on_device,
-                       .eager_adam = options.eager_adam && !options.plan.optimizer_at_end});
-  if (options.size.training) return steady_traffic(plan, memory.classes, options.pinned_share);
+                      {.training = shape.training, .state_on_device = memory.state_on_device});
+  if (shape.training) return steady_traffic(plan, memory.classes);
   return {steady_step(plan, memory.classes), {}};
 }
 

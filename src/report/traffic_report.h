@@ -21,7 +21,7 @@ struct RunOutlook {
 
 // The session's steps, or forward passes, by the bytes they move.
 SteadyTraffic predict_traffic(const RunShape& shape, const PageTable& pages,
-                              const SessionOptions& options, const MemoryPlan& memory);
+                              const MemoryPlan& memory);
 
 // Which memories take part, and what would have to fit where for one less.
 std::string offload_line(const SessionOptions& options, const MemoryPlan& memory,

@@ -22,6 +22,8 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
   const StepSize& size = options.size;
   RunShape shape;
   shape.options = options.plan;
+  shape.eager_adam = options.eager_adam;
+  shape.pinned_share = options.pinned_share;
   shape.num_layers = config.num_layers;
   shape.num_experts = config.num_experts;
   shape.hidden_size = config.hidden_size;
@@ -69,8 +71,7 @@ SessionOptions with_groups(SessionOptions options, int64_t blocks) {
 GroupChoice group_of(const ModelConfig& config, const TensorTable& table,
                      const SessionOptions& options) {
   return choose_group(make_run_shape(config, table, options), options.gpu.has_value(),
-                      options.device_bytes, options.eager_adam, kMostTogether,
-                      [&](int64_t blocks) {
+                      options.device_bytes, kMostTogether, [&](int64_t blocks) {
     return Executor::workspace_bytes(config, table, with_groups(options, blocks).size, 0);
   });
 }
@@ -94,9 +95,8 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                        (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
   }
   ASSIGN_OR_RETURN(MemoryPlan memory,
-                   plan_memory(shape, PageTable(shape), options.size.training,
-                               budget(config, table, grouped), kPageHeaderBytes,
-                               options.eager_adam));
+                   plan_memory(shape, PageTable(shape), budget(config, table, grouped),
+                               kPageHeaderBytes));
   memory.group_blocks = group.blocks;
   memory.group_bytes = group.bytes;
   memory.min_device_bytes -= group.bytes;

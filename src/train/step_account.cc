@@ -7,13 +7,9 @@
 namespace pagoda {
 
 StepAccount::StepAccount(const RunShape& shape, const PageTable& pages,
-                         std::vector<SlotClass> classes, const Options& options)
-    : options_(options),
-      classes_(std::move(classes)),
-      plan_(shape, pages,
-            {.training = true,
-             .state_on_device = options.state_on_device,
-             .eager_adam = options.eager && !shape.options.optimizer_at_end}),
+                         std::vector<SlotClass> classes, bool state_on_device)
+    : classes_(std::move(classes)),
+      plan_(shape, pages, {.training = true, .state_on_device = state_on_device}),
       forward_plan_(shape, pages, {.training = false}),
       forecast_(shape, pages, classes_) {}
 
@@ -30,22 +26,22 @@ void StepAccount::issue(const TaskList& tasks, Ledger& ledger) {
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kGradient) continue;
     touched_.push_back(task.record);
-    if (options_.eager) ledger.touch(task.record);
+    if (plan_.shape().eager_adam) ledger.touch(task.record);
   }
 }
 
 void StepAccount::layers_done(double learning_rate, Ledger& ledger) {
-  if (options_.eager) ledger.begin(learning_rate, 1.0f);
+  if (plan_.shape().eager_adam) ledger.begin(learning_rate, 1.0f);
 }
 
 void StepAccount::end_step(std::span<const std::vector<int64_t>> tokens_per_expert) {
-  if (options_.pinned_share <= 0) return;
+  if (plan_.shape().pinned_share <= 0) return;
   kept_ = pinned_weights(plan_.shape(), plan_.pages(), classes_, tokens_per_expert,
-                         options_.pinned_share);
+                         plan_.shape().pinned_share);
 }
 
 void StepAccount::update(double learning_rate, float clip_factor, Ledger& ledger) {
-  if (options_.eager) return;
+  if (plan_.shape().eager_adam) return;
   ledger.begin(learning_rate, clip_factor);
   for (int64_t record : touched_) ledger.touch(record);
 }

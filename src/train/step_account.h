@@ -25,15 +25,9 @@ namespace pagoda {
 
 class StepAccount {
  public:
-  struct Options {
-    bool state_on_device = false;
-    bool eager = false;       // updates inside the backward (clip = per_expert, none)
-    double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
-  };
-
-  // `classes`: the slots of plan_memory.
+  // `classes`, state_on_device: of plan_memory.
   StepAccount(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
-              const Options& options);
+              bool state_on_device);
 
   // A pass; with kStep a step. The schedule refers to this object and to `ledger`.
   StepSchedule begin(StepSchedule::Extent extent, const Ledger& ledger);
@@ -55,7 +49,6 @@ class StepAccount {
   const std::vector<int64_t>& touched() const { return touched_; }
 
  private:
-  Options options_;
   std::vector<SlotClass> classes_;
   StepPlan plan_, forward_plan_;
   ExpertForecast forecast_;

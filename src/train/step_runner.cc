@@ -13,9 +13,8 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
     : session_(*session),
       ledger_(*ledger),
       clip_norm_(clip_norm),
-      eager_(session->options().eager_adam),
       account_(session->shape(), session->pages(), session->memory().classes,
-               {session->memory().state_on_device, eager_, session->options().pinned_share}) {}
+               session->memory().state_on_device) {}
 
 StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
 
@@ -151,7 +150,7 @@ StepResult StepRunner::finish(Forward forward, double learning_rate) {
   double square_sum = 0;
   for (int64_t record : touched) square_sum += session_.executor().square_sum(record);
   result.grad_norm = std::sqrt(square_sum);
-  if (eager_) return result;
+  if (session_.shape().eager_adam) return result;
   result.skipped = !std::isfinite(result.grad_norm);
   if (result.skipped) {
     for (int64_t record : touched) session_.pager().discard(session_.pages().gradient(record));

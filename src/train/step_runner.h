@@ -90,7 +90,6 @@ class StepRunner {
   Session& session_;
   Ledger& ledger_;
   double clip_norm_;
-  bool eager_;
   StepAccount account_;
 };
 

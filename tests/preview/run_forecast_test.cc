@@ -86,7 +86,7 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       EXPECT_EQ(plan.least.device_bytes, memory.min_device_bytes);
       EXPECT_EQ(plan.least.host_bytes, memory.min_host_bytes);
       EXPECT_EQ(plan.step->host_bytes, memory.host_slot_bytes);
-      EXPECT_EQ(plan.step->traffic, predict_traffic(shape, PageTable(shape), options, memory).step);
+      EXPECT_EQ(plan.step->traffic, predict_traffic(shape, PageTable(shape), memory).step);
       EXPECT_GT(plan.step->traffic.fetch.bytes, 0);
       run.config().memory.device = MemorySize::of_bytes(memory.min_device_bytes - 1);
       EXPECT_EQ(forecast_run(model, run.config(), sheet, kFinePlan)->fits.code(),

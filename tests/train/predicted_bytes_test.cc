@@ -32,10 +32,9 @@ std::string text(const PageTraffic& t) {
 
 DryRun planned_run(const Session& session, bool skip_untouched) {
   return DryRun(session.shape(), session.pages(), session.memory().classes,
-                    session.memory().state_on_device, session.options().eager_adam,
-                    Ledger(skip_untouched, 0,
-                           std::vector<int64_t>(session.table().records.size(), 0)),
-                    session.options().pinned_share);
+                session.memory().state_on_device,
+                Ledger(skip_untouched, 0,
+                       std::vector<int64_t>(session.table().records.size(), 0)));
 }
 
 // Trains, and beside it plans from the routings alone; all steps in all counters must agree.
@@ -213,11 +212,11 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
       shape.microbatch_tokens = kTokens / microbatches;
       const PageTable pages(shape);
       MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
-      auto memory = plan_memory(shape, pages, true, budget, 0);
+      auto memory = plan_memory(shape, pages, budget, 0);
       ASSERT_TRUE(memory.ok());
       budget.device_bytes = memory->min_device_bytes;
       budget.host_bytes = memory->min_host_bytes;
-      memory = plan_memory(shape, pages, true, budget, 0);
+      memory = plan_memory(shape, pages, budget, 0);
       ASSERT_TRUE(memory.ok());
       std::vector<SlotClass> classes = memory->classes;
       for (size_t c = 0; c < classes.size(); ++c) {
@@ -232,8 +231,9 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
           classes[c] = memory->classes[c];
         }
       }
-      DryRun run(shape, pages, classes, false, seed % 3 == 0,
-                     Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+      shape.eager_adam = seed % 3 == 0;
+      DryRun run(shape, pages, classes, false,
+                 Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
       Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
       for (int step = 0; step < 3; ++step) {
         run.train(spread_over(random_routing(random, one), microbatches),

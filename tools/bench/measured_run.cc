@@ -137,7 +137,7 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
 MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options)
     : run_(folder, storage, options),
       planned_(session().shape(), session().pages(), session().memory().classes,
-               session().memory().state_on_device, options.eager_adam,
+               session().memory().state_on_device,
                Ledger(false, 0, std::vector<int64_t>(session().table().records.size(), 0))),
       start_(run_.session().pager().residency()) {
   measure(1);  // two steps of warm-up

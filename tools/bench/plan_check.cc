@@ -155,8 +155,7 @@ StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
   constexpr int kStepsUntilSteady = 4;
   const RunShape& shape = session.shape();
   const std::vector<SlotClass>& classes = session.memory().classes;
-  const StepPlan plan(shape, session.pages(),
-                      {true, session.memory().state_on_device, session.options().eager_adam});
+  const StepPlan plan(shape, session.pages(), {true, session.memory().state_on_device});
   StepNumbers numbers;
   numbers.seconds = machine.step_s([&](const MachineProfile& profile) {
     ExpertForecast forecast(shape, session.pages(), classes);

@@ -107,8 +107,10 @@ struct Batch {
 std::vector<Batch> batches_of(const RunShape& shape, const PageTable& pages,
                               const std::vector<SlotClass>& classes, Regime regime,
                               const Routings& routing) {
-  DryRun run(shape, pages, classes, false, regime == Regime::kEager,
-                 Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+  RunShape as_asked = shape;
+  as_asked.eager_adam = regime == Regime::kEager;
+  DryRun run(as_asked, pages, classes, false,
+             Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
   std::vector<Batch> batches;
   const auto visit = [&](const StepPiece& piece) { batches.push_back({piece, nullptr}); };
   for (const Layers& tokens : routing) {

@@ -123,7 +123,7 @@ class IdleReplay {
         storage_(storage),
         file_options_{{directory}, "replayed", 1},
         planned_(session.shape(), session.pages(), session.memory().classes,
-                 session.memory().state_on_device, session.options().eager_adam,
+                 session.memory().state_on_device,
                  Ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0))) {
     file_ = need(PageFile::create(storage, file_options_,
                                   page_specs(session.pages())));

@@ -14,7 +14,7 @@ constexpr int kStepsUntilSettled = 3, kQuickSteps = 2;
 
 Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const ForecastRun& run,
                           const MemoryBudget& budget, bool quick = false) {
-  return plan_memory(shape, pages, shape.training, budget, run.header_bytes, run.eager_adam,
+  return plan_memory(shape, pages, budget, run.header_bytes,
                      quick ? DivisionEffort::kQuick : DivisionEffort::kFull);
 }
 
@@ -94,18 +94,14 @@ double dispatches(const RunShape& shape, bool gathered) {
 // A run whose pages have found their places, and then one step of it on the clock.
 class TimedStep {
  public:
-  TimedStep(const RunShape& shape, const PageTable& pages, const MemoryPlan& memory,
-            const ForecastRun& run)
+  TimedStep(const RunShape& shape, const PageTable& pages, const MemoryPlan& memory)
       : shape_(shape),
         pages_(pages),
         plan_(shape, pages,
-              {.training = shape.training,
-               .state_on_device = memory.state_on_device,
-               .eager_adam = run.eager_adam && !shape.options.optimizer_at_end}),
+              {.training = shape.training, .state_on_device = memory.state_on_device}),
         classes_(memory.classes),
         forecast_(shape, pages, classes_),
-        run_(&plan_, tokens(), &forecast_),
-        pinned_share_(run.pinned_share) {}
+        run_(&plan_, tokens(), &forecast_) {}
 
   Simulated simulate(const MachineProfile& profile, int steps_before);
 
@@ -121,7 +117,6 @@ class TimedStep {
   std::vector<SlotClass> classes_;
   ExpertForecast forecast_;
   SteadyRun run_;
-  double pinned_share_;
 };
 
 Simulated TimedStep::simulate(const MachineProfile& profile, int steps_before) {
@@ -131,7 +126,7 @@ Simulated TimedStep::simulate(const MachineProfile& profile, int steps_before) {
       foresee(piece, replay);
       for (const Task& task : piece.tasks) replay.place(task);
     });
-    if (i == 0) run_.pin(classes_, pinned_share_);
+    if (i == 0) run_.pin(classes_, shape_.pinned_share);
   }
   Simulator simulator(&shape_, &pages_, profile, replay.residency());
   run_.step([&](const StepPiece& piece) { simulator.run(piece); });
@@ -288,7 +283,7 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
       static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
   const MachineProfile profile = task_costs(sheet, model, shape, work);
   move_for_each_expert(forecast.coarseness.experts, memory.classes, pages);
-  forecast.simulated = TimedStep(shape, pages, memory, run)
+  forecast.simulated = TimedStep(shape, pages, memory)
                            .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();

@@ -22,8 +22,6 @@ struct ForecastRun {
   RunShape shape;
   MemoryBudget budget;
   int64_t header_bytes = 0;  // room before each host slot's payload
-  bool eager_adam = false;
-  double pinned_share = 0;
   int64_t sequence_len = 0;
   int64_t group_bytes = 0;       // of MemoryPlan
   int64_t kept_layer_bytes = 0;  // that one layer can keep for its backward; 0: none does

@@ -9,13 +9,11 @@ namespace {
 constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 constexpr int64_t kShare = 8;
 
-int64_t least_bytes(const RunShape& shape, bool eager_adam) {
+int64_t least_bytes(const RunShape& shape) {
   const RunShape brief = brief_shape(shape);
   MemoryBudget budget{kNoLimit, kNoLimit,
                       std::vector<int64_t>(static_cast<size_t>(shape.devices), 0)};
-  return plan_memory(brief, PageTable(brief), shape.training, budget, 0, eager_adam)
-      .take()
-      .min_device_bytes;
+  return plan_memory(brief, PageTable(brief), budget, 0).take().min_device_bytes;
 }
 
 int64_t page_bytes(const RunShape& shape) {
@@ -26,16 +24,16 @@ int64_t page_bytes(const RunShape& shape) {
 
 }  // namespace
 
-GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, bool eager_adam,
-                         int64_t most, const std::function<int64_t(int64_t)>& fixed_bytes) {
+GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, int64_t most,
+                         const std::function<int64_t(int64_t)>& fixed_bytes) {
   if (shape.options.group_blocks > 0) return {shape.options.group_blocks, 0};
   if (!on_gpu || shape.num_experts == 0) return {};
   shape.group_blocks = 1;
-  const int64_t least = least_bytes(shape, eager_adam) + fixed_bytes(1);
+  const int64_t least = least_bytes(shape) + fixed_bytes(1);
   const int64_t whole = page_bytes(shape) + fixed_bytes(1);
   for (int64_t blocks = most; blocks > 1; blocks /= 2) {
     shape.group_blocks = blocks;
-    const int64_t more = least_bytes(shape, eager_adam) + fixed_bytes(blocks) - least;
+    const int64_t more = least_bytes(shape) + fixed_bytes(blocks) - least;
     const bool modest = kShare * more <= device_bytes - least;
     const bool whole_stays = whole > device_bytes ||
                              page_bytes(shape) + fixed_bytes(blocks) <= device_bytes;

@@ -21,8 +21,7 @@ struct GroupChoice {
 // two up to `most`: what is beyond the least memory of a step gives a group at most an eighth, and
 // a run that fits on the device without groups does so with them.
 // fixed_bytes(blocks): workspace of the device. `shape`: whatever its group_blocks.
-GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, bool eager_adam,
-                         int64_t most,
+GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, int64_t most,
                          const std::function<int64_t(int64_t blocks)>& fixed_bytes);
 
 }  // namespace pagoda

@@ -146,12 +146,12 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
 // A step takes the optimizer states of experts one after another, and their gradients if these wait
 // for the norm of all. What the host has no room for is missed all along the step, where that costs
 // no more than a twentieth of what is missed anyhow: the slots that pages pass through keep none.
-void keep_in_host(const PageTable& pages, bool eager_adam, std::vector<SlotClass>& slots) {
+void keep_in_host(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
   constexpr int32_t kPassing = 5;  // one in work, two on their way up, two on their way down
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     const bool in_order = info.kind == PageKind::kState ||
-                          (info.kind == PageKind::kGradient && !eager_adam);
+                          (info.kind == PageKind::kGradient && !shape.updates_in_backward());
     const int64_t more = kPassing - (slots[c].host_depth - 1);
     const bool cheap = 20 * more <= info.num_pages - slots[c].host_slots;
     if (in_order && cheap) slots[c].host_kept = std::max(0, slots[c].host_slots - kPassing);
@@ -196,11 +196,10 @@ int64_t MemoryPlan::in_host(const PageTable& pages, PageKind kind) const {
   return bytes;
 }
 
-Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
+Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,
-                               bool eager_adam, DivisionEffort effort) {
-  const StepPlan below(shape, pages, {.training = training,
-                                      .eager_adam = eager_adam && !shape.options.optimizer_at_end});
+                               DivisionEffort effort) {
+  const StepPlan below(shape, pages, {.training = shape.training});
   MemoryPlan plan;
   plan.classes = minimum_slots(below);
   for (int d = 0; d < shape.devices; ++d) {
@@ -212,14 +211,14 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
   // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
   // there.
   std::vector<SlotClass> whole =
-      minimum_slots(StepPlan(shape, pages, {.training = training, .state_on_device = true}));
+      minimum_slots(StepPlan(shape, pages, {.training = shape.training, .state_on_device = true}));
   for (int d = 0; d < shape.devices; ++d) {
     grow_device(shape, pages, d, kNoLimit, true, whole);
     plan.whole_device_bytes = std::max(plan.whole_device_bytes,
                                        budget.fixed_bytes[d] + device_bytes(pages, whole, d));
   }
   plan.state_on_device = plan.whole_device_bytes <= budget.device_bytes &&
-                         (budget.device_updates || !training);
+                         (budget.device_updates || !shape.training);
   if (plan.state_on_device) {
     plan.classes = std::move(whole);
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
@@ -231,7 +230,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bo
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,
                                         header_bytes, plan.classes, effort).bytes_without_disk;
-    keep_in_host(pages, below.options().eager_adam, plan.classes);
+    keep_in_host(shape, pages, plan.classes);
   }
   for (int d = 0; d < shape.devices; ++d) {
     plan.device_slot_bytes.push_back(device_bytes(pages, plan.classes, d));

@@ -53,11 +53,9 @@ struct MemoryPlan {
 };
 
 // kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit.
-// `header_bytes` is the room before each host slot's payload. eager_adam: updates do not wait for
-// the norm of all gradients.
-Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages, bool training,
+// `header_bytes` is the room before each host slot's payload.
+Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,
-                               bool eager_adam = false,
                                DivisionEffort effort = DivisionEffort::kFull);
 
 }  // namespace pagoda

@@ -63,8 +63,14 @@ struct RunShape {
   int64_t group_blocks = 1;
   int devices = 1;                 // device 0 computes everything but experts
   PlanOptions options;
+  // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
+  // its last gradient to begin it.
+  bool eager_adam = false;
+  double pinned_share = 0;         // of each layer's experts (plan/step/pinning.h)
   int64_t ep_degree = 1;  // a router's for each that is one here (plan/memory/coarse_run.h)
 
+  // A record is updated inside the backward, as soon as its gradient is complete.
+  bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
   int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }

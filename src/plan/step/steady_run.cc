@@ -146,9 +146,8 @@ PageTraffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& clas
   return SettledRun(&plan, classes, 0).step();
 }
 
-SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
-                             double pinned_share) {
-  SettledRun settled(&plan, classes, pinned_share);
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes) {
+  SettledRun settled(&plan, classes, plan.shape().pinned_share);
   SteadyTraffic traffic;
   traffic.step = settled.step();
   const PageTraffic before = settled.replay.traffic();

@@ -74,8 +74,7 @@ struct SteadyTraffic {
   PageTraffic checkpoint;  // beyond what the step after it then has less to do
 };
 
-// pinned_share: of each layer's experts. REQUIRES: a plan for training.
-SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes,
-                             double pinned_share = 0);
+// With the run's pinned experts. REQUIRES: a plan for training.
+SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>& classes);
 
 }  // namespace pagoda

@@ -261,7 +261,7 @@ void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
   t.device = static_cast<uint8_t>(shape.device);
   t.use(pages_.gradient(record), Place::on_device(shape.device), Access::kCreate);
   tasks.push_back(t);
-  if (!options_.eager_adam) return;
+  if (!shape_.updates_in_backward()) return;
   adam(record, 1, true, tasks);
   prefetch_updated(record, tasks);
 }

@@ -29,7 +29,6 @@ class StepPlan {
   struct Options {
     bool training = true;          // false: forward only
     bool state_on_device = false;  // Adam runs on the record's device, not on the host
-    bool eager_adam = false;       // Adam as soon as a gradient is complete
     // A pass of generation: the step is one microbatch of new tokens, which attend to cached keys,
     // and it ends in logits. Forward only.
     bool generating = false;

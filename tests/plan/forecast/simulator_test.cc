@@ -120,21 +120,23 @@ struct Budgeted {
       : shape(random_shape(random, devices)), pages(shape) {
     shape.options = options;
     MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(devices, 0)};
-    auto roomy = plan_memory(shape, pages, true, budget, 0);
+    auto roomy = plan_memory(shape, pages, budget, 0);
     CHECK(roomy.ok());
     if (room < 1) {
       budget.device_bytes = roomy->min_device_bytes;
       budget.host_bytes = roomy->min_host_bytes + static_cast<int64_t>(room * kMiB);
     }
-    memory = plan_memory(shape, pages, true, budget, 0).take();
+    memory = plan_memory(shape, pages, budget, 0).take();
   }
   // Steps with the routings of `seed`, simulated; the gradients of step `skipped` are not finite.
   // `core_s`: where the time of cores that tasks take goes, if anywhere.
   Simulated simulate(const MachineProfile& profile, uint32_t seed, int steps, bool eager,
                      int skipped = -1, double* core_s = nullptr) const {
     std::mt19937 random(seed);
-    DryRun run(shape, pages, memory.classes, memory.state_on_device, eager,
-                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+    RunShape as_asked = shape;
+    as_asked.eager_adam = eager;
+    DryRun run(as_asked, pages, memory.classes, memory.state_on_device,
+               Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Simulator simulator(&shape, &pages, profile,
                         all_on_disk(shape.devices, pages, memory.classes));
     for (int step = 0; step < steps; ++step) {
@@ -180,8 +182,8 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
   ASSERT_TRUE(run.memory.state_on_device);
   MachineProfile profile = some_profile();
   profile.issue = {};
-  DryRun planned(run.shape, run.pages, run.memory.classes, true, false,
-                     Ledger(false, 0, std::vector<int64_t>(run.shape.records.size(), 0)));
+  DryRun planned(run.shape, run.pages, run.memory.classes, true,
+                 Ledger(false, 0, std::vector<int64_t>(run.shape.records.size(), 0)));
   Simulator simulator(&run.shape, &run.pages, profile,
                       all_on_disk(1, run.pages, run.memory.classes));
   const Routing routing(run.shape.microbatches, std::vector(run.shape.num_layers,

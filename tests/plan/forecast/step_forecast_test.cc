@@ -139,13 +139,12 @@ TEST(CoarseRun, BriefOnesNeedAsMuchMemory) {
     run.shape = random_shape(random, 1 + static_cast<int>(random() % 3));
     run.shape.options.whole_layers = random() % 4 == 0;
     run.shape.options.padded_experts = random() % 4 == 0;
-    run.eager_adam = random() % 2 == 0;
+    run.shape.eager_adam = random() % 2 == 0;
     run.header_bytes = 4096;
     run.budget.fixed_bytes.assign(static_cast<size_t>(run.shape.devices), 0);
     run.budget.device_bytes = run.budget.host_bytes = kGiB;
     const MemoryPlan whole =
-        plan_memory(run.shape, PageTable(run.shape), true, run.budget, 4096, run.eager_adam)
-            .take();
+        plan_memory(run.shape, PageTable(run.shape), run.budget, 4096).take();
     EXPECT_EQ(least_memory(run).device_bytes, whole.min_device_bytes);
     EXPECT_EQ(least_memory(run).host_bytes, whole.min_host_bytes);
   }
@@ -162,7 +161,7 @@ TEST(StepForecast, OfASmallRunIsItsPlan) {
       ASSERT_TRUE(forecast.ok()) << forecast.status().message();
       EXPECT_EQ(forecast->coarseness, Coarseness());
       const PageTable pages(run.shape);
-      const MemoryPlan memory = plan_memory(run.shape, pages, true, run.budget, 4096).take();
+      const MemoryPlan memory = plan_memory(run.shape, pages, run.budget, 4096).take();
       EXPECT_EQ(forecast->least.device_bytes, memory.min_device_bytes);
       EXPECT_EQ(forecast->least.host_bytes, memory.min_host_bytes);
       EXPECT_EQ(forecast->device_bytes, memory.device_slot_bytes[0] + (1 << 20));

@@ -23,7 +23,6 @@ constexpr int64_t kNoLimit = int64_t{1} << 40;
 struct Case {
   RunShape shape;
   PageTable pages;
-  bool eager;
   MemoryPlan least;  // with the smallest host memory
 
   static RunShape small_shape(std::mt19937& random) {
@@ -35,7 +34,8 @@ struct Case {
     return shape;
   }
   explicit Case(std::mt19937& random)
-      : shape(small_shape(random)), pages(shape), eager(random() % 3 == 0) {
+      : shape(small_shape(random)), pages(shape) {
+    shape.eager_adam = random() % 3 == 0;
     MemoryPlan roomy = plan(kNoLimit, kNoLimit);
     int64_t most = *std::max_element(roomy.device_slot_bytes.begin(),
                                      roomy.device_slot_bytes.end());
@@ -45,13 +45,13 @@ struct Case {
   }
   MemoryPlan plan(int64_t device, int64_t host) const {
     const MemoryBudget budget{device, host, std::vector<int64_t>(shape.devices, 0)};
-    return plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
+    return plan_memory(shape, pages, budget, kHeaderBytes).take();
   }
   // Bytes between host and disk by class, of the steps of a run that has settled: from step to step
   // it may be at another point of a cycle of a few steps.
   std::vector<int64_t> moved(const std::vector<SlotClass>& slots) const {
-    DryRun run(shape, pages, slots, false, eager,
-                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+    DryRun run(shape, pages, slots, false,
+               Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Replay replay(&pages, all_on_disk(shape.devices, pages, slots));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     for (int64_t l = 0; l < shape.num_layers; ++l) {
@@ -219,13 +219,13 @@ TEST(HostDivision, IsMadeForThousandsOfExperts) {
   add(151936 * 2048, -1, -1);
   const PageTable pages(shape);
   MemoryBudget budget{24 * kGiB, 64 * kGiB, {0}};
-  auto plan = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  auto plan = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_LE(plan->host_slot_bytes, budget.host_bytes);
   // That division alone, from the fewest slots.
   const int64_t left = budget.host_bytes - plan->min_host_bytes;
   budget.host_bytes = plan->min_host_bytes;
-  std::vector<SlotClass> slots = plan_memory(shape, pages, true, budget, kHeaderBytes)->classes;
+  std::vector<SlotClass> slots = plan_memory(shape, pages, budget, kHeaderBytes)->classes;
   const DividedHost divided = divide_host(StepPlan(shape, pages, {}), left, kHeaderBytes, slots);
   for (size_t c = 0; c < slots.size(); ++c) {
     EXPECT_EQ(slots[c].host_slots, plan->classes[c].host_slots) << "class " << c;

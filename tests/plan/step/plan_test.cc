@@ -77,16 +77,16 @@ TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
   const RunShape shape = small_shape(GetParam());
   const PageTable pages(shape);
   MemoryBudget budget{0, 0, std::vector<int64_t>(shape.devices, 12345)};
-  const auto refused = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  const auto refused = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), Exit::kDeviceMemory);
   budget.device_bytes = budget.host_bytes = kGiB;
-  const auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  const auto roomy = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(roomy.ok());
   EXPECT_TRUE(roomy.value().state_on_device);
   budget.device_bytes = roomy.value().min_device_bytes;
   budget.host_bytes = roomy.value().min_host_bytes;
-  auto tight = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  auto tight = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(tight.ok()) << tight.status().message();
   EXPECT_FALSE(tight->state_on_device);
   const StepPlan plan(shape, pages, {});
@@ -97,11 +97,11 @@ TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
   }
   EXPECT_LE(tight->host_slot_bytes, budget.host_bytes);
   --budget.device_bytes;
-  EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+  EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
             Exit::kDeviceMemory);
   ++budget.device_bytes;
   --budget.host_bytes;
-  EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+  EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
             Exit::kHostMemory);
 }
 
@@ -113,10 +113,10 @@ TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
     shape.group_blocks = group_blocks;
     const PageTable pages(shape);
     MemoryBudget budget{kGiB, kGiB, {kFixed}};
-    const MemoryPlan roomy = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeaderBytes).take();
     budget.device_bytes = roomy.min_device_bytes;
     budget.host_bytes = roomy.min_host_bytes;
-    const MemoryPlan tight = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    const MemoryPlan tight = plan_memory(shape, pages, budget, kHeaderBytes).take();
     const StepPlan plan(shape, pages, {});
     // Aborts if there are too few slots.
     for (const std::vector<int64_t>& tokens :
@@ -124,7 +124,7 @@ TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
       fetches_of(shape, pages, step(plan, tokens), tight.classes);
     }
     --budget.device_bytes;
-    EXPECT_EQ(plan_memory(shape, pages, true, budget, kHeaderBytes).status().code(),
+    EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
               Exit::kDeviceMemory);
     int64_t exchange = 0;
     for (const PageTable::Class& c : pages.classes) exchange += c.is_exchange() * c.page_bytes;
@@ -198,11 +198,11 @@ TEST_P(Plans, ExpertWeightsAreReadOncePerDirection) {
   const RunShape shape = small_shape(GetParam());
   const PageTable pages(shape);
   MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
-  auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  auto roomy = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(roomy.ok());
   budget.device_bytes = roomy->min_device_bytes;
   budget.host_bytes = roomy->min_host_bytes;
-  auto tight = plan_memory(shape, pages, true, budget, kHeaderBytes);
+  auto tight = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(tight.ok());
   const StepPlan plan(shape, pages, {});
   const std::vector<int64_t> tokens = {300, 100, 1, 256, 543};
@@ -267,7 +267,7 @@ TEST_P(Plans, MinimumDoesNotGrowWithTheStep) {
   std::optional<int64_t> few;
   for (int64_t microbatches : {4, 8, 64}) {
     shape.microbatches = microbatches;
-    auto memory = plan_memory(shape, PageTable(shape), true, budget, kHeaderBytes);
+    auto memory = plan_memory(shape, PageTable(shape), budget, kHeaderBytes);
     ASSERT_TRUE(memory.ok());
     if (!few) few = memory->min_device_bytes;
     EXPECT_EQ(memory->min_device_bytes, *few) << microbatches << " microbatches";
@@ -340,13 +340,14 @@ std::set<int64_t> experts_that_had_tokens(const RunShape& shape, const PageTable
 struct Forwards {
   Forwards(std::mt19937& random, bool eager)
       : shape(random_shape(random, static_cast<int>(1 + random() % 3))), pages(shape) {
+    shape.eager_adam = eager;
     MemoryBudget budget{kGiB, kGiB, std::vector<int64_t>(shape.devices, 0)};
-    const MemoryPlan roomy = plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
+    const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeaderBytes).take();
     budget.device_bytes = roomy.min_device_bytes + static_cast<int64_t>(random() % 100000);
     budget.host_bytes = roomy.min_host_bytes + static_cast<int64_t>(random() % 400000);
-    memory = plan_memory(shape, pages, true, budget, kHeaderBytes, eager).take();
-    DryRun run(shape, pages, memory.classes, memory.state_on_device, eager,
-                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
+    memory = plan_memory(shape, pages, budget, kHeaderBytes).take();
+    DryRun run(shape, pages, memory.classes, memory.state_on_device,
+               Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     for (int step = 0; step < 4; ++step) {
       routings.push_back(random_routing(random, shape));
       TaskList& forward = forwards.emplace_back();

@@ -47,8 +47,8 @@ void expect_predicted(const RunConfig& config) {
   ASSERT_TRUE(started.ok()) << started.status().message();
   Trainer& trainer = **started;
   Session& session = trainer.session();
-  const SteadyTraffic predicted = predict_traffic(session.shape(), session.pages(),
-                                                  session.options(), session.memory());
+  const SteadyTraffic predicted =
+      predict_traffic(session.shape(), session.pages(), session.memory());
   const auto step = [&] {
     auto result = trainer.step();
     ASSERT_TRUE(result.ok()) << result.status().message();
@@ -154,18 +154,18 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     shape.options.optimizer_at_end = random() % 3 == 0;
     shape.options.prefetch = random() % 3 != 0;
     shape.options.padded_experts = random() % 3 == 0;
-    const double pinned_share = random() % 3 == 0 ? 0.5 : 0;
-    const bool eager = random() % 2 == 0;
+    shape.pinned_share = random() % 3 == 0 ? 0.5 : 0;
+    shape.eager_adam = random() % 2 == 0;
     const PageTable pages(shape);
     MemoryBudget budget{kGiB, kGiB, {0}};
-    auto roomy = plan_memory(shape, pages, true, budget, 0, eager);
+    auto roomy = plan_memory(shape, pages, budget, 0);
     ASSERT_TRUE(roomy.ok());
     budget.device_bytes = roomy->min_device_bytes + static_cast<int64_t>(random() % 200000);
     budget.host_bytes = roomy->min_host_bytes + static_cast<int64_t>(random() % 400000);
-    auto memory = plan_memory(shape, pages, true, budget, 0, eager);
+    auto memory = plan_memory(shape, pages, budget, 0);
     ASSERT_TRUE(memory.ok());
-    DryRun run(shape, pages, memory->classes, memory->state_on_device, eager,
-                   Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)), pinned_share);
+    DryRun run(shape, pages, memory->classes, memory->state_on_device,
+               Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Replay replay(&pages, all_on_disk(1, pages, memory->classes));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
@@ -191,10 +191,8 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
       });
     }
     const PageTraffic moved = replay.traffic() - before;
-    const StepPlan plan(shape, pages,
-                        {.state_on_device = memory->state_on_device,
-                         .eager_adam = eager && !shape.options.optimizer_at_end});
-    const PageTraffic predicted = steady_traffic(plan, memory->classes, pinned_share).step;
+    const StepPlan plan(shape, pages, {.state_on_device = memory->state_on_device});
+    const PageTraffic predicted = steady_traffic(plan, memory->classes).step;
     ASSERT_EQ(moved, predicted) << text(moved) << "\npredicted " << text(predicted);
     changed_by_pins += !(predicted == steady_step(plan, memory->classes));
   }

@@ -31,7 +31,7 @@ struct Case {
   Case(std::mt19937& random, int devices, const Mode& mode, double room)
       : mode(mode), shape(as_said(random_shape(random, devices), mode)), pages(shape) {
     budget = {kGiB, kGiB, std::vector<int64_t>(devices, 12345)};
-    auto roomy = plan_memory(shape, pages, true, budget, kHeaderBytes);
+    auto roomy = plan_memory(shape, pages, budget, kHeaderBytes);
     CHECK(roomy.ok(), "%s", roomy.status().message().c_str());
     const int64_t all = 12345 + *std::max_element(roomy->device_slot_bytes.begin(),
                                                   roomy->device_slot_bytes.end());
@@ -43,16 +43,17 @@ struct Case {
     for (const PageTable::Class& c : pages.classes) host_all += c.total_bytes();
     budget.device_bytes = between(roomy->min_device_bytes, all);
     budget.host_bytes = between(roomy->min_host_bytes, host_all);
-    memory = plan_memory(shape, pages, true, budget, kHeaderBytes).take();
+    memory = plan_memory(shape, pages, budget, kHeaderBytes).take();
     for (SlotClass& c : memory.classes) {
       if (mode.keep_in_host) c.host_kept = static_cast<int32_t>(random() % (c.host_slots + 1));
     }
     run = std::make_unique<DryRun>(shape, pages, memory.classes, memory.state_on_device,
-                                       mode.eager, Ledger(mode.skip_untouched, 0, steps()),
-                                       mode.pinned_share);
+                                   Ledger(mode.skip_untouched, 0, steps()));
   }
   static RunShape as_said(RunShape shape, const Mode& mode) {
     shape.options = mode.options;
+    shape.eager_adam = mode.eager;
+    shape.pinned_share = mode.pinned_share;
     shape.group_blocks = mode.group_blocks;
     return shape;
   }

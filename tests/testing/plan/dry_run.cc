@@ -14,10 +14,8 @@ RoutingOf of(const Routing& routing) {
 }  // namespace
 
 DryRun::DryRun(const RunShape& shape, const PageTable& pages,
-                       const std::vector<SlotClass>& classes, bool state_on_device, bool eager,
-                       Ledger ledger, double pinned_share)
-    : account_(shape, pages, classes, {state_on_device, eager, pinned_share}),
-      ledger_(std::move(ledger)) {}
+               const std::vector<SlotClass>& classes, bool state_on_device, Ledger ledger)
+    : account_(shape, pages, classes, state_on_device), ledger_(std::move(ledger)) {}
 
 void DryRun::run(const StepPiece& piece, const Visit& visit) {
   visit(piece);

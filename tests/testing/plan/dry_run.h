@@ -13,9 +13,8 @@ class DryRun {
  public:
   using Visit = std::function<void(const StepPiece&)>;
 
-  // pinned_share: of each layer's experts (plan/step/pinning.h).
   DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
-             bool state_on_device, bool eager, Ledger ledger, double pinned_share = 0);
+         bool state_on_device, Ledger ledger);
 
   // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
