@@ -32,7 +32,7 @@ ROOMS = {
     "kernels/cuda/machine": KERNELS,
     "kernels/cuda/tiles": KERNELS | {"kernels/cuda/machine"},
     "kernels/cuda": KERNELS | {"kernels/cuda/"},
-    "model": {"base", "device", "kernels", "offload"},
+    "model": {"base", "device", "kernels", "offload", "plan/machine/model_shape.h"},
     "tokenizer": {"base", "model/json.h", "model/json_type.h"},
     "data": {"base", "hardware", "model/json.h", "model/json_type.h", "tokenizer"},
     "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},

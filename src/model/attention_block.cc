@@ -78,13 +78,13 @@ void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void
 
 void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
                               const StepSpace& w, Stream& s) const {
-  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
+  const int64_t v_at = k_at + kv_dim, cache_at = layer * size_.cache.layer_elements(kv_dim);
   const AttentionSpace& a = w.attention;
   project_attention(layer, w.positions, weights, x, a, s);
   ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
                         w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
-                        at(w.cache.keys_and_values, layer * size_.cache.layer_elements(c_)), a.out,
-                        s);
+                        at(w.cache.keys_and_values, cache_at), a.out, s);
   add_attention(layer, weights, x, middle, a, s);
 }
 

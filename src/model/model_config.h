@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 #include "model/family.h"
+#include "plan/machine/model_shape.h"
 
 namespace pagoda {
 
@@ -60,5 +61,8 @@ struct ModelConfig {
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };
+
+// The sizes of the same architecture, as planning and the workspace take them.
+ModelShape model_shape(const ModelConfig& config);
 
 }  // namespace pagoda

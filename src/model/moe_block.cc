@@ -127,7 +127,7 @@ void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b,
 
 void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,
                          const ExpertSpace& w) const {
-  if (layer < size_.first_kept(c_)) return w.gate_up;
+  if (layer < size_.first_kept(c_.num_layers)) return w.gate_up;
   for (const GroupExpert& e : group) {
     CHECK(e.rows.padding == 0, "rows beyond the layer's have no place where it keeps them");
   }

@@ -26,15 +26,15 @@ class TableBuilder {
  public:
   explicit TableBuilder(TensorTable& table) : table_(table) {}
 
-  int64_t begin_record(RecordKind kind, int64_t layer = -1, int64_t expert = -1) {
-    RecordSpec record;
-    record.kind = kind;
-    record.layer = layer;
-    record.expert = expert;
-    record.first_tensor = static_cast<int64_t>(table_.tensors.size());
-    table_.records.push_back(record);
-    return static_cast<int64_t>(table_.records.size()) - 1;
-  }
+  // The record and its tensors.
+  void add_record(const ModelConfig& c, const ModelRecord& record);
+
+ private:
+  void embedding(const ModelConfig& c);
+  void layer(const ModelConfig& c, int64_t layer);
+  void expert(const ModelConfig& c, int64_t layer, int64_t expert);
+  void head(const ModelConfig& c);
+  void attention(const ModelConfig& c, const std::string& prefix);
   void matrix(TensorRole role, const std::string& name, int64_t rows, int64_t columns) {
     add(role, name, {rows, columns}, true, TensorInit::kNormal);
   }
@@ -54,9 +54,6 @@ class TableBuilder {
     mlp(prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight", dim,
         ffn);
   }
-  void attention(const ModelConfig& c, const std::string& prefix);
-
- private:
   void add(TensorRole role, const std::string& name, std::vector<int64_t> shape, bool decay,
            TensorInit init) {
     RecordSpec& record = table_.records.back();
@@ -94,42 +91,62 @@ void TableBuilder::attention(const ModelConfig& c, const std::string& prefix) {
 
 std::string layer_prefix(int64_t layer) { return strf("model.layers.%lld.", (long long)layer); }
 
+void TableBuilder::embedding(const ModelConfig& c) {
+  matrix(TensorRole::kEmbedding, "model.embed_tokens.weight", c.vocab_size, c.hidden_size);
+}
+
+void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
+  const std::string prefix = layer_prefix(layer);
+  norm(TensorRole::kInputNorm, prefix + "input_layernorm.weight", c.hidden_size);
+  attention(c, prefix + "self_attn.");
+  norm(TensorRole::kPostAttentionNorm, prefix + "post_attention_layernorm.weight", c.hidden_size);
+  if (!c.is_moe_layer(layer)) {
+    plain_mlp(prefix + "mlp.", c.hidden_size, c.intermediate_size);
+    return;
+  }
+  matrix(TensorRole::kRouter, prefix + c.family->router, c.num_experts, c.hidden_size);
+  if (c.shared_intermediate_size == 0) return;
+  matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1, c.hidden_size);
+  plain_mlp(prefix + "mlp.shared_expert.", c.hidden_size, c.shared_intermediate_size);
+}
+
+void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
+  const FamilySpec& family = *c.family;
+  const std::string prefix =
+      layer_prefix(layer) + strf("%s.%lld.", family.experts, (long long)expert);
+  mlp(prefix + family.gate, prefix + family.up, prefix + family.down, c.hidden_size,
+      c.moe_intermediate_size);
+}
+
+void TableBuilder::head(const ModelConfig& c) {
+  norm(TensorRole::kFinalNorm, "model.norm.weight", c.hidden_size);
+  if (c.tie_word_embeddings) return;
+  matrix(TensorRole::kHead, "lm_head.weight", c.vocab_size, c.hidden_size);
+}
+
+void TableBuilder::add_record(const ModelConfig& c, const ModelRecord& record) {
+  table_.records.push_back({record.kind, record.layer, record.expert,
+                            static_cast<int64_t>(table_.tensors.size())});
+  switch (record.kind) {
+    case RecordKind::kEmbedding: embedding(c); break;
+    case RecordKind::kLayer: layer(c, record.layer); break;
+    case RecordKind::kExpert: expert(c, record.layer, record.expert); break;
+    case RecordKind::kHead: head(c); break;
+  }
+  // Slots are cut for the one number, tensors laid out by the other.
+  CHECK(table_.records.back().num_elements == record.num_elements);
+}
+
 }  // namespace
 
 TensorTable TensorTable::make(const ModelConfig& c) {
   TensorTable table;
   TableBuilder build(table);
-  const FamilySpec& family = *c.family;
-  build.begin_record(RecordKind::kEmbedding);
-  build.matrix(TensorRole::kEmbedding, "model.embed_tokens.weight", c.vocab_size, c.hidden_size);
-  for (int64_t l = 0; l < c.num_layers; ++l) {
-    const std::string prefix = layer_prefix(l);
-    table.layer_record_.push_back(build.begin_record(RecordKind::kLayer, l));
-    build.norm(TensorRole::kInputNorm, prefix + "input_layernorm.weight", c.hidden_size);
-    build.attention(c, prefix + "self_attn.");
-    build.norm(TensorRole::kPostAttentionNorm, prefix + "post_attention_layernorm.weight",
-               c.hidden_size);
-    if (!c.is_moe_layer(l)) {
-      build.plain_mlp(prefix + "mlp.", c.hidden_size, c.intermediate_size);
-      continue;
+  for (const ModelRecord& record : model_records(model_shape(c))) {
+    if (record.kind == RecordKind::kLayer) {
+      table.layer_record_.push_back(static_cast<int64_t>(table.records.size()));
     }
-    build.matrix(TensorRole::kRouter, prefix + family.router, c.num_experts, c.hidden_size);
-    if (c.shared_intermediate_size > 0) {
-      build.matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1,
-                   c.hidden_size);
-      build.plain_mlp(prefix + "mlp.shared_expert.", c.hidden_size, c.shared_intermediate_size);
-    }
-    for (int64_t e = 0; e < c.num_experts; ++e) {
-      build.begin_record(RecordKind::kExpert, l, e);
-      const std::string expert = prefix + strf("%s.%lld.", family.experts, (long long)e);
-      build.mlp(expert + family.gate, expert + family.up, expert + family.down, c.hidden_size,
-                c.moe_intermediate_size);
-    }
-  }
-  build.begin_record(RecordKind::kHead);
-  build.norm(TensorRole::kFinalNorm, "model.norm.weight", c.hidden_size);
-  if (!c.tie_word_embeddings) {
-    build.matrix(TensorRole::kHead, "lm_head.weight", c.vocab_size, c.hidden_size);
+    build.add_record(c, record);
   }
   return table;
 }

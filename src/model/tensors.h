@@ -40,8 +40,6 @@ struct TensorSpec {
   int64_t num_elements() const;
 };
 
-enum class RecordKind : uint8_t { kEmbedding, kLayer, kExpert, kHead };
-
 struct RecordSpec {
   RecordKind kind = RecordKind::kExpert;
   int64_t layer = -1;   // kLayer, kExpert
@@ -49,15 +47,14 @@ struct RecordSpec {
   int64_t first_tensor = 0, num_tensors = 0;
   int64_t num_elements = 0;
   std::string name() const;  // "layer 3, expert 17"
-
-  int64_t weight_page_bytes(DType dtype) const {
-    return align_up(num_elements * dtype_bytes(dtype), kIoAlign);
-  }
 };
+
+// How many roles there are; a record has at most one tensor of each.
+inline constexpr int64_t kTensorRoles = static_cast<int64_t>(TensorRole::kHead) + 1;
 
 struct TensorTable {
   std::vector<TensorSpec> tensors;
-  std::vector<RecordSpec> records;
+  std::vector<RecordSpec> records;  // in the order of model_records()
 
   static TensorTable make(const ModelConfig& config);
 

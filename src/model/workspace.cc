@@ -1,49 +1,57 @@
 #include "model/workspace.h"
 
+#include "model/tensors.h"
+
 namespace pagoda {
 namespace {
 
+// Widths of one token's attention, in elements.
+int64_t head_dim(const AttentionSizes& a) { return std::max(a.head_dim, a.value_head_dim); }
+int64_t q_dim(const AttentionSizes& a) { return a.heads * head_dim(a); }
+int64_t qkv_dim(const AttentionSizes& a) { return (a.heads + 2 * a.kv_heads) * head_dim(a); }
+
 // What the backward reads.
-void lay_out_attention_results(WorkspaceArena& arena, const ModelConfig& c, const StepSize& size,
-                               AttentionSpace& a) {
+void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
+                             AttentionSpace& a) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
-  const int64_t q_dim = c.num_heads * c.head_dim;
-  const int64_t qkv_dim = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
-  a.normed = arena.take_bytes(t * c.hidden_size * mat);
+  const AttentionSizes& sizes = model.attention;
+  const int64_t qkv = t * qkv_dim(sizes) * mat;
+  a.normed = arena.take_bytes(t * model.hidden_size * mat);
   a.rstd = arena.take<float>(t);
-  a.qkv = arena.take_bytes(t * qkv_dim * mat);
-  // Only a norm's backward needs what was there before it.
-  a.rotated = c.family->qk_norm == QkNorm::kNone ? a.qkv : arena.take_bytes(t * qkv_dim * mat);
-  a.q_rstd = arena.take<float>(t * c.num_heads);
-  a.k_rstd = arena.take<float>(t * c.num_kv_heads);
-  a.out = arena.take_bytes(t * q_dim * mat);
-  a.lse = arena.take<float>(t * c.num_heads);
+  a.qkv = arena.take_bytes(qkv);
+  a.rotated = sizes.rotated_apart ? arena.take_bytes(qkv) : a.qkv;
+  a.q_rstd = arena.take<float>(t * sizes.heads);
+  a.k_rstd = arena.take<float>(t * sizes.kv_heads);
+  a.out = arena.take_bytes(t * q_dim(sizes) * mat);
+  a.lse = arena.take<float>(t * sizes.heads);
 }
 
-AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelConfig& c,
+AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelShape& model,
                                  const StepSize& size) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
-  const int64_t q_dim = c.num_heads * c.head_dim;
-  const int64_t qkv_dim = (c.num_heads + 2 * c.num_kv_heads) * c.head_dim;
   AttentionSpace a;
-  lay_out_attention_results(arena, c, size, a);
-  a.projected = arena.take_bytes(t * c.hidden_size * mat);
+  lay_out_attention_results(arena, model, size, a);
+  a.projected = arena.take_bytes(t * model.hidden_size * mat);
   if (!size.training) return a;
-  a.dout = arena.take_bytes(t * q_dim * mat);
-  a.dqkv = arena.take_bytes(t * qkv_dim * mat);
+  a.dout = arena.take_bytes(t * q_dim(model.attention) * mat);
+  a.dqkv = arena.take_bytes(t * qkv_dim(model.attention) * mat);
   return a;
 }
 
-MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelConfig& c, const StepSize& size) {
+bool has_dense_layer(const ModelShape& model) {
+  return std::find(model.is_moe.begin(), model.is_moe.end(), 0) != model.is_moe.end();
+}
+
+MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
   MlpSpace m;
-  const int64_t dense = c.num_moe_layers() < c.num_layers ? c.intermediate_size : 0;
+  const int64_t dense = has_dense_layer(model) ? model.dense_ffn : 0;
   const int64_t mat = dtype_bytes(size.dtype), t = size.microbatch_tokens;
-  const int64_t bytes = t * std::max(dense, c.shared_intermediate_size) * mat;
+  const int64_t bytes = t * std::max(dense, model.shared_ffn) * mat;
   if (bytes == 0) return m;
   m.gate_up = arena.take_bytes(2 * bytes);
   m.act = arena.take_bytes(bytes);
   if (size.training) m.dact = arena.take_bytes(bytes);
-  if (c.shared_intermediate_size == 0) return m;
+  if (model.shared_ffn == 0) return m;
   m.gate = arena.take<float>(t);
   if (!size.training) return m;
   m.dgate = arena.take<float>(t);
@@ -51,52 +59,58 @@ MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelConfig& c, const StepSize
   return m;
 }
 
-HeadSpace lay_out_head(WorkspaceArena& arena, const ModelConfig& c, const StepSize& size) {
+HeadSpace lay_out_head(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
   const int64_t rows = size.logits_rows();
-  const int64_t matrix = size.microbatch_tokens * c.hidden_size * dtype_bytes(size.dtype);
+  const int64_t matrix = size.microbatch_tokens * model.hidden_size * dtype_bytes(size.dtype);
   HeadSpace h;
   h.normed = arena.take_bytes(matrix);
   h.rstd = arena.take<float>(size.microbatch_tokens);
-  h.logits = arena.take<float>(rows * c.vocab_size);
+  h.logits = arena.take<float>(rows * model.vocab_size);
   if (!size.training) return h;
   h.dlogits = h.logits;
   if (size.dtype != DType::kF32) {
-    h.dlogits = arena.take_bytes(rows * c.vocab_size * dtype_bytes(size.dtype));
+    h.dlogits = arena.take_bytes(rows * model.vocab_size * dtype_bytes(size.dtype));
   }
   h.dnormed = arena.take_bytes(matrix);
   return h;
 }
 
-CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelConfig& c, const StepSize& size) {
+CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
   CacheSpace k;
   if (size.cache.sequences == 0) return k;
   k.sequence = arena.take<int32_t>(size.pass_tokens());
   k.wanted = arena.take<int32_t>(size.wanted_tokens());
-  k.keys_and_values =
-      arena.take_bytes(c.num_layers * size.cache.layer_elements(c) * dtype_bytes(size.dtype));
+  const AttentionSizes& a = model.attention;
+  const int64_t elements = size.cache.layer_elements(a.kv_heads * head_dim(a));
+  k.keys_and_values = arena.take_bytes(model.num_layers() * elements * dtype_bytes(size.dtype));
   return k;
 }
 
-// Of any task on a device.
-OpSizes op_sizes(const ModelConfig& c, const TensorTable& table, const StepSize& size) {
+// The largest calls of any task on a device.
+OpSizes op_sizes(const ModelShape& model, const StepSize& size) {
   OpSizes sizes{.tokens = size.microbatch_tokens,
-                .heads = c.num_heads,
-                .head_dim = c.head_dim,
-                .num_experts = c.num_experts,
-                .experts_per_token = c.experts_per_token};
-  for (const RecordSpec& record : table.records) {
+                .heads = model.attention.heads,
+                .head_dim = head_dim(model.attention),
+                .num_experts = model.num_experts,
+                .experts_per_token = model.experts_per_token,
+                .spans = kTensorRoles};
+  for (const ModelRecord& record : model_records(model)) {
     sizes.gradient_elements = std::max(sizes.gradient_elements, record.num_elements);
-    sizes.spans = std::max(sizes.spans, record.num_tensors);
   }
   return sizes;
 }
 
+int64_t latent_bytes(const ModelShape& model, const StepSize& size) {
+  const AttentionSizes& a = model.attention;
+  const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
+  return 2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype);
+}
+
 }  // namespace
 
-void StepSpace::lay_out(WorkspaceArena& arena, const ModelConfig& c, const TensorTable& table,
-                        const StepSize& size) {
+void StepSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
   const int64_t n = size.tokens(), m = size.microbatches;
-  const int64_t k = c.experts_per_token, e = c.num_experts;
+  const int64_t k = model.experts_per_token, e = model.num_experts;
   tokens = arena.take<int32_t>(n);
   targets = arena.take<int32_t>(n);
   positions = arena.take<int32_t>(n);
@@ -110,70 +124,85 @@ void StepSpace::lay_out(WorkspaceArena& arena, const ModelConfig& c, const Tenso
   scale = arena.take<float>(size.group_rows());
   counts = arena.take<int32_t>(m * e);
   prob_sums = arena.take<double>(m * e);
-  attention = lay_out_attention(arena, c, size);
-  mlp = lay_out_mlp(arena, c, size);
-  head = lay_out_head(arena, c, size);
-  first_kept = size.first_kept(c);
+  attention = lay_out_attention(arena, model, size);
+  mlp = lay_out_mlp(arena, model, size);
+  head = lay_out_head(arena, model, size);
+  first_kept = size.first_kept(model.num_layers());
   microbatches = m;
   WorkspaceArena during_training = arena;
-  cache = lay_out_cache(arena, c, size);
+  cache = lay_out_cache(arena, model, size);
   if (!size.training) return;
-  lay_out_training(during_training, c, table, size);
+  lay_out_training(during_training, model, size);
   arena.used = std::max(arena.used, during_training.used);
-  lay_out_saved(arena, c, size);
+  lay_out_saved(arena, model, size);
 }
 
-void StepSpace::lay_out_saved(WorkspaceArena& arena, const ModelConfig& c, const StepSize& size) {
+void StepSpace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
+                              const StepSize& size) {
   kept_attention.clear();
   kept_mlp.clear();
-  for (int64_t l = first_kept; l < c.num_layers; ++l) {
-    const int64_t f = c.is_moe_layer(l) ? c.shared_intermediate_size : c.intermediate_size;
+  for (int64_t l = first_kept; l < model.num_layers(); ++l) {
+    const int64_t f = model.is_moe[static_cast<size_t>(l)] ? model.shared_ffn : model.dense_ffn;
     for (int64_t b = 0; b < microbatches; ++b) {
-      lay_out_attention_results(arena, c, size, kept_attention.emplace_back(attention));
+      lay_out_attention_results(arena, model, size, kept_attention.emplace_back(attention));
       MlpSpace& m = kept_mlp.emplace_back(mlp);
-      if (f > 0)
-        m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f * dtype_bytes(size.dtype));
+      if (f > 0) m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f *
+                                               dtype_bytes(size.dtype));
     }
   }
 }
 
-void StepSpace::lay_out_training(WorkspaceArena& arena, const ModelConfig& c,
-                                 const TensorTable& table, const StepSize& size) {
+void StepSpace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
+                                 const StepSize& size) {
   const int64_t n = size.tokens(), t = size.microbatch_tokens, m = size.microbatches;
-  const int64_t mat = dtype_bytes(size.dtype), d = c.hidden_size;
-  const int64_t k = c.experts_per_token, e = c.num_experts;
+  const int64_t mat = dtype_bytes(size.dtype), d = model.hidden_size;
+  const int64_t k = model.experts_per_token, e = model.num_experts;
   dweights = arena.take<float>(n * k);
   dnormed = arena.take_bytes(t * d * mat);
   dlogits = arena.take_bytes(t * e * mat);
   aux_grad = arena.take<float>(m * e);
   int64_t largest = 0;
-  for (const RecordSpec& record : table.records) {
+  for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) largest = std::max(largest, record.num_elements);
   }
   layer_grad = arena.take<float>(largest);
-  table_grad = arena.take<float>(d + c.vocab_size * d);
+  table_grad = arena.take<float>(d + model.vocab_size * d);
 }
 
-void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelConfig& c, const TensorTable& table,
-                          const StepSize& size) {
-  const int64_t block = size.group_rows() * c.moe_intermediate_size * dtype_bytes(size.dtype);
+void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+  const int64_t block = size.group_rows() * model.expert_ffn * dtype_bytes(size.dtype);
   gate_up = arena.take_bytes(2 * block);
   act = arena.take_bytes(block);
-  scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(c, table, size)) : 0;
+  scratch_bytes = size.on_gpu ? gpu_scratch_bytes(op_sizes(model, size)) : 0;
   scratch = arena.take<std::byte>(scratch_bytes);
   if (!size.training) return;
   dact = arena.take_bytes(block);
-  grad = arena.take<float>(std::min(size.group_blocks, c.num_experts) * 3 * c.hidden_size *
-                           c.moe_intermediate_size);
-  square_sums = arena.take<double>(static_cast<int64_t>(table.records.size()));
-  finite = arena.take<int32_t>(static_cast<int64_t>(table.records.size()));
-  kept_gate_up.assign(static_cast<size_t>(c.num_layers), nullptr);
-  for (int64_t l = size.first_kept(c); l < c.num_layers; ++l) {
-    if (!c.is_moe_layer(l)) continue;
-    kept_gate_up[static_cast<size_t>(l)] =
-        arena.take_bytes(size.tokens() * c.experts_per_token * 2 * c.moe_intermediate_size *
-                         dtype_bytes(size.dtype));
+  grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * 3 * model.hidden_size *
+                            model.expert_ffn);
+  const int64_t records = std::ssize(model_records(model));
+  square_sums = arena.take<double>(records);
+  finite = arena.take<int32_t>(records);
+  kept_gate_up.assign(static_cast<size_t>(model.num_layers()), nullptr);
+  for (int64_t l = size.first_kept(model.num_layers()); l < model.num_layers(); ++l) {
+    if (!model.is_moe[static_cast<size_t>(l)]) continue;
+    kept_gate_up[static_cast<size_t>(l)] = arena.take_bytes(
+        size.tokens() * model.experts_per_token * 2 * model.expert_ffn *
+        dtype_bytes(size.dtype));
   }
+}
+
+void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
+                       int device, StepSpace& step, ExpertSpace& expert) {
+  if (device == 0) step.lay_out(arena, model, size);
+  expert.lay_out(arena, model, size);
+}
+
+int64_t workspace_bytes(const ModelShape& model, const StepSize& size, int device) {
+  WorkspaceArena arena;
+  StepSpace step;
+  ExpertSpace expert;
+  lay_out_workspace(arena, model, size, device, step, expert);
+  return align_up(arena.used, kIoAlign) + align_up(latent_bytes(model, size), kIoAlign);
 }
 
 }  // namespace pagoda

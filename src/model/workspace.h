@@ -19,7 +19,7 @@
 #include "base/dtype.h"
 #include "kernels/gpu_scratch.h"
 #include "kernels/ops.h"
-#include "model/tensors.h"
+#include "plan/machine/model_shape.h"
 
 namespace pagoda {
 
@@ -44,9 +44,8 @@ struct CacheSize {
   int64_t sequences = 0;  // that are generated together; 0: no generation
   int64_t positions = 0;  // of each
 
-  int64_t layer_elements(const ModelConfig& c) const {
-    return sequences * positions * 2 * c.num_kv_heads * c.head_dim;
-  }
+  // kv_dim: kv_heads * head_dim.
+  int64_t layer_elements(int64_t kv_dim) const { return sequences * positions * 2 * kv_dim; }
 };
 
 struct StepSize {
@@ -58,7 +57,7 @@ struct StepSize {
   bool on_gpu = false;  // whose ops take memory for themselves
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t saved_layers = 0;  // the last ones; training
-  int64_t first_kept(const ModelConfig& c) const { return c.num_layers - saved_layers; }
+  int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   int64_t group_rows() const { return group_blocks * kRowBlock; }
   // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
@@ -165,13 +164,11 @@ struct StepSpace {
   }
   bool keeps(int64_t layer) const { return layer >= first_kept; }
 
-  void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
-               const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
 
  private:
-  void lay_out_training(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
-                        const StepSize& size);
-  void lay_out_saved(WorkspaceArena& arena, const ModelConfig& config, const StepSize& size);
+  void lay_out_training(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
+  void lay_out_saved(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
   size_t kept(int64_t layer, int64_t microbatch) const {
     return static_cast<size_t>((layer - first_kept) * microbatches + microbatch);
   }
@@ -194,8 +191,15 @@ struct ExpertSpace {
   // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
   std::vector<void*> kept_gate_up;
 
-  void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
-               const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
 };
+
+// Device 0 holds the step's space, every device an expert's space.
+void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
+                       int device, StepSpace& step, ExpertSpace& expert);
+
+// Bytes of the device's arena that the workspaces take, from its start. With latent attention,
+// which is planned for and not yet trained, they include its latents.
+int64_t workspace_bytes(const ModelShape& model, const StepSize& size, int device);
 
 }  // namespace pagoda

@@ -6,12 +6,8 @@
 #include <string>
 
 #include "model/model_config.h"
-#include "plan/machine/model_shape.h"
 
 namespace pagoda {
-
-// Of a family that is trained, so that count_parameters equals what TensorTable holds.
-ModelShape model_shape(const ModelConfig& config);
 
 struct ModelSizes {
   std::string name;    // of the file or its folder

@@ -91,6 +91,7 @@ Result<ModelShape> planned_family_shape(const Json& config, const std::string& w
     parse_deepseek(f, family != "deepseek_v2", model);
   }
   if (!f.status().ok()) return f.status();
+  model.attention.rotated_apart = true;  // more than enough for what has no operators yet
   return model;
 }
 

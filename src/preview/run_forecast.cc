@@ -9,70 +9,12 @@
 namespace pagoda {
 namespace {
 
-// As TensorTable has them: embedding, each layer and its experts, head.
-std::vector<RecordShape> records_of(const ModelShape& model) {
-  const int64_t table = model.vocab_size * model.hidden_size;
-  std::vector<RecordShape> records = {{table}};
-  for (int64_t l = 0; l < model.num_layers(); ++l) {
-    const LayerParameters parameters = layer_parameters(model, l);
-    records.push_back({parameters.replicated(), l});
-    const int64_t experts = model.is_moe[static_cast<size_t>(l)] != 0 ? model.num_experts : 0;
-    for (int64_t e = 0; e < experts; ++e) records.push_back({parameters.expert, l, e});
-  }
-  records.push_back({model.hidden_size + (model.tied_embeddings ? 0 : table)});
-  return records;
-}
-
-// Of a family that is not trained: what its sizes would take in a trained one, with the widest
-// heads, and latents beside them.
-ModelConfig stand_in(const ModelShape& m) {
-  static constexpr FamilySpec kAnyFamily{.model_type = "planned", .qk_norm = QkNorm::kPerHead};
-  ModelConfig c;
-  c.family = &kAnyFamily;
-  c.vocab_size = m.vocab_size;
-  c.hidden_size = m.hidden_size;
-  c.num_layers = m.num_layers();
-  c.num_heads = m.attention.heads;
-  c.num_kv_heads = m.attention.kv_heads;
-  c.head_dim = std::max(m.attention.head_dim, m.attention.value_head_dim);
-  c.intermediate_size = m.dense_ffn;
-  c.moe_intermediate_size = m.expert_ffn;
-  c.shared_intermediate_size = m.shared_ffn;
-  c.num_experts = m.num_experts;
-  c.experts_per_token = m.experts_per_token;
-  for (int64_t l = 0; l < m.num_layers(); ++l) {
-    if (m.is_moe[static_cast<size_t>(l)] == 0) c.mlp_only_layers.push_back(l);
-  }
-  return c;
-}
-
-int64_t workspace_bytes(const ModelSizes& model, const StepSize& size,
-                        const std::vector<RecordShape>& records, int device) {
-  if (model.trained) {
-    return Executor::workspace_bytes(*model.trained, TensorTable::make(*model.trained), size,
-                                     device);
-  }
-  TensorTable table;
-  for (const RecordShape& r : records) {
-    RecordSpec spec;
-    spec.kind = r.layer < 0 ? RecordKind::kEmbedding
-                : r.expert < 0 ? RecordKind::kLayer
-                               : RecordKind::kExpert;
-    spec.num_elements = r.num_elements;
-    table.records.push_back(spec);
-  }
-  const AttentionSizes& a = model.shape.attention;
-  const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
-  return Executor::workspace_bytes(stand_in(model.shape), table, size, device) +
-         align_up(2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype), kIoAlign);
-}
-
 // As Session::plan's.
 GroupChoice group_of(const ModelSizes& model, const ForecastRun& run, StepSize size) {
   return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, kMostTogether,
                       [&](int64_t blocks) {
     size.group_blocks = blocks;
-    return workspace_bytes(model, size, run.shape.records, 0);
+    return workspace_bytes(model.shape, size, 0);
   });
 }
 
@@ -101,15 +43,14 @@ RunShape whole_shape(const ModelShape& model, const RunConfig& config, int devic
   shape.experts_per_token = model.experts_per_token;
   shape.tied_embeddings = model.tied_embeddings;
   shape.dtype_bytes = dtype_bytes(config.train.dtype);
-  shape.records = records_of(model);
-  for (size_t r = 0; r < shape.records.size(); ++r) {
-    RecordShape& record = shape.records[r];
-    record.device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
-    record.state_bytes =
-        StateLayout(config.optim.state, config.train.dtype, record.num_elements).bytes;
-    if (record.layer >= 0 && record.expert < 0) {
-      shape.layer_record.push_back(static_cast<int64_t>(r));
+  for (const ModelRecord& record : model_records(model)) {
+    if (record.kind == RecordKind::kLayer) {
+      shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     }
+    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
+    const StateLayout state(config.optim.state, config.train.dtype, record.num_elements);
+    shape.records.push_back(
+        {record.num_elements, record.layer, record.expert, device, state.bytes});
   }
   shape.microbatches = config.micro_batches();
   shape.microbatch_tokens = config.train.micro_batch_tokens;
@@ -214,11 +155,11 @@ Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& confi
   run.shape.group_blocks = size.group_blocks = group.blocks;
   run.group_bytes = group.bytes;
   for (int d = 0; d < devices; ++d) {
-    run.budget.fixed_bytes.push_back(workspace_bytes(model, size, run.shape.records, d));
+    run.budget.fixed_bytes.push_back(workspace_bytes(model.shape, size, d));
   }
   if (!run.shape.options.same_blocks()) return run;
   size.saved_layers = run.shape.num_layers;
-  run.kept_layer_bytes = (workspace_bytes(model, size, run.shape.records, 0) -
+  run.kept_layer_bytes = (workspace_bytes(model.shape, size, 0) -
                           run.budget.fixed_bytes.front()) / run.shape.num_layers;
   return run;
 }

@@ -42,9 +42,9 @@ std::string layer_buffers_line(const Held& h) {
 }
 
 std::string cache_line(const ModelConfig& config, const StepSize& size) {
+  const int64_t elements = size.cache.layer_elements(config.num_kv_heads * config.head_dim);
   return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
-              format_bytes(config.num_layers * size.cache.layer_elements(config) *
-                           dtype_bytes(size.dtype)).c_str(),
+              format_bytes(config.num_layers * elements * dtype_bytes(size.dtype)).c_str(),
               (long long)size.cache.sequences, size.cache.sequences == 1 ? "" : "s",
               (long long)size.cache.positions,
               size.training ? "; steps use it too" : "");
@@ -55,11 +55,11 @@ std::string cache_line(const ModelConfig& config, const StepSize& size) {
 int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, int64_t page_bytes,
                     int64_t microbatch_bytes) {
   constexpr int64_t kMost = int64_t{1} << 31;
-  const TensorTable table = TensorTable::make(config);
+  const ModelShape model = model_shape(config);
   const auto bytes = [&](int64_t microbatches) {
     StepSize size = options.size;
     size.microbatches = microbatches;
-    return Executor::workspace_bytes(config, table, size, 0) + page_bytes +
+    return workspace_bytes(model, size, 0) + page_bytes +
            microbatches * microbatch_bytes;
   };
   int64_t fit = 0, too_many = kMost / options.size.microbatch_tokens + 1;
@@ -75,8 +75,7 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
 std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
                            const PageTable& pages, const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);
-  const int64_t workspace =
-      Executor::workspace_bytes(config, TensorTable::make(config), none.size, 0);
+  const int64_t workspace = workspace_bytes(model_shape(config), none.size, 0);
   const int64_t needed = memory.min_device_bytes + memory.group_bytes - workspace;
   const int64_t layer_buffers =
       held(pages, memory, PageKind::kLayerBuffer).all / options.size.microbatches;

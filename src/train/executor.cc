@@ -9,29 +9,10 @@
 #include "train/trace_names.h"
 
 namespace pagoda {
-namespace {
-
-// Device 0 holds the step's space, every device an expert's space.
-void lay_out(WorkspaceArena& arena, const ModelConfig& config, const TensorTable& table,
-             const StepSize& size, int device, StepSpace& step, ExpertSpace& expert) {
-  if (device == 0) step.lay_out(arena, config, table, size);
-  expert.lay_out(arena, config, table, size);
-}
-
-}  // namespace
 
 int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
   if (padding.empty()) return end - begin;
   return std::count(padding.begin() + begin, padding.begin() + end, uint8_t{0});
-}
-
-int64_t Executor::workspace_bytes(const ModelConfig& config, const TensorTable& table,
-                                  const StepSize& size, int device) {
-  WorkspaceArena arena;
-  StepSpace step;
-  ExpertSpace expert;
-  lay_out(arena, config, table, size, device, step, expert);
-  return align_up(arena.used, kIoAlign);
 }
 
 Executor::Executor(Setup setup)
@@ -48,10 +29,10 @@ Executor::Executor(Setup setup)
                                          std::ssize(square_sums_) * 8);
   pins_[1] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(finite_.data()),
                                          std::ssize(finite_) * 4);
+  const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     WorkspaceArena arena{setup_.devices[d]->arena()};
-    lay_out(arena, setup_.config, setup_.table, setup_.size, static_cast<int>(d), step_,
-            experts_[d]);
+    lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), step_, experts_[d]);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     compute_.back()->use_scratch(

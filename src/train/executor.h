@@ -73,10 +73,6 @@ class Executor {
 
   static constexpr int kStreamsPerDevice = 1;  // compute; besides, the optimizer's one
 
-  // Bytes of device `d`'s arena that the workspaces take, from its start.
-  static int64_t workspace_bytes(const ModelConfig& config, const TensorTable& table,
-                                 const StepSize& size, int device);
-
   explicit Executor(Setup setup);
   ~Executor();
 

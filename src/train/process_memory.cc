@@ -70,10 +70,10 @@ int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
 }  // namespace
 
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
-  const TensorTable table = TensorTable::make(config);
+  const ModelShape model = model_shape(config);
   int64_t bytes = 0;
   for (int d = 0; d < options.devices; ++d) {
-    bytes += Executor::workspace_bytes(config, table, options.size, d);
+    bytes += workspace_bytes(model, options.size, d);
   }
   return bytes;
 }

@@ -7,14 +7,11 @@
 namespace pagoda {
 namespace {
 
-int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options, int device) {
-  return Executor::workspace_bytes(config, TensorTable::make(config), options.size, device);
-}
-
 bool fits(const ModelConfig& config, const SessionOptions& options, const MemoryPlan& memory) {
+  const ModelShape model = model_shape(config);
   for (int d = 0; d < options.devices; ++d) {
     const int64_t slots = memory.device_slot_bytes[static_cast<size_t>(d)];
-    if (workspace_bytes(config, options, d) + slots > options.device_bytes) return false;
+    if (workspace_bytes(model, options.size, d) + slots > options.device_bytes) return false;
   }
   return check_machine_memory(config, options, memory).ok();
 }
@@ -40,12 +37,13 @@ SessionOptions keeping_none(const SessionOptions& options) {
 }
 
 int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
-  const SessionOptions none = keeping_none(options);
-  SessionOptions all = options;
-  all.size.saved_layers = config.num_layers;
+  const ModelShape model = model_shape(config);
+  const StepSize none = keeping_none(options).size;
+  StepSize all = options.size;
+  all.saved_layers = config.num_layers;
   int64_t most = 0;
   for (int d = 0; d < options.devices; ++d) {
-    most = std::max(most, workspace_bytes(config, all, d) - workspace_bytes(config, none, d));
+    most = std::max(most, workspace_bytes(model, all, d) - workspace_bytes(model, none, d));
   }
   return most;
 }

@@ -50,13 +50,12 @@ RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
   return shape;
 }
 
-MemoryBudget Session::budget(const ModelConfig& config, const TensorTable& table,
-                             const SessionOptions& options) {
+MemoryBudget Session::budget(const ModelShape& model, const SessionOptions& options) {
   MemoryBudget budget{options.device_bytes, options.host_bytes, {}, options.lower};
   // A GPU is told by what to clip when it is given the update.
   budget.device_updates = !options.gpu || !options.eager_adam;
   for (int d = 0; d < options.devices; ++d) {
-    budget.fixed_bytes.push_back(Executor::workspace_bytes(config, table, options.size, d));
+    budget.fixed_bytes.push_back(workspace_bytes(model, options.size, d));
   }
   return budget;
 }
@@ -72,7 +71,7 @@ GroupChoice group_of(const ModelConfig& config, const TensorTable& table,
                      const SessionOptions& options) {
   return choose_group(make_run_shape(config, table, options), options.gpu.has_value(),
                       options.device_bytes, kMostTogether, [&](int64_t blocks) {
-    return Executor::workspace_bytes(config, table, with_groups(options, blocks).size, 0);
+    return workspace_bytes(model_shape(config), with_groups(options, blocks).size, 0);
   });
 }
 
@@ -95,7 +94,7 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                        (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
   }
   ASSIGN_OR_RETURN(MemoryPlan memory,
-                   plan_memory(shape, PageTable(shape), budget(config, table, grouped),
+                   plan_memory(shape, PageTable(shape), budget(model_shape(config), grouped),
                                kPageHeaderBytes));
   memory.group_blocks = group.blocks;
   memory.group_bytes = group.bytes;
@@ -172,7 +171,7 @@ Status Session::allocate() try {
   options.trace = page_trace();
   Executor::Setup setup;
   for (int d = 0; d < options_.devices; ++d) {
-    const int64_t fixed = Executor::workspace_bytes(config_, table_, options_.size, d);
+    const int64_t fixed = workspace_bytes(model_shape(config_), options_.size, d);
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                      open_device(fixed + memory_.device_slot_bytes[d]));
     options.devices.push_back(device.get());

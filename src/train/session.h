@@ -87,8 +87,7 @@ class Session {
   PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands
   Result<std::unique_ptr<Device>> open_device(int64_t arena_bytes) const;
-  static MemoryBudget budget(const ModelConfig& config, const TensorTable& table,
-                             const SessionOptions& options);
+  static MemoryBudget budget(const ModelShape& model, const SessionOptions& options);
 
   ModelConfig config_;
   TensorTable table_;

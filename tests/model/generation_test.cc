@@ -385,11 +385,11 @@ INSTANTIATE_TEST_SUITE_P(Clipping, SampledTraining,
 TEST(Generation, TrainingSharesItsBytesWithTheCache) {
   TinyRun run;
   const HfFolder folder = std::move(HfFolder::open(run.config().model.path).value());
-  const TensorTable table = TensorTable::make(folder.config());
+  const ModelShape model = model_shape(folder.config());
   const auto bytes = [&](CacheSize cache) {
     StepSize size = session_options(run.config()).size;
     size.cache = cache;
-    return Executor::workspace_bytes(folder.config(), table, size, 0);
+    return workspace_bytes(model, size, 0);
   };
   EXPECT_EQ(bytes({2, 32}), bytes({})) << "a small cache fits into what training needs";
   EXPECT_GT(bytes({2, 100000}), bytes({}));

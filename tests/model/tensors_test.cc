@@ -43,7 +43,7 @@ TEST(TensorTable, CountsTheParametersOfQwen3_30B_A3B) {
   EXPECT_EQ(table.records.size(), 2u + 48u + 48u * 128u);
   const RecordSpec& expert = table.records[table.expert(47, 127)];
   EXPECT_EQ(expert.name(), "layer 47, expert 127");
-  EXPECT_EQ(expert.weight_page_bytes(DType::kBF16), 3 * 2048 * 768 * 2);
+  EXPECT_EQ(expert.num_elements, 3 * 2048 * 768);
 }
 
 // Published sizes; the counts are Transformers' of the same configuration.

@@ -304,7 +304,7 @@ SessionOptions StepBound::options(const Configuration& configuration, bool resid
   const auto part = [bytes](double of) {
     return static_cast<int64_t>(of * static_cast<double>(bytes));
   };
-  const int64_t workspace = Executor::workspace_bytes(folder_.config(), table, options.size, 0);
+  const int64_t workspace = workspace_bytes(model_shape(folder_.config()), options.size, 0);
   options.device_bytes = workspace + part(configuration.device);
   options.host_bytes = part(configuration.host);
   return options;

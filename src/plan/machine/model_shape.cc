@@ -137,6 +137,22 @@ LayerParameters layer_parameters(const ModelShape& shape, int64_t layer) {
   return count;
 }
 
+std::vector<ModelRecord> model_records(const ModelShape& shape) {
+  const int64_t table = shape.vocab_size * shape.hidden_size;
+  std::vector<ModelRecord> records = {{RecordKind::kEmbedding, -1, -1, table}};
+  for (int64_t l = 0; l < shape.num_layers(); ++l) {
+    const LayerParameters parameters = layer_parameters(shape, l);
+    records.push_back({RecordKind::kLayer, l, -1, parameters.replicated()});
+    const int64_t experts = shape.is_moe[static_cast<size_t>(l)] ? shape.num_experts : 0;
+    for (int64_t e = 0; e < experts; ++e) {
+      records.push_back({RecordKind::kExpert, l, e, parameters.expert});
+    }
+  }
+  records.push_back(
+      {RecordKind::kHead, -1, -1, shape.hidden_size + (shape.tied_embeddings ? 0 : table)});
+  return records;
+}
+
 ParameterCount count_parameters(const ModelShape& shape) {
   ParameterCount count;
   count.total = static_cast<int64_t>(total_parameters(shape));

@@ -28,6 +28,9 @@ struct AttentionSizes {
   int64_t query_norm = 0, key_norm = 0;  // weights of norms on queries and keys; 0: none
   bool qkv_bias = false, output_bias = false;
   bool sinks = false;  // one learned score for each head
+  // Queries and keys that are normed and rotated have a place of their own beside the projections:
+  // the backward of a norm reads what was there before it.
+  bool rotated_apart = false;
 
   bool latent() const { return kv_rank > 0; }
 };
@@ -48,6 +51,16 @@ struct ModelShape {
   bool tied_embeddings = false;
 
   int64_t num_layers() const { return static_cast<int64_t>(is_moe.size()); }
+};
+
+// What pages: an expert, the dense part of a layer, the embedding or the head (model/tensors.h).
+enum class RecordKind : uint8_t { kEmbedding, kLayer, kExpert, kHead };
+
+struct ModelRecord {
+  RecordKind kind = RecordKind::kExpert;
+  int64_t layer = -1;   // kLayer, kExpert
+  int64_t expert = -1;  // kExpert
+  int64_t num_elements = 0;
 };
 
 // Of one layer.
@@ -76,6 +89,9 @@ Status check_model(const ModelShape& shape);
 
 // REQUIRES: check_model(shape), 0 <= layer < num_layers.
 LayerParameters layer_parameters(const ModelShape& shape, int64_t layer);
+// The records in their order, which every table of them keeps: the embedding, then for each layer
+// its dense part and behind it its experts, and the head. REQUIRES: check_model(shape).
+std::vector<ModelRecord> model_records(const ModelShape& shape);
 // REQUIRES: check_model(shape). O(layers).
 ParameterCount count_parameters(const ModelShape& shape);
 
