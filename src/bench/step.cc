@@ -74,7 +74,7 @@ Result<SessionOptions> resident_options(const ModelConfig& config, SessionOption
 
 Result<SessionOptions> paged_options(const ModelConfig& config, SessionOptions options) {
   int64_t bytes = 0;  // of weights and state
-  const RunShape shape = make_run_shape(config, TensorTable::make(config), options);
+  const RunShape shape = make_run_shape(model_shape(config), options);
   for (const RecordShape& record : shape.records) {
     bytes += record.num_elements * shape.dtype_bytes + record.state_bytes;
   }

@@ -3,20 +3,11 @@
 #include "base/bytes.h"
 #include "offload/page_file.h"
 #include "plan/machine/model_cost.h"
-#include "plan/memory/group_choice.h"
+#include "train/run_setup.h"
 #include "train/session.h"
 
 namespace pagoda {
 namespace {
-
-// As Session::plan's.
-GroupChoice group_of(const ModelSizes& model, const ForecastRun& run, StepSize size) {
-  return choose_group(run.shape, size.on_gpu, run.budget.device_bytes, kMostTogether,
-                      [&](int64_t blocks) {
-    size.group_blocks = blocks;
-    return workspace_bytes(model.shape, size, 0);
-  });
-}
 
 Status check_division(const ModelShape& model, int64_t microbatches, int64_t peers) {
   if (model.num_experts % peers != 0) {
@@ -30,36 +21,7 @@ Status check_division(const ModelShape& model, int64_t microbatches, int64_t pee
                                    (long long)peers, (long long)microbatches));
 }
 
-// Every record, its device or that of all peers.
-RunShape whole_shape(const ModelShape& model, const RunConfig& config, int devices) {
-  RunShape shape;
-  shape.options = config.plan;
-  shape.eager_adam = config.optim.clip != ClipKind::kGlobal;
-  shape.pinned_share = config.pinned_share();
-  shape.num_layers = model.num_layers();
-  shape.is_moe = model.is_moe;
-  shape.num_experts = model.num_experts;
-  shape.hidden_size = model.hidden_size;
-  shape.experts_per_token = model.experts_per_token;
-  shape.tied_embeddings = model.tied_embeddings;
-  shape.dtype_bytes = dtype_bytes(config.train.dtype);
-  for (const ModelRecord& record : model_records(model)) {
-    if (record.kind == RecordKind::kLayer) {
-      shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
-    }
-    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % devices);
-    const StateLayout state(config.optim.state, config.train.dtype, record.num_elements);
-    shape.records.push_back(
-        {record.num_elements, record.layer, record.expert, device, state.bytes});
-  }
-  shape.microbatches = config.micro_batches();
-  shape.microbatch_tokens = config.train.micro_batch_tokens;
-  shape.row_block = kRowBlock;
-  shape.devices = devices;
-  return shape;
-}
-
-// What one of `peers` equal devices has of it.
+// What one of `peers` equal devices has of the run.
 RunShape peers_share(const RunShape& whole, int64_t peers) {
   if (peers == 1) return whole;
   RunShape share = whole;
@@ -112,7 +74,9 @@ RunForecast outline(const ModelSizes& model, const RunConfig& config, const Mach
   plan.host_bytes = run.budget.host_bytes * run.peers;
   plan.disk_bytes = sheet.disk_bytes();
   plan.least = least_memory(run);
-  const PageTable pages(whole_shape(model.shape, config, 1));
+  RunSetup whole = run_setup(config);
+  whole.devices = 1;
+  const PageTable pages(make_run_shape(model.shape, whole));
   plan.store_bytes = PageFile::disk_bytes(page_specs(pages), config.train.save_steps > 0 ? 2 : 1,
                                           static_cast<int>(sheet.disk.drives));
   plan.fits = check_fit(plan);
@@ -135,31 +99,26 @@ Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& confi
                                  const MachineSheet& sheet) {
   const int64_t peers = sheet.device.count;
   RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
-  const int devices = peers > 1 ? 1 : static_cast<int>(config.train.host_devices);
+  RunSetup setup = run_setup(config);
+  setup.size.on_gpu = sheet.gpu();
+  if (peers > 1) setup.devices = 1;
   ForecastRun run;
-  run.shape = peers_share(whole_shape(model.shape, config, devices), peers);
+  run.shape = peers_share(make_run_shape(model.shape, setup), peers);
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = config.data.sequence_len;
   run.peers = peers;
-  run.budget.device_bytes =
+  setup.size.microbatches = run.shape.microbatches;
+  const int64_t device_bytes =
       config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
-  run.budget.host_bytes =
+  const int64_t host_bytes =
       config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes()) / peers;
-  run.budget.device_updates = !sheet.gpu() || !run.shape.eager_adam;  // as Session::budget
-  StepSize size;
-  size.microbatches = run.shape.microbatches;
-  size.microbatch_tokens = run.shape.microbatch_tokens;
-  size.dtype = config.train.dtype;
-  size.on_gpu = sheet.gpu();
-  const GroupChoice group = group_of(model, run, size);
-  run.shape.group_blocks = size.group_blocks = group.blocks;
+  const GroupChoice group = choose_group(run.shape, model.shape, setup, device_bytes);
+  run.shape.group_blocks = setup.size.group_blocks = group.blocks;
   run.group_bytes = group.bytes;
-  for (int d = 0; d < devices; ++d) {
-    run.budget.fixed_bytes.push_back(workspace_bytes(model.shape, size, d));
-  }
+  run.budget = make_budget(model.shape, setup, device_bytes, host_bytes);
   if (!run.shape.options.same_blocks()) return run;
-  size.saved_layers = run.shape.num_layers;
-  run.kept_layer_bytes = (workspace_bytes(model.shape, size, 0) -
+  setup.size.saved_layers = run.shape.num_layers;
+  run.kept_layer_bytes = (workspace_bytes(model.shape, setup.size, 0) -
                           run.budget.fixed_bytes.front()) / run.shape.num_layers;
   return run;
 }

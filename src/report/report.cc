@@ -110,7 +110,7 @@ void warn_of_unused_gpu(const RunConfig& config) {
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
                                      const MemoryPlan& memory, const RunOutlook& outlook) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options);
+  const RunShape shape = make_run_shape(model_shape(config), options);
   const PageTable pages(shape);
   const SteadyTraffic traffic = predict_traffic(shape, pages, memory);
   const int64_t workspace = workspace_bytes(config, options);

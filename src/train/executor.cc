@@ -331,7 +331,7 @@ void Executor::enqueue_adam(const Task& task, const Lease& lease, Stream& s, Led
                           .state = lease.data(1)};
   const std::byte* gradient = with_gradient ? lease.data(2) : nullptr;
   const double* square_sum = &square_sums_[task.record];
-  if (setup_.on_gpu && !task.on_host) {
+  if (setup_.size.on_gpu && !task.on_host) {
     return enqueue_gpu_adam(record, task, gradient, ledger.apply(task.record), s);
   }
   s.enqueue([this, &s, record, gradient, square_sum, number = task.record,

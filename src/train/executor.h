@@ -59,11 +59,10 @@ class Executor {
   struct Setup {
     ModelConfig config;
     TensorTable table;
-    StepSize size;
+    StepSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
     Ops* ops = nullptr;            // of the devices; not owned
-    bool on_gpu = false;           // updates on devices are gpu_adam's
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int optimizer_threads = 1;

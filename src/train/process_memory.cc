@@ -108,7 +108,7 @@ Status check_machine_memory(const ModelConfig& config, const SessionOptions& opt
 
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options) {
   const TensorTable table = TensorTable::make(config);
-  const RunShape shape = make_run_shape(config, table, options);
+  const RunShape shape = make_run_shape(model_shape(config), options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
          (options.gpu ? 0 : options.devices *

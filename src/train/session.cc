@@ -3,7 +3,6 @@
 #include "base/log.h"
 #include "hardware/machine.h"
 #include "kernels/gpu_ops.h"
-#include "plan/memory/group_choice.h"
 #include "train/saved_layers.h"
 #include "train/trace_names.h"
 
@@ -17,62 +16,11 @@ std::vector<PageSpec> page_specs(const PageTable& pages) {
   return specs;
 }
 
-RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
-                        const SessionOptions& options) {
-  const StepSize& size = options.size;
-  RunShape shape;
-  shape.options = options.plan;
-  shape.eager_adam = options.eager_adam;
-  shape.pinned_share = options.pinned_share;
-  shape.num_layers = config.num_layers;
-  shape.num_experts = config.num_experts;
-  shape.hidden_size = config.hidden_size;
-  shape.experts_per_token = config.experts_per_token;
-  shape.tied_embeddings = config.tie_word_embeddings;
-  shape.training = size.training;
-  shape.dtype_bytes = dtype_bytes(size.dtype);
-  for (int64_t l = 0; l < config.num_layers; ++l) {
-    shape.is_moe.push_back(config.is_moe_layer(l));
-    shape.layer_record.push_back(table.layer(l));
-  }
-  for (const RecordSpec& record : table.records) {
-    // Experts go round the devices; everything else is device 0's.
-    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % options.devices);
-    const StateLayout state(options.adam.state, size.dtype, record.num_elements);
-    shape.records.push_back(
-        {record.num_elements, record.layer, record.expert, device, state.bytes});
-  }
-  shape.microbatches = size.microbatches;
-  shape.microbatch_tokens = size.microbatch_tokens;
-  shape.row_block = kRowBlock;
-  shape.group_blocks = size.group_blocks;
-  shape.devices = options.devices;
-  return shape;
-}
-
-MemoryBudget Session::budget(const ModelShape& model, const SessionOptions& options) {
-  MemoryBudget budget{options.device_bytes, options.host_bytes, {}, options.lower};
-  // A GPU is told by what to clip when it is given the update.
-  budget.device_updates = !options.gpu || !options.eager_adam;
-  for (int d = 0; d < options.devices; ++d) {
-    budget.fixed_bytes.push_back(workspace_bytes(model, options.size, d));
-  }
-  return budget;
-}
-
 namespace {
 
 SessionOptions with_groups(SessionOptions options, int64_t blocks) {
   options.size.group_blocks = blocks;
   return options;
-}
-
-GroupChoice group_of(const ModelConfig& config, const TensorTable& table,
-                     const SessionOptions& options) {
-  return choose_group(make_run_shape(config, table, options), options.gpu.has_value(),
-                      options.device_bytes, kMostTogether, [&](int64_t blocks) {
-    return workspace_bytes(model_shape(config), with_groups(options, blocks).size, 0);
-  });
 }
 
 }  // namespace
@@ -83,19 +31,21 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                   strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
                        "train.device = \"cpu\" computes it", (long long)config.head_dim));
   }
-  const TensorTable table = TensorTable::make(config);
-  const GroupChoice group = group_of(config, table, options);
+  const ModelShape model = model_shape(config);
+  const GroupChoice group =
+      choose_group(make_run_shape(model, options), model, options, options.device_bytes);
   const SessionOptions grouped = with_groups(options, group.blocks);
-  const RunShape shape = make_run_shape(config, table, grouped);
+  const RunShape shape = make_run_shape(model, grouped);
   if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
     return Status(Exit::kHostMemory,
                   strf("%lld microbatches of a step take %lld pages, more than the %lld there may "
                        "be; raise train.micro_batch_tokens or lower train.tokens_per_step",
                        (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
   }
+  MemoryBudget budget = make_budget(model, grouped, options.device_bytes, options.host_bytes);
+  budget.lower = options.lower;
   ASSIGN_OR_RETURN(MemoryPlan memory,
-                   plan_memory(shape, PageTable(shape), budget(model_shape(config), grouped),
-                               kPageHeaderBytes));
+                   plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes));
   memory.group_blocks = group.blocks;
   memory.group_bytes = group.bytes;
   memory.min_device_bytes -= group.bytes;
@@ -108,7 +58,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Memor
       table_(TensorTable::make(config)),
       options_(with_groups(options, memory.group_blocks)),
       storage_(storage),
-      shape_(make_run_shape(config_, table_, options_)),
+      shape_(make_run_shape(model_shape(config_), options_)),
       pages_(shape_),
       memory_(std::move(memory)) {
   options_.size.saved_layers = saved_layers(config_, options_, memory_);
@@ -182,7 +132,6 @@ Status Session::allocate() try {
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
   if (options_.gpu) gpu_ops_ = make_gpu_ops(*devices_.front());
   setup.ops = gpu_ops_ ? gpu_ops_.get() : &cpu_ops();
-  setup.on_gpu = options_.gpu.has_value();
   setup.config = config_;
   setup.table = table_;
   setup.size = options_.size;

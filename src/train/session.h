@@ -12,34 +12,26 @@
 #include "model/tensors.h"
 #include "offload/pager.h"
 #include "plan/memory/memory_plan.h"
-#include "plan/step/step_plan.h"
 #include "train/executor.h"
+#include "train/run_setup.h"
 
 namespace pagoda {
 
-struct SessionOptions {
-  StepSize size;  // saved_layers, group_blocks: a session's own, whatever was asked for
-  AdamSettings adam;
-  std::optional<Gpu> gpu;     // what computes; none: the CPU
-  int devices = 1;            // 1 with a GPU
+// What a run asks of its model, and where it runs.
+struct SessionOptions : RunSetup {
+  std::optional<Gpu> gpu = std::nullopt;  // what computes; none: the CPU
   int threads = 1;            // that compute, of each device
   int optimizer_threads = 1;
   int64_t device_bytes = 0;  // budget of each device
   int64_t host_bytes = 0;
-  std::vector<std::string> directories;  // of the page file
+  std::vector<std::string> directories = {};  // of the page file
   std::string file_name = "pages";       // in each of them
   int page_slots = 2;
-  bool eager_adam = false;
-  PlanOptions plan;
   bool keep = true;         // false: no layer is kept, as if there were no room (saved_layers.h)
-  double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned
   bool trace_routing = false;  // each step's routing is written as text
 };
-
-RunShape make_run_shape(const ModelConfig& config, const TensorTable& table,
-                        const SessionOptions& options);
 
 // A run's pages as the page file sees them.
 std::vector<PageSpec> page_specs(const PageTable& pages);
@@ -87,7 +79,6 @@ class Session {
   PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands
   Result<std::unique_ptr<Device>> open_device(int64_t arena_bytes) const;
-  static MemoryBudget budget(const ModelShape& model, const SessionOptions& options);
 
   ModelConfig config_;
   TensorTable table_;

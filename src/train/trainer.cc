@@ -53,31 +53,16 @@ Result<std::vector<TokenIds>> encode_samples(const RunConfig& config, const Mode
 }  // namespace
 
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts) {
-  SessionOptions options;
+  SessionOptions options{run_setup(config)};
   options.size.cache = cache_for(prompts, config.sample.max_new_tokens);
-  options.size.microbatches = config.micro_batches();
-  options.size.microbatch_tokens = config.train.micro_batch_tokens;
-  options.size.dtype = config.train.dtype;
-  options.adam.beta1 = config.optim.beta1;
-  options.adam.beta2 = config.optim.beta2;
-  options.adam.eps = config.optim.eps;
-  options.adam.weight_decay = config.optim.weight_decay;
-  options.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
-  options.adam.clip_norm = config.optim.clip_norm;
-  options.adam.state = config.optim.state;
-  options.adam.seed = static_cast<uint64_t>(config.train.seed);
   options.gpu = config.gpu();
   options.size.on_gpu = options.gpu.has_value();
-  options.devices = static_cast<int>(config.train.host_devices);
   options.threads = config.compute_threads();
   options.optimizer_threads = config.optimizer_threads();
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;
-  options.eager_adam = config.optim.clip != ClipKind::kGlobal;
-  options.plan = config.plan;
-  options.pinned_share = config.pinned_share();
   options.trace_routing = !config.train.trace_routing.empty();
   return options;
 }

@@ -35,13 +35,13 @@ DType dtype_of(const RunCheckpoint& checkpoint) {
 }
 
 RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, StateFormat state) {
-  SessionOptions options;
-  options.size.microbatches = checkpoint.microbatches;
-  options.size.microbatch_tokens = checkpoint.microbatch_tokens;
-  options.size.dtype = dtype_of(checkpoint);
-  options.adam.state = state;
-  options.devices = static_cast<int>(checkpoint.devices);
-  return make_run_shape(config, TensorTable::make(config), options);
+  RunSetup setup;
+  setup.size.microbatches = checkpoint.microbatches;
+  setup.size.microbatch_tokens = checkpoint.microbatch_tokens;
+  setup.size.dtype = dtype_of(checkpoint);
+  setup.adam.state = state;
+  setup.devices = static_cast<int>(checkpoint.devices);
+  return make_run_shape(model_shape(config), setup);
 }
 
 class CheckpointWeights final : public WeightSource {

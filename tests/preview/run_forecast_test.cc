@@ -78,8 +78,7 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       SessionOptions options = session_options(run.config());
       const MemoryPlan memory = Session::plan(*model.trained, options).take();
       options.size.group_blocks = memory.group_blocks;
-      const TensorTable table = TensorTable::make(*model.trained);
-      const RunShape shape = make_run_shape(*model.trained, table, options);
+      const RunShape shape = make_run_shape(model_shape(*model.trained), options);
       expect_equal(planned.shape, shape);
       const RunForecast plan = forecast_run(model, run.config(), sheet, kFinePlan).take();
       EXPECT_TRUE(plan.fits.ok()) << plan.fits.message();

@@ -190,7 +190,7 @@ Planned plan_of(const RunConfig& config) {
   const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
   const SessionOptions options = session_options(config);
   return {Session::plan(folder.config(), options).take(),
-          PageTable(make_run_shape(folder.config(), TensorTable::make(folder.config()), options))};
+          PageTable(make_run_shape(model_shape(folder.config()), options))};
 }
 
 // Pages of that kind which the plan keeps in the host (SlotClass::host_kept).

@@ -1,0 +1,78 @@
+#include "train/run_setup.h"
+
+namespace pagoda {
+
+RunSetup run_setup(const RunConfig& config) {
+  RunSetup setup;
+  setup.size.microbatches = config.micro_batches();
+  setup.size.microbatch_tokens = config.train.micro_batch_tokens;
+  setup.size.dtype = config.train.dtype;
+  setup.adam.beta1 = config.optim.beta1;
+  setup.adam.beta2 = config.optim.beta2;
+  setup.adam.eps = config.optim.eps;
+  setup.adam.weight_decay = config.optim.weight_decay;
+  setup.adam.clip_by_record = config.optim.clip == ClipKind::kPerExpert;
+  setup.adam.clip_norm = config.optim.clip_norm;
+  setup.adam.state = config.optim.state;
+  setup.adam.seed = static_cast<uint64_t>(config.train.seed);
+  setup.devices = static_cast<int>(config.train.host_devices);
+  setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
+  setup.plan = config.plan;
+  setup.pinned_share = config.pinned_share();
+  return setup;
+}
+
+RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
+  const StepSize& size = setup.size;
+  RunShape shape;
+  shape.num_layers = model.num_layers();
+  shape.is_moe = model.is_moe;
+  shape.num_experts = model.num_experts;
+  shape.hidden_size = model.hidden_size;
+  shape.experts_per_token = model.experts_per_token;
+  shape.tied_embeddings = model.tied_embeddings;
+  shape.training = size.training;
+  shape.dtype_bytes = dtype_bytes(size.dtype);
+  for (const ModelRecord& record : model_records(model)) {
+    if (record.kind == RecordKind::kLayer) {
+      shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
+    }
+    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % setup.devices);
+    const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
+    shape.records.push_back(
+        {record.num_elements, record.layer, record.expert, device, state.bytes});
+  }
+  shape.microbatches = size.microbatches;
+  shape.microbatch_tokens = size.microbatch_tokens;
+  shape.row_block = kRowBlock;
+  shape.group_blocks = size.group_blocks;
+  shape.devices = setup.devices;
+  shape.options = setup.plan;
+  shape.eager_adam = setup.eager_adam;
+  shape.pinned_share = setup.pinned_share;
+  return shape;
+}
+
+GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                         int64_t device_bytes) {
+  StepSize size = setup.size;
+  return choose_group(shape, size.on_gpu, device_bytes, kMostTogether, [&](int64_t blocks) {
+    size.group_blocks = blocks;
+    return workspace_bytes(model, size, 0);
+  });
+}
+
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t device_bytes,
+                         int64_t host_bytes) {
+  MemoryBudget budget;
+  budget.device_bytes = device_bytes;
+  budget.host_bytes = host_bytes;
+  // A GPU is told by what to clip when it is given the update.
+  budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
+  for (int d = 0; d < setup.devices; ++d) {
+    budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
+  }
+  return budget;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,41 @@
+// The one door from a model and a run's settings to the numbers that planning works with: the
+// run's shape, its groups of row blocks and its memory budget. Sessions and forecasts both come
+// through it, so that what is planned is what is run.
+#pragma once
+
+#include <cstdint>
+
+#include "config/run_config.h"
+#include "plan/machine/model_shape.h"
+#include "plan/memory/group_choice.h"
+#include "plan/memory/memory_plan.h"
+#include "plan/step/run_shape.h"
+#include "train/executor.h"
+
+namespace pagoda {
+
+struct RunSetup {
+  StepSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
+  AdamSettings adam;
+  int devices = 1;            // 1 with a GPU
+  bool eager_adam = false;    // RunShape's
+  PlanOptions plan;
+  double pinned_share = 0;    // RunShape's
+};
+
+// The setup of a training run on the CPU: whether a GPU computes is for the caller to say.
+RunSetup run_setup(const RunConfig& config);
+
+// Experts go round the devices; every other record is device 0's. REQUIRES: check_model(model).
+RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
+
+// Row blocks of experts that go together on a device with this budget. `shape` may be a part of
+// make_run_shape(model, setup), that of one of several equal devices.
+GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
+                         int64_t device_bytes);
+
+// The budget of each device and of the host, with the workspace that each device takes.
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t device_bytes,
+                         int64_t host_bytes);
+
+}  // namespace pagoda
