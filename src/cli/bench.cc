@@ -14,6 +14,7 @@
 #include "bench/step.h"
 #include "cli/bench_options.h"
 #include "cli/commands.h"
+#include "cli/value_option.h"
 #include "hardware/machine.h"
 
 namespace pagoda {
@@ -44,23 +45,28 @@ class BenchCommand : public Command {
   BenchCommand(CLI::App& bench, const char* name, const char* help)
       : Command(bench.add_subcommand(name, help)) {
     app().add_flag("--json", json_, "print one JSON object");
-    app()
-        .add_option("--rounds", rounds_, "times that ours and the roof take turns (default 7)")
+    add_value(app(), "--rounds", rounds_, "times that ours and the roof take turns")
         ->type_name("INT");
   }
 
-  void add_bytes(const char* help, const char* by_default = "512MiB") {
+  void add_bytes(const char* help, const std::string& by_default = "512MiB") {
     bytes_text_ = by_default;
-    app().add_option("--bytes", bytes_text_, help)->type_name("SIZE");
+    add_value(app(), "--bytes", bytes_text_, help)->type_name("SIZE");
   }
   void add_pages() {
-    app()
-        .add_option("--page_bytes", page_texts_, "sizes of a page (default 1MiB 4MiB 16MiB 64MiB)")
+    add_value(app(), "--page_bytes", page_texts_, "sizes of a page")
         ->type_name("SIZE")
         ->delimiter(',');
   }
+  void add_threads(const char* help) {
+    app().add_option("--threads", threads_, strf("%s (default: all)", help))->type_name("INT");
+  }
 
   int rounds() const { return static_cast<int>(rounds_); }
+  Result<int> threads() const {
+    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
+    return static_cast<int>(threads_);
+  }
   Result<int64_t> bytes(int64_t lowest, int64_t highest) const {
     return parse_size("--bytes", bytes_text_, lowest, highest);
   }
@@ -83,6 +89,7 @@ class BenchCommand : public Command {
 
   bool json_ = false;
   int64_t rounds_ = 7;
+  int64_t threads_ = usable_cores();
   std::string bytes_text_;
   std::vector<std::string> page_texts_ = {"1MiB", "4MiB", "16MiB", "64MiB"};
 };
@@ -95,14 +102,11 @@ class BenchDiskCommand final : public BenchCommand {
         .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
         ->type_name("DIR");
     add_pages();
-    add_bytes("of the file, for each size of page in turn (default 512MiB)");
-    app()
-        .add_option("--io", io_, "how pages move: auto, uring or threads (default auto)")
-        ->type_name("KIND");
-    app()
-        .add_option("--roof", roof_,
-                    "what they are held against: fio, loop (pread and pwrite on threads), or auto: "
-                    "fio where it is installed (default auto)")
+    add_bytes("of the file, for each size of page in turn");
+    add_value(app(), "--io", io_, "how pages move: auto, uring or threads")->type_name("KIND");
+    add_value(app(), "--roof", roof_,
+              "what they are held against: fio, loop (pread and pwrite on threads), or auto: fio "
+              "where it is installed")
         ->type_name("KIND");
   }
 
@@ -137,7 +141,7 @@ class BenchCopyCommand final : public BenchCommand {
   explicit BenchCopyCommand(CLI::App& bench)
       : BenchCommand(bench, "copy", "Copies between host and device against bare ones") {
     add_pages();
-    add_bytes("copied in a round, and as much memory again (default 512MiB)");
+    add_bytes("copied in a round, and as much memory again");
   }
 
  private:
@@ -155,7 +159,7 @@ class BenchMemoryCommand final : public BenchCommand {
  public:
   explicit BenchMemoryCommand(CLI::App& bench)
       : BenchCommand(bench, "memory", "Streams of memory: read, write, copy, triad, update") {
-    add_bytes("of each of three arrays (default 512MiB)");
+    add_bytes("of each of three arrays");
   }
 
  private:
@@ -175,65 +179,50 @@ class BenchAdamCommand final : public BenchCommand {
  public:
   explicit BenchAdamCommand(CLI::App& bench)
       : BenchCommand(bench, "adam", "Updates of weights against streams of the same bytes") {
-    add_bytes("of gradients, weights and states, together (default 2GiB)", "2GiB");
-    app()
-        .add_option("--threads", threads_, "cores that update (default: all)")
-        ->type_name("INT");
+    add_bytes("of gradients, weights and states, together", "2GiB");
+    add_threads("cores that update");
   }
 
  private:
   Result<BenchReport> measure() override {
-    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
     AdamBench bench;
     bench.rounds = rounds();
-    bench.threads = static_cast<int>(threads_);
+    ASSIGN_OR_RETURN(bench.threads, threads());
     bench.record_elements = {1 << 20, 5 << 19, 5 << 20};
     ASSIGN_OR_RETURN(bench.bytes, bytes(kMiB, kMaxArrayBytes));
     return run_adam_bench(bench);
   }
 
-  int64_t threads_ = usable_cores();
 };
 
 class BenchGemmCommand final : public BenchCommand {
  public:
   explicit BenchGemmCommand(CLI::App& bench)
       : BenchCommand(bench, "gemm", "Products of cold experts against processor and memory") {
-    add_bytes("of weights, and up to 2.5 times as much again (default 512MiB, or twice the last "
-              "cache where that is more)",
-              (std::to_string(cold_gemm_bytes() / kMiB) + "MiB").c_str());
-    app().add_option("--threads", threads_, "cores that multiply (default: all)")->type_name("INT");
-    app()
-        .add_option("--hidden", hidden_, "width of an expert's input (default 2048)")
-        ->type_name("INT");
-    app()
-        .add_option("--ffn", ffn_, "widths inside an expert (default 768 1408)")
-        ->type_name("INT")
-        ->delimiter(',');
-    app()
-        .add_option("--tokens", tokens_, "of an expert (default 16 32 64 128 256 1024)")
-        ->type_name("INT")
-        ->delimiter(',');
+    add_bytes("of weights, more than the last cache holds, and up to 2.5 times as much again",
+              std::to_string(cold_gemm_bytes() / kMiB) + "MiB");
+    add_threads("cores that multiply");
+    add_value(app(), "--hidden", hidden_, "width of an expert's input")->type_name("INT");
+    add_value(app(), "--ffn", ffn_, "widths inside an expert")->type_name("INT")->delimiter(',');
+    add_value(app(), "--tokens", tokens_, "of an expert")->type_name("INT")->delimiter(',');
   }
 
  private:
   Result<BenchReport> measure() override {
-    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
     RETURN_IF_ERROR(check_range("--hidden", hidden_, kMaxGemmSize));
     for (const int64_t ffn : ffn_) RETURN_IF_ERROR(check_range("--ffn", ffn, kMaxGemmSize));
     for (const int64_t n : tokens_) RETURN_IF_ERROR(check_range("--tokens", n, kMaxGemmSize));
     GemmBench bench;
     bench.rounds = rounds();
-    bench.threads = static_cast<int>(threads_);
+    ASSIGN_OR_RETURN(bench.threads, threads());
     bench.hidden = hidden_;
     bench.ffn = ffn_;
     bench.tokens = tokens_;
-    const int64_t least = std::max(kMiB, threads_ * 16 * kIoAlign);  // for streams on every thread
+    const int64_t least = std::max(kMiB, bench.threads * 16 * kIoAlign);  // each thread streams
     ASSIGN_OR_RETURN(bench.bytes, bytes(least, kMaxArrayBytes));
     return run_gemm_bench(bench);
   }
 
-  int64_t threads_ = usable_cores();
   int64_t hidden_ = 2048;
   std::vector<int64_t> ffn_ = {768, 1408};
   std::vector<int64_t> tokens_ = {16, 32, 64, 128, 256, 1024};
@@ -243,25 +232,20 @@ class BenchAttentionCommand final : public BenchCommand {
  public:
   explicit BenchAttentionCommand(CLI::App& bench)
       : BenchCommand(bench, "attention", "Causal attention against the products it is made of") {
-    app()
-        .add_option("--tokens", tokens_, "of a call, in documents of one length (default 16384)")
+    add_value(app(), "--tokens", tokens_, "of a call, in documents of one length")
         ->type_name("INT");
-    app()
-        .add_option("--lengths", lengths_,
-                    "of documents, each a divisor of --tokens (default 256 512 ... 16384)")
+    add_value(app(), "--lengths", lengths_, "of documents, each a divisor of --tokens")
         ->type_name("INT")
         ->delimiter(',');
-    app().add_option("--heads", heads_, "of queries (default 8)")->type_name("INT");
-    app()
-        .add_option("--kv_heads", kv_heads_, "of keys and values, a divisor of --heads (default 2)")
+    add_value(app(), "--heads", heads_, "of queries")->type_name("INT");
+    add_value(app(), "--kv_heads", kv_heads_, "of keys and values, a divisor of --heads")
         ->type_name("INT");
-    app().add_option("--head_dim", head_dim_, "even (default 128)")->type_name("INT");
-    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+    add_value(app(), "--head_dim", head_dim_, "even")->type_name("INT");
+    add_threads("cores that compute");
   }
 
  private:
   Result<BenchReport> measure() override {
-    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
     RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
     RETURN_IF_ERROR(check_range("--heads", heads_, kMaxHeads));
     RETURN_IF_ERROR(check_range("--kv_heads", kv_heads_, heads_));
@@ -274,8 +258,8 @@ class BenchAttentionCommand final : public BenchCommand {
       return Status(Exit::kUsage, strf("--lengths: %lld does not divide the %lld of --tokens",
                                        (long long)length, (long long)tokens_));
     }
-    AttentionBench bench{rounds(), static_cast<int>(threads_), heads_, kv_heads_, head_dim_,
-                         tokens_, lengths_};
+    ASSIGN_OR_RETURN(const int cores, threads());
+    AttentionBench bench{rounds(), cores, heads_, kv_heads_, head_dim_, tokens_, lengths_};
     std::sort(bench.lengths.begin(), bench.lengths.end());
     return run_attention_bench(bench);
   }
@@ -283,7 +267,6 @@ class BenchAttentionCommand final : public BenchCommand {
   int64_t tokens_ = 16384;
   std::vector<int64_t> lengths_ = {256, 512, 1024, 2048, 4096, 8192, 16384};
   int64_t heads_ = 8, kv_heads_ = 2, head_dim_ = 128;
-  int64_t threads_ = usable_cores();
 };
 
 class BenchStepCommand final : public BenchCommand {
@@ -297,29 +280,25 @@ class BenchStepCommand final : public BenchCommand {
     app()
         .add_option("--dir", directory_, "folder on the drive that pages go to (default: here)")
         ->type_name("DIR");
-    app().add_option("--tokens", tokens_, "of a step (default 4096)")->type_name("INT");
-    app()
-        .add_option("--sequence_len", sequence_len_, "a divisor of --tokens (default 1024)")
-        ->type_name("INT");
-    app().add_option("--threads", threads_, "cores that compute (default: all)")->type_name("INT");
+    add_value(app(), "--tokens", tokens_, "of a step")->type_name("INT");
+    add_value(app(), "--sequence_len", sequence_len_, "a divisor of --tokens")->type_name("INT");
+    add_threads("cores that compute");
   }
 
  private:
   Result<BenchReport> measure() override {
-    RETURN_IF_ERROR(check_range("--threads", threads_, kMaxThreads));
     RETURN_IF_ERROR(check_range("--tokens", tokens_, kMaxTokens));
     RETURN_IF_ERROR(check_range("--sequence_len", sequence_len_, tokens_));
     if (tokens_ % sequence_len_ != 0) {
       return Status(Exit::kUsage, "--tokens must be a multiple of --sequence_len");
     }
     RETURN_IF_ERROR(check_folder(directory_));
-    return run_step_bench({directory_, config_path_, rounds(), static_cast<int>(threads_), tokens_,
-                           sequence_len_});
+    ASSIGN_OR_RETURN(const int cores, threads());
+    return run_step_bench({directory_, config_path_, rounds(), cores, tokens_, sequence_len_});
   }
 
   std::string config_path_, directory_ = ".";
   int64_t tokens_ = 4096, sequence_len_ = 1024;
-  int64_t threads_ = usable_cores();
 };
 
 }  // namespace

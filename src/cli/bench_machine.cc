@@ -16,6 +16,7 @@
 #include "cli/bench_options.h"
 #include "cli/commands.h"
 #include "cli/sheet_file.h"
+#include "cli/value_option.h"
 #include "config/run_config.h"
 #include "config/usable_gpu.h"
 #include "hardware/machine.h"
@@ -39,13 +40,11 @@ class BenchMachineCommand final : public Command {
                     "file to write (default: standard output); of several nodes the cluster's, "
                     "with the machines' beside it as NAME-nodeN.toml")
         ->type_name("FILE");
-    app()
-        .add_option("--device", device_,
-                    "what computes: cpu, cuda, or auto: a GPU where one is there (default auto)")
+    add_value(app(), "--device", device_,
+              "what computes: cpu, cuda, or auto: a GPU where one is there")
         ->type_name("KIND");
-    app().add_option("--rounds", rounds_, "of each measurement (default 3)")->type_name("INT");
-    app().add_option("--bytes", bytes_, "of arrays and files, each (default 256MiB)")
-        ->type_name("SIZE");
+    add_value(app(), "--rounds", rounds_, "of each measurement")->type_name("INT");
+    add_value(app(), "--bytes", bytes_, "of arrays and files, each")->type_name("SIZE");
     app().footer(
         "Started as one process on each node it also measures the network between them:\n"
         "  mpirun -n 4 --map-by ppr:1:node --bind-to none pagoda bench machine --out lab.toml");

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/run_command.h"
+#include "cli/value_option.h"
 #include "commands/commands.h"
 
 namespace pagoda {
@@ -16,9 +17,7 @@ class DataInspectCommand : public RunCommand {
   explicit DataInspectCommand(CLI::App& data)
       : RunCommand(data.add_subcommand(
             "inspect", "Show which tokens are trained, lengths, what is cut, duplicates")) {
-    app()
-        .add_option("--rows", flags_.rows, "examples to show (default 3)")
-        ->type_name("INT");
+    add_value(app(), "--rows", flags_.rows, "examples to show")->type_name("INT");
     app().add_flag("--json", flags_.json, "print one JSON object");
     add_run_flags(read_by_inspect);
   }

@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "cli/run_command.h"
 #include "cli/run_file.h"
+#include "cli/value_option.h"
 #include "commands/commands.h"
 #include "preview/micro_batch_choice.h"
 
@@ -77,20 +78,16 @@ class GenerateCommand : public RunCommand {
   }
 
   void declare_sampling() {
-    app()
-        .add_option("--max_new_tokens", flags_.max_new_tokens,
-                    "length of a continuation, at most [tokens] (default 128)")
+    add_value(app(), "--max_new_tokens", flags_.max_new_tokens,
+              "length of a continuation, at most [tokens]")
         ->type_name("INT");
-    app()
-        .add_option("--temperature", flags_.sampling.temperature,
-                    "of the draw; 0: always the likeliest token (default 0)")
+    add_value(app(), "--temperature", flags_.sampling.temperature,
+              "of the draw; 0: always the likeliest token")
         ->type_name("FLOAT");
-    app()
-        .add_option("--top_p", flags_.sampling.top_p,
-                    "draw from the likeliest tokens that have this probability together "
-                    "(default 1)")
+    add_value(app(), "--top_p", flags_.sampling.top_p,
+              "draw from the likeliest tokens that have this probability together")
         ->type_name("FLOAT");
-    app().add_option("--seed", seed_, "seed of the draws (default 0)")->type_name("INT");
+    add_value(app(), "--seed", seed_, "seed of the draws")->type_name("INT");
   }
 
   Status check_flags() {

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/value_option.h"
 #include "commands/commands.h"
 
 namespace pagoda {
@@ -19,7 +20,7 @@ class InitCommand : public Command {
         .add_option("--tokenizer", flags_.tokenizer_path,
                     "folder with a tokenizer.json; none: 256 bytes and end-of-text")
         ->type_name("DIR");
-    app().add_option("--seed", flags_.seed, "seed of the weights (default 0)")->type_name("INT");
+    add_value(app(), "--seed", flags_.seed, "seed of the weights")->type_name("INT");
     app()
         .add_option("--out", flags_.output_dir, "folder to write; new or empty")
         ->type_name("DIR")

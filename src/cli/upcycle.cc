@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/commands.h"
+#include "cli/value_option.h"
 #include "commands/commands.h"
 #include "model/model_config.h"
 
@@ -23,12 +24,10 @@ class UpcycleCommand : public Command {
     app().add_option("--top-k", flags_.top_k, "experts that a token visits")
         ->type_name("INT")
         ->required();
-    app()
-        .add_option("--noise", flags_.noise,
-                    "noise on the experts, as a share of each tensor's spread (default 0)")
+    add_value(app(), "--noise", flags_.noise,
+              "noise on the experts, as a share of each tensor's spread")
         ->type_name("FLOAT");
-    app().add_option("--seed", flags_.seed, "seed of routers and noise (default 0)")
-        ->type_name("INT");
+    add_value(app(), "--seed", flags_.seed, "seed of routers and noise")->type_name("INT");
     app()
         .add_option("--out", flags_.output_dir, "folder to write; new or empty")
         ->type_name("DIR")
