@@ -90,10 +90,6 @@ Pager::~Pager() {
   storage_->register_memory(nullptr, 0);
 }
 
-int Pager::place_index(Place place) const {
-  return place.tier == Tier::kHost ? residency_.devices() : place.device;
-}
-
 // A host slot's address is that of its payload; the header room lies before it.
 std::byte* Pager::slot_data(PageId page, int place, int32_t slot) const {
   const uint16_t c = options_.page_class[page];
@@ -212,7 +208,7 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
       lease.data_.push_back(nullptr);
       continue;
     }
-    const int place = place_index(uses[i].place);
+    const int place = residency_.place_index(uses[i].place);
     SlotState& slot = slot_state(uses[i].page, place, acquired_[i]);
     if (uses[i].access == Access::kRead) {
       stream.wait(slot.ready);
@@ -232,8 +228,8 @@ void Pager::release(Lease& lease) {
   const Event done = lease.stream_->record();
   for (const PageUse& use : lease.uses_) {
     if (is_guess(use)) continue;
-    SlotState& slot =
-        slot_state(use.page, place_index(use.place), residency_.slot_at(use.page, use.place));
+    SlotState& slot = slot_state(use.page, residency_.place_index(use.place),
+                                 residency_.slot_at(use.page, use.place));
     if (use.access == Access::kRead) {
       add_reader(slot, done);
     } else {

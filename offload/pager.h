@@ -121,7 +121,6 @@ class Pager {
   Pager(Options options, PageFile* file, Storage* storage, HostMemory memory);
   std::byte* slot_data(PageId page, int place, int32_t slot) const;
   SlotState& slot_state(PageId page, int place, int32_t slot);
-  int place_index(Place place) const;
   void count(const PageUse& use);
   void trace_resident(Stream& stream);
   void carry_out(const Move& move);

@@ -124,6 +124,8 @@ class Residency {
   // Copies that have lost their slot to another page so far.
   int64_t evictions() const { return evictions_; }
   int devices() const { return devices_; }
+  // The devices' places in their order, and behind them the host's. REQUIRES: not a disk.
+  int place_index(Place place) const;
   size_t num_pages() const { return page_class_.size(); }
   const std::vector<SlotClass>& classes() const { return classes_; }
   uint16_t page_class(PageId page) const { return page_class_[page]; }
@@ -192,7 +194,6 @@ class Residency {
 
   static constexpr int16_t kNowhere = -1;
 
-  int place_index(Place place) const;
   SlotSet& set(PageId page, int place) { return sets_[page_class_[page]][place]; }
   const SlotSet& set(PageId page, int place) const { return sets_[page_class_[page]][place]; }
   int32_t& slot_of(PageId page, int place) { return where_[page * (devices_ + 1) + place]; }

@@ -50,10 +50,6 @@ Replay::Replay(const PageTable* pages, Residency start)
   for (PageId p = 0; p < pages_.pages.size(); ++p) note(p);
 }
 
-int Replay::place_index(Place place) const {
-  return place.tier == Tier::kHost ? residency_.devices() : place.device;
-}
-
 // Brings the account of who lies where up to date for one page. A page that lost its slot to
 // another without a transfer is not noted; the other is.
 void Replay::note(PageId page) {
@@ -112,6 +108,6 @@ void Replay::flush(PageId page) {
   count_moves();
 }
 
-int64_t Replay::peak_bytes(Place place) const { return peak_bytes_[place_index(place)]; }
+int64_t Replay::peak_bytes(Place place) const { return peak_bytes_[residency_.place_index(place)]; }
 
 }  // namespace pagoda

@@ -57,14 +57,13 @@ class Replay {
   const Residency& residency() const { return residency_; }
   const PageTraffic& traffic() const { return traffic_; }
   // Bytes of pages that lie at the place.
-  int64_t held_bytes(Place place) const { return held_bytes_[place_index(place)]; }
+  int64_t held_bytes(Place place) const { return held_bytes_[residency_.place_index(place)]; }
   // Most bytes of pages that lay at the place after any task.
   int64_t peak_bytes(Place place) const;
 
  private:
   static constexpr PageId kNobody = ~PageId{0};
 
-  int place_index(Place place) const;
   void note(PageId page);
   void count_moves();
 
