@@ -10,7 +10,7 @@
 #include "checkpoint/init_folder.h"
 #include "checkpoint/upcycle.h"
 #include "commands/commands.h"
-#include "offload/scratch_folder.h"
+#include "commands/forward_run.h"
 #include "report/report.h"
 #include "train/batch.h"
 #include "train/model_input.h"
@@ -24,29 +24,17 @@ Result<std::unique_ptr<Storage>> open_reader(const std::string& run) {
   return open_storage(IoKind::kThreads, run);
 }
 
-// A forward-only session over a source of weights, in a store of its own that is removed after.
-Result<LossSum> evaluate_weights(const RunConfig& config, WeightSource& source,
-                                 const Dataset& dataset, int64_t batches, Storage* storage,
-                                 const std::string& directory) {
-  warn_of_unused_gpu(config);
-  SessionOptions options = session_options(config);
-  options.size.training = false;
-  options.size.microbatches = 1;
-  options.page_slots = 1;
-  options.directories = {directory};
-  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                   Session::create(source.config(), options, storage));
+// Loss of the model on the first `batches` batches of the text.
+Result<LossSum> evaluate_text(const RunConfig& config, ForwardRun& run, const Dataset& dataset,
+                              int64_t batches) {
   LossSum total;
-  const Status status = [&]() -> Status {
-    RETURN_IF_ERROR(load_weights(source, *session));
-    Ledger ledger(false, 0, std::vector<int64_t>(session->table().records.size(), 0));
-    StepRunner runner(session.get(), &ledger, 1.0);
+  RETURN_IF_ERROR(run.in_session(run.options(), [&](Session& session) -> Status {
+    Ledger ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0));
+    StepRunner runner(&session, &ledger, 1.0);
     const int64_t rows = config.train.micro_batch_tokens / config.data.sequence_len;
     ASSIGN_OR_RETURN(total, evaluate_rows(runner, dataset, batches, 1, rows));
     return Status();
-  }();
-  session->remove_files();
-  RETURN_IF_ERROR(status);
+  }));
   return total;
 }
 
@@ -65,19 +53,15 @@ std::string loss_text(double loss, double tokens, int64_t rows, int64_t all_rows
 }  // namespace
 
 Status run_eval(const RunConfig& config, const EvalFlags& flags) {
-  install_stop_signals();
-  const std::string disk = config.scratch_parent();
-  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
-                   open_storage(config.memory.io, nearest_directory(disk)));
-  ScratchFolder scratch(disk);
-  ASSIGN_OR_RETURN(const ModelInput model,
-                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
+  ForwardRun run(config);
+  RETURN_IF_ERROR(run.open(flags.checkpoint));
+  const ModelInput& model = run.model();
   RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));
   ASSIGN_OR_RETURN(const ExampleOptions examples,
                    config.example_options(model.folder->directory()));
-  RETURN_IF_ERROR(scratch.create());
+  ASSIGN_OR_RETURN(const std::string scratch, run.scratch());
   ASSIGN_OR_RETURN(TokenFile tokens,
-                   TokenFile::open_or_create(scratch.path() + "/eval_tokens.bin",
+                   TokenFile::open_or_create(scratch + "/eval_tokens.bin",
                                              {config.data.eval_path}, model.tokenizer, examples));
   Dataset::Options order;
   order.sequence_len = config.data.sequence_len;
@@ -87,8 +71,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   const int64_t batch_rows = config.train.micro_batch_tokens / config.data.sequence_len;
   const int64_t batches = flags.whole_text ? div_ceil(dataset.num_rows(), batch_rows)
                                            : config.train.eval_batches;
-  ASSIGN_OR_RETURN(const LossSum total, evaluate_weights(config, *model.weights, dataset, batches,
-                                                         storage.get(), scratch.path()));
+  ASSIGN_OR_RETURN(const LossSum total, evaluate_text(config, run, dataset, batches));
   const double loss = total.loss / total.weight;
   if (!std::isfinite(loss)) {
     return Status(Exit::kDiverged, "the loss is not finite; the weights have diverged: take an "

@@ -8,10 +8,9 @@
 #include <optional>
 
 #include "base/log.h"
-#include "base/stop_signal.h"
 #include "base/terminal_text.h"
 #include "commands/commands.h"
-#include "offload/scratch_folder.h"
+#include "commands/forward_run.h"
 #include "report/report.h"
 #include "tokenizer/text_stream.h"
 #include "train/model_input.h"
@@ -40,20 +39,15 @@ void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptio
 }
 
 // A session that only generates, no larger than these prompts need.
-SessionOptions generation_options(const RunConfig& config, const ModelConfig& architecture,
-                                  const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
-                                  const std::string& directory) {
-  SessionOptions options = session_options(config);
+SessionOptions generation_options(const ForwardRun& run, const std::vector<TokenIds>& prompts,
+                                  int64_t max_new_tokens) {
+  SessionOptions options = run.options();
   int64_t waiting = 0;
   for (const TokenIds& prompt : prompts) waiting += static_cast<int64_t>(prompt.size());
-  options.size.training = false;
-  options.size.microbatches = 1;
   options.size.microbatch_tokens = std::min(waiting, kRowBlock);
   options.size.cache = cache_for(prompts, max_new_tokens);
-  options.page_slots = 1;
-  options.directories = {directory};
   options.lower = "--max_new_tokens or the number of prompts";
-  widen_passes(architecture, waiting, options);
+  widen_passes(run.model().folder->config(), waiting, options);
   return options;
 }
 
@@ -152,34 +146,23 @@ Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const Genera
 }  // namespace
 
 Status run_generate(const RunConfig& config, const GenerateFlags& flags) {
-  install_stop_signals();
-  const std::string disk = config.scratch_parent();
-  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
-                   open_storage(config.memory.io, nearest_directory(disk)));
-  ScratchFolder scratch(disk);
-  ASSIGN_OR_RETURN(const ModelInput model,
-                   open_model(config.model.path, flags.checkpoint, -1, storage.get()));
+  ForwardRun run(config);
+  RETURN_IF_ERROR(run.open(flags.checkpoint));
+  const ModelInput& model = run.model();
   GenerationSettings settings;
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts,
                    read_prompts(config, flags, model, settings));
   const ModelConfig& architecture = model.folder->config();
-  warn_of_unused_gpu(config);
-  SessionOptions options =
-      generation_options(config, architecture, prompts, flags.max_new_tokens, disk);
+  SessionOptions options = generation_options(run, prompts, flags.max_new_tokens);
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(architecture, options));
   options.size.group_blocks = memory.group_blocks;
   for (const std::string& line : plan_report(architecture, options, memory)) log_info(line);
   RETURN_IF_ERROR(check_machine_memory(architecture, options, memory));
-  RETURN_IF_ERROR(scratch.create());
-  options.directories = {scratch.path()};
-  ASSIGN_OR_RETURN(std::unique_ptr<Session> session,
-                   Session::create(architecture, options, storage.get()));
   Answers answers{model.tokenizer, flags.prompts, prompts, {}, 0, {}};
   const bool stream = prompts.size() == 1 && !flags.json;
-  Status status = load_weights(*model.weights, *session);
-  if (status.ok()) status = answer(*session, settings, stream, answers);
-  session->remove_files();
-  RETURN_IF_ERROR(status);
+  RETURN_IF_ERROR(run.in_session(options, [&](Session& session) {
+    return answer(session, settings, stream, answers);
+  }));
   if (flags.json) {
     print_result(json_text(answers) + "\n");
   } else if (!stream) {
