@@ -68,7 +68,6 @@ KEPT_FOR = {
     "src/plan/exchange/square_matrix": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/traffic": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/transmission_order": "Pipelines: rounds of an all-to-all",
-    "src/plan/exchange/transmission_queues": "Pipelines: rounds of an all-to-all",
     "src/plan/exchange/colocation": "Pipelines: two models in one generate",
     "src/plan/exchange/heterogeneous_colocation": "Pipelines: two models in one generate",
     "src/plan/exchange/expert_assignment": "Pipelines: two models in one generate",

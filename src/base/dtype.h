@@ -46,17 +46,6 @@ inline float join_weight(bf16 weight, int16_t remainder) {
 }
 
 template <typename T>
-T from_float(float v);
-template <>
-inline float from_float<float>(float v) {
-  return v;
-}
-template <>
-inline bf16 from_float<bf16>(float v) {
-  return bf16_round(v);
-}
-
-template <typename T>
 struct dtype_of;
 template <>
 struct dtype_of<float> {

@@ -236,8 +236,7 @@ void HfFolder::place_parts(const StoredTensor& stored, Place place) {
   }
 }
 
-template <typename Sink>
-Status HfFolder::read_pieces(int64_t tensor, int64_t first, int64_t count, const Sink& sink) const {
+Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float* out) const {
   const auto t = static_cast<size_t>(tensor);
   CHECK(first >= 0 && count >= 0 && first + count <= table_.tensors[t].num_elements());
   const SafetensorsFile& file = shards_[places_[t].shard];
@@ -245,46 +244,25 @@ Status HfFolder::read_pieces(int64_t tensor, int64_t first, int64_t count, const
   const int64_t element_bytes = stored_bytes(dtypes_[t]);
   const int64_t most = std::min(count, kPieceElements);
   const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(most * element_bytes));
-  const auto values = std::make_unique<float[]>(static_cast<size_t>(most));
   for (const int64_t end = first + count; first < end; first += most) {
     const int64_t piece = std::min(most, end - first);
     RETURN_IF_ERROR(file.read(entry, (places_[t].first + first) * element_bytes, raw.get(),
                               piece * element_bytes));
-    stored_to_float(dtypes_[t], raw.get(), piece, values.get());
-    const int64_t non_finite = first_non_finite(values.get(), piece);
+    stored_to_float(dtypes_[t], raw.get(), piece, out);
+    const int64_t non_finite = first_non_finite(out, piece);
     if (non_finite >= 0) {
       return several(file.path(), 1, entry.name,
                      strf("holds a NaN or an infinity at element %lld; the model is damaged or "
                           "diverged, use another one",
                           (long long)(places_[t].first + first + non_finite)));
     }
-    sink(first, values.get(), piece);
+    out += piece;
   }
   return Status();
-}
-
-Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float* out) const {
-  return read_pieces(tensor, first, count, [&](int64_t at, const float* values, int64_t n) {
-    std::copy(values, values + n, out + (at - first));
-  });
 }
 
 Status HfFolder::read_tensor(int64_t tensor, float* out) const {
   return read_values(tensor, 0, table_.tensors[static_cast<size_t>(tensor)].num_elements(), out);
-}
-
-Status HfFolder::read_record_weights(int64_t record, DType dtype, void* out) const {
-  const RecordSpec& spec = table_.records[static_cast<size_t>(record)];
-  char* to = static_cast<char*>(out);
-  for (int64_t t = spec.first_tensor; t < spec.first_tensor + spec.num_tensors; ++t) {
-    const TensorSpec& tensor = table_.tensors[static_cast<size_t>(t)];
-    RETURN_IF_ERROR(read_pieces(
-        t, 0, tensor.num_elements(), [&](int64_t first, const float* values, int64_t count) {
-          float_to_stored(stored_dtype_of(dtype), values, count,
-                          to + (tensor.offset + first) * dtype_bytes(dtype));
-        }));
-  }
-  return Status();
 }
 
 }  // namespace pagoda

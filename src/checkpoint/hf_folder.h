@@ -40,9 +40,6 @@ class HfFolder {
   Status read_tensor(int64_t tensor, float* out) const;
   // `count` of them from element `first` on.
   Status read_values(int64_t tensor, int64_t first, int64_t count, float* out) const;
-  // A record's tensors behind each other as `dtype`, num_elements of them: exactly what
-  // bf16_round_weight makes of the fp32 values. Same errors.
-  Status read_record_weights(int64_t record, DType dtype, void* out) const;
 
  private:
   struct Place {
@@ -66,9 +63,6 @@ class HfFolder {
   Status match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
                       const SafetensorsEntry& entry);
   void place_parts(const StoredTensor& stored, Place place);
-  // Calls sink(first element, values, count) for consecutive pieces of [first, first + count).
-  template <typename Sink>
-  Status read_pieces(int64_t tensor, int64_t first, int64_t count, const Sink& sink) const;
 
   std::string directory_;
   ModelConfig config_;

@@ -79,20 +79,4 @@ Result<Colocation> colocate(std::span<const ExpertTraffic> a, std::span<const Ex
   return Colocation{std::move(matching.column_of_row), matching.largest_weight};
 }
 
-Result<std::vector<int>> lina_packing(std::span<const double> loads) {
-  RETURN_IF_ERROR(check_count("loads of experts", loads.size(), loads.size()));
-  RETURN_IF_ERROR(check_amounts("loads of experts", loads));
-  if (loads.size() % 2 != 0) {
-    return Status(Exit::kUsage, strf("%zu experts do not make pairs; nothing was planned, give an "
-                                     "even number", loads.size()));
-  }
-  const std::vector<int> order = ascending(loads);
-  std::vector<int> device_of_expert(loads.size());
-  for (size_t k = 0; k < loads.size() / 2; ++k) {
-    device_of_expert[order[loads.size() - 1 - k]] = static_cast<int>(k);
-    device_of_expert[order[k]] = static_cast<int>(k);
-  }
-  return device_of_expert;
-}
-
 }  // namespace pagoda

@@ -1,6 +1,6 @@
 // Pairs of experts that share a device: of two models on equal devices (Aurora section 6.2), where
 // the pairs that make the least of what the busiest device sends or receives also make the shortest
-// inference (Theorem 6.1); and of one model, as Lina has it. One expert of each model a device.
+// inference (Theorem 6.1). One expert of each model a device.
 // Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
 #pragma once
 
@@ -35,10 +35,5 @@ Result<Colocation> colocate_sorted(std::span<const double> a, std::span<const do
 // (sent by both, received by both) as weight. The least `busiest` of all pairings either way.
 // kUsage, as colocate_sorted(), without experts, for unequal counts and amounts that make no sense.
 Result<Colocation> colocate(std::span<const ExpertTraffic> a, std::span<const ExpertTraffic> b);
-
-// Lina's packing, the paper's baseline (section 8.1): n experts of one model on n / 2 devices, the
-// one with the largest load beside the one with the smallest, and so on: [expert] its device, 0 for
-// the first pair. kUsage without experts or for an odd number. O(n log(n)).
-Result<std::vector<int>> lina_packing(std::span<const double> loads);
 
 }  // namespace pagoda

@@ -116,11 +116,6 @@ Result<ExpertPlacement> place_balanced(std::span<const ExpertTime> experts, int3
   return placement;
 }
 
-double longest_first_bound(int32_t devices) {
-  CHECK(devices > 0);
-  return 4.0 / 3 - 1.0 / (3.0 * devices);
-}
-
 double pipelined_s(std::span<const ExpertTime> experts) {
   double uploaded_s = 0, computed_s = 0;
   for (const ExpertTime& expert : experts) {

@@ -42,9 +42,6 @@ Result<ExpertPlacement> place_longest_first(std::span<const ExpertTime> experts,
 // O(E^3), as a rule O(E^2).
 Result<ExpertPlacement> place_balanced(std::span<const ExpertTime> experts, int32_t devices);
 
-// 4/3 - 1/(3 devices). REQUIRES: devices > 0.
-double longest_first_bound(int32_t devices);
-
 // What a device takes for these experts, in this order: uploads one after the other from 0 on, each
 // expert computed when it is there and the one before is done. Room for all is taken for granted.
 double pipelined_s(std::span<const ExpertTime> experts);

@@ -53,7 +53,7 @@ Result<DevicePhases> device_phases(const PlacedLayer& layer,
 double exclusive_time_s(const DevicePhases& phases);
 
 // Equation (2), and (3) where one device has all maxima: all-to-alls begin when all devices are
-// ready and take `dispatch_s` and `combine_s`, of any order (plan/exchange/transmission_queues.h).
+// ready and take `dispatch_s` and `combine_s`, of any order.
 // Never below equation (1) for times that are not below the largest of all_to_all_s.
 double barrier_time_s(const DevicePhases& phases, double dispatch_s, double combine_s);
 

@@ -121,16 +121,4 @@ Result<SquareMatrix<double>> link_seconds(const SquareMatrix<double>& traffic_by
   return seconds;
 }
 
-Result<double> concurrent_bound_s(const SquareMatrix<double>& traffic_bytes,
-                                  std::span<const double> bytes_per_s) {
-  RETURN_IF_ERROR(check_links(traffic_bytes, bytes_per_s));
-  const std::vector<double> sent = sent_by_device(traffic_bytes);
-  const std::vector<double> received = received_by_device(traffic_bytes);
-  double most = 0;
-  for (size_t i = 0; i < sent.size(); ++i) {
-    most = std::max(most, std::max(sent[i], received[i]) / bytes_per_s[i]);
-  }
-  return most;
-}
-
 }  // namespace pagoda

@@ -49,10 +49,4 @@ SquareMatrix<double> added(const SquareMatrix<double>& a, const SquareMatrix<dou
 Result<SquareMatrix<double>> link_seconds(const SquareMatrix<double>& traffic_bytes,
                                           std::span<const double> bytes_per_s);
 
-// The bound that Theorem 5.2 states, with the receiver's term over its own bandwidth: the largest
-// of sent[i] / B_i and received[j] / B_j. At most line_bound(link_seconds()); where it is smaller,
-// reaching it takes concurrent flows at one end.
-Result<double> concurrent_bound_s(const SquareMatrix<double>& traffic_bytes,
-                                  std::span<const double> bytes_per_s);
-
 }  // namespace pagoda

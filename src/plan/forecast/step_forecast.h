@@ -72,8 +72,6 @@ struct StepForecast {
     return forward.busy_s[static_cast<size_t>(r)] + backward.busy_s[static_cast<size_t>(r)];
   }
   Resource bottleneck() const;  // what is busy longest
-  int64_t drive_read_bytes() const { return traffic.fetch.bytes; }
-  int64_t drive_write_bytes() const { return traffic.write_back.bytes; }
 };
 
 // `sheet`: of one device (share_of_device). kDeviceMemory and kHostMemory naming the smallest

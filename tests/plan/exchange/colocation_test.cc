@@ -297,12 +297,6 @@ TEST(HeterogeneousColocation, TheSameSeedDrawsTheSame) {
   EXPECT_EQ(once->slowest_s, again->slowest_s);
 }
 
-TEST(LinaPacking, LargestBesideSmallest) {
-  EXPECT_EQ(*lina_packing(std::vector<double>{5, 1, 9, 3}), (std::vector<int>{1, 0, 0, 1}));
-  EXPECT_EQ(lina_packing(std::vector<double>{1, 2, 3}).status().code(), Exit::kUsage);
-  EXPECT_EQ(lina_packing({}).status().code(), Exit::kUsage);
-}
-
 TEST(RandomAssignment, IsAPermutation) {
   for (int n = 1; n <= 20; ++n) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {

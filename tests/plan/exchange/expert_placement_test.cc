@@ -62,6 +62,9 @@ class BruteForce {
   double best_ = std::numeric_limits<double>::infinity();
 };
 
+// Graham 1969, of the least possible.
+double longest_first_bound(int32_t devices) { return 4.0 / 3 - 1.0 / (3.0 * devices); }
+
 TEST(ExpertPlacement, MeetsGrahamsExample) {
   const std::vector<ExpertTime> experts = computed({5, 5, 4, 4, 3, 3, 3});
   EXPECT_EQ(longest_first(experts, 3), 11);

@@ -13,7 +13,7 @@
 #include "plan/exchange/routed_traffic.h"
 #include "plan/exchange/traffic.h"
 #include "plan/exchange/transmission_order.h"
-#include "plan/exchange/transmission_queues.h"
+#include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/recorded_layers.h"
 
 namespace pagoda {

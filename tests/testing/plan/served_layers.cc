@@ -9,7 +9,7 @@
 #include "plan/exchange/expert_assignment.h"
 #include "plan/exchange/heterogeneous_colocation.h"
 #include "plan/exchange/traffic.h"
-#include "plan/exchange/transmission_queues.h"
+#include "tests/testing/plan/aurora_baselines.h"
 
 namespace pagoda {
 namespace {
@@ -68,7 +68,7 @@ Places best_partners(const MoeLayerLoad& a, const MoeLayerLoad& b) {
 double lina_s(const MoeLayerLoad& layer, const std::vector<double>& expected,
               const Devices& devices, std::optional<uint64_t> seed = std::nullopt) {
   const int count = static_cast<int>(devices.size());
-  const Places places = *lina_packing(expected);
+  const Places places = lina_packing(expected);
   auto phases = device_phases({layer, places}, devices);
   const auto& all = phases->all_to_all_s;
   const double bound_s = *std::max_element(all.begin(), all.end());

@@ -1,7 +1,7 @@
-// All-to-alls without a common order, to compare with plan/exchange/transmission_order.h: every
-// device sends to one device after the other in an order of its own, and a receiver that several
-// send to at once shares its bandwidth among them (Aurora section 3, figure 4, and the baselines
-// SJF and RCS of section 8.1).
+// Baselines that Aurora compares with (section 8.1): all-to-alls without a common order, beside
+// plan/exchange/transmission_order.h, and the packing of Lina. Without a common order every device
+// sends to one device after the other in an order of its own, and a receiver that several send to
+// at once shares its bandwidth among them (section 3, figure 4).
 #pragma once
 
 #include <cstdint>
@@ -29,5 +29,16 @@ SendingOrder random_sending_order(int devices, uint64_t seed);
 // kUsage for traffic, bandwidths or an order that make no sense.
 Result<double> queued_seconds(const SquareMatrix<double>& traffic_bytes,
                               std::span<const double> bytes_per_s, const SendingOrder& order);
+
+// The bound that Theorem 5.2 states, with the receiver's term over its own bandwidth: the largest
+// of sent[i] / B_i and received[j] / B_j. At most line_bound(link_seconds()); where it is smaller,
+// reaching it takes concurrent flows at one end. REQUIRES: link_seconds() of these is no refusal.
+double concurrent_bound_s(const SquareMatrix<double>& traffic_bytes,
+                          std::span<const double> bytes_per_s);
+
+// Lina's packing: n experts of one model on n / 2 devices, the one with the largest load beside the
+// one with the smallest, and so on: [expert] its device, 0 for the first pair. REQUIRES: an even
+// number. O(n log(n)).
+std::vector<int> lina_packing(std::span<const double> loads);
 
 }  // namespace pagoda
