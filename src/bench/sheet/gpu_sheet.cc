@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/si_units.h"
 #include "base/stop_signal.h"
 #include "bench/adam_records.h"
 #include "bench/race/noise.h"
@@ -21,7 +22,6 @@
 namespace pagoda {
 namespace {
 
-constexpr double kGiga = 1e9, kMicro = 1e-6;
 constexpr int64_t kPageBytes = 16 * kMiB;
 constexpr int64_t kRecordElements = 5 << 20;
 

@@ -6,6 +6,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "base/si_units.h"
 #include "base/stop_signal.h"
 #include "bench/adam.h"
 #include "bench/attention.h"
@@ -22,8 +23,6 @@
 
 namespace pagoda {
 namespace {
-
-constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 
 // The median of the figure of this name, path and page size ("" and 0: any), in its unit.
 Result<double> value_of(const BenchReport& report, const char* name, const std::string& path,

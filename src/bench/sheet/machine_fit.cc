@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/si_units.h"
+
 namespace pagoda {
-namespace {
-constexpr double kTera = 1e12, kGiga = 1e9;
-}
 
 void fit_products(std::span<const CostSample> samples, MachineSheet::Device& device) {
   const Cost cost = fit_cost(samples, 1);
