@@ -1,11 +1,11 @@
-// How the rows that go through a layer's experts are cut: expert by expert, of each its tokens of
-// all microbatches behind each other, in row blocks of row_block. What is summed with what follows
-// from these, so they depend on routing alone.
+// Cuts the rows that go through a layer's experts. Experts come one after the other; an expert's
+// tokens of all microbatches stand behind each other and are cut into row blocks of row_block rows.
+// The blocks fix which rows are summed together, so they depend on routing alone.
 //
 // A group is a run of row blocks that are computed together, with one launch for each operator on a
-// GPU, whose weights are there at once: of one expert, or the last of one and those of experts
-// behind it. It changes no bit: an expert's row blocks are cut from its own first row on, and what
-// it computes is the same alone. Pure.
+// GPU, and whose weights are there at once. It holds blocks of one expert, or the last blocks of
+// one expert and blocks of the experts behind it. Groups change no bit: an expert's row blocks are
+// cut from its own first row on, and a group computes each block as it would alone. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace pagoda {
 
-// Tokens of each expert of a layer, of the microbatches it takes together: of one, or of all.
+// The number of tokens that chose each expert of a layer, for one microbatch or for all:
 // [microbatch][num_experts]
 using LayerRouting = std::vector<std::vector<int64_t>>;
 
@@ -21,22 +21,23 @@ using LayerRouting = std::vector<std::vector<int64_t>>;
 std::vector<int64_t> tokens_per_expert(const LayerRouting& routing);
 
 struct ExpertGroup {
-  // Rows of one microbatch: so many of its rows from first_row on.
+  // The rows [first_row, first_row + rows) of one microbatch.
   struct Part {
-    int64_t microbatch = 0;  // of those taken together
+    int64_t microbatch = 0;  // an index into the LayerRouting
     int64_t first_row = 0;   // in the layer's re-index vector
     int64_t group_row = 0;
     int64_t rows = 0;
   };
-  // Rows of one expert: whole row blocks, or up to its last row.
+  // Rows of one expert: whole row blocks, of which the expert's last may be shorter.
   struct Block {
     int64_t expert = 0;
-    bool first = false, last = false;  // of its expert; last: of one that has tokens
+    bool first = false, last = false;  // the expert's first or last block; last: only if it has
+                                       // tokens
     int64_t first_row = 0;             // in the layer's re-index vector
     int64_t group_row = 0;
     int64_t rows = 0;
-    int64_t padding = 0;  // rows of zeros behind them; then the group has one expert
-    int64_t ordinal = 0;  // of its expert among those that compute rows
+    int64_t padding = 0;  // rows of zeros behind the block; such a group has one expert
+    int64_t ordinal = 0;  // the block's number among the expert's blocks that compute rows
   };
   std::vector<Block> blocks;  // in the order of the rows
   std::vector<Part> parts;    // in the order of their first rows; none: nothing but padding

@@ -1,4 +1,4 @@
-// Which experts a layer will want, before its routing is known: those it had last time.
+// Guesses the experts that a layer will want before its routing is known: those it used last time.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class ExpertForecast {
 
   // What a layer's routing chose. (num_experts)
   void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
-  // Records of the experts the layer had last, as many as leave room on the devices for those that
-  // turn out to be, in their order.
+  // Records of the experts that the layer used last time, in their order; only as many as leave
+  // room on the devices for the experts that routing then chooses.
   std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
 
  private:
-  std::vector<int64_t> room_;  // [device] weights of experts that may be brought up
+  std::vector<int64_t> room_;  // [device] how many experts' weights may be brought up
   std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
 };
 

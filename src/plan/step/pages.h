@@ -1,4 +1,4 @@
-// The pages of a run: which there are, how large, and which share slots.
+// The pages of a run: which pages there are, how large they are, and which of them share slots.
 //
 //   weights(r), state(r)   of record r: durable; two extents of one record on disk
 //   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
@@ -41,7 +41,7 @@ enum class PageKind : uint8_t {
 // dispatch, so that devices overlap; with one device a block is combined at once.
 constexpr int64_t blocks_in_flight(int devices) { return devices > 1 ? 2 * devices : 1; }
 
-// A table of more, and what is held beside it, would be most of a machine's memory.
+// A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
 
 struct PageTable {
@@ -51,8 +51,8 @@ struct PageTable {
 
   struct Page {
     int64_t bytes = 0;
-    // What the page file has room for: of exchange pages, which never go there, those of one row
-    // block, so that a store is the same whatever is computed together.
+    // The bytes that the page file has room for. For exchange pages, which never go there, it is
+    // the size of one row block, so that a store does not depend on group_blocks.
     int64_t file_bytes = 0;
     uint32_t record = 0;
     bool durable = false;
@@ -63,7 +63,7 @@ struct PageTable {
     PageKind kind = PageKind::kWeights;
     int64_t page_bytes = 0;
     int64_t num_pages = 0;
-    bool expert = false;  // pages of experts, as against dense records
+    bool expert = false;  // pages of experts, not of dense records
     int64_t total_bytes() const { return page_bytes * num_pages; }
     bool only_device_0() const {
       return kind == PageKind::kActivation || kind == PageKind::kLayerBuffer;

@@ -1,4 +1,4 @@
-// The optimizer steps that were put off, as planning sees them: train/ledger.h keeps the account.
+// What planning asks about optimizer steps that were put off. train/ledger.h keeps the account.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@ class PendingUpdates {
  public:
   virtual ~PendingUpdates() = default;
 
-  // Optimizer steps that the record's next kAdam task applies.
+  // How many optimizer steps the record's next kAdam task applies.
   virtual int64_t pending(int64_t record) const = 0;
   bool has_pending(int64_t record) const { return pending(record) > 0; }
-  // One of them has a gradient, which waits as a page.
+  // Whether one of them has a gradient, which waits as a page.
   virtual bool has_gradient(int64_t record) const = 0;
-  // They have become too many to wait any longer.
+  // Whether they have become too many to wait any longer.
   virtual bool overdue(int64_t record) const = 0;
 
  protected:

@@ -1,6 +1,6 @@
-// Runs a residency over tasks as the executor and the pager do, without bytes and without time:
-// which moves each task needs, what crosses each link, how full each place gets. What the moves of
-// a resolved plan add up to is what is meant by predicted bytes.
+// Runs a residency over tasks as the executor and the pager do, without bytes and without time. It
+// tells which moves each task needs, what crosses each link and how full each place gets.
+// "Predicted bytes" are the sum of the moves of a resolved plan.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace pagoda {
 
-// Transfers of pages; without the header a page has on disk.
+// Transfers of pages. Bytes exclude the header that a page has on disk.
 struct PageTraffic {
   struct Link {
     int64_t moves = 0, bytes = 0;
@@ -32,23 +32,24 @@ Residency all_on_disk(int devices, const PageTable& pages, const std::vector<Slo
 
 class Replay {
  public:
-  // `pages` is not owned. `start`: also a copy of a pager's, to foresee what it will do.
+  // `pages` is not owned. `start` may be a copy of a pager's residency, to predict what the pager
+  // does.
   Replay(const PageTable* pages, Residency start);
 
-  // As Residency's.
+  // The same calls as Residency's.
   void begin_cycle() { residency_.begin_cycle(); }
   void leave_cycle() { residency_.leave_cycle(); }
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
   void foresee_later(std::span<const PageUse> uses) { residency_.foresee_later(uses); }
   void keep(std::span<const PageId> pages) { residency_.keep(pages); }
 
-  // Until the next call.
+  // Valid until the next call.
   struct Placed {
-    std::span<const Move> moves;     // in this order, before the task
-    std::span<const int32_t> slots;  // of the task's uses
+    std::span<const Move> moves;     // to be made in this order, before the task
+    std::span<const int32_t> slots;  // the slots of the task's uses
   };
-  // Leases the task's pages, gives them back unless it joins the next, whose turn it is then, and
-  // forgets those whose last use it is.
+  // Leases the task's pages, and forgets those whose last use this is. The leases end with the
+  // task; those of a task that joins the next end with that one.
   Placed place(const Task& task);
   void discard(PageId page);
   // Makes the page's content valid on disk, as for a checkpoint.
@@ -72,8 +73,9 @@ class Replay {
   PageTraffic traffic_;
   std::vector<Move> moves_;
   std::vector<int32_t> slots_;
-  std::vector<PageUse> held_;  // of tasks that join the next
-  std::vector<int32_t> where_;  // [page][place], as far as noted; places: devices, then host
+  std::vector<PageUse> held_;  // uses of tasks that join the next
+  std::vector<int32_t> where_;  // [page][place] the slot, as far as noted; places: devices, then
+                                // host
   std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
   std::vector<int64_t> held_bytes_, peak_bytes_;          // [place]
 };

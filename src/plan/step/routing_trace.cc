@@ -132,7 +132,7 @@ void Parser::begin_step(int64_t step) {
   whole_ = true;
 }
 
-// Of a line in its step; -1: there is no such line.
+// The number of a line within its step; -1 if there is no such line.
 int64_t Parser::place(int64_t microbatch, int64_t layer) const {
   const auto found = std::lower_bound(layers_.begin(), layers_.end(), layer);
   if (found == layers_.end() || *found != layer) return -1;

@@ -1,14 +1,14 @@
-// Which experts the tokens of a run chose, as text: recorded by `train --trace-routing FILE`, read
-// by planning. Pure.
+// A routing trace records as text which experts the tokens of a run chose. `train --trace-routing
+// FILE` writes it, planning reads it. Pure.
 //
 //   pagoda-routing 1 experts 32 experts_per_token 2 microbatches 8 layers 4 with_experts 0 1 2 3
 //   100 0 0 17 5 0 ...
 //
-// After the first line one for each step (counted from 1, ascending), microbatch and layer with
-// experts (both counted from 0, layers of a microbatch behind each other): these three, and of each
-// expert the tokens that chose it. Numbers are decimal, one blank between them. A step whose lines
-// are not all there (the run was killed, the disk was full) counts as not recorded, so steps may be
-// taken out of a file to make it smaller:
+// After the first line there is one line for each step (counted from 1, ascending), microbatch and
+// layer with experts (both counted from 0; a microbatch's layers stand behind each other). A line
+// holds these three numbers, then how many tokens chose each expert. Numbers are decimal, with one
+// blank between them. A step that lacks a line (the run was killed, the disk was full) counts as
+// not recorded, so one may take steps out of a file to make it smaller:
 //
 //   awk 'NR == 1 || $1 % 100 == 0' run.routing > every-hundredth.routing
 #pragma once
@@ -45,7 +45,7 @@ struct RoutingTrace {
   std::vector<RoutedStep> steps;
 };
 
-// The first line, and those of a step; newlines included.
+// The first line, and the lines of a step, newlines included.
 std::string routing_header(const RoutedShape& shape);
 std::string routing_lines(int64_t step, const Routing& routing);
 // The most bytes that routing_lines() makes. 0 without layers with experts.

@@ -6,29 +6,29 @@
 
 namespace pagoda {
 
-// Switches of the order of a step, to measure what each part of it is worth. None changes a bit of
-// the result.
+// Switches that change the order of a step, to measure what each part of it is worth. None changes
+// a bit of the result.
 struct PlanOptions {
-  // false: a page is brought up when the task that wants it is next to compute, and not before.
+  // false: a page is uploaded when the task that wants it is next to compute, and not before.
   bool prefetch = true;
-  // true: a step ends with the optimizer's part of it, and the next begins after that.
+  // true: a step ends with all its optimizer updates, and the next begins after them.
   bool optimizer_at_end = false;
-  // true: all experts of a layer are brought up before the first of them computes, whether tokens
-  // chose them or not.
+  // true: all experts of a layer are uploaded before the first of them computes, even those that no
+  // token chose.
   bool whole_layers = false;
   // true: the forward takes one microbatch after the other through all layers, so that weights are
   // read once for each. The backward stays as it is: an expert's gradient is a sum over blocks of
   // rows of all microbatches, and other blocks would be other bits.
   bool microbatch_major = false;
-  // true: every expert of a layer computes as many rows as the busiest one, those without tokens
-  // too, as systems do that multiply all experts at once (ES-MoE 2.2, HEXA-MoE 2.2). What is
-  // beyond an expert's own rows is zero, goes nowhere and makes no gradient.
+  // true: every expert of a layer computes as many rows as the busiest one, even without tokens.
+  // Systems that multiply all experts at once do so (ES-MoE 2.2, HEXA-MoE 2.2). The rows beyond an
+  // expert's own are zeros, go nowhere and make no gradient.
   bool padded_experts = false;
-  // Row blocks of experts that are computed together (RunShape::group_blocks); 0: one on the CPU,
-  // on a GPU as many as its memory has room for.
+  // How many row blocks of experts are computed together (RunShape::group_blocks). 0: one on the
+  // CPU, and on a GPU as many as its memory has room for.
   int64_t group_blocks = 0;
 
-  // The backward of an expert takes the blocks of rows that its forward took, and no others.
+  // Whether the backward of an expert takes exactly the blocks of rows that its forward took.
   bool same_blocks() const { return !microbatch_major && !padded_experts; }
 };
 
@@ -58,16 +58,16 @@ struct RunShape {
   int64_t microbatches = 0;        // per step
   int64_t microbatch_tokens = 0;   // T
   int64_t row_block = 0;           // rows of an expert whose gradients are one sum
-  // Row blocks that are computed together, of one expert or several (plan/step/expert_blocks.h).
-  // What they use is there at once. Changes no bit.
+  // How many row blocks of one or several experts are computed together
+  // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
   int devices = 1;                 // device 0 computes everything but experts
   PlanOptions options;
   // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
   // its last gradient to begin it.
   bool eager_adam = false;
-  double pinned_share = 0;         // of each layer's experts (plan/step/pinning.h)
-  int64_t ep_degree = 1;  // a router's for each that is one here (plan/memory/coarse_run.h)
+  double pinned_share = 0;  // of each layer's experts (plan/step/pinning.h)
+  int64_t ep_degree = 1;    // experts in the run for each one here (plan/memory/coarse_run.h)
 
   // A record is updated inside the backward, as soon as its gradient is complete.
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }

@@ -1,5 +1,6 @@
-// A run whose every step uses every expert, each with as many tokens: what a step certainly needs,
-// what memory is divided for, and what traffic is predicted by before any routing is known. Pure.
+// A run in which every step uses every expert with the same number of tokens. It shows what a step
+// certainly needs; memory is divided for it, and traffic is predicted by it before any routing is
+// known. Pure.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +17,24 @@ class SteadyRun {
   using Visit = std::function<void(const StepPiece&)>;
 
   enum class Tokens : uint8_t {
-    // Of each expert one in all that the plan takes at a time, from microbatches by turns. That is
-    // enough to use every page of weights, gradients, states and activations, and much less to run
-    // through.
+    // One token per expert in all microbatches that the plan takes together, drawn from the
+    // microbatches round-robin. That uses every page of weights, gradients, states and activations,
+    // and is much less to run through.
     kOne,
-    kEven,  // of each expert its even share of each microbatch, at least one
-    // Of each expert its even share of the whole step, from microbatches by turns: the same rows in
-    // fewer pieces, for times.
+    kEven,  // each expert's even share of each microbatch, at least one token
+    // Each expert's even share of the whole step, drawn from the microbatches round-robin: as many
+    // rows as kEven in fewer pieces, to predict times.
     kGathered,
   };
 
-  // Of a plan for training the steps, of any other the forward passes. Nothing is owned.
-  // `forecast`: nullptr: nothing is brought up on a guess.
+  // Runs the steps of a plan for training, the forward passes of any other plan. Nothing is owned.
+  // Without a `forecast` (nullptr) nothing is brought up on a guess.
   SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast = nullptr);
 
-  // From the next step on this share of each layer's experts stays on devices
-  // (plan/step/pinning.h). `classes`: the slots of plan_memory.
+  // Pins this share of each layer's experts to devices from the next step on (plan/step/pinning.h).
+  // `classes`: the slots of plan_memory.
   void pin(const std::vector<SlotClass>& classes, double share);
-  // The next step. The first has nothing to update yet; those after it are all alike.
+  // Runs the next step. The first has nothing to update yet; the steps after it are all alike.
   void step(const Visit& visit);
   // Applies the pending updates, as before a checkpoint.
   void drain(const Visit& visit);
@@ -49,7 +50,7 @@ class SteadyRun {
     void account(const TaskList& tasks);
 
    private:
-    std::vector<int64_t> waits_;  // 1: for its update
+    std::vector<int64_t> waits_;  // 1: the gradient waits for its update
   };
 
   void update(StepPiece piece, const Visit& visit);
@@ -61,17 +62,18 @@ class SteadyRun {
   Gradients gradients_;
 };
 
-// All in-layer buffers have their room on device 0. Else the tokens of a block decide how often
-// they move.
+// Whether device 0 has room for all in-layer buffers. Otherwise the tokens of a block decide how
+// often the buffers move.
 bool layer_buffers_stays(const PageTable& pages, const std::vector<SlotClass>& classes);
 
-// What a settled run moves in a step, guesses of last step's experts included; every expert gets as
-// many tokens, at least one. Replays some steps as a trainer issues them, from all on disk.
+// The traffic of a step in a settled run, uploads on a guess included. Every expert gets the same
+// number of tokens, at least one. The function replays some steps as a trainer issues them,
+// starting with everything on disk.
 PageTraffic steady_step(const StepPlan& plan, const std::vector<SlotClass>& classes);
 
 struct SteadyTraffic {
   PageTraffic step;
-  PageTraffic checkpoint;  // beyond what the step after it then has less to do
+  PageTraffic checkpoint;  // beyond what it saves the step after it
 };
 
 // With the run's pinned experts. REQUIRES: a plan for training.

@@ -1,17 +1,17 @@
 // Generates the tasks of a step in layer-major order (docs/design.md; ES-MoE 4.1, HeterMoE
 // Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
 // all tokens of the step in groups of row blocks, then the next layer; the backward the same
-// in reverse. So the weights of an expert are read once forward and once backward per step, however
-// many microbatches there are, and its gradient is complete when its layer's backward ends.
+// in reverse. So an expert's weights are read once forward and once backward per step, whatever the
+// number of microbatches, and its gradient is complete when its layer's backward ends.
 //
-// A group takes rows of several microbatches, whose in-layer buffers are pages: each microbatch's
-// rows are a dispatch and a combine of their own, so that a task wants few pages however many
-// microbatches there are. Without room for all of them on device 0 they go up for one group after
-// the other. Each expert of a group is a task of its own, with its weights' page; the last of them
-// computes all (Task::joins_next).
+// A group takes rows of several microbatches, whose in-layer buffers are pages. Each microbatch's
+// rows have a dispatch and a combine of their own, so that a task never needs more than a few
+// pages. Where device 0 lacks room for all buffers, they are uploaded for one group after the
+// other. Each expert of a group is a task of its own, with its weights' page; the last such task
+// computes the whole group (Task::joins_next).
 //
-// What depends on routing is generated ("resolved") once the layer's routing is known: the caller
-// passes it. Pure: same arguments, same tasks.
+// Tasks that depend on routing are generated ("resolved") once the caller passes the layer's
+// routing. Pure: the same arguments give the same tasks.
 #pragma once
 
 #include <cstdint>
@@ -37,21 +37,22 @@ class StepPlan {
   StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
       : shape_(shape), pages_(pages), options_(options) {}
 
-  // `updates` optimizer steps of one record. `has_gradient`: its gradient page waits to be applied.
+  // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
+  // applied.
   void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
-  // Brings up the weights of these records on their devices, ahead of their use.
+  // Uploads the weights of these records to their devices ahead of their use.
   void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
 
-  // The forward of one microbatch, or of all together.
+  // The functions below take one microbatch, or kAll for all together.
   static constexpr int64_t kAll = -1;
   void embed(int64_t microbatch, TaskList& tasks) const;
   // Attention, and routing if the layer has experts.
   void forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const;
-  // REQUIRES: a MoE layer. `routing`: of the microbatch, or of all.
+  // REQUIRES: a MoE layer. `routing`: the microbatch's, or that of all microbatches.
   void forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
                        TaskList& tasks) const;
   void head(TaskList& tasks) const;
-  // `routing`: of all microbatches; for a dense layer anything.
+  // `routing`: that of all microbatches; ignored for a dense layer.
   void backward_layer(int64_t layer, const LayerRouting& routing, TaskList& tasks) const;
   void embed_backward(TaskList& tasks) const;
 

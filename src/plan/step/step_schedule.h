@@ -1,5 +1,5 @@
-// What a pass does, piece by piece: the one place that knows the order of a step, shared by whoever
-// runs it, times it, checks it or budgets for it.
+// Tells what a pass does, piece by piece. This is the one place that knows the order of a step; the
+// code that runs, times, checks or budgets for a step shares it.
 //
 //   StepSchedule schedule(&plan, &updates, &forecast, StepSchedule::Extent::kStep);
 //   for (StepPiece piece; schedule.next(piece);) {
@@ -7,14 +7,14 @@
 //     if (piece.wait == StepPiece::Wait::kResolve) schedule.resolve(routing of piece.layer);
 //   }
 //
-// Optimizer work that was put off runs a layer ahead of the computation: while the routing of layer
-// l is awaited, the pending updates of layer l + 1 are applied. They come after all that layer l
-// wants on the devices as far as it is known, so that weights are on their way up before others
-// take their room in the host. Those of experts that routing chose are applied when it is known.
+// Pending updates run a layer ahead of the computation: while the routing of layer l is awaited,
+// the updates of layer l + 1 are applied. They come after all uploads for layer l that are known
+// already, so that those weights leave the host before others take their room there. Pending
+// updates of the experts that routing chose are applied as soon as it is known.
 //
-// The tasks of a piece must be accounted for in `updates` (kAdam applies them, kGradient of an
-// eager plan makes one pending) before the next piece is asked for. Pure: same answers, same tasks.
-// A copy runs ahead by itself; in the backward it needs no answers.
+// The caller accounts for the tasks of a piece in `updates` (kAdam applies them, kGradient of an
+// eager plan makes one pending) before it asks for the next piece. Pure: the same answers give the
+// same tasks. A copy of a schedule runs ahead by itself; in the backward it needs no answers.
 #pragma once
 
 #include <cstdint>
@@ -33,34 +33,35 @@ namespace pagoda {
 // What routing chose in a step: [microbatch][layer][num_experts], empty for dense layers.
 using Routing = std::vector<std::vector<std::vector<int64_t>>>;
 
-// Of a microbatch, or of all (StepPlan::kAll).
+// The routing of one layer, for a microbatch or for all (StepPlan::kAll).
 LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch);
 
 struct StepPiece {
-  // What the schedule, or what runs it, must learn between these tasks and the next.
+  // What the schedule, or the code that runs it, must learn between these tasks and the next.
   enum class Wait : uint8_t {
     kGoOn,
-    kResolve,  // what the routing of `layer` chose for `microbatch`: resolve()
-    // Of a step:
-    kLayersDone,   // no gradient waits any more: a new update may begin, its gradients follow
-    kForwardDone,  // the balance loss's gradient, which the backward reads
+    kResolve,  // the experts that `layer` chose for `microbatch`: call resolve()
+    // The rest appear in training steps only.
+    kLayersDone,   // no gradient waits any more: a new update may begin
+    kForwardDone,  // the backward needs the balance loss's gradient
   };
   enum class Cycle : uint8_t {
     kGoesOn,
-    kBegins,        // a step, like the one before; or a pass, where there is nothing but passes
-    kBetweenSteps,  // what comes between steps
+    kBegins,        // a step begins, like the one before; without training, a pass
+    kBetweenSteps,  // work between steps begins
   };
   TaskList tasks;
   Wait wait = Wait::kGoOn;
   int64_t layer = -1;       // kResolve
-  int64_t microbatch = -1;  // kResolve; StepPlan::kAll: of all together
-  // What a residency should know (offload/residency.h). Nothing: as was said before.
+  int64_t microbatch = -1;  // kResolve; StepPlan::kAll: all together
+  // What a residency should know (offload/residency.h). nullopt: unchanged since the previous
+  // piece.
   Cycle cycle = Cycle::kGoesOn;
   std::optional<std::vector<PageId>> kept;
-  // Uses of pages that are certain to come, these tasks' first; prefetches among them, which a
-  // residency passes by.
+  // Uses of pages that are certain to come, those of these tasks first. Prefetches are among them;
+  // a residency ignores those.
   std::optional<std::vector<PageUse>> foreseen;
-  std::optional<std::vector<PageUse>> foreseen_later;  // after those of this pass's pieces
+  std::optional<std::vector<PageUse>> foreseen_later;  // those after this pass
 };
 
 // Tells a residency, or the pager that has one, what it should know before the piece's tasks.
@@ -81,23 +82,23 @@ class StepSchedule {
     kStep,     // and backward. REQUIRES: a plan for training
   };
 
-  // Nothing is owned. `updates`: nullptr when none can be pending. `forecast`: nullptr: none is
-  // made.
+  // Nothing is owned. `updates` is nullptr when no update can be pending, `forecast` when no
+  // experts are guessed.
   StepSchedule(const StepPlan* plan, const PendingUpdates* updates, ExpertForecast* forecast,
                Extent extent);
 
-  // What should stay on devices from the first piece on.
+  // Pins these pages to devices from the first piece on.
   void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
 
-  // Replaces `piece` by what comes next; false when the pass is over. REQUIRES: what the piece
-  // before it asked for was given.
+  // Replaces `piece` by the next one; false when the pass is over. REQUIRES: the wait of the piece
+  // before was answered.
   bool next(StepPiece& piece);
   // What routing chose for the layer and microbatch that the newest piece named.
   void resolve(const LayerRouting& routing);
 
-  // [layer][E], what is resolved of all microbatches; empty for dense layers.
+  // [layer][E] tokens in the microbatches resolved so far; empty for dense layers.
   const std::vector<std::vector<int64_t>>& tokens_per_expert() const { return tokens_per_expert_; }
-  const Routing& routing() const { return routing_; }  // what is resolved
+  const Routing& routing() const { return routing_; }  // as far as it is resolved
 
  private:
   enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
@@ -118,26 +119,27 @@ class StepSchedule {
   ExpertForecast* forecast_;
   Extent extent_;
   At at_ = At::kLayer;
-  int64_t layer_ = 0;  // of the next piece, or to be resolved
-  int64_t microbatch_ = StepPlan::kAll;  // likewise
-  TaskList pending_;   // known already, and issued with the next piece
-  std::vector<int64_t> asked_;  // records whose weights go up after their updates, if there is room
+  int64_t layer_ = 0;  // the layer of the next piece, or the one to be resolved
+  int64_t microbatch_ = StepPlan::kAll;  // its microbatch
+  TaskList pending_;   // tasks that are issued with the next piece
+  std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
+                                // is room
   std::optional<std::vector<PageId>> kept_;
   std::vector<std::vector<int64_t>> tokens_per_expert_;
   Routing routing_;
 };
 
-// Tasks that apply what should not wait: dense records, gradients that wait, and overdue updates.
-// Records [first, last).
+// Adds tasks that apply the updates of records [first, last) that should not wait: those of dense
+// records, those with a gradient page, and overdue ones.
 void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t first, int64_t last,
                    TaskList& tasks);
-// Tasks that apply every pending update.
+// Adds tasks that apply every pending update.
 void apply_all(const StepPlan& plan, const PendingUpdates& updates, TaskList& tasks);
 
 // What a layer's routing chose for the microbatch or StepPlan::kAll that a piece asks for.
 using RoutingOf = std::function<LayerRouting(int64_t layer, int64_t microbatch)>;
 
-// Runs through a pass whose routing is known. `visit` sees every piece before the schedule goes on,
+// Goes through a pass whose routing is known. `visit` gets every piece before the schedule goes on,
 // and accounts for it in the schedule's updates.
 void walk(StepSchedule& schedule, const RoutingOf& routing_of,
           const std::function<void(const StepPiece&)>& visit);

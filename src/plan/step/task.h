@@ -12,16 +12,16 @@
 
 namespace pagoda {
 
-// What a task does; plan/step/task_table.h says the rest of each kind.
+// What a task does. plan/step/task_table.h has the other facts of each kind.
 enum class TaskKind : uint8_t {
   kAdam,               // optimizer steps of one record, up to the newest
   kPrefetch,           // no work: its pages are brought up ahead of use
   kUpload,             // no work: its pages are brought up before later work of the device
   kEmbed,              // tokens -> layer_input(0)
   kAttention,          // layer_input -> middle
-  kCachedAttention,    // likewise, over the cached keys of the tokens before
+  kCachedAttention,    // kAttention over the cached keys of earlier tokens too
   kRoute,              // middle -> normed rows, chosen experts
-  kIndex,              // chosen experts of all microbatches, or of one -> rows of each expert
+  kIndex,              // chosen experts of one or all microbatches -> each expert's rows
   kDispatch,           // one microbatch's rows of a group -> inbound
   kExpert,             // inbound -> outbound
   kCombine,            // outbound -> one microbatch's sum over experts
@@ -29,8 +29,8 @@ enum class TaskKind : uint8_t {
   kDenseMlp,           // middle -> next layer_input, for layers without experts
   kHead,               // loss and its gradient
   kLoss,               // the loss alone
-  kLogits,             // of the last tokens, to choose the next by
-  kRouteReplay,        // backward: as kRoute with the choices of the forward
+  kLogits,             // logits of the last tokens, to choose the next by
+  kRouteReplay,        // backward: kRoute again, with the choices of the forward
   kDispatchBackward,
   kExpertBackward,
   kCombineBackward,
@@ -48,25 +48,26 @@ inline constexpr int kPhases = static_cast<int>(Phase::kOptimize) + 1;
 struct Task {
   TaskKind kind = TaskKind::kEmbed;
   Phase phase = Phase::kForward;
-  uint8_t device = 0;      // whose compute stream; kAdam: see on_host
+  uint8_t device = 0;      // the device whose compute stream runs it; kAdam: see on_host
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
   bool first = false;      // the first block of an expert
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
-  // kExpert, kExpertBackward: computed with the next such task, in one go; until that is enqueued
-  // the pages of both stay leased.
+  // kExpert, kExpertBackward: the task is computed together with the next one of its kind; the
+  // pages of both stay leased until that one is enqueued.
   bool joins_next = false;
-  uint8_t gradient = 0;    // kExpertBackward, kGradient: which of the device's expert gradients
+  uint8_t gradient = 0;    // kExpertBackward, kGradient: index of the device's gradient buffer
   int32_t layer = -1;
   int32_t expert = -1;
-  int32_t microbatch = -1;  // -1: all together, or none
+  int32_t microbatch = -1;  // -1: all together, or none at all
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it applies
-  // Rows of an expert in a group (plan/step/expert_blocks.h), or those of one microbatch in all of
-  // it: so many of the microbatch's rows from first_row on, which those of others may lie between.
+  // Rows of an expert in a group (plan/step/expert_blocks.h), or one microbatch's rows in the whole
+  // group: `rows` of that microbatch's rows from first_row on. In the group, rows of other
+  // microbatches may lie between them.
   int64_t first_row = 0;   // the first of them in the layer's re-index vector
-  int64_t block_row = 0;   // likewise in the group
+  int64_t block_row = 0;   // the first of them in the group
   int64_t rows = 0;
-  int64_t padding = 0;     // rows of zeros behind them that are computed too (padded_experts)
+  int64_t padding = 0;     // rows of zeros behind them, computed too (padded_experts)
   std::array<PageUse, 5> uses{};
   uint8_t num_uses = 0;
 

@@ -1,6 +1,6 @@
-// The kinds of tasks, a row each: what a kind is called, when its tasks run, what their time is
-// proportional to and how they are drawn. The trace, the costs, the pages of a plan and the checks
-// read it. A new kind has its row here and one place that runs it (train/executor.cc).
+// One row for each kind of task: its name, when its tasks run, what their time is proportional to
+// and how they are drawn. The trace, the costs, the pages of a plan and the checks read it. To add
+// a kind, add its row here and run it in one place (train/executor.cc).
 #pragma once
 
 #include <array>
@@ -26,7 +26,7 @@ enum class TaskColour : uint8_t { kOther, kAttention, kExperts, kHead, kUpdates 
 struct TaskRow {
   TaskKind kind;
   const char* name;
-  std::array<bool, kPhases> phases;  // of Task::phase: those in which its tasks may be
+  std::array<bool, kPhases> phases;  // by Task::phase: whether its tasks may run in it
   TaskUnit unit;
   TaskColour colour;
 
