@@ -16,15 +16,15 @@ constexpr std::array<double, 5> kSampled = {1.0 / 16, 1.0 / 8, 1.0 / 4, 1.0 / 2,
 constexpr std::array<double, 2> kQuicklySampled = {1.0 / 4, 1.0};
 constexpr int kMostProposals = 4, kMostQuickProposals = 2;
 constexpr int kSteps = 4, kQuickSteps = 3;  // until what a step moves stays the same
-// Of the bytes that the division in proportion moves: one that moves more than this has not saved
-// enough to make up for the slots to work in that the other has in every class.
+// A division is worth it if it moves at most this share of the bytes that the division in
+// proportion moves. That one gives every class slots to work in, so a smaller saving does not pay.
 constexpr double kWorthIt = 0.98;
 
 using HostSlots = std::vector<int32_t>;  // [class]
 
-// Of one class in a steady step.
+// What one class of pages moves in a steady step.
 struct Moved {
-  bool any = false;        // through the host
+  bool any = false;        // pages pass through the host
   int64_t disk_bytes = 0;  // between host and disk
 };
 
@@ -42,7 +42,7 @@ class StepCount {
     }
   }
 
-  // What each class moves with so many host slots.
+  // What each class moves with these host slots.
   std::vector<Moved> moved(const HostSlots& host, int steps) const;
 
  private:
@@ -53,7 +53,7 @@ class StepCount {
   std::array<TaskList, 2> steps_;  // the first, and any after it
 };
 
-// Only the uses that matter here.
+// Keeps only the uses that matter for this count.
 void StepCount::add(const TaskList& tasks, TaskList& step) const {
   const PageTable& pages = plan_.pages();
   for (const Task& task : tasks) {
@@ -131,7 +131,7 @@ class HostDivision {
                const std::vector<SlotClass>& slots, DivisionEffort effort);
 
   HostSlots divide();
-  // Of the host, with which nothing is between it and the disk. REQUIRES: divide().
+  // The host memory from which nothing moves between host and disk. REQUIRES: divide().
   int64_t bytes_without_disk() const;
   int replays() const { return replays_; }
 

@@ -1,14 +1,15 @@
-// How the budgets are divided into slots, before anything is allocated.
+// Divides the budgets into slots, before anything is allocated.
 //
 // Device memory = fixed workspace + slots. Host memory = slots. The minimum of each place is the
-// largest simultaneous need of any task of a step in which every expert is touched, or of a group
-// of them, read off the plan itself, plus the host slots that a transfer between disk and a device
-// passes through. What is left on a device goes first to in-layer buffers, which would move once
-// for every expert, then to the dense weights (attention stays on the device), then to experts and
-// activations in proportion to their bytes; in the host to whatever saves most traffic with the
-// disk (plan/memory/host_division.h). Where the host has room for a part of the states or waiting
-// gradients of experts, most of that part stays there (SlotClass::host_kept). If everything fits on
-// the devices, optimizer state included, Adam runs there and no byte moves.
+// largest need of any task, or of any group of tasks that joins, in a step in which every expert is
+// used. It is read off the plan itself. The host's minimum adds the slots that a transfer between
+// disk and a device passes through. The rest of a device goes first to in-layer buffers, which
+// would move once for every expert, then to the dense weights (attention stays on the device), then
+// to experts and activations in proportion to their bytes. The rest of the host goes to the classes
+// that save most traffic with the disk (plan/memory/host_division.h). Where the host has room for a
+// part of the states or waiting gradients of experts, most of that part stays there
+// (SlotClass::host_kept). If everything fits on the devices, optimizer state included, Adam runs
+// there and no byte moves.
 #pragma once
 
 #include <cstdint>
@@ -26,24 +27,24 @@ struct MemoryBudget {
   int64_t device_bytes = 0;          // of each device
   int64_t host_bytes = 0;
   std::vector<int64_t> fixed_bytes;  // workspace on each device
-  // Settings that take less device memory when they are lower, for the refusal.
+  // Names the settings that take less device memory when they are lower, for the refusal.
   const char* lower = "train.tokens_per_step or train.micro_batch_tokens";
   bool device_updates = true;  // devices can run the optimizer
 };
 
 struct MemoryPlan {
   std::vector<SlotClass> classes;
-  bool state_on_device = false;  // all weights too; without training these alone
+  bool state_on_device = false;  // so are all weights; without training, the weights alone
   std::vector<int64_t> device_slot_bytes;  // on each device
   int64_t host_slot_bytes = 0;             // header room included
   int64_t min_device_bytes = 0;            // smallest memory.device that would do
   int64_t min_host_bytes = 0;
-  // Row blocks of experts that are computed together, and what of a device that takes beyond
+  // How many row blocks of experts are computed together, and the device memory that takes beyond
   // min_device_bytes (plan/memory/group_choice.h).
   int64_t group_blocks = 1, group_bytes = 0;
-  // From this memory.device on everything stays there, and nothing moves.
+  // The memory.device from which on everything stays on the devices, and nothing moves.
   int64_t whole_device_bytes = 0;
-  // Beside these devices, from this memory.host on a step in which every expert is used needs no
+  // With these devices, the memory.host from which on a step in which every expert is used needs no
   // disk.
   int64_t whole_host_bytes = 0;
 

@@ -1,4 +1,4 @@
-// Gives out the bytes of one place as slots, in proportion to what each class of pages still wants.
+// Divides the bytes of one place into slots, in proportion to what each class of pages still wants.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ struct SlotShare {
   int64_t most = 0;  // pages that could want a slot here
 };
 
-// Takes what it gives from `left_bytes`. What rounding leaves goes to whoever it still fits, in the
-// order of the shares.
+// Subtracts what it gives from `left_bytes`. Bytes that rounding leaves go to the first shares in
+// which another slot fits.
 void share_out(std::span<const SlotShare> shares, int64_t& left_bytes);
 
 }  // namespace pagoda
