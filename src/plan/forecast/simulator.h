@@ -1,14 +1,14 @@
-// Times a step without running it: the same residency over the same tasks, streams that wait for
-// one another as those of executor, pager and page file do, and a table of durations. No clock, no
-// device, no bytes; equal input gives equal output.
+// Times a step without running it. It has the same residency over the same tasks, streams that wait
+// for one another as those of executor, pager and page file do, and a table of durations. It needs
+// no clock, device or bytes; equal input gives equal output.
 //
 //   Simulator simulator(&shape, &pages, profile, all_on_disk(...));
 //   walk(schedule, routing, [&](const StepPiece& piece) { simulator.run(piece); });
 //   simulator.end_step();
 //   const Simulated result = simulator.finish();
 //
-// What is left out: the order in which a drive serves requests other than first come first served,
-// and what tasks that run beside each other do to each other's caches.
+// Two things are left out: a drive may serve requests in another order than first come, first
+// served, and tasks that run beside each other disturb each other's caches.
 #pragma once
 
 #include <cstdint>
@@ -26,16 +26,16 @@ namespace pagoda {
 struct SimulatedStream {
   std::string name;
   double busy_s = 0;
-  double idle_s = 0;  // of the whole time
+  double idle_s = 0;  // of the makespan
 };
 
 // A task's work, or a part of a transfer for it, as it ran.
 struct SimulatedWork {
   int stream = 0;  // index into Simulated::streams
   double start_s = 0, end_s = 0;
-  double own_s = 0;   // what it takes when nothing slows it
-  double cores = 0;   // that it takes meanwhile
-  bool moves = false;  // it is a transfer's; the rest says for which task
+  double own_s = 0;   // its duration when nothing slows it
+  double cores = 0;   // cores it occupies meanwhile
+  bool moves = false;  // it is a transfer; the rest names the task it is for
   TaskKind kind = TaskKind::kEmbed;
   Phase phase = Phase::kForward;
   int32_t layer = -1, expert = -1;
@@ -49,10 +49,10 @@ struct SimulatedMemory {
 };
 
 struct Simulated {
-  std::vector<SimulatedWork> works;     // that took time on a stream, as they were issued
-  std::vector<SimulatedMemory> memory;  // a task each, as they were issued
+  std::vector<SimulatedWork> works;     // those that took time on a stream, in the order of issue
+  std::vector<SimulatedMemory> memory;  // one for each task, in the order of issue
   double makespan_s = 0;
-  std::vector<double> step_s;  // from end to end
+  std::vector<double> step_s;  // from the end of one step to the end of the next
   std::vector<SimulatedStream> streams;
   PageTraffic traffic;
   std::vector<int64_t> peak_device_bytes;  // of slots in use, on each device
@@ -65,7 +65,8 @@ class Simulator {
   Simulator(const RunShape* shape, const PageTable* pages, const MachineProfile& profile,
             Residency start);
 
-  // The piece's tasks, and the thread that issues them waiting for what it must learn after them.
+  // Runs the piece's tasks; then the thread that issues them waits for what it must learn after
+  // them.
   void run(const StepPiece& piece);
   void run(const TaskList& tasks);
   // The thread that issues waits for all tasks so far; a step's time ends here.
@@ -86,7 +87,7 @@ class Simulator {
   struct Device {
     int compute, upload, download;  // streams
   };
-  // What the newest task computes with those that join it.
+  // What the newest task computes together with the tasks that join it.
   struct Joined {
     std::vector<Work> after;
     std::vector<std::pair<PageUse, int32_t>> uses;  // with their slots
@@ -117,7 +118,7 @@ class Simulator {
   std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
   std::vector<Work> disk_ready_;                            // [page]
   std::vector<Work> step_ends_;
-  const Task* task_ = nullptr;  // that is issued
+  const Task* task_ = nullptr;  // the task that is being issued
   Joined joined_;
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;

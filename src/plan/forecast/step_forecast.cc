@@ -152,13 +152,13 @@ double forward_end_s(const Simulated& step) {
   return end_s;
 }
 
-// Of the work's time: what it takes however much there is of it is not the link's.
+// The link's share of the work's time. The fixed time of a piece of work is not the link's.
 double link_share(const MachineProfile& profile, const SimulatedWork& work) {
   const Cost& cost = profile.of(work.kind);
   return work.own_s > cost.fixed_s ? cost.link * (1 - cost.fixed_s / work.own_s) : 0;
 }
 
-// What of the work lies in [from, to), of each resource: the mean of several streams of a kind.
+// How long each resource works in [from, to): the mean over several streams of a kind.
 void add_busy(const Simulated& step, const MachineProfile& profile, const MachineSheet& sheet,
               int devices, double from_s, double to_s, PhaseForecast& phase) {
   phase.seconds = to_s - from_s;

@@ -1,6 +1,6 @@
-// What a run will be on a machine, before it runs: the least memory it needs, how memory is
-// divided, and one step of it simulated, every expert used by as many tokens. Coarse where the run
-// is large (plan/memory/coarse_run.h). Pure.
+// Predicts a run on a machine: the least memory it needs, how memory is divided, and one simulated
+// step in which all experts have equally many tokens. Large runs are predicted coarsely
+// (plan/memory/coarse_run.h). Pure.
 #pragma once
 
 #include <array>
@@ -23,33 +23,33 @@ struct ForecastRun {
   MemoryBudget budget;
   int64_t header_bytes = 0;  // room before each host slot's payload
   int64_t sequence_len = 0;
-  int64_t group_bytes = 0;       // of MemoryPlan
-  int64_t kept_layer_bytes = 0;  // that one layer can keep for its backward; 0: none does
-  int64_t peers = 1;  // equal devices, of which this is one (StepWork)
+  int64_t group_bytes = 0;       // MemoryPlan::group_bytes
+  int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
+  int64_t peers = 1;  // equal devices of the run, of which this is one
 };
 
-// The least budgets of a step, exactly.
+// The exact least budgets of a step.
 struct LeastMemory {
   int64_t device_bytes = 0, host_bytes = 0;
 };
 LeastMemory least_memory(const ForecastRun& run);
 
-// Bytes of a kind of page, or of some together: all there are, and those that have slots.
+// Bytes of one or several kinds of pages: all pages, and those that have slots.
 struct KindBytes {
   const char* name = "";
   int64_t all = 0, device = 0, host = 0;
 };
 
-// What works, or waits, while a step runs. Links are those between devices that work side by side:
-// a device that sends rows of experts or gradients to others does not compute.
+// What works, or waits, while a step runs. Links join devices that work side by side: a device that
+// sends experts' rows or gradients to others does not compute.
 enum class Resource : uint8_t { kCompute, kLinks, kUpload, kDownload, kDrive, kOptimizer, kCores };
 inline constexpr int kResources = static_cast<int>(Resource::kCores) + 1;
 const char* resource_name(Resource resource);
 
-// A part of the step by the clock: until its last head, and from there on.
+// A part of the step by the clock: until its last head task, or from there on.
 struct PhaseForecast {
   double seconds = 0;
-  std::array<double, kResources> busy_s = {};  // of the phase; cores: core-seconds over cores
+  std::array<double, kResources> busy_s = {};  // within the phase; cores: core-seconds over cores
 };
 
 struct StepForecast {
@@ -57,7 +57,7 @@ struct StepForecast {
   LeastMemory least;
   bool state_on_device = false;
   int64_t device_bytes = 0;        // of workspace and slots
-  int64_t saved_layers = 0;        // beside them: layers that keep what their backward reads
+  int64_t saved_layers = 0;        // layers that also save what their backward reads
   int64_t host_bytes = 0;
   int64_t whole_device_bytes = 0;  // MemoryPlan's
   int64_t whole_host_bytes = 0;
@@ -71,11 +71,11 @@ struct StepForecast {
   double busy_s(Resource r) const {
     return forward.busy_s[static_cast<size_t>(r)] + backward.busy_s[static_cast<size_t>(r)];
   }
-  Resource bottleneck() const;  // what is busy longest
+  Resource bottleneck() const;  // the resource that is busy longest
 };
 
-// `sheet`: of one device (share_of_device). kDeviceMemory and kHostMemory naming the smallest
-// budget that would do. REQUIRES: sheet.check(), a shape of `model`.
+// `sheet`: one device's share of the machine (share_of_device). kDeviceMemory and kHostMemory
+// naming the smallest budget that would do. REQUIRES: sheet.check(), a shape of `model`.
 Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
 

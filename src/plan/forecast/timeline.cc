@@ -67,21 +67,22 @@ void Timeline::finish(Work work) {
   }
 }
 
-// No room for it beside what runs; for a part of one that wants several, for one.
+// Whether the pieces that run leave the resource no room for this one. A piece that wants several
+// units needs room for one of them.
 bool Timeline::taken(const Piece& piece) const {
   if (piece.resource == kNone) return false;
   const double left = capacity_[piece.resource] - demand_[piece.resource];
   return left < std::min(1.0, piece.demand) - 1e-9;
 }
 
-// Of its time alone that its resource gives it.
+// The speed, in [0, 1], at which its resource lets the piece run.
 double Timeline::share(const Piece& piece) const {
   if (piece.wakes_s > 0) return 0;
   if (piece.resource == kNone) return 1;
   return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
 }
 
-// By all that runs, of what the memory can move.
+// The share of the memory's rate that all running pieces want together; may be above 1.
 double Timeline::memory_wanted() const {
   double wanted = 0;
   for (const Work work : running_) wanted += share(works_[work]) * works_[work].memory;
@@ -93,7 +94,7 @@ double Timeline::left_s(const Piece& piece, double wanted) const {
   return piece.left_s / share(piece) * (1 + piece.memory * std::max(0.0, wanted - 1));
 }
 
-// To the next moment at which something ends or wakes.
+// Goes on to the next moment at which a piece ends or wakes.
 void Timeline::go_on() {
   const double wanted = memory_wanted();
   double step_s = std::numeric_limits<double>::infinity();

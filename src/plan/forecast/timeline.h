@@ -1,14 +1,14 @@
-// When things happen that are queued in streams, wait for one another and share resources: the
-// clockwork of the simulator. It knows nothing of tasks and pages.
+// Computes when pieces of work happen that are queued in streams, wait for one another and share
+// resources. It is the clock of the simulator and knows nothing of tasks and pages.
 //
 // A stream does one piece of work after the other, in the order of the calls; a piece begins when
 // the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
-// slower, in proportion. Besides, pieces move bytes of one memory for a part of their time: where
-// all that run would move more than it can, that part takes longer, and the rest does not. And a
-// stream that stood idle until another's piece ended, while others have all of its resource, goes
-// on a slice later: a thread that wakes waits for one of those that run to give way. Times are
-// seconds. One thread at a time.
+// slower, in proportion. Pieces also move bytes of one memory for a part of their time. If all
+// running pieces would move more than the memory can, that part takes longer, and the rest does
+// not. A stream that was idle until another stream's piece ended, and whose resource is fully used
+// by others, goes on one slice later: a thread that wakes waits until a running one gives way.
+// Times are seconds. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,17 +21,17 @@ namespace pagoda {
 class Timeline {
  public:
   using Work = int32_t;
-  static constexpr Work kNothing = -1;  // has happened
-  static constexpr int kNone = -1;      // no stream, no resource
+  static constexpr Work kNothing = -1;  // work that has ended
+  static constexpr int kNone = -1;      // no stream or no resource
 
   int add_stream(std::string name);
   int add_resource(double capacity);
-  // Of the last sentence above; 0 until it is set.
+  // Sets how long a woken stream waits for a busy resource; 0 until it is set.
   void set_slice(double seconds) { slice_s_ = seconds; }
 
-  // Work that takes `seconds` when nothing slows it, and `demand` of `resource` all the while, and
-  // `memory` of what the memory can move, in [0, 1]. On no stream it waits for `after` only; on no
-  // resource nothing slows it but memory.
+  // Adds work that takes `seconds` when nothing slows it. Meanwhile it takes `demand` of `resource`
+  // and the share `memory`, in [0, 1], of what the memory can move. Without a stream it waits for
+  // `after` only; without a resource only memory slows it.
   Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
            double memory = 0);
   // The newest work of the stream, after which everything so far in it has ended.
@@ -55,7 +55,7 @@ class Timeline {
   struct Piece {
     int stream = kNone, resource = kNone;
     double demand = 0, memory = 0, left_s = 0, start_s = 0, end_s = 0;
-    double wakes_s = 0;         // left of that, before it begins
+    double wakes_s = 0;         // left of the slice that it waits before it begins
     int waits_for = 0;          // pieces that have not ended
     std::vector<Work> follow;   // pieces that wait for this one
   };
