@@ -1,8 +1,8 @@
 // Foresight: uses to come, in their order, and when a copy of a page serves next. Pure bookkeeping
 // for Residency, whose numbering of places it shares.
 //
-// Memory is 24 bytes a foreseen use and 8 a page. What it costs to know other uses depends on how
-// many were and are known, not on how many pages there are.
+// It takes 24 bytes for each foreseen use and 8 for each page. The time of set() depends on the
+// number of old and new uses, not on the number of pages.
 #pragma once
 
 #include <cstdint>
@@ -27,22 +27,22 @@ class Foresight {
  public:
   explicit Foresight(size_t pages) : first_(pages, kNone), next_(pages, kNone) {}
 
-  // Knows these uses and no others from now on. REQUIRES: times do not fall. With a period, above
-  // all times, they come again and again.
+  // Replaces all known uses by these. With a period, which is above all times, they repeat.
+  // REQUIRES: times do not fall.
   void set(std::span<const ForeseenUse> uses, int64_t period = 0);
   bool empty() const { return uses_.empty(); }
-  // Appends the pages of which it knows uses, those that have come among them; each once.
+  // Appends each page that has a known use, past or to come, once.
   void add_pages(std::vector<PageId>& pages) const;
 
-  // A use has come. What was foreseen before it, of its page and of others, is over; a use that was
-  // not foreseen changes nothing. One that is over already is taken only where none is to come.
+  // Tells that a use has come. Everything foreseen before it, for any page, is over. A use that was
+  // not foreseen changes nothing. A match that is over already counts only if no match is to come.
   void pass(PageId page, int place, Access access);
 
   int64_t now() const { return now_; }  // time of the last use that came
 
-  // When the copy of the page at this place, if there is one, is next read. kReplaced: here
-  // (kCreate) or elsewhere. The answer changes when a use of the page has come; it may be out of
-  // date when others have.
+  // When the copy of the page at this place, if there is one, is read next. kReplaced: the content
+  // is replaced first, here (kCreate) or elsewhere. The answer is up to date as of the page's last
+  // use.
   int64_t next_read(PageId page, int place) const;
 
  private:
@@ -51,13 +51,13 @@ class Foresight {
     int64_t time;
     PageId page;
     uint32_t next;     // index of the page's next use
-    uint32_t run_end;  // of its first use after this one with other place or access
+    uint32_t run_end;  // index of the page's next use with other place or access
     int16_t place;
     Access access;
   };
 
   uint32_t match(PageId page, int place, Access access) const;
-  // What the page's uses from `begin` on say of a copy at this place.
+  // next_read() for a copy at this place, by the page's uses from `begin` on.
   int64_t find(uint32_t begin, int place) const;
 
   std::vector<Use> uses_;        // in order of time

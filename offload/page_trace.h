@@ -1,4 +1,4 @@
-// PageTrace: where moves of pages are traced, and what a page is called there. A value; copies are
+// PageTrace: the trace that moves of pages go to, and the names of pages in it. A value; copies are
 // equal.
 #pragma once
 
@@ -36,8 +36,8 @@ class PageTrace {
   std::function<std::string(PageId)> name_;
 };
 
-// One transfer between its start and its end: begun on one thread, ended on another. Begun while
-// the trace is off it records nothing.
+// One transfer, which begins on one thread and ends on another. It records nothing if it begins
+// while the trace is off.
 class TransferSpan {
  public:
   void begin(const PageTrace& trace, const std::string& verb, PageId page, int64_t bytes) {

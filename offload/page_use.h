@@ -13,7 +13,7 @@ enum class Access : uint8_t {
   kRead,
   kWrite,     // read and changed
   kCreate,    // written without looking at what was there
-  kPrefetch,  // not a use but a guess that one follows: brought up where that costs nothing certain
+  kPrefetch,  // a guess that a use follows; it never displaces a certain use
 };
 
 constexpr bool changes_content(Access access) {
@@ -24,7 +24,7 @@ struct PageUse {
   PageId page = 0;
   Place place;
   Access access = Access::kRead;
-  bool last = false;  // the content is not needed any more afterwards: whoever uses it discards it
+  bool last = false;  // the content is not needed afterwards: the user discards it
 };
 
 }  // namespace pagoda

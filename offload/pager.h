@@ -72,8 +72,8 @@ class Pager {
   // Leases `uses` all at once for work on `stream`. `generation` becomes the version of pages that
   // are written or created.
   Lease acquire(std::span<const PageUse> uses, Stream& stream, uint64_t generation);
-  // As Residency's: what is certain to be acquired, what is expected to come again, and what should
-  // stay on devices.
+  // The same calls as Residency's: uses that are certain to come, cycles of uses that are expected
+  // again, and pages that should stay on devices.
   void foresee(std::span<const PageUse> uses) { residency_.foresee(uses); }
   void foresee_later(std::span<const PageUse> uses) { residency_.foresee_later(uses); }
   void begin_cycle() { residency_.begin_cycle(); }
@@ -95,10 +95,10 @@ class Pager {
   // Totals since creation.
   struct Counters {
     int64_t uses = 0;      // page uses, prefetches apart
-    int64_t hits = 0;      // of them already resident
-    int64_t device_reads = 0;  // content needed now on a device
-    int64_t device_hits = 0;   // of them there
-    int64_t host_hits = 0;     // of the others in host memory
+    int64_t hits = 0;      // uses of pages that were already resident
+    int64_t device_reads = 0;  // uses that read content on a device
+    int64_t device_hits = 0;   // of device_reads, found on that device
+    int64_t host_hits = 0;     // of the other device_reads, found in host memory
     int64_t uploads = 0, upload_bytes = 0;
     int64_t downloads = 0, download_bytes = 0;
     int64_t fetches = 0, fetch_bytes = 0;
@@ -133,7 +133,7 @@ class Pager {
   PageFile* file_;
   Storage* storage_;
   HostMemory memory_;
-  std::shared_ptr<void> pin_;  // of memory_, for the devices' copies
+  std::shared_ptr<void> pin_;  // page-locks memory_ for the devices' copies
   Residency residency_;
   std::vector<std::vector<std::byte*>> base_;             // [class][place]
   std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]

@@ -21,14 +21,14 @@
 //     a virtual-storage computer", 1966; with pages of one size the fewest misses, also where some
 //     uses create their page, which costs nothing, or ask for several at once);
 //  5. a kept page, least recently used first; in the host, while its use is foreseen or expected.
-// Pages that were used just now are passed over while there is another: the work on them may not
-// have begun, and a transfer into their slots would wait for it. SlotClass says how many. So misses
-// are the fewest that leave room for transfers beside the work; with a depth of 1, the fewest. Both
-// are said of classes that keep no pages in the host.
+// Pages that were used just now (SlotClass says how many) are passed over while there is another:
+// the work on them may not have begun, and a transfer into their slots would wait for it. So in
+// classes that keep no pages in the host, misses are the fewest that leave room for transfers
+// beside the work; with a depth of 1 they are the fewest of all.
 //
-// The host is where pages pass through on their way to a device. What passes when follows from what
-// the devices will miss, so where they may miss foresee() rehearses the uses and then takes them
-// back; host slots are then chosen by what the devices will ask of them.
+// Pages pass through the host on their way to a device. The order in which they pass follows from
+// the devices' misses. So where devices may miss, foresee() rehearses the uses and takes them back;
+// host slots are then chosen by what the devices will ask of them.
 #pragma once
 
 #include <compare>
@@ -63,14 +63,16 @@ struct Move {
 struct SlotClass {
   std::vector<int32_t> device_slots;  // one entry per device
   int32_t host_slots = 0;
-  // Slots that transfers and work take turns in, at least 1: one use in work and the transfers
-  // beside it. On a device the next upload; in the host the next fetch and the last write back.
+  // How many slots work and transfers need at a time, at least 1: one for the use in work, the
+  // others for the transfers beside it. On a device that is the next upload, in the host the next
+  // fetch and the last write back.
   int32_t device_depth = 2;
   int32_t host_depth = 3;
-  // Of the class's pages, in the order of their ids, so many at equal distances that stay in the
-  // host from cycle to cycle; the others pass through the rest of the slots, one of which would do
-  // for the fewest misses of a cycle that takes each page once. What is missed is missed all along
-  // the cycle, not one page after another while the drive alone works. At most host_slots.
+  // How many of the class's pages stay in the host from cycle to cycle: pages at equal distances in
+  // the order of their ids. The others pass through the rest of the slots; one such slot already
+  // gives the fewest misses of a cycle that uses each page once. The equal distances spread the
+  // misses over the cycle, so that the drive and the computation work side by side. At most
+  // host_slots.
   int32_t host_kept = 0;
 };
 
@@ -79,31 +81,32 @@ class Residency {
   // page_class[p] is the class of page p; classes[c].device_slots has one entry per device.
   Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class);
 
-  // The uses that are certain to come, in their order, in place of what the last call foresaw;
-  // others may come between them. Each acquire() passes its own by. A future that does not come
-  // costs transfers and nothing else; foresee({}) forgets it. Takes O(n log slots) for n uses now
-  // and at the last call, to rehearse them too; memory for n uses. Do not call it for every use.
+  // Tells the uses that are certain to come, in their order; they replace those of the last call,
+  // and other uses may come between them. An acquire() takes its own uses off the list. Uses that
+  // never come cost transfers and nothing else; foresee({}) forgets them. Takes O(n log slots) time
+  // for n uses in this and the last call, rehearsal included, and memory for n uses. Do not call it
+  // for every use.
   void foresee(std::span<const PageUse> uses);
-  // Uses that are certain too, but come after all that foresee() will say until they do; in place
-  // of those of the last call. Told once, they need not be repeated.
+  // Tells uses that are certain too, but come after all that foresee() tells until then; they
+  // replace those of the last call and need not be repeated.
   void foresee_later(std::span<const PageUse> uses);
 
-  // What is not foreseen is expected to come as it came in the last cycle, which ended here or
-  // where it was left, and is then forgotten. Until the first call nothing is expected. Memory for
-  // the uses of two cycles, those of one page in a row counted once.
+  // Begins a cycle. Uses that are not foreseen are expected to come as they came in the last cycle,
+  // which ended here or at leave_cycle(); older cycles are forgotten. Before the first call nothing
+  // is expected. Takes memory for the uses of two cycles; uses of one page in a row count once.
   void begin_cycle();
-  // What comes until the next begin_cycle() is no part of one (an evaluation between steps).
+  // Uses until the next begin_cycle() belong to no cycle (an evaluation between steps).
   void leave_cycle() { cycles_ = false; }
 
-  // These pages' copies on devices are victims only when nothing else is but what was used just
-  // now, until the next keep().
+  // Until the next keep(), copies of these pages on devices are victims only when all others are
+  // pinned or were used just now.
   void keep(std::span<const PageId> pages);
 
   // Makes all `uses` (distinct pages or places) resident at once, pins their slots and appends the
   // transfers needed to `moves`. slots[i] is where uses[i] is. A write or create invalidates every
-  // other copy. REQUIRES: pages have content, unless created; enough slots (the plan's minimum).
-  // A kPrefetch is not pinned; it takes no slot of a page that is foreseen or kept, here or in the
-  // host, and slots[i] is kNoSlot when there are only such.
+  // other copy. REQUIRES: pages have content, unless created; enough slots (the plan's minimum). A
+  // kPrefetch is not pinned, and never takes the slot of a page that is foreseen or kept, here or
+  // in the host; slots[i] is kNoSlot when no other slot is free.
   void acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
                std::vector<int32_t>& slots);
   // Unpins what acquire(uses) pinned.
@@ -134,7 +137,7 @@ class Residency {
   void check_invariants() const;
 
  private:
-  // What is asked first when a slot is wanted.
+  // Orders slots as victims: the smallest goes first.
   struct Rank {
     enum Group : uint8_t { kFree, kUnforeseen, kExpected, kForeseen, kKept };
     Group group = kFree;
@@ -148,8 +151,8 @@ class Residency {
       PageId page = 0;
       bool used = false;
       int32_t pins = 0;
-      int32_t rehearsed_pins = 0;  // of the rehearsal in hand, which knows no others
-      bool remembered = false;     // by it
+      int32_t rehearsed_pins = 0;  // pins of the current rehearsal, which sees no others
+      bool remembered = false;     // by the current rehearsal, in Undo
       int64_t last_use = 0;        // Count::uses then, or when it became free
       Rank rank;
     };
@@ -157,7 +160,7 @@ class Residency {
     struct Count {
       int32_t used = 0;          // slots that hold a page
       int32_t latest = kNoSlot;  // slot of the last use
-      int64_t uses = 0;          // of another slot than the last one, each counted
+      int64_t uses = 0;          // counts each use of another slot than the one before
     };
     std::vector<Slot> slots;
     std::set<Rank> order;  // of all slots
@@ -174,7 +177,7 @@ class Residency {
     int32_t spare_slots(int32_t except) const;
     int32_t free_slots() const { return static_cast<int32_t>(slots.size()) - count.used; }
   };
-  // What a rehearsal has changed, each as it was before.
+  // The state before a rehearsal of all that it has changed.
   struct Undo {
     struct SlotWas {
       SlotSet* set = nullptr;
@@ -188,7 +191,7 @@ class Residency {
     std::vector<SlotWas> slots;
     std::vector<PageWas> pages;
     std::vector<int32_t> where;          // [one of `pages`][place]
-    std::vector<SlotSet::Count> counts;  // of all sets, changed or not
+    std::vector<SlotSet::Count> counts;  // of all sets
     int64_t evictions = 0;
   };
 
@@ -234,21 +237,21 @@ class Residency {
   std::vector<uint16_t> page_class_;
   std::vector<size_t> class_pages_;  // [class] how many there are
   std::vector<std::vector<SlotSet>> sets_;  // [class][place]; places: devices, then host
-  // [class] 1: its pages pass through the host: there are more than slots, and two slots at least,
-  // so that one page goes up while another comes down.
+  // [class] 1: its pages pass through the host. There are more pages than slots, and at least two
+  // slots, so that one page goes up while another comes down.
   std::vector<uint8_t> passes_host_;
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]
   std::vector<uint8_t> kept_;               // [page] on devices
   std::vector<uint8_t> kept_in_host_;       // [page]
   Foresight foreseen_, later_;
-  Foresight expected_;                // of the cycle in hand
-  std::vector<ForeseenUse> cycle_;    // what came in it
-  bool cycles_ = false;               // whether that is recorded
-  bool rehearses_ = false;            // what happens now is taken back
-  Undo undo_;                         // of that
+  Foresight expected_;                // for the current cycle
+  std::vector<ForeseenUse> cycle_;    // uses of the current cycle so far
+  bool cycles_ = false;               // whether uses are recorded in cycle_
+  bool rehearses_ = false;            // a rehearsal runs, which end_rehearsal() takes back
+  Undo undo_;                         // what it has changed
   std::vector<uint8_t> remembered_;   // [page] in undo_
-  std::vector<int16_t> seen_at_;      // [page] kNowhere, but inside of classes_that_may_miss()
+  std::vector<int16_t> seen_at_;      // [page] kNowhere outside of classes_that_may_miss()
   int64_t evictions_ = 0;
 };
 

@@ -8,9 +8,9 @@
 
 namespace pagoda {
 
-// PARENT/pagoda-scratch- and random digits, removed with its files at the end of the object. Those
-// that killed processes left in PARENT are removed by the next one: who lives holds a lock on its
-// folder. What carries no mark of ours, or is another user's, is left alone.
+// It is PARENT/pagoda-scratch- and random digits, and is removed with its files when the object
+// ends. A new object also removes folders that killed processes left in PARENT: a living process
+// holds a lock on its own. Folders without our mark, or of another user, are left alone.
 class ScratchFolder {
  public:
   explicit ScratchFolder(std::string parent) : parent_path_(std::move(parent)) {}

@@ -1,7 +1,6 @@
 // Small files and directories on a POSIX file system: the blocking half of Storage, for both real
-// storages. Files are created 0600, directories 0700. The last
-// name of a path is not followed where it is a symbolic link, but by make_directory() and
-// sync_directory(). Contracts as in storage.h.
+// storages. Files are created 0600, directories 0700. Only make_directory() and sync_directory()
+// follow a symbolic link that is the last name of a path. storage.h has the contracts.
 #pragma once
 
 #include <string>

@@ -78,12 +78,13 @@ class Storage {
   virtual Status sync_directory(const std::string& path) = 0;
   virtual Result<std::vector<std::string>> list_directory(const std::string& path) = 0;  // sorted
   virtual Status remove_file(const std::string& path) = 0;     // ok if absent
-  // With its files; ok if absent. What is a link, or no directory, stays: kBadData.
+  // Removes the files in it too; ok if absent. A link, or anything but a directory, stays:
+  // kBadData.
   virtual Status remove_directory(const std::string& path) = 0;
-  // False only where there surely is nothing of this name, not even a link that leads nowhere; what
-  // may not be looked at may be there.
+  // False only if there surely is nothing of this name, not even a dangling link. True if the name
+  // cannot be looked up.
   virtual bool exists(const std::string& path) = 0;
-  // False only where there surely is none, but nothing, a file or a link.
+  // False only if the name surely is no directory: nothing, a file or a link.
   virtual bool is_directory(const std::string& path) = 0;
 
   // "io_uring, O_DIRECT, 64 in flight" or the reason for less.
@@ -97,8 +98,8 @@ Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset
 // make_directory() that power loss cannot undo: every parent that gains an entry is flushed.
 Status make_durable_directory(Storage* storage, const std::string& path);
 
-// Of the real ones; io_uring has one. Blocking calls in flight at once: a drive needs few large
-// ones to be busy.
+// The threads of the thread storage (io_uring has one), each with one blocking call in flight: a
+// few large calls keep a drive busy.
 inline constexpr int kMostStorageThreads = 4;
 
 enum class IoKind : uint8_t { kAuto, kUring, kThreads };
