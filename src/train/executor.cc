@@ -281,7 +281,7 @@ std::vector<RowRun> Executor::runs_of(const Task& task) const {
   return runs;
 }
 
-// Of the tasks that join this one, and of this one.
+// Enqueues the work of the tasks that join this one together with its own.
 void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) {
   std::vector<GroupExpert> group;
   const auto add = [&](const Task& t, const Lease& pages) {

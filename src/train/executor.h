@@ -1,7 +1,7 @@
 // The executor: runs tasks on devices. It owns the device streams, the workspaces and the
 // optimizer's stream, takes each task's leases in plan order and enqueues its work; it decides
-// nothing. Of tasks that go together (Task::joins_next) the last enqueues the work of all, and
-// their leases are held until then.
+// nothing. For tasks that are computed together (Task::joins_next) the last one enqueues the work
+// of all, and their leases are held until then.
 //
 // Threading: one thread calls everything. run() returns when the tasks are issued, not when they
 // are done (without prefetch it waits before a page is brought to a device); synchronize() waits.
@@ -33,14 +33,14 @@ struct AdamSettings {
   bool clip_by_record = false;
   double clip_norm = 1.0;
   StateFormat state = StateFormat::kFp32;
-  uint64_t seed = 0;  // of the moments' stochastic rounding
+  uint64_t seed = 0;  // seeds the moments' stochastic rounding
 };
 
 // One step's input. All arrays cover the whole step, microbatches behind each other.
 struct StepBatch {
   std::vector<int32_t> tokens, targets, positions;  // (N)
   std::vector<float> weights;                       // (N)
-  std::vector<uint8_t> padding;                     // (N), 1: padding; empty: nothing is
+  std::vector<uint8_t> padding;                     // (N), 1: padding; empty: no token is padding
   std::vector<std::vector<int32_t>> document_start;  // per microbatch, from 0 to T
   double total_weight = 0;                           // sum of weights
 
@@ -62,41 +62,41 @@ class Executor {
     StepSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
-    Ops* ops = nullptr;            // of the devices; not owned
+    Ops* ops = nullptr;            // operators of the devices; not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int optimizer_threads = 1;
-    bool prefetch = true;          // false: a device's next task waits for it before it is issued
+    bool prefetch = true;          // false: a task that needs an upload waits for its device's work
     Trace* trace = nullptr;        // not owned
   };
 
-  static constexpr int kStreamsPerDevice = 1;  // compute; besides, the optimizer's one
+  static constexpr int kStreamsPerDevice = 1;  // compute; the optimizer's stream comes on top, once
 
   explicit Executor(Setup setup);
   ~Executor();
 
   // Copies the step's input to device 0. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
-  // Likewise the input of a pass of generation, whose tasks follow.
+  // Copies the input of a pass of generation to device 0. The tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
-  // Tokens per expert of a layer, needed by its next kIndex task: of that task's microbatch, or of
-  // all.
+  // Sets a layer's tokens per expert, which its next kIndex task needs: those of that task's
+  // microbatch, or of all.
   void set_routing(int64_t layer, const LayerRouting& routing);
   // kAdam tasks apply what `ledger` has pending for their record; pages they write become
   // `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
 
-  // Experts that kRoute takes in place of its own choice, to compare with a reference: [layer], (N,
-  // k), empty for dense layers. Not owned; nullptr: the model chooses.
+  // Sets the experts that kRoute takes in place of its own choice, to compare with a reference:
+  // [layer], (N, k), empty for dense layers. Not owned; nullptr: the model chooses.
   void impose_routing(const std::vector<std::vector<int32_t>>* experts) { imposed_ = experts; }
 
-  // Where the times of tasks go from now on. Not owned; nullptr: they are not taken.
+  // From now on takes the times of tasks into `times`. Not owned; nullptr: none are taken.
   void time_tasks(TaskTimes* times) { times_ = times; }
 
   // Waits for device 0 and reads back what routing of the newest layer chose.
   // counts (M, E), prob_sums (M, E)
   void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
-  // Gradient of the balance loss with respect to each probability. (M, E)
+  // Sets the gradient of the balance loss with respect to each probability. (M, E)
   void set_aux_gradient(const std::vector<float>& gradient);
   // Waits for all streams.
   void synchronize();
@@ -110,11 +110,11 @@ class Executor {
   // True once an update made a weight that is not finite: nothing may be saved any more.
   bool weights_overflowed() const;
 
-  // Where the time of device 0 and of the optimizer on the host went so far. Whole after
-  // synchronize(), in which device 0 waits for what the others have left to do.
+  // How device 0 and the optimizer on the host spent their time so far. The times are complete
+  // after synchronize(), in which device 0 waits for the work of the others.
   StreamTime device_time() const { return compute_[0]->time(); }
   StreamTime optimizer_time() const { return optimizer_->time(); }
-  int64_t host_updates() const { return host_updates_; }  // of records, on the host so far
+  int64_t host_updates() const { return host_updates_; }  // updates of records on the host so far
   const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
   Stream& host_stream() { return *optimizer_; }
@@ -144,16 +144,18 @@ class Executor {
   StepSpace step_;
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
-  // Of each record's gradient, where the host reads it; valid when the gradient's page is.
+  // [record] the squared norm of its gradient, in memory that the host reads; valid when the
+  // gradient's page is.
   std::vector<double> square_sums_;
-  std::vector<int32_t> finite_;  // of each record, of updates on a GPU: 0 where one failed
-  std::shared_ptr<void> pins_[2];  // of these two
+  std::vector<int32_t> finite_;  // [record] 0 if an update on a GPU made a weight that is not
+                                 // finite
+  std::shared_ptr<void> pins_[2];  // page-lock square_sums_ and finite_
   const StepBatch* batch_ = nullptr;
-  int64_t tokens_ = 0;  // of the step or pass in hand
-  int64_t wanted_ = 0;  // of the pass in hand
+  int64_t tokens_ = 0;  // tokens of the current step or pass
+  int64_t wanted_ = 0;  // wanted tokens of the current pass
   const std::vector<std::vector<int32_t>>* imposed_ = nullptr;
   TaskTimes* times_ = nullptr;
-  // [layer][microbatch][E]: an expert's rows of the microbatch, and where they begin in the
+  // [layer][microbatch][E]: an expert's rows of the microbatch, and the first of them in the
   // re-index vector.
   std::vector<LayerRouting> routing_;
   std::vector<std::vector<std::vector<int64_t>>> first_row_;
@@ -166,7 +168,7 @@ class Executor {
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;
-  const Trace::Lane issue_lane_;  // of the thread that calls
+  const Trace::Lane issue_lane_;  // lane of the calling thread
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::unique_ptr<Stream> optimizer_;
 };

@@ -14,7 +14,7 @@ struct Sequence {
   int64_t size() const { return static_cast<int64_t>(tokens.size()); }
 };
 
-// As many waiting tokens as a pass has room for, sequence by sequence. Appends to `last` the
+// Takes as many waiting tokens as a pass has room for, sequence by sequence. Appends to `last` the
 // sequences whose newest token is in it.
 GenerationPass next_pass(std::vector<Sequence>& sequences, const StepSize& size,
                          std::vector<size_t>& last) {

@@ -20,11 +20,11 @@ struct GenerationSettings {
 
 struct Continuation {
   TokenIds tokens;     // without the prompt and without the stop token
-  bool ended = false;  // by a stop token; else by max_new_tokens
+  bool ended = false;  // a stop token ended it, not max_new_tokens
 };
 
-// What the prompts need. A last token is never looked back at, so the longest prompt and
-// max_new_tokens - 1.
+// The cache that the prompts need: room for the longest prompt and max_new_tokens - 1 tokens, since
+// no later token attends to the last one.
 CacheSize cache_for(const std::vector<TokenIds>& prompts, int64_t max_new_tokens);
 
 // kBadData when a prompt with its continuation is longer than the model's positions or its window.
@@ -32,10 +32,11 @@ CacheSize cache_for(const std::vector<TokenIds>& prompts, int64_t max_new_tokens
 Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
                      const ModelConfig& config, const char* key);
 
-// One continuation a prompt. `on_token(prompt, token)`, if there is one, is called as they come. A
-// prompt's continuation does not depend on the others, except that sampling draws for its place
-// among them. REQUIRES: the runner's cache is at least cache_for(prompts, max_new_tokens); no
-// prompt is empty. As stop_status at the first signal, kDiverged when logits are not numbers.
+// Returns one continuation for each prompt. Calls `on_token(prompt, token)`, if there is one, for
+// each token as it comes. A prompt's continuation does not depend on the other prompts, except that
+// sampling draws by its place among them. REQUIRES: the runner's cache is at least
+// cache_for(prompts, max_new_tokens); no prompt is empty. Returns stop_status at the first signal,
+// kDiverged when logits are not numbers.
 Result<std::vector<Continuation>> generate(
     PassRunner& runner, const std::vector<TokenIds>& prompts, const GenerationSettings& settings,
     const std::function<void(size_t, uint32_t)>& on_token = nullptr);

@@ -1,11 +1,11 @@
 // The ledger: which optimizer steps of each record are pending.
 //
 // Updates are numbered 1, 2, ...; each has a learning rate and a clip factor. A record with a
-// gradient has a real step pending; a record without (an expert that no token chose) what AdamW
-// gives a zero gradient. Steps are applied lazily and in order when the record is next needed, so
-// the bits are those of applying them at once. After kMostMissed updates a record is overdue in any
-// case, so the history is bounded. With `skip` an expert without tokens has nothing pending and
-// counts its own steps.
+// gradient has a real step pending; a record without one (an expert that no token chose) has the
+// step that AdamW makes for a zero gradient. Steps are applied lazily and in order when the record
+// is next needed, so the bits are those of applying them at once. After kMostMissed updates a
+// record is overdue in any case, so the history is bounded. With `skip` an expert without tokens
+// has nothing pending and counts its own steps.
 //
 // One thread. Nothing here is saved: a checkpoint is taken when nothing is pending.
 #pragma once
@@ -22,7 +22,8 @@ class Ledger final : public PendingUpdates {
  public:
   static constexpr int64_t kMostMissed = 64;
 
-  // `count` updates were made before (a resumed run); steps_of_record[r]: Adam's t of each record.
+  // `count`: updates that were made before (a resumed run). steps_of_record[r]: Adam's t of record
+  // r.
   Ledger(bool skip_untouched, int64_t count, std::vector<int64_t> steps_of_record);
 
   struct Step {
@@ -40,7 +41,7 @@ class Ledger final : public PendingUpdates {
   bool has_gradient(int64_t record) const override { return gradient_of_[record] != 0; }
   // True when kMostMissed updates are pending.
   bool overdue(int64_t record) const override;
-  // The record's pending steps, oldest first; they count as applied.
+  // Returns the record's pending steps, oldest first, and counts them as applied.
   std::vector<Step> apply(int64_t record);
 
   const std::vector<int64_t>& steps_of_record() const { return t_; }

@@ -12,12 +12,13 @@ namespace pagoda {
 // kNoInput when there is no such folder.
 Status require_run(const std::string& run, Storage* storage);
 
-// One checkpoint of a run's folder; step -1: the newest valid one. kNoInput when there is no such
-// step. A run that goes on may save another and overwrite this one's pages at any time.
+// Finds one checkpoint of a run's folder; step -1: the newest valid one. kNoInput when there is no
+// such step. A run that is still going may save another one and overwrite this one's pages at any
+// time.
 Result<FoundCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage);
 
-// The same with its page file, locked for reading: no run can save as long as that is open. Waits
-// for a run that has it, as Storage::open().
+// Also opens its page file, locked for reading: no run can save while it is open. Waits for a run
+// that holds the lock, as Storage::open() does.
 struct OpenCheckpoint {
   FoundCheckpoint found;
   std::unique_ptr<PageFile> file;
@@ -31,12 +32,13 @@ struct ModelInput {
   std::unique_ptr<HfFolder> folder;  // config and tokenizer; weights too unless it is a run
   Tokenizer tokenizer;
   std::unique_ptr<WeightSource> weights;
-  int64_t step = -1;  // of the run; -1: it is none
+  int64_t step = -1;  // the run's step; -1: not from a run
 };
 
-// The folder model.path, or with `run` not empty a checkpoint of that run (`step` as
-// find_checkpoint); then model.path, if not empty, is where the folder it started from is now.
-// kMismatch when that has another config.json or tokenizer by now. `storage` is not owned.
+// Opens the folder model.path, or, if `run` is not empty, a checkpoint of that run (`step`: see
+// find_checkpoint). In that case model.path, if not empty, is where the folder that the run started
+// from is now; kMismatch when it has another config.json or tokenizer by now. `storage` is not
+// owned.
 Result<ModelInput> open_model(const std::string& model_path, const std::string& run, int64_t step,
                               Storage* storage);
 

@@ -1,10 +1,10 @@
-// One pass of generation through a session: new tokens of some sequences in, logits out. The same
-// plan, residency and executor as a training step's forward: expert by expert over all tokens of
-// the pass, experts paged. What a token's logits are depends on its sequence alone, not on what
-// passes with it, nor on any budget.
+// Runs passes of generation through a session: new tokens of some sequences in, logits out. A pass
+// uses the same plan, residency and executor as a training step's forward: expert by expert over
+// all tokens of the pass, with paged experts. A token's logits depend on its sequence alone, not on
+// the other tokens of the pass, nor on any budget.
 //
-// The cache of keys and values is part of the session's workspace (StepSize::cache). A training
-// session has it in bytes that its steps use too: a sequence ends where a step begins.
+// The cache of keys and values is part of the session's workspace (StepSize::cache). In a training
+// session it shares its bytes with the steps, so no sequence outlives the start of a step.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class PassRunner {
   // whenever run() is called.
   explicit PassRunner(Session* session);
 
-  // Waits for the pass. Any transfer's error.
+  // Runs a pass and waits for it. Returns the error of any transfer.
   Status run(const GenerationPass& pass);
-  // Of the newest pass's i-th wanted token. (V)
+  // Reads the logits of the newest pass's i-th wanted token. (V)
   void read_logits(int64_t i, std::vector<float>& logits);
 
   const StepSize& size() const { return session_.options().size; }

@@ -1,5 +1,5 @@
-// How good speculative prefetches of a forward were: which of the pages they brought up were still
-// there when their layer used them. One thread.
+// Scores the speculative prefetches of a forward: how many of the pages that they uploaded were
+// still there when their layer used them. One thread.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ class PrefetchScore {
  public:
   explicit PrefetchScore(size_t num_records) : waiting_(num_records, 0) {}
 
-  // Before and after the task's pages are acquired.
+  // Call these before and after the task's pages are acquired.
   void before(const Task& task, const Residency& residency);
   void after(const Task& task, const Residency& residency);
 
-  // Totals so far. What was brought up and not used in that forward was a wrong guess, or was
-  // evicted before its turn.
+  // Totals so far. A page that was uploaded and not used in that forward was a wrong guess, or was
+  // evicted before its use.
   struct Counts {
-    int64_t brought = 0;  // weights that were not on their device yet
-    int64_t used = 0;     // of them
+    int64_t brought = 0;  // uploaded weights, which were not on their device yet
+    int64_t used = 0;     // of these, used in the same forward
   };
   const Counts& counts() const { return counts_; }
 
  private:
-  std::vector<uint8_t> waiting_;  // [record], brought up in this forward and not used yet
-  bool was_there_ = false;        // what the newest prefetch brings
+  std::vector<uint8_t> waiting_;  // [record] 1: uploaded in this forward and not used yet
+  bool was_there_ = false;        // the newest prefetch found its page on the device
   Counts counts_;
 };
 

@@ -47,7 +47,7 @@ int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOp
                        (plan.padded_experts ? config.num_experts : config.experts_per_token);
   const int64_t blocks =
       div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
-  // Of a block's microbatches, the first counts as the block.
+  // The first microbatch's part of a block counts as the block.
   const int64_t parts = config.num_experts * (size.microbatches - 1);
   return size.tokens() * kTokenBytes * 4 +
          2 * (blocks * kTasksPerBlock + 4 * parts) * kTaskBytes +
@@ -115,7 +115,7 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
               kernel_working_bytes(kernel_sizes(config, options.size), options.threads)) +
          step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
          (options.trace ? options.trace->most_bytes() : 0) +
-         // As it grows there are the text so far and one twice as long.
+         // While the text grows, the old one and a new one twice as long are both in memory.
          (options.trace_routing ? 3 * most_routing_bytes(shape) : 0) +
          sampling_bytes(config, options.size);
 }

@@ -12,13 +12,13 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
 // How many threads a session has started when it is open.
 int session_threads(const SessionOptions& options);
 
-// Most memory the process takes beyond the budgets: code and libraries as they are mapped now,
-// threads, tables of tensors and pages, one step's input and tasks, and what the kernels keep per
-// thread. The promise of peak memory is budgets + this.
+// The most memory that the process takes beyond the budgets: code and libraries as mapped now,
+// threads, tables of tensors and pages, one step's input and tasks, and the kernels' memory for
+// each thread. The promised peak memory is the budgets + this.
 int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& options);
 
-// kHostMemory when what the plan takes and fixed_overhead_bytes() together are more than this
-// machine, or its cgroup, has: the system would kill the run in the middle.
+// kHostMemory when the plan's memory and fixed_overhead_bytes() together exceed the memory of this
+// machine or its cgroup: the system would kill the run in the middle.
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
                             const MemoryPlan& memory);
 

@@ -1,6 +1,6 @@
-// A session: everything that must stand before a step can run, built from budgets in one place:
-// devices, storage, page file, pager, executor, and the plan's numbers. Training, evaluation and
-// export differ in what they do with it.
+// A session holds everything that a step needs, built from the budgets in one place: devices,
+// storage, page file, pager, executor and the plan's numbers. Training, evaluation and export use
+// it in different ways.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ std::vector<PageSpec> page_specs(const PageTable& pages);
 
 class Session {
  public:
-  // What the budgets come to, without allocating anything.
+  // The memory plan for the budgets; allocates nothing.
   static Result<MemoryPlan> plan(const ModelConfig& config, const SessionOptions& options);
 
   // A new page file without content. `storage` is not owned.

@@ -1,6 +1,6 @@
-// STARTING, a file that is in a run's folder from the beginning of its start to its success. It is
-// the mark by which a start that was killed is known, and says what that left elsewhere: a line for
-// each page file, in the folder (which may move) or absolute.
+// STARTING is a file in a run's folder that exists while the run starts. It shows that a start was
+// killed, and names the page files that this left: one path a line, relative to the folder (which
+// may move) or absolute.
 #pragma once
 
 #include <string>
@@ -12,11 +12,11 @@ inline constexpr char kStartMark[] = "STARTING";
 
 std::string start_mark_text(const std::string& folder, const std::vector<std::string>& page_files);
 
-// Its lines; none when it is not whole, or something else.
+// The page files that a mark names; none when the text is incomplete or no mark.
 std::vector<std::string> marked_page_files(const std::string& text);
 
-// "pages-" and random digits. Runs that share a directory of memory.disk each have page files of
-// their own there, also when their folders change names.
+// "pages-" and random digits, so that runs which share a directory of memory.disk have different
+// page files, even after their folders were renamed.
 std::string new_page_file_name();
 
 }  // namespace pagoda

@@ -1,7 +1,7 @@
-// What training remembers from task to task and from step to step, whoever runs the tasks: the
-// plans of its passes, the records whose gradient was made, when the ledger begins an update, and
-// what stays on devices. StepRunner runs its steps on devices, DryRun runs them nowhere; they
-// are the same steps because both ask here.
+// What training remembers from task to task and from step to step: the plans of its passes, the
+// records whose gradient was made, when the ledger begins an update, and which pages stay on
+// devices. StepRunner runs steps on devices, and DryRun only goes through them; they are the same
+// steps because both ask here.
 //
 //   StepSchedule schedule = account.begin(StepSchedule::Extent::kStep, ledger);
 //   for (StepPiece piece; schedule.next(piece);) {
@@ -25,27 +25,28 @@ namespace pagoda {
 
 class StepAccount {
  public:
-  // `classes`, state_on_device: of plan_memory.
+  // `classes`, state_on_device: those of plan_memory.
   StepAccount(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
               bool state_on_device);
 
-  // A pass; with kStep a step. The schedule refers to this object and to `ledger`.
+  // Begins a pass; with kStep, a step. The schedule refers to this object and to `ledger`.
   StepSchedule begin(StepSchedule::Extent extent, const Ledger& ledger);
-  // Before the tasks run: gradients they make belong to the update that an eager plan has begun.
+  // Call before the tasks run: gradients they make belong to the update that an eager plan has
+  // begun.
   void issue(const TaskList& tasks, Ledger& ledger);
-  // Eager: the step's update begins.
+  // Begins the step's update if the plan is eager.
   void layers_done(double learning_rate, Ledger& ledger);
-  // tokens_per_expert: of the step, [layer][E].
+  // tokens_per_expert: the step's, [layer][E].
   void end_step(std::span<const std::vector<int64_t>> tokens_per_expert);
-  // The step's gradients become an update, unless an eager plan has begun it.
+  // Turns the step's gradients into an update, unless an eager plan has begun it.
   void update(double learning_rate, float clip_factor, Ledger& ledger);
 
-  // The optimizer's part of a step that does not wait for the next one.
+  // The optimizer updates that do not wait for the next step.
   StepPiece between_steps(const Ledger& ledger) const;
   // Applies every pending update.
   StepPiece drain(const Ledger& ledger) const;
 
-  // Records whose gradient the newest step made, as it made them.
+  // Records whose gradient the newest step made, in that order.
   const std::vector<int64_t>& touched() const { return touched_; }
 
  private:

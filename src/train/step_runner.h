@@ -1,4 +1,4 @@
-// One step, from a batch to a report: hands the pieces of the plan to the executor as routing
+// Runs one step, from a batch to a report: hands the pieces of the plan to the executor as routing
 // becomes known, and keeps the optimizer's ledger.
 //
 // Deferred updates (clip = global): gradients wait as pages until the norm over all of them is
@@ -15,7 +15,7 @@
 
 namespace pagoda {
 
-// What a part of a step took: by the clock, and on all processors together.
+// How long a part of a step took: by the clock, and on all processors together.
 struct PhaseTime {
   double wall_s = 0, cpu_s = 0;
 };
@@ -23,37 +23,37 @@ struct PhaseTime {
 struct StepResult {
   double loss = 0;       // cross-entropy, mean over the step's loss weight
   double aux_loss = 0;   // balance loss before its coefficient, mean over the tokens' microbatches
-  double grad_norm = 0;  // of all gradients, before clipping
+  double grad_norm = 0;  // norm of all gradients, before clipping
   double learning_rate = 0;
-  int64_t tokens = 0;       // of the step, without padding
+  int64_t tokens = 0;       // the step's tokens without padding
   double total_weight = 0;  // loss weight of the step: how many tokens were trained
   bool skipped = false;  // non-finite gradient: no update was made
   std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]; empty for dense layers
-  Routing routing;  // the same by microbatch, from which DryRun makes the same step
-  // The forward with the updates that were put off to it, and the rest.
+  Routing routing;  // the same by microbatch, so that DryRun can repeat the step
+  // The forward, which includes updates that were put off to it, and the rest of the step.
   PhaseTime forward, backward;
 };
 
 struct LossSum {
   double loss = 0;    // sum over targets
   double weight = 0;
-  Routing routing;    // of one batch; empty in a sum over several
+  Routing routing;    // for one batch; empty in a sum over several
 };
 
 class StepRunner {
  public:
-  // `session` and `ledger` are not owned. clip_norm: of deferred updates.
+  // `session` and `ledger` are not owned. clip_norm: the norm that deferred updates clip to.
   StepRunner(Session* session, Ledger* ledger, double clip_norm);
 
-  // kDiverged after a non-finite gradient in eager mode, or once an update has made a weight that
-  // is not finite; any transfer's error. No work uses `batch` when train() or evaluate() returns,
-  // with an error or without. REQUIRES: batch.total_weight > 0 (every row of a Dataset has
-  // something to train); single microbatches may have no weight.
+  // Runs a training step. kDiverged after a non-finite gradient in eager mode, or once an update
+  // has made a weight that is not finite; or any transfer's error. No work uses `batch` when
+  // train() or evaluate() returns, with an error or without. REQUIRES: batch.total_weight > 0
+  // (every row of a Dataset has something to train); single microbatches may have no weight.
   Result<StepResult> train(const StepBatch& batch, double learning_rate);
-  // Forward only. REQUIRES: drain() since the last train().
+  // Runs the forward only. REQUIRES: drain() since the last train().
   Result<LossSum> evaluate(const StepBatch& batch);
-  // Forward without the head, for looking inside: layer_input(num_layers, b) holds what it would
-  // read until the next step. Waits.
+  // Runs the forward without the head, for looking inside: until the next step
+  // layer_input(num_layers, b) holds the input that the head would read. Waits.
   Status evaluate_layers(const StepBatch& batch);
   // Applies every pending update, so that weights and state are those of the newest update. Waits.
   // kDiverged if a weight is not finite.
@@ -68,10 +68,10 @@ class StepRunner {
     Moment began, ended;
     double loss = 0;
     double aux_loss = 0;
-    std::vector<double> shares;     // (M) of the step's tokens; padding is none
+    std::vector<double> shares;     // (M) share of the step's tokens without padding
     std::vector<double> rows;       // (M) tokens times MoE layers, at least 1
     std::vector<double> fractions;  // (M, E) chosen share of each expert over all MoE layers
-    std::vector<double> prob_means;  // (M, E) mean probability of each expert, likewise
+    std::vector<double> prob_means;  // (M, E) mean probability of each expert over all MoE layers
     std::vector<std::vector<int64_t>> tokens_per_expert;  // [layer][E]
     Routing routing;
   };

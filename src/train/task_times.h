@@ -1,5 +1,5 @@
-// How long tasks ran on their streams, by kind: what a machine profile is made of. The time between
-// a task's turn in its stream and its end, without waiting for pages.
+// Measures how long tasks ran on their streams, by kind, for a machine profile. A task's time runs
+// from when its stream comes to it until its end, without waiting for pages.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ class TaskTimes {
   // `shape` is not owned.
   explicit TaskTimes(const RunShape* shape) : shape_(*shape) {}
 
-  // Around the work of a task, once its leases are taken. The issuing thread of `s`.
+  // Call these around the work of a task, once its leases are taken, on the issuing thread of `s`.
   void begin(const Task& task, Stream& s);
   void end(Stream& s);
 
@@ -29,7 +29,7 @@ class TaskTimes {
  private:
   struct Running;
   const RunShape& shape_;
-  std::shared_ptr<Running> running_;  // of the issuing thread, between begin and end
+  std::shared_ptr<Running> running_;  // the issuing thread's task, between begin and end
   std::mutex mutex_;                  // guards samples_ while streams run
   std::array<std::vector<CostSample>, kTaskKinds> samples_;
 };

@@ -1,4 +1,4 @@
-// What tasks and pages are called in a trace.
+// Names of tasks and pages in a trace.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // A training run: from a configuration to checkpoints. start() builds everything and leaves the run
 // at a step boundary with a saved checkpoint; a fresh start writes checkpoint 0 and continues from
-// it the way a resumed run does. What happens between steps (printing, evaluating, when to save) is
-// the caller's business.
+// it the way a resumed run does. The caller decides what happens between steps (printing,
+// evaluating, saving).
 //
 // One thread. Errors leave the last checkpoint intact.
 #pragma once
@@ -19,18 +19,19 @@
 
 namespace pagoda {
 
-// The session a configuration asks for, before it is known to fit. `prompts`: of the samples.
+// The session that a configuration asks for, whether it fits or not. `prompts`: the samples'
+// prompts.
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts = {});
 
-// sample.prompts as tokens, to plan with before there is a trainer. Errors as encode_prompts and
-// check_lengths.
+// sample.prompts as tokens, to plan with before there is a trainer. Returns the errors of
+// encode_prompts and check_lengths.
 Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFolder& folder);
 
 // A prompt and what the model makes of it.
 struct Sample {
   std::string prompt, text;
-  int64_t tokens = 0;  // of the text
-  bool ended = false;  // by the end of text; else by sample.max_new_tokens
+  int64_t tokens = 0;  // tokens of `text`
+  bool ended = false;  // the model ended it, not sample.max_new_tokens
 };
 
 class Trainer {
@@ -41,16 +42,17 @@ class Trainer {
   static Result<std::unique_ptr<Trainer>> start(const RunConfig& config, bool resume,
                                                 Storage* storage, Trace* trace = nullptr);
 
-  // One optimizer step. kDiverged after too many skipped steps in a row.
+  // Makes one optimizer step. kDiverged after too many skipped steps in a row.
   Result<StepResult> step();
-  // Mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
+  // The mean loss over the first `config.train.eval_batches` microbatches of the evaluation text.
   Result<double> evaluate();
   bool can_evaluate() const { return eval_data_ != nullptr; }
-  // The prompts of `sample`, continued by the likeliest tokens. Changes no bit of the run.
+  // Continues the prompts of `sample` by the likeliest tokens. Changes no bit of the run.
   Result<std::vector<Sample>> sample();
   bool can_sample() const { return !prompts_.empty(); }
-  // A durable checkpoint of this step boundary, if there is none yet. kDiverged, and nothing is
-  // saved, after a skipped step: the weights may be spoilt, those of the last checkpoint are not.
+  // Saves a durable checkpoint of this step boundary, if there is none yet. Saves nothing after a
+  // skipped step and returns kDiverged: the weights may be spoilt, and those of the last checkpoint
+  // are not.
   Status save();
 
   int64_t steps_done() const { return checkpoint_.step; }
@@ -69,7 +71,7 @@ class Trainer {
   Status open_inputs();
   Status start_fresh();
   Status announce();
-  void remove_store();  // of a fresh start that failed
+  void remove_store();  // after a fresh start that failed
   Status continue_from(RunCheckpoint checkpoint);
   Status check_resumable(const RunCheckpoint& checkpoint) const;
   bool weights_are_trusted() const;
@@ -83,11 +85,11 @@ class Trainer {
   std::unique_ptr<Dataset> data_, eval_data_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<TokenIds> prompts_;
-  TokenIds stop_tokens_;  // of samples
+  TokenIds stop_tokens_;  // end a sample
   RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
-  bool loss_is_finite_ = true;  // of the last step
+  bool loss_is_finite_ = true;  // after the last step
   bool weights_are_spoilt_ = false;  // by the last evaluation, until a step shows otherwise
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;

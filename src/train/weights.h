@@ -1,4 +1,4 @@
-// Where weights come from and go to: a Hugging Face folder or a run's checkpoint, into a session or
+// Reads weights from a Hugging Face folder or a run's checkpoint and writes them into a session or
 // an exported folder. Values travel as fp32, a record at a time.
 #pragma once
 
@@ -16,7 +16,7 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual const ModelConfig& config() const = 0;
-  virtual std::string name() const = 0;  // "DIR", for complaints
+  virtual std::string name() const = 0;  // "DIR", for messages
   // The record's tensors behind each other, num_elements values.
   virtual Status read_record(int64_t record, float* out) = 0;
 };
@@ -39,8 +39,8 @@ Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& che
 // that is finite but beyond the range of the session's dtype is kBadData, with tensor and element.
 Status load_weights(WeightSource& source, Session& session);
 
-// Writes `source` as a Hugging Face folder like `original` (its layout, tokenizer, and unless told
-// otherwise its dtypes).
+// Writes `source` as a Hugging Face folder with the layout, the tokenizer and, unless `dtype` is
+// given, the dtypes of `original`.
 Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,
                       std::optional<DType> dtype = std::nullopt);
 
