@@ -1,20 +1,21 @@
-// What train.micro_batch_tokens = "auto" becomes before anything else is done with a configuration.
+// Replaces train.micro_batch_tokens = "auto" by a number, before anything else is done with a
+// configuration.
 #pragma once
 
 #include "config/run_config.h"
 
 namespace pagoda {
 
-// A number stays. `resume`: that of the run's newest checkpoint, whatever the planner would choose
-// by now: other microbatches are other bits. Else the planner's choice for the model in
-// config.model.path on what config.train.device will compute on (choose_micro_batch_tokens,
-// this_machine_sheet), within the budgets that the run will have; it is logged. The errors of
-// those, and of read_model_sizes.
+// Leaves a number as it is. With `resume` "auto" becomes the number of the run's newest checkpoint,
+// whatever the planner would choose now, since other microbatches give other bits. Otherwise it
+// becomes the planner's choice (choose_micro_batch_tokens) for the model in config.model.path on
+// the device of config.train.device (this_machine_sheet), within the run's budgets; the choice is
+// logged. Returns the errors of these functions and of read_model_sizes.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
-// Where nothing is trained a microbatch is all that there is of a step: train.tokens_per_step,
-// which was not asked for, becomes as long. With `any` the microbatch was not asked for either, and
-// becomes as many whole rows as it has room for, at least one; "auto" becomes one.
+// For commands that do not train, where a step is one microbatch: sets train.tokens_per_step to a
+// microbatch's tokens. With `any`, which means that nobody asked for a microbatch either, that
+// becomes as many whole rows as it has room for, at least one; "auto" becomes one row.
 void take_microbatch_as_step(RunConfig& config, bool any);
 
 }  // namespace pagoda

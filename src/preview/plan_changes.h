@@ -1,5 +1,5 @@
-// What to change about a run or its machine, each change tried: what makes a run fit that does not,
-// and what makes one faster that does.
+// Tries changes of a run or its machine: those that make a run fit which does not, and those that
+// make one faster which does.
 #pragma once
 
 #include <functional>
@@ -15,20 +15,20 @@ struct PlanChange {
   std::function<void(RunConfig&, MachineSheet&)> apply;
 };
 
-// Single changes with which the run fits, the smallest of each kind, settings before machines; then
-// settings together where none alone does. The first is the smallest.
+// Single changes with which the run fits, the smallest of each kind, settings before machines. If
+// no setting alone makes it fit, several settings together. The first change is the smallest.
 std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig& config,
                                         const MachineSheet& sheet);
 
 struct HelpfulChange {
   std::string text;
   double tokens_per_s = 0;
-  double gain = 0;  // of tokens a second, against the run planned as coarsely
+  double gain = 0;  // relative gain in tokens a second over the run, planned as coarsely
 };
 
-// The fewest tokens a step, as doublings of the run's, with which the devices compute nine tenths
-// of the step, and what that is. When none in six doublings does and has room: those with which
-// they compute the largest part of it; of 0 tokens when none has room.
+// The fewest tokens a step, among six doublings of the run's, with which the devices compute for
+// nine tenths of the step. If no doubling that has room reaches this, the one with the largest
+// compute share; 0 tokens if none has room.
 struct ComputeBound {
   int64_t tokens_per_step = 0;
   double compute_share = 0, tokens_per_s = 0;
@@ -37,20 +37,21 @@ struct ComputeBound {
 };
 
 struct PlanStudy {
-  std::vector<HelpfulChange> helpful;  // those that gain a fiftieth, most first
+  std::vector<HelpfulChange> helpful;  // changes that gain a fiftieth or more, the largest gain
+                                       // first
   ComputeBound compute_bound;
 };
-// Nothing where the run has no room.
+// Empty if the run has no room.
 PlanStudy study_changes(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
                         const CoarseLimits& limits);
 
-// Parts of a step in whole rows that a microbatch may be, the largest first: the step, its half,
-// the half of that and so on, the smallest, and the run's own.
+// The tokens that a microbatch may have, in whole rows and the largest first: the step, its half, a
+// quarter and so on, the smallest part, and the run's own choice.
 std::vector<int64_t> micro_batch_choices(const RunConfig& config);
 
-// The largest part of a step that attention takes at a time without being slower than another by
-// more than a hundredth (fewer microbatches are fewer launches, and more workspace); kUsage naming
-// what must change when no part of train.tokens_per_step in whole rows has room.
+// The largest microbatch whose step is at most a hundredth slower than the fastest. (Fewer
+// microbatches need fewer launches and more workspace.) kUsage naming what must change when no part
+// of train.tokens_per_step in whole rows has room.
 Result<int64_t> choose_micro_batch_tokens(const ModelSizes& model, const RunConfig& config,
                                           const MachineSheet& sheet, const CoarseLimits& limits);
 

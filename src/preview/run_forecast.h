@@ -1,5 +1,5 @@
-// What a run file, a config.json and a machine's sheet come to before anything runs: parameters,
-// memory, one step on the clock, and what its drives must bear. No weights are needed.
+// Predicts a run from a run file, a config.json and a machine's sheet: parameters, memory, the time
+// of one step, and what its drives must bear. No weights are needed.
 #pragma once
 
 #include <optional>
@@ -11,37 +11,36 @@
 
 namespace pagoda {
 
-// The run as one of the machine's devices has it: with several, each attends to its part of the
-// microbatches, has its part of each layer's experts and of the dense records' states, and has its
-// part of the host (share_of_device). kUsage: experts or microbatches that the devices do not
-// divide.
+// The run as one of the machine's devices sees it. Each of several devices takes its part of the
+// microbatches, of each layer's experts, of the dense records' states and of the host
+// (share_of_device). kUsage: experts or microbatches that the devices do not divide.
 Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& config,
                                  const MachineSheet& sheet);
 
 struct RunForecast {
   ParameterCount parameters;
-  int64_t tokens = 0;  // of a step, all devices
-  double flops = 0;    // of the model for them, nothing computed again
-  // Budgets, of each device and of the host, and what the drives hold (0: not told).
+  int64_t tokens = 0;  // tokens of a step on all devices
+  double flops = 0;    // the model's operations for these, without recomputation
+  // Budgets of each device and of the host, and what the drives hold (0: unknown).
   int64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;
-  LeastMemory least;                 // that would do
-  int64_t store_bytes = 0;           // of all drives
-  int64_t peers = 1;                 // devices; what is of one of them below is so often there
-  double peak_flops_per_s = 0;       // of all devices
-  Status fits;                       // or kDoesNotFit, and why
-  std::optional<StepForecast> step;  // of one device, where it fits
+  LeastMemory least;                 // the least budgets that would do
+  int64_t store_bytes = 0;           // bytes of the page files on all drives
+  int64_t peers = 1;                 // devices; values below of one device exist this many times
+  double peak_flops_per_s = 0;       // peak of all devices together
+  Status fits;                       // ok, or kDoesNotFit and why
+  std::optional<StepForecast> step;  // one device's step, if the run fits
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step->step_s(); }
   double mfu() const { return flops / (peak_flops_per_s * step->step_s()); }
-  double read_bytes() const;  // from the drives, of a step
+  double read_bytes() const;  // read from the drives in a step
   double written_bytes() const;
 };
 
-// What fits and what does not, without a step. REQUIRES: sheet.check(), config.validate(). The
+// Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate(). Returns the
 // errors of forecast_run.
 Result<RunForecast> outline_run(const ModelSizes& model, const RunConfig& config,
                                 const MachineSheet& sheet);
-// And with one. A step that has no room is no error.
+// Predicts the memory and a step. A step that has no room is no error.
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
                                  const MachineSheet& sheet, const CoarseLimits& limits);
 

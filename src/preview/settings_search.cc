@@ -9,14 +9,15 @@
 namespace pagoda {
 namespace {
 
-// Of memory that device and host share: as `auto` divides it, and as much with less or more on the
-// device.
+// How to divide memory that device and host share, beside the division of `auto`: as much in all,
+// with less or more of it on the device.
 struct Division {
   double device_percent = 0, host_percent = 0;
 };
 constexpr Division kDivisions[] = {{15, 55}, {50, 20}};
 
-// Of a host whose memory is not the device's: the rest is the system's.
+// The part of the host's memory to use where the device has its own; the rest is left to the
+// system.
 constexpr double kHostPercent = 80;
 
 bool budgets_free(const RunConfig& config, const MachineSheet& sheet) {

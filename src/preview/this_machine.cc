@@ -5,7 +5,7 @@
 namespace pagoda {
 namespace {
 
-// By datasheet, of all of it.
+// Datasheet rates of a whole GPU.
 struct GpuClass {
   int capability = 0;  // 10 * major + minor, from which on it is the class
   double tflops = 0, memory_gb_s = 0, pcie_gb_s = 0;
@@ -33,7 +33,7 @@ void set_gpu(const Gpu& gpu, MachineSheet& m) {
 
 }  // namespace
 
-// Of a core: half of what a machine of two cores with AMX had.
+// The rates of a core are half of those measured on a machine of two cores with AMX.
 MachineSheet this_machine_sheet(const std::optional<Gpu>& gpu) {
   MachineSheet m;
   const auto cores = static_cast<double>(usable_cores());

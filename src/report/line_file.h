@@ -1,5 +1,5 @@
-// A text file that a run adds whole lines to, written out at once, so that a crash loses nothing
-// that was added: what of a line did not fit is taken away again. One thread uses it.
+// A text file that a run adds whole lines to. Lines are written out at once, so that a crash loses
+// none; a line of which only a part fitted is removed again. One thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -17,22 +17,23 @@ class LineFile {
  public:
   enum class Must : uint8_t { kAny, kBeNew };
 
-  // Opens `path` for adding to it, creating it. `what` it holds, for errors: "metrics".
-  // kCannotCreate when it cannot be opened, is a link or no regular file, or is there with kBeNew.
+  // Opens `path` for adding to it, and creates it if need be. `what` names the content in errors:
+  // "metrics". kCannotCreate when it cannot be opened, is a link or no regular file, or is there
+  // with kBeNew.
   static Result<std::unique_ptr<LineFile>> open(const std::string& path, const char* what,
                                                 Must must = Must::kAny);
   ~LineFile();
   LineFile(const LineFile&) = delete;
   LineFile& operator=(const LineFile&) = delete;
 
-  // Bytes of the whole lines before the first for which `keep` is false. It gets each with its
-  // newline, and what follows the last newline without one. kIoError; kCannotCreate for a line
+  // Bytes of the whole lines before the first line for which `keep` is false. `keep` gets each line
+  // with its newline, and last the rest of the file without one. kIoError; kCannotCreate for a line
   // longer than any that pagoda writes.
   Result<int64_t> kept_bytes(const std::function<bool(std::string_view)>& keep) const;
-  // Takes away all behind the first `bytes`, which are whole lines. kCannotCreate.
+  // Removes everything behind the first `bytes`, which are whole lines. kCannotCreate.
   Status cut(int64_t bytes);
-  // REQUIRES: `lines` ends with a newline. All of it or nothing; a failure warns once and never
-  // stops a run.
+  // Adds all of `lines` or nothing; a failure warns once and never stops a run. REQUIRES: `lines`
+  // ends with a newline.
   void add(std::string_view lines);
 
   const std::string& path() const { return path_; }

@@ -1,7 +1,6 @@
-// metrics.jsonl: what a run measured, one JSON object a line, appended and written out at once, so
-// that a crash loses nothing that was logged and a resumed run continues the same file. Every
-// object has "type"; those about a moment of the run have "step". A number that is not finite is
-// null.
+// metrics.jsonl holds what a run measured, one JSON object a line. Lines are written out at once,
+// so that a crash loses none, and a resumed run continues the same file. Every object has "type";
+// those about a moment of the run have "step". A number that is not finite is null.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +46,7 @@ class MetricsFile {
   // file starts empty. kCannotCreate when it cannot be opened or cut.
   static Result<std::unique_ptr<MetricsFile>> open(const std::string& path, int64_t keep_step);
   //   metrics->write(MetricsType::kStep, {{"step", step}, {"loss", loss}});
-  // What the lines that open() kept tell.
+  // The evaluations in the lines that open() kept.
   const EvalHistory& evals() const { return evals_; }
   int64_t last_sample_step() const { return last_sample_step_; }  // -1: none
 

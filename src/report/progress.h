@@ -1,4 +1,4 @@
-// What a person sees of a run: one line every log_steps, and on a terminal a status line with a
+// Shows a run to a person: one line every log_steps, and on a terminal a status line with a
 // progress bar, redrawn at each step.
 #pragma once
 
@@ -8,8 +8,8 @@
 namespace pagoda {
 
 struct StepReport {
-  int64_t step = 0;   // just finished, from 1
-  int64_t steps = 0;  // of the run
+  int64_t step = 0;   // the step that just finished, from 1
+  int64_t steps = 0;  // steps of the run
   double loss = 0;
   double aux_loss = 0;
   double grad_norm = 0;  // before clipping; NaN: not known in this clipping mode, left out
@@ -27,8 +27,7 @@ std::string step_line(const StepReport& report, double eta_s);
 // "[#####.....] 120/3000 loss 1.8734 1.9k tok/s eta 3h12m", never longer than `columns`.
 std::string bar_line(const StepReport& report, double eta_s, int columns);
 
-// Whether what goes to a terminal (or not) is coloured: not when the environment says NO_COLOR
-// (no-color.org).
+// Whether output is coloured: on a terminal, unless the environment has NO_COLOR (no-color.org).
 bool wants_colour(bool terminal);
 
 std::string duration_text(double seconds);  // "42s", "3m05s", "3h12m", "2d04h"
@@ -37,14 +36,14 @@ std::string count_text(double count);       // "950", "1.9k", "12M"
 // One thread uses it.
 class Progress {
  public:
-  // Quietness and whether there is a terminal are base/log's business.
+  // base/log decides whether to be quiet and whether there is a terminal.
   explicit Progress(int64_t log_steps);
   ~Progress();  // removes the status line
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   void step(const StepReport& report);
-  // What the run does between steps, on the status line only: "evaluating 3/8".
+  // Shows what the run does between steps, on the status line only: "evaluating 3/8".
   void activity(const std::string& text);
   double eta_s() const { return eta_s_; }
 

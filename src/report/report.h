@@ -1,4 +1,5 @@
-// What a run says before it starts: parameters, what every tier will hold, what will page and move.
+// The lines that a run prints before it starts: parameters, what every tier will hold, what will
+// page and move.
 #pragma once
 
 #include <string>
@@ -10,10 +11,10 @@
 
 namespace pagoda {
 
-// Where the CPU computes though a GPU is there: a warning that says why.
+// Warns, with the reason, when the CPU computes although there is a GPU.
 void warn_of_unused_gpu(const RunConfig& config);
 
-// Lines for the log.
+// The lines for the log.
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
                                      const MemoryPlan& memory, const RunOutlook& outlook = {});
 

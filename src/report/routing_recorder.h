@@ -1,6 +1,6 @@
-// Records what the experts of each layer got in the steps of a run (train.trace_routing), as
-// plan/step/routing_trace.h has it. A step that cannot be written is a warning and is left out; it
-// never stops a run. One thread uses it.
+// Records how many tokens each expert got in the steps of a run (train.trace_routing), in the
+// format of plan/step/routing_trace.h. A step that cannot be written is a warning and is left out;
+// it never stops a run. One thread uses it.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@ namespace pagoda {
 
 class RoutingRecorder {
  public:
-  // kCannotCreate unless a fresh run's file would be new: asked before anything is started.
+  // Call before a fresh run starts anything. kCannotCreate if there is a file already.
   static Status check_new(const std::string& path);
 
-  // kept_step < 0: a fresh run, whose file must be new. Else of a run that is resumed after that
-  // step: its file, from which later steps are removed, or a new one. kCannotCreate, also when the
-  // first line says that the file is something else or of another run; it is left as it is.
+  // With kept_step < 0 opens the file of a fresh run, which must be new. Otherwise opens the file
+  // of a run that is resumed after that step and removes later steps from it, or creates one.
+  // kCannotCreate; also, leaving the file as it is, when its first line is not that of such a run.
   static Result<std::unique_ptr<RoutingRecorder>> open(const std::string& path,
                                                        const RoutedShape& shape,
                                                        int64_t kept_step);
 
-  // After each step, `step` counted from 1.
+  // Call after each step; `step` counts from 1.
   void record(int64_t step, const Routing& routing) { lines_->add(routing_lines(step, routing)); }
 
   // kIoError when the file was removed or replaced.

@@ -1,4 +1,4 @@
-// The folder of a run: resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default
+// The folder of a run holds resolved.toml, metrics.jsonl, tokens.bin, checkpoints/, and by default
 // store/.
 #pragma once
 
@@ -12,26 +12,30 @@
 
 namespace pagoda {
 
-// Creates the folder of a fresh run, and takes it away again if the start fails (one that was there
-// is only emptied), so that the same command can be repeated. While the object lives the folder is
-// locked against other runs (where the file system can lock a directory; the page file has a lock
-// of its own). Nothing is removed but what a start makes, by its names, and no link is followed.
+// Creates the folder of a fresh run, and removes it again if the start fails (a folder that was
+// there before is only emptied), so that the same command can be repeated. While the object lives
+// the folder is locked against other runs (where the file system can lock a directory; the page
+// file has a lock of its own). It removes only files with the names that a start makes, and follows
+// no link.
 class RunOutput {
  public:
-  // `disks` hold the run's page files: what STARTING names elsewhere is not removed.
+  // `disks` are the folders of the run's page files: files that STARTING names elsewhere are not
+  // removed.
   RunOutput(std::string path, std::vector<std::string> disks)
       : path_(std::move(path)), disks_(std::move(disks)) {}
   ~RunOutput();
   RunOutput(const RunOutput&) = delete;
   RunOutput& operator=(const RunOutput&) = delete;
 
-  // A new or empty folder, or one whose start was killed (it has STARTING, and nothing was saved),
-  // which is emptied; kCannotCreate if it holds anything else or another run is using it.
+  // Takes a new or empty folder, or one whose start was killed (it has STARTING, and nothing was
+  // saved), which it empties. kCannotCreate if the folder holds anything else or another run is
+  // using it.
   Status create();
-  // The folder of a run to resume, without what a killed process was writing; kNoInput if there is
-  // none, kCannotCreate if that run is going on, kBadData if a link stands for one of its parts.
+  // Takes the folder of a run to resume, and removes what a killed process was writing. kNoInput if
+  // there is none, kCannotCreate if that run is still going, kBadData if a link stands for one of
+  // its parts.
   Status reuse();
-  // The start succeeded: the folder stays.
+  // Call when the start has succeeded: the folder stays.
   Status keep();
   // kIoError when the folder is not at its path any more (base/held_file.h).
   Status check() const { return folder_ ? folder_->check() : Status(); }
@@ -48,7 +52,7 @@ class RunOutput {
   std::vector<std::string> disks_;
   std::optional<Directory> folder_;  // locked
   bool created_ = false;
-  bool found_ = false;  // create() took a folder that was there
+  bool found_ = false;  // create() took a folder that existed before
 };
 
 }  // namespace pagoda

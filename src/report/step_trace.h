@@ -1,6 +1,6 @@
-// The trace of some steps of a run (train.trace_steps), from the beginning of the first to the end
-// of the last, in OUTPUT_DIR/trace.json. Written when the last has ended or, when the run ends
-// before, with what there is. A trace that cannot be written is a warning; it never stops a run.
+// Writes the trace of some steps of a run (train.trace_steps), from the beginning of the first to
+// the end of the last, to OUTPUT_DIR/trace.json. It is written when the last step has ended, or
+// when the run ends. A trace that cannot be written is a warning; it never stops a run.
 //
 // One thread uses it. It outlives what is traced.
 #pragma once
@@ -17,14 +17,14 @@ namespace pagoda {
 
 class StepTrace {
  public:
-  // No `steps`: nothing is traced.
+  // Without `steps` nothing is traced.
   StepTrace(std::optional<StepRange> steps, std::string path);
 
   Trace* trace() { return trace_ ? &*trace_ : nullptr; }
-  // Before step `step` (from 1) begins, and after it has ended.
+  // Call these before step `step` (from 1) begins, and after it has ended.
   void begin_step(int64_t step);
   void end_step(int64_t step, Pager& pager);
-  // When the run ends, however it does.
+  // Call when the run ends, in whatever way.
   void end_run();
 
  private:
@@ -34,7 +34,7 @@ class StepTrace {
   std::string path_;
   std::optional<Trace> trace_;
   Trace::Lane lane_ = 0;
-  int64_t first_step_ = 0, last_step_ = 0;  // that were traced; 0: none yet
+  int64_t first_step_ = 0, last_step_ = 0;  // steps that were traced; 0: none yet
   int64_t begin_us_ = 0;
   bool written_ = false;
 };

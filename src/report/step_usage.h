@@ -1,6 +1,6 @@
-// What a step used of the machine: where device 0's time went, what moved between the tiers, what
-// was found where, how much of the optimizer's work was hidden, how loaded the experts were. Made
-// from totals that a session counts anyway; a step's are the difference of two readings.
+// Tells how a step used the machine: where device 0's time went, what moved between the tiers,
+// which pages were already in place, how much of the optimizer's work was hidden, and how loaded
+// the experts were. It is the difference of two readings of a session's totals.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SessionCounters {
   Pager::Counters pager;
   PrefetchScore::Counts prefetches;
   StreamTime device0, optimizer;
-  int64_t host_updates = 0;  // of records, on the optimizer's stream
+  int64_t host_updates = 0;  // updates of records on the optimizer's stream
 
   static SessionCounters read(const Session& session);
 };
@@ -27,27 +27,28 @@ struct SessionCounters {
 struct StepUsage {
   double step_s = 0;
   double hit_rate = 0;  // page requests that found a copy at their place, 0..1
-  // What tasks read on a device: found there; of the rest, found in host memory. NaN: there was
-  // none.
+  // The share of reads on a device that found their page there, and the share of the other reads
+  // that found it in host memory. NaN: there was none.
   double device_hit_rate = 0, host_hit_rate = 0;
 
-  // Time device 0 did no work, by cause: a kind of work it waited for (device/delays.h), or
-  // "issue", when nothing was queued for it: routing was read back, tasks or the input were made.
-  // They add up to stall_s().
+  // How long device 0 did no work, by cause: a kind of work it waited for (device/delays.h), or
+  // "issue" when nothing was queued for it, because routing was read back or tasks or the input
+  // were made. The times add up to stall_s().
   std::vector<std::pair<std::string, double>> stalls;
   double stall_s() const;
   double stall_share() const;       // of step_s, 0..1
   std::string main_stall() const;   // the longest; "" when there was none
 
-  // The optimizer's stream on the host: time it worked, and the part of that for which device 0 did
-  // not wait; NaN where it had nothing to do (state on the device).
+  // How long the optimizer's stream on the host worked, and the share of that time in which device
+  // 0 did not wait for it; NaN if it had nothing to do (state on the device).
   double optimizer_s = 0, optimizer_hidden = 0;
 
   int64_t fetch_bytes = 0, write_back_bytes = 0;  // disk, without page headers
   int64_t upload_bytes = 0, download_bytes = 0;
 
   int64_t prefetches = 0;        // weights brought up before their routing was known
-  double prefetch_accuracy = 0;  // used in that forward, 0..1; NaN: there were none
+  double prefetch_accuracy = 0;  // share that was used in the same forward, 0..1; NaN: there were
+                                 // none
 
   StepUsage(const SessionCounters& before, const SessionCounters& after, double step_s);
   // Everything but step_s, as fields of metrics.jsonl.
@@ -57,7 +58,7 @@ struct StepUsage {
 // How evenly one layer's tokens fell on its experts.
 struct ExpertLoad {
   double max_over_mean = 0;
-  double entropy = 0;  // of the shares, over that of equal ones: 1 is even, 0 all on one
+  double entropy = 0;  // of the shares, relative to even ones: 1 is even, 0 is all on one
   int64_t dead = 0;    // experts without a token
 };
 // REQUIRES: at least one expert.
