@@ -1,5 +1,5 @@
-// What the streams of one GPU share: its events, its clock, and the call that holds a stream up.
-// Device-internal.
+// Holds what the streams of one GPU share: its events, its clock, and the call that makes a stream
+// wait. Device-internal.
 //
 // Threading: any thread.
 #pragma once
@@ -17,11 +17,11 @@
 
 namespace pagoda {
 
-// Ends the program with kIoError: "CUDA error in CALL: ...". `where`: stream and task, or what was
-// going on.
+// Ends the program with kIoError: "CUDA error in CALL: ...". `where` names stream and task, or what
+// the program was doing.
 [[noreturn]] void gpu_failed(const char* call, const std::string& error, const std::string& where);
 [[noreturn]] void cuda_failed(cudaError_t error, const char* call, const std::string& where);
-// Likewise unless `error` is cudaSuccess.
+// Calls cuda_failed() unless `error` is cudaSuccess.
 void require_cuda(cudaError_t error, const char* call, const std::string& where);
 
 // An event of CUDA with a time; a counted handle.
@@ -34,17 +34,17 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   ~CudaContext();
 
   int index() const { return index_; }
-  // Makes the GPU the calling thread's, for calls that go to a thread's GPU.
+  // Makes this GPU the calling thread's current one.
   cudaError_t enter() const { return cudaSetDevice(index_); }
 
-  // An event that nothing is recorded in. It is used again once its last handle is gone.
+  // Gives an event that nothing is recorded in. The event is reused once its last handle is gone.
   cudaError_t make_event(CudaEvent* event);
-  // When `event` happened on the GPU, in time of monotonic_us(). To be asked soon after it did: the
-  // two clocks are compared on the way, and drift by less than 0.1 ms.
+  // When `event` happened on the GPU, in the time of monotonic_us(). Ask soon after it happened:
+  // the call compares the two clocks, which drift by less than 0.1 ms.
   cudaError_t host_us(const CudaEvent& event, int64_t* happened_us);
 
-  // Work that is issued on `stream` later starts once *word, in pinned host memory, is at least
-  // `value`, in numbers that wrap around.
+  // Makes work that is issued on `stream` later wait until *word, in pinned host memory, is at
+  // least `value`; the numbers wrap around.
   cudaError_t wait_value(cudaStream_t stream, const uint32_t* word, uint32_t value) const;
 
   // The workers for host work on the GPU's streams; started when they are first asked for.
@@ -62,14 +62,15 @@ class CudaContext : public std::enable_shared_from_this<CudaContext> {
   std::once_flag pool_made_;
   std::unique_ptr<ThreadPool> pool_;
 
-  std::mutex events_mutex_;  // guards the next
+  std::mutex events_mutex_;  // guards free_events_
   std::vector<cudaEvent_t> free_events_;
 
-  // Times are counted from an event that is replaced by a later one before long: CUDA's are floats.
+  // Times are counted from an event. A later one replaces it before long, since CUDA's times are
+  // floats.
   std::mutex clock_mutex_;  // guards the rest
   CudaEvent base_;
-  int64_t base_us_ = 0;         // host time of base_, as it is estimated
-  int64_t least_base_us_ = 0;   // the least of what it can be at most
+  int64_t base_us_ = 0;         // estimated host time of base_
+  int64_t least_base_us_ = 0;   // the lowest upper bound of that time
 };
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
-// Gates: points at which a CUDA stream stands still until the host lets it go on. They are what
-// lets work on a GPU wait for what happens on the host (a finished disk read, a stream of the
-// host), without a call that blocks the thread that issues work. Device-internal.
+// Gates are points at which a CUDA stream stands still until the host lets it go on. They let work
+// on a GPU wait for events on the host (a finished disk read, a stream of the host) without
+// blocking the thread that issues work. Device-internal.
 //
 // A stream comes to its gates in the order they were added, and may come to one long after the host
 // opened it; the host opens them in any order. All gates of a stream are one word of pinned memory:
@@ -25,9 +25,10 @@ class CudaGates {
   CudaGates(const CudaGates&) = delete;
   CudaGates& operator=(const CudaGates&) = delete;
 
-  // A shut gate; its number.
+  // Adds a shut gate and returns its number.
   uint32_t add();
-  // Work that is issued on `stream`, always the same, from here on starts once the gate is open.
+  // Makes work that is issued on `stream` from here on wait for the gate. `stream` is always the
+  // same.
   cudaError_t put(cudaStream_t stream, uint32_t gate) const;
   void open(uint32_t gate);  // once
 
@@ -37,7 +38,7 @@ class CudaGates {
 
   std::mutex mutex_;  // guards the rest
   uint32_t passed_ = 0;     // *word_
-  std::deque<bool> open_;   // of the gates after those
+  std::deque<bool> open_;   // state of the gates after those
 };
 
 }  // namespace pagoda

@@ -1,9 +1,9 @@
-// Delays: what held a point in a stream up, so that a wait for it can be told apart by cause. Work
-// of one kind stood still until some moment for work of another kind, which itself had stood still
-// until an earlier one, and so on: a chain of the newest last. Whoever waits for the end of the
-// chain waits, at each moment, for exactly one of its links; so the parts of a wait add up to it.
+// Delays tell what held up a point in a stream, so that a wait for it can be divided by cause. Work
+// of one kind stood still until some moment for work of another kind, which had itself stood still
+// until an earlier moment, and so on: a chain with the newest link last. A wait for the end of the
+// chain is at each moment a wait for exactly one link, so the parts of a wait add up to it.
 //
-// Values; a copy is one counted pointer, so that every event can carry its own.
+// Delays are values; a copy is one counted pointer, so that every event can carry its own.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace pagoda {
 
-// What a stream does, and so what others wait for when they wait for it.
+// The kind of work that a stream does, which others wait for when they wait for the stream.
 enum class WorkKind : uint8_t {
   kCompute,
   kUpload,     // host -> device
@@ -22,8 +22,8 @@ enum class WorkKind : uint8_t {
   kFetch,      // disk -> host, checks included
   kWriteBack,  // host -> disk, checksums included
   kOptimizer,
-  kWake,   // a thread that may go on does not run yet: all cores are busy
-  kOther,  // none of the program's streams
+  kWake,   // a woken thread does not run yet, since all cores are busy
+  kOther,  // work outside of the program's streams
 };
 inline constexpr int kWorkKinds = 8;
 
@@ -41,17 +41,17 @@ class Delays {
     WorkKind by = WorkKind::kOther;
     int64_t begin_us = 0, end_us = 0;
   };
-  // [begin_us, end_us) in parts without gaps, the latest first, each with the work that was going
-  // on. REQUIRES: what these delays are of happened at end_us.
+  // Splits [begin_us, end_us) into parts without gaps, the latest first, each with the work that
+  // was going on. REQUIRES: the point that these delays belong to happened at end_us.
   std::vector<Part> split(int64_t begin_us, int64_t end_us) const;
 
  private:
-  // Links further back are forgotten: their time counts as that of the oldest that is kept. While a
-  // long wait lasts, pages can pass through a few slots many times.
+  // The chain's limit: older links are forgotten, and their time counts as that of the oldest link
+  // that is kept. During a long wait pages may pass through a few slots many times.
   static constexpr size_t kMostLinks = 32;
   struct Link {
     WorkKind by = WorkKind::kOther;
-    int64_t since_us = 0;  // of the oldest link: no matter
+    int64_t since_us = 0;  // unused in the oldest link
   };
   struct Chain {
     std::array<Link, kMostLinks> links;  // the latest first
@@ -61,11 +61,12 @@ class Delays {
   std::shared_ptr<const Chain> chain_;  // nullptr: kOther alone
 };
 
-// Where a stream's time went since it was made. It adds up whenever the stream stands still.
+// How a stream has spent its time since it was made. The parts add up whenever it stands still.
 struct StreamTime {
   int64_t busy_us = 0;                          // work ran
   int64_t idle_us = 0;                          // nothing was queued
-  std::array<int64_t, kWorkKinds> waited_us{};  // it stood still in wait(), by whom it waited for
+  std::array<int64_t, kWorkKinds> waited_us{};  // it stood still in wait(), by the kind of work it
+                                                // waited for
 
   int64_t all_waits_us() const;
   StreamTime operator-(const StreamTime& before) const;

@@ -1,4 +1,4 @@
-// Device, Stream, Event: where tensors live and in which order work on them happens.
+// Device, Stream and Event say where tensors live and in which order work on them happens.
 //
 // A Device is one memory budget plus the right to make streams. Its memory is one arena, allocated
 // when the device is opened and never grown: what does not fit is refused before the run starts.
@@ -13,8 +13,9 @@
 //
 // Kernels run inside streams; on the host device they split their work with Stream::pool().
 //
-// What starts a thread (a pool, a stream) throws std::system_error when the system refuses it, and
-// nothing of it is left; callers that can clean up turn that into threads_refused().
+// A function that starts a thread (for a pool or a stream) throws std::system_error when the system
+// refuses it, and leaves nothing behind; callers that can clean up turn that into
+// threads_refused().
 #pragma once
 
 #include <array>
@@ -36,8 +37,8 @@ namespace pagoda {
 class Event {
  public:
   Event() = default;
-  // An event signalled by hand (disk I/O); signal() exactly once, from any thread. `delays`: what
-  // held it up.
+  // Makes an event that is signalled by hand (disk I/O). Call signal() exactly once, from any
+  // thread. `delays` tell what held it up.
   static Event make();
   void signal(const Delays& delays = Delays());
   bool happened() const;
@@ -56,12 +57,12 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// Happens when all of `events` have. The last of them is what held it up.
+// Returns an event that happens when all of `events` have. Its delays are those of the last one.
 Event when_all(const std::vector<Event>& events);
 
 // A fixed set of worker threads for data-parallel loops inside one kernel. Idle workers sleep. On a
-// machine of several NUMA nodes they stay on these, in contiguous runs (base/numa.h); a pool of one
-// thread, its caller, does not.
+// machine of several NUMA nodes workers stay on their nodes, in contiguous runs (base/numa.h). A
+// pool of one thread, its caller, does not.
 class ThreadPool {
  public:
   explicit ThreadPool(int threads, std::vector<NumaNode> nodes = numa_nodes());
@@ -70,8 +71,8 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const;
-  // Keeps the calling thread where worker 0 belongs: for threads that do little but call
-  // parallel_for, such as a stream's.
+  // Keeps the calling thread on worker 0's node, for threads that mostly call parallel_for, such as
+  // a stream's.
   void stay_as_caller() const;
   // Runs body(i) for every i in [0, count), i to worker i % threads (the caller is worker 0), and
   // returns when all are done. The partition is static, but a kernel must not let its result depend
@@ -84,7 +85,7 @@ class ThreadPool {
   std::unique_ptr<Impl> impl_;
 };
 
-// What a stream is called and what its work counts as; where that is traced (nullptr: nowhere).
+// A stream's name, the kind of its work, and the trace it goes to (nullptr: none).
 struct StreamOptions {
   std::string name;
   WorkKind kind = WorkKind::kOther;
@@ -110,8 +111,8 @@ class Stream {
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
 
-  // Memory of the device for what kernels on this stream need for themselves while they run, each
-  // op from its start on (kernels/gpu_scratch.h). Before the first of them. The CPU's need none.
+  // Gives the stream device memory that its kernels use while they run, each op from its start on
+  // (kernels/gpu_scratch.h). Call it before the first op. Ops of the CPU need none.
   void use_scratch(std::span<std::byte> scratch) { scratch_ = scratch; }
   std::span<std::byte> scratch() const { return scratch_; }
 
@@ -120,10 +121,11 @@ class Stream {
   virtual const std::string& name() const = 0;
   virtual StreamTime time() const = 0;  // any thread
 
-  // While the stream's trace is on, what is enqueued in between is a span of its lane: from the
-  // start of the first piece to the end of the last. No wait() in between: waits are spans of their
-  // own, one for each kind of work that was waited for. traced(): labels are wanted; always on a
-  // GPU, whose errors and profilers name them.
+  // While the stream's trace is on, the work enqueued between begin_span() and end_span() is one
+  // span of its lane, from the start of the first piece to the end of the last. Do not call wait()
+  // in between: waits are spans of their own, one for each kind of work that was waited for.
+  // traced() says whether labels are wanted; on a GPU they always are, since errors and profilers
+  // show them.
   virtual bool traced() const = 0;
   virtual void begin_span(TraceLabel label) = 0;
   virtual void end_span() = 0;
@@ -137,8 +139,8 @@ class Stream {
 
 struct DeviceOptions {
   int64_t arena_bytes = 0;  // the whole memory budget of the device
-  int threads = 1;          // of its streams' pool; those that compute on the host device
-  Trace* trace = nullptr;   // of its streams; not owned
+  int threads = 1;          // threads of the streams' pool; on the host device they compute
+  Trace* trace = nullptr;   // trace of its streams; not owned
 };
 
 class Device {
@@ -148,9 +150,9 @@ class Device {
   // Only work on this device's streams may read and write it; on the host device, anyone.
   virtual std::byte* arena() = 0;
   virtual int64_t arena_bytes() const = 0;
-  // Makes host memory one that streams copy from and to directly, until the handle is dropped,
-  // which must be before the memory goes. Where the system refuses, warns once and returns nullptr:
-  // copies work all the same, slower. The host device needs none of it.
+  // Page-locks host memory so that streams copy from and to it directly, until the handle is
+  // dropped; drop it before the memory is freed. If the system refuses, warns once and returns
+  // nullptr; copies still work, but slower. The host device does not need it.
   virtual std::shared_ptr<void> pin(std::byte* data, int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) = 0;
   virtual std::string describe() const = 0;
@@ -166,8 +168,8 @@ Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options);
 // A stream that is not bound to a device, for optimizer and disk work on the host.
 std::unique_ptr<Stream> make_host_stream(StreamOptions options, std::shared_ptr<ThreadPool> pool);
 
-// Page-aligned anonymous host memory, touched on use and returned to the system on destruction;
-// from 2 MiB on in huge pages where the system has them.
+// Page-aligned anonymous host memory, touched on use and returned to the system on destruction.
+// From 2 MiB on it is in huge pages if the system has them.
 class HostMemory {
  public:
   HostMemory() = default;

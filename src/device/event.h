@@ -13,7 +13,7 @@ namespace pagoda {
 struct Event::State {
   using Continuation = std::function<void(const Delays&)>;
 
-  // nullptr: of an event that counts as having happened.
+  // nullptr for an event that counts as having happened.
   static const std::shared_ptr<State>& of(const Event& event) { return event.state_; }
   static Event event_of(std::shared_ptr<State> state);
 
@@ -23,9 +23,9 @@ struct Event::State {
   int64_t happened_us = 0;
   Delays delays;
   std::vector<Continuation> continuations;
-  // What a device can wait for by itself, until the event has happened: its own kind of event, or
-  // the events that this one is all of (one that is gone has happened). With neither the event is
-  // signalled by the host.
+  // Until the event has happened, a device can wait for these by itself: its own kind of event, or
+  // the events that this one combines (an expired one has happened). Without either the host
+  // signals the event.
   std::shared_ptr<void> native;
   std::vector<std::weak_ptr<State>> parts;
 

@@ -1,9 +1,10 @@
-// The NVIDIA GPUs of this machine, and opening one as a Device. gpus_cuda.cc is linked where the
-// CUDA toolkit was found when this was built, gpus_none.cc elsewhere.
+// Finds the NVIDIA GPUs of this machine and opens one as a Device. gpus_cuda.cc is linked if the
+// CUDA toolkit was found when this was built, gpus_none.cc otherwise.
 //
-// A GPU's device: its arena is one plain allocation, made when it is opened; a stream is a CUDA
-// stream and a thread that follows it (device/stream_cuda.h). An error of CUDA while work runs is
-// no Status: the program ends with kIoError, naming call, stream and task; checkpoints are intact.
+// The arena of a GPU's device is one plain allocation, made when the device is opened. A stream is
+// a CUDA stream and a thread that follows it (device/stream_cuda.h). A CUDA error while work runs
+// is no Status: the program ends with kIoError, naming call, stream and task; checkpoints are
+// intact.
 //
 // Threading: find_gpus() and open_gpu() on the thread that owns the run.
 #pragma once
@@ -29,19 +30,19 @@ struct Gpu {
 };
 
 struct GpuReport {
-  std::string toolkit;  // CUDA that this was built with, "13.0"; empty: without
-  std::string driver;   // newest CUDA that the driver knows; empty: no driver, or not asked
+  std::string toolkit;  // CUDA version that this was built with, "13.0"; empty: without
+  std::string driver;   // newest CUDA version that the driver knows; empty: no driver, or not asked
   std::vector<Gpu> gpus;
-  std::string missing;  // why there are none, and what to do; empty: there are
+  std::string missing;  // why there are no GPUs, and what to do; empty: there are
 };
 GpuReport find_gpus();
 
-// Whether code for `architectures` ("80,86,90a") runs on a GPU: a number is also that of code which
-// later ones translate, one with a letter of that architecture alone.
+// Whether code for `architectures` ("80,86,90a") runs on a GPU. Code for a plain number also runs,
+// translated, on later architectures; code for one with a letter runs on that one alone.
 bool runs_on(const std::string& architectures, const Gpu& gpu);
 
-// kUnavailable: no such GPU, or its driver lacks what streams need. kDeviceMemory: the arena is
-// more than the GPU has, or than others have left of it.
+// kUnavailable: there is no such GPU, or its driver lacks what streams need. kDeviceMemory: the
+// arena is larger than the GPU's memory, or than what other programs have left of it.
 Result<std::unique_ptr<Device>> open_gpu(int index, const DeviceOptions& options);
 
 }  // namespace pagoda

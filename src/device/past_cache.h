@@ -1,4 +1,4 @@
-// Copies of pages, which are too large to be wanted from the cache soon.
+// Copies pages, which are too large to stay in the cache.
 #pragma once
 
 #include <cstdint>

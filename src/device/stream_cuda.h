@@ -1,11 +1,11 @@
-// A CUDA stream, and a thread that follows it. The issuing thread gives work to CUDA at once and
-// runs ahead; the thread sleeps until marks between the work have happened, and then does on the
-// host what belongs there: it signals events, runs work that was enqueued for the host and opens
-// the gate behind it, and adds up times.
+// A CUDA stream and a thread that follows it. The issuing thread gives work to CUDA at once and
+// runs ahead. The following thread sleeps until marks between the work have happened, and then does
+// the host's part: it signals events, runs work that was enqueued for the host and opens the gate
+// behind it, and adds up times.
 //
-// Events of other streams of a GPU are waited for by the GPU itself; what the host signals, by a
-// gate (device/cuda_gates.h). Times are the GPU's (CudaContext::host_us). Every task that begins a
-// span is a range for NVTX, so that profilers show the plan's names. Device-internal.
+// The GPU itself waits for events of other streams of a GPU; for events that the host signals it
+// waits at a gate (device/cuda_gates.h). Times are the GPU's (CudaContext::host_us). Every task
+// that begins a span is a range for NVTX, so that profilers show the plan's names. Device-internal.
 #pragma once
 
 #include <condition_variable>
@@ -38,17 +38,18 @@ class CudaStream final : public Stream {
 
   cudaStream_t raw();  // see raw_stream()
   void check(cudaError_t error, const char* call) const;
-  // Likewise of an op's call, which is named from now on as the last that gave the GPU work.
+  // check() for an op's call; later errors name `op` as the last that gave the GPU work.
   void check_op(cudaError_t error, const char* op);
   [[noreturn]] void failed(const char* call, const std::string& error) const;
 
  private:
-  // A point in the stream, and what the host does once it was reached at a time of the GPU's.
+  // A point in the stream, and what the host does once the GPU has reached it, with the time of
+  // that.
   struct Mark {
     CudaEvent event;
     std::function<void(int64_t)> then;
-    std::shared_ptr<const std::string> task;  // in hand when it was made
-    const char* last_op;                      // before it
+    std::shared_ptr<const std::string> task;  // the task when the mark was made
+    const char* last_op;                      // the last op before the mark
   };
 
   CudaEvent mark(std::function<void(int64_t)> then);
@@ -69,8 +70,8 @@ class CudaStream final : public Stream {
   // Issuing thread only.
   std::shared_ptr<const std::string> task_ = std::make_shared<std::string>("none");
   const char* last_op_ = "none";
-  bool in_range_ = false;  // of NVTX
-  bool spanning_ = false;  // of the trace
+  bool in_range_ = false;  // inside a range of NVTX
+  bool spanning_ = false;  // inside a span of the trace
 
   // The following thread's only.
   Delays delays_;
@@ -81,7 +82,8 @@ class CudaStream final : public Stream {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::deque<Mark> marks_;
-  std::shared_ptr<const std::string> reached_task_ = task_;  // of the newest mark that was reached
+  std::shared_ptr<const std::string> reached_task_ = task_;  // task of the newest mark that was
+                                                             // reached
   bool stop_ = false;
   bool unmarked_work_ = false;  // issued since the newest mark
   int64_t idle_since_us_ = made_us_;  // -1: at work

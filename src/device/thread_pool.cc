@@ -56,7 +56,8 @@ struct ThreadPool::Impl {
   std::mutex mutex;  // guards what follows
   std::condition_variable start, finished;
   bool stop = false;
-  // Of this round: written before `round` changes, read after it was seen to.
+  // The work of this round: written before `round` changes, read after a worker has seen the
+  // change.
   int64_t count = 0;
   const std::function<void(int64_t)>* body = nullptr;
   std::vector<std::thread> workers;

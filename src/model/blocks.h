@@ -1,10 +1,11 @@
-// The pieces of the transformer, each as the work of one kind of task: forward beside backward.
+// The pieces of the transformer, each the work of one kind of task, with forward and backward side
+// by side.
 //
 // Every function enqueues ops on `s` and returns. Weights are the bytes of a record's weight page;
-// gradients are fp32 arrays in the record's layout, added to. Working memory is a StepSpace (or an
-// ExpertSpace): what is in it between tasks is said there. A layer saves its input, the residual
-// after attention, and the chosen experts; backward functions compute the rest again, unless the
-// working memory kept it (model/workspace.h).
+// gradients are fp32 arrays in the record's layout, added to. Working memory is a StepSpace or an
+// ExpertSpace, which say what they hold between tasks. A layer saves its input, the residual after
+// attention, and the chosen experts; backward functions compute the rest again, unless the working
+// memory saved it (model/workspace.h).
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ namespace pagoda {
 struct LayerOffsets {
   int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
   int64_t router = -1, shared_gate = -1;
-  int64_t gate_up = -1, down = -1;  // of a dense MLP or a shared expert
+  int64_t gate_up = -1, down = -1;  // tensors of a dense MLP or a shared expert
 };
 
-// Rows of an expert in a group (plan/step/expert_blocks.h): `count` of the re-index vector from
-// `first` on, which lie in the group from `at` on. What pads them is zero, is computed with them
-// and is not combined. at + count + padding <= group_rows().
+// Rows of an expert in a group (plan/step/expert_blocks.h): `count` rows of the re-index vector
+// from `first` on, which lie in the group from `at` on. Rows of padding are zeros; they are
+// computed and not combined. at + count + padding <= group_rows().
 struct GroupRows {
   int64_t first = 0, at = 0, count = 0, padding = 0;
   int64_t computed() const { return count + padding; }
@@ -34,15 +35,15 @@ struct GroupRows {
 struct GroupExpert {
   const void* weights = nullptr;
   GroupRows rows;
-  bool first = false;    // its first rows: the gradient begins with them
-  int64_t gradient = 0;  // which of ExpertSpace::grad
+  bool first = false;    // these are its first rows: its gradient begins here
+  int64_t gradient = 0;  // index of its gradient in ExpertSpace::grad
 };
 
 class Blocks {
  public:
   Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops);
 
-  // Rows of a microbatch from here on, at most those the spaces were made for.
+  // Sets the rows of a microbatch from here on, at most those that the spaces were made for.
   void set_microbatch_tokens(int64_t tokens) { size_.microbatch_tokens = tokens; }
 
   // Rows [first, first + T) of the step are microbatch b: first = b * T.
@@ -62,18 +63,19 @@ class Blocks {
                           Documents documents, void* dresidual, const StepSpace& w,
                           Stream& s) const;
 
-  // Likewise for a pass of generation, microbatch 0, whose tokens attend to the cache and join it.
+  // Attention in a pass of generation, which is microbatch 0: its tokens attend to the cache and
+  // join it.
   void cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
                         const StepSpace& w, Stream& s) const;
 
-  // Norms the rows of b and chooses their experts; `choices` (T, k) is where they are kept, or with
-  // `replay` where they come from.
+  // Norms the rows of b and chooses their experts. Writes the choices to `choices` (T, k), or with
+  // `replay` reads them from there.
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
              bool replay, const LayerBuffers& in, const StepSpace& w, Stream& s) const;
-  // What experts will add to: the shared expert's output, or zero.
+  // Sets the sum that experts will add to: to the shared expert's output, or to zero.
   void begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                  const StepSpace& w, Stream& s) const;
-  // Likewise of the gradient with respect to the normed rows, and clears the other gradients.
+  // begin_sum for the gradient with respect to the normed rows; also clears the other gradients.
   void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                           const StepSpace& w, Stream& s) const;
   // in.dresidual: gradient of the layer's output in, of `middle` out.
@@ -84,12 +86,13 @@ class Blocks {
 
   void dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle, void* next,
                  const StepSpace& w, Stream& s) const;
-  // dresidual (T, d): as of route_backward.
+  // dresidual (T, d): gradient of the layer's output in, of `middle` out.
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
                           void* dresidual, const StepSpace& w, Stream& s) const;
 
-  // Microbatch b's rows of a group (-1: it has none but padding, which is zeroed behind them): an
-  // expert's in each run, experts in order. Layout of inbound and outbound as in plan/step/pages.h.
+  // Copies microbatch b's rows of a group; each run holds one expert's rows, experts in order. Rows
+  // of padding behind them are zeroed; b is -1 if the group is nothing but padding.
+  // plan/step/pages.h has the layout of inbound and outbound.
   void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const LayerBuffers& in,
                 void* inbound, bool backward, const StepSpace& w, Stream& s) const;
   // The experts of a group, whose rows follow one another.
@@ -100,13 +103,14 @@ class Blocks {
   void combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
                float* sum, const StepSpace& w, Stream& s) const;
 
-  // Loss of b into w.loss_sums[b], summed over targets. With a total_weight > 0 also the gradient
-  // of the sum over the step divided by total_weight: with respect to x, into dresidual (T, d), and
-  // of norm and table, into table_grad. tied_embedding: the embedding's weights, or nullptr.
+  // Writes the loss of b, summed over targets, to w.loss_sums[b]. With a total_weight > 0 it also
+  // computes the gradient of the step's sum divided by total_weight: that of x into dresidual (T,
+  // d), those of norm and table into table_grad. tied_embedding: the embedding's weights, or
+  // nullptr.
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
             double total_weight, void* dresidual, const StepSpace& w, Stream& s) const;
 
-  // Logits of the first n wanted rows of x (w.cache.wanted) into w.head.logits (n, V).
+  // Writes the logits of the first n wanted rows of x (w.cache.wanted) to w.head.logits (n, V).
   void logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
               const StepSpace& w, Stream& s) const;
 
@@ -126,9 +130,9 @@ class Blocks {
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;
-  // (n, 2f) of a group's rows: where the layer keeps them, or in common.
+  // (n, 2f) for a group's rows: the layer's own memory if it is saved, else the common one.
   void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
-  // Their weights, or gradients, from an element of the expert's record on.
+  // The experts' weights, or gradients, from an element of their records on.
   std::vector<RowsOfWeight> weights_of(std::span<const GroupExpert> group, int64_t element) const;
   std::vector<RowsOfGradient> gradients_of(std::span<const GroupExpert> group, int64_t element,
                                            const ExpertSpace& w) const;
@@ -148,7 +152,7 @@ class Blocks {
   DType dt_;
   Ops& ops_;
   std::vector<LayerOffsets> offsets_;
-  std::vector<int64_t> record_elements_;  // (layers) of the dense record
+  std::vector<int64_t> record_elements_;  // (layers) elements of the dense record
 };
 
 }  // namespace pagoda

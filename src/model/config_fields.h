@@ -1,5 +1,6 @@
-// Fields of a config.json, read one by one: the first complaint is kept, so that a parser may read
-// on and ask at its end. null counts as absent where Transformers has no other meaning for it.
+// Reads the fields of a config.json one by one. The first error is kept, so that a parser may read
+// on and ask for it at the end. null counts as absent unless Transformers has another meaning for
+// it.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,13 @@
 
 namespace pagoda {
 
-// Of one size. No model comes near it, and products of any four such sizes stay checkable.
+// The largest accepted size. No model comes near it, and products of any four such sizes can still
+// be checked.
 inline constexpr int64_t kMaxSize = int64_t{1} << 24;
 
 class ConfigFields {
  public:
-  // `object` is not owned. `where` names it in complaints.
+  // `object` is not owned. `where` names it in errors.
   ConfigFields(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}
 
   bool is_absent(const char* key) const { return !object_.contains(key); }
@@ -24,12 +26,12 @@ class ConfigFields {
   int64_t integer_or(const char* key, int64_t fallback, int64_t low, int64_t high);
   double real_or(const char* key, double fallback, double low, double high);
   bool flag_or(const char* key, bool fallback);
-  // A field of which one value only is implemented; absent means that value.
+  // Refuses the field unless it is absent or has the one value that is implemented.
   void only(const char* key, const Json& implemented);
   void refuse(const std::string& why);
 
   static std::string shown(const Json& value);
-  const Status& status() const { return status_; }  // kBadData: the first complaint
+  const Status& status() const { return status_; }  // kBadData: the first error
 
  private:
   int64_t in_range(const char* key, const Json& value, int64_t low, int64_t high);

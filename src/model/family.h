@@ -1,5 +1,5 @@
-// The families of models: what sets one apart from another, a row each. Config parsing, the tensor
-// table and folders read these rows; nothing else asks which family a model is of.
+// One row for each family of models, with all that sets it apart. Config parsing, the tensor table
+// and folders read these rows; nothing else asks which family a model belongs to.
 //
 // Names, defaults and rules are those of Transformers 5.23 (models/FAMILY/, conversion_mapping.py).
 #pragma once
@@ -9,20 +9,20 @@
 
 namespace pagoda {
 
-// Root mean square norm on queries and keys: none, one of head_dim values that every head shares,
-// or one over all heads together.
+// The root mean square norm on queries and keys: none, one of head_dim values that every head
+// shares, or one over all heads together.
 enum class QkNorm : uint8_t { kNone, kPerHead, kFullWidth };
 
-// When the keys that a query sees are bounded by "sliding_window".
+// Says when "sliding_window" bounds the keys that a query sees.
 enum class WindowRule : uint8_t {
   kNever,     // the key is ignored
   kAlways,
-  kSwitched,  // with "use_sliding_window"
-  kPerLayer,  // likewise, in the layers that "layer_types", or else "max_window_layers", names
+  kSwitched,  // if "use_sliding_window" is true
+  kPerLayer,  // kSwitched, in the layers that "layer_types" or else "max_window_layers" names
 };
 
 struct FamilySpec {
-  const char* model_type = "";     // of config.json
+  const char* model_type = "";     // config.json's "model_type"
   bool dense = false;              // no experts: only what `pagoda upcycle` starts from
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;           // "qkv_bias" is read, default true; else nothing has a bias
@@ -31,17 +31,17 @@ struct FamilySpec {
   bool local_experts = true;       // "num_local_experts" is another name of "num_experts"
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
   WindowRule window = WindowRule::kAlways;
-  // Whether these keys are read, of which one value only is implemented; else they are ignored.
+  // Whether these keys are read; only one value of each is implemented. Else they are ignored.
   bool attention_bias = false, mlp_bias = false, clip_qkv = false, router_jitter_noise = false;
-  // When config.json does not say. A key that is null is not absent: no window, as many heads of
-  // keys as of queries.
+  // Defaults for keys that config.json lacks. A null key is not absent: it means no window, or as
+  // many heads of keys as of queries.
   int64_t num_kv_heads = 0;     // 0: as many as queries
   int64_t sliding_window = 0;   // 0: none
   int64_t max_position_embeddings = 0;
   int64_t pad_token_id = -1;    // -1: none
   double rms_norm_eps = 1e-6, rope_theta = 1e4, router_aux_loss_coef = 0.001;
 
-  const char* expert_ffn = "moe_intermediate_size";  // key of the width of one expert
+  const char* expert_ffn = "moe_intermediate_size";  // names the width of one expert
 
   // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
   const char* router = "mlp.gate.weight";
@@ -51,7 +51,8 @@ struct FamilySpec {
   const char* down = "down_proj.weight";
 };
 
-// Fused files name them alike in every family: expert tensors stacked along a first dimension.
+// Names in fused files, the same in every family; expert tensors are stacked along a first
+// dimension.
 inline constexpr const char* kFusedRouter = "mlp.gate.weight";           // (E, d)
 inline constexpr const char* kFusedGateUp = "mlp.experts.gate_up_proj";  // (E, 2 ffn, d)
 inline constexpr const char* kFusedDown = "mlp.experts.down_proj";       // (E, d, ffn)
@@ -59,7 +60,7 @@ inline constexpr const char* kFusedDown = "mlp.experts.down_proj";       // (E, 
 // nullptr when there is no such family.
 const FamilySpec* find_family(const std::string& model_type);
 
-// "mixtral, olmoe, ...", those with experts or those without.
+// "mixtral, olmoe, ...": the families with experts, or the dense ones.
 std::string family_names(bool dense);
 
 }  // namespace pagoda

@@ -1,6 +1,7 @@
-// JSON from files that may be hostile: bounded in size, depth, strings and number of values;
-// duplicate keys, byte order marks and NUL bytes refused; UTF-8 checked; no exception leaves.
-// The tree is nlohmann::json; its accessors throw on a wrong type, so test the type before get.
+// Parses JSON from files that may be hostile. Size, depth, strings and the number of values are
+// bounded; duplicate keys, byte order marks, NUL bytes and invalid UTF-8 are refused; no exception
+// leaves. The tree is nlohmann::json; its accessors throw on a wrong type, so test the type before
+// get.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +17,9 @@ namespace pagoda {
 // The defaults are for the configuration files of a model folder.
 struct JsonLimits {
   int64_t max_bytes = int64_t{1} << 24;
-  int max_depth = 64;                           // of nested objects and arrays
-  int64_t max_string_bytes = int64_t{1} << 20;  // of one string or key, after unescaping
-  int64_t max_values = int64_t{1} << 20;        // of all kinds; bounds memory to about 100 B each
+  int max_depth = 64;                           // nesting of objects and arrays
+  int64_t max_string_bytes = int64_t{1} << 20;  // one string or key, after unescaping
+  int64_t max_values = int64_t{1} << 20;        // values of all kinds, about 100 B of memory each
 };
 
 // `where` begins the error ("DIR/config.json"), which names the byte offset and is kBadData.

@@ -1,4 +1,4 @@
-// The name of a JSON value, for headers that only pass one on (model/json.h reads it).
+// Declares the type of a JSON value, for headers that only pass one on (model/json.h reads it).
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

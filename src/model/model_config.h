@@ -11,7 +11,7 @@
 
 namespace pagoda {
 
-inline constexpr int64_t kMaxExperts = 4096;  // of a layer
+inline constexpr int64_t kMaxExperts = 4096;  // experts of a layer
 
 // Models with experts are trained; dense ones are made into them (checkpoint/upcycle.h).
 enum class ModelKind : uint8_t { kMoe, kDense };
@@ -40,24 +40,25 @@ struct ModelConfig {
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
   int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
-  int64_t pad_token_id = -1;      // whose embedding no look-up trains; -1: none
+  int64_t pad_token_id = -1;      // its embedding is not trained; -1: none
 
-  // The text it was parsed from; export writes it back.
+  // The text that this was parsed from; export writes it back.
   std::string json;
 
-  // As Transformers decides it: not in mlp_only_layers, experts exist, (layer + 1) divides by the
-  // sparse step.
+  // Transformers decides this the same way: the layer is not in mlp_only_layers, experts exist, and
+  // the sparse step divides layer + 1.
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
 
-  // A window is not implemented, so no document may be longer: kBadData naming the window.
+  // kBadData naming the window if the document is longer than it, since windows are not
+  // implemented.
   Status check_document_len(int64_t tokens) const;
 
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
   // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
-  // activation. What Transformers accepts and leaves without effect is accepted, such as another
-  // family's keys. `where` names the file in errors (kBadData).
+  // activation. Fields that Transformers accepts and ignores, such as another family's keys, are
+  // accepted. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

@@ -12,7 +12,8 @@
 namespace pagoda {
 namespace {
 
-// Of the largest logit, ties to the lowest id; -1 when there is nothing to choose from.
+// The token of the largest logit, the lowest id among equals; -1 when a logit is NaN or none is
+// above -inf.
 int32_t most_likely(std::span<const float> logits) {
   float best = -std::numeric_limits<float>::infinity();
   int32_t token = -1;

@@ -1,13 +1,15 @@
-// The one table of tensors: names, shapes, and the record each belongs to. Allocation, byte counts,
-// checkpoint reading and writing, initialisation and the optimizer all walk this table.
+// The one table of tensors, with their names, their shapes and the records they belong to.
+// Allocation, byte counts, checkpoint reading and writing, initialisation and the optimizer all
+// walk this table.
 //
-// A record is what pages: one expert, or the dense part of one layer, or the embedding, or the
-// head. Its tensors lie behind each other, in table order and without gaps, in each of its pages:
+// A record is the unit of paging: one expert, or the dense part of one layer, or the embedding, or
+// the head. Its tensors lie behind each other, in table order and without gaps, in each of its
+// pages:
 //   weights   num_elements of the compute dtype       (what devices multiply with)
 //   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
 //   gradient  num_elements of the compute dtype
-// q, k, v projections are neighbours, and so are their biases, and so are gate and up: each group
-// is one matrix, or vector, to compute with.
+// The q, k and v projections are neighbours, as are their biases, and as are gate and up: each
+// group is computed with as one matrix or vector.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +24,15 @@ namespace pagoda {
 
 enum class TensorInit : uint8_t { kNormal, kOnes, kZeros };
 
-// What a tensor is for, whatever its family calls it. A layer's kGate, kUp and kDown are those of
-// its dense MLP or of its shared expert; an expert's are its own.
+// What a tensor is for, whatever its family calls it. A layer's kGate, kUp and kDown belong to its
+// dense MLP or its shared expert; an expert has its own.
 enum class TensorRole : uint8_t {
   kEmbedding, kInputNorm, kQuery, kKey, kValue, kQueryBias, kKeyBias, kValueBias, kQueryNorm,
   kKeyNorm, kOutput, kPostAttentionNorm, kRouter, kSharedGate, kGate, kUp, kDown, kFinalNorm, kHead
 };
 
 struct TensorSpec {
-  std::string name;            // on the hub, one tensor an expert
+  std::string name;            // name on the hub, with one tensor for each expert
   TensorRole role = TensorRole::kEmbedding;
   std::vector<int64_t> shape;
   int64_t record = 0;          // index into TensorTable::records
@@ -69,18 +71,18 @@ struct TensorTable {
   int64_t offset(int64_t record, TensorRole role) const;
 
   int64_t total_parameters() const;
-  // Total minus the experts a token does not visit.
+  // The total without the experts that a token does not visit.
   int64_t active_parameters(const ModelConfig& config) const;
 
  private:
   std::vector<int64_t> layer_record_;
 };
 
-// How a folder's files hold the experts: tensors of their own, or stacked into two a layer.
+// How a folder's files hold experts: as tensors of their own, or stacked into two tensors a layer.
 enum class ExpertLayout : uint8_t { kPerExpert, kFused };
 
-// A tensor of a file: `parts`, tensors of the table, behind each other. Only fused experts have
-// more than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
+// A tensor of a file. It holds the table's tensors `parts` behind each other. Only fused experts
+// have more than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
 struct StoredTensor {
   std::string name;
   std::vector<int64_t> shape;

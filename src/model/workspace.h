@@ -1,6 +1,6 @@
 // The fixed working memory of a step on its devices. Everything here is sized before the run from
 // the architecture and the tokens per step; nothing is allocated during a step. What a layer needs
-// of all tokens is in pages (plan/step/pages.h), but for what is chosen for each: some (N, k)
+// of all tokens is in pages (plan/step/pages.h), except for the chosen experts: a few (N, k)
 // numbers.
 //
 // A layer that is kept (StepSize::saved_layers) has spaces of its own for what its backward reads,
@@ -39,9 +39,9 @@ struct WorkspaceArena {
   }
 };
 
-// What generation keeps of the tokens before the newest.
+// The size of the cache of keys and values in generation.
 struct CacheSize {
-  int64_t sequences = 0;  // that are generated together; 0: no generation
+  int64_t sequences = 0;  // sequences generated together; 0: no generation
   int64_t positions = 0;  // of each
 
   // kv_dim: kv_heads * head_dim.
@@ -54,25 +54,25 @@ struct StepSize {
   DType dtype = DType::kF32;
   bool training = true;
   CacheSize cache;
-  bool on_gpu = false;  // whose ops take memory for themselves
+  bool on_gpu = false;  // a GPU's ops need scratch memory
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
-  int64_t saved_layers = 0;  // the last ones; training
+  int64_t saved_layers = 0;  // the last layers; only in training
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   int64_t group_rows() const { return group_blocks * kRowBlock; }
-  // New tokens of a pass of generation, at most, and those of them whose logits are wanted.
+  // The most new tokens of a pass of generation, and the most of them whose logits are wanted.
   int64_t pass_tokens() const { return microbatch_tokens; }
   int64_t wanted_tokens() const {
     return std::min({kRowBlock, microbatch_tokens, cache.sequences});
   }
-  // Rows of logits at a time.
+  // Rows of logits that are computed at a time.
   int64_t logits_rows() const {
     const bool only_generates = !training && cache.sequences > 0;
     return only_generates ? wanted_tokens() : std::min(kRowBlock, microbatch_tokens);
   }
 };
 
-// One microbatch at a time. Down to lse it is what the backward reads.
+// Space for one microbatch at a time. The backward reads the members down to lse.
 struct AttentionSpace {
   void* normed = nullptr;     // (T, d) mat, input norm
   float* rstd = nullptr;      // (T)
@@ -87,12 +87,12 @@ struct AttentionSpace {
   void* dqkv = nullptr;       // like qkv, training
 };
 
-// Of a dense layer, or of a shared expert: f is the larger of their widths.
+// The MLP of a dense layer, or a shared expert; f is the larger of their widths.
 struct MlpSpace {
   void* gate_up = nullptr;  // (T, 2 f) mat
   void* act = nullptr;      // (T, f) mat
   void* dact = nullptr;     // (T, f) mat, training
-  // Of a shared expert's gate.
+  // The gate of a shared expert.
   float* gate = nullptr;    // (T)
   float* dgate = nullptr;   // (T), training
   void* dlogits = nullptr;  // (T) mat, training
@@ -106,16 +106,16 @@ struct HeadSpace {
   void* dnormed = nullptr;   // (T, d) mat, training
 };
 
-// P new tokens of a pass of generation, W of them wanted. A training session has it in the bytes
-// that only a training step uses, and generates between steps.
+// P new tokens of a pass of generation, W of them wanted. In a training session it shares its bytes
+// with what only a training step uses; the session generates between steps.
 struct CacheSpace {
-  int32_t* sequence = nullptr;     // (P) of each new token
+  int32_t* sequence = nullptr;     // (P) each new token's sequence
   int32_t* wanted = nullptr;       // (W) the tokens whose logits are wanted
   void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
 };
 
-// A microbatch's in-layer buffers (plan/step/pages.h); of those that a piece of work does not take,
-// nullptr.
+// A microbatch's in-layer buffers (plan/step/pages.h); nullptr for those that a piece of work does
+// not use.
 struct LayerBuffers {
   void* normed = nullptr;     // (T, d) mat, input of router and experts
   float* rstd = nullptr;      // (T)
@@ -124,7 +124,7 @@ struct LayerBuffers {
   void* dresidual = nullptr;  // (T, d) mat, gradient of the residual stream
 };
 
-// On device 0.
+// Working memory on device 0.
 struct StepSpace {
   // The step's input.
   int32_t* tokens = nullptr;     // (N)
@@ -138,7 +138,7 @@ struct StepSpace {
   float* weights = nullptr;      // (N, k)
   float* dweights = nullptr;     // (N, k), training
   int32_t* rows = nullptr;       // (N k) re-index vector, tokens counted from their microbatch's
-  int32_t* choices = nullptr;    // (N k) likewise
+  int32_t* choices = nullptr;    // (N k) the choice of each row, counted like rows
   float* scale = nullptr;        // (R)
   int32_t* counts = nullptr;     // (M, E)
   double* prob_sums = nullptr;   // (M, E)
@@ -155,7 +155,7 @@ struct StepSpace {
   HeadSpace head;
   CacheSpace cache;
 
-  // As kept layers have them for each microbatch, others in common.
+  // The space of a layer: a saved layer has one for each microbatch, the others share one.
   const AttentionSpace& attention_of(int64_t layer, int64_t microbatch) const {
     return keeps(layer) ? kept_attention[kept(layer, microbatch)] : attention;
   }
@@ -178,7 +178,7 @@ struct StepSpace {
   std::vector<MlpSpace> kept_mlp;              // likewise; only gate_up is of its own
 };
 
-// On every device that computes experts.
+// Working memory on every device that computes experts.
 struct ExpertSpace {
   void* gate_up = nullptr;     // (R, 2f) mat
   void* act = nullptr;         // (R, f) mat
@@ -186,7 +186,7 @@ struct ExpertSpace {
   float* grad = nullptr;       // elements of each expert of a group, at most E, training
   double* square_sums = nullptr;  // (records) sum of squares of each finished gradient, training
   int32_t* finite = nullptr;  // (records) whether an update on a GPU left finite weights, training
-  std::byte* scratch = nullptr;  // (scratch_bytes) of the compute stream, on a GPU
+  std::byte* scratch = nullptr;  // (scratch_bytes) the compute stream's scratch, on a GPU
   int64_t scratch_bytes = 0;
   // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
   std::vector<void*> kept_gate_up;
