@@ -109,7 +109,7 @@ class Update {
     return blocks;
   }
 
-  // Of the first n elements.
+  // Copies the first n elements.
   void copy_in(const AdamBlocks& from, int64_t n, Alone& to) const {
     const auto size = static_cast<size_t>(n * weight_bytes());
     std::memcpy(to.gradient, from.gradient, size);

@@ -24,10 +24,11 @@ struct AdamStep {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.0;
   int64_t t = 1;           // this update's number, from 1
-  uint32_t noise_key = 0;  // of stochastic rounding (moments.h): another for each record and t
+  uint32_t noise_key = 0;  // key of stochastic rounding (moments.h), different for each record and
+                           // t
 };
 
-// What the elements of an update share.
+// The values that all elements of an update share.
 AdamScalars adam_scalars(const AdamStep& step, float grad_scale);
 
 // Elements [begin, end) of a record.
@@ -36,7 +37,7 @@ struct AdamSpan {
   bool decay = true;  // false for norms and biases
 };
 
-// A record: its spans, which cover it in order, and where it is stored.
+// A record: its spans, which cover it in order, and the memory that it is stored in.
 struct AdamRecord {
   StateLayout layout;
   std::span<const AdamSpan> spans;
@@ -44,10 +45,10 @@ struct AdamRecord {
   std::byte* state = nullptr;
 };
 
-// One update, in place. The gradient, of the weights' dtype, is grad * grad_scale (clipping);
-// grad == nullptr is a gradient of zeros and gives exactly its bits. Blocks until done. False if a
-// new master is not finite, or not when rounded to bf16, which any NaN among the old values or the
-// gradient leads to; the record is then of no use, and its bits may differ between kernels.
+// Makes one update in place. The gradient, of the weights' dtype, is grad * grad_scale (clipping);
+// grad == nullptr gives the bits of a gradient of zeros. Blocks until done. Returns false if a new
+// master, or a new master rounded to bf16, is not finite; any NaN among the old values or the
+// gradient leads to that. The record is then spoilt, and its bits may differ between kernels.
 // REQUIRES: t >= 1; fewer than 2^32 elements; `kernel` is of adam_kernels().
 [[nodiscard]] bool adam_update(const AdamStep& step, const AdamRecord& record, const void* grad,
                                float grad_scale, ThreadPool& pool,

@@ -9,9 +9,9 @@
 
 namespace pagoda {
 
-// What all elements of an update share, rounded once from double.
+// The values that all elements of an update share, rounded once from double.
 struct AdamScalars {
-  float keep;          // 1 - lr * weight_decay; 1 where nothing decays
+  float keep;          // 1 - lr * weight_decay; 1 without decay
   float lerp;          // 1 - beta1
   bool lerp_from_end;  // torch.lerp computes from the nearer end
   float lerp_rest;     // beta1
@@ -36,7 +36,8 @@ struct AdamBlocks {
   float* scales = nullptr;        // 8-bit moments only
 };
 
-// Updates the blocks. False if a new master is not finite, or not when rounded to bf16.
+// Updates the blocks. Returns false if a new master, or a new master rounded to bf16, is not
+// finite.
 using AdamLoop = bool (*)(const AdamScalars& scalars, const AdamBlocks& blocks);
 
 struct AdamKernel {
@@ -55,7 +56,7 @@ extern const AdamKernel kAdamAvx512, kAdamAvx2;  // x86-64-v4 and v3
 #define PAGODA_X86_LEVELS 0
 #endif
 
-// Those that this processor can run, the fastest first; the last runs everywhere.
+// The kernels that this processor can run, the fastest first; the last one runs everywhere.
 std::span<const AdamKernel> adam_kernels();
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
-// The body of an AdamLoop. A file that includes this has said before, by `#pragma GCC target`, what
-// it is compiled for; everything here is a template over the lanes of that target, so no two files
-// share a function.
+// The body of an AdamLoop. A file that includes this has set its target before by `#pragma GCC
+// target`; everything here is a template over the lanes of that target, so no two files share a
+// function.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ class Fp32Weights {
   Finite<kCount> finite_;
 };
 
-// As masters.h splits and joins them; a NaN's weight is not kept a NaN.
+// Splits and joins masters as masters.h does, except that the weight of a NaN need not be a NaN.
 template <int kCount>
 class Bf16Weights {
  public:
@@ -109,7 +109,7 @@ class AdamFormulas {
         root_reciprocal_(V::splat(1.0f / s.root)),
         eps_(V::splat(s.eps)), rate_(V::splat(s.rate)), scale_(V::splat(s.grad_scale)) {}
 
-  // New moments; what they make of an element's step.
+  // Computes the new moments of an element. Its step follows from them by the functions below.
   [[gnu::always_inline]] void average(Floats grad, Floats& m, Floats& v) const {
     const Floats g = grad * scale_;
     m = kFromEnd ? g - (g - m) * lerp_ : m + lerp_ * (g - m);
@@ -125,14 +125,14 @@ class AdamFormulas {
   Floats keep_, lerp_, beta2_, square_, root_, root_reciprocal_, eps_, rate_, scale_;
 };
 
-// What of a quad waits between the two passes.
+// The values of a quad that wait between the two passes.
 template <int kCount>
 struct QuadStep {
   typename Lanes<kCount>::Quad numerator, root;
 };
 
-// In two passes over a block, of which the first keeps the unit that takes roots busy, the second
-// the one that divides and those that make codes: few operations then wait for a long one.
+// Updates a block in two passes. The first keeps the unit that takes roots busy, the second the
+// unit that divides and those that make codes, so that few operations wait for a long one.
 template <int kCount, bool kFromEnd, template <int> class Weights, template <int> class Moments>
 class AdamBlock {
  public:

@@ -1,6 +1,6 @@
-// A few fp32 lanes as one value, for code that is compiled once per ISA with as many lanes as that
-// has in a register: 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON). Every operation is element by
-// element and rounds as IEEE 754 says, so results do not depend on their number.
+// A few fp32 lanes as one value, for code that is compiled once per ISA with the lanes of one
+// register: 16 (AVX-512), 8 (AVX2) or 4 (SSE2, NEON). Every operation is element by element and
+// rounds by IEEE 754, so results do not depend on the number of lanes.
 //
 // Sixteen bits wide values are read two to a lane: the even elements of a stretch come as one
 // vector, the odd ones as another, without a shuffle. A Pair is such a stretch of 2 * kCount
@@ -55,7 +55,7 @@ struct Lanes {
   struct Pair {
     Floats even, odd;
   };
-  // Of 64 elements, those of 2 * kCount from i on and of as many from i + 32 on.
+  // Two stretches of 2 * kCount elements within 64 elements: from i on, and from i + 32 on.
   struct Quad {
     Pair low, high;
   };
@@ -96,7 +96,7 @@ struct Lanes {
 #endif
     return larger(so_far, ints(magnitude(v)));
   }
-  // a * b - c, rounded once or twice. REQUIRES: a * b needs no rounding, so that it is no matter.
+  // a * b - c, rounded once or twice. REQUIRES: a * b is exact, so that both give the same.
   PAGODA_LANES Floats exact_product_minus(Floats a, Floats b, Floats c) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) return _mm512_fmsub_ps(a, b, c);
@@ -112,7 +112,7 @@ struct Lanes {
   }
   PAGODA_LANES void store(void* at, Bits v) { std::memcpy(at, &v, sizeof v); }
 
-  // The lower 16 bits of each lane as a signed number, and the higher ones.
+  // The lower 16 bits of each lane as a signed number; below, the higher 16 bits.
   PAGODA_LANES Bits signed_low_half(Bits both) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
@@ -127,8 +127,8 @@ struct Lanes {
     using SignedWords = typename Vectors<kCount>::SignedWords;
     return __builtin_bit_cast(Words, __builtin_bit_cast(SignedWords, v) >> by);
   }
-  // The lower half of each lane from `low`, the higher from `high`: of both the lower halves, or of
-  // both the higher ones.
+  // Lanes whose lower half comes from `low` and whose higher half comes from `high`: the lower
+  // halves of both, or the higher halves of both.
   PAGODA_LANES Bits joined_low_halves(Bits low, Bits high) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) return moved_bytes<0xcccccccccccccccc, 0x01000302>(low, high);
@@ -141,7 +141,8 @@ struct Lanes {
 #endif
     return (low >> 16) | (high & kHighHalf);
   }
-  // Of each two bytes, the first from `low`, the other from `high`: of both the higher bytes.
+  // Words whose first byte is the higher byte of `low` and whose second is the higher byte of
+  // `high`.
   PAGODA_LANES Bits joined_high_bytes(Words low, Words high) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
@@ -184,9 +185,9 @@ struct Lanes {
   }
 
   // x / divisor, rounded as a division rounds; NaN for an infinite x. With the divisor's reciprocal
-  // at hand three operations do that on a processor with a fused multiply-add, whose divider is
-  // free meanwhile (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 /
-  // divisor as rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
+  // three operations do that on a processor with a fused multiply-add, and its divider stays free
+  // (Markstein 1990; Brisebarre, Muller & Raina 2004). REQUIRES: `reciprocal` is 1 / divisor as
+  // rounded; divisor in [2^-40, 2^40]; x is 0, in [2^-80, 2^80], infinite or NaN.
   PAGODA_LANES Floats quotient(Floats x, Floats divisor, [[maybe_unused]] Floats reciprocal) {
 #if defined(__x86_64__)
     if constexpr (kCount == 16) {
@@ -208,7 +209,8 @@ struct Lanes {
 
 #if defined(__x86_64__)
   PAGODA_LANES __m512i native(Bits v) { return __builtin_bit_cast(__m512i, v); }
-  // `onto`, but where kTaken has a bit, the byte of the same lane of `from` that kOrder names.
+  // `onto`, with the bytes whose bits are set in kTaken replaced by the bytes of the same lane of
+  // `from` that kOrder names.
   template <uint64_t kTaken, uint32_t kOrder>
   PAGODA_LANES Bits moved_bytes(Bits onto, Bits from) {
     const __m512i order = native((numbered_from(0) % 4 * 0x04040404u) + kOrder);
@@ -216,7 +218,7 @@ struct Lanes {
         Bits, _mm512_mask_shuffle_epi8(native(onto), kTaken, native(from), order));
   }
 #endif
-  // Over lanes, each of which stands for that `by` further on as well.
+  // The largest of all lanes; each lane already stands for the one `by` further on as well.
   template <int by>
   PAGODA_LANES int32_t largest_of(Ints v) {
     const Ints largest = larger(v, rotated<by>(v, Indices()));

@@ -1,4 +1,4 @@
-// fp32 masters as bf16 weights and what those lack, in bulk.
+// Converts many fp32 masters to bf16 weights and the remainders that those lack.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace pagoda {
 
 void round_masters(const float* masters, int64_t n, bf16* weights);
 void split_masters(const float* masters, int64_t n, bf16* weights, int16_t* remainders);
-// Exactly what was split, of finite masters.
+// Gives back exactly the masters that were split, if they are finite.
 void join_masters(const bf16* weights, const int16_t* remainders, int64_t n, float* masters);
 
 }  // namespace pagoda

@@ -1,25 +1,24 @@
-// Adam's moments in fewer bits. A moving average of nearly 1 - beta of the new value would stand
-// still if it were rounded to nearest (the new share is below half a step of 8 or 16 bits), so it
-// is rounded stochastically: up with the probability that makes it right on average, by a hash of
-// the element's number and a key that the caller draws per record and update. No state, so a replay
-// gives the same bits. Of each 64 elements, 2 i + {0, 1, 32, 33} share a hash, that of the number
-// k = (64 elements' number) * 16 + i. The m of the first takes its low bits as noise, of the second
-// its high ones, and the last two do so with the hash rotated left by 6; the v of each takes what
-// the m of its neighbour does. Moments of 8 bits do so for each 128 elements, whose latter half has
-// the hash of the former rotated left by 3.
+// Adam's moments in fewer bits. If a moving average were rounded to nearest it would stand still,
+// since the share 1 - beta of the new value is below half a step of 8 or 16 bits. So it is rounded
+// stochastically: up with the probability that makes it right on average, by a hash of the
+// element's number and a key that the caller draws per record and update. There is no state, so a
+// replay gives the same bits. In each 64 elements, 2 i + {0, 1, 32, 33} share the hash of the
+// number k = (number of the 64 elements) * 16 + i. The first element's m takes its low bits as
+// noise, the second's its high bits, and the last two do the same with the hash rotated left by 6;
+// each v takes the noise of its neighbour's m. Moments of 8 bits are hashed in the same way for
+// each 128 elements, whose latter half takes the hash of the former rotated left by 3.
 //
 // 8 bits (after Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization", arXiv
 // 2110.02861, with plain floats in place of their table, which vector units convert without a
 // search): each block of kMomentBlock elements has a scale, the power of two that leaves its
-// largest magnitude below 1.875 - 2^-13 of it, at least 2^-95, or 0 for a block of zeros. What is
-// left has 3 bits of mantissa. With F(c) the fp32 of the bits c << 20,
+// largest magnitude below 1.875 - 2^-13 of it, at least 2^-95, or 0 for a block of zeros. A value
+// over its scale has 3 bits of mantissa. With F(c) the fp32 of the bits c << 20,
 //   m: sign, and code c of 7 bits for F(896 + c) - F(896), where F(896) = 2^-15: evenly spaced
 //      around 0, as floats above 2^-15
-//   v: code c of 8 bits for F(768 + c), from 2^-31 up: what is less, 0 too, counts as that, since
-//      a v of 0 would make the step boundless
-// times the scale. Of each 64 codes, byte 4 i + j is that of element 2 i + {0, 32, 1, 33}[j]: the
-// lanes of 32 bits of a vector that holds them then match those of vectors that hold two weights a
-// lane.
+//   v: code c of 8 bits for F(768 + c), from 2^-31 up: smaller values, 0 too, become 2^-31,
+//      since a v of 0 would make the step boundless
+// times the scale. In each 64 codes, byte 4 i + j belongs to element 2 i + {0, 32, 1, 33}[j]: the
+// lanes of 32 bits of a vector of codes then match those of vectors that hold two weights a lane.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +37,7 @@ template <typename Bits>
   return x ^ (x >> 16);
 }
 
-// Quads of a block, and the place of that at element i among them.
+// The number of quads of a block, and the index of the quad at element i among them.
 template <int kCount>
 inline constexpr int64_t kQuads = kMomentBlock / (4 * kCount);
 template <int kCount>
@@ -46,9 +45,9 @@ PAGODA_LANES int64_t quad_slot(int64_t i) {
   return i % kMomentBlock / 64 * (16 / kCount) + i % 64 / (2 * kCount);
 }
 
-// Each of the three below holds the moments of a stretch of a record and is used block by block:
-// begin_block, then load and store for the quads of it in order, then end_block, then convert for
-// each two of them that are 64 elements apart. `i` is the number of an element in the stretch.
+// The three classes below hold the moments of a stretch of a record. Use them block by block:
+// begin_block, then load and store for its quads in order, then end_block, then convert for each
+// two quads that are 64 elements apart. `i` is the number of an element in the stretch.
 
 template <int kCount>
 class Fp32Moments {
@@ -125,7 +124,7 @@ class Bf16Moments {
   uint32_t key_;
 };
 
-// New moments wait in fp32 until their block's largest is known.
+// New moments wait in fp32 until the largest value of their block is known.
 template <int kCount>
 class ByteMoments {
  public:
@@ -171,7 +170,7 @@ class ByteMoments {
     v_new_least_half_ = high_half(scale[1] * kLeastV);
   }
 
-  // Of the quads at elements i and i + 64.
+  // Stores the codes of the quads at elements i and i + 64.
   [[gnu::always_inline]] void convert(int64_t i) const {
     const auto number = static_cast<uint32_t>((first_ + i) / 128 * 16 + i % 64 / 2);
     const Bits noise = moment_noise(V::numbered_from(number), key_);
@@ -183,17 +182,17 @@ class ByteMoments {
   using Floats = typename V::Floats;
   using Bits = typename V::Bits;
   using Words = typename V::Words;
-  static constexpr int kDroppedBits = 20;  // of an fp32 mantissa, to leave 3
+  static constexpr int kDroppedBits = 20;  // bits of an fp32 mantissa that are dropped, to leave 3
   static constexpr uint32_t kDropped = (1u << kDroppedBits) - 1;
   static constexpr float kSmallestScale = 0x1p-95f;
-  static constexpr float kLeastM = 0x1p-15f, kLeastV = 0x1p-31f;  // of a scale
-  static constexpr uint32_t kLeastMBits = 896u << kDroppedBits;   // of kLeastM
+  static constexpr float kLeastM = 0x1p-15f, kLeastV = 0x1p-31f;  // relative to a scale
+  static constexpr uint32_t kLeastMBits = 896u << kDroppedBits;   // the bits of kLeastM
 
   // Where the codes of the quad at element i begin.
   PAGODA_LANES int64_t code_at(int64_t i) { return i / 64 * 64 + i % 64 * 2; }
 
-  // Of the codes in the higher bytes of words: sign, exponent and mantissa come in their places,
-  // with four more copies of the sign between them.
+  // Decodes the codes in the higher bytes of words. Shifted, sign, exponent and mantissa are in
+  // their places, with four more copies of the sign between them.
   [[gnu::always_inline]] typename V::Pair decode_m(Words codes) const {
     constexpr uint32_t kKept = (V::kSign | 0x7fu << kDroppedBits) >> 16;
     const Bits values = V::masked_or(V::bits(V::signed_shift_down(codes, 4)), kKept * 0x10001u,
@@ -205,11 +204,12 @@ class ByteMoments {
     const Bits least = V::masked_or(V::bits(value), V::kSign, m_least_);
     return V::exact_product_minus(value, m_scale_, V::floats(least));
   }
-  // Of the codes in bits 4 to 11 of words.
+  // Decodes the codes in bits 4 to 11 of words.
   [[gnu::always_inline]] typename V::Pair decode_v(Words codes) const {
     return V::widen(V::bits((codes & uint16_t{0xff0}) + v_least_half_));
   }
-  // A code is the difference to the least in its bits: of bits with noise, the rest dropped.
+  // A code is the difference of the bits, with noise added and low bits dropped, to the bits of the
+  // least value.
   [[gnu::always_inline]] void convert(int64_t i, Bits noise) const {
     const Bits next = V::rotated_left(noise, 6);
     const Bits low = noise & kDropped, high = noise >> 12;
@@ -242,12 +242,13 @@ class ByteMoments {
     return V::splat_word(__builtin_bit_cast(uint32_t, value) >> 16);
   }
 
-  // Of values that are not negative, whose bits are in their order; NaN may go unseen.
+  // The largest of values that are not negative, whose bits have the same order; NaN may go unseen.
   PAGODA_LANES typename V::Ints largest(const typename V::Pair& pair) {
     return V::larger(V::ints(V::bits(pair.even)), V::ints(V::bits(pair.odd)));
   }
-  // Of a block whose largest magnitude has these bits. That of an infinity is one: what is too
-  // large to be kept comes back as that or NaN. Of a block with NaN any, as the update fails.
+  // The scale of a block whose largest magnitude has these bits. For an infinity it is infinite, so
+  // that values which are too large come back as infinity or NaN. For a block with NaN it may be
+  // anything, since the update fails.
   PAGODA_LANES float scale_of(uint32_t largest) {
     constexpr uint32_t kRoom = (1u << kDroppedBits) + (1u << 10), kExponent = 0x7f800000u;
     const float scale = __builtin_bit_cast(float, (largest + kRoom) & kExponent);

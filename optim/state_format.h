@@ -1,6 +1,6 @@
 // How a record's optimizer state is stored (optim.state). With bf16 weights a master is its weight
-// plus a signed 16-bit remainder, exactly (base/dtype.h); with fp32 weights it is the weight. So
-// per parameter, weight included, with bf16 weights:
+// plus a signed 16-bit remainder, exactly (base/dtype.h); with fp32 weights it is the weight. Bytes
+// per parameter, bf16 weight included:
 //
 //   fp32   moments as they are                                             12 bytes
 //   bf16   moments rounded stochastically to bf16                           8
@@ -23,16 +23,16 @@ namespace pagoda {
 enum class StateFormat : uint8_t { kFp32, kBf16, k8Bit };
 
 const char* state_format_name(StateFormat format);
-// In checkpoints. Whoever changes an encoding gives it another such name, so that pages of before
-// are refused, not misread ("8bit" held other codes in another order).
+// The name in checkpoints. Whoever changes an encoding changes this name, so that older pages are
+// refused, not misread ("8bit" named other codes in another order).
 const char* stored_state_name(StateFormat format);
-// Of such a name; false if it is none.
+// Finds the format of a name, or of a name in checkpoints; false if there is none.
 bool parse_state_format(std::string_view name, StateFormat* format);
 bool parse_stored_state(std::string_view name, StateFormat* format);
 
 inline constexpr int64_t kMomentBlock = 256;  // elements that share a scale
 
-// Where the parts of a record of n elements lie, in bytes from the page's start.
+// The places of the parts of a record's state, in bytes from the page's start.
 struct StateLayout {
   StateLayout() = default;
   StateLayout(StateFormat format, DType weight_dtype, int64_t num_elements);
@@ -40,8 +40,8 @@ struct StateLayout {
   StateFormat format = StateFormat::kFp32;
   DType weight_dtype = DType::kF32;
   int64_t num_elements = 0;
-  // Of the m of a record's first n elements, and of their v. REQUIRES: n is a multiple of 64, or
-  // all of them.
+  // The bytes of the m, and equally of the v, of a record's first n elements. REQUIRES: n is a
+  // multiple of 64, or the whole record.
   int64_t moments_bytes(int64_t n) const;
 
   int64_t remainders_at = 0, m_at = 0, v_at = 0, scales_at = 0;
@@ -53,7 +53,7 @@ void begin_weights(const StateLayout& layout, const float* masters, void* weight
 // Splits masters into weights and remainders, and sets the moments to zero.
 void begin_state(const StateLayout& layout, const float* masters, void* weights, void* state);
 
-// Masters [first, first + count) of a record.
+// Reads masters [first, first + count) of a record.
 void read_masters(const StateLayout& layout, const void* weights, const void* state, int64_t first,
                   int64_t count, float* masters);
 
