@@ -1,6 +1,6 @@
-// Which attention computes on a GPU, by shape and architecture alone: our kernel
-// (kernels/cuda/attention.cu), or cuDNN's fused attention in its deterministic mode where it was
-// found when this was built (kernels/cuda/library_attention.h). Pure, for host tests.
+// Chooses the attention that computes on a GPU, by shape and architecture alone: our kernel
+// (kernels/cuda/attention.cu), or cuDNN's fused attention in its deterministic mode if it was found
+// when this was built (kernels/cuda/library_attention.h). Pure, for host tests.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,9 @@ namespace pagoda {
 
 enum class AttentionBy { kOwnKernel, kLibrary };
 
-// By major compute capability. Nobody has measured either on a GPU yet, so ours is preferred
-// everywhere; tools/gpu_check.sh races the two where cuDNN was found and prints which is faster.
+// The choice by major compute capability. Nobody has measured either on a GPU yet, so ours is
+// preferred everywhere. tools/gpu_check.sh races the two if cuDNN was found, and prints which is
+// faster.
 struct AttentionChoice {
   int major;
   AttentionBy preferred;
@@ -42,11 +43,11 @@ constexpr bool library_attention_is_preferred() {
   });
 }
 
-// What one graph of the library is built for. A single document is dense; several are rows of one
-// tensor one behind the other, each as long as its length says and at most `rows`.
+// The shape that one graph of the library is built for. A single document is dense; several are
+// rows of one tensor behind each other, each of its own length and at most `rows` rows.
 struct AttentionGraph {
   bool backward = false;
-  int64_t documents = 0;  // with rows
+  int64_t documents = 0;  // documents that have rows
   int64_t rows = 0;
   AttentionShape shape;
 
@@ -73,9 +74,9 @@ inline AttentionGraph attention_graph(bool backward, const AttentionShape& shape
   return graph;
 }
 
-// The lists that several documents take in device memory, one behind the other: the lengths, then,
-// with one more each, where documents begin in q, k and v, in the output, and in a head's lse, in
-// elements.
+// The lists that several documents need in device memory, behind each other: the lengths; then,
+// with one entry more each, the elements at which documents begin in q, k and v, in the output, and
+// in a head's lse.
 inline std::vector<int32_t> document_lists(const AttentionShape& shape,
                                            const int32_t* document_start, int64_t documents) {
   std::vector<int32_t> starts, lists;
@@ -92,15 +93,15 @@ inline std::vector<int32_t> document_lists(const AttentionShape& shape,
   return lists;
 }
 
-// Whether the library is asked at all; it may still know no such shape on a GPU.
+// Whether to ask the library at all; it may still lack such a shape on a GPU.
 inline bool library_takes(DType dt, const AttentionGraph& graph) {
   const AttentionShape& shape = graph.shape;
   return dt == DType::kBF16 && graph.documents > 0 && shape.head_dim % 8 == 0 &&
          shape.qkv_stride % 8 == 0 && shape.tokens * shape.qkv_stride <= INT32_MAX;
 }
 
-// The most scratch that a call by the library takes, lists and workspace; where it wants more, our
-// kernel computes. A workspace has some numbers of fp32 or bf16 for every element of a gradient.
+// The most scratch, lists and workspace, that a call of the library may take; if it wants more, our
+// kernel computes. A workspace has a few fp32 or bf16 numbers for every element of a gradient.
 inline int64_t library_attention_bytes(int64_t tokens, int64_t heads, int64_t head_dim) {
   return tokens * heads * (4 * 3 * head_dim + 16) + 4 * 4 * (tokens + 1) + (int64_t{1} << 20);
 }

@@ -1,4 +1,5 @@
-// Adam on the GPU that device/gpus.h opens: kernels/cuda's, where kernels/gpu_ops.h's are linked.
+// Adam on the GPU that device/gpus.h opens. It is linked together with the ops of
+// kernels/gpu_ops.h.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +8,9 @@
 
 namespace pagoda {
 
-// adam_update, to the bit, of a record in the GPU's memory, with a gradient there or none.
-// Asynchronous; *finite, there too, becomes 1, or 0 where adam_update returns false.
+// Does what adam_update does, to the bit, to a record in the GPU's memory, with a gradient there or
+// none. Asynchronous; *finite, in the GPU's memory too, becomes 1, or 0 if adam_update would return
+// false.
 void gpu_adam(const AdamStep& step, const AdamRecord& record, const void* grad, float grad_scale,
               int32_t* finite, Stream& s);
 

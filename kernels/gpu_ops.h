@@ -12,10 +12,11 @@
 
 namespace pagoda {
 
-// What the kernels were compiled for, as runs_on() takes it; empty: there are none.
+// The architectures that the kernels were compiled for, as runs_on() takes them; empty: there are
+// none.
 std::string gpu_ops_architectures();
 
-// As cpu_ops_build(): what the bits of results depend on beside the inputs and the GPU.
+// What the bits of results depend on beside the inputs and the GPU; like cpu_ops_build().
 std::string gpu_ops_build();
 
 // Head sizes that attention has kernels for.

@@ -1,6 +1,6 @@
-// The memory that a GPU's ops take for themselves while they run: lists of tiles, sums of blocks.
-// It is a stream's scratch (Stream::use_scratch), part of the device's arena, so that a run's
-// budget holds it, and no op asks the driver for memory.
+// The memory that a GPU's ops use while they run: lists of tiles, sums of blocks. It is a stream's
+// scratch (Stream::use_scratch), part of the device's arena, so that a run's budget includes it and
+// no op asks the driver for memory.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 
 namespace pagoda {
 
-// The largest calls that a stream has.
+// The sizes of the largest calls on a stream.
 struct OpSizes {
   int64_t tokens = 0;  // rows of a call of attention, rope, routing, indexing, cross-entropy
   int64_t heads = 0, head_dim = 0;
   int64_t num_experts = 0, experts_per_token = 0;
-  int64_t gradient_elements = 0;  // of finish_gradient
-  int64_t spans = 0;              // of a record that Adam updates
+  int64_t gradient_elements = 0;  // elements in a call of finish_gradient
+  int64_t spans = 0;              // spans of a record that Adam updates
 };
 
 inline constexpr int64_t kScratchAlign = 64;
 
-// One op's temporaries in the scratch, one behind the other. The next op's begin where these did:
-// it runs behind this one.
+// One op's temporaries in the scratch, behind each other. The next op's begin at the same place,
+// since it runs after this one.
 class OpScratch {
  public:
   OpScratch(Stream& s, const char* op) : scratch_(s.scratch()), op_(op) {}
@@ -44,7 +44,7 @@ class OpScratch {
   int64_t used_ = 0;
 };
 
-// What any one op of kernels/ops.h, or gpu_adam, takes at most in calls of `sizes`.
+// The most that one op of kernels/ops.h, or gpu_adam, takes in calls of `sizes`.
 inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
   constexpr int64_t kChunk = 256, kPiece = 4096;  // choices; elements of a gradient
   const auto room = [](int64_t count, int64_t bytes) {

@@ -29,12 +29,12 @@ namespace pagoda {
 // arithmetic: changing it changes bits.
 inline constexpr int64_t kRowBlock = 256;
 
-// Calls that take the rows of several experts at once, whose weights lie anywhere: a GPU computes
-// them in one launch, and an expert's rows have the bits they have alone. At most so many experts a
-// call.
+// The most experts in a call that takes the rows of several experts at once. Their weights lie
+// anywhere. A GPU computes such a call in one launch, and an expert's rows get the bits they would
+// get alone.
 inline constexpr int64_t kMostTogether = 16;
 
-// Rows [first, first + count) of the call's matrices and the weight they meet.
+// Rows [first, first + count) of the call's matrices and the weight they are multiplied with.
 struct RowsOfWeight {
   int64_t first = 0, count = 0;
   const void* w = nullptr;  // (out, in) of dt
@@ -98,8 +98,8 @@ class Ops {
   virtual void linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
                                       int64_t in, int64_t out, bool add, float* dw, Stream& s) = 0;
 
-  // The three for the rows of several experts, which follow one another: the bits of a call for
-  // each. Of linear_backward_weight, blocks begin with each expert's rows.
+  // The three above for the rows of several experts, which follow one another; they give the bits
+  // of a call for each expert. In linear_backward_weight blocks begin with each expert's rows.
   virtual void grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
                               int64_t in, int64_t out, DType y_dt, void* y, Stream& s) = 0;
   virtual void grouped_linear_backward_input(DType dt, const void* dy,
@@ -138,9 +138,9 @@ class Ops {
   // values for every position of every sequence: (sequences, capacity, 2 kv_heads head_dim), first
   // the keys. Stores k and v of each new token t at position[t] of sequence[t]; then
   //   out[t] = softmax(q[t] k^T / sqrt(head_dim)) v    over positions 0..position[t] of sequence[t]
-  // with probabilities in fp32. A token's result does not depend on which others are new with it.
-  // REQUIRES: position < capacity; the positions before are stored, by earlier calls or this one.
-  // sequence, position (T), q, k, v as for attention, out (T, heads head_dim)
+  // with probabilities in fp32. A token's result does not depend on the other new tokens. REQUIRES:
+  // position < capacity; earlier positions were stored by earlier calls or by this one. sequence,
+  // position (T), q, k, v as for attention, out (T, heads head_dim)
   virtual void cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
                                 const int32_t* sequence, const int32_t* position, const void* q,
                                 const void* k, const void* v, void* cache, void* out,
@@ -165,10 +165,9 @@ class Ops {
   // largest first; weight = their probs, divided by their sum when `renormalise`. counts[e] =
   // choices of e, prob_sums[e] = sum over tokens of probs[., e] (kRowBlock blocks, in order).
   // Padding takes no expert: its experts are -1, its weights 0, and it counts nowhere. With
-  // `replay`, experts are read, not chosen, and -1 says what is padding; else `padding` does
-  // (nullptr: nothing is).
-  // logits, probs (T, E) fp32 (may alias); padding (T), 1: is padding; experts, weights (T, k);
-  // counts (E); prob_sums (E)
+  // `replay` experts are read, not chosen, and -1 marks padding; otherwise `padding` does (nullptr:
+  // there is none). logits, probs (T, E) fp32 (may alias); padding (T), 1: is padding; experts,
+  // weights (T, k); counts (E); prob_sums (E)
   virtual void route(const float* logits, const uint8_t* padding, int64_t tokens,
                      int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
                      int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
@@ -195,12 +194,12 @@ class Ops {
   virtual void scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
                                 int64_t n, int64_t dim, float* y, Stream& s) = 0;
 
-  // out[to + i] = x[rows[from + i]] of each run, at most kMostTogether of them.
+  // out[to + i] = x[rows[from + i]] for each run; at most kMostTogether runs.
   virtual void gather_row_runs(DType dt, const void* x, const int32_t* rows,
                                std::span<const RowRun> runs, int64_t dim, void* out,
                                Stream& s) = 0;
-  // y[rows[from + i]] += scale[to + i] * x[to + i], run after run. The rows of a run ascend; those
-  // of several may meet, and then the earlier run is added first.
+  // y[rows[from + i]] += scale[to + i] * x[to + i], run after run. The rows of a run ascend. Rows
+  // of several runs may meet; then the earlier run is added first.
   virtual void scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
                                     const float* scale, std::span<const RowRun> runs, int64_t dim,
                                     float* y, Stream& s) = 0;
@@ -222,8 +221,8 @@ class Ops {
   // Cross-entropy of one chunk of logits:
   //   loss_sum += sum_t weight[t] * (logsumexp(logits[t]) - logits[t, target[t]])   (rows in order)
   //   dlogits[t] = (softmax(logits[t]) - onehot(target[t])) * weight[t] * grad_scale
-  // dlogits may be the logits' own memory when dt is fp32; nullptr: only the loss. A target < 0 is
-  // no target: weight 0.   logits (n, V) fp32, target, weight (n), dlogits (n, V) of dt
+  // dlogits may be the logits' own memory when dt is fp32; nullptr: only the loss. A target < 0
+  // counts as none: its weight is 0. logits (n, V) fp32, target, weight (n), dlogits (n, V) of dt
   virtual void cross_entropy(DType dt, const float* logits, const int32_t* target,
                              const float* weight, int64_t n, int64_t vocab, float grad_scale,
                              void* dlogits, double* loss_sum, Stream& s) = 0;

@@ -1,4 +1,4 @@
-// What every backend's rotary embedding is computed from (Su et al. 2021), so that the GPU's angles
+// The frequencies of rotary embedding (Su et al. 2021) for every backend, so that the GPU's angles
 // are the CPU's.
 #pragma once
 

@@ -1,4 +1,4 @@
-// How much memory the CPU kernels keep beside what they are given: per thread, until it ends.
+// How much memory of their own the CPU kernels keep for each thread, until the thread ends.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pagoda {
 
-// The largest of each that a model's calls have.
+// The largest sizes in a model's calls.
 struct KernelSizes {
   DType dtype = DType::kBF16;
   int64_t input_dim = 0;     // columns of any multiply's input, weight gradients included
@@ -19,9 +19,9 @@ struct KernelSizes {
   int64_t cached_scores = 0;  // query heads that share keys, times cached positions
 };
 
-// Upper bounds for one device with `threads` compute threads: scratch (kernels/cpu/rows/scratch.h)
-// of the stream's thread and of the workers; the same with attention's sums of rows and what oneDNN
-// generates for the sizes that occur.
+// Upper bounds for one device with `threads` compute threads. The first is the scratch
+// (kernels/cpu/rows/scratch.h) of the stream's thread and of the workers; the second adds
+// attention's sums of rows and the code that oneDNN generates for these sizes.
 int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads);
 int64_t kernel_working_bytes(const KernelSizes& sizes, int threads);
 

@@ -1,7 +1,7 @@
-// Adam for records that stay on the device: the update of optim/adam.h, every bit of it, for all
-// formats of state. Square root and division are correctly rounded on both, nothing is fused, and
-// stochastic rounding draws the same noise (optim/moments.h). Only a record that an update with NaN
-// has ruined may differ.
+// Adam for records that stay on the device: it gives every bit of the update of optim/adam.h, for
+// all formats of state. Square root and division are correctly rounded on both, nothing is fused,
+// and stochastic rounding draws the same noise (optim/moments.h). Only a record that an update with
+// NaN has ruined may differ.
 #pragma once
 
 #include "optim/adam.h"

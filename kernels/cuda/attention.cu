@@ -8,7 +8,8 @@
 namespace pagoda::PAGODA_MACHINE {
 namespace {
 
-// Of a thread's two rows (for_sums): the largest score, the sum of exponentials of its columns.
+// For each of a thread's two rows (for_sums): the largest score, and the sum of exponentials over
+// the thread's columns.
 struct SoftmaxRows {
   float highest[2] = {-INFINITY, -INFINITY};
   float sum[2] = {0.0f, 0.0f};

@@ -1,5 +1,5 @@
-// What the attention kernels share: heads as matrices, the tiles of documents on the device, and
-// the choice of unit and tile width for a head size.
+// Shared parts of the attention kernels: heads as matrices, the tiles of documents on the device,
+// and the choice of unit and tile width for a head size.
 #pragma once
 
 #include "kernels/cuda/cuda_ops.h"
@@ -24,7 +24,7 @@ Heads<T> heads_of(const void* base, int64_t stride, int64_t head_dim) {
   return {all, head_dim};
 }
 
-// Rows [row, ...) of a head, those before `end`, into a tile; columns beyond the head are zeros.
+// Loads the rows [row, end) of a head into a tile; columns beyond the head are zeros.
 template <int kThreads, typename TileType, typename T>
 PAGODA_GPU void load_rows(const TileType& tile, const Heads<T>& heads, int64_t head, int64_t row,
                           int64_t end) {

@@ -1,10 +1,10 @@
 // The ops of kernels/ops.h on an NVIDIA GPU, and the same code emulated on the host.
 //
-// Element by element, results have the CPU's bits; sums have an order of their own, which like the
-// CPU's depends on shapes alone. Tensors are bf16 on processors too whose tensor cores do not
-// multiply it (compute capability 7.5): there it is multiplied as scaled fp16 (fp16_tile.cuh).
-// Beside what they are given the ops take a few numbers a row from their stream's scratch
-// (kernels/gpu_scratch.h); a CUDA error ends the program and names the op and its stream.
+// Elementwise results have the CPU's bits. Sums have an order of their own, which like the CPU's
+// depends on shapes alone. Tensors are also bf16 on processors whose tensor cores do not multiply
+// it (compute capability 7.5): there they are multiplied as scaled fp16 (fp16_tile.cuh). The ops
+// take a few numbers a row from their stream's scratch (kernels/gpu_scratch.h). A CUDA error ends
+// the program and names the op and its stream.
 #pragma once
 
 #include <memory>
@@ -14,16 +14,16 @@
 
 namespace pagoda {
 
-// For streams of `device`, a GPU, with the attention that kernels/attention_choice.h prefers there.
-// Defined where the build has CUDA.
+// Ops for streams of `device`, a GPU, with the attention that kernels/attention_choice.h prefers
+// there. Defined if the build has CUDA.
 std::unique_ptr<Ops> make_cuda_ops(Device& device);
-// With attention by `library` where it takes the shape; by our kernel with none.
+// The same, with attention by `library` if it takes the shape; nullptr: by our kernel.
 std::unique_ptr<Ops> make_cuda_ops(Device& device, std::shared_ptr<LibraryAttention> library);
 
 // The same ops, their kernels emulated by threads of the host
-// (kernels/cuda/machine/machine_emulated.h): for tests. Without `bf16_cores` as on processors whose
-// tensor cores multiply fp16 alone; the more `multiprocessors`, the smaller tiles are. Any host
-// stream.
+// (kernels/cuda/machine/machine_emulated.h): for tests. Without `bf16_cores` they do what
+// processors do whose tensor cores multiply only fp16. More `multiprocessors` make smaller tiles.
+// Any host stream will do.
 std::unique_ptr<Ops> make_emulated_ops(bool bf16_cores, int multiprocessors,
                                        std::shared_ptr<LibraryAttention> library = nullptr);
 

@@ -1,18 +1,18 @@
 // The expert-specific operators of HEXA-MoE (3.1, 3.2, Appendix B): what an MoE layer computes over
 // all its experts at once, tokens read through indices. Nothing is padded, no token is dropped, and
-// of top-k routing only what lies between the two products grows k-fold.
+// with top-k routing only the tensors between the two products grow k-fold.
 //
 //   ESMM   y_t = x_t W_r(t)^T + b_r(t)      ESS   S_e = sum over r(t) = e of x_t
 //   ESTMM  G_e = Y_e^T X_e                  ESFK  the three of a layer's gradient in one launch
 //
-// The order of sums is that of kernels/ops.h: an expert's rows have the bits that linear and
-// linear_backward_input give them alone, its weights' gradient those of linear_backward_weight, and
-// where choices of a token meet they are added in the experts' order. No atomics.
+// Sums have the order of kernels/ops.h: an expert's rows have the bits that linear and
+// linear_backward_input give them alone, and its weights' gradient those of linear_backward_weight.
+// Where choices of a token meet they are added in the experts' order. There are no atomics.
 //
 // The grouped operators of kernels/ops.h are the same kernels for the trainer, whose experts are
-// pages that lie anywhere and whose rows the host knows. Here weights are one tensor and the host
-// need not know how many rows an expert has, so that nothing waits for the routing to be read back:
-// what stays on a GPU as a whole. The two say other things, and so they are two.
+// pages that lie anywhere and whose rows the host knows. Here, for a layer that stays on a GPU as a
+// whole, the weights are one tensor, and the host need not know how many rows an expert has, so
+// that nothing waits for the routing to be read back.
 //
 // All pointers are to memory of the stream's device. Asynchronous.
 #pragma once
@@ -46,8 +46,8 @@ class ExpertOps {
   virtual void esmm(DType dt, const ExpertRows& e, const void* x, const int32_t* index,
                     const void* w, const void* bias, int64_t in, int64_t out, DType y_dt, void* y,
                     Stream& s) = 0;
-  // y[index[i]] += scale[i] (x[i] w_e^T): experts one launch after the other, since the tokens of
-  // one are distinct.   x (rows, in), index, scale (rows), y (tokens, out) fp32
+  // y[index[i]] += scale[i] (x[i] w_e^T), with a launch for each expert, since the tokens of one
+  // expert are distinct. x (rows, in), index, scale (rows), y (tokens, out) fp32
   virtual void esmm_combine(DType dt, const ExpertRows& e, const void* x, const void* w,
                             int64_t in, int64_t out, const int32_t* index, const float* scale,
                             int64_t tokens, float* y, Stream& s) = 0;
@@ -70,7 +70,8 @@ class ExpertOps {
                     DType dx_dt, void* dx, bool add, float* dw, float* dbias, Stream& s) = 0;
 };
 
-// For streams of `device`, a GPU (where the build has CUDA); and emulated, as make_emulated_ops().
+// Ops for streams of `device`, a GPU (if the build has CUDA); and emulated ones, like
+// make_emulated_ops().
 std::unique_ptr<ExpertOps> make_cuda_expert_ops(Device& device);
 std::unique_ptr<ExpertOps> make_emulated_expert_ops(bool bf16_cores, int multiprocessors);
 

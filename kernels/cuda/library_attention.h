@@ -1,15 +1,16 @@
-// Attention by a library on a GPU, behind the ops of kernels/cuda: cuDNN's, where CMake found cuDNN
-// 9 and cudnn-frontend, both headers alone (library_attention_cudnn.cc); else there is none
-// (library_attention_none.cc). libcudnn.so.9 is looked for at run time. It was compiled and linked,
-// and has never run on a GPU.
+// Attention by a library on a GPU, behind the ops of kernels/cuda. The library is cuDNN if CMake
+// found the headers of cuDNN 9 and cudnn-frontend (library_attention_cudnn.cc); otherwise there is
+// none (library_attention_none.cc). libcudnn.so.9 is looked for at run time. This was compiled and
+// linked, and has never run on a GPU.
 //
-// What cuDNN 9.28 has plans for, asked for GPUs that were described to it: on 9.0 and 10.0 heads of
-// 8 to 128 in any documents. On 8.x and 12.x the gradient of a single document alone, in memory
-// that grows with its square, so that our kernel takes long ones; as on 9.0 before cuDNN 9.25.
+// cuDNN 9.28 says, about GPUs that were described to it, that it has these plans. On 9.0 and 10.0:
+// heads of 8 to 128 in any documents. On 8.x and 12.x: the gradient of a single document only, in
+// memory that grows with the square of its length, so that our kernel takes long documents. Before
+// cuDNN 9.25, 9.0 was like these.
 //
 // Graphs are built at the first call of a shape and kept; building takes host memory and time, and
-// a call takes device memory from its stream's scratch alone. An error of the library ends the
-// program as one of CUDA does, naming op and stream.
+// a call takes device memory only from its stream's scratch. An error of the library ends the
+// program like a CUDA error, naming op and stream.
 //
 // Threading: any thread; calls take turns.
 #pragma once
@@ -22,10 +23,10 @@
 
 namespace pagoda {
 
-// Memory of the device, as of Ops::attention and attention_backward.
+// The arguments of Ops::attention and attention_backward, in memory of the device.
 struct AttentionMemory {
   const void *q, *k, *v;
-  void* out;   // written forward, read backward, as is lse
+  void* out;   // written forward, read backward; so is lse
   float* lse;
   const void* dout = nullptr;
   void *dq = nullptr, *dk = nullptr, *dv = nullptr;
@@ -36,14 +37,15 @@ struct AttentionMemory {
 class LibraryAttention {
  public:
   virtual ~LibraryAttention() = default;
-  // Of a call; kUnavailable: the library does not compute such a shape on this GPU, and why.
+  // Bytes of a call's workspace. kUnavailable, with the reason: the library does not compute such a
+  // shape on this GPU.
   virtual Result<int64_t> workspace_bytes(const AttentionGraph& graph, Stream& s) = 0;
-  // REQUIRES: workspace_bytes() has told, and the workspace has that much.
+  // REQUIRES: workspace_bytes() was ok, and the workspace has that many bytes.
   virtual void run(const AttentionGraph& graph, const AttentionMemory& memory, Stream& s) = 0;
 };
 
-// For streams of the GPU of `s`; takes memory of it outside the device's arena. kUnavailable: this
-// build or this machine has none, and why.
+// Opens the library for streams of the GPU of `s`; it takes memory of the GPU outside the device's
+// arena. kUnavailable, with the reason: this build or this machine has none.
 Result<std::shared_ptr<LibraryAttention>> open_library_attention(Stream& s);
 
 // "cuDNN 9.19.0"; empty: there is none.

@@ -5,7 +5,7 @@
 
 namespace pagoda::PAGODA_MACHINE {
 
-// All in device memory.
+// All members are in device memory.
 struct ReindexVector {
   int32_t* offsets;  // (experts + 1): where each expert's rows begin
   int32_t* rows;     // (tokens k): the token of each row; tokens in order within an expert
@@ -16,7 +16,7 @@ struct ReindexVector {
 void build_reindex(Queue& queue, const int32_t* experts, int64_t tokens, int64_t k,
                    int64_t num_experts, const ReindexVector& vector);
 
-// The same with places that are given: expert e's rows begin at first[e].   first (experts), device
+// The same with given places: expert e's rows begin at first[e]. first (experts), device
 void place_rows(Queue& queue, const int32_t* experts, int64_t tokens, int64_t k,
                 int64_t num_experts, const int32_t* first, int32_t* rows, int32_t* choices);
 

@@ -77,8 +77,8 @@ struct GatherRuns {
   }
 };
 
-// Of the rows that meet in one of y, the first run's adds them all, in the runs' order; the others
-// do nothing. So every row of y has one writer.
+// If rows of several runs meet in a row of y, the thread block of the first run's row adds them
+// all, in the runs' order; those of the others do nothing. So every row of y has one writer.
 template <typename T>
 struct ScatterAddRuns {
   static constexpr int kThreads = 128, kSharedBytes = kMostTogether * 4;
@@ -194,7 +194,7 @@ struct EmbeddingBackward {
       sync_block();
     }
   }
-  // Of the tokens from `first` on whose bits are set.
+  // Adds the rows of the tokens from `first` on whose bits are set.
   PAGODA_GPU void add_rows(int64_t first, uint32_t set) const {
     float* target = dtable + ids[block_number()] * dim;
     for (int bit = 0; bit < kWarp; ++bit) {

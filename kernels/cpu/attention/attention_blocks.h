@@ -1,10 +1,10 @@
 // Attention in bf16 by blocks (block_kernel.h), and its gradient: the formulas of attention.cc and
 // attention_backward.cc on products that keep to the caches, with tiles of 128 queries by 128 keys.
 //
-// Scores of the forward are keys by queries, so that what softmax finds of a query lies in one lane
-// and the weights become a right operand without being turned. The gradient makes scores once more
-// and uses them for all three sums: dq belongs to the tile's queries; dk and dv are added to by one
-// row of tiles after the other, in order, each thread waiting for its turn at a tile.
+// Scores of the forward are keys by queries, so that softmax finds a query's values in one lane and
+// the weights become a right operand without being transposed. The gradient computes the scores
+// again and uses them for all three sums: dq belongs to the tile's queries; the rows of tiles add
+// to dk and dv one after the other, in order, and each thread waits for its turn at a tile.
 //
 // Results do not depend on the kernel or the number of threads.
 #pragma once
@@ -30,7 +30,7 @@ struct AttentionGradients {
   bf16 *dq, *dk, *dv;
 };
 
-// The kernel that attention is computed with; nullptr: by gemm.h.
+// The kernel that computes attention; nullptr: gemm.h computes it.
 const BlockKernel* attention_kernel(DType dt);
 
 void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
@@ -38,7 +38,8 @@ void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
 void attend_backward_by_blocks(const BlockKernel& kernel, const AttentionGradients& a,
                                const AttentionSpan& span, ThreadPool& pool);
 
-// Of both for spans of up to `blocks` blocks, an upper bound: packed heads fill their budget.
+// An upper bound of the scratch of both for spans of up to `blocks` blocks: packed heads fill their
+// budget.
 ScratchNeed attention_scratch(int64_t head_dim, int64_t blocks);
 
 // ---- shared by both ----
@@ -59,8 +60,8 @@ enum class HeadPacking : uint8_t { kLeftRows, kRightRows, kLeftColumns, kRightCo
 void pack_head(HeadPacking how, const HeadTokens& from, const AttentionBlock& block, std::byte* to);
 inline int64_t packed_head_bytes(int64_t depth) { return kTileBlocks * depth * kStepBytes; }
 
-// A head of a block of keys and values: packed for the forward; packed for the gradient, and its
-// sums.
+// The bytes of a head in a block of keys and values, packed for the forward; and packed for the
+// gradient, with its sums.
 inline int64_t key_block_bytes(int64_t depth) { return 2 * packed_head_bytes(depth); }
 inline int64_t key_gradient_block_bytes(int64_t depth) { return 3 * packed_head_bytes(depth); }
 inline int64_t key_sums_block_bytes(int64_t depth) {

@@ -112,7 +112,7 @@ class QueryGradientTile {
     std::copy_n(a_.delta + first, block_.rows, delta_);
   }
 
-  // Of a block of queries i and a block of keys j.
+  // The operands of a block of queries i and a block of keys j.
   std::byte* weights(int64_t i, int64_t j) const {
     return weights_ + (j * kTileBlocks + i) * kStepBytes;
   }

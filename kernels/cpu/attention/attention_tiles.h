@@ -1,4 +1,4 @@
-// How attention is cut into tiles, shared by forward and backward.
+// Cuts attention into tiles, for forward and backward alike.
 //
 // Documents are independent. Each is cut into blocks of up to 128 rows, which are packed as the
 // right operand of multiplies (padded with zero rows to a multiple of 32, so that few sizes of
@@ -14,7 +14,7 @@
 namespace pagoda {
 
 inline constexpr int64_t kAttentionBlock = 128;
-// Packed heads of a span fill this much, or are one head.
+// Packed heads of a span fill this many bytes, or are one head.
 inline constexpr int64_t kPackedBudgetBytes = 8 * kMiB;
 
 // The most blocks of a span, in calls of `tokens` rows with documents of up to `document_len`.

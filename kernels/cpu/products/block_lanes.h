@@ -13,8 +13,8 @@ inline constexpr int64_t kTilePairs = kTileSide * kTileSide;  // of positions, i
 
 // ---- a step, widened ----
 
-// Where operands that are not packed in the wide form are widened, a step at a time: neither is
-// made anew for each group of rows or vector of columns.
+// Room in which operands that are not packed in the wide form are widened, a step at a time and
+// once for all groups of rows and vectors of columns.
 struct WideStep {
   alignas(64) float left[2 * kBlock * kTileSide];  // (rows, even and odd, pairs)
   alignas(64) float right[4 * kTilePairs];         // (tiles, even and odd, pairs, columns)
@@ -57,8 +57,8 @@ inline const float* wide_right(const BlockProduct& p, int64_t step, float* wide)
 
 // ---- sums ----
 
-// A chain over a step's even or odd positions, `length` of them: Lanes::kRows rows by kVectors
-// vectors of columns. Everything else is unrolled, so that sums stay in registers.
+// A chain over `length` even or odd positions of a step, for Lanes::kRows rows by kVectors vectors
+// of columns. All other loops are unrolled, so that sums stay in registers.
 template <typename Lanes, int kVectors>
 inline void add_chain(const float* left, const float* right, int64_t length,
                       typename Lanes::Vector (&chain)[Lanes::kRows][kVectors]) {
@@ -93,15 +93,15 @@ inline void add_chain(const float* left, const float* right, int64_t length,
   }
 }
 
-// Where a step is in its operands, and whether its sums are the first.
+// A step's place in its operands, and whether its sums are the first.
 struct StepPlace {
   const float *left, *right;  // widened
   int64_t depth;
   bool add;
 };
 
-// What a group of rows from `left` on adds to its sums at a step, by the first kVectors vectors of
-// columns from `right` on.
+// Adds to the sums of a group of rows from `left` on the products of a step with the first kVectors
+// vectors of columns from `right` on.
 template <typename Lanes, int kVectors>
 inline void add_step(const StepPlace& step, float* sums) {
   typename Lanes::Vector even[Lanes::kRows][kVectors], odd[Lanes::kRows][kVectors];
@@ -133,7 +133,7 @@ template <typename Lanes>
 inline void multiply_lanes(const BlockProduct& p) {
   static_assert(kTileSide % Lanes::kRows == 0 && kTileSide % Lanes::kWidth == 0);
   WideStep wide;
-  // A group of rows may end behind the rows there are.
+  // A group of rows may end behind the last row.
   for (int64_t r = p.rows; r % Lanes::kRows != 0; ++r) {
     for (int64_t i = 0; i < kBlock; ++i) wide.left[r * kBlock + i] = 0;
   }

@@ -1,5 +1,4 @@
-// BlockKernel::write for kernels of processors that have AVX-512, beside what else they multiply
-// with. x86-64 only.
+// BlockKernel::write for all kernels that run on processors with AVX-512. x86-64 only.
 #pragma once
 
 #include <immintrin.h>

@@ -1,5 +1,5 @@
-// A whole product of bf16 by the linked library alone, on the calling thread: what `pagoda bench
-// gemm` holds ours against. Nothing else uses it.
+// Computes a whole product of bf16 by the linked library alone, on the calling thread. `pagoda
+// bench gemm` compares ours with it; nothing else uses it.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ class LibraryMatmul {
  public:
   virtual ~LibraryMatmul() = default;
   virtual int64_t packed_bytes() const = 0;
-  // From B as (k, n) or, `transposed`, as (n, k) with row stride ldb, into the order that the
+  // Packs B, which is (k, n) or, if `transposed`, (n, k) with row stride ldb, in the order that the
   // library likes best.
   virtual void pack(const bf16* b, int64_t ldb, bool transposed, void* packed) = 0;
   virtual void multiply(const bf16* a, const void* b, void* c) = 0;
 };
 
-// One object a thread. nullptr: no library is linked, or it has no such product.
+// Makes an object for one thread. nullptr: no library is linked, or it has no such product.
 std::unique_ptr<LibraryMatmul> make_library_matmul(const MatmulShape& shape);
 
 }  // namespace pagoda

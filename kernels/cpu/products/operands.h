@@ -1,7 +1,7 @@
 // Operands of block products: rows of bf16 copied into the order of block_kernel.h, in either form,
 // and sums of blocks stored as rows. Single-threaded; no pointer needs more alignment than its type
-// except packed operands and sums (64 bytes). What lies beyond rows and columns is packed as zeros
-// and is neither read nor stored.
+// except packed operands and sums (64 bytes). Elements beyond the rows and columns are packed as
+// zeros, and are neither read nor stored.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,29 @@
 
 namespace pagoda {
 
-// A part of a row-major bf16 matrix: at most kBlock rows and, where nothing else is said, columns.
+// A part of a row-major bf16 matrix, of at most kBlock rows and, unless stated otherwise, kBlock
+// columns.
 struct BlockRows {
   const bf16* at;
   int64_t stride;  // elements
   int64_t rows, cols;
 };
 
-// The steps of a left operand whose rows are m's rows (depth along any number of m's columns),
-// or the step of one whose rows are m's columns (depth along m's rows).
+// Packs the steps of a left operand whose rows are m's rows (depth along any number of m's
+// columns), or the step of one whose rows are m's columns (depth along m's rows).
 void pack_left_rows(StepForm form, const BlockRows& m, std::byte* steps);
 void pack_left_columns(StepForm form, const BlockRows& m, std::byte* step);
-// The step of a right operand whose columns are m's rows (depth along m's columns), or m's columns
-// (depth along m's rows).
+// Packs the step of a right operand whose columns are m's rows (depth along m's columns), or m's
+// columns (depth along m's rows).
 void pack_right_rows(StepForm form, const BlockRows& m, std::byte* step);
 void pack_right_columns(StepForm form, const BlockRows& m, std::byte* step);
 
-// The latter for whole blocks side by side, `block_bytes` apart when packed: m's rows are read in
-// pairs, each to its end, and asked for a little ahead.
+// Packs right columns of whole blocks side by side, `block_bytes` apart when packed: m's rows are
+// read in pairs, each to its end, and prefetched a little ahead.
 void pack_right_stretch(StepForm form, const BlockRows& m, int64_t block_bytes, std::byte* step);
 
-// Where the sums of a block go: `rows` by `cols` elements of `dt`, row stride in elements.
+// The place for the sums of a block: `rows` by `cols` elements of `dt`, with the row stride in
+// elements.
 struct BlockTarget {
   DType dt;
   void* at;

@@ -1,18 +1,18 @@
 // The three products of a linear layer in bf16 by blocks (block_kernel.h):
-//  - forward: rows of w are left operands, as they lie where rows of x are few; x is packed once
-//    and shared by all threads;
+//  - forward: rows of w are left operands, not packed if x has few rows; x is packed once and
+//    shared by all threads;
 //  - input gradient: dy is packed once; each thread packs the columns of w that it multiplies;
 //  - weight gradient: both are packed once; a block of dw is written when it is complete, past the
 //    cache where it begins at zero.
 //
-// What is packed has the kernel's form: a kernel that multiplies fp32 finds bf16 widened.
+// Packed operands have the kernel's form: for a kernel that multiplies fp32, bf16 is widened.
 //
-// Weights are expected to be cold. They are read once for 256 rows, far along their own rows, which
-// the processor's prefetchers follow. Forward, a panel of them is also asked for while the one
-// before it is multiplied, unless one block of rows is all there is to multiply. Not so for the
-// input gradient: a share of each of many rows, asked for a slab ahead, drives what is packed out
-// of the L2 cache. A loop over panels of weights is the only work in parallel (and packing, where
-// it is large), each thread taking a stretch of neighbours.
+// Weights are expected to be cold. They are read once for 256 rows, in long stretches of their own
+// rows, which the processor's prefetchers follow. The forward also prefetches a panel of weights
+// while the one before it is multiplied, unless there is only one block of rows. The input gradient
+// does not: it takes a part of each of many rows, and prefetching those a slab ahead drives packed
+// operands out of the L2 cache. Only the loop over panels of weights (and large packing) runs in
+// parallel; each thread takes a stretch of neighbours.
 //
 // An element of a result is the sum of one row and one column in the kernel's order (BlockSum),
 // whatever the other rows are and how many threads ran.
@@ -51,20 +51,20 @@ struct WeightGradient {
   bool add;
 };
 
-// The kernel that a product of bf16 is computed with; nullptr: by gemm.h. A table of shapes and of
-// what the processor has: weights' shapes only, since a row must not depend on how many there are.
+// The kernel that computes a product of bf16; nullptr: gemm.h computes it. A table decides by the
+// processor and the shape of the weights, not by the number of rows, on which a row must not
+// depend.
 const BlockKernel* product_kernel(const Product& p);
 const BlockKernel* gradient_kernel(DType dt);
 
-// "amx": the kernel that products by blocks are computed with, or "none". It decides of their speed
-// alone.
+// "amx": the kernel that computes products by blocks, or "none". It decides only their speed.
 std::string products_kernel();
-// "bf16 by blocks of 32 ...": what this decides of the bits of results, which is the order of sums
-// and not the kernel.
+// "bf16 by blocks of 32 ...": the order of sums, which decides the bits of results; the choice of
+// kernel does not.
 std::string products_build();
 
-// Of both products below, whatever the kernel and the shape, for inputs of at most `most_in`
-// columns. An upper bound.
+// An upper bound of the scratch of both products below, for any kernel and shape with inputs of at
+// most `most_in` columns.
 ScratchNeed products_scratch(int64_t most_in);
 
 void multiply_blocks(const BlockKernel& kernel, const Product& p, ThreadPool& pool);

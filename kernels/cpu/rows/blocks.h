@@ -38,14 +38,14 @@ inline void* at(DType dt, void* base, int64_t i) {
   return static_cast<std::byte*>(base) + i * dtype_bytes(dt);
 }
 
-// n elements as fp32: where they are, or widened into a scratch row.
+// n elements as fp32: in place, or widened into a scratch row.
 inline const float* read_row(DType dt, const void* row, int64_t n, Scratch use) {
   if (dt == DType::kF32) return static_cast<const float*>(row);
   float* wide = scratch_floats(use, n);
   widen(static_cast<const bf16*>(row), n, wide);
   return wide;
 }
-// Where to compute n elements of an output row; write_row then rounds them to their place.
+// The place to compute n elements of an output row; write_row then rounds them into the row.
 inline float* row_to_write(DType dt, void* row, int64_t n, Scratch use) {
   return dt == DType::kF32 ? static_cast<float*>(row) : scratch_floats(use, n);
 }

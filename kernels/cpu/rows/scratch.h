@@ -30,8 +30,8 @@ inline float* scratch_floats(Scratch use, int64_t count) {
 // All buffers of the calling thread.
 int64_t held_scratch_bytes();
 
-// What the kernels of one file ask for at most: by use on the thread that calls, which shares it
-// with the others; and all other uses together on every thread that computes.
+// The most scratch that the kernels of one file ask for: by use on the calling thread, which shares
+// it with the others; and all other uses together on every computing thread.
 struct ScratchNeed {
   int64_t left_bytes = 0, packed_bytes = 0, sums_bytes = 0;  // kSharedLeft and so on
   int64_t thread_bytes = 0;

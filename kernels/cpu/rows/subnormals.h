@@ -1,6 +1,6 @@
-// The SSE control word with subnormals as zero, both read and written, as AMX tiles have it always.
-// What is computed so must stand in a function of its own that is not inlined: the compiler does
-// not know that arithmetic depends on the control word.
+// Sets the SSE control word so that subnormals count as zero, read and written; AMX tiles always do
+// so. The arithmetic must stand in a function of its own that is not inlined, since the compiler
+// does not know that it depends on the control word.
 #pragma once
 
 #include <xmmintrin.h>

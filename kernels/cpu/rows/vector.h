@@ -19,7 +19,8 @@ inline constexpr int64_t kLanes = 16;
 using Vec = float __attribute__((vector_size(64)));
 using UVec = uint32_t __attribute__((vector_size(64)));
 
-// What a cloned function calls must be inlined into it: outside it would be baseline code.
+// A function that a cloned function calls must be inlined into it: outside it would be baseline
+// code.
 #define PAGODA_INLINE [[gnu::always_inline]] inline
 #define PAGODA_INLINE_LAMBDA __attribute__((always_inline))
 
@@ -55,7 +56,8 @@ PAGODA_INLINE Vec widen_lanes(HalfRow v) {
   return std::bit_cast<Vec>(__builtin_convertvector(v, UVec) << 16);
 }
 
-// Elements of either type: read as fp32, written rounded, and what a reader of the written sees.
+// Elements of either type are read as fp32 and written rounded; below also the value that a reader
+// of a written element sees.
 PAGODA_INLINE Vec load_lanes(const bf16* p, int64_t count) {
   HalfRow v{};
   std::memcpy(&v, p, count == kLanes ? sizeof v : static_cast<size_t>(count) * sizeof(bf16));

@@ -1,9 +1,9 @@
-// target[column] += sum over rows of term(row, column), in kRowBlock blocks of rows in order: the
-// shape of ESS (HEXA-MoE 3.1), of a bias' gradient and of a norm weight's.
+// target[column] += sum over rows of term(row, column), in kRowBlock blocks of rows in order. ESS
+// (HEXA-MoE 3.1), the gradient of a bias and that of a norm's weight have this shape.
 //
 // A block owns some columns and walks the rows; each of kLanes threads of a column sums every
-// kLanes-th row of a row block in order, and the lanes are joined in order. No column has two
-// blocks, so nothing depends on timing, nor on how many columns a block owns.
+// kLanes-th row of a row block in order, and the lanes are joined in order. Every column belongs to
+// one block, so sums depend neither on timing nor on the number of columns that a block owns.
 #pragma once
 
 #include "kernels/cuda/machine/numbers.cuh"
@@ -16,7 +16,7 @@ struct ColumnSums {
   static constexpr int kThreads = kThreadCount, kLanes = 8, kColumns = kThreads / kLanes;
   static constexpr int kSharedBytes = kThreads * 4;
 
-  // Of rows [first, end) and columns from `column0` on, into target (columns).
+  // Sums rows [first, end) of the columns from `column0` on into target (columns).
   PAGODA_GPU static void run(const Term& term, int64_t first, int64_t end, int64_t row_block,
                              int64_t column0, int64_t columns, bool add, float* target) {
     float* sums = reinterpret_cast<float*>(shared_memory());

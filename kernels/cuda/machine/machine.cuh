@@ -1,6 +1,6 @@
-// What kernels use of the machine they run on, under one set of names with two implementations: the
-// GPU (machine_gpu.cuh, when nvcc compiles) and an emulation on the host (machine_emulated.h, when
-// the C++ compiler does). Kernels and the ops that launch them are written once, in .cu files; the
+// The parts of a machine that kernels use, under one set of names with two implementations: the GPU
+// (machine_gpu.cuh, when nvcc compiles) and an emulation on the host (machine_emulated.h, when the
+// C++ compiler does). Kernels and the ops that launch them are written once, in .cu files; the
 // build compiles these twice, so that index arithmetic, barriers and numbers are tested without a
 // GPU. Code stands in namespace PAGODA_MACHINE, which is `gpu` or `emulated`.
 //
@@ -56,7 +56,7 @@ namespace pagoda::PAGODA_MACHINE {
 
 inline constexpr int kWarp = 32;
 
-// Memory of a stream's order: it is there for what is launched while this lives.
+// Memory in a stream's order: work that is launched while this object lives may use it.
 template <typename T>
 class Temporary {
  public:
@@ -73,7 +73,7 @@ class Temporary {
   T* data_;
 };
 
-// Numbers of the host written to device memory as arguments of kernels: unlike a copy from pageable
+// Writes numbers of the host to device memory as arguments of kernels: unlike a copy from pageable
 // memory this never waits for the device.
 struct WriteWords {
   static constexpr int kThreads = 256, kSharedBytes = 0, kWords = 896;
@@ -85,7 +85,7 @@ struct WriteWords {
   }
 };
 
-// n values of T, whose size is a multiple of 4, to device memory.
+// Writes n values of T, whose size is a multiple of 4, to device memory.
 template <typename T>
 void upload(Queue& queue, T* target, const T* source, int64_t n) {
   static_assert(sizeof(T) % 4 == 0);

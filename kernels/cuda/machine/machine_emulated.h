@@ -1,5 +1,5 @@
 // machine.cuh on the host, one block after the other. The threads of a block are fibers of the
-// calling thread that run until they must wait for each other. Stricter than a GPU where that
+// calling thread that run until they must wait for each other. It is stricter than a GPU where that
 // finds mistakes: shared memory begins as NaN, asynchronous copies arrive only when they are waited
 // for, a collective or barrier that not all threads reach is a failed CHECK, and the order in which
 // blocks and warps run can be reversed, so that a missing barrier shows as other bits.
@@ -18,7 +18,7 @@
 
 namespace pagoda::emulated {
 
-// Where the running thread is; what collectives meet in.
+// The running thread's place in its block, and the memory in which collectives meet.
 struct Place {
   int thread = 0;
   int64_t block = 0;
@@ -36,13 +36,13 @@ void require(bool condition);
 void sync_block();
 inline bool any_in_block(bool condition);
 
-// What a lane brings to a collective, which all lanes can read after they met.
+// A lane's contribution to a collective, which all lanes can read after they met.
 struct Brought {
   static constexpr int kBytes = 64;
   alignas(16) unsigned char bytes[kBytes];
 };
-// Leaves `size` bytes for the others and waits for them; then brought_by(lane) is what they left,
-// until the next meeting but one.
+// Leaves `size` bytes for the other lanes and waits for them. Then brought_by(lane) gives their
+// bytes, until the next meeting but one.
 void meet_warp(const void* data, int size);
 const void* brought_by(int lane);
 void sync_warp();
@@ -100,7 +100,7 @@ class Queue {
       run_blocks(blocks, Kernel::kThreads, Kernel::kSharedBytes, [&kernel] { kernel(); });
     });
   }
-  // Begins as NaN. Of a stream without scratch, from the host's heap.
+  // The memory begins as NaN. For a stream without scratch it comes from the host's heap.
   void* allocate(int64_t bytes);
   void release(void* memory);
   void zero(void* memory, int64_t bytes) {

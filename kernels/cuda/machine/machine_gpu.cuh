@@ -101,7 +101,7 @@ PAGODA_GPU void multiply_add(float (&c)[4], const uint32_t (&a)[4], const uint32
 #endif
 }
 
-// As two m16n8k8, the shape that there is on 7.5.
+// Before 8.0 two m16n8k8 do this, the only shape on 7.5.
 PAGODA_GPU void multiply_add_fp16(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ < 800
   PAGODA_UNROLL
@@ -124,7 +124,7 @@ PAGODA_GPU uint16_t fp16_bits(float v) {
 PAGODA_GPU uint32_t bits_of(float v) { return __float_as_uint(v); }
 PAGODA_GPU float float_of(uint32_t v) { return __uint_as_float(v); }
 
-// How many blocks of a kernel a multiprocessor should have room for at least, in registers.
+// The fewest blocks of a kernel that a multiprocessor should have registers for.
 template <typename Kernel>
 constexpr int blocks_at_once() {
   if constexpr (requires { Kernel::kBlocksAtOnce; }) {
@@ -177,7 +177,7 @@ struct Processor {
   bool bf16_cores;  // tensor cores multiply bf16 (compute capability 8.0 and later); else fp16
   int multiprocessors;
 
-  // That of the stream's GPU.
+  // The processor of the stream's GPU.
   static Processor of(Stream& s) {
     raw_stream(s);  // makes it the thread's
     int device = 0, major = 0, count = 1;

@@ -1,6 +1,6 @@
-// Elements and scalar functions of kernels. Operation by operation those of
-// kernels/cpu/rows/vector.h, without fused multiply-adds, so that what is computed element by
-// element has the CPU's bits.
+// Elements and scalar functions of kernels. They do operation by operation what
+// kernels/cpu/rows/vector.h does, without fused multiply-adds, so that elementwise results have the
+// CPU's bits.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@ namespace pagoda::PAGODA_MACHINE {
 PAGODA_GPU float widen(float v) { return v; }
 PAGODA_GPU float widen(bf16 v) { return float_of(uint32_t{v.bits} << 16); }
 
-// To nearest, ties to even, NaN quiet (bf16_round).
+// Rounds to nearest, ties to even, NaN quiet (bf16_round).
 PAGODA_GPU bf16 to_bf16(float v) {
   const uint32_t w = bits_of(v);
   if ((w & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((w >> 16) | 0x40u)};
@@ -27,14 +27,14 @@ PAGODA_GPU T rounded(float v) {
     return v;
   }
 }
-// What a reader of the rounded sees.
+// The value that a reader of the rounded element sees.
 template <typename T>
 PAGODA_GPU float as_stored(float v) {
   return widen(rounded<T>(v));
 }
 
-// e^x as exp_lanes: relative error below 3e-7 on [-87.3, 88.3], 0 below that, e^88.3 above it, NaN
-// for NaN.
+// e^x with the operations of exp_lanes: relative error below 3e-7 on [-87.3, 88.3], 0 below that,
+// e^88.3 above it, NaN for NaN.
 PAGODA_GPU float exponential(float x) {
   const float low = -87.3f, high = 88.3f;
   const float clamped = x > high ? high : (x < low ? low : x);
@@ -58,7 +58,7 @@ PAGODA_GPU float larger(float a, float b) { return a > b ? a : b; }
 PAGODA_GPU uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 PAGODA_BOTH int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 PAGODA_BOTH int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-// Of positive numbers; the short division where it will do.
+// a / b of positive numbers, by the short division where it will do.
 PAGODA_BOTH int64_t quotient(int64_t a, int64_t b) {
   if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
   return a / b;
@@ -83,7 +83,7 @@ void with_type(DType dt, Body&& body) {
   }
 }
 
-// A body(row, column) for every element of (rows, columns), a thread each four of them.
+// Calls body(row, column) for every element of (rows, columns), four elements a thread.
 template <typename Body>
 struct EachElement {
   static constexpr int kThreads = 256, kSharedBytes = 0, kPerThread = 4;

@@ -1,4 +1,4 @@
-// Sums and maxima of a warp or a block, by one fixed tree each.
+// Sums and maxima over a warp or a block, each by one fixed tree.
 #pragma once
 
 #include "kernels/cuda/machine/numbers.cuh"
@@ -15,7 +15,7 @@ struct Largest {
   PAGODA_GPU float operator()(float a, float b) const { return larger(a, b); }
 };
 
-// The same in every lane: join() must be commutative.
+// Returns the same value in every lane: join() must be commutative.
 template <typename T, typename Join>
 PAGODA_GPU T join_warp(T value, Join join) {
   PAGODA_UNROLL
@@ -23,7 +23,8 @@ PAGODA_GPU T join_warp(T value, Join join) {
   return value;
 }
 
-// The same in every thread. `memory`: kThreads / 32 values, which are free again afterwards.
+// Returns the same value in every thread. `memory`: kThreads / 32 values, which are free again
+// afterwards.
 template <int kThreads, typename T, typename Join>
 PAGODA_GPU T join_block(T value, Join join, T* memory) {
   value = join_warp(value, join);

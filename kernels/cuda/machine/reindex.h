@@ -26,8 +26,8 @@ PAGODA_BOTH int64_t tiles_of(int64_t rows, int64_t tile_rows) {
   return (rows + tile_rows - 1) / tile_rows;
 }
 
-// At most so many tiles, however `rows` rows are shared out among the experts: what a grid is made
-// for, since the host does not know the counts.
+// The most tiles that `rows` rows make, whatever their distribution over the experts. A grid has
+// this size, since the host does not know the counts.
 PAGODA_BOTH int64_t most_tiles(int64_t rows, int64_t experts, int64_t tile_rows) {
   const int64_t cut = rows / tile_rows + experts;
   return cut < rows ? cut : rows;
@@ -48,7 +48,7 @@ PAGODA_BOTH RowTile expert_tile(const int32_t* offsets, int64_t expert, int64_t 
           static_cast<int32_t>(left < tile_rows ? left : tile_rows)};
 }
 
-// Rows [row, row + rows) of queries or keys and the document [begin, end) they are of.
+// Rows [row, row + rows) of queries or keys and their document [begin, end).
 struct DocumentTile {
   int32_t row, rows, begin, end;
 };

@@ -13,15 +13,15 @@
 
 namespace pagoda::PAGODA_MACHINE {
 
-// What fp16 numbers of a row stand for: themselves times half * rest, which may be no float.
+// An fp16 number of a row stands for itself times half * rest, a product that may be no float.
 struct RowScale {
   float half, rest;
 };
 
 PAGODA_GPU float power_of_two(int e) { return float_of(static_cast<uint32_t>(e + 127) << 23); }
 
-// Of a row whose largest number, without sign, has these bits as a float: the exponent e in
-// [-126, 113] with which largest / 2^e is below 2^15.
+// The exponent e in [-126, 113] with which largest / 2^e is below 2^15, for a row whose largest
+// number, without sign, has these bits as a float.
 PAGODA_GPU int exponent_of_row(uint32_t largest) {
   const int field = static_cast<int>(largest >> 23);
   return (field < 15 ? 15 : field > 254 ? 254 : field) - 141;
@@ -54,7 +54,7 @@ struct alignas(16) Chunk {
     PAGODA_UNROLL
     for (int i = 0; i < 8; ++i) largest[i] = larger(largest[i], number(i) & 0x7fffffffu);
   }
-  // As fp16, number i times factor[i].
+  // Stores number i times factor[i] as fp16.
   PAGODA_GPU void store_fp16(void* memory, const float (&factor)[8]) const {
     Chunk halves;
     PAGODA_UNROLL
@@ -67,7 +67,7 @@ struct alignas(16) Chunk {
   }
 };
 
-// Rows of an operand along the rows of the tile, each with as many lanes as it has chunks.
+// For rows of an operand along the rows of the tile: a row has as many lanes as chunks.
 template <int kThreads, typename TileType>
 PAGODA_GPU void rows_to_fp16(const TileType& tile, RowScale* scales) {
   constexpr int kChunks = TileType::kChunks, kAtOnce = kThreads / kChunks;
@@ -94,7 +94,7 @@ PAGODA_GPU void rows_to_fp16(const TileType& tile, RowScale* scales) {
   }
 }
 
-// Rows of an operand across the rows of the tile: a warp has whole columns of chunks.
+// For rows of an operand across the rows of the tile: a warp has whole columns of chunks.
 template <int kThreads, typename TileType>
 PAGODA_GPU void columns_to_fp16(const TileType& tile, RowScale* scales) {
   constexpr int kColumns = TileType::kChunks / (kThreads / kWarp), kAtOnce = kWarp / kColumns;
@@ -126,8 +126,8 @@ PAGODA_GPU void columns_to_fp16(const TileType& tile, RowScale* scales) {
   }
 }
 
-// The tile, all of it there for all threads, becomes fp16; scales: one a row of the operand. Both
-// are there for all after the next barrier.
+// Turns a tile that all threads see into fp16, and sets one scale for each row of the operand. All
+// threads see both after the next barrier.
 template <int kThreads, bool kDepthInRows, typename TileType>
 PAGODA_GPU void to_fp16(const TileType& tile, RowScale* scales) {
   if constexpr (kDepthInRows) {

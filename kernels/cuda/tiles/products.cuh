@@ -1,11 +1,12 @@
-// The matrix products of linear layers, of one weight or of an expert each: HEXA-MoE's ESMM and
-// ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). Whose a row is says a list in
-// device memory, or one among the kernel's arguments, with weights that lie anywhere.
+// The matrix products of linear layers, with one weight or with one for each expert: HEXA-MoE's
+// ESMM and ESTMM (3.1, 3.2), over tensor cores or plain arithmetic (unit.cuh). A list assigns rows
+// to experts. It lies in device memory, or among the kernel's arguments, with weights that lie
+// anywhere.
 //
-// An element of ESMM is one row times one column in order of depth (of tiles, whose products are
-// summed first, where these are fp16: fp16_tile.cuh), an element of ESTMM a sum over
-// rows in kRowBlock blocks of its expert, in order. Neither depends on the tile or the launch it
-// was computed in: an expert alone has the bits it has in a group, and small tiles those of large.
+// An element of ESMM is one row times one column in order of depth (in fp16, tile by tile, each
+// tile's products summed first: fp16_tile.cuh). An element of ESTMM is a sum over rows in kRowBlock
+// blocks of its expert, in order. Neither depends on the tile or the launch: an expert alone has
+// the bits it has in a group, and small tiles give the bits of large ones.
 #pragma once
 
 #include "kernels/cuda/tiles/fp16_tile.cuh"
@@ -15,9 +16,9 @@
 namespace pagoda::PAGODA_MACHINE {
 
 // A block of threads computes kM x kN, each warp 16 kMTiles x 8 kNTiles of it. Tiles of operands
-// are kDepth deep, kStages of them on their way at once; where they become fp16 there is one, for
-// such processors have no asynchronous copies and little shared memory, and other blocks compute
-// while it comes.
+// are kDepth deep, and kStages of them are on their way at once. Tiles that become fp16 have one
+// stage, since such processors have no asynchronous copies and little shared memory; other blocks
+// compute while it is loaded.
 template <typename UnitType, int kRows, int kColumns, int kWarpRows, int kWarpColumns>
 struct BlockShape {
   using Unit = UnitType;
@@ -41,7 +42,7 @@ struct BlockShape {
     return reinterpret_cast<int32_t*>(shared_memory() + kStages * kStageBytes);
   }
 
-  // Of the left tile's rows, then of the right one's columns.
+  // The scales of the left tile's rows, then those of the right one's columns.
   PAGODA_GPU static RowScale* scales() {
     return reinterpret_cast<RowScale*>(shared_memory() + kStages * kStageBytes + kListBytes);
   }
@@ -56,7 +57,7 @@ struct BlockShape {
       }
     }
   }
-  // body(sum, row, column) for the thread's sums, which a loop over registers must unroll.
+  // Calls body(sum, row, column) for the thread's sums; a loop over registers must unroll it.
   template <typename Body>
   PAGODA_GPU static void for_all(const Body& body) {
     PAGODA_UNROLL
@@ -140,7 +141,7 @@ struct WeightRows {
   int32_t entries;  // 0: the kernel has its rows from elsewhere
   Entry of[kMostTogether];
 
-  // Of tiles that begin with each entry's first row.
+  // Tile i, where every entry's first row begins a tile.
   PAGODA_GPU RowTile tile(int64_t i, int64_t tile_rows) const {
     for (int32_t e = 0; e < entries; ++e) {
       const int64_t tiles = tiles_of(of[e].count, tile_rows);
@@ -155,7 +156,7 @@ struct WeightRows {
   }
 };
 
-// Where sums go: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
+// Stores sums: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
 template <typename T>
 struct ProductOutput {
   void* y;
@@ -183,8 +184,8 @@ struct Esmm {
   const int32_t* index;  // row i is x[index[i]]; none: x[i]
   Matrix<T> w;  // all experts' behind each other; with `listed`, its stride and alignment alone
   int64_t expert_elements;
-  const RowTile* tiles;    // of all experts; or none, and
-  const int32_t* offsets;  // of `expert` alone; or none, and
+  const RowTile* tiles;    // tiles of all experts; or none, and
+  const int32_t* offsets;  // the rows of `expert` alone; or none, and
   int32_t expert;
   WeightRows<const T> listed;
   int64_t depth, columns;
@@ -270,10 +271,10 @@ struct Estmm {
 
   Matrix<T> dy, x;
   const int32_t *dy_index, *x_index;
-  const int32_t* offsets;  // of all experts, whose dw lie behind each other; or none, and
+  const int32_t* offsets;  // rows of all experts, whose dw lie behind each other; or none, and
   WeightRows<float> listed;
   int64_t out, in;
-  uint32_t add;  // bit e, or of all experts bit 0, not set: as if dw held zeros
+  uint32_t add;  // bit e (bit 0 for all experts): add to dw; else dw counts as zeros
   float* dw;
 
   PAGODA_BOTH int64_t expert_blocks() const {

@@ -1,7 +1,7 @@
 // Tiles of tokens as operands of attention's products: rows times rows (scores), and probabilities
-// times rows. Where the unit's numbers are fp16 (fp16_tile.cuh) a tile's rows are scaled once and
-// serve both: in the second product, whose depth is the rows, their scales go over to the left
-// operand, which is scaled row by row in registers.
+// times rows. If the unit's numbers are fp16 (fp16_tile.cuh) a tile's rows are scaled once for both
+// products: in the second one, whose depth is the rows, their scales go over to the left operand,
+// which is scaled row by row in registers.
 #pragma once
 
 #include "kernels/cuda/tiles/fp16_tile.cuh"
@@ -15,9 +15,9 @@ struct RowsOperand {
   static constexpr int kScaleBytes =
       Unit::kScaled ? TileType::kRows * static_cast<int>(sizeof(RowScale)) : 0;
   TileType tile;
-  RowScale* scales;  // of kScaleBytes
+  RowScale* scales;  // kScaleBytes long
 
-  // Once, when the tile is there for all threads; it can be multiplied with after a barrier more.
+  // Call once, when all threads see the tile; after one more barrier it can be multiplied with.
   template <int kThreads>
   PAGODA_GPU void prepare() const {
     if constexpr (Unit::kScaled) rows_to_fp16<kThreads>(tile, scales);

@@ -1,13 +1,13 @@
-// Which unit and tiles a product is computed with: the one table of choices. None of them changes a
-// bit but that of the unit, which the type and the processor decide.
+// The one table that chooses the unit and the tiles of a product. Only the choice of the unit,
+// which the type and the processor decide, changes bits.
 #pragma once
 
 #include "kernels/cuda/tiles/products.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 
-// body(Shape()) for operands of dt; `large_tiles`: how many large tiles the result has. Where they
-// are too few to occupy the processor, small ones occupy more of it.
+// Calls body(Shape()) for operands of dt. `large_tiles`: how many large tiles the result has. If
+// they are too few to occupy the processor, small tiles occupy more of it.
 template <typename Body>
 void with_shape(Processor processor, DType dt, int64_t large_tiles, Body&& body) {
   if (dt == DType::kF32) return body(SmallShape<PlainUnit<float>>());

@@ -1,4 +1,4 @@
-// Tiles of matrices in shared memory, and how they come there.
+// Tiles of matrices in shared memory, and the loads that fill them.
 //
 // A row is cut into chunks of 16 bytes, which are swizzled: eight rows' chunks of one column lie in
 // eight different groups of banks, so that neither ldmatrix nor asynchronous copies meet conflicts.
@@ -42,7 +42,7 @@ Matrix<T> matrix_of(const void* base, int64_t stride) {
   return {static_cast<const T*>(base), stride, aligned};
 }
 
-// A chunk of which the first `count` elements are there: those, then zeros.
+// A chunk's first `count` elements, then zeros.
 template <typename T>
 PAGODA_GPU void copy_chunk(T* target, const T* source, int64_t count, bool aligned) {
   constexpr int kChunk = 16 / static_cast<int>(sizeof(T));

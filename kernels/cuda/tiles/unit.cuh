@@ -1,5 +1,5 @@
-// What a warp multiplies with: tensor cores, of bf16 or of fp16, or plain arithmetic where the
-// elements are fp32. Kernels are written once over all.
+// The units that a warp multiplies with: tensor cores of bf16 or of fp16, or plain arithmetic for
+// fp32 elements. Kernels are written once for all of them.
 //
 // A unit multiplies 16 x kDepth by kDepth x 8 into 16 x 8 sums. Of the sums, thread l of the warp
 // holds rows g = l / 4 and g + 8, columns 2 (l % 4) and the next, as c[4] row by row: the layout of
@@ -70,7 +70,7 @@ struct TensorUnit {
   }
 };
 
-// Tiles are as TensorUnit's, the numbers in them fp16.
+// Tiles have the layout of TensorUnit's; the numbers in them are fp16.
 struct Fp16Unit : TensorUnit {
   static constexpr bool kScaled = true;
   template <int kCount>
