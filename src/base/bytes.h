@@ -41,7 +41,7 @@ constexpr int64_t checked_mul(int64_t a, int64_t b) {
 
 // "1.50 GiB", "4096 B".
 std::string format_bytes(int64_t bytes);
-// The same, rounded up: a size that is named as enough, and is enough when it is typed back.
+// The same, rounded up, for sizes that must be enough when the user types them back.
 std::string format_bytes_up(int64_t bytes);
 
 }  // namespace pagoda

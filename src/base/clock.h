@@ -1,4 +1,4 @@
-// Clocks: wall time that never goes back, and the time processors gave to this process.
+// Clocks: wall time that never goes back, and processor time of this process.
 #pragma once
 
 #include <sys/resource.h>
@@ -24,9 +24,9 @@ inline int64_t cpu_us(int whose) {
   return us_of(usage.ru_utime) + us_of(usage.ru_stime);
 }
 
-// That all threads of this process have had.
+// Processor time of all threads of this process.
 inline int64_t process_cpu_us() { return cpu_us(RUSAGE_SELF); }
-// That the calling thread has had.
+// Processor time of the calling thread.
 inline int64_t thread_cpu_us() { return cpu_us(RUSAGE_THREAD); }
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
-// A directory held open, and what is done in it by name. Nothing is looked up again by its path and
-// no link is followed, so that whoever may write to the folders above cannot put another one in its
-// place, and what a name is a link to is never touched.
+// A directory held open, in which files are created, opened and removed by name. It is never looked
+// up again by its path, so nobody who may write to the folders above can put another one in its
+// place. No link is followed, so the target of a link is never touched.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@ namespace pagoda {
 // Names are plain ones, without '/'. Movable; const calls on any number of threads.
 class Directory {
  public:
-  // kNoInput where there is none or it may not be opened, kBadData where it is something else or a
+  // kNoInput if there is none or it may not be opened, kBadData if it is something else or a
   // refused link.
   static Result<Directory> open(const std::string& path, Links links);
 
@@ -26,31 +26,32 @@ class Directory {
   // kIoError when this is not at its path any more (base/held_file.h).
   Status check() const { return check_held(handle_.get(), path_); }
 
-  // A folder in this one, errors as of open().
+  // Opens a folder in this one. Returns the errors of open().
   Result<Directory> folder(const std::string& name) const;
   // Creates PREFIX and 16 random digits (0700); its name is the end of its path(). kCannotCreate.
   Result<Directory> make_folder(const std::string& prefix) const;
-  // A regular file, for reading and writing. kNoInput, kBadData.
+  // Opens a regular file for reading and writing. kNoInput, kBadData.
   Result<Descriptor> file(const std::string& name) const;
-  // A new file (0600); a name that is taken is kCannotCreate.
+  // Creates a file (0600). kCannotCreate if the name is taken.
   Status make_file(const std::string& name, const std::string& content) const;
 
   // All but "." and "..", sorted. kIoError.
   Result<std::vector<std::string>> names() const;
   bool has_folder(const std::string& name) const;
   bool has_link(const std::string& name) const;
-  bool is_own() const;  // this user's
+  bool is_own() const;  // belongs to this user
 
-  // Taken until the object ends, by one process only.
+  // One process holds the lock until the object ends.
   enum class Lock : uint8_t { kTaken, kTakenByAnother, kImpossible };
   Lock lock() const;
 
-  // A link is removed itself. Ok if absent; kBadData for a folder, else kIoError.
+  // Removes a file, or a link itself. Ok if absent; kBadData for a folder, else kIoError.
   Status remove_file(const std::string& name) const;
-  // An empty folder. Ok if absent; kBadData when it is not one or not empty, else kIoError.
+  // Removes an empty folder. Ok if absent; kBadData when it is no folder or not empty, else
+  // kIoError.
   Status remove_empty(const std::string& name) const;
-  // A folder with all that is in it. Ok if absent; kBadData, with nothing removed, for a link or
-  // whatever else is no folder; kIoError.
+  // Removes a folder with all that is in it. Ok if absent; kBadData, with nothing removed, for a
+  // link or anything else that is no folder; kIoError.
   Status remove_folder(const std::string& name) const;
 
  private:

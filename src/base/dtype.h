@@ -35,8 +35,8 @@ inline bf16 bf16_round_weight(float v) {
   return {static_cast<uint16_t>((w + 0x8000u) >> 16)};
 }
 
-// What a finite master has beyond its rounded weight, in units of its own last place; and the two
-// together again, exactly.
+// The difference of a finite master to its rounded weight, in units of the master's last place.
+// Below, weight and remainder are joined again, exactly.
 inline int16_t weight_remainder(float v) {
   const uint32_t w = std::bit_cast<uint32_t>(v);
   return static_cast<int16_t>(static_cast<uint16_t>(w));

@@ -1,4 +1,4 @@
-// Exact reads of regular files, and where files lie. For model folders, text and token files; a
+// Exact reads of regular files, and functions on paths. For model folders, text and token files; a
 // run's store and checkpoints go through offload/storage.h.
 #pragma once
 
@@ -10,9 +10,9 @@
 
 namespace pagoda {
 
-// Whether the last component of a path may be a symbolic link. The files of a model folder may (the
-// hub's cache is links; names that an index gives must be plain ones) and paths the user typed;
-// what pagoda itself writes and reads back may not.
+// Whether the last component of a path may be a symbolic link. Files of a model folder may be links
+// (the hub's cache consists of links; names in an index must be plain ones), and so may paths that
+// the user typed. Files that pagoda itself writes and reads back may not.
 enum class Links : uint8_t { kRefuse, kFollow };
 
 // An open regular file, read only. Owns the descriptor; movable. Reads are const and may run on any
@@ -38,28 +38,28 @@ class InputFile {
   int64_t bytes_ = 0;
 };
 
-// The whole file; larger than `limit_bytes` is kBadData.
+// Reads the whole file. kBadData if it is larger than `limit_bytes`.
 Result<std::string> read_text_file(const std::string& path, Links links, int64_t limit_bytes);
 
-// All that comes from what the user named: a regular file, or a pipe or terminal (/dev/stdin) until
-// its end. It waits for a pipe while it has a writer; one to which nobody writes is kNoInput, as is
-// what cannot be read; more than `limit_bytes` is kUsage.
+// Reads all of a path that the user named: a regular file, or a pipe or terminal (/dev/stdin) until
+// its end. It waits for a pipe while that has a writer. kNoInput for a pipe without a writer and
+// for anything that cannot be read; kUsage for more than `limit_bytes`.
 Result<std::string> read_file_or_pipe(const std::string& path, int64_t limit_bytes);
 
-// A file without a name in `directory`, for trials: it is gone when it is closed. Not ok(), with
+// Makes a file without a name in `directory`, for trials; closing it removes it. Not ok(), with
 // errno, when none can be made there.
 Descriptor unnamed_file(const std::string& directory);
 
-// The same file from whatever working directory.
+// The path of the same file from any working directory.
 std::string absolute_path(const std::string& path);
 
-// Where `path` is in `folder`, without that; "" when it is not below it. By name only.
+// The part of `path` below `folder`; "" when it is not below it. Looks at names only.
 std::string path_inside(const std::string& path, const std::string& folder);
 
 // `path`, or the nearest directory above it that exists; "." where a relative path has none.
 std::string nearest_directory(const std::string& path);
 
-// What this user may still write to the disk that `path`, which exists, lies on; -1: not told.
+// Bytes that this user may still write to the disk of `path`, which exists; -1: unknown.
 int64_t free_disk_bytes(const std::string& path);
 
 }  // namespace pagoda

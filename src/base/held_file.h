@@ -8,7 +8,7 @@
 namespace pagoda {
 
 // Ok while `path` leads to the file or folder open as `fd`. kIoError when it leads to nothing, to
-// something else or cannot be asked: what is written to `fd` then may be lost when it is closed.
+// something else or cannot be looked up: then data written to `fd` may be lost when it is closed.
 Status check_held(int fd, const std::string& path);
 
 }  // namespace pagoda

@@ -17,8 +17,8 @@ void set_log_quiet(bool quiet);
 void set_status_line(const std::string& text);
 bool log_is_terminal();
 
-// A word from outside made safe to print inside of a line: as terminal_text() shows it, line feeds
-// and tabs too; cut between characters once it has `max_length` bytes.
+// Makes a word from outside safe to print inside a line: escapes what terminal_text() escapes, and
+// line feeds and tabs too; cuts between characters once it has `max_length` bytes.
 std::string printable(const std::string& text, size_t max_length = 200);
 
 }  // namespace pagoda

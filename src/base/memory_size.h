@@ -17,7 +17,7 @@ class MemorySize {
   // kUsage, without naming the option, when `text` is not a size; percentages are in (0, 100].
   static Result<MemorySize> parse(const std::string& text);
 
-  // Bytes, given the total that a percentage refers to and what "auto" means here.
+  // The bytes, given the total that a percentage refers to and the bytes that "auto" means here.
   int64_t resolve(int64_t total_bytes, int64_t auto_bytes) const;
   // Parses back to the same value: "auto", "80%", "24GiB", "4097B".
   std::string text() const;

@@ -1,4 +1,4 @@
-// A folder of files that are of use only together.
+// A folder of files that are useful only together.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace pagoda {
 
-// Until keep(), its end takes away what it made: the files whose names it gave out, the folder and
-// the folders above it, where it created those. What others put there stays. Movable; one thread.
+// Unless keep() was called, the destructor removes what the object made: the files whose names it
+// gave out, the folder, and the folders above it that it created. Files of others stay. Movable;
+// one thread.
 class NewFolder {
  public:
-  // Creates the folder (0700, with those above it) or takes an empty one; one that holds anything,
-  // or whose disk has less than `needed_bytes` free, is kCannotCreate.
+  // Creates the folder (0700, with those above it) or takes an empty one. kCannotCreate if it holds
+  // anything, or if its disk has less than `needed_bytes` free.
   static Result<NewFolder> create(const std::string& path, int64_t needed_bytes);
   NewFolder(NewFolder&& other) noexcept;
   NewFolder& operator=(NewFolder&& other) = delete;
@@ -31,8 +32,9 @@ class NewFolder {
   std::vector<std::string> created_;  // folders, then files, in the order to be made
 };
 
-// Creates a directory (mode 0700, with parents) or takes an empty one; one that holds anything is
-// kCannotCreate. `created`, if wanted, gets those it created, parents first, also when it fails.
+// Creates a directory (mode 0700, with parents) or takes an empty one. kCannotCreate if it holds
+// anything. `created`, if wanted, gets the directories that were created, parents first, also when
+// it fails.
 Status create_empty_directory(const std::string& path, std::vector<std::string>* created = nullptr);
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-// Output that appears whole or not at all, and never in the place of anything but a regular file.
+// Writes output that appears whole or not at all, and replaces only regular files.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace pagoda {
 // complete new one; a process that is killed leaves PATH.DIGITS.tmp.
 class OutputFile {
  public:
-  // kCannotCreate, also where PATH is a link, a folder, a device or a pipe, which stays.
+  // kCannotCreate, also if PATH is a link, a folder, a device or a pipe, which stays.
   static Result<OutputFile> create(const std::string& path);
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
@@ -36,21 +36,20 @@ class OutputFile {
   int64_t bytes_ = 0;
 };
 
-// What OutputFile calls a file of PATH's folder while it is written: `name` is one of those of
-// `final_name`.
+// Whether `name` is a name that OutputFile gives the file `final_name` while it is written.
 bool is_unfinished(const std::string& name, const std::string& final_name);
 
-// A small file, as OutputFile has it.
+// Writes a small file through OutputFile.
 Status write_text_file(const std::string& path, const std::string& content);
 
-// The same for a path that the user named, which may also be, or link to, a character device or a
-// pipe that is being read (/dev/stdout): that is written to.
+// Writes to a path that the user named. It may also be, or link to, a character device or a pipe
+// that is being read (/dev/stdout).
 Status write_output(const std::string& path, const std::string& content);
 // Whether write_output() could begin now; changes nothing.
 Status check_output(const std::string& path);
 
-// What a failed write or flush with this errno means: kCannotCreate where there is no room (ENOSPC,
-// EDQUOT, EFBIG), which is no fault of the disk; else kIoError.
+// The meaning of a failed write or flush with this errno: kCannotCreate if there is no room
+// (ENOSPC, EDQUOT, EFBIG), which is no fault of the disk; else kIoError.
 Exit exit_of_write(int error);
 
 // Makes the name of `path` durable. kIoError.

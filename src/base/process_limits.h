@@ -1,5 +1,5 @@
-// What the shell or the system lets this process have (getrlimit), where it is less than the
-// program cannot do without, or has run out.
+// Limits that the shell or the system sets for this process (getrlimit), for the case that one is
+// too low for the program, or is used up.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace pagoda {
 
-// Gives threads that start from now on a stack of their own size, whatever the limit of the first
-// one's is. Before any thread.
+// Gives threads that start from now on stacks of a fixed size, whatever the limit of the first
+// thread's stack. Call it before any thread starts.
 void set_thread_stacks();
 
 // kHostMemory when the first thread's stack may not be large enough (RLIMIT_STACK), kUnavailable
 // when too few files may be open (RLIMIT_NOFILE).
 Status check_process_limits();
 
-// What to do about a file that could not be opened with this errno: `usually`, but for files that
-// are too many.
+// The advice for a file that could not be opened, by errno: `usually`, unless too many files are
+// open.
 std::string remedy_of_open(int error, const char* usually);
 
 }  // namespace pagoda

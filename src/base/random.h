@@ -9,8 +9,8 @@
 
 namespace pagoda {
 
-// The purposes random numbers are drawn for; a purpose is part of the key so that streams never
-// overlap. Append only: the values are part of what a seed means.
+// The purposes that random numbers are drawn for; a purpose is part of the key so that streams
+// never overlap. Append only: the values are part of the meaning of a seed.
 enum class RandomPurpose : uint32_t {
   kInit = 1, kShuffle = 2, kFaults = 3, kTest = 4, kUpcycle = 5, kSample = 6, kMoments = 7,
   kNoise = 8

@@ -23,7 +23,7 @@ enum class Exit : int {
   kDeviceMemory = 72,   // device budget too small
   kCannotCreate = 73,   // cannot create output, no disk space at start, store in use
   kIoError = 74,        // I/O error, CUDA error or corruption while running
-  kStopped = 75,        // stopped on request with a valid checkpoint; requeue me (exit_of_signal())
+  kStopped = 75,        // stopped on request with a valid checkpoint; requeue it (exit_of_signal())
   kDiverged = 80,       // non-finite loss or gradients
   kNoCheckpoint = 81,   // no valid checkpoint to resume from
   kMismatch = 82,       // checkpoint does not fit the configuration, data or build

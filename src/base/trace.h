@@ -1,9 +1,9 @@
-// Trace: what happened when, for a person to look at: spans on lanes and numbers over time, written
-// in the JSON of Chrome's tracing (Google, "Trace Event Format"), which ui.perfetto.dev opens.
+// A trace shows a person what happened when: spans on lanes and numbers over time, written in the
+// JSON of Chrome's tracing (Google, "Trace Event Format"), which ui.perfetto.dev opens.
 //
-// A Trace is an object that whoever records is given a pointer to (nullptr: never traced). While it
-// is off, a place that could record costs one relaxed load. It holds a bounded number of events in
-// memory until write(); what comes after is counted and left out.
+// Code that records gets a pointer to a Trace (nullptr: never traced). While it is off, a place
+// that could record costs one relaxed load. It holds a bounded number of events in memory until
+// write(); later events are counted and left out.
 //
 // Threading: span() and counter() on any thread; everything else on the thread that owns the run.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace pagoda {
 
-// What a span is called and what else is known of it.
+// A span's name and its arguments.
 struct TraceLabel {
   struct Arg {
     const char* name = nullptr;  // a literal
@@ -61,8 +61,8 @@ class Trace {
   // The lane's number is `value` from now on.
   void counter(Lane lane, int64_t value);
 
-  int64_t events() const;      // held
-  int64_t cut_events() const;  // came when there was no room
+  int64_t events() const;      // events that are held
+  int64_t cut_events() const;  // events for which there was no room
   int64_t most_bytes() const { return most_events_ * kEventBytes; }
 
   // Replaces the file. Errors of base/output_file.h's OutputFile.
@@ -73,9 +73,9 @@ class Trace {
   struct Event {
     Lane lane = 0;
     bool is_counter = false;
-    int64_t begin_us = 0, end_us = 0;  // of a counter: both when it changed
-    int64_t value = 0;                 // of a counter
-    TraceLabel label;                  // of a span
+    int64_t begin_us = 0, end_us = 0;  // for a counter both are the time of the change
+    int64_t value = 0;                 // a counter's value
+    TraceLabel label;                  // a span's label
   };
   struct LaneName {
     std::string group, name;
@@ -87,7 +87,7 @@ class Trace {
   std::atomic<bool> on_{false};
   mutable std::mutex mutex_;  // guards the rest
   std::vector<LaneName> lanes_;
-  std::deque<Event> events_;  // in pieces: a vector would stand still to move what it holds
+  std::deque<Event> events_;  // a deque, since a vector would stop to move its content
   int64_t cut_events_ = 0;
 };
 

@@ -17,7 +17,7 @@ std::string replace_invalid_utf8(std::string_view text);
 
 struct CodePoint {
   uint32_t value;
-  uint32_t bytes;  // of its sequence
+  uint32_t bytes;  // length of its sequence
 };
 
 // The code point whose sequence begins at text[i]. REQUIRES: it is well-formed.

@@ -1,5 +1,5 @@
-// The machine as this process may use it: memory and cores under cgroup limits and affinity. Reads
-// /proc and /sys at each call; what cannot be read counts as unlimited or zero, never as an error.
+// The memory and cores that this process may use, under cgroup limits and affinity. Reads /proc and
+// /sys at each call; a value that cannot be read counts as unlimited or zero, never as an error.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace pagoda {
 
 struct MachineMemory {
   int64_t total_bytes = 0;
-  int64_t available_bytes = 0;      // what could be had now without swapping
+  int64_t available_bytes = 0;      // could be allocated now without swapping
   int64_t cgroup_limit_bytes = -1;  // -1: none
   int64_t swap_bytes = 0;
 
-  // What percentages of memory refer to: the total, or the cgroup's limit when that is lower.
+  // The memory that percentages refer to: the total, or the cgroup's limit when that is lower.
   int64_t usable_bytes() const;
 };
 
@@ -37,7 +37,7 @@ int64_t resident_bytes();
 std::vector<std::string> cpu_features(const std::vector<std::string>& wanted);
 std::string cpu_model();
 
-// kHostMemory, for what std::thread throws when the system starts no more of them.
+// kHostMemory, for the error that std::thread throws when the system starts no more threads.
 Status threads_refused(const std::system_error& error);
 
 }  // namespace pagoda

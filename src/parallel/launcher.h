@@ -1,5 +1,5 @@
-// Who started this process, and how many of them: read from the environment that launchers of MPI
-// programs leave, so that a run without one never touches MPI.
+// Tells which launcher started this process, and how many processes. It reads the environment that
+// launchers of MPI programs leave, so that a run without one never touches MPI.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ struct Launch {
   bool together() const { return processes != 1; }
 };
 
-// Open MPI's mpirun, PMI (MPICH, Intel MPI, srun --mpi=pmi2), PMIx, and srun, which counts its
-// tasks also where it was not told of MPI.
+// Knows Open MPI's mpirun, PMI (MPICH, Intel MPI, srun --mpi=pmi2), PMIx, and srun, which tells its
+// number of tasks even without MPI.
 Launch read_launch();
 
 }  // namespace pagoda
