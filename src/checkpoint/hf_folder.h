@@ -31,14 +31,14 @@ class HfFolder {
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
   const TensorTable& table() const { return table_; }
-  // Of each tensor, in table order.
+  // The stored type of each tensor, in table order.
   const std::vector<StoredDType>& dtypes() const { return dtypes_; }
   ExpertLayout layout() const { return layout_; }
 
   // Values of a tensor as fp32 (the master weights), num_elements of them. A NaN or an infinity is
   // kBadData with the tensor's name and the element.
   Status read_tensor(int64_t tensor, float* out) const;
-  // `count` of them from element `first` on.
+  // Reads `count` values from element `first` on.
   Status read_values(int64_t tensor, int64_t first, int64_t count, float* out) const;
 
  private:

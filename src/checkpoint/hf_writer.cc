@@ -122,7 +122,7 @@ void HfWriter::plan_shards() {
   }
 }
 
-// Of the weights with their headers; what is copied besides is small.
+// The bytes of the weights with their headers. Other files that are copied are small.
 int64_t HfWriter::needed_bytes() const {
   constexpr int64_t kEntryBytes = 192;
   int64_t bytes = total_bytes_;

@@ -27,15 +27,15 @@ class HfWriter {
     std::string companions_directory;
     int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
   };
-  // For exporting a model that came from `source`: companions and layout from there. Without
-  // `dtype` every tensor is stored as there and config.json is written byte for byte; else all
-  // tensors are `dtype`, and the config's dtype is set to it if that changes any tensor.
+  // Options for exporting a model that came from `source`: companions and layout are the same.
+  // Without `dtype` every tensor keeps its type and config.json is written byte for byte. Otherwise
+  // all tensors are `dtype`, and the config's dtype is set to it if that changes any tensor.
   static Result<Options> options_for(const std::string& directory, const HfFolder& source,
                                      std::optional<DType> dtype);
 
   // kCannotCreate when the directory holds anything, or its disk has no room for the weights. The
-  // table must outlive the writer. What is not finished is removed with the writer; where the
-  // process dies it has no config.json, so nothing takes it for a model.
+  // table must outlive the writer. An unfinished folder is removed with the writer. If the process
+  // dies it has no config.json, so nothing takes it for a model.
   static Result<HfWriter> create(Options options, const TensorTable& table);
 
   // Every tensor of the table, in the order in which they must come.

@@ -127,7 +127,7 @@ class Fields {
     read_integer(key, find(key), low, high, value);
   }
   void text(const char* key, std::string& value) { read_text(key, find(key), value); }
-  // Of a field that older manifests lack: `value` is then left as it is.
+  // Reads a field that older manifests lack; without it `value` is left as it is.
   void text_if_there(const char* key, std::string& value) {
     if (object_.contains(key)) text(key, value);
   }

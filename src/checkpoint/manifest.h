@@ -4,8 +4,8 @@
 //               u32 page, u32 slot, u64 generation, u32 checksum
 //   MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
 //
-// A checksum finds accidents. Whoever makes a manifest can make its checksum too, so every number
-// is held against what a run can have before anything is computed from it.
+// A checksum finds accidents only, since whoever makes a manifest can make its checksum too. So
+// every number is checked against a run's limits before anything is computed from it.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ namespace pagoda {
 // `run`: the run's folder. Paths inside it are written without it, since it may move.
 CheckpointFiles encode_checkpoint(const RunCheckpoint& checkpoint, const std::string& run);
 
-// kIoError, naming the file in `folder`, where one is damaged or says what no run can have said;
-// kMismatch where another version wrote it.
+// kIoError, naming the file in `folder`, if one is damaged or has values that no run writes;
+// kMismatch if another version wrote it.
 Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t step,
                                         const std::string& folder, const std::string& run);
 

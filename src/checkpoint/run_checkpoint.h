@@ -1,4 +1,4 @@
-// Training checkpoints: what makes a resumed run continue with the same bits.
+// Training checkpoints, from which a resumed run continues with the same bits.
 //
 // The weights and optimizer state of a checkpoint stay where they are, in the page file (offload/
 // page_file.h): a checkpoint is a manifest of page versions, so saving costs only the pages that
@@ -11,8 +11,8 @@
 //
 //   PATH/step-00001200/{pages.bin,MANIFEST}   as checkpoint/manifest.h says
 //
-// Truth is the content: a directory whose MANIFEST or pages.bin does not verify is reported, left
-// alone, and not used.
+// Only the content counts: a directory whose MANIFEST or pages.bin does not verify is reported,
+// left alone and not used.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ namespace pagoda {
 
 struct RunCheckpoint {
   int64_t step = 0;           // steps done
-  int64_t updates = 0;        // of them not skipped
+  int64_t updates = 0;        // steps that were not skipped
   int64_t rows_consumed = 0;  // data position: rows of the shuffled sequence used so far
   std::string store_id;
-  std::string config_hash;       // of the options that affect results
+  std::string config_hash;       // hash of the options that affect results
   std::string resolved_config;   // resolved.toml
   std::string model_json;        // config.json
   std::string run_folder;        // where it was committed, absolute
@@ -37,9 +37,9 @@ struct RunCheckpoint {
   std::string tokenizer;         // Tokenizer::identity()
   std::string data_fingerprint;
   std::string build;             // version and libraries, with the processor features they use
-  std::string kernel_set;        // what it computed with; empty in those of before it had a name
-  // What the page file was made for, to open it again. Absolute, or in the run's folder, which may
-  // move between a commit and a load.
+  std::string kernel_set;        // the kernels that it computed with; empty in old checkpoints
+  // The page file's settings, to open it again. Directories are absolute, or in the run's folder,
+  // which may move between a commit and a load.
   std::vector<std::string> directories;
   std::string file_name;
   int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0, devices = 1;
@@ -48,7 +48,7 @@ struct RunCheckpoint {
   std::vector<PageVersion> pages;
 };
 
-// What a folder's newest valid checkpoint is, and why those of newer steps are not it.
+// A folder's newest valid checkpoint, and why newer ones are not valid.
 struct FoundCheckpoint {
   RunCheckpoint checkpoint;
   std::vector<Status> damaged;  // newest first
@@ -64,19 +64,19 @@ class CheckpointDirectory {
   CheckpointDirectory(Storage* storage, std::string path)
       : storage_(storage), path_(std::move(path)) {}
 
-  // Allocates the room of the next checkpoint; `saved` tells how large that may get.
-  // kCannotCreate, naming what it takes, what is free and the step that is saved.
+  // Allocates the room of the next checkpoint; `saved` tells how large that may get. kCannotCreate,
+  // naming the needed and the free bytes and the step that is saved.
   Status reserve(const RunCheckpoint& saved) const;
-  // Makes the checkpoint durable, as above. After an error it is none, and what it wrote is room
+  // Makes the checkpoint durable, as above. After an error there is none, and its files are room
   // for the next. REQUIRES: the page file is synced.
   Status commit(const RunCheckpoint& checkpoint) const;
   // Removes older steps and unfinished commits, but no newer step (which is damaged, or this one
   // would not have been made) and nothing else. Errors are warnings.
   void remove_older(int64_t step) const;
 
-  // Makes durable what a process that died may have left in the caches. Before a resume: one that
-  // trusted a name which a power loss then takes back would have overwritten the pages of the step
-  // before.
+  // Makes durable what a process that died may have left in the caches. Call it before a resume: a
+  // name that is only cached may vanish with a power loss, after the resumed run has overwritten
+  // the pages of the step before.
   Status sync() const;
 
   // Steps that have a directory, ascending, valid or not. kNoInput if one may not look.
@@ -85,9 +85,10 @@ class CheckpointDirectory {
   // one is no file or larger than any; kNoInput if it may not be read; kMismatch if another version
   // wrote it.
   Result<RunCheckpoint> load(int64_t step) const;
-  // The newest that verifies. kNoCheckpoint if there is none, after a warning for each that is not
-  // valid. One that cannot be read just now may be good: that is an error as of load(), not a
-  // reason to take an older. A run may save meanwhile, but what is found may then be gone soon.
+  // The newest checkpoint that verifies. kNoCheckpoint if there is none, after a warning for each
+  // that is not valid. One that cannot be read now may be good: that is an error, as in load(), not
+  // a reason to take an older one. A run may save meanwhile, but then the found one may be gone
+  // soon.
   Result<FoundCheckpoint> newest() const;
 
   const std::string& path() const { return path_; }

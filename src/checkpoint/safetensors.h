@@ -2,10 +2,11 @@
 //
 //   u64 little-endian n | n bytes of JSON {"name": {"dtype", "shape", "data_offsets"}, ...} | data
 //
-// Accepted is what the reference implementation (huggingface/safetensors, tensor.rs) accepts, and
-// less: n <= 100,000,000; the header begins with '{'; no duplicate names and no unknown fields;
-// known dtypes; at most 8 dimensions and 1,000,000 tensors; data_offsets of all tensors cover the
-// data without hole or overlap; each equals its shape's bytes; the last one ends the file.
+// The reader accepts no more than the reference implementation (huggingface/safetensors,
+// tensor.rs), and requires: n <= 100,000,000; the header begins with '{'; no duplicate names and no
+// unknown fields; known dtypes; at most 8 dimensions and 1,000,000 tensors; data_offsets of all
+// tensors cover the data without hole or overlap; each equals its shape's bytes; the last one ends
+// the file.
 #pragma once
 
 #include <cstdint>

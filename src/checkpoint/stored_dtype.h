@@ -19,8 +19,8 @@ StoredDType stored_dtype_of(DType dtype);
 
 // Exact. `in` holds `count` little-endian elements.
 void stored_to_float(StoredDType dtype, const void* in, int64_t count, float* out);
-// Rounds: BF16 as weights are (bf16_round_weight), F16 to nearest even (too large becomes
-// infinite). A value that stored_to_float gave comes back bit for bit.
+// Rounds to BF16 as weights are rounded (bf16_round_weight), and to F16 to nearest even (too large
+// a value becomes infinite). A value that stored_to_float gave comes back bit for bit.
 void float_to_stored(StoredDType dtype, const float* in, int64_t count, void* out);
 
 // Index of the first NaN or infinity, or -1.
