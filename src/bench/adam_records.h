@@ -1,4 +1,4 @@
-// Records to be updated, as training stores them: bf16 weights, gradients and states.
+// Records to be updated, stored as in training: bf16 weights, gradients and states.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class AdamRecords {
   const int64_t count_;
   std::byte* const memory_;
   int64_t t_ = 0;
-  std::atomic<uint64_t> no_flip_{0}, seen_{0};  // so that the compiler cannot know them
+  std::atomic<uint64_t> no_flip_{0}, seen_{0};  // the compiler cannot know their values
 };
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
 // `pagoda bench attention`: causal attention over documents of growing length, against the products
-// it is made of.
+// that it consists of.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct AttentionBench {
   std::vector<int64_t> lengths;  // of documents, shortest first; each divides `tokens`
 };
 
-// Figures "forward" and "backward" for each length, in bf16: operations a second, counted as
-// attention_operations (tile_products.h) does, so that what is computed twice or hidden by the
-// diagonal earns nothing. The roof is TileProducts on the same threads for as many operations.
+// Figures "forward" and "backward" for each length, in bf16: operations a second, counted by
+// attention_operations (tile_products.h), so that operations done twice or hidden by the diagonal
+// do not count. The roof is TileProducts on the same threads for as many operations.
 //
-// Facts "memory_LENGTH": what one document of that length needs: its tensors, and what the kernels
-// keep beside them, resident and at most (kernels/working_memory.h). Stops between passes when a
-// signal asks (stop_status).
+// Facts "memory_LENGTH" tell what one document of that length needs: its tensors, and the kernels'
+// own memory, resident and at most (kernels/working_memory.h). Stops between passes when a signal
+// asks (stop_status).
 Result<BenchReport> run_attention_bench(const AttentionBench& bench);
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-// What causal attention reads and writes for some tokens, in the memory of any device.
+// The tensors that causal attention reads and writes, in the memory of any device.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ struct AttentionBenchShape {
   int64_t width() const { return heads * head_dim; }        // of a token's queries
   int64_t kv_width() const { return kv_heads * head_dim; }  // keys
   int64_t stride() const { return width() + 2 * kv_width(); }
-  // Of all tensors for so many tokens.
+  // Bytes of all tensors for `of` tokens.
   int64_t bytes(int64_t of) const { return of * (2 * (2 * stride() + 2 * width()) + 4 * heads); }
   // bf16 values at the beginning of the memory that a forward and a backward read: queries, keys
   // and values, and the gradient of the output.

@@ -11,7 +11,7 @@ namespace pagoda {
 
 struct CopyBench {
   std::vector<int64_t> page_bytes;
-  int64_t bytes = 0;  // on the device and, as much, in host memory; multiple of 2 * kIoAlign
+  int64_t bytes = 0;  // on the device, and as many in host memory; multiple of 2 * kIoAlign
   int rounds = 0;
 };
 

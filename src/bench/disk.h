@@ -23,8 +23,8 @@ struct DiskBench {
 
 // A figure for each page size, direction and path ("page file", "storage": disk_pages.h says which
 // is which). In each round the roof's best setting and both paths go once over the whole file in
-// each direction, beginning with another of the three every time. Stops between passes when a
-// signal asks (stop_status). The files are gone when it returns.
+// each direction, each time beginning with another of the three. Stops between passes when a signal
+// asks (stop_status). The files are gone when it returns.
 Result<BenchReport> run_disk_bench(const DiskBench& bench);
 
 }  // namespace pagoda

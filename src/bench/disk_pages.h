@@ -1,9 +1,9 @@
-// The pages of a race: a page file as training has it, and four ways through it. Whole pages go in
+// The pages of a race: a page file like training's, read and written in two ways. Whole pages go in
 // order of their ids, with a window of them in flight.
 //
 // "page file" is PageFile::write and read: header, CRC32C of the payload, and at a read the check
 // of both. "storage" submits the same transfers at the same places to the same Storage without
-// looking at the bytes; what it writes are no pages.
+// looking at the bytes; it writes no valid pages.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// `pagoda bench gemm`: the products of experts whose weights are cold, against what the processor
-// and its memory allow, and against the linked library alone.
+// `pagoda bench gemm`: the products of experts whose weights are cold, against the limits of the
+// processor and its memory, and against the linked library alone.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace pagoda {
 
-// As many weights as are surely cold when they are read again: twice the last-level cache.
+// Bytes of weights that are surely cold when they are read again: twice the last-level cache.
 int64_t cold_gemm_bytes();
 
 struct GemmBench {
-  int64_t bytes = 0;  // of weights that are multiplied in turn: far more than the caches hold
+  int64_t bytes = 0;  // bytes of weights that are multiplied in turn: far more than the caches hold
   int rounds = 0;
   int threads = 0;
   int64_t hidden = 0;           // d
@@ -23,8 +23,8 @@ struct GemmBench {
 };
 
 // For each f and number of tokens, the six products of an expert forward and backward: gate and up,
-// down; their two input gradients and two weight gradients, as the trainer asks for them: those of
-// all experts forward, then those of all backward. Rates are of their 18 d f tokens operations.
+// down; their two input gradients and two weight gradients. They run in the trainer's order: all
+// experts forward, then all backward. Rates are of their 18 d f tokens operations.
 //  - "f 768", "64 tokens": against T_roof = max(operations / what registers reach with the best
 //    of the processor's instructions, two reads of the weights and one of the activations / read
 //    rate + gradient / write rate), with the rates measured in the same round on the same threads.

@@ -24,21 +24,21 @@ struct ExpertShape {
   int64_t activation_bytes(int64_t rows) const { return rows * (12 * hidden + 8 * ffn); }
 };
 
-// Weights of `count` experts, and fewer buffers of gradients that they take in turn. They multiply
-// as in a step: all forward, then all backward, each reading its weights in either direction after
-// those of all others. Weights are cold where they are much larger together than the caches.
+// The weights of `count` experts, and fewer buffers of gradients that they use in turn. They
+// multiply as in a step, all forward, then all backward, so that each reads its weights after those
+// of all others. Weights are cold if together they are much larger than the caches.
 class Experts {
  public:
-  // As many as have `bytes` of weights, at least two.
+  // How many experts have `bytes` of weights; at least two.
   static int64_t count_in(const ExpertShape& shape, int64_t bytes);
-  // Of the CPU.
+  // Experts in host memory, multiplied by the CPU.
   static Result<Experts> allocate(const ExpertShape& shape, int64_t bytes);
-  // In `memory`, as aligned as a device's arena, which holds bytes_of(shape, count) and outlives
-  // them, multiplied by `ops`. REQUIRES: values there.
+  // Experts in `memory`, multiplied by `ops`. `memory` is aligned like a device's arena, holds
+  // bytes_of(shape, count) and outlives them. REQUIRES: it has values.
   Experts(const ExpertShape& shape, int64_t count, std::byte* memory, Ops& ops);
   static int64_t bytes_of(const ExpertShape& shape, int64_t count);
 
-  // Products of all experts with `tokens` rows, by the ops of the trainer on `s`.
+  // Computes the products of all experts with `tokens` rows, by the trainer's ops on `s`.
   void run(int64_t tokens, Stream& s);
 
   const ExpertShape& shape() const { return shape_; }
@@ -66,7 +66,7 @@ class Experts {
   Ops* ops_;  // not owned
   bf16* weights_ = nullptr;
   float* gradient_ = nullptr;
-  HostMemory memory_;  // of the CPU's
+  HostMemory memory_;  // memory of the CPU's experts
 };
 
 // The same products in the same order by the library alone, each thread on its own columns of a

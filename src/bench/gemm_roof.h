@@ -1,5 +1,5 @@
-// T_roof of `pagoda bench gemm`: what the processor and the memory do by themselves, on the threads
-// that multiply experts.
+// T_roof of `pagoda bench gemm`: the rates of the processor and the memory by themselves, on the
+// threads that multiply experts.
 #pragma once
 
 #include <array>
@@ -19,12 +19,12 @@ class GemmRoof {
   // Both outlive it.
   GemmRoof(const Experts& experts, Stream& stream) : experts_(experts), stream_(stream) {}
 
-  // Once to warm up, then for 50 ms or more: products of what registers hold, by each instruction
-  // that the processor has, all weights read, all gradients written.
+  // Measures once to warm up, then for 50 ms or more: products of registers by each instruction
+  // that the processor has, reads of all weights, or writes of all gradients.
   void measure(Part part);
 
-  // Of the last measure(): operations or bytes in a second, of kMultiply by the instruction that
-  // reached most; 0 where no kernel has registers.
+  // The rate of the last measure(): operations or bytes in a second, for kMultiply those of the
+  // best instruction; 0 if no kernel works on registers.
   double rate(Part part) const;
   // The rates of kMultiply in the order of block_kernels().
   std::vector<double> register_rates() const;
@@ -36,7 +36,7 @@ class GemmRoof {
   const Experts& experts_;
   Stream& stream_;
   std::array<Timing, kParts> timings_{};
-  std::vector<Timing> registers_;  // of each kernel; the best is the timing of kMultiply
+  std::vector<Timing> registers_;  // one for each kernel; the best is the timing of kMultiply
 };
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-// Something to take a step on.
+// Makes a random batch to take a step on.
 #pragma once
 
 #include <random>

@@ -1,5 +1,5 @@
-// Weights that cost nothing to make: as `pagoda init` draws them, but the same million values again
-// and again.
+// Weights that cost little to make: drawn like those of `pagoda init`, but the same million values
+// again and again.
 #pragma once
 
 #include <vector>

@@ -24,8 +24,8 @@ namespace {
 constexpr int kWarmUpSteps = 2;  // pages arrive in the first, updates begin in the second
 constexpr double kLearningRate = 1e-5;
 constexpr int64_t kRoom = int64_t{1} << 40;  // more memory than anything needs
-// Of weights and state, when they page: on the device beside what a step must have there, and in
-// host memory.
+// When weights and state page, these parts of them have room on the device, beside what a step
+// needs there, and in host memory.
 constexpr double kDevicePart = 0.1, kHostPart = 0.3;
 
 struct Model {

@@ -1,4 +1,4 @@
-// `pagoda bench step`: whole training steps against the products they are made of.
+// `pagoda bench step`: whole training steps against the products that they consist of.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ struct StepBench {
 
 // Two figures a model, of tokens a second in bf16 with AdamW, weights and tokens random: "resident"
 // with everything on the device, and "paged" with a small part of it on the device and in host
-// memory, where a step that moved no pages is no figure. A step ends when what it writes back is
-// written. The roof is the time of the step's products alone (step_products.h): what attention
-// does between them, norms, routing and the optimizer are what is missing.
+// memory, where a step must move pages to count. A step ends when its write-backs are done. The
+// roof is the time of the step's products alone (step_products.h): the rest of attention, norms,
+// routing and the optimizer are not in it.
 //
 // Facts for each: memory that the session took, and what it moved in a step. Stops between steps
 // when a signal asks (stop_status). The files are gone when it returns.

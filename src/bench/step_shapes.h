@@ -1,5 +1,6 @@
-// Models of which `pagoda bench step` takes a step unless it is given another: the proportions of
-// real ones at a quarter of a billion parameters. tools/bench/step_peers.py reads them from here.
+// The models that `pagoda bench step` measures unless it is given another: they have the
+// proportions of real ones at a quarter of a billion parameters. tools/bench/step_peers.py reads
+// them from here.
 #pragma once
 
 namespace pagoda {

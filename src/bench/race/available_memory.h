@@ -1,4 +1,4 @@
-// Whether this machine has the memory that a measurement wants to touch.
+// Checks that this machine has the memory that a measurement touches.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace pagoda {
 
-// kHostMemory, with what is available, where that is less than `bytes`.
+// kHostMemory, naming the available bytes, if they are fewer than `bytes`.
 Status check_available(int64_t bytes);
 
 }  // namespace pagoda

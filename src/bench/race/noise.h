@@ -1,4 +1,4 @@
-// Bytes that no drive can leave out: rates measured with zeros are too good.
+// Random bytes, which no drive can compress: rates measured with zeros are too good.
 #pragma once
 
 #include <cstddef>

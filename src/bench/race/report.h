@@ -1,5 +1,5 @@
-// What `pagoda bench` found: one Figure a row, and what was measured on and against. The same
-// report is a table for people and a JSON object for programs.
+// The results of `pagoda bench`: one Figure a row, and facts on what was measured. The same report
+// is a table for people and a JSON object for programs.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ struct Figure {
   double cpu_s_per_unit = 0;  // seconds of CPU, all threads: for a GB of "GB/s", a GFLOP, a token
   double roof_cpu_s_per_unit = 0;
   int rounds = 0;
-  int disturbed_rounds = 0;  // of them; see PairedRounds
+  int disturbed_rounds = 0;  // disturbed rounds; see PairedRounds
 };
 
 // The rounds of a race, one after the other. `name`, `path`, `page_bytes`, `elements`, `threads`
-// and `unit` are taken from `what`. Where threads are named both timings keep them busy, and a
-// round in which either had less than kUndisturbed of its threads' time is disturbed: other
-// programs had the cores. Such rounds count only when all are so.
+// and `unit` are taken from `what`. If `threads` is given both timings keep them busy, and a round
+// in which either had less than kUndisturbed of its threads' time is disturbed: other programs had
+// the cores. Such rounds count only if all are disturbed.
 class PairedRounds {
  public:
   static constexpr double kUndisturbed = 0.9;

@@ -1,4 +1,5 @@
-// Timing: what one candidate of a round moved and how long that took; and the clock for it.
+// Timing: the bytes that one candidate of a round moved, and how long that took; and the clock for
+// it.
 #pragma once
 
 #include <cstdint>

@@ -9,12 +9,12 @@
 
 namespace pagoda {
 
-// What one update of a record moves: the gradient in, weights and state in and out.
+// Bytes that one update of a record moves: the gradient in, weights and state in and out.
 int64_t adam_bytes(const StateLayout& layout);
 
 // Reads the gradient and flips the bits `flip` in all else, in the order and with the prefetches of
-// adam_update's loop, over that share of a record which the thread `share` of `shares` has there.
-// Returns a value that depends on what was read. REQUIRES: bf16 weights; a whole number of moment
+// adam_update's loop, over the part of a record that belongs to thread `share` of `shares`. Returns
+// a value that depends on all that was read. REQUIRES: bf16 weights; a whole number of moment
 // blocks.
 uint64_t stream_record(const AdamRecord& record, const void* gradient, uint64_t flip,
                        int64_t share, int64_t shares);

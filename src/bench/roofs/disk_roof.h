@@ -1,6 +1,6 @@
-// What a drive gives to the best simple program: the roof for page reads and writes. A sweep over a
-// few block sizes and depths finds the setting; the caller then races that setting again, because
-// the largest of a noisy sweep is too large.
+// The rate that a drive gives to the best simple program: the roof for page reads and writes. A
+// sweep over a few block sizes and depths finds the setting; the caller then races that setting
+// again, because the largest of a noisy sweep is too large.
 //
 // With fio installed the roof is fio's io_uring engine with direct I/O, registered buffers and
 // registered files; else a loop of pread and pwrite on threads (ReadWriteLoop), which drives large
@@ -35,7 +35,7 @@ class DiskRoof {
   virtual ~DiskRoof() = default;
   // "fio-3.33, io_uring, ...".
   virtual std::string describe() const = 0;
-  // What a sweep over a region of so many bytes tries; at least one.
+  // The settings that a sweep over a region of these bytes tries; at least one.
   virtual std::vector<RoofSetting> settings(int64_t region_bytes) const = 0;
   // Moves as many whole blocks as the region holds, from its beginning. REQUIRES: it holds one.
   virtual Result<Timing> run(IoRequest::Op op, const RoofSetting& setting,
@@ -54,7 +54,7 @@ Result<std::unique_ptr<DiskRoof>> make_fio_roof(bool direct, const std::string& 
 std::unique_ptr<DiskRoof> make_loop_roof(bool direct, const std::string& why);
 
 // All pairs of `blocks` and `depths` that keep at most kMostFlightBytes in flight and fit a region;
-// one of small blocks where none does.
+// a pair of small blocks if none does.
 inline constexpr int64_t kMostFlightBytes = int64_t{64} << 20;
 std::vector<RoofSetting> setting_grid(const std::vector<int64_t>& blocks,
                                       const std::vector<int>& depths, int64_t region_bytes);

@@ -1,4 +1,4 @@
-// Another program, run to its end: the public tools that our rates are held against.
+// Runs another program to its end: a public tool that our rates are compared with.
 #pragma once
 
 #include <string>

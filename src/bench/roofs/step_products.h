@@ -1,4 +1,4 @@
-// The products of a training step, by themselves: its roof.
+// The products of a training step by themselves, which are its roof.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ struct LinearProduct {
   int64_t rows = 0, in = 0, out = 0, count = 0;
 };
 
-// Of a step of `tokens` in sequences of `sequence_len`, in the pieces that the executor computes: a
-// sequence at a time, experts and logits in kRowBlock rows. Tokens are spread over all experts
-// evenly. What is computed again in the backward counts once.
+// The products of a step of `tokens` in sequences of `sequence_len`, in the pieces that the
+// executor computes: a sequence at a time, experts and logits in kRowBlock rows. Tokens are spread
+// evenly over all experts. Recomputation in the backward does not count.
 std::vector<LinearProduct> linear_products(const ModelConfig& config, int64_t tokens,
                                            int64_t sequence_len);
 
@@ -25,13 +25,13 @@ int64_t step_operations(const ModelConfig& config, int64_t tokens, int64_t seque
 
 class StepProducts {
  public:
-  // In bf16, on `stream`, which is not owned and does nothing else meanwhile.
+  // Makes products in bf16 on `stream`, which is not owned and does nothing else meanwhile.
   static Result<StepProducts> make(const ModelConfig& config, int64_t tokens, int64_t sequence_len,
                                    Stream* stream);
 
-  // What all products of a step would take at the rates that a part of them has now: each shape of
-  // linear product on as many weights as fill the cache, then those of attention's tiles.
-  // `cpu_seconds` likewise. Timing::bytes is 0.
+  // The time, and the CPU time, that all products of a step would take at the rates that a part of
+  // them has now: each shape of linear product on weights that fill the cache, then attention's
+  // tiles. Timing::bytes is 0.
   Timing measure();
 
  private:

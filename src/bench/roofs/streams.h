@@ -18,7 +18,7 @@ void stream_fill(double* target, double value, int64_t bytes);
 void stream_triad(double* target, const double* a, const double* b, double factor, int64_t bytes);
 // The sum, read as kParts streams side by side.
 double stream_sum(const double* source, int64_t bytes);
-// target = factor * target + 1, likewise.
+// target = factor * target + 1, as kParts streams side by side.
 void stream_update(double* target, double factor, int64_t bytes);
 
 }  // namespace pagoda

@@ -1,4 +1,4 @@
-// The products that attention is made of, by themselves: its roof.
+// The products that attention consists of, by themselves, which are its roof.
 //
 // Tiles are those of kernels/cpu/attention/attention_blocks.h, or of attention_tiles.h where the
 // processor has no kernel for blocks: 128 queries times 128 keys over a head's width, and their
@@ -15,10 +15,10 @@ namespace pagoda {
 
 class TileProducts {
  public:
-  // For heads of so many values, on the threads of `stream`, which is not owned.
+  // Makes products for heads of `head_dim` values, on the threads of `stream`, which is not owned.
   static Result<TileProducts> make(int64_t head_dim, Stream* stream);
 
-  // At least so many operations (a multiply and an addition are two), in equal parts on all
+  // Computes at least `operations` (a multiply and an addition are two), in equal parts on all
   // threads; Timing::bytes says how many.
   Timing run(int64_t operations);
 
@@ -38,7 +38,7 @@ class TileProducts {
 };
 
 // Operations of causal attention over `tokens` in documents of `document_len`: of the two products
-// of the forward, and of the five of the backward, what lies above the diagonal left out.
+// of the forward and of the five of the backward, without those above the diagonal.
 struct AttentionOperations {
   int64_t forward = 0, backward = 0;
 };

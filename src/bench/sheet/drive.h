@@ -13,10 +13,10 @@ namespace pagoda {
 struct DriveRates {
   double read_gb_s = 0, write_gb_s = 0;
   double both_gb_s = 0;    // half of the pages read while the others are written
-  double latency_us = 0;   // of one page's read beyond its part of a long row of them
-  double cpu_s_per_gb = 0;  // of processors, the system's work included
-  // Both at once take more than three quarters of what they take one after the other; half where
-  // neither slows the other.
+  double latency_us = 0;   // of one page's read beyond its share of a long row of reads
+  double cpu_s_per_gb = 0;  // processor time, the system's included
+  // Whether both at once take more than three quarters of the time of one after the other. (They
+  // take half of it if neither slows the other.)
   bool half_duplex() const;
 };
 

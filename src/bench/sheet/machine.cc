@@ -115,7 +115,7 @@ Status measure_streams(const MachineBench& bench, MachineSheet& sheet) {
   return Status();
 }
 
-// Of pages that lie in no cache.
+// Measures the rate of checksums over pages that lie in no cache.
 Status measure_checksum(const MachineBench& bench, MachineSheet& sheet) {
   ASSIGN_OR_RETURN(const HostMemory pages, HostMemory::allocate(align_up(bench.bytes, kIoAlign)));
   std::fill_n(pages.data(), pages.bytes(), std::byte{1});

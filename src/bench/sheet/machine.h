@@ -18,12 +18,12 @@ struct MachineBench {
   std::string directory = ".";  // on the drive to be measured; a scratch folder in it is removed
   int rounds = 0;
   int threads = 0;
-  int64_t bytes = 0;  // of weights, arrays and the drive's file, each
-  std::optional<Gpu> gpu;  // that computes; none: the cores
+  int64_t bytes = 0;  // bytes of weights, of arrays and of the drive's file, each
+  std::optional<Gpu> gpu;  // the GPU that computes; none: the cores do
 };
 
-// kHostMemory or kDeviceMemory when there is not the memory to measure with; stops between passes
-// when a signal asks (stop_status).
+// kHostMemory or kDeviceMemory when there is too little memory to measure with; stops between
+// passes when a signal asks (stop_status).
 Result<MachineSheet> measure_machine(const MachineBench& bench);
 
 }  // namespace pagoda

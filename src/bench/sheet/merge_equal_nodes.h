@@ -1,4 +1,5 @@
-// Measured nodes as a cluster's sheet: no two measurements are equal, nodes of one make are.
+// Merges measured nodes of one make into one sheet of a cluster, since no two measurements are
+// equal.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +9,11 @@
 
 namespace pagoda {
 
-// For each node the first that has its processors, by name and number; itself where it is the
-// first.
+// For each node, the first node with the same processors, by name and number; it may be itself.
 std::vector<size_t> first_equal(const std::vector<MachineSheet>& nodes);
 
-// One sheet for nodes that are alike: of each size and rate the worst that one of them has, because
-// a step waits for the slowest.
+// One sheet for equal nodes: it has the worst of each size and rate, because a step waits for the
+// slowest node.
 MachineSheet worst_of(const MachineSheet& one, const MachineSheet& other);
 
 }  // namespace pagoda

@@ -15,7 +15,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
 }
 
-// Of the kernel that runs, which containers share; the host's name where it does not tell.
+// The boot id of the running kernel, which containers share; the host's name if there is none.
 std::string machine_name() {
   std::ifstream in("/proc/sys/kernel/random/boot_id");
   std::string id;

@@ -11,12 +11,12 @@
 namespace pagoda {
 
 struct Node {
-  std::string host;     // its name, for people
+  std::string host;     // the machine's name, for people
   std::string machine;  // equal for processes that run on one machine, whatever it is called there
   NetworkLink link;
 };
 
-// Of each rank, the same everywhere.
+// Returns the node of each rank; the same result everywhere.
 Result<std::vector<Node>> gather_nodes(Communicator& all);
 
 // The first rank on the machine of `rank`: the one that speaks for it.
