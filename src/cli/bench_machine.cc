@@ -170,8 +170,8 @@ Status warn_of_places(Communicator& all, const std::vector<Node>& nodes) {
   return Status();
 }
 
-// Of each rank, at rank 0 (elsewhere: none). One process measures a machine, while others there
-// sleep.
+// Returns the sheets of all ranks at rank 0, and none elsewhere. One process measures a machine,
+// while others there sleep.
 Result<std::vector<MachineSheet>> BenchMachineCommand::measure_nodes(
     Communicator& all, const MachineBench& bench, const std::vector<Node>& nodes) const {
   std::string mine;

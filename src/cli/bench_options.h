@@ -1,4 +1,4 @@
-// What the options of `pagoda bench` may say. kUsage naming the flag, kNoInput for a folder.
+// Checks the options of `pagoda bench`. kUsage naming the flag, kNoInput for a folder.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int64_t kMaxArrayBytes = int64_t{1} << 40;
 Result<int64_t> parse_size(const char* flag, const std::string& text, int64_t lowest,
                            int64_t highest);
 
-// That --dir is one.
+// Checks that --dir is a folder.
 Status check_folder(const std::string& directory);
 
 Status check_range(const char* flag, int64_t value, int64_t highest);

@@ -1,5 +1,5 @@
-// What `pagoda doctor` finds out: facts only, gathered without changing anything but a probe file
-// that is removed at once.
+// The facts that `pagoda doctor` finds out. It changes nothing but a probe file, which it removes
+// at once.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct DoctorReport {
   std::string cpu;
   int cores = 0;
   std::vector<std::string> isa;  // avx2, avx512f, avx512_bf16, amx_tile, amx_bf16, ...
-  std::string kernel_set;        // that a run with the default dtype computes with
+  std::string kernel_set;        // kernels of a run with the default dtype
   MachineMemory memory;
   int64_t memlock_bytes = -1;          // RLIMIT_MEMLOCK; -1: unlimited
   std::string transparent_huge_pages;  // always, madvise, never, or empty
@@ -43,13 +43,14 @@ struct DoctorReport {
   GpuReport gpus;
   std::vector<PciLink> gpu_links;  // of each
   std::string gpu_driver;          // "580.65.06", or empty
-  UsableGpu gpu;                   // of a run with the default dtype
+  UsableGpu gpu;                   // the GPU of a run with the default dtype
 
   std::string text() const;
   std::string json() const;
 };
 
-// `directory` exists; what cannot be found out there is reported as such.
+// Examines the machine and `directory`, which exists; facts that cannot be found out are reported
+// as such.
 DoctorReport examine_machine(const std::string& directory);
 
 // Opens the real storage in `directory` the way a run would (doctor_storage.cc).

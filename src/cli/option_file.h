@@ -1,6 +1,6 @@
-// TOML whose keys are options: run files and machine sheets. Every key must be declared in an
-// OptionTable; types are strict; each complaint names file, line, column and, for unknown keys, the
-// nearest known.
+// Reads TOML whose keys are options: run files and machine sheets. Every key must be declared in an
+// OptionTable; types are strict; each error names file, line, column and, for unknown keys, the
+// nearest known one.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct RunFileItem {
 };
 
 // Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:
-// syntax, duplicate keys, unknown keys, wrong types, values out of their option's reach.
+// syntax, duplicate keys, unknown keys, wrong types, values outside of their option's range.
 Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
                                                 const OptionTable& table);
 

@@ -1,4 +1,4 @@
-// A command that is told a run: by a run file and by flags, which win over it.
+// A command that gets a run's settings from a run file and from flags, which win over it.
 #pragma once
 
 #include <functional>
@@ -13,12 +13,12 @@ class RunCommand : public Command {
  protected:
   // Declares the run file.
   explicit RunCommand(CLI::App* app);
-  // Declares the run's flags, behind the command's own in the help, as add_option_flags. Those for
-  // which `read` is false are not shown, and what a run file says of them is left out.
+  // Declares the run's flags by add_option_flags; the help shows them behind the command's own.
+  // Options for which `read` is false are not shown, and a run file's values for them are ignored.
   void add_run_flags(const std::function<bool(const Option&)>& read);
   // Call once, after the command line was parsed. The errors of load_run_file.
   Status read_run_file();
-  // By a flag or the run file; REQUIRES: read_run_file().
+  // Whether a flag or the run file sets the option. REQUIRES: read_run_file().
   bool is_told(const char* key) const;
 
   RunConfig config_;

@@ -13,7 +13,7 @@
 
 namespace pagoda {
 
-// What CLI11 is given instead of its own reader. Errors leave as CLI::ConfigError.
+// Replaces CLI11's own reader. Errors are thrown as CLI::ConfigError.
 class RunFileReader : public CLI::Config {
  public:
   // Items of options for which `read` is false are checked and left out. `table` must outlive the
@@ -22,7 +22,7 @@ class RunFileReader : public CLI::Config {
                 std::function<bool(const Option&)> read)
       : table_(table), path_(std::move(path)), read_(std::move(read)) {}
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override;
-  // Not for writing: RunConfig::to_toml() does that.
+  // Unused: RunConfig::to_toml() writes run files.
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
 
  private:
@@ -38,13 +38,14 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 
 // Gives the options of `app` that no flag has set, and for which `read` is true, their values from
-// the file. Call after parsing argv. kNoInput when the file cannot be read, else as parse_run_file.
+// the file. Call after parsing argv. kNoInput when the file cannot be read; also the errors of
+// parse_run_file.
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
                      const std::function<bool(const Option&)>& read);
 
-// Likewise from the newest checkpoint of a run, but only those for which `taken` is true; call
-// after load_run_file. kMismatch when another build made the checkpoint, else as
-// checkpoint_settings.
+// Gives the options of `app` that no flag has set, and for which `taken` is true, their values from
+// the newest checkpoint of a run. Call after load_run_file. kMismatch when another build made the
+// checkpoint; also the errors of checkpoint_settings.
 Status load_run_settings(const CLI::App& app, const OptionTable& table, const std::string& run,
                          const std::function<bool(const Option&)>& taken);
 

@@ -1,5 +1,5 @@
-// Files of machines and clusters: TOML, read as run files are (cli/option_file.h), every key
-// checked.
+// Reads the files of machines and clusters, which are TOML like run files (cli/option_file.h).
+// Every key is checked.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace pagoda {
 
-// kNoInput when there is no such file; kUsage, in a line that names it, for what does not parse or
-// makes no sense.
+// kNoInput when there is no such file; kUsage, in a line that names it, for a file that does not
+// parse or has invalid values.
 Result<MachineSheet> read_machine_sheet(const std::string& path);
-// Likewise, from the content of a file that errors call `name`.
+// Reads a sheet from the content of a file, which errors call `name`.
 Result<MachineSheet> parse_machine_sheet(const std::string& text, const std::string& name);
-// And the machines that it names.
+// Reads a cluster's sheet and those of the machines that it names.
 Result<ClusterSheet> read_cluster_sheet(const std::string& path);
 
 }  // namespace pagoda

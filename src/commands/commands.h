@@ -1,6 +1,6 @@
-// What the subcommands do, seen from the command line: each takes what was asked for, does it to
-// the end and returns a Status. Results go to stdout (JSON where asked), progress and warnings
-// through base/log. None throws.
+// The subcommands without their command lines: each takes its settings, does its work to the end
+// and returns a Status. Results go to stdout (JSON where asked), progress and warnings through
+// base/log. None throws.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ struct EvalFlags {
   bool whole_text = true;  // else its first config.train.eval_batches microbatches
   bool json = false;
 };
-// Loss of a model or a run's newest checkpoint on config.data.eval_path (not empty; validate()
-// holds), and of how many of its rows. One JSON object on stdout, or one line.
+// Prints the loss of a model, or of a run's newest checkpoint, on config.data.eval_path (not empty;
+// validate() holds), and the number of its rows. One JSON object on stdout, or one line.
 Status run_eval(const RunConfig& config, const EvalFlags& flags);
 
 // The run file, with every option in it, of a run's newest checkpoint. kNoInput, kNoCheckpoint.
@@ -45,7 +45,7 @@ struct GenerateFlags {
   bool json = false;
 };
 // Continues the prompts, all together. One prompt's text goes to stdout as it comes, several
-// prompts' at the end; or one JSON object with texts, tokens and what was moved.
+// prompts' at the end; or one JSON object with texts, tokens and moved bytes.
 Status run_generate(const RunConfig& config, const GenerateFlags& flags);
 
 struct InitFlags {
@@ -79,8 +79,9 @@ struct InspectFlags {
   int64_t rows = 3;  // examples to show
   bool json = false;
 };
-// What config.data.path (not empty) and eval_path become for the model's tokenizer and template;
-// validate_data() holds. One JSON object on stdout, or a report with trained tokens marked.
+// Shows the examples that config.data.path (not empty) and eval_path give with the model's
+// tokenizer and template; validate_data() holds. One JSON object on stdout, or a report with
+// trained tokens marked.
 Status run_data_inspect(const RunConfig& config, const InspectFlags& flags);
 
 struct CkptFlags {

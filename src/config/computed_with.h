@@ -1,4 +1,5 @@
-// What a run computes with, in words: who resumes it elsewhere is told where bits may differ.
+// Names what a run computes with, so that one who resumes it elsewhere is told where bits may
+// differ.
 #pragma once
 
 #include <optional>
@@ -8,10 +9,10 @@
 
 namespace pagoda {
 
-// By name: the GPU and its kernels, if there is one, then the CPU's (kernels/kernel_set.h).
+// The names of the GPU and its kernels, if there is one, then of the CPU's (kernels/kernel_set.h).
 std::string kernel_set_with(const std::optional<Gpu>& gpu);
 
-// All that the bits of results depend on beside options and data: version, kernels, libraries.
+// What the bits of results depend on beside options and data: version, kernels, libraries.
 std::string build_with(const std::optional<Gpu>& gpu);
 
 }  // namespace pagoda

@@ -414,8 +414,8 @@ int RunConfig::compute_threads() const {
 }
 
 int RunConfig::optimizer_threads() const {
-  // So many move what a socket's memory gives: a core's updates move 20 to 25 GB/s (pagoda bench
-  // adam), twelve channels of DDR5-4800 461 GB/s at most.
+  // Sixteen threads come close to the rate of a socket's memory: a core's updates move 20 to 25
+  // GB/s (pagoda bench adam), and twelve channels of DDR5-4800 give 461 GB/s at most.
   constexpr int kMostUpdatingThreads = 16;
   if (train.optimizer_threads > 0) return narrow<int>(train.optimizer_threads);
   return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));

@@ -1,7 +1,6 @@
-// RunConfig: everything a run can be told. Member names equal the keys of the run file and the
-// flags: train.steps is [train] steps in the file and --train.steps on the command line. Each
-// option is declared once, in declare(); help, parsing, resolved.toml and the hash walk that
-// declaration.
+// RunConfig holds all settings of a run. Member names equal the keys of the run file and the flags:
+// train.steps is [train] steps in the file and --train.steps on the command line. Each option is
+// declared once, in declare(); help, parsing, resolved.toml and the hash walk that declaration.
 #pragma once
 
 #include <cstdint>
@@ -23,10 +22,10 @@
 
 namespace pagoda {
 
-// auto: a GPU where one is there that computes this run.
+// auto: a GPU if there is one that can compute this run.
 enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
-// What an expert without tokens gets: what AdamW gives a zero gradient (lazily), or nothing.
+// The update of an expert without tokens: what AdamW does for a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
 
 // Steps of a run, counted from 1; both belong to it.
@@ -96,7 +95,7 @@ struct RunConfig {
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
     std::string pin = "auto";
-    double drive_tbw = 0;  // 10^12 bytes; 0: not told
+    double drive_tbw = 0;  // 10^12 bytes; 0: unknown
   } memory;
 
   PlanOptions plan;
@@ -104,12 +103,12 @@ struct RunConfig {
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);
 
-  // What must hold of values and between them, whatever they are used for: kUsage naming key, value
-  // and remedy.
+  // Checks the rules of single values and between values that hold for every use. kUsage naming
+  // key, value and remedy.
   Status validate() const;
-  // The part of it that [data] alone decides.
+  // Checks the rules of [data] alone.
   Status validate_data() const;
-  // validate(), and the keys training cannot do without.
+  // Checks validate() and that the keys which training needs are set.
   Status validate_for_training() const;
 
   // XXH3-64 over the options that affect results. Two runs with equal hashes, data and model
@@ -131,14 +130,14 @@ struct RunConfig {
 
   // Derived values, so that each default rule has one place.
   std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
-  std::string scratch_parent() const;  // of runs without output: memory.disk's first, or "."
+  std::string scratch_parent() const;  // for runs without output: memory.disk's first, or "."
   int compute_threads() const;                        // train.threads, or the usable cores
   // train.optimizer_threads, or as many as compute_threads(), at most 16 for each NUMA node.
-  // Updates run beside compute on the same cores, by turns; with fewer threads than cores, one that
-  // compute waits for would take longer. But an update waits for memory, and what 16 cores ask for
-  // is all that a node's gives.
+  // Updates and compute share the cores; with fewer threads than cores, an update that compute
+  // waits for would take longer. But updates wait for memory, and 16 cores use up the rate of a
+  // node's.
   int optimizer_threads() const;
-  // What the run computes on; none: the CPU. Looks for GPUs at each call.
+  // The GPU that the run computes on; none: the CPU. Looks for GPUs at each call.
   std::optional<Gpu> gpu() const;
   std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
   int64_t device_bytes() const;                       // memory.device on this machine
@@ -146,7 +145,8 @@ struct RunConfig {
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
   // train.trace_steps; none: nothing is traced. REQUIRES: validate().
   std::optional<StepRange> trace_range() const;
-  // How rows become examples for the model in this folder. Errors as find_chat_template.
+  // How rows become examples for the model in this folder. Returns the errors of
+  // find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }

@@ -155,7 +155,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
   if (report.plan.fits.ok()) {
-    // Of a model with very many experts an answer in two seconds has coarser pieces.
+    // A model with very many experts is planned in coarser pieces, for an answer in two seconds.
     constexpr int64_t kMany = 8192;
     const bool many = model.shape.num_layers() * model.shape.num_experts > kMany;
     report.study = study_changes(model, config_, machine, many ? kSearchPlan : kCoarsePlan);

@@ -1,6 +1,6 @@
-// What `pagoda plan --html` writes (cli/plan/timeline_page.h): one step of a run on a machine, what
-// each stream does when and how full device and host are; or one step of the best strategy to train
-// on a cluster, by stages or streams, and how full their devices are.
+// Writes the page of `pagoda plan --html` (cli/plan/timeline_page.h): one step of a run on a
+// machine, with each stream's work over time and the memory in use; or one step of the best
+// strategy to train on a cluster, by stages or streams, with the memory in use on their devices.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ namespace pagoda {
 // REQUIRES: report.plan.step.
 std::string plan_page(const PlanReport& report);
 
-// REQUIRES: report.strategies, whose first the timeline is of.
+// REQUIRES: `timeline` is that of the first of report.strategies.
 std::string strategy_page(const SearchReport& report, const StrategyTimeline& timeline);
 
 }  // namespace pagoda

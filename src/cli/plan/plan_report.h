@@ -1,4 +1,4 @@
-// What `pagoda plan` prints of a run on a machine: for people, and the same as one JSON object.
+// The report of `pagoda plan` on a run on a machine: for people, and the same as one JSON object.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct PlanReport {
   const RunConfig& config;
   const MachineSheet& sheet;
   RunForecast plan;
-  int64_t total_tokens = 0;  // --tokens; 0: not asked
+  int64_t total_tokens = 0;  // --tokens; 0: not given
   PlanStudy study;
   std::vector<PlanChange> fitting;
 
@@ -23,7 +23,7 @@ struct PlanReport {
 
 // "30,532,122,624".
 std::string grouped_digits(int64_t count);
-// Four digits of it: "674.9", "15,920", "788,300,000".
+// Rounds to four digits: "674.9", "15,920", "788,300,000".
 std::string rate_text(double rate);
 // "97.1 s", "3.3 min", "35 days".
 std::string seconds_text(double seconds);

@@ -1,4 +1,4 @@
-// What `pagoda plan --search` prints: settings of a run on one machine, strategies to train on
+// The report of `pagoda plan --search`: settings of a run on one machine, or strategies to train on
 // several devices, best first.
 #pragma once
 
@@ -17,12 +17,12 @@ struct SearchReport {
   std::string where;           // its name
   int64_t tokens = 0;          // of a step
   size_t shown = 1;            // rows of each table
-  SettingsSearch settings = {};  // of a machine
-  std::vector<Strategy> strategies = {};  // of several devices
-  StrategyTimeline timeline = {};         // of the first of them; none: not asked for
+  SettingsSearch settings = {};  // for a machine
+  std::vector<Strategy> strategies = {};  // for several devices
+  StrategyTimeline timeline = {};         // the first strategy's; empty: not asked for
   std::vector<ClusterChange> helps = {}, fit_with = {};
-  int64_t total_tokens = 0;    // --tokens; 0: not asked
-  std::string why = {};        // where nothing fits
+  int64_t total_tokens = 0;    // --tokens; 0: not given
+  std::string why = {};        // the reason if nothing fits
 
   // REQUIRES: strategies, and the timeline of the first.
   StrategyReport best_strategy() const {

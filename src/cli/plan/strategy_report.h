@@ -1,5 +1,6 @@
-// What `pagoda plan --cluster` prints of the best strategy beside its row: a step by lanes and
-// kinds of work, how full devices and hosts are, time for a number of tokens, what would help.
+// The report of `pagoda plan --cluster` on the best strategy, beside its row: a step by lanes and
+// kinds of work, the memory in use on devices and hosts, time for a number of tokens, and changes
+// that would help.
 #pragma once
 
 #include <string>
@@ -16,16 +17,17 @@ struct StrategyReport {
   const StrategyTimeline& timeline;
   const std::vector<ClusterChange>& helps;
   int64_t tokens = 0;        // of a step
-  int64_t total_tokens = 0;  // --tokens; 0: not asked
+  int64_t total_tokens = 0;  // --tokens; 0: not given
 
   std::string text() const;
   Json json() const;
 };
 
-// "limited by": what one lane does longest; and waiting, where that is well below the step.
+// The text behind "limited by": the work that one lane does longest; and waiting, if that work
+// takes much less than the step.
 std::string bottleneck_name(const StrategyTimeline& timeline);
 
-// Changes with which a model fits, a line each.
+// The changes with which a model fits, a line each.
 std::string fits_with_text(const std::vector<ClusterChange>& changes);
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
-// A timeline as a page that needs nothing else: lanes of what works when, and how full memories
-// are. A column of pixels of a lane has the colour of the kind that the lane is busiest with there,
-// and is as light as the lane is idle there: the ink of a lane is the time it is busy.
+// Writes a timeline as a page without other files: lanes of work over time, and the memory in use.
+// A column of pixels has the colour of the kind of work that its lane does most there, and is
+// lighter the more the lane is idle: the ink of a lane is the time that it is busy.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,11 @@ struct TimelinePage {
     std::vector<std::pair<double, int64_t>> held;  // from a time on, bytes; ascending
   };
 
-  std::string title, about, text;  // heading; a sentence on what is drawn; below it as it is
+  std::string title, about, text;  // heading; a sentence on the drawing; plain text below it
   std::vector<Lane> lanes;
   std::vector<Chart> charts;
   double end_s = 0;
-  double mark_s = -1;  // a broken line there; below 0: none
+  double mark_s = -1;  // time of a broken line; below 0: none
 
   std::string html() const;
 };
