@@ -1,5 +1,5 @@
-// Chat presets: the templates of known model families written natively, so that it is known which
-// bytes of a rendered conversation came from where. Each renders what the family's Jinja template
+// Chat presets are the templates of known model families written natively, so that the origin of
+// every byte of a rendered conversation is known. Each renders what the family's Jinja template
 // renders (checked against Transformers by tests/golden/chat), for conversations without tools.
 #pragma once
 
@@ -14,9 +14,9 @@ namespace pagoda {
 
 // Byte ranges of one turn in the rendered text, begin <= trained_begin <= trained_end <= end. The
 // turns cover the text but for begin-of-text and a default system prompt at its beginning.
-// [trained_begin, trained_end) is what a model that was asked for this turn has to write: all that
-// follows the generation prompt, up to and with the token that ends the turn, but not a line break
-// behind that token.
+// [trained_begin, trained_end) is the part that a model has to write when it is asked for this
+// turn: everything from the generation prompt up to and with the token that ends the turn, but not
+// a line break behind that token.
 struct RenderedTurn {
   size_t begin, trained_begin, trained_end, end;
 };
@@ -26,7 +26,7 @@ struct RenderedChat {
   std::vector<RenderedTurn> turns;  // as many as the conversation has
 };
 
-// The texts of the tokenizer's special tokens; empty where it has none.
+// The texts of the tokenizer's special tokens; empty if it has none.
 struct SpecialTexts {
   std::string begin_of_text, end_of_text;
 };
@@ -44,8 +44,8 @@ class ChatPreset {
   enum class ToolPlace : uint8_t { kTurn, kToolResponse, kNowhere };
 
   const char* name;
-  const char* models;  // whose template it is, for help
-  const char* default_system;  // what a conversation without system turn gets; nullptr: none
+  const char* models;  // models that have this template, for the help
+  const char* default_system;  // the system turn of a conversation without one; nullptr: none
   bool begin_of_text;
   TurnFormat assistant, other;
   bool after_last_assistant;  // whether `after` also stands behind an assistant turn at the end
@@ -55,7 +55,8 @@ class ChatPreset {
   bool any_role;   // developer and function turns are written with their role's name
   bool thinking;   // Qwen3: thoughts are dropped from answers before the last question
 
-  // kBadData, without a place: a role the template has no place for, or roles out of order.
+  // kBadData, without naming a place: a role that the template does not have, or roles out of
+  // order.
   Result<RenderedChat> render(const std::vector<Turn>& turns, const SpecialTexts& special) const;
   bool needs_end_of_text() const;
   // The text that ends an answer; with most tokenizers it is one token.

@@ -1,5 +1,5 @@
-// Which chat preset goes with a checkpoint: its chat_template text is looked up among those that
-// presets were verified against.
+// Finds the chat preset of a checkpoint: looks up its chat_template text among those that presets
+// were verified against.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ struct ChatTemplate {
   SpecialTexts special;
   // Why there is no preset, for rows that need one: "MODEL has no chat template".
   std::string missing;
-  // The checkpoint has a template that no preset was verified against: then prompts are not joined
+  // The checkpoint has a template that no preset was verified against. Then prompts are not joined
   // plainly either.
   bool unknown = false;
 };
@@ -31,7 +31,7 @@ Result<ChatTemplate> find_chat_template(const std::string& model_directory,
 // The preset verified against this template text, or nullptr.
 const ChatPreset* preset_of_template(const std::string& text);
 
-// What to do about ChatTemplate::missing: the option, and the presets it takes.
+// The advice for ChatTemplate::missing: the option, and the presets that it takes.
 std::string template_hint();
 
 // kUsage unless `choice` may be given to find_chat_template.

@@ -5,7 +5,7 @@
 //
 // In a row each piece is a document of its own: positions from 0, attention inside it only. The
 // target of a token is the next one of its document if that one's loss weight is above 0; it may
-// lie behind the end of a piece, never in another document. What is left of a row is padding: a
+// lie behind the end of a piece, never in another document. The rest of a row is padding: a
 // document of its own without targets, which experts do not see.
 //
 // The order of rows is endless: sequence position p is row random_permutation(seed, epoch, n, p %
@@ -21,7 +21,7 @@
 
 namespace pagoda {
 
-// B rows behind each other, T = B S tokens.
+// B rows of S tokens behind each other, T = B S tokens.
 struct Microbatch {
   std::vector<int32_t> tokens;          // (T)
   std::vector<int32_t> targets;         // (T), -1: none
@@ -33,7 +33,7 @@ struct Microbatch {
 
 enum class RowOrder : uint8_t { kShuffled, kInOrder };
 
-// What becomes of a document that is longer than a row and no text.
+// The treatment of a document that is longer than a row and no text.
 enum class TooLong : uint8_t { kTruncate, kDrop, kError };
 
 // Reads rows as they are asked for; const, and any number of threads may ask.
@@ -45,17 +45,17 @@ class Dataset {
     RowOrder order = RowOrder::kShuffled;  // kInOrder: row p % n, for evaluation
     TooLong too_long = TooLong::kTruncate;
   };
-  // Documents by what became of them; those not counted here are packed whole.
+  // Counts of documents by their treatment; those not counted here are packed whole.
   struct Counts {
     int64_t cut = 0;        // texts longer than a row
-    int64_t truncated = 0;  // to sequence_len tokens
+    int64_t truncated = 0;  // documents cut to sequence_len tokens
     int64_t dropped = 0;    // longer than a row
-    int64_t untrained = 0;  // left out: no trained token, or none before it would be truncated
+    int64_t untrained = 0;  // left out: no trained token, or none in the part that would be kept
   };
-  // kBadData when nothing is left to train, or a document is too long under TooLong::kError.
+  // kBadData when there is nothing to train, or a document is too long under TooLong::kError.
   static Result<Dataset> create(TokenFile file, const Options& options);
 
-  int64_t num_rows() const { return packing_.num_rows(); }  // of one epoch
+  int64_t num_rows() const { return packing_.num_rows(); }  // in one epoch
   int64_t sequence_len() const { return options_.sequence_len; }
   const TokenFile& file() const { return file_; }
   const Packing& packing() const { return packing_; }

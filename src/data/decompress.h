@@ -1,6 +1,6 @@
 // Unpacking of gzip (RFC 1952, with zlib) and Zstandard (RFC 8878, with libzstd), a block at a
 // time. Memory is bounded whatever the input: a Zstandard window above 128 MiB is refused. Text
-// does not shrink a thousandfold, so what unpacks to more than that is refused once it is large.
+// does not shrink a thousandfold, so input that unpacks to more is refused once it is large.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Decompressor {
   // Unpacks `packed` into blocks of at most a MiB. kBadData when it is damaged or followed by
   // something else; the message begins with the path.
   virtual Status add(std::string_view packed, const BlockVisitor& visit) = 0;
-  // Behind the last add(): kBadData when the stream is cut short.
+  // Call after the last add(). kBadData when the stream is cut short.
   virtual Status finish() = 0;
 
   // REQUIRES: compression is not kNone. `path` is for messages.

@@ -114,7 +114,7 @@ class FileReader {
     example.weights.assign(example.tokens.size(), 1.0f);
     example.continues = !last;
     example.is_text = true;
-    // Of an empty text only its end could be trained, which teaches nothing.
+    // An empty text is not counted: only its end could be trained, which teaches nothing.
     if (!piece.empty()) num_trained_ += static_cast<int64_t>(example.tokens.size()) - unpredicted;
     return sink_.example(std::move(example));
   }

@@ -1,6 +1,6 @@
-// Examples: what training data becomes. Every document and every conversation is a list of tokens,
-// each with the weight that the loss of predicting it has. Rows, templates and masks are behind
-// this; packing and the token cache are in front of it.
+// Training data becomes examples. Every document and every conversation is a list of tokens, each
+// with the weight of the loss of predicting it. Rows, templates and masks are below this; packing
+// and the token cache are above it.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ struct Example {
   // document, so weights[0] counts only where the example before has `continues`.
   std::vector<float> weights;
   bool continues = false;  // the next example goes on with the same document
-  // Of a text: every weight is 1, and its parts may be trained without each other.
+  // It is a text: every weight is 1, and its parts may be trained without each other.
   bool is_text = false;
 };
 
-// Memory that a row of data takes at most, however short it is: its places in the index of the
-// token cache while that grows, or its length, its piece and a row of its own while they are
+// The most memory that even a short row of data takes beside its tokens: its places in the index of
+// the token cache while that grows, or its length, its piece and a row of its own while they are
 // packed.
 inline constexpr int64_t kRowBytes = 48;
-// Rows that an eighth of a machine's memory holds: budgets are 70 % of it, where nothing else is
-// said, and a few rows are packed beside much else.
+// The rows that fit into an eighth of a machine's memory: by default budgets are 70 % of it, and
+// rows are packed while other things need memory too.
 int64_t rows_in_memory(int64_t machine_bytes);
-// kHostMemory for a row of this number, from 1, above the limit. `place`: where it is.
+// kHostMemory if a row with this number, from 1, is above the limit. `place` names the row.
 Status check_row_count(int64_t number, int64_t most_rows, const std::string& place);
 
 // All that changes tokens or weights, besides the data and the tokenizer.
@@ -41,8 +41,9 @@ struct ExampleOptions {
   RowKind kind = RowKind::kAuto;
   RowFields fields;
   TrainOn train_on = TrainOn::kAssistant;
-  ChatTemplate chat;  // of the checkpoint, or forced
-  // Rows and texts in all, lest they take the memory that a run needs beside its budgets.
+  ChatTemplate chat;  // the checkpoint's template, or a forced one
+  // The most rows and texts in all, so that they leave the memory that a run needs beside its
+  // budgets.
   int64_t most_rows = rows_in_memory(machine_memory().usable_bytes());
 
   // Equal keys, equal examples for the same data and tokenizer.

@@ -1,5 +1,5 @@
-// What training data becomes, for a person to look at: which tokens are trained, how long examples
-// are, what will be cut, what is there twice.
+// Shows a person what training data becomes: which tokens are trained, how long examples are, which
+// will be cut and which are there twice.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ class Inspection : public ExampleSink {
     std::string path;
     RowKind kind = RowKind::kAuto;
     int64_t examples = 0, tokens = 0;
-    int64_t trained_tokens = 0;  // with a weight above 0 and something that predicts them
-    // What training makes of examples, as data/dataset.h says.
-    int64_t untrained = 0;       // left out: without such a token in what is kept
+    int64_t trained_tokens = 0;  // tokens with a weight above 0 that something predicts
+    // The treatment of examples in training (data/dataset.h).
+    int64_t untrained = 0;       // left out: no trained token in the kept part
     int64_t longer = 0;          // examples of more than sequence_len tokens
-    int64_t cut = 0;             // of those: texts, cut into several rows
-    int64_t too_long = 0;        // of those: the others that are not left out
+    int64_t cut = 0;             // of `longer`: texts, cut into several rows
+    int64_t too_long = 0;        // of `longer`: the others that are not left out
     int64_t longest = 0;         // tokens
   };
   struct Shown {
     size_t file = 0;
-    int64_t number = 0;     // of the example in its file, from 1
+    int64_t number = 0;     // number of the example in its file, from 1
     Example example;        // its first tokens
     int64_t tokens = 0;     // all of them
   };
@@ -39,7 +39,7 @@ class Inspection : public ExampleSink {
     int64_t examples = 0;
   };
   struct Duplicates {
-    int64_t examples = 0;         // with the tokens of an earlier one
+    int64_t examples = 0;         // examples with the tokens of an earlier one
     std::string first, original;  // "b.jsonl example 3" and the earlier one; empty: none
   };
 
@@ -77,7 +77,7 @@ class Inspection : public ExampleSink {
   std::vector<File> files_;
   std::vector<Shown> shown_;
   std::vector<Key> keys_;
-  // Of the example that is not at its end.
+  // State of the example that has not ended yet.
   uint64_t hash_ = 0;
   int64_t tokens_ = 0, trained_ = 0;
   int64_t trained_in_row_ = 0;  // of those among its first sequence_len

@@ -1,4 +1,4 @@
-// Which parts of a rendered conversation are trained, and what that means for its tokens.
+// Finds the parts of a rendered conversation that are trained, and the weights of its tokens.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace pagoda {
 
-// Which turns of a conversation are trained: each of the assistant's with its end token, only the
-// last of those, or every token there is.
+// The turns of a conversation that are trained: each of the assistant's with its end token, only
+// the last of those, or every token.
 enum class TrainOn : uint8_t { kAssistant, kLast, kAll };
 const char* name_of(TrainOn train_on);
 
-// Bytes of a text and what predicting them counts; 0: masked.
+// Bytes of a text and the weight of predicting them; 0: masked.
 struct TrainedSpan {
   size_t begin, end;
   float weight;
 };
 
 // Disjoint spans in order. A turn's "train" says whether it is trained, else `train_on` does; its
-// "weight" says how much. With kAll a turn's span is all of it, and what belongs to no turn is
+// "weight" says how much. With kAll a turn's span is the whole turn, and bytes outside of turns are
 // trained too; else it is [trained_begin, trained_end).
 std::vector<TrainedSpan> trained_spans(const std::vector<Turn>& turns, const RenderedChat& chat,
                                        TrainOn train_on);

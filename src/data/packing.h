@@ -1,12 +1,12 @@
-// Packing: which pieces of documents share a row of sequence_len tokens. Best-fit decreasing by
-// length (Johnson 1973; for training data Ding et al. 2024, "Fewer Truncations Improve Language
+// Packing decides which pieces of documents share a row of sequence_len tokens. Best-fit decreasing
+// by length (Johnson 1973; for training data Ding et al. 2024, "Fewer Truncations Improve Language
 // Modeling", arXiv 2404.10830): a document is never cut to fill a row, and where lengths vary rows
 // are filled almost to the end.
 //
-// A document longer than a row is cut into pieces of a whole row; what is left of it is packed like
-// a document. Pieces are taken longest first, those of a length in the order of the documents, and
-// each goes into the fullest row that has room for it, among equally full ones the one that was
-// last put so; else into a new row. Rows are then numbered by the first document in them, so that
+// A document longer than a row is cut into pieces of a whole row, and its rest is packed like a
+// document. Pieces are taken longest first, those of equal length in the order of the documents.
+// Each goes into the fullest row that has room for it (among equally full ones, the last that
+// became so), or else into a new row. Rows are then numbered by the first document in them, so that
 // their order is that of the data.
 //
 // Pure: the same lengths give the same rows. O(n log sequence_len) for n pieces. Memory: 8 bytes a
@@ -19,7 +19,7 @@
 
 namespace pagoda {
 
-// Tokens [number * sequence_len, and sequence_len or what is left further) of a document.
+// Piece `number` of a document: sequence_len tokens from number * sequence_len on, or the rest.
 struct Piece {
   uint32_t document = 0;
   uint32_t number = 0;

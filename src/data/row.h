@@ -1,4 +1,4 @@
-// Rows of training data in the spellings people have them, and what they mean.
+// Reads rows of training data in their usual spellings:
 //   text           {"text": T}
 //   messages       {"messages": [{"role": R, "content": T}, ...]}; `name` and `id` are ignored, and
 //                  a content may be a list of parts {"type": "text", "text": T}, read as one text
@@ -23,7 +23,7 @@
 namespace pagoda {
 
 enum class RowKind : uint8_t {
-  kAuto,  // in options: what the file's first row is
+  kAuto,  // in options: the kind of the file's first row
   kText,
   kMessages,
   kConversations,
@@ -33,7 +33,7 @@ enum class RowKind : uint8_t {
 };
 const char* name_of(RowKind kind);
 
-// What a row's fields are called in the data.
+// The names of a row's fields in the data.
 enum class RowField : uint8_t {
   kText, kMessages, kRole, kContent, kConversations, kFrom, kValue, kTrain, kWeight,
   kInstruction, kInput, kOutput, kPrompt, kCompletion, kQuestion, kAnswer, kSystem, kHistory,
@@ -43,7 +43,7 @@ inline constexpr size_t kRowFields = 19;
 
 class RowFields {
  public:
-  RowFields();  // each by its own name
+  RowFields();  // every field by its own name
   // "prompt=q,completion=a": our name, then the data's. kUsage names the unknown or repeated one.
   static Result<RowFields> parse(const std::string& mapping);
   const std::string& operator[](RowField field) const { return names_[static_cast<size_t>(field)]; }
@@ -58,7 +58,7 @@ const char* name_of(Role role);
 struct Turn {
   Role role = Role::kUser;
   std::string content;
-  bool given = false;  // part of a "prompt": context, whoever speaks
+  bool given = false;  // part of a "prompt": it is context, whoever speaks
   std::optional<bool> train;  // "train" of the message; without it train_on decides
   float weight = 1.0f;        // "weight" of the message: how much it counts where it is trained
 };
@@ -67,8 +67,7 @@ struct Row {
   RowKind kind = RowKind::kText;
   std::string text;         // kText
   std::vector<Turn> turns;  // the others
-  // What the turns' contents are joined with where there is no chat template; nullptr: the row
-  // cannot do without one.
+  // Joins the turns' contents if there is no chat template; nullptr: the row needs a template.
   const char* separator = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// The bytes of a data file, whatever its name says it is:
+// Reads the bytes of a data file, in the format that its name tells:
 //   NAME.txt    plain text, one document
 //   NAME.jsonl  a JSON object a line
 //   NAME.json   a JSON array of objects
@@ -23,8 +23,8 @@ Result<TextFormat> text_format(const std::string& path);
 // them.
 Status read_blocks(const std::string& path, const BlockVisitor& visit);
 
-// 32 hex digits that depend on the number and order of the files, on what their names say they are
-// and on their bytes, not on where they are. Reads them once.
+// 32 hex digits that depend on the number and order of the files, on their formats and their bytes,
+// not on their folders. Reads them once.
 Result<std::string> fingerprint_of_files(const std::vector<std::string>& paths);
 
 }  // namespace pagoda

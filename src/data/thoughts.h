@@ -1,6 +1,6 @@
-// How Qwen3's template treats thoughts, "<think>...</think>" at the head of an answer: they stay in
-// the answers behind the last question and are dropped from the earlier ones; the last answer of
-// all gets an empty thought where it has none.
+// Treats thoughts ("<think>...</think>" at the head of an answer) as Qwen3's template does: they
+// stay in the answers behind the last question and are dropped from earlier ones; the last answer
+// of all gets an empty thought if it has none.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace pagoda {
 
-// Index of the last user turn that is not a tool's response; the last turn where there is none.
+// Index of the last user turn that is not a tool's response; the last turn if there is none.
 size_t find_last_question(const std::vector<Turn>& turns);
 
 // An assistant turn's content as it is rendered.

@@ -1,4 +1,5 @@
-// The token cache: all input as tokens and loss weights, made once, in the run's output directory.
+// The token cache holds all input as tokens and loss weights. It is made once, in the run's output
+// directory.
 //
 //   offset  bytes  content (little endian)
 //        0      8  "PGDTOKEN"
@@ -43,7 +44,7 @@ struct TokenDocument {
   bool is_text() const { return num_runs == 0; }
 };
 
-// What a cache depends on, as hashes of 32 hex digits: equal keys, equal content.
+// The things that a cache depends on, as hashes of 32 hex digits: equal keys mean equal content.
 struct TokenKey {
   std::string data, tokenizer, options;
   bool operator==(const TokenKey&) const = default;
@@ -52,12 +53,13 @@ struct TokenKey {
 // Reads are const and may run on any number of threads.
 class TokenFile {
  public:
-  // Uses the file at `path` when it is whole and has this key; else says in one line why not, and
-  // makes it again of what `read` hands over, streaming (it appears there complete or not at all).
-  // Errors are those of `read`. Memory: some blocks, and 16 bytes a document while it is made.
+  // Uses the file at `path` when it is whole and has this key. Otherwise says in one line why not,
+  // and makes it again, streaming, from the examples that `read` gives (the file appears complete
+  // or not at all). Errors are those of `read`. Memory: some blocks, and 16 bytes a document while
+  // it is made.
   static Result<TokenFile> open_or_create(const std::string& path, const TokenKey& key,
                                           const std::function<Status(ExampleSink&)>& read);
-  // The same for the examples of files, by read_examples.
+  // The same for the examples that read_examples gives for files.
   static Result<TokenFile> open_or_create(const std::string& path,
                                           const std::vector<std::string>& data_paths,
                                           const Tokenizer& tokenizer,
@@ -65,13 +67,14 @@ class TokenFile {
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_documents() const { return num_documents_; }
-  // Of data, tokenizer and options, 32 hex digits; a resumed run compares it.
+  // 32 hex digits for data, tokenizer and options; a resumed run compares them.
   std::string fingerprint() const;
-  bool reused() const { return reused_; }  // by open_or_create, for tests
+  bool reused() const { return reused_; }  // open_or_create used an existing file; for tests
 
   // Documents [first, first + count).
   Status documents(int64_t first, int64_t count, TokenDocument* out) const;
-  // Tokens [first, first + count) of a document. kIoError for one that the tokenizer does not have.
+  // Tokens [first, first + count) of a document. kIoError for an id that the tokenizer does not
+  // have.
   Status tokens(const TokenDocument& document, int64_t first, int64_t count, uint32_t* out) const;
   // Weights of the first `count` tokens of a document.
   Status weights(const TokenDocument& document, int64_t count, float* out) const;
@@ -89,7 +92,7 @@ class TokenFile {
   int64_t num_tokens_ = 0, num_documents_ = 0, num_words_ = 0;
   TokenKey key_;
   std::string content_hash_;
-  int64_t num_ids_ = int64_t{1} << 31;  // ids are below
+  int64_t num_ids_ = int64_t{1} << 31;  // all ids are below it
   bool reused_ = false;
 };
 

@@ -1,4 +1,4 @@
-// Writes what data/token_file.h describes behind the header: documents as they come, then their
+// Writes a token file behind its header (data/token_file.h): documents as they come, then their
 // index.
 #pragma once
 
@@ -34,7 +34,7 @@ class TokenWriter : public ExampleSink {
   // CHECKs what data/example.h promises: a weight a token, weights finite and not negative, those
   // of a text 1.
   Status example(Example&& example) override;
-  // Writes what is left and the index. Last call.
+  // Writes the rest and the index. Last call.
   Status finish();
 
   int64_t num_tokens() const { return num_tokens_; }
@@ -52,10 +52,10 @@ class TokenWriter : public ExampleSink {
   OutputFile& file_;
   Fingerprint hash_;
   std::vector<uint32_t> words_;         // not written yet
-  std::vector<WeightRun> runs_;         // of the document that is open
+  std::vector<WeightRun> runs_;         // weights of the open document
   std::vector<TokenIndexEntry> index_;  // the last entry's document may be open
   bool is_open_ = false, is_text_ = true;
-  int64_t document_tokens_ = 0;  // of the document that is open
+  int64_t document_tokens_ = 0;  // tokens of the open document
   int64_t num_tokens_ = 0, num_words_ = 0;
 };
 

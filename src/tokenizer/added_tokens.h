@@ -1,7 +1,7 @@
-// Added tokens: texts that become one token before anything else looks at them, as in Hugging Face
-// tokenizers (tokenizers/src/tokenizer/added_vocabulary.rs). Tokens with `normalized` false are
-// looked for in the text as it is, the others, normalized themselves, in the normalized text. Of
-// several that match at one place the longest is taken.
+// Added tokens are texts that become one token before anything else looks at them. They work as in
+// Hugging Face tokenizers (tokenizers/src/tokenizer/added_vocabulary.rs). Tokens with `normalized`
+// false are looked for in the text as it is, the others, normalized themselves, in the normalized
+// text. If several match at one place the longest is taken.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,11 @@ struct AddedToken {
   uint32_t id = 0;
   std::string content;       // at most kMaxAddedTokenBytes
   bool single_word = false;  // not inside a word
-  bool lstrip = false;       // takes the white space before it, too
-  bool rstrip = false;       // and behind it
+  bool lstrip = false;       // takes the white space before it too
+  bool rstrip = false;       // takes the white space behind it too
   bool normalized = true;
   bool special = false;  // left out when decoding without special tokens
-  // What is looked for in the text, and what decoding shows: the content, if `normalized` as the
-  // normalizer leaves it.
+  // The text that is looked for, and that decoding shows: the content, normalized if `normalized`.
   std::string spelling = {};
 };
 
@@ -39,7 +38,7 @@ struct TextPart {
 class AddedTokenFinder {
  public:
   AddedTokenFinder() = default;
-  // Those of `tokens` with this `normalized`; empty spellings are never found. REQUIRES: the tokens
+  // Finds the tokens with this `normalized`; empty spellings are never found. REQUIRES: the tokens
   // outlive the finder.
   AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized);
 

@@ -1,4 +1,4 @@
-// A text that normalizers change, and for each of its bytes the bytes of the original it came from.
+// A text that normalizers change, with the bytes of the original that each of its bytes came from.
 // The alignments are those of Hugging Face tokenizers (tokenizers/src/tokenizer/normalizer.rs).
 #pragma once
 
@@ -15,8 +15,8 @@ struct TokenRange {
   bool operator==(const TokenRange&) const = default;
 };
 
-// A code point of a changed text. `change` says what it replaces in the text before: 0 one code
-// point, 1 none (it is new), -n one and n more after it.
+// A code point of a changed text. `change` tells how many code points of the text before it
+// replaces: 0 one, 1 none (it is new), -n one and n more after it.
 struct ChangedCodePoint {
   uint32_t value;
   int32_t change;

@@ -1,6 +1,6 @@
-// Byte pair encoding (Sennrich et al. 2016) of one word, as Hugging Face tokenizers does it
-// (tokenizers/src/models/bpe): of all adjacent pairs the one with the lowest rank merges first, of
-// equal ones the leftmost. O(n log n) in the word's length.
+// Byte pair encoding (Sennrich et al. 2016) of one word, with the rules of Hugging Face tokenizers
+// (tokenizers/src/models/bpe): the adjacent pair with the lowest rank merges first, the leftmost
+// among equals. O(n log n) in the word's length.
 #pragma once
 
 #include <array>
@@ -20,13 +20,13 @@ namespace pagoda {
 struct BpeSpec {
   std::vector<std::pair<std::string, uint32_t>> vocab;
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
-  std::optional<std::string> unk_token;  // for characters that are not in the vocabulary
-  bool fuse_unk = false;                 // one for a run of them
-  bool byte_fallback = false;            // instead: the tokens <0x00>..<0xFF> of their bytes
+  std::optional<std::string> unk_token;  // stands for a character that is not in the vocabulary
+  bool fuse_unk = false;                 // one unk_token for a run of such characters
+  bool byte_fallback = false;            // their bytes become the tokens <0x00>..<0xFF> instead
   bool ignore_merges = false;            // a word that is in the vocabulary is one token
 };
 
-// Memory that encoding needs. One thread at a time.
+// Working memory of encoding. One thread at a time.
 struct BpeMemory {
   struct Symbol {
     uint32_t id;
@@ -54,8 +54,7 @@ class Bpe {
   // token are left out, as in Hugging Face tokenizers.
   void encode(std::string_view word, BpeMemory* memory, std::vector<WordToken>* out) const;
 
-  // Appends what stands for one byte that is no text: its token, else the unknown token, else
-  // nothing.
+  // Appends the token of one byte that is no text, else the unknown token, else nothing.
   void encode_byte(uint8_t byte, std::vector<uint32_t>* out) const;
 
  private:
@@ -76,8 +75,8 @@ class Bpe {
   Vocabulary vocabulary_;
   MergeTable merges_;
   bool byte_level_ = false, fuse_unk_ = false, byte_fallback_ = false, ignore_merges_ = false;
-  // No merge crosses from another character to U+2581, the sign for a space: what begins with one
-  // is a word of its own, small enough for the cache.
+  // No merge crosses from another character to U+2581, the sign for a space. So a text that begins
+  // with one is a word of its own, small enough for the cache.
   bool cut_at_spaces_ = false;
   uint32_t unk_ = kNone;
   std::array<uint32_t, 256> byte_ids_ = {};  // byte_level or byte_fallback; kNone: none

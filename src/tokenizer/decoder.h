@@ -1,5 +1,5 @@
-// The decoder of a tokenizer.json: what makes a text of tokens. The meaning of each step is that of
-// Hugging Face tokenizers (tokenizers/src/decoders).
+// The decoder of a tokenizer.json, which turns tokens into text. The meaning of each step is that
+// of Hugging Face tokenizers (tokenizers/src/decoders).
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// Which token ends a text, from the files beside tokenizer.json.
+// Finds the token that ends a text in the files beside tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@
 
 namespace pagoda {
 
-// All that "eos_token_id" of DIRECTORY/generation_config.json and then of config.json names, an id
-// or a list of them in each; none when neither does. kBadData unless they are below vocab_size.
+// All ids that "eos_token_id" of DIRECTORY/generation_config.json and then of config.json names, an
+// id or a list of them in each; none when neither has it. kBadData unless they are below
+// vocab_size.
 Result<std::vector<uint32_t>> end_token_ids(const std::string& directory, int64_t vocab_size);
 
 // "eos_token" of DIRECTORY/tokenizer_config.json, a text or {"content": TEXT}; else the first of

@@ -1,5 +1,5 @@
-// A running XXH3-128 (Collet, xxHash): tells whether bytes changed, not whether someone meant it
-// to.
+// A running XXH3-128 (Collet, xxHash). It tells whether bytes changed by accident; it is no
+// protection against intent.
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,8 @@
 
 namespace pagoda {
 
-// The object outlives its reader. Of several errors the first is kept; after one, what is returned
-// is a fallback and the reading may go on. One thread.
+// The object outlives its reader. The first error is kept; after it the functions return fallbacks,
+// and the reading may go on. One thread.
 class JsonFields {
  public:
   // `where` names the object in messages: "DIR/tokenizer.json: model". Errors go to `*error`.
@@ -22,7 +22,7 @@ class JsonFields {
   JsonFields(Json&& object, std::string where, Status* error) = delete;
 
   const std::string& where() const { return where_; }
-  bool has(const char* key) const;  // and is not null
+  bool has(const char* key) const;  // it is there and not null
   // The field as it is; null when it is missing.
   const Json& any(const char* key);
   std::string text(const char* key);                         // required

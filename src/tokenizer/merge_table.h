@@ -1,5 +1,6 @@
-// The merges of a BPE model: which two adjacent tokens become which one, and in which order. A hash
-// table with open addressing, at most half full, because a text asks it once a byte.
+// The merges of a BPE model: the pairs of adjacent tokens, the token that each pair becomes, and
+// their order. A hash table with open addressing, at most half full, because a text asks it once a
+// byte.
 #pragma once
 
 #include <bit>
@@ -12,7 +13,7 @@ namespace pagoda {
 
 struct Merge {
   uint32_t rank;  // lower goes first
-  uint32_t id;    // what the two become
+  uint32_t id;    // the token that the two become
 };
 
 // REQUIRES: ids below 2^32 - 1.

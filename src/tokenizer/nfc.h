@@ -1,5 +1,5 @@
-// Normalization form C (Unicode Standard Annex 15) with what each code point was made from. The
-// data is utf8proc's.
+// Normalization form C (Unicode Standard Annex 15), with the origin of each code point. The data is
+// utf8proc's.
 #pragma once
 
 #include <string_view>
@@ -9,7 +9,7 @@
 
 namespace pagoda {
 
-// Whether the text is in the form for a cheap reason: no code point in it can be changed by it.
+// A cheap test that the text is in form C: normalizing changes none of its code points.
 bool surely_nfc(std::string_view text);
 
 // The text's code points in form C. REQUIRES: well-formed UTF-8.

@@ -25,8 +25,8 @@ constexpr size_t kMaxSteps = 5000000, kMaxStepsPerByte = 2;
 // But a step may run over the whole text. What needs more than a few on a long one is searched for
 // again by code that looks at the clock as it goes.
 constexpr size_t kMaxHurriedBytes = size_t{1} << 25, kMinSteps = 64;
-// And many places may be slow one by one: the clock is also read after each block of places without
-// a match, and every so many matches.
+// Many places may each be slow by themselves. So the clock is also read after each block of places
+// without a match, and after every kSearchesPerReading matches.
 constexpr size_t kBlockBytes = 64;
 constexpr uint32_t kSearchesPerReading = 64;
 constexpr double kMaxSeconds = 2, kMaxSecondsPerByte = 1e-6;
@@ -65,7 +65,7 @@ struct MatchMemory::State {
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
     pcre2_set_callout(context.get(), stop_when_late, this);
   }
-  // Of a text of so many bytes.
+  // Sets the limits for a text of `bytes` bytes.
   void begin(size_t bytes) {
     const size_t most = kMaxSteps + kMaxStepsPerByte * bytes;
     const size_t hurried = kMaxHurriedBytes / std::max<size_t>(bytes, 1);

@@ -1,6 +1,6 @@
-// What Split, Replace and the other components of a tokenizer look for: a fixed text or a regular
-// expression. Matches are leftmost, do not overlap, and are those of Hugging Face tokenizers
-// (Oniguruma); regular expressions run on PCRE2's JIT.
+// The pattern that Split, Replace and other components of a tokenizer look for: a fixed text or a
+// regular expression. Matches are leftmost, do not overlap, and are those of Hugging Face
+// tokenizers (Oniguruma); regular expressions run on PCRE2's JIT.
 #pragma once
 
 #include <memory>
@@ -13,8 +13,8 @@
 
 namespace pagoda {
 
-// Memory that regular expressions need, taken at the first. One thread at a time; serves any
-// pattern.
+// Working memory of regular expressions, allocated at the first one. One thread at a time; serves
+// any pattern.
 class MatchMemory {
  public:
   MatchMemory();
@@ -28,7 +28,7 @@ class MatchMemory {
   std::unique_ptr<State> state_;
 };
 
-// Appends where `literal`, which is not empty, stands in `text`.
+// Appends the places of `literal`, which is not empty, in `text`.
 void find_literal(std::string_view text, std::string_view literal,
                   std::vector<TokenRange>* matches);
 

@@ -1,5 +1,5 @@
-// The pre-tokenizer of a tokenizer.json: what cuts a text into the words that BPE works on.
-// The meaning of each step is that of Hugging Face tokenizers (tokenizers/src/pre_tokenizers).
+// The pre-tokenizer of a tokenizer.json, which cuts a text into the words that BPE works on. The
+// meaning of each step is that of Hugging Face tokenizers (tokenizers/src/pre_tokenizers).
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace pagoda {
 
-// What happens to the matches of a split: they become words, go, join the run of matches they are
-// in, or the text before or behind them.
+// What happens to the matches of a split: they become words, are dropped, or join their run of
+// matches or the text before or behind them.
 enum class SplitBehavior : uint8_t {
   kIsolated,
   kRemoved,
@@ -26,7 +26,7 @@ struct SplitStep {
   bool invert = false;  // what lies between the matches is the match
 };
 
-// What a pre-tokenizer puts before a text: ByteLevel's add_prefix_space, Metaspace's ▁.
+// The text that a pre-tokenizer puts before a text: ByteLevel's add_prefix_space, Metaspace's ▁.
 struct PrefixStep {
   enum class When : uint8_t { kNever, kAtStart, kAlways };
   When when = When::kNever;  // kAtStart: only where the original begins
@@ -47,7 +47,7 @@ class PreTokenizer {
   }
   // The prefix step. REQUIRES: the text is not empty.
   void change(AlignedText* text) const;
-  // Sets `words` to those of `text`, none of them empty. kBadData when a pattern gives up
+  // Sets `words` to the words of `text`, none of them empty. kBadData when a pattern gives up
   // (tokenizer/pattern.h).
   Status split(std::string_view text, MatchMemory* memory, std::vector<TokenRange>* words) const;
 

@@ -1,5 +1,5 @@
-// Regular expressions as tokenizer.json spells them (Oniguruma, Ruby syntax) in PCRE2's syntax.
-// Only what both read alike, or can be rewritten exactly, is let through.
+// Translates regular expressions of tokenizer.json (Oniguruma, Ruby syntax) into PCRE2's syntax. It
+// accepts only constructs that both read alike or that can be rewritten exactly.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Long plain text in pieces that can be tokenised one by one.
+// Cuts long plain text into pieces that can be tokenised one by one.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class TextPieces {
 
   const std::string path_;
   const Visitor visit_;
-  std::string text_;  // not handed on yet
-  int64_t lines_ = 0;  // ended before text_
-  int64_t column_bytes_ = 0;  // of text_'s begin in its line
+  std::string text_;  // text that was not handed on yet
+  int64_t lines_ = 0;  // lines that ended before text_
+  int64_t column_bytes_ = 0;  // bytes in text_'s first line before text_
 };
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
-// Text of tokens as they come. A character whose bytes are spread over tokens appears when it is
-// whole. Byte fallback takes all characters of a run of bytes back when one after them is spoilt;
-// here they stay.
+// Turns tokens into text as they come. A character whose bytes are spread over several tokens
+// appears when it is whole. Byte fallback (tokenizer/decoder.h) replaces a whole run of bytes when
+// one byte in it is invalid; here the characters that were already returned stay.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace pagoda {
 
 class TextStream {
  public:
-  // What follows `before` (a prompt), whose own text is not repeated; it decides whether a first
-  // word keeps its space. Special tokens have no text.
+  // Returns the text behind `before` (a prompt), which is not repeated but decides whether the
+  // first word keeps its space. Special tokens have no text.
   TextStream(Tokenizer tokenizer, std::vector<uint32_t> before);
 
   // The text that is certain now and was not before.
   std::string add(uint32_t token);
-  // What was held back; U+FFFD stands for bytes that became no character.
+  // Returns the text that was held back; U+FFFD stands for bytes that became no character.
   std::string finish();
 
  private:
@@ -28,8 +28,8 @@ class TextStream {
   void forget();
 
   Tokenizer tokenizer_;
-  // The newest tokens, as many as decide what text the next ones have: the first settled_ of them,
-  // whose text was returned, and those since.
+  // The newest tokens, on which the text of the next ones depends: settled_ tokens whose text was
+  // returned, then the tokens since.
   std::vector<uint32_t> tokens_;
   size_t settled_ = 0;
   std::string text_;   // of tokens_

@@ -36,18 +36,19 @@ class Tokenizer {
 
   int64_t vocab_size() const;    // 1 + the largest id
   uint32_t end_of_text() const;
-  // What the post-processor (TemplateProcessing) puts before a text; encode does not.
+  // The token that the post-processor (TemplateProcessing) puts before a text; encode does not add
+  // it.
   std::optional<uint32_t> begin_of_text() const;
   // Names the tokenizer in a fingerprint: equal names, equal ids for every text.
   std::string identity() const;
 
-  // Appends the ids of `text`, as Hugging Face tokenizers without add_special_tokens: added tokens
-  // spelt in the text become their ids. `ranges`, if wanted, gets for each id the bytes of the text
-  // it came from, in whole characters and with the spaces that belong to it (trim_offsets is not
-  // followed); tokens of one character share its range. Bytes that are not UTF-8 become the tokens
-  // of those bytes. kBadData when a pattern of tokenizer.json gives up on the text
+  // Appends the ids of `text` as Hugging Face tokenizers do without add_special_tokens: added
+  // tokens spelt in the text become their ids. `ranges`, if wanted, gets for each id the bytes of
+  // the text it came from, in whole characters and with the spaces that belong to it (trim_offsets
+  // is not followed); tokens of one character share its range. Bytes that are not UTF-8 become the
+  // tokens of those bytes. kBadData when a pattern of tokenizer.json gives up on the text
   // (tokenizer/pattern.h) or its normalizer makes it many times longer (tokenizer/normalizer.h);
-  // callers add whose text it is and what to do, and what was appended is of no use. REQUIRES: text
+  // callers add the text's origin and the remedy, and must discard the appended ids. REQUIRES: text
   // shorter than 4 GiB.
   Status encode(std::string_view text, std::vector<uint32_t>* ids,
                 std::vector<TokenRange>* ranges = nullptr) const;

@@ -1,13 +1,14 @@
 // tokenizer.json, the format of Hugging Face tokenizers, read strictly: a component, a field or a
-// value that is not known is refused by its name, because it would change ids. Known are
+// value that is not known is refused by its name, because it would change ids. The known components
+// are
 //   normalizer      NFC, Prepend, Replace, Sequence
 //   pre_tokenizer   Split, Digits, ByteLevel (last), Metaspace (first), Sequence
 //   model           BPE, without dropout, continuing_subword_prefix and end_of_word_suffix
 //   post_processor  TemplateProcessing, ByteLevel, Sequence
 //   decoder         ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace, Sequence
-// Steps and what they put into a text are bounded, far above what tokenizers have: kMaxSteps of a
-// component, kMaxContentBytes each.
-// "truncation" and "padding" are passed over: they say how an earlier run batched its texts.
+// Steps and the texts that they insert are bounded, far above those of real tokenizers: kMaxSteps
+// in a component, kMaxContentBytes each. "truncation" and "padding" are passed over: they say how
+// an earlier run batched its texts.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@
 
 namespace pagoda {
 
-// Ids are below it, so that an id in a small file cannot ask for much memory.
+// All ids are below it, so that an id in a small file cannot ask for much memory.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 22;
 
 // Immutable after create; movable. find and spelling run on any number of threads.

@@ -1,5 +1,5 @@
-// The tokens of words seen before: a fixed 2 MB table in which a new word takes the place of an old
-// one that falls on the same line.
+// Caches the tokens of words: a fixed 2 MB table in which a new word replaces an old one on the
+// same line.
 #pragma once
 
 #include <xxhash.h>
@@ -58,7 +58,7 @@ class WordCache {
   static constexpr size_t kLines = size_t{1} << 15;
   static constexpr size_t kMaxWordBytes = 30, kMaxTokensOfWord = 6;
   struct Line {
-    uint8_t bytes = 0;  // of the word; 0: nothing here
+    uint8_t bytes = 0;  // bytes of the word; 0: the line is empty
     uint8_t count = 0;
     char word[kMaxWordBytes] = {};
     uint8_t ends[8] = {};
