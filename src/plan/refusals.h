@@ -1,4 +1,4 @@
-// Refusals of nonsense among the numbers that planning is given, a line each: kUsage, naming the
+// Checks of the numbers that planning is given. A refusal is kUsage in one line that names the
 // number and what it may be.
 #pragma once
 
@@ -10,24 +10,26 @@
 
 namespace pagoda {
 
-// No size of a model or a cluster comes near it; products of five are exact in 128 bits.
+// The largest accepted size. No model or cluster comes near it, and products of five sizes are
+// exact in 128 bits.
 inline constexpr int64_t kMaxCount = int64_t{1} << 24;
 
 Status check_integer(const char* what, int64_t value, int64_t least = 1, int64_t most = kMaxCount);
-// Finite and above zero: bytes or operations a second, bytes of something that exists.
+// Checks that the value is finite and above zero: bytes or operations a second, bytes of something
+// that exists.
 Status check_rate(const char* what, double value);
-// Finite and not below zero: seconds, a load.
+// Checks that the value is finite and not below zero: seconds, a load.
 Status check_amount(const char* what, double value);
 
-// Of lists `what` is the plural of what the values are: "bandwidths of devices".
+// For lists `what` is a plural: "bandwidths of devices".
 
-// At least one value, each a rate.
+// Checks that there is a value and that each is a rate.
 Status check_rates(const char* what, std::span<const double> values);
-// Each value an amount.
+// Checks that each value is an amount.
 Status check_amounts(const char* what, std::span<const double> values);
-// There are as many as there must be, at least one.
+// Checks that there are `wanted` values, and at least one.
 Status check_count(const char* what, size_t count, size_t wanted);
-// Each value is of [0, limit).
+// Checks that each value is in [0, limit).
 Status check_indices(const char* what, std::span<const int> values, int limit);
 
 }  // namespace pagoda

@@ -1,5 +1,5 @@
-// Pairs of rows and columns, each in one pair at most, along the edges of a bipartite graph given
-// as a matrix. Ties are broken by index: equal input gives equal output.
+// Matches rows with columns along the edges of a bipartite graph, which is given as a matrix; each
+// is in at most one pair. Ties are broken by index: equal input gives equal output.
 #pragma once
 
 #include <cstdint>
@@ -23,15 +23,15 @@ struct BipartiteMatching {
   std::vector<int> row_of_column;
 };
 
-// Adds pairs until none can be added: from `matching` as it is, by augmenting along shortest paths
-// (Hopcroft and Karp, SIAM J. Comput. 1973). An edge is an entry that is not 0. A row that is
-// matched stays matched, perhaps to another column. O(n^2 sqrt(n)).
-// REQUIRES: `matching` is of the matrix's size and its pairs are edges.
+// Adds pairs to `matching` until none can be added, by augmenting along shortest paths (Hopcroft
+// and Karp, SIAM J. Comput. 1973). An edge is an entry that is not 0. A row that is matched stays
+// matched, perhaps to another column. O(n^2 sqrt(n)). REQUIRES: `matching` is of the matrix's size
+// and its pairs are edges.
 void complete(const SquareMatrix<uint8_t>& edges, BipartiteMatching& matching);
 
 struct BottleneckMatching {
   std::vector<int> column_of_row;  // a permutation
-  double largest_weight = 0;       // of a pair
+  double largest_weight = 0;       // the weight of the heaviest pair
 };
 
 // The perfect matching whose heaviest pair is lightest (Aurora section 6.2, case II): binary search

@@ -100,7 +100,7 @@ void HillClimb::try_device(size_t fullest, size_t other, std::optional<Choice>& 
   }
 }
 
-// By tokens; of equal ones by place.
+// All pairs of the device's experts, sorted by tokens, then by place.
 std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
   std::vector<Places> all;
   for (size_t i = 0; i < experts_[device].size(); ++i) {
@@ -113,7 +113,8 @@ std::vector<HillClimb::Places> HillClimb::pairs(size_t device) const {
   return all;
 }
 
-// Of the other device's pairs only those next to the tokens that would make both loads equal.
+// Tries only those pairs of the other device whose tokens are next to the number that would make
+// both loads equal.
 void HillClimb::try_pairs(size_t fullest, size_t other, std::optional<Choice>& best) const {
   const std::vector<Places> others = pairs(other);
   for (const Places& given : pairs(fullest)) {

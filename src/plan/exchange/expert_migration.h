@@ -1,14 +1,15 @@
-// Moving experts between the devices of an expert-parallel group so that routing that favours some
-// of them loads the devices alike (Piper, section VI): as few swaps as hill-climbing needs, and
-// what moving them costs. A swap keeps the number of experts of each device. Planned only: it is
-// tested, and neither a run nor `pagoda plan` uses it yet. Pure.
+// Moves experts between the devices of an expert-parallel group, so that routing which favours some
+// experts loads all devices evenly (Piper, section VI). It finds swaps by hill-climbing and counts
+// what they cost. A swap keeps the number of experts of each device. Planned only: it is tested,
+// and neither a run nor `pagoda plan` uses it yet. Pure.
 //
 // Algorithm 2 swaps between the fullest device and the emptiest, taking each time the pair of
 // experts that brings their loads closest, while that helps. Taking the best swap of the fullest
 // device with any other (the one after which the fuller of the two is emptiest) gets closer to the
 // optimum in no more than a few swaps, at (devices - 1) times the work; finding the optimum is
 // NP-hard. Where no swap helps any more, two at once between the same devices still may: with few
-// experts a device that is the difference between a thousandth and a ten-thousandth above the mean.
+// experts a device they bring the fullest device from a thousandth to a ten-thousandth above the
+// mean.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ enum class SwapPartner : uint8_t {
 };
 
 struct ExpertSwap {
-  int32_t a = 0;  // on the fullest device before
+  int32_t a = 0;  // on the fullest device before the swap
   int32_t b = 0;
 };
 
@@ -45,13 +46,12 @@ inline constexpr int kMostSwaps = 100;  // T of Algorithm 2
 std::vector<int64_t> device_loads(std::span<const int64_t> tokens_per_expert,
                                   const ExpertDevices& device_of_expert, int32_t devices);
 
-// From `device_of_expert`, by tokens_per_expert (num_experts). Equal choices: the first found,
-// devices and experts from below. Every swap, or two at once, lowers the sum of the squares of
-// loads, so it ends. Two at once are two of `swaps` and of most_swaps.
-// kUsage: no expert or device, sizes that differ, a device out of range or without an expert,
-// tokens that are negative or too many to be summed.
-// O(swaps * (E / devices)^2), kAny: times devices; kAnyTwice: times log(E / devices) for each two
-// at once.
+// Improves `device_of_expert` for tokens_per_expert (num_experts). Among equal choices it takes the
+// first, counting devices and experts from below. Every swap, or two at once, lowers the sum of the
+// squares of loads, so it ends. Two at once count as two in `swaps` and for most_swaps. kUsage: no
+// expert or device, sizes that differ, a device out of range or without an expert, tokens that are
+// negative or too many to be summed. O(swaps * (E / devices)^2), kAny: times devices; kAnyTwice:
+// times log(E / devices) for each two at once.
 Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
                                    const ExpertDevices& device_of_expert, int32_t devices,
                                    SwapPartner partner = SwapPartner::kAny,
@@ -60,17 +60,18 @@ Result<Migration> balance_by_swaps(std::span<const int64_t> tokens_per_expert,
 struct MigrationCost {
   int64_t moved_experts = 0;
   int64_t device_bytes = 0;  // the most that one device sends or receives
-  double seconds = 0;        // of an all-to-all in which every device does both at once
+  double seconds = 0;        // time of an all-to-all in which every device sends and receives at
+                             // once
 };
 
-// Of going from one assignment to another. An expert is moved with its weights, gradients, fp32
-// weights and moments: expert_bytes, 48 d d_ffn for Piper's 16 bytes a parameter.
-// kUsage: as above, expert_bytes or the rate not above zero. O(E).
+// The cost of going from one assignment to another. An expert is moved with its weights, gradients,
+// fp32 weights and moments: expert_bytes, 48 d d_ffn for Piper's 16 bytes a parameter. kUsage: the
+// errors above, expert_bytes or the rate not above zero. O(E).
 Result<MigrationCost> migration_cost(const ExpertDevices& before, const ExpertDevices& after,
                                      int32_t devices, int64_t expert_bytes,
                                      double device_bytes_per_s);
 
-// When every expert of a layer goes elsewhere: E / devices of them from each device (Table IV).
+// The cost when every expert of a layer moves: E / devices of them leave each device (Table IV).
 // kUsage: devices that do not divide the experts, bytes or a rate not above zero.
 Result<MigrationCost> worst_migration_cost(int64_t num_experts, int32_t devices,
                                            int64_t expert_bytes, double device_bytes_per_s);

@@ -1,11 +1,12 @@
-// Which device computes which expert of a layer this time, where experts are brought up on demand
-// (ES-MoE, section 4.2): the longest first, each to the device with the least so far. Planned only:
-// it is tested, and neither a run nor `pagoda plan` uses it yet. Pure.
+// Chooses the device that computes each expert of a layer, where experts are uploaded on demand
+// (ES-MoE, section 4.2): the longest first, each to the device with the least load so far. Planned
+// only: it is tested, and neither a run nor `pagoda plan` uses it yet. Pure.
 //
-// An expert takes max(upload, compute), as if its upload ran beside the work on the one before. By
-// the sum of these the busiest device has at most 4/3 - 1/(3 devices) of the least possible (Graham
-// 1969), and 5, 5, 4, 4, 3, 3, 3 on three devices take as much. What a device really takes is its
-// pipeline, of which the first upload hides behind nothing: pipelined_s. The bound is not for that.
+// An expert takes max(upload, compute), as if its upload ran beside the work on the one before. In
+// the sum of these times the busiest device has at most 4/3 - 1/(3 devices) of the least possible
+// (Graham 1969); 5, 5, 4, 4, 3, 3, 3 on three devices reach that bound. A device's real time is
+// that of its pipeline, in which the first upload hides behind nothing: pipelined_s. The bound does
+// not hold for it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +22,9 @@ struct ExpertTime {
   double compute_s = 0;
 };
 
-// Of each expert by its tokens: the same upload for all, compute by token; nothing for an expert
-// without tokens, which is not brought up. kUsage: no expert, negative tokens, times that are
-// negative or no numbers. (num_experts)
+// The times of each expert by its tokens: the same upload for all, compute time by token, and
+// nothing for an expert without tokens, which is not uploaded. kUsage: no expert, negative tokens,
+// times that are negative or no numbers. (num_experts)
 Result<std::vector<ExpertTime>> expert_times(std::span<const int64_t> tokens_per_expert,
                                              double upload_s, double token_compute_s);
 
@@ -32,18 +33,18 @@ struct ExpertPlacement {
   std::vector<double> device_s;  // sum of max(upload, compute) of its experts
 };
 
-// Equal times: the lower expert first; equal loads: the lower device. kUsage: no expert or device,
-// times that are negative or no numbers. O(E log E + E log devices).
+// Among equal times the lower expert comes first, among equal loads the lower device. kUsage: no
+// expert or device, times that are negative or no numbers. O(E log E + E log devices).
 Result<ExpertPlacement> place_longest_first(std::span<const ExpertTime> experts, int32_t devices);
 
-// Longest first, then while that helps the best exchange of the busiest device with any other, of
-// an expert for another or for none, at most E times: closer to balance where experts are few (four
-// a device), when there is time for it. No worse than place_longest_first, whose errors it has.
-// O(E^3), as a rule O(E^2).
+// Places longest first, then repeats, while that helps and at most E times, the best exchange of
+// the busiest device with any other: an expert for another one or for none. That is closer to
+// balance where experts are few (four a device). The result is no worse than place_longest_first's;
+// the errors are the same. O(E^3), as a rule O(E^2).
 Result<ExpertPlacement> place_balanced(std::span<const ExpertTime> experts, int32_t devices);
 
-// What a device takes for these experts, in this order: uploads one after the other from 0 on, each
-// expert computed when it is there and the one before is done. Room for all is taken for granted.
+// The time of a device for these experts in this order: uploads run one after the other from 0 on,
+// and an expert is computed when it has arrived and the one before is done. Assumes room for all.
 double pipelined_s(std::span<const ExpertTime> experts);
 
 }  // namespace pagoda

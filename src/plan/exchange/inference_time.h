@@ -1,9 +1,9 @@
 // Time of one MoE layer's forward pass on devices that each hold experts: gate, first all-to-all
 // (dispatch), experts, second all-to-all (combine), aggregation (Aurora sections 4.1, 5 and 6.1).
-// Computation and communication of one model do not overlap; two models on the same devices take
-// turns at them. All-to-alls take the time of plan/exchange/transmission_order.h; combine takes
-// what dispatch took, since its traffic is the same turned round. Planned only: it is tested, and
-// neither a run nor `pagoda plan` uses it yet.
+// Computation and communication of one model do not overlap; two models on the same devices
+// alternate. All-to-alls take the time of plan/exchange/transmission_order.h; combine takes as long
+// as dispatch, since its traffic is the same, reversed. Planned only: it is tested, and neither a
+// run nor `pagoda plan` uses it yet.
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ namespace pagoda {
 // Expert e comes with part e of the tokens: they pass the gate and are aggregated where it lives.
 // Seconds are those of a device of speed 1.
 struct MoeLayerLoad {
-  SquareMatrix<double> traffic_bytes;  // (e, f): what part e of the tokens has for expert f
+  SquareMatrix<double> traffic_bytes;  // (e, f): bytes of part e of the tokens for expert f
   std::vector<double> gate_s, ffn_s, aggregate_s;  // [expert]
 };
 
@@ -29,8 +29,8 @@ struct ServingDevice {
 // kUsage unless there is a device and all rates are finite and above 0.
 Status check_devices(std::span<const ServingDevice> devices);
 
-// Experts of one layer and where they are: [expert] an index into the devices. Several experts may
-// share a device, which then computes for one after the other.
+// The experts of one layer and their places: [expert] an index into the devices. Several experts
+// may share a device, which computes one after the other.
 struct PlacedLayer {
   const MoeLayerLoad& load;
   std::span<const int> device_of_expert;
@@ -39,42 +39,42 @@ struct PlacedLayer {
 // [device] seconds.
 struct DevicePhases {
   std::vector<double> gate_s, ffn_s, aggregate_s;
-  // Of dispatch, and of combine again: what this device sends or receives, whichever takes longer,
+  // The time of dispatch, and again of combine: that of sending or receiving, whichever is longer,
   // with one partner at a time. The largest is line_bound(link_seconds()).
   std::vector<double> all_to_all_s;
 };
 
-// O(n^2). kUsage for amounts that make no sense, layers without experts, and counts or places that
-// do not agree.
+// O(n^2). kUsage for invalid amounts, layers without experts, and counts or places that do not
+// agree.
 Result<DevicePhases> device_phases(const PlacedLayer& layer,
                                    std::span<const ServingDevice> devices);
 
 // Equation (1): a device may send as soon as its own gate or experts are done.
 double exclusive_time_s(const DevicePhases& phases);
 
-// Equation (2), and (3) where one device has all maxima: all-to-alls begin when all devices are
-// ready and take `dispatch_s` and `combine_s`, of any order.
-// Never below equation (1) for times that are not below the largest of all_to_all_s.
+// Equation (2), or (3) if one device has all maxima: all-to-alls begin when all devices are ready
+// and take `dispatch_s` and `combine_s`, in any order of transmissions. The result is never below
+// equation (1) for times that are not below the largest of all_to_all_s.
 double barrier_time_s(const DevicePhases& phases, double dispatch_s, double combine_s);
 
-// One model's phases as table 2 has them: the longest of all devices, or those of one device.
+// One model's phases in table 2: the longest of all devices, or those of one device.
 struct ModelPhases {
   double gate_s = 0, all_to_all_s = 0, ffn_s = 0, aggregate_s = 0;
 };
 
 struct ColocatedPhases {
   ModelPhases a, b;
-  double both_all_to_all_s = 0;  // of the two models' traffic added up: |N^a + N^b| = |C^a + C^b|
+  double both_all_to_all_s = 0;  // for the sum of both models' traffic: |N^a + N^b| = |C^a + C^b|
 };
 
-// Ends of the phases of two models on the same devices, from the moment when model a has passed its
-// gate: table 2. Corrected: its first row is G^b. And an all-to-all ends no sooner than it would
-// had it begun with its inputs and met no other, which the table leaves out for N^b, C^a and C^b;
-// of C^a and C^b together that is |C^a + C^b| after the end of F^a.
+// The ends of the phases of two models on the same devices, from the moment when model a has passed
+// its gate: table 2, with two corrections. Its first row is G^b. And an all-to-all ends no sooner
+// than if it began with its inputs and met no other, which the table leaves out for N^b, C^a and
+// C^b; C^a and C^b together end no sooner than |C^a + C^b| after the end of F^a.
 struct ColocatedTimes {
   double gate_b_s = 0, dispatch_a_s = 0, ffn_a_s = 0, dispatch_b_s = 0, ffn_b_s = 0;
   double combine_a_s = 0, aggregate_a_s = 0, combine_b_s = 0, aggregate_b_s = 0;
-  double gate_a_s = 0;  // of the next layer: equation (4), the inference time
+  double gate_a_s = 0;  // the next layer's gate: equation (4), the inference time
 };
 ColocatedTimes colocated_times(const ColocatedPhases& phases);
 
@@ -82,8 +82,8 @@ ColocatedTimes colocated_times(const ColocatedPhases& phases);
 Result<ColocatedPhases> colocated_phases(const PlacedLayer& a, const PlacedLayer& b,
                                          std::span<const ServingDevice> devices);
 
-// The share of `time_s` in which devices compute, on average; of all models that run on them
-// (section 8.1). 0 where nothing takes time. REQUIRES: as many devices in each of `models`, >= 1.
+// The share of `time_s` in which devices compute, on average and for all models that run on them
+// (section 8.1). 0 if nothing takes time. REQUIRES: as many devices in each of `models`, >= 1.
 double utilisation(std::span<const DevicePhases> models, double time_s);
 
 }  // namespace pagoda

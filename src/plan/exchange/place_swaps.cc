@@ -14,7 +14,7 @@ struct Swapped {
   double inference_s = 0;
 };
 
-// Of the models whose bits are set.
+// Exchanges the experts of two devices for the models whose bits are set.
 Places swapped(Places places, unsigned models, int device, int other) {
   for (size_t m = 0; m < places.size(); ++m) {
     if ((models >> m & 1) == 0) continue;

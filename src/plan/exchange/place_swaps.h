@@ -1,12 +1,12 @@
-// Places of experts made better by swaps, by the inference time of the whole layer
-// (plan/exchange/inference_time.h). Sorting by load (Aurora section 5.1) and matching by what
-// happens on one device (section 7.2) do not see which bandwidths the ends of a transmission have,
-// nor that devices wait for each other's phases; they are where to start. Planned only: it is
+// Improves the places of experts by swaps that lower the inference time of the whole layer
+// (plan/exchange/inference_time.h). Sorting by load (Aurora section 5.1) and matching by the work
+// of one device (section 7.2) see neither the bandwidths at both ends of a transmission nor that
+// devices wait for each other's phases. Their results are where swaps start. Planned only: it is
 // tested, and neither a run nor `pagoda plan` uses it yet.
 //
-// A move changes all experts of two devices for each other: those of one model, or of both. The
-// best move of all is made as long as it saves time. O(n^2) moves are tried before each, O(n^2)
-// each, for n devices; the end is no worse than the start, and no such move makes it better.
+// A move exchanges all experts of two devices, of one model or of both. The best move is made as
+// long as it saves time. Before each move O(n^2) moves are tried for n devices, in O(n^2) each. The
+// end is no worse than the start, and no such move makes it better.
 #pragma once
 
 #include <span>
@@ -22,7 +22,7 @@ struct SwappedAssignment {
   double inference_s = 0;  // exclusive_time_s()
 };
 
-// kUsage as device_phases().
+// Returns the errors of device_phases().
 Result<SwappedAssignment> swapped_assignment(const PlacedLayer& start,
                                              std::span<const ServingDevice> devices);
 
@@ -31,7 +31,7 @@ struct SwappedColocation {
   double inference_s = 0;                     // colocated_times() of colocated_phases()
 };
 
-// kUsage as colocated_phases().
+// Returns the errors of colocated_phases().
 Result<SwappedColocation> swapped_colocation(const PlacedLayer& a, const PlacedLayer& b,
                                              std::span<const ServingDevice> devices);
 

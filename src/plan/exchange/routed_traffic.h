@@ -1,6 +1,6 @@
-// What the devices of an expert-parallel group send each other for a layer whose routing is known
-// (plan/step/routing_trace.h), as the matrix that plan/exchange/traffic.h and the orders of
-// all-to-alls take. Pure.
+// Makes the matrix of traffic between the devices of an expert-parallel group, for a layer whose
+// routing is known (plan/step/routing_trace.h). plan/exchange/traffic.h and the orders of
+// all-to-alls take it. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace pagoda {
 
-// Entry (i, j): rows (a token and one of its experts) that device i has for the experts of device
-// j, i = j: which stay. Devices have equal parts of the step's tokens, one behind the other; within
-// a microbatch the tokens of each part are taken to choose alike. With as many microbatches as
-// devices and equally many tokens in each, entries are whole numbers: microbatch i is device i's.
-// kUsage: no device, microbatch or expert, a device out of range, microbatches of other numbers of
-// experts, tokens that are negative or too many to be summed. O(microbatches x experts x devices).
+// Entry (i, j) is the number of rows (a token and one of its experts) that device i has for the
+// experts of device j; rows with i = j stay. Devices have equal parts of the step's tokens, one
+// behind the other; within a microbatch the tokens of all parts are assumed to choose alike. With
+// as many microbatches as devices and equally many tokens in each, entries are whole numbers:
+// microbatch i is device i's. kUsage: no device, microbatch or expert, a device out of range,
+// microbatches of other numbers of experts, tokens that are negative or too many to be summed.
+// O(microbatches x experts x devices).
 Result<SquareMatrix<double>> routed_traffic(const LayerRouting& routing,
                                             const ExpertDevices& device_of_expert,
                                             int32_t devices);

@@ -1,8 +1,8 @@
-// Traffic matrices of an all-to-all and the times no order of transmissions beats (Aurora sections
-// 4.2 and 5.2). Entry (i, j) is what device i sends to device j in bytes, tokens or seconds; the
-// diagonal stays where it is and counts nowhere. T is int64_t (exact) or double. Devices hang on
-// one switch that never blocks; each sends and receives at its own rate, both at once.
-// Everything here is O(n^2) for n devices.
+// Traffic matrices of an all-to-all, and lower bounds of its time in any order of transmissions
+// (Aurora sections 4.2 and 5.2). Entry (i, j) is what device i sends to device j in bytes, tokens
+// or seconds; the diagonal stays on its device and counts nowhere. T is int64_t (exact) or double.
+// Devices share one switch that never blocks; each sends and receives at its own rate, both at
+// once. Everything here is O(n^2) for n devices.
 #pragma once
 
 #include <span>
@@ -18,11 +18,11 @@ namespace pagoda {
 template <typename T>
 Status check_traffic(const SquareMatrix<T>& traffic);
 
-// [device] what it sends: sums of rows without the diagonal.
+// [device] its sent traffic: sums of rows without the diagonal.
 template <typename T>
 std::vector<T> sent_by_device(const SquareMatrix<T>& traffic);
 
-// [device] what it receives: sums of columns without the diagonal.
+// [device] its received traffic: sums of columns without the diagonal.
 template <typename T>
 std::vector<T> received_by_device(const SquareMatrix<T>& traffic);
 
@@ -31,19 +31,19 @@ std::vector<T> received_by_device(const SquareMatrix<T>& traffic);
 template <typename T>
 T line_bound(const SquareMatrix<T>& traffic);
 
-// The second all-to-all of a layer: what went from i to j comes back (section 2.2).
+// The second all-to-all of a layer, in which the traffic from i to j comes back (section 2.2).
 SquareMatrix<double> reversed(const SquareMatrix<double>& traffic);
 
 // Traffic between experts (parts of tokens to experts) as traffic between devices. Several experts
-// may share a device; what they send each other lands on the diagonal.
-// REQUIRES: device_of_expert has an entry of [0, devices) for each row of `traffic`.
+// may share a device; traffic between them lands on the diagonal. REQUIRES: device_of_expert has an
+// entry of [0, devices) for each row of `traffic`.
 SquareMatrix<double> placed(const SquareMatrix<double>& traffic,
                             std::span<const int> device_of_expert, int devices);
 
 // REQUIRES: equal sizes.
 SquareMatrix<double> added(const SquareMatrix<double>& a, const SquareMatrix<double>& b);
 
-// Seconds of each transmission where it has both ends to itself: bytes over the smaller of the two
+// Seconds of each transmission that has both ends to itself: bytes over the smaller of the two
 // bandwidths. line_bound() of it is the least time of an all-to-all in which every device has one
 // partner at a time, and transmission_order() reaches it (appendix B).
 Result<SquareMatrix<double>> link_seconds(const SquareMatrix<double>& traffic_bytes,

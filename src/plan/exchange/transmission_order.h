@@ -1,17 +1,16 @@
 // The order of an all-to-all's transmissions that takes the least time (Aurora section 4.2 and
 // appendix A): rounds, in each of which every device sends to one device at most and receives from
-// one at most, so that nobody waits for a receiver. A transmission may be cut into pieces of
-// several rounds (preemption). Planned only: it is tested, and neither a run nor `pagoda plan` uses
-// it yet.
+// one at most, so that nobody waits for a receiver. A transmission may be divided over several
+// rounds (preemption). Planned only: it is tested, and neither a run nor `pagoda plan` uses it yet.
 //
-// The matrix is filled up with idle time until all rows and columns have the same sum; such a
+// The matrix is filled up with idle time until all rows and columns have the same sum. Such a
 // matrix has a perfect matching of its positive entries, which is a round as long as its smallest
-// entry, and what is left has equal sums again (Birkhoff 1946, von Neumann 1953). The paper takes
-// any slot's token that is free instead, which can get stuck.
+// entry, and the rest has equal sums again (Birkhoff 1946, von Neumann 1953). The paper takes any
+// free token of a slot instead, which can get stuck.
 //
 // Rounds for n devices: at most n^2 - 2n + 2, since each round takes at least one dimension from
 // the (n-1)^2 that the matrices of equal sums have. Pairs stay together from round to round as long
-// as they have something to do. O(n^4) in all: n^2 entries are used up, and each costs one
+// as they have something to send. O(n^4) in all: n^2 entries are used up, and each costs one
 // augmenting path of O(n^2).
 #pragma once
 

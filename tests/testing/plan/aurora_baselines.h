@@ -13,20 +13,20 @@
 
 namespace pagoda {
 
-// [sender] the devices in the order it sends to them; itself and those it has nothing for are
-// passed over.
+// [sender] the devices in the order in which it sends to them; itself and devices that it has
+// nothing for are passed over.
 using SendingOrder = std::vector<std::vector<int>>;
 
-// SJF: the smallest transmission first. Equal ones: the lower device. O(n^2 log(n)).
+// SJF: the smallest transmission comes first, among equals the lower device. O(n^2 log(n)).
 SendingOrder shortest_first(const SquareMatrix<double>& traffic);
 
-// RCS: every sender's order drawn by itself. The same seed draws the same. O(n^2).
+// RCS: every sender's order is random. The same seed gives the same orders. O(n^2).
 SendingOrder random_sending_order(int devices, uint64_t seed);
 
 // Seconds until the last byte has arrived. A sender moves on when a transmission is complete. Rates
-// are max-min fair: a receiver's senders get equal parts of its bandwidth, but none more than its
-// own, and what one cannot use is the others'. Never below concurrent_bound_s(). O(n^3).
-// kUsage for traffic, bandwidths or an order that make no sense.
+// are max-min fair: a receiver's senders get equal parts of its bandwidth, but none gets more than
+// its own, and the others share the rest. The result is never below concurrent_bound_s(). O(n^3).
+// kUsage for an invalid order, traffic or bandwidths.
 Result<double> queued_seconds(const SquareMatrix<double>& traffic_bytes,
                               std::span<const double> bytes_per_s, const SendingOrder& order);
 
