@@ -315,7 +315,7 @@ TEST(Checkpoint, RoomGoesRound) {
   const CheckpointDirectory directory(&sim, kPath);
   const std::string room = std::string(kPath) + "/room";
   ASSERT_OK(directory.commit(sample(3)));
-  // As a process that was killed while it saved leaves it.
+  // A process that was killed while it saved leaves this behind.
   ASSERT_OK(sim.make_directory(std::string(kPath) + "/step-00000004.tmp"));
   for (int64_t step = 3; step <= 9; step += 2) {
     ASSERT_OK(directory.reserve(sample(step)));

@@ -151,7 +151,7 @@ TEST_F(Folder, IndexCannotLeadOutOfTheFolder) {
   }
 }
 
-// As the hub's cache has it: every file is a link to a blob elsewhere.
+// The hub's cache looks like this: every file is a link to a blob elsewhere.
 TEST_F(Folder, FilesMayBeLinks) {
   const Model model = random_model(table_, kMixed);
   write_shards(model);

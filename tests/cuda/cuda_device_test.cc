@@ -378,7 +378,7 @@ TEST_F(CudaDeathTest, AnErrorNamesCallStreamAndTask) {
       exits, "CUDA error in swiglu" + tail("rope"));
 }
 
-// Of what a call was given, and of nothing before it.
+// The message names the call's own arguments, and no earlier work.
 TEST_F(CudaDeathTest, AnErrorOfACallIsNotOfEarlierWork) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto refused = [] {

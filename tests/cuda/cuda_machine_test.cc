@@ -253,7 +253,7 @@ float operand(int row, int depth) {
   return float_of((draw & 0x807f0000u) | field << 23);
 }
 
-// Of a row that is finite: no number is far off, those near the largest are exact.
+// Checks a finite row: no number is far off, and those near the largest are exact.
 void check_row(int row, const std::vector<float>& stored, const RowScale& scale) {
   double most = 0.0;
   for (int d = 0; d < 64; ++d) most = std::max(most, std::abs(double(operand(row, d))));

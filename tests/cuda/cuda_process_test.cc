@@ -19,7 +19,7 @@ class CudaProcess : public RunTest {
   // The machine of the processes that start now (tests/cuda/fake_gpu_program.cc).
   void on(const std::string& machine) { program_ = {PAGODA_FAKE_GPU_BINARY, machine}; }
 
-  // As configs/chat.toml has it, at no size.
+  // The settings of configs/chat.toml, at a tiny size.
   Flags quickstart(const std::string& output_dir) const {
     Flags flags = this->flags(output_dir);
     flags["train.steps"] = "6";

@@ -60,7 +60,7 @@ cudaError_t outcome(const char* call) {
   return error;
 }
 
-// As outcome(), and what a success makes or ends is counted.
+// Returns outcome(), and counts what a success makes or ends.
 cudaError_t counted(const char* call, int64_t Counters::*counter) {
   const cudaError_t error = outcome(call);
   if (error != cudaSuccess) return error;

@@ -161,8 +161,9 @@ TEST(LayerPass, ComputesTheLayerInTheMemoryItTakes) {
   });
   expect_results(layer, pass);
 
-  // Of each row 4 inner + model numbers, of both results all; beside them five numbers a row, and
-  // 12 tensors begin on 256 bytes. Of scratch, too, a few numbers a row.
+  // The memory holds 4 inner + model numbers of each row and all of both results; beside them five
+  // numbers a row, and 12 tensors that begin on 256 bytes. The scratch, too, holds a few numbers a
+  // row.
   const int64_t rows = layer.shape.rows(), model = 24, inner = 16;
   const int64_t least = rows * (4 * inner + model) * 2 + 2 * 40 * model * 4;
   EXPECT_GE(layer.arena.taken() - before, least);

@@ -42,7 +42,7 @@ TEST(AttentionChoice, AsksForBf16OfWholeVectorsAndOffsetsOf32Bits) {
   EXPECT_FALSE(library_takes(DType::kBF16, odd));
 }
 
-// Of random cuts, with empty documents: the lists say for every row of every document where it is.
+// For random cuts with empty documents, the lists give the place of every row of every document.
 TEST(AttentionChoice, ListsFindEveryRowOnce) {
   std::mt19937_64 random(3);
   for (int round = 0; round < 200; ++round) {

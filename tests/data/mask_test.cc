@@ -1,5 +1,5 @@
-// Which tokens of a row are trained: every preset with real tokenizers and rows of every kind,
-// against Transformers (tests/golden/chat/masks.zst) and marked by hand.
+// Tests which tokens of a row are trained: every preset with real tokenizers and rows of every
+// kind, against Transformers (tests/golden/chat/masks.zst) and against marks made by hand.
 #include <gtest/gtest.h>
 
 #include <algorithm>

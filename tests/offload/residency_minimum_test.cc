@@ -75,7 +75,7 @@ SlotClass random_slots(Dice& dice, int most_device, int most_host) {
   SlotClass slots;
   slots.device_slots = {1 + dice.pick(most_device)};
   slots.host_slots = 2 + dice.pick(most_host - 1);
-  // As many as leave a slot that was not used just now.
+  // A depth leaves at least one slot that was not used just now.
   slots.device_depth = 1 + dice.pick(std::min(3, slots.device_slots[0]));
   slots.host_depth = 1 + dice.pick(std::min(3, slots.host_slots));
   return slots;

@@ -93,7 +93,7 @@ struct Misses {
   int uploads = 0, fetches = 0;
 };
 
-// Of a backward in each class of pages, each the fewest there could be.
+// Counts the misses of a backward, and expects the fewest possible in each class of pages.
 Misses misses_of_backward(const RunShape& shape, uint32_t seed) {
   const PageTable pages(shape);
   const uint16_t experts = pages.pages[pages.weights(shape.expert(0, 0))].slot_class;

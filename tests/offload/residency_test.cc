@@ -274,9 +274,9 @@ int longest_run(const std::vector<uint8_t>& fetched) {
 
 class HostKept : public testing::TestWithParam<Order> {};
 
-// Of n pages in s slots k are kept: once a cycle was seen the same k never come from disk, and
-// between two of them lie fewer than n / k, rounded up. That costs no more than the slots that work
-// and transfers take turns in. With none kept, those that are missed follow one another.
+// With k of n pages kept in s slots, once a cycle was seen the same k pages never come from disk,
+// and fewer than n / k pages, rounded up, lie between two of them. That costs no more than the
+// slots which work and transfers need. With none kept, the missed pages follow one another.
 TEST_P(HostKept, StayFromCycleToCycleAndWhatIsMissedIsSpread) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     Trial trial(seed);

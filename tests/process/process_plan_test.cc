@@ -139,7 +139,8 @@ TEST_F(PlanTest, AClusterMindsNoMicrobatch) {
   expect_no_plan(words + Words{"--data.sequence_len", "10000"}, 2, "train.tokens_per_step");
 }
 
-// Of a cluster's best strategy: its stages or its streams, and memory of a device of each.
+// The page shows the stages or the streams of a cluster's best strategy, and the memory of a device
+// of each.
 TEST_F(PlanTest, ThePageOfAClusterHasLanesOfItsDevices) {
   const std::string page = dir_.file("step.html");
   struct Case {

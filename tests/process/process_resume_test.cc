@@ -129,7 +129,7 @@ TEST_F(ResumeTest, StateInAnotherEncoding) {
   expect_resumes();
 }
 
-// As a run that was saved on another processor: it goes on, and says from which step on.
+// A run that was saved on another processor goes on, and says from which step on.
 TEST_F(ResumeTest, OnAnotherKernelSet) {
   const std::string quiet = run(train(flags_of(4), {"--resume"})).err;
   EXPECT_EQ(quiet.find("kernel set"), std::string::npos) << quiet;

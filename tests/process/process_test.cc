@@ -62,7 +62,7 @@ TEST_F(ProcessTest, FromInitToExport) {
   EXPECT_LT(of_folder, eval_loss({"--model.path", dir_.file("model")})) << "nothing was learnt";
 }
 
-// Of as much text, an evaluation of a run is the one that it made of its last step.
+// On the same text, evaluating a run gives the loss that it logged itself at its last step.
 TEST_F(ProcessTest, EvaluatesARunWithItsOwnSettings) {
   for (const char* dtype : {"fp32", "bf16"}) {
     SCOPED_TRACE(dtype);

@@ -41,7 +41,8 @@ class RunTest : public testing::Test {
   // All weights of a run's newest (or given) checkpoint as one string of bytes.
   std::string exported(const std::string& run_dir, int64_t step = -1);
 
-  // By step, what lines of a type in the metrics have in a field. A step twice is an error.
+  // The values by step of one field in the metrics' lines of a type. A step that comes twice is an
+  // error.
   std::map<int64_t, double> logged(const std::string& run_dir, const char* type,
                                    const char* field);
   std::map<int64_t, double> losses(const std::string& run_dir) {

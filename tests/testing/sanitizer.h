@@ -1,5 +1,5 @@
-// Which sanitizer a test is built with. Under one a test takes many times as long: those that need
-// their own seconds thin themselves out there.
+// Tells which sanitizer a test is built with. Under one a test takes many times as long, so long
+// tests do less there.
 #pragma once
 
 namespace pagoda {

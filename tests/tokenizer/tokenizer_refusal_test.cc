@@ -211,8 +211,8 @@ TEST_F(TokenizerRefusalTest, AHugeIdTakesNoMemory) {
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 32 * 1024) << "kB";
 }
 
-// As the hub's cache has it: every file is a link to a blob elsewhere. What a link leads to must be
-// a regular file, and one that leads nowhere is not overlooked.
+// The hub's cache looks like this: every file is a link to a blob elsewhere. A link must lead to a
+// regular file, and one that leads nowhere is not overlooked.
 TEST_F(TokenizerRefusalTest, FilesMayBeLinks) {
   namespace fs = std::filesystem;
   ASSERT_TRUE(open(good_).ok());

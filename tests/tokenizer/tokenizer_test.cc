@@ -145,7 +145,7 @@ TEST_F(TokenizerTest, LongWordsTakeNoQuadraticTime) {
 
 constexpr size_t kLongRun = 1 << 18;  // enough to reach a pattern's limits
 
-// Nor do the patterns of real tokenizers give up on long runs of one kind of character.
+// The patterns of real tokenizers do not give up on long runs of one kind of character either.
 TEST_F(TokenizerTest, LongRunsOfAnyCharacter) {
   for (const char* name : {"gpt2", "smollm2", "qwen2", "mixtral"}) {
     const Tokenizer tokenizer = golden(name);

@@ -43,7 +43,7 @@ constexpr PlanOptions kByMicrobatch{.microbatch_major = true};
 constexpr PlanOptions kPadded{.padded_experts = true};
 constexpr PlanOptions kPairs{.group_blocks = 2};
 constexpr PlanOptions kGroups{.group_blocks = 16};
-// As generic offloading does.
+// The order of generic offloading.
 constexpr PlanOptions kGeneric{.prefetch = false, .optimizer_at_end = true, .whole_layers = true};
 constexpr PlanOptions kAll{.prefetch = false, .optimizer_at_end = true, .whole_layers = true,
                            .microbatch_major = true, .padded_experts = true};

@@ -19,7 +19,7 @@
 namespace pagoda {
 namespace {
 
-// As many experts on each device, in their order.
+// Assigns equally many experts to each device, in their order.
 ExpertDevices in_order(int64_t experts, int32_t devices) {
   ExpertDevices assigned;
   for (int64_t e = 0; e < experts; ++e) {

@@ -145,7 +145,7 @@ TEST(TransmissionOrder, MeetsTheBoundOnRationals) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const int n = 2 + pick(random, 7);
-    // Of any magnitude: seconds, bytes.
+    // The amounts have any magnitude: seconds, bytes.
     const double unit = std::pow(10.0, pick(random, 40) - 25);
     SquareMatrix<double> traffic(n);
     for (int i = 0; i < n; ++i) {

@@ -222,7 +222,7 @@ TEST(HostDivision, IsMadeForThousandsOfExperts) {
   auto plan = plan_memory(shape, pages, budget, kHeaderBytes);
   ASSERT_TRUE(plan.ok()) << plan.status().message();
   EXPECT_LE(plan->host_slot_bytes, budget.host_bytes);
-  // That division alone, from the fewest slots.
+  // The same division by itself, from the fewest slots.
   const int64_t left = budget.host_bytes - plan->min_host_bytes;
   budget.host_bytes = plan->min_host_bytes;
   std::vector<SlotClass> slots = plan_memory(shape, pages, budget, kHeaderBytes)->classes;

@@ -36,8 +36,8 @@ std::vector<Row> plain_rows(const LayerRouting& routing) {
   return rows;
 }
 
-// Of a group: its experts' rows behind one another, and each microbatch's part as long as the
-// microbatch has rows there, from its first one on.
+// Expects of a group that its experts' rows stand behind one another, and that each microbatch's
+// part has all of the microbatch's rows there, from its first one on.
 void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows) {
   const int64_t first = group.blocks.front().first_row;
   int64_t at = 0;

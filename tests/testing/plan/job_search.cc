@@ -18,7 +18,7 @@ bool equal(const Job& a, const Job& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
 }
 
-// Of what is left of a job from one of its operations on.
+// The rest of a job from one of its operations on.
 struct Rest {
   int64_t time = 0;
   std::vector<int64_t> until, work, after;  // [machine] time before its first use, on it, after it

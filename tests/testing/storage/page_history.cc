@@ -9,7 +9,7 @@ namespace {
 
 constexpr Place kDevice{Tier::kDevice, 0};
 
-// Which pages were used among the last depth - 1 uses of different pages in a row.
+// The pages that were used in the last depth - 1 uses of different pages in a row.
 class Recent {
  public:
   explicit Recent(int depth) : depth_(depth) {}
