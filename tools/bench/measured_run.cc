@@ -200,8 +200,8 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
 
 namespace {
 
-// That a task of the kind moves for each of its units, or however many it has, and does not find in
-// a cache.
+// Bytes that a task of the kind moves and does not find in a cache: for each of its units, and for
+// each task.
 struct Moved {
   double of_unit = 0, of_task = 0;
 };

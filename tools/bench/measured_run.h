@@ -41,7 +41,7 @@ class MeasuredRun {
   void measure(int steps);
 
   const Session& session() const { return run_.session(); }
-  // Of a step on average; what is between steps does not count.
+  // Averages over steps; work between steps does not count.
   double step_s() const { return step_s_; }
   double cpu_s() const { return cpu_s_; }
   double issuing_s() const { return issuing_s_; }  // of that, on the thread that issues
@@ -81,7 +81,7 @@ struct MeasuredMachine {
   double hand_over_s = 0;  // from the end of a task to the beginning of the next; in their costs
   double paging = 1;  // times what moves of pages add to a simulated step, they do to a real one
 
-  // Of a step, with that.
+  // The predicted seconds of a step, with these corrections.
   double step_s(const StepSeconds& simulate) const;
   // Others use the machine too.
   bool shared() const;

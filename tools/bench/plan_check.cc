@@ -57,7 +57,7 @@ constexpr Case kCases[] = {{4, 24, 4, 4096, false, 0.60},
 constexpr Case kTinyCase = {2, 8, 2, 512, false, 0.50};
 constexpr int64_t kMicrobatchTokens[] = {256, 512, 1024};
 constexpr int64_t kTinyMicrobatchTokens[] = {128, 256};
-// Of that memory; the model that is measured beforehand has another.
+// Shares of that memory; the model that is measured beforehand has another one.
 constexpr double kDeviceShares[] = {0.2, 0.6};
 constexpr double kCalibrationShare = 0.4;
 
@@ -80,7 +80,7 @@ struct Choice {
   double device_share = 0;  // 0: room for everything
 };
 
-// Of a step, in seconds and bytes.
+// Seconds and bytes of a step.
 struct StepNumbers {
   double seconds = 0;
   int64_t device_bytes = 0, host_bytes = 0;  // most that pages have in slots

@@ -33,7 +33,7 @@ HfFolder make_random_model(const std::string& directory, const RandomModel& mode
 SessionOptions roomy_options(const std::string& directory, const std::string& file_name,
                              int64_t microbatches, int64_t microbatch_tokens, bool eager);
 
-// Of pages that lie in no cache, on one core: seconds of a byte, in the fastest quarter of trials.
+// Seconds a byte, on one core, for pages that lie in no cache, in the fastest quarter of trials.
 // Copies are those of streams.
 struct ByteCost {
   double copy_s = 0, check_s = 0;  // check: CRC32C

@@ -35,7 +35,7 @@ struct Configuration {
   double host;    // and in host memory
 };
 
-// Of a step, on average; the median of it over rounds.
+// Averages over the steps of a round, and the medians of these over rounds.
 struct Outcome {
   double resident_s = 0;  // of a step, with room for everything
   double measured_s = 0, simulated_s = 0;

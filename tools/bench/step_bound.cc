@@ -228,7 +228,7 @@ struct Configuration {
   double host;    // and in host memory
 };
 
-// Of each round.
+// The bounds of a phase in one round.
 struct PhaseBound {
   double processor_s = 0, drive_s = 0;
   double seconds() const { return std::max(processor_s, drive_s); }

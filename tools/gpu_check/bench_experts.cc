@@ -117,7 +117,8 @@ void ExpertBench::forward_by_expert() {
   }
 }
 
-// As a step: at most so many row blocks at a time, whose rows are copied to one place.
+// Computes like a step: at most group_blocks row blocks at a time, whose rows are copied to one
+// place.
 void ExpertBench::forward_in_groups(int64_t group_blocks) {
   int64_t begin = 0, row = 0, room = group_blocks;
   std::vector<RowsOfWeight> up, down;

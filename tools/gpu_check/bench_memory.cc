@@ -11,7 +11,8 @@ namespace {
 
 constexpr double kMiB = 1 << 20;
 
-// As the trainer's head: rows in chunks of kRowBlock, whose logits are there one chunk at a time.
+// Computes like the trainer's head: rows in chunks of kRowBlock, with the logits of one chunk at a
+// time.
 void head(Bench& b, int64_t tokens, int64_t model, int64_t vocab) {
   const bf16* x = b.random_bf16(tokens * model, 1.0);
   const bf16* table = b.random_bf16(vocab * model, 0.02);

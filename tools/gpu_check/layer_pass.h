@@ -19,7 +19,7 @@ struct LayerShape {
 // Distinct experts for each token (tokens, k), expert e in proportion to 1 / (e + 1).
 std::vector<int32_t> zipf_choices(const LayerShape& shape, uint64_t seed);
 
-// Of bf16, in memory of the device; shared by all schemes.
+// The layer's tensors in bf16, in memory of the device; shared by all schemes.
 struct LayerInputs {
   const int32_t* choices;  // (tokens, k)
   const float* weights;    // (tokens, k)

@@ -36,7 +36,7 @@ struct Tensor {
   int64_t size() const { return static_cast<int64_t>(before.size()); }
 };
 
-// Of a side; becomes the pointer that an op's argument is.
+// A pointer of one side, which converts to the type of an op's argument.
 struct Pointer {
   void* p;
   template <typename T>
