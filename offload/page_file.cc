@@ -35,9 +35,9 @@ struct PageFile::Impl {
   // One page on its way. Owned by the storage until its completion, which deletes it.
   struct Transfer {
     IoRequest request;
-    PageHeader header;  // as written, or as expected (its checksum is looked up in the index)
+    PageHeader header;  // the written or the expected one (its checksum is in the index)
     Event done = Event::make();
-    Delays delays;      // of `done`; set when the transfer is submitted
+    Delays delays;      // delays of `done`; set when the transfer is submitted
     TransferSpan span;  // from then on
     Status* result = nullptr;  // where an error goes instead of status()
   };

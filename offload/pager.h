@@ -56,7 +56,7 @@ class Pager {
     std::vector<int64_t> arena_offset;      // where the slots begin in each device's arena
     std::vector<SlotClass> classes;
     std::vector<int64_t> class_bytes;       // page bytes of each class
-    std::vector<uint16_t> page_class;       // of each page; page p is page p of the file
+    std::vector<uint16_t> page_class;       // [page] its class; page p is page p of the file
     PageTrace trace = {};
   };
 

@@ -329,7 +329,7 @@ void Residency::acquire(std::span<const PageUse> uses, std::vector<Move>& moves,
     }
     const bool again = is_latest(use.page, place);
     if (slots[i] == kNoSlot) slots[i] = place_page(use, place, moves);
-    foreseen_.pass(use.page, place, use.access);  // and what it asked of the host just before it
+    foreseen_.pass(use.page, place, use.access);  // its fetch into the host just before it too
     if (!rehearses_) later_.pass(use.page, place, use.access);
     go_round(use.page, place, use.access, again);
     touch(use.page, place);

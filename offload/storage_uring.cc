@@ -119,7 +119,7 @@ class UringStorage final : public PosixStorage {
   // Owner thread only.
   std::deque<Transfer*> waiting_;  // not yet wholly cut into chunks
   Chunk chunks_[kChunks];
-  Transfer* transfers_[kChunks] = {};  // of the chunk with the same number
+  Transfer* transfers_[kChunks] = {};  // [chunk number]
   std::vector<int> free_;              // chunk numbers
   std::vector<int> again_;             // chunk numbers to issue again
   int in_flight_ = 0;                  // chunks the kernel has

@@ -41,7 +41,7 @@ struct AdamSpan {
 struct AdamRecord {
   StateLayout layout;
   std::span<const AdamSpan> spans;
-  void* weights = nullptr;  // of layout.weight_dtype
+  void* weights = nullptr;  // in layout.weight_dtype
   std::byte* state = nullptr;
 };
 

@@ -28,7 +28,7 @@ struct AdamScalars {
 struct AdamBlocks {
   int64_t count = 0;
   int64_t first = 0;              // the number of the first element in its record
-  const void* gradient = nullptr;  // of the weights' dtype
+  const void* gradient = nullptr;  // in the weights' dtype
   bool same_gradient = false;     // one block of gradients serves all
   void* weights = nullptr;
   int16_t* remainders = nullptr;  // bf16 weights only

@@ -56,7 +56,7 @@ int64_t StateLayout::moments_bytes(int64_t n) const {
     case StateFormat::kBf16:
       return n * 2;
     case StateFormat::k8Bit:
-      return align_up(n, 64);  // of 64 codes, an element's place is in their whole
+      return align_up(n, 64);  // an element's code lies somewhere in its 64 codes
   }
   return 0;
 }

@@ -69,7 +69,7 @@ foreach(source ${test_sources})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
-  if(NOT name MATCHES "^gpu_")  # of the CPU also where a GPU is
+  if(NOT name MATCHES "^gpu_")  # tests of the CPU also run where a GPU is
     set_tests_properties(${name} PROPERTIES ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
 endforeach()

@@ -30,7 +30,7 @@ PAGODA_GPU uint32_t noise_of(uint32_t number, uint32_t key) {
 
 // Where an element stands among those that share a hash, and how it takes its noise from it.
 struct Noise {
-  uint32_t low, high;  // of `bits` each
+  uint32_t low, high;  // halves of `bits` each
   bool odd;
   PAGODA_GPU uint32_t of_m() const { return odd ? high : low; }
   PAGODA_GPU uint32_t of_v() const { return odd ? low : high; }

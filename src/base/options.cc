@@ -15,7 +15,7 @@ struct Overload : F... {
   using F::operator()...;
 };
 template <typename... F>
-Overload(F...) -> Overload<F...>;  // which Clang does not deduce before 17
+Overload(F...) -> Overload<F...>;  // Clang does not deduce this before 17
 
 std::string join(const std::vector<std::string>& words, const char* separator) {
   std::string out;

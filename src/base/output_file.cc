@@ -190,7 +190,7 @@ Status write_output(const std::string& path, const std::string& content) {
 Status check_output(const std::string& path) {
   // To open a pipe and close it would end it for its reader.
   if (leads_to_stream(path)) return Status();
-  return OutputFile::create(path).status();  // which is removed again
+  return OutputFile::create(path).status();  // the destructor removes it
 }
 
 Status sync_directory_of(const std::string& path) {

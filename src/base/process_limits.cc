@@ -11,7 +11,7 @@
 namespace pagoda {
 namespace {
 
-constexpr size_t kThreadStackBytes = 8 * kMiB;  // as systems have it where nobody changes it
+constexpr size_t kThreadStackBytes = 8 * kMiB;  // the usual limit of systems
 // A command takes some ten KiB of the first thread's stack, and the environment is there too.
 constexpr rlim_t kLeastStackBytes = 1 * kMiB;
 // A run has some twenty open; a model's files, which are open together, come on top.

@@ -18,7 +18,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kTimingOperations = int64_t{1} << 35;  // of ours in a timing, at least
+constexpr int64_t kTimingOperations = int64_t{1} << 35;  // the least operations of ours in a timing
 
 class AttentionRun {
  public:

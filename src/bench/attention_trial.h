@@ -12,7 +12,7 @@ struct AttentionBenchShape {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t tokens = 0;  // at most
 
-  int64_t width() const { return heads * head_dim; }        // of a token's queries
+  int64_t width() const { return heads * head_dim; }        // a token's queries
   int64_t kv_width() const { return kv_heads * head_dim; }  // keys
   int64_t stride() const { return width() + 2 * kv_width(); }
   // Bytes of all tensors for `of` tokens.

@@ -23,7 +23,7 @@ constexpr int64_t kRivalFrom = 16, kRivalTo = 256;  // tokens that the geometric
 
 struct Rates {
   std::vector<double> multiplies, reads, writes;
-  std::vector<std::vector<double>> registers;  // of each of block_kernels()
+  std::vector<std::vector<double>> registers;  // [kernel of block_kernels()] rates
 };
 
 Figure figure_of(const std::string& name, int64_t tokens, int threads) {

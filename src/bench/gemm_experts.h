@@ -43,7 +43,7 @@ class Experts {
 
   const ExpertShape& shape() const { return shape_; }
   int64_t count() const { return count_; }
-  int64_t weight_bytes() const { return 2 * count_ * shape_.weights(); }  // of all
+  int64_t weight_bytes() const { return 2 * count_ * shape_.weights(); }  // weights of all experts
   int64_t gradient_bytes() const { return 4 * gradients_ * shape_.weights(); }
   bf16* weights(int64_t expert) const { return weights_ + expert * shape_.weights(); }
   float* gradient(int64_t expert) const {
@@ -84,9 +84,9 @@ class LibraryExperts {
   struct Part {
     std::unique_ptr<LibraryMatmul> matmul;
     const bf16* a = nullptr;
-    const bf16* b = nullptr;    // or, packed weights:
+    const bf16* b = nullptr;    // either this, or packed weights:
     int64_t packed_at = 0;      // bytes from where an expert's begin
-    void* c = nullptr;          // or, a weight gradient:
+    void* c = nullptr;          // either this, or a weight gradient:
     int64_t gradient_at = 0;    // elements from where an expert's begins
   };
   static constexpr size_t kProducts = 6;
@@ -100,7 +100,7 @@ class LibraryExperts {
   const Experts& experts_;
   const int64_t tokens_;
   std::array<std::vector<Part>, kProducts> parts_;
-  int64_t packed_bytes_ = 0;  // of an expert
+  int64_t packed_bytes_ = 0;  // packed weights of an expert
   HostMemory packed_;
 };
 

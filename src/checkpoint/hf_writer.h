@@ -72,8 +72,8 @@ class HfWriter {
   int64_t total_bytes_ = 0;
   size_t shard_ = 0;          // being written
   size_t next_ = 0;           // in order_, being written
-  int64_t next_element_ = 0;  // of it
-  std::optional<NewFolder> folder_;  // by the end of create()
+  int64_t next_element_ = 0;  // its next element
+  std::optional<NewFolder> folder_;  // set when create() ends
   std::optional<SafetensorsWriter> file_;
 };
 

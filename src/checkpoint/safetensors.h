@@ -22,7 +22,7 @@ namespace pagoda {
 
 struct SafetensorsEntry {
   std::string name;
-  std::string dtype;  // as in the file, e.g. "BF16"
+  std::string dtype;  // the file's spelling, e.g. "BF16"
   std::vector<int64_t> shape;
   int64_t offset = 0;  // from the start of the file
   int64_t bytes = 0;

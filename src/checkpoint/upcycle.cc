@@ -13,7 +13,7 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kPieceElements = int64_t{1} << 16;
-constexpr double kAuxLossCoef = 0.02;  // as Mixtral-8x7B was released
+constexpr double kAuxLossCoef = 0.02;  // Mixtral-8x7B's value
 
 // What Mixtral's config.json says of the dense model, and of its experts. Everything is spelt out:
 // the two families differ in what they assume of absent keys.
@@ -145,7 +145,7 @@ class Upcycle {
   const ModelConfig& config_;
   const UpcycleOptions& options_;
   const TensorTable table_;
-  std::map<int64_t, double> deviations_;  // of dense tensors
+  std::map<int64_t, double> deviations_;  // standard deviations of dense tensors
   std::vector<float> values_;
 };
 

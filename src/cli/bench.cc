@@ -26,7 +26,7 @@ constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxGemmSize = 1 << 16;
 constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 256;
-constexpr int64_t kMaxTokens = 1 << 24;  // of a call or a step
+constexpr int64_t kMaxTokens = 1 << 24;  // the most tokens of a call or a step
 
 // What they have in common.
 class BenchCommand : public Command {

@@ -41,7 +41,7 @@ struct DoctorReport {
   StorageProbe uring;    // io = "uring"
   StorageProbe threads;  // io = "threads"
   GpuReport gpus;
-  std::vector<PciLink> gpu_links;  // of each
+  std::vector<PciLink> gpu_links;  // [GPU]
   std::string gpu_driver;          // "580.65.06", or empty
   UsableGpu gpu;                   // the GPU of a run with the default dtype
 

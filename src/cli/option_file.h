@@ -13,7 +13,7 @@ namespace pagoda {
 
 struct RunFileItem {
   std::string key;                 // "train.steps"
-  std::vector<std::string> texts;  // as they would be typed behind the flag; one, or a list's
+  std::vector<std::string> texts;  // the texts that would follow the flag: one, or a list's
 };
 
 // Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:

@@ -37,7 +37,7 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags);
 Result<std::string> checkpoint_settings(const std::string& run);
 
 struct GenerateFlags {
-  std::string checkpoint;  // as EvalFlags
+  std::string checkpoint;  // see EvalFlags
   std::vector<std::string> prompts;
   bool chat = false;  // a prompt is a user's turn in config.data.chat_template
   int64_t max_new_tokens = 128;

@@ -25,7 +25,7 @@ namespace pagoda {
 namespace {
 
 constexpr int64_t kMostFailedSaves = 3;
-constexpr size_t kMostSampleChars = 2000;  // of a sample that are printed; all are in the metrics
+constexpr size_t kMostSampleChars = 2000;  // printed characters of a sample; the metrics have all
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -71,10 +71,10 @@ class TrainRun {
   std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
   StepTrace& trace_;
   Progress progress_;
-  int64_t first_row_ = 0;  // of the newest step
+  int64_t first_row_ = 0;  // first row of the newest step
   int64_t failed_saves_ = 0;
   EvalHistory evals_;
-  std::optional<double> last_loss_;  // of a step of this process
+  std::optional<double> last_loss_;  // loss of the last step of this process
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

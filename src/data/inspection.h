@@ -80,7 +80,7 @@ class Inspection : public ExampleSink {
   // State of the example that has not ended yet.
   uint64_t hash_ = 0;
   int64_t tokens_ = 0, trained_ = 0;
-  int64_t trained_in_row_ = 0;  // of those among its first sequence_len
+  int64_t trained_in_row_ = 0;  // trained tokens among its first sequence_len
   bool is_text_ = false;
 };
 

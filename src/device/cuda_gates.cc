@@ -27,7 +27,7 @@ cudaError_t CudaGates::put(cudaStream_t stream, uint32_t gate) const {
 
 void CudaGates::open(uint32_t gate) {
   std::lock_guard lock(mutex_);
-  const uint32_t ahead = gate - passed_ - 1;  // of gates before it that are shut
+  const uint32_t ahead = gate - passed_ - 1;  // shut gates before it
   CHECK(ahead < open_.size() && !open_[ahead], "a gate is opened once");
   open_[ahead] = true;
   for (; !open_.empty() && open_.front(); ++passed_) open_.pop_front();

@@ -42,7 +42,7 @@ struct WorkspaceArena {
 // The size of the cache of keys and values in generation.
 struct CacheSize {
   int64_t sequences = 0;  // sequences generated together; 0: no generation
-  int64_t positions = 0;  // of each
+  int64_t positions = 0;  // cached positions of each sequence
 
   // kv_dim: kv_heads * head_dim.
   int64_t layer_elements(int64_t kv_dim) const { return sequences * positions * 2 * kv_dim; }
@@ -175,7 +175,7 @@ struct StepSpace {
 
   int64_t first_kept = 0, microbatches = 0;
   std::vector<AttentionSpace> kept_attention;  // [kept layer][microbatch]
-  std::vector<MlpSpace> kept_mlp;              // likewise; only gate_up is of its own
+  std::vector<MlpSpace> kept_mlp;              // [saved layer][microbatch]; own gate_up
 };
 
 // Working memory on every device that computes experts.

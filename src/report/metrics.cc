@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDeepest = 16;  // of objects and arrays within each other
+constexpr int kDeepest = 16;  // the deepest nesting of objects and arrays
 
 const char* type_name(MetricsType type) {
   switch (type) {

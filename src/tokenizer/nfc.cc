@@ -107,7 +107,7 @@ std::vector<ChangedCodePoint> nfc(std::string_view text) {
   out.reserve(parts.size());
   constexpr size_t kNone = static_cast<size_t>(-1);
   size_t starter = kNone;  // in out
-  int last_class = 0;      // of what stands between it and the next part; 0: nothing
+  int last_class = 0;      // class of the code points between it and the next part; 0: none
   for (const ChangedCodePoint& part : parts) {
     const int part_class = combining_class(part.value);
     const bool blocked = last_class != 0 && last_class >= part_class;

@@ -97,7 +97,7 @@ Result<std::shared_ptr<const Tokenizer::Engine>> Tokenizer::Engine::open(
                    read_text_file(path, Links::kFollow, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(Json root, parse_json(text, path, kTokenizerLimits));
   ASSIGN_OR_RETURN(TokenizerSpec spec, read_tokenizer_json(root, where));
-  root = nullptr;  // as large again as what comes of it
+  root = nullptr;  // it is as large again as the result
   ASSIGN_OR_RETURN(Bpe bpe, Bpe::create(std::move(spec.model), spec.byte_level, where + ": model"));
   const std::vector<uint32_t> before_text = spec.before_text;
   std::shared_ptr<Engine> engine(new Engine(std::move(spec), std::move(bpe)));

@@ -79,7 +79,7 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
 }
 
 int session_threads(const SessionOptions& options) {
-  const int workers = options.threads - 1;  // of a pool, beside the stream that calls it
+  const int workers = options.threads - 1;  // workers of a pool, beside the stream that calls it
   const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
   return options.devices * of_device + options.optimizer_threads + PageFile::kStreams;
 }

@@ -20,7 +20,7 @@ namespace pagoda {
 // What a run asks of its model, and where it runs.
 struct SessionOptions : RunSetup {
   std::optional<Gpu> gpu = std::nullopt;  // what computes; none: the CPU
-  int threads = 1;            // that compute, of each device
+  int threads = 1;            // threads that compute, for each device
   int optimizer_threads = 1;
   int64_t device_bytes = 0;  // budget of each device
   int64_t host_bytes = 0;

@@ -90,7 +90,7 @@ class Trainer {
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   bool loss_is_finite_ = true;  // after the last step
-  bool weights_are_spoilt_ = false;  // by the last evaluation, until a step shows otherwise
+  bool weights_are_spoilt_ = false;  // the last evaluation showed it, until a step shows otherwise
   std::unique_ptr<Session> session_;
   std::unique_ptr<Ledger> ledger_;
   std::unique_ptr<StepRunner> runner_;

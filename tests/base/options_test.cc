@@ -125,7 +125,7 @@ TEST(EditDistance, KnownPairs) {
 TEST(MemorySize, ParsesAndPrintsBack) {
   struct Case {
     const char* text;
-    int64_t bytes;  // of a total of 1000
+    int64_t bytes;  // bytes for a total of 1000
     const char* canonical;
   };
   for (const Case& c :

@@ -82,7 +82,7 @@ TEST_F(OutputFileTest, APipeIsWrittenToWhereItIsRead) {
   EXPECT_EQ(write_output(path_, "new").code(), Exit::kCannotCreate) << "nobody reads it";
   EXPECT_EQ(write_text_file(path_, "new").code(), Exit::kCannotCreate);
   const Descriptor reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  fs::create_symlink(path_, dir_.file("link"));  // as /dev/stdout is
+  fs::create_symlink(path_, dir_.file("link"));  // /dev/stdout is such a link
   for (const std::string& name : {path_, dir_.file("link")}) {
     EXPECT_TRUE(check_output(name).ok());
     EXPECT_TRUE(write_output(name, "new").ok());
@@ -94,7 +94,7 @@ TEST_F(OutputFileTest, APipeIsWrittenToWhereItIsRead) {
 }
 
 TEST_F(OutputFileTest, ADeviceIsWrittenToAndStays) {
-  if (::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {  // as /dev/null is
+  if (::mknod(path_.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {  // /dev/null is such a device
     GTEST_SKIP() << "SKIPPED: making a device needs root";
   }
   EXPECT_TRUE(check_output(path_).ok());

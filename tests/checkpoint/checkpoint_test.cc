@@ -358,7 +358,7 @@ void expect_old_or_new(Machine& machine, bool reported) {
   const int64_t step = newest.value().checkpoint.step;
   EXPECT_TRUE(step == 5 || (step == 3 && !reported)) << "step " << step << " came back";
   EXPECT_EQ(text_of(newest.value().checkpoint), text_of(sample(step)));
-  ASSERT_OK(machine.directory.commit(sample(5)));  // and saving goes on
+  ASSERT_OK(machine.directory.commit(sample(5)));  // saving goes on
   machine.directory.remove_older(5);
   ASSERT_OK(machine.directory.reserve(sample(5)));
   EXPECT_EQ(machine.directory.steps().value(), std::vector<int64_t>{5});

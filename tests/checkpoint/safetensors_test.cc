@@ -175,7 +175,7 @@ TEST_F(Safetensors, RefusesWrongStructure) {
   expect_refused(file_of("{\"\xFF\":" + t + "}", "x"), "invalid JSON");
   expect_refused(file_of("{\"" + std::string(513, 'n') + "\":" + t + "}", "x"), "512 bytes");
   EXPECT_TRUE(open(file_of("{\"" + std::string(512, 'n') + "\":" + t + "}", "x")).ok());
-  expect_refused(file_of("{\"\\u001b[31m\\n\":1}", ""), "exactly");  // and printed escaped
+  expect_refused(file_of("{\"\\u001b[31m\\n\":1}", ""), "exactly");  // the name is printed escaped
 }
 
 TEST_F(Safetensors, RefusesBombsQuickly) {

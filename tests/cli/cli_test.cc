@@ -123,7 +123,7 @@ TEST_F(CliTest, WrongTrainFlags) {
   // Texts are no flags.
   for (const char* text : {"- a list", "--", "-x", "2+2=", "--so=", "--- title ---"}) {
     expect_refused({"train", std::string("--sample.prompts=") + text}, 2, "model.path is missing");
-    if (std::string(text) == "--so=") continue;  // as a word of its own it is one
+    if (std::string(text) == "--so=") continue;  // a flag when it is a word of its own
     expect_refused({"train", "--sample.prompts", text}, 2, "model.path is missing");
   }
   expect_refused({"train", "--sample.prompts", "caf\xe9"}, 2,

@@ -19,7 +19,7 @@ struct Machine {
   int driver = 13000;  // newest CUDA it knows; 0: there is no driver
   int major = 9, minor = 0;
   int64_t memory_bytes = int64_t{1} << 30;  // of each GPU
-  int64_t taken_bytes = 0;                  // of it, by others
+  int64_t taken_bytes = 0;                  // taken by others
   bool waits_for_values = true;             // cuStreamWaitValue32 is there
   bool pins = true;                         // cudaHostRegister works
 };
@@ -45,9 +45,9 @@ void hide_memory(bool hidden);
 
 struct Counters {
   int64_t copies = 0, copied_bytes = 0;
-  int64_t unpinned_bytes = 0;  // of them from or to host memory that is not pinned
+  int64_t unpinned_bytes = 0;  // copied from or to host memory that is not pinned
   int64_t gates = 0;           // waits for a value
-  int64_t event_waits = 0;     // of a stream for an event
+  int64_t event_waits = 0;     // waits of a stream for an event
   int64_t allocated_bytes = 0, pinned_bytes = 0;  // now
   int64_t most_allocated_bytes = 0;
   int64_t streams = 0, events = 0;                // now

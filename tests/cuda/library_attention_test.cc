@@ -198,7 +198,7 @@ TEST_F(LibraryOps, OurKernelComputesWhatItDoesNot) {
   expect_own(DType::kBF16, 16);
   EXPECT_EQ(library_->asked, 2);
   library_->takes = true;
-  library_->workspace = library_attention_bytes(70, kHeads, 16);  // and the lists
+  library_->workspace = library_attention_bytes(70, kHeads, 16);  // the lists need more
   expect_own(DType::kBF16, 16);
   EXPECT_EQ(library_->asked, 4);
 }

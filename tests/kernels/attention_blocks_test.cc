@@ -103,7 +103,7 @@ TEST_F(AttentionBlocksTest, ThreadsDoNotMatter) {
 // Not even by what 2^-126 of the largest bf16 would add.
 TEST_F(AttentionBlocksTest, NothingIsSeenOfLaterKeys) {
   const Case c{1, 1, 32, {0, 300}};
-  constexpr int64_t kFirst = 140;  // of those that change
+  constexpr int64_t kFirst = 140;  // the first row that changes
   ThreadPool pool(2);
   Tensors a(c), b(c);
   for (int64_t i = kFirst * c.shape().qkv_stride; i < b.qkv.size(); ++i) b.qkv.set(i, 3e38);

@@ -299,7 +299,7 @@ class Program {
   std::deque<std::vector<PageUse>> plans_;  // leases to come
   std::vector<uint64_t> version_;  // newest version of each page as issued; 0: no content
   uint64_t clock_ = 0;
-  std::string store_id_;  // of the last commit
+  std::string store_id_;  // the store of the last commit
   std::vector<PageVersion> committed_;
   std::vector<uint64_t> committed_version_;
 };

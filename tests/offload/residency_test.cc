@@ -82,7 +82,7 @@ std::vector<PageUse> random_future(Trial& trial, const Residency& residency, int
   for (int n = trial.pick(12); n > 0; --n) {
     for (PageUse use : random_uses(trial, residency, devices)) {
       if (trial.pick(8) == 0) use.access = Access::kRead;
-      use.last = trial.pick(8) == 0;  // which need not come true
+      use.last = trial.pick(8) == 0;  // it need not come true
       future.push_back(use);
     }
   }

@@ -205,7 +205,7 @@ TEST(SettingsSearch, SaysWhatWouldFit) {
 TEST(SettingsSearch, RefusesWhatIsNoRun) {
   const ModelSizes model = tiny_model();
   MachineSheet box = machine("gpu-4x48gb");
-  box.device.count = 5;  // which do not divide the experts
+  box.device.count = 5;  // five do not divide the experts
   auto search = search_settings(model, tiny_run(12), box, kFinePlan);
   EXPECT_EQ(search.status().code(), Exit::kUsage);
   EXPECT_NE(search.status().message().find("5 devices"), std::string::npos);

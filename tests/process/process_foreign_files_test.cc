@@ -99,13 +99,13 @@ TEST_F(ForeignFilesTest, APageTakesTheRoomOfAFileOnly) {
   expect_refused(run(plan_page(page)), 73, {page, "symbolic link"});
   EXPECT_EQ(kind(), mode_t{S_IFLNK});
   fs::remove(page);
-  fs::create_symlink("/proc/self/fd/1", page);  // as /dev/stdout is, which is not put at risk
+  fs::create_symlink("/proc/self/fd/1", page);  // like /dev/stdout, which is not put at risk
   const ProcessResult piped = shell("\"$@\" | cat", plan_page(page));
   EXPECT_EQ(piped.code, 0) << piped.err;
   EXPECT_NE(piped.out.find("</html>"), std::string::npos);
   EXPECT_EQ(kind(), mode_t{S_IFLNK});
   fs::remove(page);
-  if (::mknod(page.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {  // as /dev/null is
+  if (::mknod(page.c_str(), S_IFCHR | 0600, makedev(1, 3)) != 0) {  // /dev/null is such a device
     GTEST_SKIP() << "SKIPPED: making a device needs root";
   }
   (void)run(plan_page(page));  // some file systems have no devices

@@ -179,7 +179,7 @@ TEST_F(RefusalTest, WeightsThatAreNotNumbers) {
   const std::string model = copied_model("nan");
   const std::string file = model + "/model.safetensors";
   std::string bytes = get_file(file);
-  const std::string nan = "\xc0\x7f\xc0\x7f";  // as bf16 twice and as fp32
+  const std::string nan = "\xc0\x7f\xc0\x7f";  // NaN as two bf16, and as fp32
   bytes.replace(bytes.size() - 4, 4, nan);
   put_file(file, bytes);
   expect_bad_model(model, 65, {file, "lm_head.weight"});

@@ -12,7 +12,7 @@ namespace pagoda {
 
 struct ProcessResult {
   int code = -1;   // exit status, or 128 + the signal that ended it
-  int signal = 0;  // that signal; 0: it exited by itself
+  int signal = 0;  // the signal that ended it; 0: it exited by itself
   std::string out, err;
   // Largest resident set. Counts from the fork on, so it is never less than that of the test
   // itself.

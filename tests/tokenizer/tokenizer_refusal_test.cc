@@ -362,7 +362,7 @@ TEST_F(RegexRefusalTest, PatternsThatTakeQuadraticTime) {
     EXPECT_TRUE(opened.value().encode(five_thousand + "1", &ids).ok());
     EXPECT_EQ(ids.size(), 5001u);
     const std::string million(1 << 20, 'q');
-    const std::clock_t begin = std::clock();  // of the processor, as tokenizer/pattern.h has it
+    const std::clock_t begin = std::clock();  // processor time, which tokenizer/pattern.h limits
     expect_refused(opened.value().encode(million + "1", &ids), "takes too long");
     EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, kMostSeconds);
   }

@@ -146,7 +146,7 @@ def forge_tokens(case):
     else:
         at = draw.randrange(200, len(data) - 3) // 4 * 4
         if draw.random() < 0.4:
-            at = len(data) - 4 * draw.randint(1, 4)  # of the index
+            at = len(data) - 4 * draw.randint(1, 4)  # a place in the index
         new = wrap(draw.choice(absurd.NUMBERS), "<I")
         struct.pack_into("<I", data, at, new)
         how = f"word at {at} = {new}"

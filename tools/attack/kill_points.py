@@ -51,7 +51,7 @@ class Moment:
         if kind == "file":
             self.delay_s = draw.random() ** 2 * 0.003
         if kind == "time" and draw.random() < 0.3:
-            self.delay_s /= 8  # of the start, which is crowded
+            self.delay_s /= 8  # the start is crowded
 
     def __str__(self):
         at = {"time": f"after {self.delay_s * 1e3:.1f} ms",

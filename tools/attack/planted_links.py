@@ -42,7 +42,7 @@ class Outside:
                      "pages-theirs"):
             (self.folder / name).write_bytes(PRECIOUS)
         self.device = pathlib.Path("/dev/null")
-        if os.geteuid() == 0:  # who could replace the system's
+        if os.geteuid() == 0:  # root could replace the system's
             self.device = self.folder / "null"
             os.mknod(self.device, stat.S_IFCHR | 0o600, os.makedev(1, 3))
         self.before = {}

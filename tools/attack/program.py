@@ -20,7 +20,7 @@ MIB = 1 << 20
 ADDRESS_BYTES = 6 << 30     # what a program may map; a count taken on trust fails instead of paging
 PEAK_BYTES = 1 << 30        # what one of these tiny runs may hold at its fullest
 FILE_BYTES = 256 * MIB      # what a file may grow to
-KEPT_BYTES = 4 * MIB        # of each output, more is not looked at
+KEPT_BYTES = 4 * MIB        # the rest of each output is not looked at
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -65,7 +65,7 @@ class Scale:
     figure5_tokens: tuple
     figure7_experts: tuple
     figure7_on_device: int  # the most that memory.device is made to hold
-    figure7_in_host: int    # and memory.host
+    figure7_in_host: int    # memory.host of the same
     figure4_budgets: tuple  # (device MiB, host MiB, disk GiB)
 
 

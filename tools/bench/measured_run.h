@@ -44,7 +44,7 @@ class MeasuredRun {
   // Averages over steps; work between steps does not count.
   double step_s() const { return step_s_; }
   double cpu_s() const { return cpu_s_; }
-  double issuing_s() const { return issuing_s_; }  // of that, on the thread that issues
+  double issuing_s() const { return issuing_s_; }  // part of step_s, on the thread that issues
   int64_t read_bytes() const { return read_bytes_; }
   int64_t written_bytes() const { return written_bytes_; }
   const TaskTimes& times() const { return *times_; }  // of all steps that count
@@ -52,7 +52,7 @@ class MeasuredRun {
   // The timing, simulated with the routing it had.
   struct Replayed {
     double step_s = 0;                        // of a step on average
-    std::array<double, kTaskKinds> task_s{};  // of it, of tasks by kind
+    std::array<double, kTaskKinds> task_s{};  // part of step_s, by the kind of task
     int64_t tasks = 0;                        // issued in a step
     int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
   };
@@ -65,7 +65,7 @@ class MeasuredRun {
   RandomTokenRun run_;
   std::mt19937 random_{5};
   DryRun planned_;   // before the timing
-  Residency start_;  // of the timing
+  Residency start_;  // the state when the timing begins
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
   int64_t read_bytes_ = 0, written_bytes_ = 0;

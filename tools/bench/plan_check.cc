@@ -40,7 +40,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int kSteps = 2;           // of a timing, that count
+constexpr int kSteps = 2;           // steps of a timing that count
 constexpr double kStateBytes = 14;  // of an element: bf16 weights, fp32 weights and moments
 
 // A model, and the memory that its runs have beyond what the plan needs: a part of weights and

@@ -52,7 +52,7 @@ SessionOptions roomy_options(const std::string& directory, const std::string& fi
   options.file_name = file_name;
   options.page_slots = 1;
   options.eager_adam = eager;
-  options.keep = false;  // as runs that page have it
+  options.keep = false;  // runs that page keep none
   options.device_bytes = options.host_bytes = 8 * kGiB;
   return options;
 }

@@ -22,7 +22,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int kSteps = 2;  // of a timing, that count
+constexpr int kSteps = 2;  // steps of a timing that count
 constexpr int64_t kMicrobatchTokens = 512;
 constexpr RandomModel kModel{.layers = 4, .hidden_size = 256, .heads = 8, .kv_heads = 4,
                              .head_dim = 32, .experts = 24, .experts_per_token = 4,
@@ -32,7 +32,7 @@ struct Configuration {
   int64_t microbatches;
   bool eager;
   double device;  // part of weights and states that fits on the device
-  double host;    // and in host memory
+  double host;    // the same in host memory
 };
 
 // Averages over the steps of a round, and the medians of these over rounds.

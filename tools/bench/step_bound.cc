@@ -225,7 +225,7 @@ struct Configuration {
   int64_t microbatches;
   bool eager;
   double device;  // part of weights and state that fits on the device
-  double host;    // and in host memory
+  double host;    // the same in host memory
 };
 
 // The bounds of a phase in one round.

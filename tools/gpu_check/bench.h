@@ -37,7 +37,7 @@ struct Bench {
   cudaStream_t raw;
   std::unique_ptr<Ops> ops;
   std::unique_ptr<ExpertOps> experts;
-  std::unique_ptr<Library> library;  // or none
+  std::unique_ptr<Library> library;  // nullptr: none
   Arena arena;
   Scores scores;
 

@@ -150,7 +150,7 @@ void ExpertBench::forward_in_groups(int64_t group_blocks) {
 
 // What reading the weights takes at the speed of a copy inside the device, which reads and writes.
 double ExpertBench::floor_us() {
-  const size_t bytes = size_t(kExperts * 2 * kInner * kModel * 2);  // of up: 2/3 of the weights
+  const size_t bytes = size_t(kExperts * 2 * kInner * kModel * 2);  // up's: 2/3 of the weights
   void* target = dw_;
   const double us = b_.median_us([&] {
     b_.check(cudaMemcpyAsync(target, up_, bytes, cudaMemcpyDeviceToDevice, b_.raw),

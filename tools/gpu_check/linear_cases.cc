@@ -204,7 +204,7 @@ void add_not_finite(DType dt, const Layer& l, std::vector<OpCase>& cases) {
     x_values[1] = INFINITY;
     x_values[size_t(2 * l.in - 1)] = -INFINITY;
     x_values[size_t(2 * l.in + 2)] = NAN;
-    w_values[size_t(l.in)] = INFINITY;  // of column 1: meets row 1's of the other sign
+    w_values[size_t(l.in)] = INFINITY;  // in column 1: it meets row 1's of the other sign
     Tensor &x = t.numbers(dt, x_values), &w = t.numbers(dt, w_values);
     Tensor &y = t.filled(dt, l.n * l.out), &dw = t.filled(DType::kF32, l.out * l.in);
     Tensor& dy = t.random(dt, l.n * l.out, 45);

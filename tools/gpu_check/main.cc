@@ -18,7 +18,7 @@ namespace pagoda::check {
 namespace {
 
 constexpr int64_t kArenaBytes = int64_t{3} << 30;
-constexpr int64_t kScratchBytes = int64_t{16} << 20;  // of them, the last
+constexpr int64_t kScratchBytes = int64_t{16} << 20;  // the last of these bytes
 
 int failed_with(const Status& status) {
   std::fprintf(stderr, "gpu_check: %s\n", status.message().c_str());

@@ -19,7 +19,7 @@ END_OF_BYTES = 256
 @dataclass
 class Document:
     tokens: np.ndarray   # int64
-    targets: np.ndarray  # of the token before; the token itself where it is trained, else NO_TARGET
+    targets: np.ndarray  # of the token before; if trained the token itself, else NO_TARGET
     is_text: bool
 
     def truncated(self, count):

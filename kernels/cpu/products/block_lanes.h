@@ -9,7 +9,7 @@
 
 namespace pagoda {
 
-inline constexpr int64_t kTilePairs = kTileSide * kTileSide;  // of positions, in a tile
+inline constexpr int64_t kTilePairs = kTileSide * kTileSide;  // pairs of positions in a tile
 
 // ---- a step, widened ----
 

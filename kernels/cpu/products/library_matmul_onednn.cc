@@ -64,7 +64,7 @@ class OneDnnMatmul final : public LibraryMatmul {
  private:
   template <typename Work>
   static void run(Work&& work) {
-    omp_set_num_threads(1);  // of the calling thread
+    omp_set_num_threads(1);  // for the calling thread
     try {
       work();
     } catch (const dnnl::error& e) {

@@ -13,7 +13,7 @@ constexpr int64_t kSharedBytes = kMiB;  // of packed activations: they stay in t
 constexpr int64_t kMaxRows = 256;       // packed at once
 constexpr int64_t kSlabBytes = 16 * kKiB;  // of packed weights: they stay in the L1 cache
 constexpr int64_t kWholeDepthPairs =
-    2;  // of rows up to which a panel of w is read once, not by slab
+    2;  // pairs of rows up to which a panel of w is read once, not by slab
 constexpr int64_t kSerialElements = 1 << 14;  // packed by one thread: waking others takes longer
 
 int64_t slab_steps(StepForm form) { return kSlabBytes / step_bytes(form); }
@@ -318,7 +318,7 @@ void gradient_panels(const BlockSession& session, const PackedGradient& packed, 
   }
 }
 
-constexpr int64_t kGradientRows = 4096;  // of dw at once: what is packed for them stays small
+constexpr int64_t kGradientRows = 4096;  // rows of dw at once: their packed operands stay small
 
 void add_gradient_rows(const BlockKernel& kernel, const WeightGradient& g, int64_t out0,
                        int64_t outs, const std::byte* right, ThreadPool& pool) {
@@ -400,7 +400,7 @@ std::string products_build() {
 
 ScratchNeed products_scratch(int64_t most_in) {
   constexpr int64_t kChunk = std::max(kSharedBytes, kMostDepth * kBlock * int64_t{sizeof(bf16)});
-  constexpr int64_t kGradientSteps = kRowBlock / kBlock;  // of a call
+  constexpr int64_t kGradientSteps = kRowBlock / kBlock;  // the most steps of a call
   constexpr int64_t kGradientLeft = kGradientRows / kBlock * kGradientSteps * kStepBytes;
   const bool any = !block_kernels().empty();
   const BlockUse use = any ? block_kernels().front()->use : BlockUse{};

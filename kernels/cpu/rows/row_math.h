@@ -9,7 +9,7 @@
 namespace pagoda {
 
 void widen(const bf16* x, int64_t n, float* out);
-void round_to_bf16(const float* x, int64_t n, bf16* out);  // as bf16_round
+void round_to_bf16(const float* x, int64_t n, bf16* out);  // rounds like bf16_round
 float dot(const float* a, const float* b, int64_t n);
 float max_of(const float* x, int64_t n);  // n >= 1; NaN is passed over, so test what follows
 // out = exp(x - shift); returns the sum of out.

@@ -8,7 +8,7 @@
 namespace pagoda {
 
 struct Timing {
-  int64_t bytes = 0;  // or operations, elements, tokens: what a Figure's unit counts
+  int64_t bytes = 0;  // bytes, operations, elements or tokens: the Figure's unit
   double seconds = 0;
   double cpu_seconds = 0;  // user and system time of all threads of the process that moved them
 

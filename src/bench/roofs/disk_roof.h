@@ -22,7 +22,7 @@ namespace pagoda {
 struct FileRegion {
   std::string path;
   int64_t offset = 0;  // multiple of kIoAlign
-  int64_t bytes = 0;   // likewise
+  int64_t bytes = 0;   // multiple of kIoAlign
 };
 
 struct RoofSetting {

@@ -9,7 +9,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kBlocks = 8;  // of a document of 1024 tokens
+constexpr int64_t kBlocks = 8;  // blocks of a document of 1024 tokens
 
 int64_t packed_bytes(int64_t head_dim) {
   return std::max(gemm_packed_bytes(DType::kBF16, head_dim, kAttentionBlock),
@@ -22,7 +22,7 @@ int64_t depth_of(int64_t head_dim) { return div_ceil(head_dim, kBlock); }
 
 // What one thread multiplies.
 struct TileProducts::Share {
-  bf16* rows;          // of queries, keys and values: (kAttentionBlock, head_dim)
+  bf16* rows;          // rows of queries, keys and values: (kAttentionBlock, head_dim)
   bf16* weights;       // (kAttentionBlock, kAttentionBlock)
   float* scores;       // (kAttentionBlock, kAttentionBlock)
   float* sums;         // (kAttentionBlock, head_dim), or blocks of them
@@ -152,7 +152,7 @@ Timing TileProducts::run(int64_t operations) {
 
 AttentionOperations attention_operations(int64_t tokens, int64_t document_len, int64_t heads,
                                          int64_t head_dim) {
-  const int64_t pairs = tokens * (document_len + 1) / 2;  // of a query and a key it sees
+  const int64_t pairs = tokens * (document_len + 1) / 2;  // pairs of a query and a key that it sees
   const int64_t product = 2 * heads * head_dim * pairs;
   return {2 * product, 5 * product};
 }

@@ -39,7 +39,7 @@ std::vector<LaneTimes> lane_times(const StrategyTimeline& timeline) {
 }
 
 std::string lanes_text(const StrategyTimeline& timeline) {
-  constexpr double kShown = 0.005;  // of the step
+  constexpr double kShown = 0.005;  // part of the step
   std::vector<LaneTimes> lanes = lane_times(timeline);
   std::erase_if(lanes, [&](const LaneTimes& l) { return l.all_s() < kShown * timeline.end_s; });
   std::array<bool, kParts> used = {};
@@ -107,7 +107,7 @@ std::string memory_text(const StrategyReport& r) {
 }  // namespace
 
 std::string bottleneck_name(const StrategyTimeline& timeline) {
-  constexpr double kMost = 0.6;  // of the step: then nothing else is said
+  constexpr double kMost = 0.6;  // part of the step: then nothing else is said
   double compute_s = 0, transfer_s = 0, sums_s = 0, updates_s = 0;
   for (const LaneTimes& lane : lane_times(timeline)) {
     const auto of = [&](StrategyWork part) { return lane.busy_s[static_cast<size_t>(part)]; };

@@ -30,7 +30,7 @@ std::string html_text(const std::string& text) {
 struct Band {
   const char* kind = "";
   double kind_s = 0;  // busy with the kind
-  double busy_s = 0;  // and with other kinds
+  double busy_s = 0;  // time with this and other kinds
   int64_t first = -1, last = -1;
   size_t from = 0, to = 0;  // columns [from, to)
 

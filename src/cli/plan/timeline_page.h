@@ -16,7 +16,7 @@ struct TimelinePage {
   struct Piece {
     double start_s = 0, end_s = 0;
     const char* kind = "other";  // a class of the page's style: its colour
-    int64_t number = -1;         // of its lane's numbers_of; -1: none
+    int64_t number = -1;         // index into its lane's numbers_of; -1: none
   };
   struct Lane {
     std::string name;

@@ -61,7 +61,7 @@ class HillClimb {
   struct Choice {
     size_t device = 0;
     Places given, taken;
-    int64_t fuller = 0;  // of the two devices afterwards
+    int64_t fuller = 0;  // load of the fuller of the two devices afterwards
   };
 
   size_t fullest() const {

@@ -24,7 +24,7 @@ namespace pagoda {
 using ExpertDevices = std::vector<int32_t>;
 
 enum class SwapPartner : uint8_t {
-  kEmptiest,  // as printed
+  kEmptiest,  // the printed algorithm's
   kAny,
   kAnyTwice,  // kAny, and where no swap helps, the best two at once
 };

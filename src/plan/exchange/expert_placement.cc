@@ -32,9 +32,9 @@ void sum_devices(std::span<const ExpertTime> experts, ExpertPlacement& placement
 
 struct Exchange {
   size_t expert = 0;  // on the busiest device
-  size_t other = 0;   // of another device, or the same expert: for none
+  size_t other = 0;   // an expert of another device; the same expert: exchanged for none
   int32_t device = 0;
-  double busier_s = 0;  // of the two devices afterwards
+  double busier_s = 0;  // time of the busier of the two devices afterwards
 };
 
 // The best of the busiest device; its busier_s is that device's load when none helps.

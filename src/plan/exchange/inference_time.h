@@ -23,7 +23,7 @@ struct MoeLayerLoad {
 
 struct ServingDevice {
   double bytes_per_s = 0;  // each way, both at once
-  double speed = 0;        // of computation
+  double speed = 0;        // speed of computation
 };
 
 // kUsage unless there is a device and all rates are finite and above 0.

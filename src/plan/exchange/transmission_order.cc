@@ -82,7 +82,7 @@ class RoundByRound {
     matching_.separate(sender);
   }
 
-  SquareMatrix<int64_t> traffic_;  // that is left
+  SquareMatrix<int64_t> traffic_;  // the traffic that is left
   SquareMatrix<int64_t> filled_;   // the same with idle time: every line adds up to left_
   SquareMatrix<uint8_t> edges_;    // where filled_ is above 0
   BipartiteMatching matching_;

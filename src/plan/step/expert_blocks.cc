@@ -52,7 +52,7 @@ class ExpertRows {
 
   const LayerRouting& routing_;
   size_t expert_, microbatch_ = 0;
-  int64_t row_, done_ = 0;  // of the microbatch
+  int64_t row_, done_ = 0;  // the microbatch's next row, and its rows so far
 };
 
 }  // namespace

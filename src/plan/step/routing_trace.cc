@@ -13,7 +13,7 @@ constexpr std::string_view kFormat = "pagoda-routing";
 constexpr int64_t kVersion = 1;
 // No run has more; sums of all experts of a layer stay far below 2^63.
 constexpr int64_t kMostSteps = int64_t{1} << 40, kMostTokens = int64_t{1} << 38;
-constexpr int64_t kMostNumber = int64_t{1} << 20;  // of experts, and of microbatches times layers
+constexpr int64_t kMostNumber = int64_t{1} << 20;  // experts; microbatches times layers
 
 std::vector<int64_t> layers_with_experts(const RoutedShape& shape) {
   std::vector<int64_t> layers;
@@ -115,7 +115,7 @@ class Parser {
 
   RoutingTrace trace_;
   std::vector<int64_t> layers_;  // with experts
-  RoutedStep step_;              // that is being read; 0: none
+  RoutedStep step_;              // the step that is being read; 0: none
   int64_t next_ = 0;             // place of the next line in it
   bool whole_ = true;            // no line before that is missing
   int64_t line_ = 1;
@@ -206,7 +206,7 @@ int64_t most_routing_bytes(const RunShape& shape) {
   const auto digits = [](int64_t value) {
     return static_cast<int64_t>(std::to_string(value).size());
   };
-  constexpr int64_t kStepDigits = 13;  // of kMostSteps
+  constexpr int64_t kStepDigits = 13;  // digits of kMostSteps
   const auto layers = std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
   const int64_t line = kStepDigits + 1 + digits(shape.microbatches) + 1 +
                        digits(shape.num_layers) +

@@ -37,7 +37,7 @@ struct RecordShape {
   int64_t num_elements = 0;
   int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
   int64_t expert = -1;  // -1: dense
-  int device = 0;       // whose streams compute it
+  int device = 0;       // the device whose streams compute it
   int64_t state_bytes = 0;  // of its optimizer state, when training
 };
 

@@ -77,7 +77,7 @@ TEST(ExpertPlacement, MeetsGrahamsExample) {
     times.insert(times.end(), 3, k);
     EXPECT_EQ(longest_first(computed(times), k), 4 * k - 1);
     const double mean = std::accumulate(times.begin(), times.end(), 0.0) / k;
-    EXPECT_EQ(mean, 3 * k);  // which the optimum, 3 k, cannot be below
+    EXPECT_EQ(mean, 3 * k);  // the optimum, 3 k, cannot be below it
     EXPECT_NEAR((4.0 * k - 1) / mean, longest_first_bound(k), 1e-15 * 4);
   }
 }
@@ -151,7 +151,7 @@ TEST(ExpertPlacement, PipelineIsUploadsBesideComputation) {
 
 struct Balance {
   double longest_first = 0;  // max / mean over devices
-  double balanced = 0;       // likewise of place_balanced
+  double balanced = 0;       // the same of place_balanced
   double best = 0;           // of every placement; of 8 experts only
   double in_order = 0;       // with as many experts on each in their order
   double floor = 0;          // what max / mean cannot be below

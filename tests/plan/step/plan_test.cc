@@ -171,7 +171,7 @@ TEST(Groups, GradientsKeepTheirPlaceUntilTheyAreTaken) {
       const StepPlan plan(shape, PageTable(shape), {});
       TaskList tasks;
       plan.backward_layer(0, spread({300, 600, 1, 256, 643}, shape.microbatches), tasks);
-      std::map<std::pair<int, int>, int64_t> holder;  // of a device's place: its record
+      std::map<std::pair<int, int>, int64_t> holder;  // [a device's place] its record
       int taken = 0;
       for (const Task& task : tasks) {
         if (task.expert < 0) continue;

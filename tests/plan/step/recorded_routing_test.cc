@@ -22,7 +22,7 @@ namespace {
 struct RecordedLayer {
   int64_t step = 0, layer = 0;
   LayerRouting routing;
-  std::vector<int64_t> tokens;  // of each expert
+  std::vector<int64_t> tokens;  // [expert]
 };
 
 std::vector<RecordedLayer> recorded() {

@@ -28,7 +28,7 @@ class SimDisk {
   struct Node {
     bool is_directory = false;
     bool locked = false;  // for one who writes
-    int readers = 0;      // that hold it together
+    int readers = 0;      // readers that hold it together
     std::vector<std::byte> bytes;
     std::map<std::string, std::shared_ptr<Node>> entries;
 

@@ -58,7 +58,7 @@ struct SimFault {
     kCrash,        // power loss during the call
   };
   Kind kind = Kind::kError;
-  uint32_t calls = kSimAll;  // which kinds of calls
+  uint32_t calls = kSimAll;  // the kinds of calls
   int64_t nth = 0;           // the nth (from 1) such call after inject(), or 0:
   double probability = 0;    // each such call with this probability
   int error = EIO;
