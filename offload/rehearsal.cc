@@ -139,10 +139,11 @@ void Residency::remember_slot(SlotSet& slots, int32_t slot) {
   now.remembered = true;
 }
 
-// True when the use brings its page up from the host. What devices miss depends on devices alone:
-// the host's choices do not matter here, and a use in the host matters as far as it replaces what
-// devices hold. A prefetch also asks the host for room, of which the rehearsal knows less: it may
-// come here and not later, or later and not here. That costs transfers and nothing else.
+// True when the use uploads its page from the host. The devices' misses depend on devices alone:
+// the host's choices do not matter here, and a use in the host matters only if it replaces a page's
+// content on devices. A prefetch also needs room in the host, which the rehearsal does not know
+// exactly: it may succeed here and not later, or later and not here. That costs transfers and
+// nothing else.
 bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
   remember(use.page);
   if (use.access != Access::kCreate && !has_content(use.page)) return false;

@@ -116,7 +116,7 @@ class Residency {
   void flush(PageId page, std::vector<Move>& moves);
   // Forgets the content. REQUIRES: not pinned.
   void discard(PageId page);
-  // The page's content is what the disk holds (start of a resumed run). REQUIRES: no content.
+  // Says that the page's content is on disk (at the start of a resumed run). REQUIRES: no content.
   void set_on_disk(PageId page);
 
   bool has_content(PageId page) const;

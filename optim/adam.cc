@@ -79,8 +79,9 @@ class Update {
     return blocks;
   }
 
-  // A block that the record's end or borders of spans cut, of which `span` holds the first element:
-  // updated whole under the rule of each span, whose own weights are then kept.
+  // Updates a block that the record's end or borders of spans cut; `span` holds its first element.
+  // The whole block is updated under the rule of each of its spans, and only the span's own weights
+  // are kept.
   bool run_block(int64_t block, const AdamSpan* span) const {
     const AdamBlocks stored = blocks(block, 1);
     const int64_t end = std::min(stored.first + kMomentBlock, layout_.num_elements);
@@ -166,7 +167,7 @@ bool adam_update(const AdamStep& step, const AdamRecord& record, const void* gra
   CHECK(step.t >= 1 && n < int64_t{1} << 32);
   const Update update(step, record, grad, grad_scale, kernel);
   const int64_t blocks = div_ceil(n, kMomentBlock);
-  // Each thread has one stretch: arrays that are read on and on are what memory is fastest at.
+  // Each thread has one stretch: memory is fastest when arrays are read without a break.
   const int64_t shares = std::clamp<int64_t>(blocks / kLeastShare, 1, pool.threads());
   std::atomic<bool> finite{true};
   pool.parallel_for(shares, [&](int64_t share) {

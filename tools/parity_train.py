@@ -205,7 +205,7 @@ def main():
         torch.set_num_threads(args.threads)
     run = read_run(args.run_dir)
     ours = {} if args.no_compare else read_losses(args.run_dir)
-    # The schedule is that of the whole run however few of its steps are repeated.
+    # The schedule is the whole run's, even if only some of its steps are repeated.
     steps = train(run, min(args.steps or run["train"]["steps"], run["train"]["steps"]))
     if args.csv:
         with open(args.csv, "w", newline="") as file:

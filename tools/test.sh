@@ -10,9 +10,9 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
-# Programs that run under a sanitizer. Those that need their own seconds thin themselves out there.
-# AddressSanitizer: what handles memory or files that others wrote. Not arithmetic on vectors, whose
-# bounds release checks too, nor whole processes.
+# Programs that run under a sanitizer; long ones do less there. AddressSanitizer runs those that
+# handle memory or files of others, but neither arithmetic on vectors, whose bounds release checks
+# too, nor whole processes.
 asan_tests=(
   options_test run_file_test metrics_test trace_test cli_test
   model_sizes_test machine_sheet_test

@@ -1,5 +1,5 @@
-// Attention over cached keys: one token's query heads that share a key head at a time. Reading the
-// cache is what it costs, so a row of keys is widened once for all of them.
+// Attention over cached keys takes one token's query heads that share a key head at a time. Reading
+// the cache dominates the cost, so a row of keys is widened once for all of these heads.
 #include <cmath>
 
 #include "kernels/cpu/cpu_ops.h"

@@ -18,7 +18,7 @@ namespace {
 
 constexpr StateFormat kFormats[] = {StateFormat::kFp32, StateFormat::kBf16, StateFormat::k8Bit};
 constexpr size_t kNumFormats = std::size(kFormats);
-constexpr int64_t kTimingElements = 64 << 20;  // at least so many are updated in a timing
+constexpr int64_t kTimingElements = 64 << 20;  // the fewest elements that a timing updates
 
 Figure figure_of(const char* name, int64_t elements, bool whole, int threads) {
   Figure figure;
@@ -76,7 +76,7 @@ class SizeRace {
  private:
   ThreadPool& pool_;
   std::array<std::unique_ptr<AdamRecords>, kNumFormats> records_;
-  std::vector<PairedRounds> races_, rivals_;  // [format]; that of fp32 against itself stays empty
+  std::vector<PairedRounds> races_, rivals_;  // [format]; fp32 against itself stays empty
   int64_t passes_ = 1;
 };
 

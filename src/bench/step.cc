@@ -89,7 +89,7 @@ Result<SessionOptions> paged_options(const ModelConfig& config, SessionOptions o
 }
 
 Figure in_tokens(Figure figure) {
-  constexpr double kBillion = 1e9;  // a Timing's rates are of so many
+  constexpr double kBillion = 1e9;  // the unit of a Timing's rates
   figure.unit = "token/s";
   figure.value *= kBillion;
   figure.roof *= kBillion;
@@ -98,7 +98,7 @@ Figure in_tokens(Figure figure) {
   return figure;
 }
 
-// Steps of one model in one session, and its roof, by turns.
+// Takes turns between steps of one model in one session and its roof.
 class StepRace {
  public:
   StepRace(const StepBench& bench, const Model& model, StepProducts* products, const char* path)

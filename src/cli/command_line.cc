@@ -38,7 +38,7 @@ struct CommandLine {
   bool json = false;
 };
 
-// Ends every help with its page and the exit codes. `page`: that of the command above.
+// Ends every help with its page and the exit codes. `page`: the page of the command above this one.
 void add_footers(CLI::App& app, const char* page) {
   for (const CommandPage& entry : kCommandPages) {
     if (app.get_name() == entry.command) page = entry.page;

@@ -87,7 +87,7 @@ void Blocks::residual(const void* middle, const float* sum, void* next, Stream& 
   ops_.add(dt_, middle, DType::kF32, sum, n, next, s);
 }
 
-// Parts of an inbound and an outbound page (plan/step/pages.h) of so many rows.
+// The parts of an inbound and an outbound page (plan/step/pages.h) of `rows` rows.
 namespace {
 int64_t inbound_gradient(int64_t rows, int64_t d) { return rows * d; }   // elements
 int64_t inbound_scale(int64_t rows, int64_t d) { return 2 * rows * d; }  // elements

@@ -29,7 +29,7 @@ PlanChange set_step(int64_t tokens) {
           }};
 }
 
-// A budget; `there` is what the machine has.
+// A budget, and `there`, the memory that the machine has.
 PlanChange set_budget(const char* key, MemorySize RunConfig::Memory::*budget, int64_t bytes,
                       int64_t there) {
   const MemorySize size = MemorySize::of_bytes(align_up(bytes, kMiB));
@@ -223,7 +223,7 @@ class Study {
       : config_(config), sheet_(sheet), limits_(limits), trial_(model, config, sheet) {}
 
   PlanStudy run() {
-    // More tokens a step, of which the first two are changes that may help.
+    // Larger numbers of tokens a step; the first two are changes that may help.
     for (int i = 0; i <= kMostDoublings; ++i) {
       const std::optional<RunForecast> plan = doubled(i);
       if (i == 0) before_ = plan;

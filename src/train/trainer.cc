@@ -15,7 +15,7 @@
 namespace pagoda {
 namespace {
 
-// After so many steps without an update in a row, the run has diverged.
+// A run with this many steps in a row without an update has diverged.
 constexpr int64_t kMostSkipped = 8;
 
 Result<Dataset> open_text(const std::string& token_path, const std::vector<std::string>& texts,

@@ -169,7 +169,8 @@ TEST_F(Writer, RefusesUsedFoldersAndNonFiniteValues) {
   EXPECT_FALSE(std::filesystem::exists(out_)) << "the next could not have been created";
 }
 
-// Only what the writer made: not a folder that was there, nor what others put into it.
+// Removes only what the writer made: neither a folder that was there nor files that others put into
+// it.
 TEST_F(Writer, WhatIsNotFinishedIsRemoved) {
   write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));
   auto folder = HfFolder::open(in_);

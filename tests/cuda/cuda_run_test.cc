@@ -85,9 +85,9 @@ TEST_F(CudaRun, PagedWithSlowWorkLeavesTheBitsOfTheCpu) {
   EXPECT_GT(fake_cuda::counters().event_waits, 0) << "nor for itself";
 }
 
-// The GPU's own kernels, emulated, in a whole run: what they take for themselves lies in the arena,
-// of which a smaller one changes no bit, and the arena is all that the run takes of the GPU. Nor do
-// groups of experts: large where there is room for all, of one where there is least, or as asked.
+// Runs the GPU's own kernels, emulated, in a whole run. Their own memory lies in the arena, and the
+// run takes nothing else of the GPU. Neither a smaller arena nor groups of experts change a bit:
+// large groups where there is room for all, groups of one where there is least, or as asked.
 TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
   if (!kEmulates) GTEST_SKIP() << "SKIPPED: kernels are not emulated under a sanitizer";
   fake_cuda::emulate_kernels(true);
@@ -113,8 +113,8 @@ TEST_F(CudaRun, KernelsStayInTheirScratchAndTheRunInItsBudget) {
   fake_cuda::emulate_kernels(false);
 }
 
-// A GPU computes as many row blocks together as its budget has room for; with the smallest budget,
-// which is that of groups of one, or where groups would drive out what stays, no more than one.
+// A GPU computes as many row blocks together as its budget has room for. It computes one at a time
+// with the smallest budget, or where groups would drive out pages that stay.
 TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
   const HfFolder folder = std::move(HfFolder::open(run_.config().model.path).value());
   const ModelSizes model = read_model_sizes(run_.config().model.path).take();

@@ -2,8 +2,8 @@
 //
 //   pagoda_fake_gpu "major=7 cudaMemcpyAsync=300" COMMAND...
 //
-// The first argument has fields of fake_cuda::Machine, and calls that fail with
-// cudaErrorIllegalAddress after so many.
+// The first argument has fields of fake_cuda::Machine, and names calls that fail with
+// cudaErrorIllegalAddress after a number of calls.
 #include <map>
 #include <sstream>
 #include <utility>

@@ -143,7 +143,7 @@ struct Reference {
 void expect_results(const Layer& l, const LayerPass& pass) {
   const Reference want(l);
   for (size_t i = 0; i < want.y.size(); ++i) {
-    const double gate_size = 6 * want.y_size[i];  // |gate| < 5 moves silu(gate) up by so much
+    const double gate_size = 6 * want.y_size[i];  // the change of silu(gate) upwards for |gate| < 5
     ASSERT_NEAR(double(pass.y()[i]), want.y[i], 0x1p-8 * (2 * want.y_size[i] + gate_size)) << i;
     ASSERT_NEAR(double(pass.dx()[i]), want.dx[i], 7 * 0x1p-8 * want.dx_size[i]) << i;
   }

@@ -1,5 +1,5 @@
-// What a GPU's ops take for themselves is what a run's budget holds for it: each op, emulated, in
-// calls of random sizes on a stream with just the scratch that gpu_scratch_bytes() tells.
+// A run's budget has exactly the memory that a GPU's ops take: each op, emulated, runs in calls of
+// random sizes on a stream with just the scratch of gpu_scratch_bytes().
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -105,7 +105,7 @@ TEST_F(InspectionTest, ADocumentInPiecesIsOneExample) {
   EXPECT_EQ(marked_text(inspection.shown()[0].example, tokenizer_, false), "⟦abcde⟧");
 }
 
-// What the report says about long examples is what Dataset does with the same rows.
+// Dataset does with long examples what the report says about the same rows.
 TEST_F(InspectionTest, LongExamplesAreSaidToBecomeWhatTheyBecome) {
   const std::string rows = dir_.file("rows.jsonl");
   const auto row = [](size_t asked, size_t answered, const char* more = "") {

@@ -286,9 +286,9 @@ INSTANTIATE_TEST_SUITE_P(All, PackedStep,
                                           testing::Values(Kind::kManyExperts, Kind::kFewExperts,
                                                           Kind::kSharedExpert)));
 
-// With padding a step is what it is without: two microbatches of unequal numbers of documents, all
-// of one length, against each of them alone. Loss, balance loss and gradients then are means that
-// weigh by the number of documents.
+// Padding does not change a step: two microbatches of unequal numbers of documents, all of one
+// length, against each of them alone. Loss, balance loss and gradients then are means weighted by
+// the number of documents.
 TEST(PackedStepMeans, PaddingChangesNoMean) {
   constexpr int64_t kLength = 40;
   constexpr uint64_t kMany = 9, kFew = 3;

@@ -37,7 +37,7 @@ std::vector<std::string> rows_seeds();
 // A run file.
 void fuzz_run_file(std::string_view input);
 std::vector<std::string> run_file_seeds();
-// A machine sheet, and the same as that of a cluster.
+// Parses a machine's sheet, and the same text as a cluster's sheet.
 void fuzz_sheet(std::string_view input);
 std::vector<std::string> sheet_seeds();
 // The first line of a MANIFEST, whose checksums are made right; behind it pages.bin.

@@ -77,7 +77,7 @@ void fuzz_manifest(std::string_view input) {
   auto loaded = disk.directory.load(kStep);
   if (!loaded.ok()) return;
   CHECK(loaded->step == kStep && loaded->pages.size() <= pages.size());
-  // What was read is what is read again once it is written.
+  // A checkpoint that was read, written and read again is the same.
   CHECK(disk.directory.commit(loaded.value()).ok());
   auto again = disk.directory.load(kStep);
   CHECK(again.ok() && again->record_steps == loaded->record_steps &&

@@ -336,8 +336,8 @@ TEST(Swiglu, ThreadsAndAliasingDoNotMatter) {
 
 double sigmoid_reference(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
-// Errors: exp within 3e-7 (vector.h), of which sigmoid passes on at most all, an addition and a
-// division; products of numbers that each carry a rounding.
+// The error: exp is within 3e-7 (vector.h), which sigmoid passes on at most in full; an addition
+// and a division add theirs; products multiply numbers that each carry a rounding.
 TEST(Sigmoid, MatchesDouble) {
   for (int64_t n : {1, 15, 16, 17, 300}) {
     TestTensor x(DType::kF32, n, 1), y(DType::kF32, n), dy(DType::kF32, n);

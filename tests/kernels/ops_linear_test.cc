@@ -298,7 +298,7 @@ TEST(Linear, WeightGradientOfBlocksIsThatOfOneCall) {
   }
 }
 
-// Without `add` a gradient is what it would be from zeros; no rows give zeros.
+// Without `add` a gradient has the bits of one added to zeros; no rows give zeros.
 TEST(Linear, WeightGradientWithoutAddBeginsAtZero) {
   constexpr int64_t kIn = 48, kOut = 70;
   for (DType dt : kDTypes) {

@@ -175,7 +175,7 @@ struct Machine {
   SimStorage sim{3, 0};
 };
 
-// A committed store of which the bytes can be changed. The machine outlives the store.
+// A committed store whose bytes can be changed. The machine outlives the store.
 struct Damaged : Machine, Store {
   Damaged() : Store(&sim) {
     EXPECT_TRUE(create().ok());

@@ -59,7 +59,7 @@ std::vector<PageUse> uses_at_random(uint64_t seed, int32_t pages, int count) {
 int64_t allocations_to_foresee(int32_t pages) {
   Residency residency = full(pages);
   const std::vector<PageUse> uses = uses_at_random(1, pages, 20);
-  residency.foresee(uses);  // memory for so many is there then
+  residency.foresee(uses);  // there is memory for this many then
   const int64_t before = allocations;
   residency.foresee(uses);
   return allocations - before;

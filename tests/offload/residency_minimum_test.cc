@@ -35,7 +35,7 @@ class Machine {
     history_.note(use, moves);
   }
 
-  // From here on misses count, and these uses are what comes.
+  // From here on misses count, and exactly these uses come.
   void foresee(const std::vector<PageUse>& uses) {
     history_.start();
     residency_.foresee(uses);

@@ -24,7 +24,7 @@ class PlanMachine {
     }
   }
 
-  // From here on misses count, and these tasks are what comes.
+  // From here on misses count, and exactly these tasks come.
   void foresee(const TaskList& tasks) {
     std::vector<PageUse> uses;
     add_uses(tasks, uses);
@@ -125,10 +125,10 @@ Misses misses_of_backward(const RunShape& shape, uint32_t seed) {
   return misses;
 }
 
-// The backward of a real plan, experts skipped, blocks of rows, gradients that leave, activations
-// that die, optimizer work on the host in it or not: what devices miss is the fewest in every class
-// of pages, and so is what the host fetches from disk for what the devices ask of it. That updated
-// weights go up at once costs next to no misses: only pages used just now make room too late.
+// The backward of a real plan, with skipped experts, blocks of rows, gradients that leave,
+// activations that die, and optimizer work on the host or none. The devices' misses are the fewest
+// possible in every class of pages, and so are the host's fetches for them. Uploading updated
+// weights at once costs next to no misses: only pages used just now make room too late.
 TEST(ResidencyPlan, BackwardOfAPlanMissesTheMinimum) {
   RunShape shape = shape_with_experts();
   for (const bool eager : {false, true}) {

@@ -76,7 +76,7 @@ std::vector<PageUse> random_uses(Trial& trial, const Residency& residency, int d
   return uses;
 }
 
-// Uses at random, one of which may be of a page that will have no content.
+// Random uses; one of them may use a page that will have no content.
 std::vector<PageUse> random_future(Trial& trial, const Residency& residency, int devices) {
   std::vector<PageUse> future;
   for (int n = trial.pick(12); n > 0; --n) {

@@ -178,7 +178,7 @@ TEST(SimStorageDeathTest, OverlappingTransfersAreBugs) {
 }
 
 // Flushed content survives every crash; unflushed sectors are old or new, and over many seeds every
-// combination is seen: that is what makes the crash tests of other parts mean something.
+// combination is seen: the crash tests of other parts rely on that.
 TEST(SimStorage, CrashKeepsWhatWasFlushedAndNothingElseForSure) {
   std::set<std::string> seen;
   for (uint64_t seed = 1; seed <= 300; ++seed) {

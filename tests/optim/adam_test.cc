@@ -264,7 +264,7 @@ TEST(Adam, DividesExactlyOnEveryIsa) {
   }
 }
 
-// A record whose middle does not decay: as three updates, of which the middle one has no decay.
+// A record whose middle does not decay is updated like three records, the middle one without decay.
 TEST(Adam, SpansDecayAsTheySay) {
   ThreadPool pool(2);
   const AdamSpan spans[] = {{0, 1000, true}, {1000, 3333, false}, {3333, kN, true}};

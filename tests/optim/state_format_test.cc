@@ -77,7 +77,7 @@ class Block {
   explicit Block(StateFormat format)
       : layout_(format, DType::kF32, kMomentBlock), state_(static_cast<size_t>(layout_.bytes)) {}
 
-  // With gradient g and the betas, of which 0 makes m = g and v = g * g.
+  // Makes an update with gradient g and the betas; betas of 0 make m = g and v = g * g.
   void update(const std::vector<float>& g, double beta, uint32_t key,
               const AdamKernel& kernel = adam_kernels().front()) {
     ThreadPool pool(1);
@@ -139,8 +139,8 @@ double scale_of(double largest) {
   return largest < (1.875 - 0x1p-13) * power ? power : 2 * power;
 }
 
-// To one of the two neighbours, and to each so often that the mean is the value; a v below the
-// smallest counts as that.
+// Rounds to one of the two neighbours, with such shares that the mean is the value; a v below the
+// smallest code counts as the smallest.
 TEST(Moments, RoundToNeighboursAndRightOnAverage) {
   constexpr int kDraws = 4000;
   const std::vector<float> gradients = wide_values();

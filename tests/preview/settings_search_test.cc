@@ -1,6 +1,6 @@
-// Searches of a machine's settings: on small runs what is found is what simulating every
-// combination one by one finds, whatever the budgets; combinations that do not fit are those whose
-// least memory is above them; and what is said when none fits.
+// Searches of a machine's settings: on small runs a search finds what simulating every combination
+// finds, for any budgets; combinations do not fit exactly if their least memory is above the
+// budgets; and the message when none fits.
 #include "preview/settings_search.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ struct Exhaustive {
   RunConfig best;
 };
 
-// In the order in which the search tries them, so that of equal times the same is first.
+// The order is that of the search, so that among equal times the same one is first.
 Exhaustive simulate_all(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
                         const std::vector<int64_t>& rows,
                         const std::vector<RunConfig::Memory>& divisions) {

@@ -91,7 +91,7 @@ TEST_F(GenerateTest, TrainSamplesBeforeDuringAndAfter) {
   EXPECT_TRUE(exported("sampled") == exported("plain")) << "samples changed the run";
   EXPECT_EQ(losses("sampled"), losses("plain"));
 
-  // What was sampled at last is what the run's checkpoint and its export generate.
+  // The run's checkpoint and its export generate the run's last samples.
   const std::string last = samples("sampled").back()["text"];
   const Words prompt = {"--prompt", "row 1"};
   EXPECT_EQ(run(generate(Words{"--checkpoint", dir_.file("sampled")} + prompt)).out, last + "\n");

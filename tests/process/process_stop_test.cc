@@ -73,8 +73,8 @@ TEST_F(StopTest, SignalsAtAnyTime) {
   }
 }
 
-// An evaluation that a signal kept from being made is made up for, also that of the last step; what
-// the log says of it is true of the whole run.
+// An evaluation that a signal prevented is made later, also that of the last step, and the log's
+// words about it hold for the whole run.
 TEST_F(StopTest, EvaluationsAreNotLost) {
   Flags flags = this->flags("run");
   flags["train.steps"] = "40";

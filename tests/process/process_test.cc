@@ -112,7 +112,7 @@ TEST_F(ProcessTest, MetricsTellOptionsAndCheckpoints) {
   EXPECT_EQ(checkpoints("run").size(), 5u) << "steps 0, 3, 6, 9 and 12";
 }
 
-// The master weights, whose rounding is what a bf16 export holds.
+// The master weights; a bf16 export holds them rounded.
 TEST_F(ProcessTest, ExportsInAnotherDtype) {
   ASSERT_EQ(run(train(flags("run"))).code, 0);
   const std::string wide = dir_.file("wide"), narrow = dir_.file("narrow");

@@ -34,7 +34,7 @@ TracedSteps run_traced(TinyRun& run, Storage* storage, std::optional<StepRange> 
   std::vector<double> losses;
   while (trainer.steps_done() < run.config().train.steps) {
     const int64_t step = trainer.steps_done() + 1;
-    trainer.session().pager().drain();  // so that what is counted is what is traced
+    trainer.session().pager().drain();  // so that the trace has exactly what is counted
     if (steps && step == steps->first) {
       result.before = SessionCounters::read(trainer.session());
       result.disk_before = trainer.session().file().counters();

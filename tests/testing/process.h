@@ -24,7 +24,7 @@ struct ProcessResult {
 
 struct ProcessLimits {
   int64_t file_bytes = -1;     // largest file it may write (RLIMIT_FSIZE); -1: as the test's own
-  int64_t address_bytes = -1;  // all it may map (RLIMIT_AS); likewise
+  int64_t address_bytes = -1;  // all it may map (RLIMIT_AS); -1: as the test's own
   int64_t stack_bytes = -1;    // the first thread's stack (RLIMIT_STACK)
   int64_t files = -1;          // open at a time (RLIMIT_NOFILE)
 };

@@ -1,5 +1,5 @@
-// What a training run moves is what its resolved plan says it will, to the byte: pager and page
-// file count, a replay of the plan over a copy of the residency predicts.
+// A training run moves exactly the bytes that its resolved plan predicts: pager and page file count
+// them, and a replay of the plan over a copy of the residency predicts them.
 #include <gtest/gtest.h>
 
 #include <optional>

@@ -274,8 +274,8 @@ constexpr const char* kFewExperts = R"({
   "initializer_range": 0.1, "max_position_embeddings": 256, "decoder_sparse_step": 1,
   "attention_bias": false})";
 
-// However many row blocks are computed together, of one expert or of several, of one microbatch or
-// of several, with pages that move or layers that are kept.
+// The hash is the same for any number of row blocks that are computed together, of one or several
+// experts and microbatches, with pages that move or layers that are saved.
 TEST(RootPromise, GroupsOfRowBlocks) {
   const auto outcome = [&](int64_t group_blocks, bool minimum, int64_t devices, bool padded) {
     SCOPED_TRACE(testing::Message() << "groups of " << group_blocks << " on " << devices);

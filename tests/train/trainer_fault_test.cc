@@ -18,7 +18,7 @@ namespace {
 
 using Kind = SimFault::Kind;
 
-// Sanitized builds try one call in so many only.
+// Sanitized builds try only one call in kThinning.
 constexpr int64_t kThinning = kUnderThreadSanitizer ? 12 : kUnderAddressSanitizer ? 5 : 1;
 
 // One layer with experts and one without: few calls, so that each can be made to fail.

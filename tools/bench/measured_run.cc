@@ -219,7 +219,7 @@ Moved moved_bytes(TaskKind kind, const RunShape& shape) {
   }
 }
 
-// The costs of tasks, each of which takes so much longer than by itself.
+// The costs of tasks, each longer by this factor than by itself.
 void fit_costs(const MeasuredRun& resident, double more_s, MeasuredMachine& machine) {
   // While a task ran the issuing thread may have had a core too.
   const double computing = 1 - resident.issuing_s() / resident.cpu_s();

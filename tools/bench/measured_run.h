@@ -29,15 +29,15 @@ double median(const std::vector<Round>& rounds, const Figure& figure) {
   return quantile(values, 0.5);
 }
 
-// Random tokens, the same in every run of the program; timings of steps from quiet to quiet, of
-// which the newest is told. Its first step finds an idle drive and another session's bytes in the
-// caches: it is replayed, but does not count.
+// A run on random tokens, the same in every run of the program. It times steps from quiet to quiet
+// and tells the newest timing. A timing's first step finds an idle drive and another session's
+// bytes in the caches: it is replayed, but does not count.
 class MeasuredRun {
  public:
   // After a few steps to warm up.
   MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
 
-  // A timing: of so many steps that count. REQUIRES: steps > 0.
+  // Times `steps` steps that count. REQUIRES: steps > 0.
   void measure(int steps);
 
   const Session& session() const { return run_.session(); }

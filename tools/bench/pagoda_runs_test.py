@@ -15,7 +15,7 @@ def race_of(**seconds):
 
 class MedianInterval(unittest.TestCase):
     def test_is_the_textbooks(self):
-        # Ranks of the sign test's interval at 95 %, as tables of it have them.
+        # Ranks of the sign test's interval at 95 %, from published tables.
         for count, first, last in ((6, 1, 6), (8, 1, 8), (9, 2, 8), (12, 3, 10), (20, 6, 15)):
             self.assertEqual(median_interval(range(1, count + 1)), (first, last))
 

@@ -150,7 +150,8 @@ SessionOptions session_options(const Setting& setting, const HfFolder& folder, c
   return options;
 }
 
-// A few steps from all on disk, the last of which counts: by then pages have found their places.
+// Runs a few steps, starting with everything on disk. Only the last one counts: by then pages have
+// found their places.
 StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
   constexpr int kStepsUntilSteady = 4;
   const RunShape& shape = session.shape();

@@ -48,8 +48,8 @@ size_t choose(const std::vector<double>& weights, uint64_t a, uint64_t b) {
   return e;
 }
 
-// Expert e of a layer has weight 1 / rank^exponent; ranks differ from layer to layer. A choice is
-// that of the step before with probability `sticky`.
+// Expert e of a layer has weight 1 / rank^exponent; ranks differ from layer to layer. With
+// probability `sticky` a choice is the same as in the step before.
 Routings draw_routing(double exponent, double sticky) {
   Routings routing;
   std::vector<std::vector<size_t>> chosen(kLayers, std::vector<size_t>(kChoices, 0));
@@ -130,7 +130,7 @@ struct Policy {
   int device_depth = 1, host_depth = 1;
   double pinned_share = 0;
 };
-// The last but one is what training does, depths of SlotClass included.
+// Training uses the last but one, depths of SlotClass included.
 constexpr Policy kPolicies[] = {
     {.name = "lru"},
     {.name = "lru, pin 25%", .pinned_share = 0.25},

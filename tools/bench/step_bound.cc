@@ -37,8 +37,8 @@
 namespace pagoda {
 namespace {
 
-// An expert is brought up when it is chosen for the first time. A run with room for everything has
-// settled when so many steps in a row moved nothing, or after so many at most.
+// An expert is uploaded when it is chosen for the first time. A run with room for everything has
+// settled when this many steps in a row moved nothing, or after the most steps below.
 constexpr int kStillSteps = 3;
 constexpr int kMostFirstSteps = 40;
 constexpr int64_t kMicrobatchTokens = 512;

@@ -1,5 +1,5 @@
-// One MoE layer, forward and backward, by the operators over experts: what gpu_check measures the
-// memory of, beside that of a scheme that pads every expert's part (HEXA-MoE, Table 7).
+// Computes one MoE layer, forward and backward, by the operators over experts. gpu_check compares
+// its memory with a scheme that pads every expert's part (HEXA-MoE, Table 7).
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kGroup = 64;  // elements of which every array has whole lines
+constexpr int64_t kGroup = 64;  // elements that are whole lines in every array
 constexpr int64_t kWords = 8;   // of a line
 
 struct Arrays {

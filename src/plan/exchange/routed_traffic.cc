@@ -44,7 +44,8 @@ Result<SquareMatrix<double>> routed_traffic(const LayerRouting& routing,
   int64_t rows = 0;
   for (const std::vector<int64_t>& tokens : routing) rows += rows_of(tokens);
   SquareMatrix<double> traffic(devices);
-  // In parts of a row, of which there are as many as devices: a device's tokens are `rows` of them.
+  // Counts in parts of a row. A row has as many parts as there are devices, and a device's tokens
+  // are `rows` parts.
   int64_t first = 0;
   for (const std::vector<int64_t>& tokens : routing) {
     const int64_t last = first + rows_of(tokens) * devices;

@@ -68,7 +68,7 @@ void StepCount::add(const TaskList& tasks, TaskList& step) const {
   }
 }
 
-// The uses of a step are those of the step before it, so what is expected is what comes.
+// A step uses the same pages as the step before it, so all expected uses come.
 std::vector<Moved> StepCount::moved(const HostSlots& host, int steps) const {
   const PageTable& pages = plan_.pages();
   std::vector<SlotClass> slots = slots_;
@@ -104,7 +104,8 @@ struct Segment {
   double saved = 0;  // bytes, by a byte of memory
 };
 
-// Those of the lower convex hull from so many slots on, the steepest first, as far as it falls.
+// The segments of the lower convex hull from these slots on, the steepest first, as far as it
+// falls.
 void add_segments(size_t slot_class, const Curve& curve, int32_t from,
                   std::vector<Segment>& segments) {
   using Point = std::pair<int32_t, int64_t>;

@@ -147,7 +147,8 @@ TEST(Colocate, SortedPairsAreTheLeastBusyOfAll) {
   }
 }
 
-// The busiest line of both models' traffic, whose time no order beats, is what is least.
+// The chosen colocation has the least busiest line of both models' traffic; no order beats its
+// time.
 TEST(Colocate, MatchedPairsAreTheLeastBusyOfAll) {
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     std::mt19937 random(seed);

@@ -279,8 +279,8 @@ TEST(Simulator, SlowerPartsNeverHelp) {
   EXPECT_GT(helped_less, 30) << "slower parts made no step longer";
 }
 
-// The switches of [plan] cost what they are there to show, where they have something to show:
-// optimizer work that could hide behind computation and does not, and transfers likewise.
+// The switches of [plan] cost time where they should: optimizer work and transfers that could hide
+// behind computation do not.
 TEST(Simulator, SwitchesCostTime) {
   MachineProfile profile = some_profile();
   profile.cores = 100;

@@ -106,8 +106,8 @@ struct Case {
   int64_t device_bytes = 0;
 };
 
-// What each class moves with so many host slots, by itself. Classes do not disturb each other: the
-// sum is what they move together.
+// The traffic of each class by itself with these host slots. Classes do not disturb each other:
+// together they move the sum.
 std::vector<std::map<int32_t, int64_t>> curves_of(const Case& c) {
   std::vector<std::map<int32_t, int64_t>> curves(c.pages.classes.size());
   int32_t steps = 0;

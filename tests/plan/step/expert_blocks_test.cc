@@ -1,5 +1,5 @@
-// Groups of experts' rows: every row of every microbatch once and in order, row blocks as a plain
-// count has them, whatever the tokens are and however many are computed together.
+// Groups of experts' rows have every row of every microbatch once and in order, and the row blocks
+// of a plain count, for any tokens and any number of blocks that are computed together.
 #include "plan/step/expert_blocks.h"
 
 #include <gtest/gtest.h>
@@ -114,8 +114,8 @@ TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
   EXPECT_GT(cut, 300);
 }
 
-// How tokens are spread over microbatches changes no block: sums are the same. Nor does what is
-// computed together change what an expert computes.
+// The distribution of tokens over microbatches changes no block, so sums are the same. Groups do
+// not change what an expert computes either.
 TEST(ExpertGroups, DoNotDependOnTheMicrobatches) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -137,7 +137,7 @@ TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
   EXPECT_EQ(least(16).first, alone + 4 * weights) << "a layer has five experts";
 }
 
-// Expert by expert each microbatch's rows, of which one task hands out those of the whole group.
+// Checks each microbatch's rows expert by expert; one task hands out those of the whole group.
 TEST(Groups, HandOutAndCombineEachMicrobatchOnce) {
   RunShape shape = small_shape(1);
   shape.group_blocks = 16;

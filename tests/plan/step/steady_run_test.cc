@@ -1,5 +1,5 @@
-// What is predicted of a run before it starts: against the run's plan, and against a run of which
-// every token takes every expert, byte for byte.
+// Compares the prediction of a run with the run's plan, and with a run in which every token takes
+// every expert, byte for byte.
 #include "plan/step/steady_run.h"
 
 #include <gtest/gtest.h>

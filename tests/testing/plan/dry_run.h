@@ -1,5 +1,5 @@
-// A run without devices: the schedule, ledger and forecast of a trainer, driven by routings that
-// are given. What it visits is what a trainer would run; to count and to time it beforehand.
+// A run without devices: the schedule, ledger and forecast of a trainer, driven by given routings.
+// It visits the pieces that a trainer would run, so that they can be counted and timed beforehand.
 #pragma once
 
 #include <functional>

@@ -134,7 +134,7 @@ bool Search::seen(const State& state) {
   return false;
 }
 
-// The jobs one of which comes next on the machine that can be done first.
+// The jobs that may come next on the machine that can be done first.
 std::vector<size_t> Search::choices(const State& state) const {
   size_t first = jobs_.size();
   int64_t first_end = kNever;

@@ -20,10 +20,10 @@ struct ShortestSchedule {
   int64_t states = 0;
 };
 
-// The least makespan below `bound`, or `bound` where there is none. Active schedules are tried one
-// by one (Giffler and Thompson 1960), of which one is optimal; states whose bound is no better, and
-// those seen before at the same time or earlier, are left. Of equal jobs the one that came first to
-// an operation goes first, which costs nothing: they could change names.
+// The least makespan below `bound`, or `bound` if there is none. It tries active schedules one by
+// one (Giffler and Thompson 1960), among which one is optimal. It leaves out states whose bound is
+// no better, and states seen before at the same time or earlier. Among equal jobs the one that came
+// first to an operation goes first; that loses nothing, since they could change names.
 ShortestSchedule shortest_schedule(const std::vector<Job>& jobs, int machines, int64_t bound,
                                    int64_t most_states);
 

@@ -1,5 +1,5 @@
-// Whether the moves and slots that a residency answers a plan with hold together: an account of its
-// own of which slot holds what. Part of the validator.
+// Checks a residency's moves and slots for a plan against its own account of the content of each
+// slot. Part of the validator.
 #pragma once
 
 #include <cstdint>

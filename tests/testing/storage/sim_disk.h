@@ -65,8 +65,8 @@ class SimDisk {
   void crash(uint64_t seed);
 
  private:
-  // A change of names since the last flush of the directories it touches. The name `from` goes
-  // (when there is one) and `to` appears (likewise); a rename is one such change, never half of it.
+  // A change of names since the last flush of the directories it touches. The name `from` goes and
+  // the name `to` appears, if there are such; a rename is one change, never half of it.
   struct Change {
     NodePointer from_directory, to_directory;
     std::string from, to;
