@@ -33,7 +33,7 @@ void Foresight::add_pages(std::vector<PageId>& pages) const {
   }
 }
 
-// The page's first use of this kind that is not over, or else the last of them.
+// The page's first use of this kind that is not over, or else the last one.
 uint32_t Foresight::match(PageId page, int place, Access access) const {
   uint32_t found = kNone;
   for (uint32_t i = next_[page]; i != kNone; i = uses_[i].run_end) {

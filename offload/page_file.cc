@@ -258,7 +258,7 @@ Event PageFile::Impl::start_read(PageId page, std::byte* buffer, const Event& af
   return done;
 }
 
-// Once `after` has happened.
+// Called once `after` has happened.
 void PageFile::Impl::submit(Transfer* transfer, const Event& after) {
   const bool read = transfer->request.op == IoRequest::Op::kRead;
   transfer->delays = after.followed_by(read ? WorkKind::kFetch : WorkKind::kWriteBack);
@@ -267,7 +267,7 @@ void PageFile::Impl::submit(Transfer* transfer, const Event& after) {
   storage->submit(&transfer->request);
 }
 
-// On a thread of the storage.
+// Runs on a thread of the storage.
 void PageFile::Impl::finish(Transfer* finished) {
   const std::unique_ptr<Transfer> transfer(finished);
   const bool read = transfer->request.op == IoRequest::Op::kRead;

@@ -177,7 +177,7 @@ void Pager::count(const PageUse& use) {
   counters_.host_hits += !there && residency_.valid_at(use.page, Place::host());
 }
 
-// What each place holds from the task on whose pages were decided last, told when it begins.
+// Traces the bytes that each place holds from the newest task on, when that task begins.
 void Pager::trace_resident(Stream& stream) {
   if (!options_.trace.on()) return;
   for (int p = 0; p <= residency_.devices(); ++p) {

@@ -1,5 +1,5 @@
-// What Residency makes of the uses it is told of: its foresight, and the rehearsal of what devices
-// will ask of the host.
+// The part of Residency that handles foreseen uses: its foresight, and the rehearsal of the
+// devices' requests to the host.
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +19,8 @@ void Residency::set_future(Foresight& foresight, std::span<const ForeseenUse> us
   }
 }
 
-// Expected uses that should have come and did not: in the ranks they are still the nearest of all.
+// Updates the ranks of expected uses that should have come and did not; they still rank as the
+// nearest of all.
 void Residency::update_overdue_ranks() {
   for (auto& places : sets_) {
     for (int p = 0; p <= devices_; ++p) {
@@ -80,8 +81,8 @@ std::vector<uint8_t> Residency::classes_that_may_miss(std::span<const PageUse> u
   return may_miss;
 }
 
-// Until its end everything is done without leases, which will have been returned, and without what
-// is expected or comes later: those pages go before all that is foreseen, in whatever order.
+// Until its end the rehearsal ignores leases, which will have been returned, and expected and later
+// uses: their pages are victims before all foreseen ones, in any order.
 void Residency::begin_rehearsal() {
   rehearses_ = true;
   undo_.evictions = evictions_;
@@ -93,7 +94,7 @@ void Residency::begin_rehearsal() {
   }
 }
 
-// Takes everything back but what the foresight has passed by.
+// Takes everything back, except that the foresight has passed its uses.
 void Residency::end_rehearsal() {
   rehearses_ = false;
   for (const Undo::SlotWas& undo : undo_.slots) {
@@ -120,7 +121,7 @@ void Residency::end_rehearsal() {
   undo_.counts.clear();
 }
 
-// Before a rehearsal changes the page or the slots that it has.
+// Call before a rehearsal changes the page or its slots.
 void Residency::remember(PageId page) {
   if (!rehearses_ || std::exchange(remembered_[page], uint8_t{1}) != 0) return;
   undo_.pages.push_back({page, on_disk_[page]});
@@ -131,7 +132,7 @@ void Residency::remember(PageId page) {
   }
 }
 
-// Before a rehearsal changes the slot.
+// Call before a rehearsal changes the slot.
 void Residency::remember_slot(SlotSet& slots, int32_t slot) {
   SlotSet::Slot& now = slots.slots[slot];
   if (!rehearses_ || now.remembered) return;
@@ -160,7 +161,7 @@ bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
     std::vector<int32_t> slots;
     acquire({&use, 1}, moves, slots);
     release({&use, 1});
-    // What else moves makes room for it.
+    // Other moves make room for it.
     up = std::any_of(moves.begin(), moves.end(),
                      [](const Move& move) { return move.kind == Move::Kind::kUpload; });
   }
@@ -168,7 +169,7 @@ bool Residency::rehearse(const PageUse& use, std::vector<Move>& moves) {
   return up;
 }
 
-// The same uses with what the devices will ask of the host: before each upload a read there.
+// The same uses, with a read in the host before each upload.
 std::vector<ForeseenUse> Residency::rehearse(std::span<const PageUse> uses,
                                              const std::vector<uint8_t>& may_miss) {
   begin_rehearsal();

@@ -149,9 +149,9 @@ bool Residency::is_latest(PageId page, int place) const {
   return slot != kNoSlot && set(page, place).count.latest == slot;
 }
 
-// The cycle has come to a use, or to what an upload asks of the host. `again`: the one before of
-// the class at the place was of the same page. Where every page of a class has a slot nothing is
-// evicted, so nothing need be known.
+// Tells that the cycle has come to a use, or to a read in the host for an upload. `again`: the
+// class's use before at this place had the same page. If every page of a class has a slot nothing
+// is evicted, so nothing is recorded.
 void Residency::go_round(PageId page, int place, Access access, bool again) {
   if (!cycles_ || rehearses_ || (again && access != Access::kCreate)) return;
   if (set(page, place).slots.size() >= class_pages_[page_class_[page]]) return;
@@ -259,7 +259,7 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   // The device slot first: evicting for it may need a host slot, which must not be ours.
   const bool in_host = slot_of(page, host()) != kNoSlot, again = is_latest(page, host());
   if (in_host) ++set(page, host()).pins(slot_of(page, host()));
-  // Claimed before the content is anywhere near it, so it must not count as a copy yet.
+  // The slot is claimed before it has the content, so it must not count as a copy yet.
   const int32_t slot = claim(page, place, moves);
   slot_of(page, place) = kNoSlot;
   if (in_host) {
@@ -275,7 +275,7 @@ void Residency::bring(PageId page, int place, std::vector<Move>& moves) {
   --set(page, place).pins(slot);
 }
 
-// Makes the page resident where it was not when the acquire began, and pins it.
+// Makes a page resident that was not there when the acquire began, and pins it.
 int32_t Residency::place_page(const PageUse& use, int place, std::vector<Move>& moves) {
   // Making room for an earlier use may have brought it here meanwhile.
   if (slot_of(use.page, place) == kNoSlot) {

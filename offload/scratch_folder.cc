@@ -7,8 +7,8 @@ namespace pagoda {
 namespace {
 
 constexpr char kPrefix[] = "pagoda-scratch-";
-// In a folder that whoever can lock it may remove. It is the last file to go, so that the next
-// process finishes an interrupted removal.
+// Marks a folder that any process which can lock it may remove. The mark is the last file to go, so
+// that the next process finishes an interrupted removal.
 constexpr char kMark[] = "REMOVE-ME";
 
 std::string name_of(const Directory& folder) {
@@ -49,7 +49,7 @@ void ScratchFolder::remove_abandoned() const {
     if (!name.starts_with(kPrefix)) continue;
     const auto folder = parent_->folder(name);
     if (!folder.ok() || !folder.value().is_own() || !folder.value().file(kMark).ok()) continue;
-    // Its mark was made under the lock, so that none is in the way of one being created.
+    // A folder's mark is made under its lock, so a folder that is being created is not removed.
     if (folder.value().lock() != Directory::Lock::kTaken) continue;
     const Status removed = remove_scratch(*parent_, folder.value());
     if (!removed.ok()) log_warn(removed.message());

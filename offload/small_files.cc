@@ -93,8 +93,8 @@ Result<std::string> read_file(const std::string& path, int64_t limit_bytes) {
   struct stat info;
   if (!file.ok() || ::fstat(file.get(), &info) != 0) {
     if (errno == ELOOP) return not_regular(Exit::kBadData, path);
-    // Only what is not there, or is no business of this user's, may count as absent; what cannot
-    // be read now may be good.
+    // Only a file that is not there, or that this user may not reach, may count as absent; one that
+    // cannot be read now may be good.
     const bool no_fault = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EPERM;
     return failure(no_fault ? Exit::kNoInput : Exit::kIoError, "cannot open", path, errno,
                    kCheckPath);

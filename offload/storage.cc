@@ -14,7 +14,7 @@ Result<std::unique_ptr<Storage>> open_storage(IoKind kind, const std::string& di
 Result<std::unique_ptr<Storage>> choose_storage(IoKind kind, const std::string& access) {
   PosixOptions options;
   options.access = access;
-  // Through the page cache the ring has nothing to offer that threads have not.
+  // Through the page cache the ring is no better than threads.
   if (kind == IoKind::kUring || (kind == IoKind::kAuto && access == kDirectAccess)) {
     auto uring = make_uring_storage(options);
     if (uring.ok() || kind == IoKind::kUring) return uring;
@@ -33,7 +33,7 @@ Status transfer_now(Storage* storage, IoRequest::Op op, int file, int64_t offset
   request.data = data;
   request.bytes = bytes;
   Status status;
-  // Its own handle of the event: the waiter may be gone before signal() returns.
+  // The callback has its own handle of the event: the waiter may be gone before signal() returns.
   request.done = [&status, done](IoRequest& finished) mutable {
     status = finished.status;
     done.signal();

@@ -7,7 +7,8 @@
 namespace pagoda {
 namespace {
 
-// Tall where there are columns enough for every thread, since each tile packs its columns anew.
+// Tiles are tall if there are enough columns for every thread, since each tile packs its columns
+// anew.
 int64_t tile_rows(int64_t n) { return n >= 8 * kGemmCols ? kSlabRows : 2 * kGemmRows; }
 
 // Rows [row0, row0 + m) and depth [depth0, depth0 + k) of A in chunks of kGemmRows dense rows. Rows

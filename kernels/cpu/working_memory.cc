@@ -31,8 +31,9 @@ ScratchNeed tiles_scratch(const KernelSizes& sizes, int64_t blocks) {
   return {0, packed_heads, 2 * packed_heads, 0};
 }
 
-// What is by gemm.h in either type, norms and sums of rows. Every thread has a packed panel, its
-// widened copy, sums of a tile, oneDNN's own scratch; the scores of a token over its cached keys.
+// The scratch of gemm.h in either type, of norms and of sums of rows. Every thread has a packed
+// panel, its widened copy, sums of a tile, oneDNN's own scratch, and the scores of a token over its
+// cached keys.
 ScratchNeed rest_scratch(const KernelSizes& sizes) {
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
   const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.row_dim * kFloat;

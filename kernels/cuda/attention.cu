@@ -15,7 +15,7 @@ struct SoftmaxRows {
   float sum[2] = {0.0f, 0.0f};
 };
 
-// Over the four threads that share a row.
+// Joins values over the four threads that share a row.
 template <typename Join>
 PAGODA_GPU float join_row(float value, Join join) {
   value = join(value, shuffle_xor(value, 1));

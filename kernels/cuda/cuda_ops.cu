@@ -9,7 +9,7 @@ namespace pagoda {
 namespace PAGODA_MACHINE {
 namespace {
 
-// A library computes attention where it takes the shape and little memory.
+// A library computes attention if it takes the shape and needs little memory.
 class OpsWithLibrary final : public CudaOps {
  public:
   OpsWithLibrary(Processor processor, std::shared_ptr<LibraryAttention> library)

@@ -32,7 +32,8 @@ enum Uid : int64_t {
   kQ = 1, kK, kV, kOut, kLse, kDout, kDq, kDk, kDv, kLengths, kQkvOffsets, kOutOffsets, kLseOffsets
 };
 
-// An error of GPU, driver or memory, not of what was asked for; it may come inside one of plans.
+// Whether an error is one of GPU, driver or memory, not of the requested shape; it may be inside an
+// error of plans.
 bool is_of_the_machine(const fe::error_t& error) {
   if (error.code == fe::error_code_t::CUDA_API_FAILED ||
       error.code == fe::error_code_t::INVALID_CUDA_DEVICE ||
@@ -109,7 +110,7 @@ class Description {
     return graph_.tensor(t);
   }
 
-  // What both ways have in common.
+  // The attributes that forward and backward share.
   template <typename Attributes>
   Attributes causal() const {
     Attributes attributes;
@@ -199,7 +200,7 @@ class CudnnAttention final : public LibraryAttention {
     if (status == CUDNN_STATUS_SUCCESS) return;
     library_failed(call, fe::detail::get_error_string(status), s);
   }
-  // What cuDNN does not compute is refused.
+  // Refuses shapes that cuDNN does not compute.
   void build(const AttentionGraph& of, Stream& s, Built& built) {
     raw_stream(s);
     built.graph = std::make_unique<fe::graph::Graph>();
@@ -237,8 +238,8 @@ const std::string& missing_library() {
 }  // namespace
 
 Result<std::shared_ptr<LibraryAttention>> open_library_attention(Stream& s) {
-  // On Hopper the deterministic gradient keeps all scores unless this bounds them; then cuDNN from
-  // 9.25 on has one that needs memory for rows only. What the user says stands.
+  // On Hopper the deterministic gradient keeps all scores unless this limit is set; with it cuDNN
+  // from 9.25 on has one that needs memory for rows only. A user's own setting stands.
   setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0", /*overwrite=*/0);
   if (!missing_library().empty()) return Status(Exit::kUnavailable, missing_library());
   return std::shared_ptr<LibraryAttention>(std::make_shared<CudnnAttention>(s));

@@ -14,7 +14,8 @@ void gpu_failed(const char* call, const std::string& error, const std::string& w
                "pagoda: CUDA error in %s: %s, %s; checkpoints are intact: continue with "
                "--resume, and if it comes again look for \"Xid\" in the system's log\n",
                call, error.c_str(), where.c_str());
-  // At once: other threads may wait for the GPU, or for memory that only it can give back.
+  // The program ends at once: other threads may wait for the GPU, or for memory that only the GPU
+  // can give back.
   _exit(static_cast<int>(Exit::kIoError));
 }
 
@@ -64,7 +65,7 @@ cudaError_t CudaContext::make_event(CudaEvent* made) {
   }
   if (event == nullptr) {
     cudaError_t error = enter();
-    // Whoever waits for it sleeps: the cores have other work.
+    // A thread that waits for the event sleeps, since the cores have other work.
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&event, cudaEventBlockingSync);
     if (error != cudaSuccess) return error;
   }

@@ -137,7 +137,7 @@ class HostStream final : public Stream {
     }
   }
 
-  // On this stream's thread.
+  // Runs on this stream's thread.
   void stand_still(const Event& event) {
     const int64_t begin_us = monotonic_us();
     event.wait();

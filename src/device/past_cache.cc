@@ -18,7 +18,7 @@ constexpr int64_t kStretches = 4;
 constexpr int64_t kLine = 64;
 constexpr int64_t kAhead = 4 * kLine;  // how far before its use a line is asked for
 
-// Past the cache, on processors that such a store is known of.
+// Stores past the cache, on processors with a known store of this kind.
 void copy_line(std::byte* target, const std::byte* source) {
 #if defined(__SSE2__)
   auto* to = reinterpret_cast<__m128i*>(target);
@@ -29,7 +29,7 @@ void copy_line(std::byte* target, const std::byte* source) {
 #endif
 }
 
-// Before anybody is told that the bytes are there.
+// Call before another thread is told that the bytes are there.
 void end_of_stores() {
 #if defined(__SSE2__)
   _mm_sfence();

@@ -217,7 +217,7 @@ void CudaStream::follow() {
   }
 }
 
-// From wait_begin_us_ to end_us, on the following thread.
+// Accounts for the time from wait_begin_us_ to end_us. Runs on the following thread.
 void CudaStream::stood_still(const Event& event, int64_t end_us) {
   event.wait();  // it has happened, but its own stream's thread may not have said so yet
   if (end_us - wait_begin_us_ <= kNoWait_us) return;

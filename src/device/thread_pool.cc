@@ -24,8 +24,8 @@ void pause() {
 #endif
 }
 
-// Looks for what is about to happen for as long as sleeping and waking would take, and no longer:
-// that costs at most twice what knowing the wait would (Karlin, Manasse, McGeoch and Owicki 1994).
+// Watches for an event for as long as sleeping and waking would take, and no longer: that costs at
+// most twice the time of a wait whose length is known (Karlin, Manasse, McGeoch and Owicki 1994).
 template <typename Happened>
 bool watch(Happened&& happened) {
   if (happened()) return true;
@@ -62,7 +62,7 @@ struct ThreadPool::Impl {
   const std::function<void(int64_t)>* body = nullptr;
   std::vector<std::thread> workers;
 
-  // Also ends those that stand when the system refuses the next one.
+  // Also ends the threads that were started before the system refused the next one.
   ~Impl() {
     {
       std::lock_guard lock(mutex);

@@ -66,7 +66,7 @@ void parse_pad_token(Fields& f, ModelConfig& c) {
   }
 }
 
-// Says what the caller wants, if it is not that.
+// Refuses a family of the other kind, and says which kind the caller wants.
 void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
   const Json* type = f.find("model_type");
   if (type == nullptr) return f.refuse("\"model_type\" is missing");

@@ -10,7 +10,7 @@ int64_t head_dim(const AttentionSizes& a) { return std::max(a.head_dim, a.value_
 int64_t q_dim(const AttentionSizes& a) { return a.heads * head_dim(a); }
 int64_t qkv_dim(const AttentionSizes& a) { return (a.heads + 2 * a.kv_heads) * head_dim(a); }
 
-// What the backward reads.
+// Lays out the members that the backward reads.
 void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
                              AttentionSpace& a) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);

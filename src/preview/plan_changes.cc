@@ -95,7 +95,7 @@ class Trial {
   const MachineSheet& sheet_;
 };
 
-// Halves of microbatch and step, as long as they are whole rows.
+// Halves microbatch and step, as long as they are whole rows.
 std::vector<std::vector<PlanChange>> smaller_steps(const RunConfig& c) {
   std::vector<std::vector<PlanChange>> kinds(2);
   const int64_t row = c.data.sequence_len;
@@ -163,8 +163,8 @@ std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig
 
 namespace {
 
-// What more of the machine could help: parts that are busy a fifth of the step, memory where
-// something moves for want of it.
+// The parts of the machine of which more could help: those that are busy for a fifth of the step,
+// and memory if its lack makes pages move.
 std::vector<PlanChange> more_of_the_machine(const RunConfig& c, const MachineSheet& m,
                                             const StepForecast& step) {
   constexpr double kMatters = 0.2;
@@ -238,7 +238,7 @@ class Study {
   }
 
  private:
-  // Nothing where it does not fit.
+  // nullopt if the run does not fit.
   std::optional<RunForecast> consider(const PlanChange& change) {
     auto plan = trial_.plan(change, limits_);
     if (!plan.ok() || !plan.value().step || !plan.value().fits.ok()) return std::nullopt;

@@ -29,7 +29,7 @@ void parse_experts(ConfigFields& f, ModelShape& m) {
   m.shared_ffn = m.expert_ffn * f.integer_or("n_shared_experts", 0, 0, kMaxExperts);
 }
 
-// V3 corrects the router's scores of each expert; V2, which chooses by them as they are, does not.
+// V3 corrects the router's scores of each expert. V2 chooses by the scores as they are.
 void parse_deepseek(ConfigFields& f, bool corrected, ModelShape& m) {
   f.only("attention_bias", false);
   AttentionSizes& a = m.attention;

@@ -21,7 +21,7 @@ Status check_division(const ModelShape& model, int64_t microbatches, int64_t pee
                                    (long long)peers, (long long)microbatches));
 }
 
-// What one of `peers` equal devices has of the run.
+// The share of one of `peers` equal devices.
 RunShape peers_share(const RunShape& whole, int64_t peers) {
   if (peers == 1) return whole;
   RunShape share = whole;

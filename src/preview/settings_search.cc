@@ -40,7 +40,7 @@ std::vector<RunConfig::Memory> memory_choices(const RunConfig& config, const Mac
   return choices;
 }
 
-// Updates wait for the norm of all gradients, or begin in the backward.
+// The clipping modes to try: updates wait for the norm of all gradients, or begin in the backward.
 std::vector<ClipKind> clip_choices(const RunConfig& config) {
   const ClipKind eager =
       config.optim.clip == ClipKind::kNone ? ClipKind::kNone : ClipKind::kPerExpert;

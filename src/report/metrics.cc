@@ -88,10 +88,10 @@ Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, 
   return metrics;
 }
 
-// Notes what a line holds, unless it is not whole or of a step behind `last`: then it is false.
+// Notes the content of a line. Returns false if it is incomplete or of a step behind `last`.
 bool MetricsFile::note(std::string_view line, int64_t last) {
   if (!line.ends_with('\n')) return false;
-  // Deeper than any line of ours it is left out: a hostile file must not take memory by it.
+  // Nesting deeper than in any line of ours is left out: a hostile file must not take memory by it.
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kDeepest; };
   const Json object = Json::parse(line, shallow, /*allow_exceptions=*/false);
   const int64_t step = step_of(object);

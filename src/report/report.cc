@@ -10,7 +10,7 @@
 namespace pagoda {
 namespace {
 
-// Bytes of one kind of page: all there are, and what fits in slots.
+// Bytes of one kind of page: all pages, and those that fit in slots.
 struct Held {
   int64_t all = 0, device = 0, host = 0;
 };
@@ -50,8 +50,8 @@ std::string cache_line(const ModelConfig& config, const StepSize& size) {
               size.training ? "; steps use it too" : "");
 }
 
-// Tokens of a step that memory.device has room for, in microbatches like these, beside
-// `page_bytes` and for each microbatch `microbatch_bytes`.
+// The most tokens of a step, in microbatches like these, that memory.device has room for beside
+// `page_bytes` and `microbatch_bytes` for each microbatch.
 int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, int64_t page_bytes,
                     int64_t microbatch_bytes) {
   constexpr int64_t kMost = int64_t{1} << 31;
@@ -70,8 +70,8 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
   return fit * options.size.microbatch_tokens;
 }
 
-// What a task needs of pages does not depend on the number of microbatches; that all in-layer
-// buffers stay does.
+// A task's pages do not depend on the number of microbatches; whether all in-layer buffers stay
+// does.
 std::string workspace_line(const ModelConfig& config, const SessionOptions& options,
                            const PageTable& pages, const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);

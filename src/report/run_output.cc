@@ -19,12 +19,12 @@ namespace {
 
 constexpr int64_t kMostMarkBytes = int64_t{1} << 20;
 
-// What a start makes besides its page files.
+// The files that a start makes besides its page files.
 constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl",
                                   "resolved.toml"};
 constexpr char kCheckpoints[] = "checkpoints";
 
-// True also where it cannot be told: then nothing may be removed.
+// True also if it is unknown: then nothing may be removed.
 bool has_checkpoint(const Directory& folder) {
   const auto checkpoints = folder.folder(kCheckpoints);
   if (checkpoints.status().code() == Exit::kNoInput) return false;
@@ -39,7 +39,7 @@ bool has_checkpoint(const Directory& folder) {
   return false;
 }
 
-// Unless a run is using it.
+// Removes the page file, unless a run is using it.
 Status remove_unused(const Directory& disk, const std::string& name) {
   const auto file = disk.file(name);
   if (file.status().code() == Exit::kNoInput) return Status();
@@ -49,7 +49,7 @@ Status remove_unused(const Directory& disk, const std::string& name) {
                                           printable(disk.path()).c_str(), name.c_str()));
 }
 
-// What a run writes must not go where a link in a folder from elsewhere says.
+// A run must not write to a place that a link in somebody else's folder names.
 Status refuse_links(const Directory& folder, const std::function<bool(const std::string&)>& which) {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, folder.names());
   for (const std::string& name : names) {
@@ -123,14 +123,14 @@ Status RunOutput::keep() {
   return Status();
 }
 
-// What a start that was killed left, and nothing else.
+// Removes what a killed start left, and nothing else.
 Status RunOutput::remove_unfinished_start() const {
   ASSIGN_OR_RETURN(const std::vector<std::string> names, folder_->names());
   if (std::ranges::count(names, kStartMark) == 0 || has_checkpoint(*folder_)) return Status();
   ASSIGN_OR_RETURN(const std::string text,
                    read_text_file(path_ + "/" + kStartMark, Links::kRefuse, kMostMarkBytes));
   const std::vector<std::string> page_files = marked_page_files(text);
-  // Killed while it was written, or a file of somebody else's.
+  // The start was killed while it wrote the mark, or the file is somebody else's.
   if (page_files.empty() && (names.size() > 1 || !text.empty())) return Status();
   RETURN_IF_ERROR(remove_start(page_files));
   log_info(strf("%s: an earlier start was killed before anything was saved; starting over",
@@ -138,7 +138,7 @@ Status RunOutput::remove_unfinished_start() const {
   return Status();
 }
 
-// STARTING last: whatever interrupts this, the next start goes on with it.
+// Removes STARTING last: whatever interrupts this, the next start goes on with it.
 Status RunOutput::remove_start(const std::vector<std::string>& page_files) const {
   for (const std::string& line : page_files) {
     const Status removed = remove_page_file(line);
@@ -177,7 +177,7 @@ Status RunOutput::remove_page_file(const std::string& line) const {
   return remove_unused(disk, path.filename().string());
 }
 
-// With the folders on the way to it, once they are empty.
+// Also removes the folders on the way to it, once they are empty.
 Status RunOutput::remove_page_file_inside(const Directory& above, const std::string& inside) const {
   const size_t end = inside.find('/');
   if (end == std::string::npos) return remove_unused(above, inside);

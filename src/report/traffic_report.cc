@@ -28,7 +28,7 @@ std::string room_text(const SessionOptions& options, const RunOutlook& outlook) 
   return text + " free";
 }
 
-// Versions of pages, and what the other choice would take.
+// The versions of pages, and the bytes of the other choice.
 std::string versions_text(const PageTable& pages, const SessionOptions& options) {
   if (!options.size.training) return "1 version of each page";
   const bool saves = options.page_slots > 1;
@@ -37,7 +37,7 @@ std::string versions_text(const PageTable& pages, const SessionOptions& options)
               saves ? "out" : "", format_bytes(store_bytes(pages, options, saves ? 1 : 2)).c_str());
 }
 
-// What a new run writes once, at most.
+// The most bytes that a new run writes once.
 int64_t durable_bytes(const PageTable& pages) {
   int64_t bytes = 0;
   for (const PageTable::Page& page : pages.pages) {

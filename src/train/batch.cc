@@ -34,7 +34,7 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
     RETURN_IF_ERROR(stop_status("evaluating"));
     ASSIGN_OR_RETURN(StepBatch batch,
                      make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows));
-    // What lies beyond the counted rows only fills the pass: it is made padding.
+    // Rows beyond the counted ones only fill the pass: they become padding.
     const auto beyond = std::min<size_t>(
         batch.weights.size(), static_cast<size_t>((counted - row) * dataset.sequence_len()));
     for (size_t i = beyond; i < batch.weights.size(); ++i) {

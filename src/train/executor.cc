@@ -118,7 +118,7 @@ Blocks::Documents Executor::documents(int64_t microbatch) const {
   return {batch_->document_start[microbatch]};
 }
 
-// Without prefetch a page is brought up once everything before the task that wants it is done.
+// Without prefetch a page is uploaded once everything before the task that wants it is done.
 bool Executor::waits_to_bring(const Task& task) const {
   if (setup_.prefetch || task.on_host) return false;
   for (const PageUse& use : task.used()) {
@@ -130,7 +130,7 @@ bool Executor::waits_to_bring(const Task& task) const {
 
 namespace {
 
-// What a task computes with those that join it, for traces and times.
+// The task with the rows of those that join it, for traces and times.
 Task with_rows_of(Task task, const auto& joined) {
   for (const auto& other : joined) {
     task.rows += other.task.rows;
@@ -230,7 +230,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   CHECK(false, "no such task");
 }
 
-// What the task leases of its microbatch's in-layer buffers.
+// The in-layer buffers of its microbatch that the task has leased.
 LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const {
   LayerBuffers in;
   if (task.microbatch < 0) return in;
@@ -365,7 +365,7 @@ AdamStep Executor::adam_step(const Ledger::Step& step, int64_t record) const {
                               static_cast<uint64_t>(record), static_cast<uint64_t>(step.t))[0]};
 }
 
-// Only of global clipping, whose factors the host knows when it issues the update.
+// Only for global clipping, whose factors the host knows when it issues the update.
 void Executor::enqueue_gpu_adam(const AdamRecord& record, const Task& task,
                                 const std::byte* gradient, const std::vector<Ledger::Step>& steps,
                                 Stream& s) {
@@ -400,7 +400,7 @@ void Executor::set_aux_gradient(const std::vector<float>& gradient) {
 }
 
 void Executor::synchronize() {
-  // Device 0 waits for the others, so that its time says for whom.
+  // Device 0 waits for the others, so that its waiting time names them.
   Stream& s = *compute_[0];
   for (size_t d = 1; d < compute_.size(); ++d) s.wait(compute_[d]->record());
   s.wait(optimizer_->record());

@@ -43,7 +43,7 @@ Result<OpenCheckpoint> open_checkpoint(const std::string& run, int64_t step, Sto
   OpenCheckpoint open;
   ASSIGN_OR_RETURN(open.found, find_checkpoint(run, step, storage));
   for (;;) {
-    // One page file is closed after the next is open, so that no run comes in between.
+    // A page file is closed only after the next one is open, so that no run comes in between.
     ASSIGN_OR_RETURN(open.file, open_checkpoint_pages(open.found.checkpoint, storage));
     // The run may have saved, and ended, after its manifest was read and before its lock was free.
     ASSIGN_OR_RETURN(FoundCheckpoint now, find_checkpoint(run, step, storage));

@@ -3,7 +3,7 @@
 namespace pagoda {
 namespace {
 
-// Scratch pages only are written; they do not live long enough to have versions.
+// Only scratch pages are written, and these need no versions.
 constexpr uint64_t kGeneration = 1;
 
 RunShape one_microbatch(RunShape shape) {

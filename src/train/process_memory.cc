@@ -38,11 +38,12 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
   return sizes;
 }
 
-// A step's input, twice while it is put together in vectors that double; two layers' tasks; of all
-// layers the uses of pages that are foreseen, as a list, with their next uses, and rehearsed.
+// A step's input, twice while it is put together in vectors that double; the tasks of two layers;
+// and for all layers the foreseen uses of pages, as a list, with their next uses, and in the
+// rehearsal.
 int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOptions& plan) {
   constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
-  // Padded, every expert may have to compute all tokens of the step.
+  // With padding every expert may have to compute all tokens of the step.
   const int64_t rows = size.tokens() *
                        (plan.padded_experts ? config.num_experts : config.experts_per_token);
   const int64_t blocks =
@@ -61,7 +62,7 @@ int64_t record_bytes(const TensorTable& table, const StepSize& size) {
   return size.training ? 0 : largest * 4;
 }
 
-// Logits of one token, and what sampling sorts of them.
+// The logits of one token, and the list that sampling sorts.
 int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
   constexpr int64_t kCandidateBytes = 3 * 16, kLogitBytes = 4;
   return size.cache.sequences > 0 ? config.vocab_size * (kCandidateBytes + kLogitBytes) : 0;

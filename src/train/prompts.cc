@@ -5,7 +5,7 @@
 namespace pagoda {
 namespace {
 
-// The turn of a user, and of an assistant up to what it has to write.
+// The turn of a user, and that of an assistant up to the text that it has to write.
 Result<std::string> chat_text(const std::string& question, const ChatTemplate& chat) {
   if (chat.preset == nullptr) {
     return Status(Exit::kBadData, chat.missing + "; " + template_hint());

@@ -82,7 +82,7 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
   return status;
 }
 
-// What the layer's routing chose; adds to the balance loss's means.
+// Returns the experts that the layer's routing chose, and adds to the balance loss's means.
 LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   const RunShape& shape = session_.shape();
   std::vector<int32_t> counts;
@@ -174,7 +174,7 @@ Status StepRunner::check_finite() const {
                 "optim.learning_rate, or with optim.clip = \"global\", which skips such steps");
 }
 
-// The optimizer's work between passes. Waits.
+// Does the optimizer's work between passes. Waits.
 Status StepRunner::optimize(const StepPiece& piece) {
   run(piece);
   session_.executor().synchronize();

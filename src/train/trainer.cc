@@ -91,7 +91,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     warn_of_other_kernels(checkpoint, config);
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
-    // What was killed may have committed this step and not yet removed the one before.
+    // A killed run may have committed this step without removing the one before.
     trainer->checkpoints().remove_older(trainer->saved_step());
   } else {
     RETURN_IF_ERROR(trainer->announce());
@@ -164,7 +164,8 @@ Status Trainer::start_fresh() {
   return continue_from(std::move(saved));
 }
 
-// Should the start be killed, the next one in this folder knows what it left (report/run_output.h).
+// Writes STARTING, so that if this start is killed the next one in this folder knows what it left
+// (report/run_output.h).
 Status Trainer::announce() {
   checkpoint_.directories = config_.disk_directories();
   checkpoint_.file_name = new_page_file_name();
@@ -312,7 +313,7 @@ Result<std::vector<Sample>> Trainer::sample() {
 }
 
 // A skipped step may mean that the one before it spoilt the weights, and only a good step shows
-// that it did not. Behind the last step there is none; a finite loss must do.
+// that it did not. After the last step there is none; then a finite loss must do.
 bool Trainer::weights_are_trusted() const {
   if (weights_are_spoilt_) return false;
   const bool last = checkpoint_.step == config_.train.steps;

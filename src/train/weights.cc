@@ -129,8 +129,7 @@ Status fill_record(WeightSource& source, const TensorTable& table, int64_t recor
   return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
 
-// What a checkpoint says of itself may be forged: kMismatch where no run has such records or such
-// pages.
+// A checkpoint's own numbers may be forged: kMismatch if no run has such records or pages.
 Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const ModelConfig& config,
                                 StateFormat state) {
   const RunShape shape = shape_of(checkpoint, config, state);
@@ -193,7 +192,7 @@ Status load_weights(WeightSource& source, Session& session) {
   const bool stays = !training && session.memory().state_on_device;
   for (size_t r = 0; r < session.table().records.size(); ++r) {
     const auto record = static_cast<int64_t>(r);
-    // The stream still refers to what is on this stack.
+    // The stream still refers to objects on this stack.
     if (stop_requested() != 0) break;
     std::vector<PageUse> uses = {
         {session.pages().weights(record), Place::host(), Access::kCreate}};

@@ -14,7 +14,7 @@ HeadTokens tokens_of(const AttentionShape& shape, const bf16* base, int64_t head
   return {base + head * shape.head_dim, shape.qkv_stride, shape.head_dim};
 }
 
-// What one thread has while it attends to a tile's queries.
+// The state of one thread while it attends to a tile's queries.
 class QueryTile {
  public:
   QueryTile(const BlockSession& session, const AttentionTensors& a, int64_t head,
@@ -37,7 +37,7 @@ class QueryTile {
     }
   }
 
-  // What a tile of keys adds; diagonal: it is the queries' own.
+  // Adds a tile of keys; `diagonal`: it is the queries' own tile.
   void add_keys(const std::byte* keys, const std::byte* values, bool first, bool diagonal) {
     for (int64_t i = 0; i < block_.padded / kBlock; ++i) {
       const int64_t count = diagonal ? i + 1 : kTileBlocks;

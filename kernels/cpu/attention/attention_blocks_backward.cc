@@ -12,9 +12,9 @@
 namespace pagoda {
 namespace {
 
-// Who may add to the sums of a tile of keys: threads in the order of their numbers. The counter is
-// all they share; whoever passes its turn on has written the sums before. It has the 32 bits that
-// Linux waits for itself, and a line of the cache alone.
+// Lets threads add to the sums of a tile of keys in the order of their numbers. They share only the
+// counter; a thread writes the sums before it passes its turn on. The counter has 32 bits, on which
+// Linux itself can wait, and a cache line of its own.
 class alignas(64) Turns {
  public:
   void await(int32_t number) const {
@@ -41,7 +41,7 @@ struct KeyTile {
   Turns* turns;
 };
 
-// Adds what one head's queries of a tile give.
+// Adds the gradients that one head's queries of a tile give.
 class QueryGradientTile {
  public:
   QueryGradientTile(const BlockSession& session, const AttentionGradients& a, int64_t head,
@@ -67,7 +67,8 @@ class QueryGradientTile {
     copy_rows();
   }
 
-  // `first`: of the keys that the queries see; `number`: the turn to add to dk and dv.
+  // `first`: this is the first tile of keys that the queries see. `number`: the turn to add to dk
+  // and dv.
   void add_keys(const KeyTile& tile, bool first, bool diagonal, int32_t number) {
     find_weights(tile, diagonal);
     tile.turns->await(number);
@@ -190,9 +191,9 @@ class KeyHeads {
     });
   }
 
-  // Query heads one after the other. Whole documents where threads then have equal parts: their
-  // sums stay in a core's cache. Else tile by tile; a turn belongs to a smaller i, which its thread
-  // comes to earlier: some thread can always go on.
+  // Adds query heads one after the other. Threads take whole documents if their parts are then
+  // equal, so that sums stay in a core's cache. Otherwise they go tile by tile; a turn waits for a
+  // smaller i, which its thread comes to earlier, so some thread can always go on.
   void add_queries(const BlockKernel& kernel, ThreadPool& pool) const {
     const int64_t group = a_.shape.heads / a_.shape.kv_heads;
     const std::vector<int64_t> documents = first_blocks();

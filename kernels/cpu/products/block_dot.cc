@@ -69,8 +69,8 @@ PAGODA_DOT_INLINE void add_rows(const BlockProduct& p, int64_t row, const Ahead&
 
 constexpr int64_t kRowsAtOnce = 8;
 
-// What the rows from `row` on ask for: of rows that lie in memory those behind them, of a caller's
-// wish their share.
+// The lines that the rows from `row` on prefetch: for rows in memory the rows behind them, and
+// their share of the caller's request.
 Ahead ahead_of(const BlockProduct& p, int64_t row) {
   if (p.ahead.rows > 0) {
     const int64_t rows = align_up(p.rows, kRowsAtOnce);

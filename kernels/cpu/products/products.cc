@@ -119,8 +119,8 @@ BlockProduct weight_rows(const Chunk& c, int64_t col, int64_t s, int64_t steps, 
   return product;
 }
 
-// What the product of a pair asks for: its share of the next panel's weights, at its own steps.
-// Weights that are read once, in order, need no asking.
+// The lines that the product of a pair prefetches: its share of the next panel's weights, at its
+// own steps. Weights that are read once, in order, need no prefetch.
 Ahead rows_ahead(const Chunk& c, int64_t col, int64_t s, int64_t pair) {
   if (c.pairs == 1 || col + 2 * kBlock > c.p.n) return {};
   const int64_t first = kBlock * pair / c.pairs, last = kBlock * (pair + 1) / c.pairs;
@@ -197,8 +197,8 @@ void pack_columns(const Stripe& stripe, int64_t s, int64_t steps, int64_t block)
   }
 }
 
-// What the product of a pair asks for: its share of the block's columns in the slab after the one
-// from s on.
+// The lines that the product of a pair prefetches: its share of the block's columns in the slab
+// after the one from s on.
 Ahead columns_ahead(const Stripe& stripe, int64_t s, int64_t steps, int64_t block, int64_t pair) {
   const Product& p = stripe.c.p;
   if ((s + 2 * steps) * kBlock > p.k) return {};
@@ -371,7 +371,7 @@ void add_gradient_blocks(const BlockKernel& kernel, const WeightGradient& g, Thr
 
 namespace {
 
-// Where blocks are better than gemm.h, on all kernels.
+// Limits within which blocks are better than gemm.h, on all kernels.
 constexpr int64_t kMostDepth = 8192;    // beyond, too few rows are packed for each reading of w
 constexpr int64_t kFewestColumns = 64;  // below, there are too few panels to share out
 

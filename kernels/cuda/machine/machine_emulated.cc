@@ -74,7 +74,7 @@ class Emulator {
     }
     return false;
   }
-  // Leaves the running fiber until what it waits for has come: to the next lane of its warp, from
+  // Leaves the running fiber until its wait is over: goes to the next lane of its warp, and from
   // the last one to run_warp().
   void wait(Waits what) {
     Fiber& fiber = current();
@@ -131,7 +131,7 @@ class Emulator {
     }
   }
 
-  // Until all its threads wait for the block or have ended.
+  // Runs a warp until all its threads wait for the block or have ended.
   void run_warp(int warp) {
     Fiber* first = fibers_[static_cast<size_t>(warp * kLanes)].get();
     if (first->waits == Waits::kEnded) return;
@@ -202,8 +202,8 @@ bool vote_in_block(bool condition) {
   return any;
 }
 
-// Two sets of what is brought: who goes on to the next meeting does not overwrite what others have
-// yet to read of this one.
+// There are two sets of contributions: a lane that goes on to the next meeting does not overwrite
+// bytes that others have yet to read.
 void meet_warp(const void* data, int size) {
   Fiber& fiber = emulator().current();
   Brought& mine = fiber.brought[++fiber.meetings % 2];

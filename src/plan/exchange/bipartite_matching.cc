@@ -8,7 +8,7 @@
 namespace pagoda {
 namespace {
 
-// One phase of Hopcroft and Karp after the other.
+// Runs the phases of Hopcroft and Karp one after the other.
 class ShortestPaths {
  public:
   ShortestPaths(const SquareMatrix<uint8_t>& edges, BipartiteMatching& matching)
@@ -25,8 +25,8 @@ class ShortestPaths {
  private:
   static constexpr int kFar = INT_MAX;
 
-  // Depths of rows from those unmatched, over an edge and back over a pair; whether an unmatched
-  // column was reached, and from what depth.
+  // Measures the depths of rows from the unmatched ones, over an edge and back over a pair, and the
+  // least depth from which an unmatched column is reached; false if there is none.
   bool measure() {
     std::vector<int> queue;
     for (int row = 0; row < edges_.size(); ++row) {
@@ -50,7 +50,7 @@ class ShortestPaths {
     return last_depth_ != kFar;
   }
 
-  // A row serves one path of a phase, so that the paths share none and each is of the least length.
+  // A row serves one path of a phase, so that paths share no row and each has the least length.
   bool augment(int row) {
     const int depth = std::exchange(depth_[row], kFar);
     for (int column = 0; column < edges_.size(); ++column) {

@@ -29,7 +29,7 @@ Status check_tokens(std::span<const int64_t> tokens_per_expert, size_t experts) 
     return Status(Exit::kUsage, strf("tokens are given for %zu experts, devices for %zu",
                                      tokens_per_expert.size(), experts));
   }
-  // So that differences of sums do not wrap.
+  // The limit keeps differences of sums from wrapping.
   const auto most = std::numeric_limits<int64_t>::max() / 4 / static_cast<int64_t>(experts);
   for (const int64_t tokens : tokens_per_expert) {
     RETURN_IF_ERROR(check_integer("the tokens of an expert", tokens, 0, most));
@@ -52,7 +52,7 @@ class HillClimb {
   bool climb(SwapPartner partner, int most_swaps, Migration& migration);
 
  private:
-  // Experts of a device, one or two, by their places in experts_.
+  // One or two experts of a device, by their places in experts_.
   struct Places {
     std::array<size_t, 2> at = {0, 0};
     size_t count = 1;

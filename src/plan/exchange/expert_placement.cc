@@ -37,7 +37,7 @@ struct Exchange {
   double busier_s = 0;  // time of the busier of the two devices afterwards
 };
 
-// The best of the busiest device; its busier_s is that device's load when none helps.
+// The best exchange of the busiest device; its busier_s is that device's load when none helps.
 Exchange best_exchange(std::span<const ExpertTime> experts, const ExpertPlacement& placement) {
   const std::vector<double>& loads_s = placement.device_s;
   const auto busiest = std::max_element(loads_s.begin(), loads_s.end()) - loads_s.begin();

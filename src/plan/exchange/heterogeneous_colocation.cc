@@ -40,7 +40,7 @@ Status check_triples(std::span<const ExpertDemand> a, std::span<const ExpertDema
   return check_experts(b, devices.size());
 }
 
-// [device] the experts it has.
+// [device] its experts.
 struct OnDevices {
   std::vector<int> a, b;
   double slowest_s = 0;
@@ -75,12 +75,12 @@ class Triples {
 
   Result<OnDevices> drawn(uint64_t seed) const {
     const int n = static_cast<int>(a_.size());
-    // An even and an odd seed of its own for each start.
+    // Each start has an even and an odd seed of its own.
     OnDevices start{random_assignment(n, 2 * seed), random_assignment(n, 2 * seed + 1), 0};
     return move_pairs(start);
   }
 
-  // Until no rematch makes the slowest device faster.
+  // Matches anew until no rematch makes the slowest device faster.
   Result<OnDevices> rematched(OnDevices at) const {
     for (bool better = true; better;) {
       better = false;
@@ -99,7 +99,7 @@ class Triples {
     return colocated_device_s(a_[a], b_[b], devices_[device]);
   }
 
-  // Weights by device and by what is to move there.
+  // Matches by weights of a device and the index that is to move there.
   Result<BottleneckMatching> match(const std::function<double(int, int)>& weight) const {
     SquareMatrix<double> weights(static_cast<int>(devices_.size()));
     for (int d = 0; d < weights.size(); ++d) {

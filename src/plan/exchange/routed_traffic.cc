@@ -20,7 +20,7 @@ Status check_routing(const LayerRouting& routing, const ExpertDevices& device_of
   for (const int32_t device : device_of_expert) {
     RETURN_IF_ERROR(check_integer("the device of an expert", device, 0, devices - 1));
   }
-  // All rows times all devices must be counted.
+  // The count of all rows times all devices must not overflow.
   const auto most = std::numeric_limits<int64_t>::max() / devices /
                     static_cast<int64_t>(routing.size() * device_of_expert.size());
   for (const std::vector<int64_t>& tokens : routing) {

@@ -16,8 +16,8 @@ SquareMatrix<int64_t> without_diagonal(SquareMatrix<int64_t> traffic) {
   return traffic;
 }
 
-// The traffic and idle time, so that each row and column adds up to `bound`: dealt out from the
-// first row and column on, to few entries, since each costs a round.
+// Adds idle time so that each row and column adds up to `bound`. It goes from the first row and
+// column on and to few entries, since each entry costs a round.
 SquareMatrix<int64_t> filled(SquareMatrix<int64_t> traffic, int64_t bound) {
   const int n = traffic.size();
   std::vector<int64_t> idle_sender = sent_by_device(traffic);

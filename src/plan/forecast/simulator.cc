@@ -84,8 +84,8 @@ Simulator::Work Simulator::copy(const Move& move) {
   return done;
 }
 
-// A read that must wait queues with others that must; the drive serves in the order they leave that
-// queue; what arrives is checked by one thread.
+// A read that must wait queues with others that must. The drive serves them in the order in which
+// they leave that queue, and one thread checks the pages that arrive.
 Simulator::Work Simulator::fetch(const Move& move, SlotState& slot) {
   const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
   std::vector<Work> after = {timeline_.last(issuing_), disk_ready_[move.page]};
@@ -130,7 +130,8 @@ int Simulator::stream_of(const Task& task) const {
   return task.on_host ? optimizer_ : devices_[task.device].compute;
 }
 
-// The thread that issues takes its time, and without prefetch waits before a page is brought up.
+// Issuing a task takes its thread some time; without prefetch it also waits before a page is
+// uploaded.
 void Simulator::issue(const Task& task) {
   std::vector<Work> after;
   if (!shape_.options.prefetch && !task.on_host) {

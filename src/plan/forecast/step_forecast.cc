@@ -18,7 +18,7 @@ Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const F
                      quick ? DivisionEffort::kQuick : DivisionEffort::kFull);
 }
 
-// Beside the workspace, so that it does not matter what that is.
+// The least memory beside the workspace, so that the workspace's size does not matter.
 LeastMemory least_of(const RunShape& shape, const ForecastRun& run) {
   MemoryBudget budget;
   budget.device_bytes = budget.host_bytes = kNoLimit;
@@ -50,8 +50,9 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
   return kinds;
 }
 
-// Buffers that have no room on the device go up for one expert after the other, in the order of
-// blocks and microbatches: then these stay as they are, as far as their number allows.
+// Buffers without room on the device are uploaded for one expert after the other, in the order of
+// blocks and microbatches. Then blocks and microbatches stay as they are, as far as their number
+// allows.
 Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
                               const CoarseLimits& limits) {
   int64_t layer_buffers = 0;
@@ -64,7 +65,7 @@ Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
   return coarseness(run.shape, limits, true);
 }
 
-// Experts that are one here would each have brought up what does not stay.
+// Each of the experts that are one here would have uploaded the pages that do not stay.
 void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes,
                           PageTable& pages) {
   if (layer_buffers_stays(pages, classes)) return;
@@ -73,14 +74,14 @@ void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes
   }
 }
 
-// Rows of an expert may come from one microbatch in place of all: no page but in-layer ones, which
-// stay, shows the difference.
+// Whether an expert's rows may come from one microbatch instead of all: only in-layer pages differ,
+// and these stay.
 bool gathers(const RunShape& shape, const PageTable& pages,
              const std::vector<SlotClass>& classes) {
   return shape.devices == 1 && layer_buffers_stays(pages, classes);
 }
 
-// Tasks that take an expert's rows apart into those of each microbatch in each block.
+// How many tasks divide an expert's rows by microbatch in each block.
 double dispatches(const RunShape& shape, bool gathered) {
   const int64_t rows = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token /
                        std::max<int64_t>(1, shape.num_experts);
@@ -91,7 +92,7 @@ double dispatches(const RunShape& shape, bool gathered) {
          static_cast<double>(experts);
 }
 
-// A run whose pages have found their places, and then one step of it on the clock.
+// Runs steps until pages have found their places, and then times one step.
 class TimedStep {
  public:
   TimedStep(const RunShape& shape, const PageTable& pages, const MemoryPlan& memory)
@@ -186,7 +187,7 @@ void add_peaks(StepForecast& forecast) {
     if (held.device_bytes > forecast.device_peak.device_bytes) forecast.device_peak = held;
     if (held.host_bytes > forecast.host_peak.host_bytes) forecast.host_peak = held;
   }
-  // What was lent to coarse pieces the run's own do not take.
+  // The run's own pieces do not take the memory that was lent to coarse ones.
   int64_t& device = forecast.device_peak.device_bytes;
   int64_t& host = forecast.host_peak.host_bytes;
   device = std::min(device, forecast.device_bytes);
@@ -252,7 +253,7 @@ Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& mod
   forecast.coarseness = fitting_coarseness(run, forecast.least, limits);
   const RunShape shape = coarse_shape(run.shape, forecast.coarseness);
   PageTable pages(shape);
-  // Coarse pieces need more at a time, which is lent.
+  // Coarse pieces need more memory at a time; it is lent.
   const LeastMemory coarse = least_of(brief_shape(shape), run);
   const int64_t lent_device = coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes -
                               run.group_bytes;

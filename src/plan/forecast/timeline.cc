@@ -100,8 +100,8 @@ void Timeline::go_on() {
   double step_s = std::numeric_limits<double>::infinity();
   for (const Work work : running_) step_s = std::min(step_s, left_s(works_[work], wanted));
   CHECK(!running_.empty(), "the work that is left waits for itself");
-  // What ends now is decided before anything is taken off, so that rounding cannot separate pieces
-  // that end together.
+  // The pieces that end now are chosen before any time is subtracted, so that rounding cannot
+  // separate pieces that end together.
   std::vector<Work> over, awake;
   for (const Work work : running_) {
     Piece& piece = works_[work];

@@ -12,7 +12,7 @@ int64_t expert_records(const RunShape& shape) {
   return shape.num_experts * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
 }
 
-// Rows of an expert in a step where all get as many.
+// Rows of an expert in a step in which all experts get equally many.
 int64_t even_rows(const RunShape& shape) {
   const int64_t chosen = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token;
   return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));

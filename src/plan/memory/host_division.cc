@@ -30,7 +30,7 @@ struct Moved {
 
 class StepCount {
  public:
-  // `plan` is not owned. `slots`: of the devices.
+  // `plan` is not owned. `slots`: the devices' slots.
   StepCount(const StepPlan* plan, const std::vector<SlotClass>& slots)
       : plan_(*plan), slots_(slots) {
     ExpertForecast forecast(plan->shape(), plan->pages(), slots);
@@ -173,7 +173,7 @@ bool HostDivision::is_known(const HostSlots& slots) const {
   return true;
 }
 
-// Bytes that move between host and disk in all. Every curve learns its part.
+// Counts all bytes that move between host and disk, and adds a point to every curve.
 int64_t HostDivision::count(const HostSlots& slots) {
   if (!is_known(slots)) {
     const std::vector<Moved> moved = count_.moved(slots, quick_ ? kQuickSteps : kSteps);
@@ -188,7 +188,7 @@ int64_t HostDivision::count(const HostSlots& slots) {
   return bytes;
 }
 
-// Below zero when they do not fit.
+// Bytes left beside these slots; below zero when they do not fit.
 int64_t HostDivision::left(const HostSlots& slots) const {
   int64_t bytes = left_bytes_;
   for (size_t c = 0; c < slots.size(); ++c) {
@@ -205,8 +205,8 @@ HostSlots HostDivision::with_everything() const {
   return slots;
 }
 
-// For every class that passes through the host twice the slots that transfers and work take turns
-// in, so that neither waits for the other at once; out of a quarter of the memory.
+// Gives every class that passes through the host twice the slots that transfers and work need, so
+// that neither waits for the other at once; takes a quarter of the memory for it.
 HostSlots HostDivision::with_working_slots() const {
   HostSlots slots = least_;
   std::vector<SlotShare> shares;
@@ -232,7 +232,7 @@ HostSlots HostDivision::in_proportion(HostSlots slots, bool only_moving) const {
   return slots;
 }
 
-// Some points of every curve, as far as one class alone could get.
+// Counts some points of every curve, up to the slots that one class alone could get.
 void HostDivision::sample(const HostSlots& from) {
   const int64_t bytes = left(from);
   count(from);
@@ -249,7 +249,7 @@ void HostDivision::sample(const HostSlots& from) {
   }
 }
 
-// The best by what is counted, from these slots on.
+// The best division by the counted points, from these slots on.
 HostSlots HostDivision::propose(HostSlots slots) const {
   std::vector<Segment> segments;
   for (size_t c = 0; c < slots.size(); ++c) add_segments(c, curves_[c], slots[c], segments);

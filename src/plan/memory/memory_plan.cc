@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 
-// Slots of a layer's experts, where they are brought up together.
+// Holds slots for a layer's experts, where they are uploaded together.
 void hold_whole_layers(const RunShape& shape, const PageTable& pages,
                        std::vector<SlotClass>& slots) {
   for (int64_t l = 0; l < shape.num_layers; ++l) {
@@ -25,7 +25,8 @@ void hold_whole_layers(const RunShape& shape, const PageTable& pages,
   }
 }
 
-// Slots of what a task uses, or several that are computed together. Each page counts once.
+// Holds slots for the pages of a task, or of several that are computed together. Each page counts
+// once.
 void hold_uses(const std::vector<PageUse>& uses, const PageTable& pages,
                std::vector<SlotClass>& slots) {
   std::vector<SlotClass> used(slots.size());
@@ -51,13 +52,13 @@ void add_distinct(const Task& task, std::vector<PageUse>& uses) {
   }
 }
 
-// Whose weights a group uses at once, at most (plan/step/expert_blocks.h).
+// The most experts whose weights a group uses at once (plan/step/expert_blocks.h).
 int64_t experts_at_once(const RunShape& shape) {
   const bool several = shape.devices == 1 && !shape.options.padded_experts;
   return several ? std::min(shape.group_blocks, shape.num_experts) : 1;
 }
 
-// Fewest slots of every class at every place, and how many of them take turns.
+// The fewest slots of every class at every place, and their depths.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const int devices = plan.shape().devices;
   const PageTable& pages = plan.pages();
@@ -81,7 +82,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     int64_t passing = std::min<int64_t>(2, info.num_pages);
     if (info.is_exchange()) passing = devices > 1 ? info.num_pages : 0;
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
-    // The weights of a group come up beside those of the one in work.
+    // The weights of a group are uploaded while another group is in work.
     if (info.kind == PageKind::kWeights && info.expert) {
       slots[c].device_depth = static_cast<int32_t>(2 * experts_at_once(plan.shape()));
     }
@@ -117,7 +118,7 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c,
   return count;
 }
 
-// In-layer buffers come first: one that has no room goes up for one expert after the other.
+// In-layer buffers come first: one without room is uploaded for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
   std::vector<SlotShare> layer_buffers, dense, other;
@@ -144,8 +145,8 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
 }
 
 // A step takes the optimizer states of experts one after another, and their gradients if these wait
-// for the norm of all. What the host has no room for is missed all along the step, where that costs
-// no more than a twentieth of what is missed anyhow: the slots that pages pass through keep none.
+// for the norm of all. Pages that the host has no room for are missed all along the step, if that
+// costs at most a twentieth more misses: the slots that pages pass through keep none.
 void keep_in_host(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
   constexpr int32_t kPassing = 5;  // one in work, two on their way up, two on their way down
   for (size_t c = 0; c < slots.size(); ++c) {

@@ -11,7 +11,7 @@ struct Load {
   int64_t record;
 };
 
-// The `count` records with the most tokens, of those with any.
+// Keeps the `count` records with the most tokens, and only those with any.
 void keep_hottest(std::vector<Load>& loads, int64_t count) {
   std::sort(loads.begin(), loads.end(), [](const Load& a, const Load& b) {
     return std::pair(-a.tokens, a.record) < std::pair(-b.tokens, b.record);
@@ -37,7 +37,7 @@ std::vector<Load> hot_experts(const RunShape& shape, int device,
   return hot;
 }
 
-// Slots that are not to be kept: transfers take turns in them, or a whole layer comes up in them.
+// Slots that stay unpinned: transfers need them, or a whole layer is uploaded into them.
 int64_t unpinned_slots(const RunShape& shape, int device, const SlotClass& room) {
   if (!shape.options.whole_layers) return room.device_depth;
   int64_t most = room.device_depth;

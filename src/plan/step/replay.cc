@@ -50,8 +50,8 @@ Replay::Replay(const PageTable* pages, Residency start)
   for (PageId p = 0; p < pages_.pages.size(); ++p) note(p);
 }
 
-// Brings the account of who lies where up to date for one page. A page that lost its slot to
-// another without a transfer is not noted; the other is.
+// Updates the places of one page. A page that lost its slot to another one without a transfer is
+// not noted; the other one is.
 void Replay::note(PageId page) {
   const int devices = residency_.devices();
   const int64_t bytes = pages_.pages[page].bytes;

@@ -43,7 +43,7 @@ void SteadyRun::Gradients::account(const TaskList& tasks) {
 }
 
 void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
-  // Every expert is loaded alike.
+  // Every expert has the same load.
   std::vector<std::vector<int64_t>> loads(plan_.shape().num_layers);
   for (int64_t l = 0; l < plan_.shape().num_layers; ++l) {
     loads[l] = tokens_per_expert(layer_routing(routing_, l, StepPlan::kAll));

@@ -51,7 +51,8 @@ void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const
   }
 }
 
-// From where its update leaves them in the host to the slot they had on the device.
+// Uploads the weights from the host, where their update leaves them, to the slot that they had on
+// the device.
 void StepPlan::prefetch_updated(int64_t record, TaskList& tasks) const {
   if (options_.state_on_device || !shape_.options.prefetch) return;
   tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, Access::kPrefetch));
@@ -118,8 +119,8 @@ Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
 
 namespace {
 
-// One microbatch's part of a group, which `first` begins; where there is none, what the group has
-// of padding.
+// The task for one microbatch's part of a group, made from `first`; if the group has no part, the
+// task for its padding.
 Task part_of(Task first, const ExpertGroup& group, size_t i, int64_t first_microbatch) {
   if (i + 1 < group.parts.size()) first.padding = 0;
   if (group.parts.empty()) return first;
@@ -131,7 +132,7 @@ Task part_of(Task first, const ExpertGroup& group, size_t i, int64_t first_micro
   return first;
 }
 
-// No task after these reads the normed rows: a backward makes them again.
+// Marks the normed rows' last use: no later task reads them, and a backward computes them again.
 void give_up_normed(size_t first_task, TaskList& tasks) {
   std::vector<PageId> seen;
   for (size_t i = tasks.size(); i-- > first_task;) {
@@ -170,7 +171,7 @@ void StepPlan::combine(const Task& first, const ExpertGroup& group, int64_t firs
   }
 }
 
-// The tasks of a group's experts, which its last one computes, and then their gradients.
+// Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
 void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
                        TaskList& tasks) const {
   const bool backward = phase == Phase::kBackward;
@@ -193,9 +194,9 @@ void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int
   }
 }
 
-// Dispatch, experts and combine of every group, in expert order. With several devices the combine
-// lags, so that device 0 can hand out work before it waits for results; the order of the combines,
-// which is the order of their sums, stays that of the experts.
+// Adds dispatch, experts and combine of every group, in expert order. With several devices the
+// combine lags, so that device 0 can hand out work before it waits for results; combines, and so
+// their sums, keep the order of the experts.
 void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing,
                             Phase phase, TaskList& tasks) const {
   const bool backward = phase == Phase::kBackward;
@@ -270,7 +271,7 @@ void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
                               TaskList& tasks) const {
   const int64_t record = shape_.layer_record[layer];
   const bool moe = shape_.is_moe[layer];
-  // `saved`: what the forward kept.
+  // `saved`: the page that the forward saved.
   const auto backward = [&](TaskKind kind, int64_t b, PageId saved, bool last_use) {
     const bool replay = kind == TaskKind::kRouteReplay;
     Task t = task(kind, Phase::kBackward, layer, b);

@@ -66,7 +66,7 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
   return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
 }
 
-// Weights go up from where their update leaves them in the host, before others take their room.
+// Weights are uploaded after their update has left them in the host, before others take their room.
 void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record) {
   if (updates_ == nullptr) return;
   std::vector<int64_t> expected;
@@ -86,7 +86,7 @@ void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_reco
   }
 }
 
-// Records whose weights go up before the layer's routing is known, in their order.
+// Records whose weights are uploaded before the layer's routing is known, in their order.
 std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
   const RunShape& shape = plan_.shape();
   if (layer < 0 || !shape.is_moe[layer] || !shape.options.prefetch) return {};
@@ -98,7 +98,7 @@ std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
   return experts;
 }
 
-// Tasks up to where the layer's routing must be known.
+// Adds the tasks up to the point where the layer's routing must be known.
 void StepSchedule::begin_layer(StepPiece& piece) {
   const RunShape& shape = plan_.shape();
   const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
@@ -121,7 +121,7 @@ void StepSchedule::begin_layer(StepPiece& piece) {
   at_ = At::kRouting;
 }
 
-// On to the next layer, or to the next microbatch.
+// Goes on to the next layer, or to the next microbatch.
 void StepSchedule::end_layer() {
   at_ = At::kLayer;
   if (++layer_ < plan_.shape().num_layers) return;
@@ -154,7 +154,7 @@ void StepSchedule::resolve(const LayerRouting& routing) {
   end_layer();
 }
 
-// The optimizer's work on records from first_record on, which is pending already.
+// Foresees the updates of records from first_record on, which are pending already.
 void StepSchedule::foresee_updates(int64_t first_record, StepPiece& piece) const {
   const auto end = static_cast<int64_t>(plan_.shape().records.size());
   TaskList later;
@@ -162,7 +162,7 @@ void StepSchedule::foresee_updates(int64_t first_record, StepPiece& piece) const
   add_uses(later, piece.foreseen_later.emplace());
 }
 
-// All routing is known, so all that follows the piece is.
+// Foresees all uses after the piece: they are known, since all routing is.
 void StepSchedule::foresee_rest(StepPiece& piece) const {
   std::vector<PageUse> uses;
   add_uses(piece.tasks, uses);

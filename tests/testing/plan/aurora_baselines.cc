@@ -47,7 +47,7 @@ class Queues {
     while (busy(sender) && (receiver_of(sender) == sender || left_of(sender) == 0)) ++next_[sender];
   }
 
-  // Slow senders take what they can first, so that the others share what is left.
+  // Slow senders take their rates first, so that the others share the rest.
   void share_receivers() {
     std::vector<double> unused(bytes_per_s_.begin(), bytes_per_s_.end());
     std::vector<int> waiting(unused.size(), 0);
