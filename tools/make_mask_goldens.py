@@ -50,7 +50,7 @@ FROM = {"user": "human", "assistant": "gpt"}
 
 
 def rows():
-    """By kind: (row, its messages, how many of the last messages may be trained)."""
+    """[kind] a row, its messages, and how many of the last messages may be trained."""
     talks = [chat.messages_of(c) for c in chat.CONVERSATIONS.values()]
     user, bot = (lambda t: dict(role="user", content=t)), (lambda t: dict(role="assistant",
                                                                           content=t))

@@ -23,7 +23,7 @@ struct RenderedTurn {
 
 struct RenderedChat {
   std::string text;
-  std::vector<RenderedTurn> turns;  // as many as the conversation has
+  std::vector<RenderedTurn> turns;  // one for each turn of the conversation
 };
 
 // The texts of the tokenizer's special tokens; empty if it has none.

@@ -22,7 +22,7 @@ class PrefetchScore {
   // evicted before its use.
   struct Counts {
     int64_t brought = 0;  // uploaded weights, which were not on their device yet
-    int64_t used = 0;     // of these, used in the same forward
+    int64_t used = 0;     // uploaded weights that the same forward used
   };
   const Counts& counts() const { return counts_; }
 

@@ -65,7 +65,7 @@ class Commands:
         return ["doctor", "--dir", self.case.folder]
 
     def check(self, name, outcome, spoken=True):
-        """That a finished command did what it does in plain surroundings."""
+        """Checks that a finished command did what it does in plain surroundings."""
         case, reference = self.case, self.lab.reference
         if name == "train":
             case.expect_run(self.run)

@@ -186,8 +186,8 @@ class Case:
         return self.judge(self.start(words, limits, **given).wait(), codes, limits, heard)
 
     def expect_run(self, run, steps_lost=False, may_lie=()):
-        """That a finished run is the unbroken one: exported bytes, losses, files. `steps_lost`: the
-        metrics were damaged on purpose. `may_lie`: files besides."""
+        """Expects a finished run to equal the unbroken one: exported bytes, losses, files.
+        `steps_lost`: the metrics were damaged on purpose. `may_lie`: files besides."""
         out = self.path("exported")
         shutil.rmtree(out, ignore_errors=True)
         made = self.run(["export", "--checkpoint", run, "--model", self.lab.path("model"),

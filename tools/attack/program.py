@@ -30,7 +30,7 @@ UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x80-\x9f\u202a-\u202e\u2066-\u2069]")
 
 @dataclasses.dataclass
 class Limits:
-    """Of one run. None leaves the system's."""
+    """Limits of one run. None leaves the system's."""
     timeout_s: float = 60.0
     address_bytes: int | None = ADDRESS_BYTES
     file_bytes: int | None = FILE_BYTES

@@ -26,7 +26,7 @@ NO_TEXT = "no-such-text.txt"  # a run that would go on ends here, before it writ
 
 @dataclass
 class Shape:
-    """Of all models and runs, unless flags say otherwise."""
+    """Settings of all models and runs, unless flags say otherwise."""
 
     hidden: int
     ffn: int
@@ -97,7 +97,7 @@ class OtherWork:
 
     @staticmethod
     def busy_s():
-        """Of all cores, stolen time too, without what our finished processes used."""
+        """Busy time of all cores, with stolen time, without that of our finished processes."""
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(field) for field in file.readline().split()[1:9]]
         idle = ticks[3] + ticks[4]

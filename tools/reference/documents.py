@@ -60,7 +60,7 @@ def chat_document(messages, tokenizer):
 
 
 def read_documents(paths, tokenizer=None):
-    """Of .txt (one) and .jsonl files (one a line)."""
+    """The documents of .txt files (one) and .jsonl files (one a line)."""
     documents = []
     for path in map(Path, paths):
         text = path.read_bytes().decode("utf-8-sig")  # line ends as they are
