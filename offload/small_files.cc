@@ -8,6 +8,7 @@
 
 #include "base/bytes.h"
 #include "base/directory.h"
+#include "base/file.h"
 #include "base/output_file.h"
 #include "offload/chunk.h"
 
@@ -56,6 +57,9 @@ Result<Descriptor> open_to_write(const std::string& path) {
     return failure(Exit::kCannotCreate, "cannot create", path, errno, kCheckPath);
   }
   if (!S_ISREG(info.st_mode)) return not_regular(Exit::kCannotCreate, path);
+  if (info.st_nlink > 1) {
+    return Status(Exit::kCannotCreate, strf("%s %s", path.c_str(), kOtherName));
+  }
   return file;
 }
 

@@ -154,6 +154,9 @@ Status PosixStorage::open_existing(BulkFile* file, FileUse use) {
                        "alone",
                        path, (long long)info.st_size, (long long)file->bytes));
   }
+  if (!read && info.st_nlink > 1) {
+    return Status(Exit::kCannotCreate, strf("%s %s", path, kOtherName));
+  }
   // What a crashed writer left in the page cache must be on disk before a run overwrites what is
   // older.
   if (!read && ::fsync(fd) != 0) {

@@ -15,6 +15,12 @@ namespace pagoda {
 // the user typed. Files that pagoda itself writes and reads back may not.
 enum class Links : uint8_t { kRefuse, kFollow };
 
+// What is said of a file that pagoda would write although it has a second name (a hard link), under
+// which somebody else may keep it.
+inline constexpr char kOtherName[] =
+    "has another name too (a hard link), whose file would change with it; copy the run without "
+    "links (cp -r) and use the copy";
+
 // An open regular file, read only. Owns the descriptor; movable. Reads are const and may run on any
 // number of threads.
 class InputFile {

@@ -16,6 +16,8 @@ constexpr size_t kThreadStackBytes = 8 * kMiB;  // the usual limit of systems
 constexpr rlim_t kLeastStackBytes = 1 * kMiB;
 // A run has some twenty open; a model's files, which are open together, come on top.
 constexpr rlim_t kLeastFiles = 64;
+// The program, its libraries and the stacks of its threads take addresses before any page does.
+constexpr rlim_t kLeastAddressBytes = 256 * kMiB;
 
 rlim_t limit_of(decltype(RLIMIT_NOFILE) what) {
   rlimit limit{};
@@ -36,6 +38,7 @@ void set_thread_stacks() {
 
 Status check_process_limits() {
   const rlim_t stack = limit_of(RLIMIT_STACK), files = limit_of(RLIMIT_NOFILE);
+  const rlim_t addresses = limit_of(RLIMIT_AS);
   if (stack < kLeastStackBytes) {
     return Status(Exit::kHostMemory,
                   strf("the stack may take %s (RLIMIT_STACK), at least %s are needed; nothing was "
@@ -43,6 +46,14 @@ Status check_process_limits() {
                        format_bytes(static_cast<int64_t>(stack)).c_str(),
                        format_bytes(static_cast<int64_t>(kLeastStackBytes)).c_str(),
                        (long long)(kLeastStackBytes / kKiB)));
+  }
+  if (addresses < kLeastAddressBytes) {
+    return Status(Exit::kHostMemory,
+                  strf("the program may take %s of addresses (RLIMIT_AS), at least %s are needed; "
+                       "nothing was written: raise it with ulimit -v %lld",
+                       format_bytes(static_cast<int64_t>(addresses)).c_str(),
+                       format_bytes(static_cast<int64_t>(kLeastAddressBytes)).c_str(),
+                       (long long)(kLeastAddressBytes / kKiB)));
   }
   if (files >= kLeastFiles) return Status();
   return Status(

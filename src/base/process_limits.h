@@ -12,8 +12,8 @@ namespace pagoda {
 // thread's stack. Call it before any thread starts.
 void set_thread_stacks();
 
-// kHostMemory when the first thread's stack may not be large enough (RLIMIT_STACK), kUnavailable
-// when too few files may be open (RLIMIT_NOFILE).
+// kHostMemory when the first thread's stack (RLIMIT_STACK) or all of the program's addresses
+// (RLIMIT_AS) may not be large enough, kUnavailable when too few files may be open (RLIMIT_NOFILE).
 Status check_process_limits();
 
 // The advice for a file that could not be opened, by errno: `usually`, unless too many files are

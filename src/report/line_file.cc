@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/file.h"
 #include "base/log.h"
 
 namespace pagoda {
@@ -47,6 +48,9 @@ Result<std::unique_ptr<LineFile>> LineFile::open(const std::string& path, const 
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     return Status(Exit::kCannotCreate,
                   printable(path) + ": is no regular file; " + what + " need one");
+  }
+  if (status.st_nlink > 1) {
+    return Status(Exit::kCannotCreate, printable(path) + ": " + kOtherName);
   }
   lines->bytes_ = status.st_size;
   return lines;

@@ -441,6 +441,24 @@ TEST_P(PosixStorageTest, LinksAreNotFollowedAndOnlyFilesAreTaken) {
             Exit::kMismatch);
 }
 
+// Somebody else may keep the file under its second name: it is read, but never written.
+TEST_P(PosixStorageTest, FilesOfTwoNamesAreNotWritten) {
+  ASSERT_OK(storage()->write_file(path("real"), "thesis"));
+  std::filesystem::create_hard_link(path("real"), path("name"));
+  EXPECT_EQ(storage()->write_file(path("name"), "y").code(), Exit::kCannotCreate);
+  EXPECT_EQ(storage()->reserve_file(path("name"), kIoAlign).code(), Exit::kCannotCreate);
+  EXPECT_EQ(*storage()->read_file(path("name"), 10), "thesis");
+  Result<int> file = storage()->open(path("bulk"), kIoAlign, FileUse::kCreate);
+  ASSERT_OK(file.status());
+  storage()->close(*file);
+  std::filesystem::create_hard_link(path("bulk"), path("other"));
+  EXPECT_EQ(storage()->open(path("other"), kIoAlign, FileUse::kUpdate).status().code(),
+            Exit::kCannotCreate);
+  Result<int> read = storage()->open(path("other"), kIoAlign, FileUse::kRead);
+  ASSERT_OK(read.status());
+  storage()->close(*read);
+}
+
 TEST_P(PosixStorageTest, ALinkToADirectoryIsNone) {
   ASSERT_OK(storage()->make_directory(path("real")));
   ASSERT_OK(storage()->write_file(path("real/thesis"), "years of work"));

@@ -51,6 +51,14 @@ TEST_F(ProcessLimitsTest, ASmallStackIsRefusedBeforeAnythingIsWritten) {
   EXPECT_EQ(enough.code, 0) << enough.err;
 }
 
+TEST_F(ProcessLimitsTest, FewAddressesAreRefusedBeforeAnythingIsWritten) {
+  ProcessLimits limits;
+  limits.address_bytes = 200 << 20;
+  expect_refused(run(train(flags("run")), limits), 71,
+                 {"200.00 MiB", "RLIMIT_AS", "ulimit -v 262144"});
+  EXPECT_FALSE(fs::exists(dir_.file("run")));
+}
+
 TEST_F(ProcessLimitsTest, FewFilesAreRefusedBeforeAnythingIsWritten) {
   ProcessLimits limits;
   limits.files = 4;

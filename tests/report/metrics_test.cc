@@ -114,6 +114,10 @@ TEST(MetricsFile, OnlyAFileItselfIsTaken) {
   }
   EXPECT_EQ(get_file(real), before);
   std::filesystem::remove(path);
+  std::filesystem::create_hard_link(real, path);
+  EXPECT_EQ(MetricsFile::open(path, 1).status().code(), Exit::kCannotCreate);
+  EXPECT_EQ(get_file(real), before);
+  std::filesystem::remove(path);
   const Watchdog watchdog("a FIFO was waited for", std::chrono::seconds(60));
   ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
   EXPECT_EQ(MetricsFile::open(path, 1).status().code(), Exit::kCannotCreate);
