@@ -72,7 +72,7 @@ class Trial {
   bool fits(const PlanChange& change) const {
     auto [config, sheet] = changed(change);
     if (!config.validate().ok()) return false;
-    const auto plan = outline_run(model_, config, sheet);
+    const auto plan = forecast_memory(model_, config, sheet);
     return plan.ok() && plan.value().fits.ok();
   }
   // Tokens a second; 0 where it is no run.
@@ -128,7 +128,7 @@ std::vector<PlanChange> more_drives(const MachineSheet& m, int64_t store_bytes) 
 
 std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig& config,
                                         const MachineSheet& sheet) {
-  const auto outlined = outline_run(model, config, sheet);
+  const auto outlined = forecast_memory(model, config, sheet);
   if (!outlined.ok()) return {};
   const RunForecast& plan = outlined.value();
   std::vector<std::vector<PlanChange>> kinds = smaller_steps(config);

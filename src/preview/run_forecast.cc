@@ -62,7 +62,7 @@ Status check_fit(const RunForecast& plan) {
 }
 
 RunForecast outline(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
-                const ForecastRun& run, const ModelCost& cost) {
+                    const DeviceRun& run, const ModelCost& cost) {
   RunForecast plan;
   plan.peers = run.peers;
   plan.parameters = count_parameters(model.shape);
@@ -95,14 +95,14 @@ double RunForecast::written_bytes() const {
   return static_cast<double>(peers * (link.bytes + link.moves * kPageHeaderBytes));
 }
 
-Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& config,
-                                 const MachineSheet& sheet) {
+Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
+                             const MachineSheet& sheet) {
   const int64_t peers = sheet.device.count;
   RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
   RunSetup setup = run_setup(config);
   setup.size.on_gpu = sheet.gpu();
   if (peers > 1) setup.devices = 1;
-  ForecastRun run;
+  DeviceRun run;
   run.shape = peers_share(make_run_shape(model.shape, setup), peers);
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = config.data.sequence_len;
@@ -123,16 +123,16 @@ Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& confi
   return run;
 }
 
-Result<RunForecast> outline_run(const ModelSizes& model, const RunConfig& config,
-                            const MachineSheet& sheet) {
-  ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
+Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
+                                    const MachineSheet& sheet) {
+  ASSIGN_OR_RETURN(const DeviceRun run, device_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   return outline(model, config, sheet, run, cost);
 }
 
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
                          const MachineSheet& sheet, const CoarseLimits& limits) {
-  ASSIGN_OR_RETURN(const ForecastRun run, forecast_run(model, config, sheet));
+  ASSIGN_OR_RETURN(const DeviceRun run, device_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
   RunForecast plan = outline(model, config, sheet, run, cost);
   const bool memory = plan.device_bytes >= plan.least.device_bytes &&

@@ -14,8 +14,8 @@ namespace pagoda {
 // The run as one of the machine's devices sees it. Each of several devices takes its part of the
 // microbatches, of each layer's experts, of the dense records' states and of the host
 // (share_of_device). kUsage: experts or microbatches that the devices do not divide.
-Result<ForecastRun> forecast_run(const ModelSizes& model, const RunConfig& config,
-                                 const MachineSheet& sheet);
+Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
+                             const MachineSheet& sheet);
 
 struct RunForecast {
   ParameterCount parameters;
@@ -37,9 +37,9 @@ struct RunForecast {
 };
 
 // Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate(). Returns the
-// errors of forecast_run.
-Result<RunForecast> outline_run(const ModelSizes& model, const RunConfig& config,
-                                const MachineSheet& sheet);
+// errors of device_run.
+Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
+                                    const MachineSheet& sheet);
 // Predicts the memory and a step. A step that has no room is no error.
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
                                  const MachineSheet& sheet, const CoarseLimits& limits);

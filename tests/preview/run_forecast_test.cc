@@ -74,7 +74,7 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       run.use_minimum_budgets();
       const ModelSizes model = read_model_sizes(run.config().model.path).take();
       MachineSheet sheet = machine("cpu-2-cores");
-      const ForecastRun planned = forecast_run(model, run.config(), sheet).take();
+      const DeviceRun planned = device_run(model, run.config(), sheet).take();
       SessionOptions options = session_options(run.config());
       const MemoryPlan memory = Session::plan(*model.trained, options).take();
       options.size.group_blocks = memory.group_blocks;
@@ -125,9 +125,9 @@ TEST(RunForecast, SharesOfEqualDevicesAddUp) {
   const ModelSizes model = published("olmoe-1b-7b");
   const RunConfig config = workstation_run();
   MachineSheet box = machine("gpu-4x48gb");
-  const ForecastRun share = forecast_run(model, config, box).take();
+  const DeviceRun share = device_run(model, config, box).take();
   box.device.count = 1;
-  const ForecastRun whole = forecast_run(model, config, box).take();
+  const DeviceRun whole = device_run(model, config, box).take();
   EXPECT_EQ(share.peers, 4);
   EXPECT_EQ(4 * share.shape.num_experts, whole.shape.num_experts);
   EXPECT_EQ(4 * share.shape.microbatches, whole.shape.microbatches);
@@ -217,14 +217,14 @@ TEST(PlanChanges, FitWhatDoesNot) {
     RunConfig changed = config;
     MachineSheet machine = sheet;
     change.apply(changed, machine);
-    EXPECT_TRUE(outline_run(model, changed, machine)->fits.ok());
+    EXPECT_TRUE(forecast_memory(model, changed, machine)->fits.ok());
   }
   // Twice that microbatch does not.
   RunConfig changed = config;
   MachineSheet same = sheet;
   changes.front().apply(changed, same);
   changed.train.micro_batch_tokens *= 2;
-  EXPECT_FALSE(outline_run(model, changed, same)->fits.ok());
+  EXPECT_FALSE(forecast_memory(model, changed, same)->fits.ok());
 }
 
 TEST(PlanChanges, AStoreThatIsTooLargeWantsShorterStatesOrDrives) {
@@ -234,14 +234,14 @@ TEST(PlanChanges, AStoreThatIsTooLargeWantsShorterStatesOrDrives) {
   const ModelSizes model = published("qwen3-30b-a3b");
   RunConfig config = workstation_run();
   config.train.save_steps = 500;
-  EXPECT_FALSE(outline_run(model, config, sheet)->fits.ok());
+  EXPECT_FALSE(forecast_memory(model, config, sheet)->fits.ok());
   const std::vector<PlanChange> changes = fitting_changes(model, config, sheet);
   ASSERT_FALSE(changes.empty());
   for (const PlanChange& change : changes) {
     RunConfig changed = config;
     MachineSheet machine = sheet;
     change.apply(changed, machine);
-    EXPECT_TRUE(outline_run(model, changed, machine)->fits.ok()) << change.text;
+    EXPECT_TRUE(forecast_memory(model, changed, machine)->fits.ok()) << change.text;
   }
 }
 

@@ -106,8 +106,8 @@ TEST(SettingsSearch, FindsWhatSimulatingEverythingFinds) {
     RunConfig small = config;
     small.train.micro_batch_tokens = kRow;
     small.optim.state = StateFormat::k8Bit;
-    const LeastMemory most = outline_run(model, large, sheet)->least;
-    const LeastMemory least = outline_run(model, small, sheet)->least;
+    const LeastMemory most = forecast_memory(model, large, sheet)->least;
+    const LeastMemory least = forecast_memory(model, small, sheet)->least;
     // A tenth below the least that any needs up to twice what the largest does.
     const auto between = [&](int64_t low, int64_t high) {
       const double share = static_cast<double>(random() % 1000) / 1000;
@@ -147,7 +147,7 @@ TEST(SettingsSearch, DividesMemoryThatIsFree) {
   // So little that places are scarce: the auto device budget is a little above what a row needs.
   RunConfig small = config;
   small.train.micro_batch_tokens = kRow;
-  const LeastMemory least = outline_run(model, small, sheet)->least;
+  const LeastMemory least = forecast_memory(model, small, sheet)->least;
   sheet.host.memory = MemorySize::of_bytes(4 * least.device_bytes + 4 * least.host_bytes);
   std::vector<RunConfig::Memory> divisions = {config.memory};
   for (const auto& [device, host] : {std::pair{15.0, 55.0}, {50.0, 20.0}}) {
@@ -195,7 +195,7 @@ TEST(SettingsSearch, SaysWhatWouldFit) {
   // What the leanest lacks: no combination needs less.
   int64_t least = std::numeric_limits<int64_t>::max();
   for (const RunConfig& choice : setting_choices(config, sheet)) {
-    least = std::min(least, outline_run(model, choice, sheet)->least.device_bytes);
+    least = std::min(least, forecast_memory(model, choice, sheet)->least.device_bytes);
   }
   EXPECT_NE(search->fits.message().find(format_bytes_up(least)), std::string::npos)
       << search->fits.message();

@@ -12,14 +12,14 @@ namespace {
 constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 constexpr int kStepsUntilSettled = 3, kQuickSteps = 2;
 
-Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const ForecastRun& run,
+Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const DeviceRun& run,
                           const MemoryBudget& budget, bool quick = false) {
   return plan_memory(shape, pages, budget, run.header_bytes,
                      quick ? DivisionEffort::kQuick : DivisionEffort::kFull);
 }
 
 // The least memory beside the workspace, so that the workspace's size does not matter.
-LeastMemory least_of(const RunShape& shape, const ForecastRun& run) {
+LeastMemory least_of(const RunShape& shape, const DeviceRun& run) {
   MemoryBudget budget;
   budget.device_bytes = budget.host_bytes = kNoLimit;
   budget.fixed_bytes.assign(static_cast<size_t>(shape.devices), 0);
@@ -27,7 +27,7 @@ LeastMemory least_of(const RunShape& shape, const ForecastRun& run) {
   return {plan.min_device_bytes, plan.min_host_bytes};
 }
 
-int64_t most_fixed(const ForecastRun& run) {
+int64_t most_fixed(const DeviceRun& run) {
   return *std::max_element(run.budget.fixed_bytes.begin(), run.budget.fixed_bytes.end());
 }
 
@@ -53,7 +53,7 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
 // Buffers without room on the device are uploaded for one expert after the other, in the order of
 // blocks and microbatches. Then blocks and microbatches stay as they are, as far as their number
 // allows.
-Coarseness fitting_coarseness(const ForecastRun& run, const LeastMemory& least,
+Coarseness fitting_coarseness(const DeviceRun& run, const LeastMemory& least,
                               const CoarseLimits& limits) {
   int64_t layer_buffers = 0;
   for (const PageTable::Class& c : PageTable(run.shape).classes) {
@@ -194,7 +194,7 @@ void add_peaks(StepForecast& forecast) {
   host = std::min(host, forecast.host_bytes);
 }
 
-Status check_least(const LeastMemory& least, const ForecastRun& run) {
+Status check_least(const LeastMemory& least, const DeviceRun& run) {
   if (run.budget.device_bytes < least.device_bytes) {
     return Status(Exit::kDeviceMemory,
                   strf("the device has %s for a step that needs at least %s (%s of it workspace)",
@@ -239,13 +239,13 @@ Resource StepForecast::bottleneck() const {
   return most;
 }
 
-LeastMemory least_memory(const ForecastRun& run) {
+LeastMemory least_memory(const DeviceRun& run) {
   LeastMemory least = least_of(brief_shape(run.shape), run);
   least.device_bytes += most_fixed(run) - run.group_bytes;
   return least;
 }
 
-Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& model,
+Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits) {
   StepForecast forecast;
   forecast.least = least_memory(run);

@@ -18,7 +18,7 @@
 
 namespace pagoda {
 
-struct ForecastRun {
+struct DeviceRun {
   RunShape shape;
   MemoryBudget budget;
   int64_t header_bytes = 0;  // room before each host slot's payload
@@ -32,7 +32,7 @@ struct ForecastRun {
 struct LeastMemory {
   int64_t device_bytes = 0, host_bytes = 0;
 };
-LeastMemory least_memory(const ForecastRun& run);
+LeastMemory least_memory(const DeviceRun& run);
 
 // Bytes of one or several kinds of pages: all pages, and those that have slots.
 struct KindBytes {
@@ -76,7 +76,7 @@ struct StepForecast {
 
 // `sheet`: one device's share of the machine (share_of_device). kDeviceMemory and kHostMemory
 // naming the smallest budget that would do. REQUIRES: sheet.check(), a shape of `model`.
-Result<StepForecast> forecast_step(const ForecastRun& run, const ModelShape& model,
+Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
 
 }  // namespace pagoda

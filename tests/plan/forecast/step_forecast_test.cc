@@ -74,8 +74,8 @@ RunShape shape_of(const ModelShape& m, int64_t microbatches) {
   return shape;
 }
 
-ForecastRun run_of(const RunShape& shape, double device_share, double host_share) {
-  ForecastRun run;
+DeviceRun run_of(const RunShape& shape, double device_share, double host_share) {
+  DeviceRun run;
   run.shape = shape;
   run.header_bytes = 4096;
   run.sequence_len = 256;
@@ -135,7 +135,7 @@ TEST(CoarseRun, BriefOnesNeedAsMuchMemory) {
   for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    ForecastRun run;
+    DeviceRun run;
     run.shape = random_shape(random, 1 + static_cast<int>(random() % 3));
     run.shape.options.whole_layers = random() % 4 == 0;
     run.shape.options.padded_experts = random() % 4 == 0;
@@ -156,7 +156,7 @@ TEST(StepForecast, OfASmallRunIsItsPlan) {
     for (const double host : {0.05, 0.4, 2.0}) {
       SCOPED_TRACE(testing::Message() << device << " " << host);
       const ModelShape m = model(3, 8, true);
-      const ForecastRun run = run_of(shape_of(m, 3), device, host);
+      const DeviceRun run = run_of(shape_of(m, 3), device, host);
       auto forecast = forecast_step(run, m, sheet(), kFinePlan);
       ASSERT_TRUE(forecast.ok()) << forecast.status().message();
       EXPECT_EQ(forecast->coarseness, Coarseness());
@@ -191,7 +191,7 @@ TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnes) {
   for (const double device : {0.1, 0.3}) {
     for (const double host : {0.1, 0.5, 2.0}) {
       const ModelShape m = model(4, 64);
-      const ForecastRun run = run_of(shape_of(m, 8), device, host);
+      const DeviceRun run = run_of(shape_of(m, 8), device, host);
       auto fine = forecast_step(run, m, sheet(), kNone);
       ASSERT_TRUE(fine.ok()) << fine.status().message();
       for (const Limits& l : all) {
@@ -204,7 +204,7 @@ TEST(StepForecast, OfCoarsePiecesIsThatOfFineOnes) {
         const auto bytes = [](const StepForecast& f) {
           return static_cast<double>(f.traffic.fetch.bytes + f.traffic.write_back.bytes);
         };
-        ForecastRun lent = run;
+        DeviceRun lent = run;
         lent.shape = coarse_shape(run.shape, coarse->coarseness);
         const LeastMemory more = least_memory(lent);
         const auto most = static_cast<double>(
@@ -247,7 +247,7 @@ TEST(StepForecast, NoPartDoesMoreThanItCan) {
 // of what shares a resource can.
 TEST(StepForecast, FasterPartsHelp) {
   const ModelShape m = model(3, 16);
-  const ForecastRun run = run_of(shape_of(m, 2), 0.05, 0.1);
+  const DeviceRun run = run_of(shape_of(m, 2), 0.05, 0.1);
   const double before = forecast_step(run, m, sheet(), kFinePlan)->step_s();
   const auto with = [&](auto change) {
     MachineSheet faster = sheet();
@@ -262,7 +262,7 @@ TEST(StepForecast, FasterPartsHelp) {
 
 TEST(StepForecast, SaysWhatDoesNotFit) {
   const ModelShape m = model(3, 16);
-  ForecastRun run = run_of(shape_of(m, 2), 0, 0);
+  DeviceRun run = run_of(shape_of(m, 2), 0, 0);
   EXPECT_TRUE(forecast_step(run, m, sheet(), kFinePlan).ok());
   --run.budget.device_bytes;
   EXPECT_EQ(forecast_step(run, m, sheet(), kFinePlan).status().code(), Exit::kDeviceMemory);
