@@ -288,7 +288,7 @@ int32_t Residency::place_page(const PageUse& use, int place, std::vector<Move>& 
   return slot;
 }
 
-// Whether the page can be brought up by taking free slots and pages without a foreseen use only.
+// Whether the page can be uploaded into free slots, or slots of pages without a foreseen use.
 bool Residency::room_for(PageId page, int place) const {
   const SlotSet& slots = set(page, place);
   if (slots.spare_slots(kNoSlot) == 0) return false;
@@ -303,7 +303,7 @@ int32_t Residency::prefetch(PageId page, int place, std::vector<Move>& moves) {
   CHECK(has_content(page), "page %u is prefetched before it was made", page);
   if (slot_of(page, place) == kNoSlot) {
     if (room_for(page, place)) bring(page, place, moves);
-    foreseen_.pass(page, host(), Access::kPrefetch);  // brought up or not
+    foreseen_.pass(page, host(), Access::kPrefetch);  // uploaded or not
     update_rank(page, host());
   }
   if (slot_of(page, place) != kNoSlot) touch(page, place);

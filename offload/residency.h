@@ -238,7 +238,7 @@ class Residency {
   std::vector<size_t> class_pages_;  // [class] how many there are
   std::vector<std::vector<SlotSet>> sets_;  // [class][place]; places: devices, then host
   // [class] 1: its pages pass through the host. There are more pages than slots, and at least two
-  // slots, so that one page goes up while another comes down.
+  // slots, so that one page is uploaded while another is downloaded.
   std::vector<uint8_t> passes_host_;
   std::vector<int32_t> where_;              // [page][place] -> slot
   std::vector<uint8_t> on_disk_;            // [page]

@@ -87,7 +87,7 @@ struct AttentionSpace {
   void* dqkv = nullptr;       // like qkv, training
 };
 
-// The MLP of a dense layer, or a shared expert; f is the larger of their widths.
+// The MLP of a dense layer or of a shared expert; f is the larger of their widths.
 struct MlpSpace {
   void* gate_up = nullptr;  // (T, 2 f) mat
   void* act = nullptr;      // (T, f) mat

@@ -46,7 +46,7 @@ struct StepUsage {
   int64_t fetch_bytes = 0, write_back_bytes = 0;  // disk, without page headers
   int64_t upload_bytes = 0, download_bytes = 0;
 
-  int64_t prefetches = 0;        // weights brought up before their routing was known
+  int64_t prefetches = 0;        // weights uploaded before their routing was known
   double prefetch_accuracy = 0;  // share that was used in the same forward, 0..1; NaN: there were
                                  // none
 

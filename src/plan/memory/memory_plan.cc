@@ -76,7 +76,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     }
   });
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
-  // A page on its way up and an evicted one on its way down pass through the host at a time.
+  // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     int64_t passing = std::min<int64_t>(2, info.num_pages);

@@ -23,7 +23,7 @@ class ExpertForecast {
   std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
 
  private:
-  std::vector<int64_t> room_;  // [device] how many experts' weights may be brought up
+  std::vector<int64_t> room_;  // [device] how many experts' weights may be uploaded
   std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
 };
 

@@ -28,7 +28,7 @@ class SteadyRun {
   };
 
   // Runs the steps of a plan for training, the forward passes of any other plan. Nothing is owned.
-  // Without a `forecast` (nullptr) nothing is brought up on a guess.
+  // Without a `forecast` (nullptr) nothing is uploaded on a guess.
   SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* forecast = nullptr);
 
   // Pins this share of each layer's experts to devices from the next step on (plan/step/pinning.h).

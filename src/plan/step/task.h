@@ -15,8 +15,8 @@ namespace pagoda {
 // What a task does. plan/step/task_table.h has the other facts of each kind.
 enum class TaskKind : uint8_t {
   kAdam,               // optimizer steps of one record, up to the newest
-  kPrefetch,           // no work: its pages are brought up ahead of use
-  kUpload,             // no work: its pages are brought up before later work of the device
+  kPrefetch,           // no work: its pages are uploaded ahead of use
+  kUpload,             // no work: its pages are uploaded before later work of the device
   kEmbed,              // tokens -> layer_input(0)
   kAttention,          // layer_input -> middle
   kCachedAttention,    // kAttention over the cached keys of earlier tokens too
