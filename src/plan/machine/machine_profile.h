@@ -1,6 +1,6 @@
-// What a machine takes for the pieces of a step: measured (tools/bench/simulator_check.cc) or
-// assumed. Times are those of a piece that has the machine to itself; what shares cores or a drive
-// slows each other in the simulator.
+// The costs of the pieces of a step on a machine, measured (tools/bench/simulator_check.cc) or
+// assumed. Times are those of a piece that has the machine to itself; in the simulator, pieces that
+// share cores or a drive slow each other.
 #pragma once
 
 #include <array>
@@ -12,8 +12,9 @@
 
 namespace pagoda {
 
-// fixed_s + units * unit_s seconds, busy on `cores` cores all the while, with `memory` of what the
-// machine's memory moves at most, and for `link` of unit_s waiting for links to other devices.
+// The cost of a piece: fixed_s + units * unit_s seconds. Meanwhile it keeps `cores` cores busy and
+// takes the share `memory` of the rate of the machine's memory; for the share `link` of unit_s it
+// waits for links to other devices.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;
@@ -24,38 +25,38 @@ struct Cost {
 };
 
 struct MachineProfile {
-  double cores = 1;  // that compute, copies, checksums and the optimizer share
-  std::array<Cost, kTaskKinds> tasks;  // by TaskKind; units: task_units()
-  Cost issue;                          // of a task, on the thread that issues; no units
-  // From the end of what the thread that issues waited for until it issues again.
+  double cores = 1;  // cores, shared by compute, copies, checksums and the optimizer
+  std::array<Cost, kTaskKinds> tasks;  // [TaskKind]; units: task_units()
+  Cost issue;                          // issuing a task, on the thread that does; no units
+  // From the end of the work that the issuing thread waited for until it issues again.
   double wake_up_s = 0;
-  // How long a stream that may go on waits for a core while others have all of them.
+  // How long a woken stream waits for a core while others have all of them.
   double slice_s = 0;
-  // By byte of a page.
+  // Costs by byte of a page.
   Cost upload, download, checksum;
-  Cost read, write;  // the drive's part; `cores` of a transfer without cost to the processor: 0
+  Cost read, write;  // the drive's part; `cores`: 0 for a transfer that takes no processor time
   bool half_duplex = true;  // reads and writes share the drive's time
-  // Between the end of a transfer in the drive and the program's knowing; transfers overlap in it.
+  // From the end of a transfer in the drive until the program knows it; transfers overlap in it.
   double completion_s = 0;
 
   const Cost& of(TaskKind kind) const { return tasks[static_cast<size_t>(kind)]; }
   Cost& of(TaskKind kind) { return tasks[static_cast<size_t>(kind)]; }
 };
 
-// What the time of a task is proportional to, as against others of its kind in the same run: rows
-// of a block with their padding (none of it is combined), elements of a gradient, elements times
-// updates of an optimizer's task, tokens.
+// The units of a task, to which its time is proportional among tasks of its kind in the same run:
+// rows of a block with their padding (none of which is combined), elements of a gradient, elements
+// times updates of an optimizer's task, tokens.
 double task_units(const Task& task, const RunShape& shape);
 
 // One measured piece.
 struct CostSample {
   double units = 0;
   double seconds = 0;
-  double cpu_s = 0;  // of all processors meanwhile, where that was asked for
+  double cpu_s = 0;  // time of all processors meanwhile, if asked for
 };
-// The line through the samples with the least sum of squared errors, so that the seconds of all
-// add up; through the origin where it would begin below it; a constant where all units are equal.
-// {} without samples.
+// Fits a line to the samples by least squares, so that the sum of all seconds is kept. The line
+// goes through the origin if it would begin below it, and is a constant if all units are equal. {}
+// without samples.
 Cost fit_cost(std::span<const CostSample> samples, double cores);
 
 }  // namespace pagoda

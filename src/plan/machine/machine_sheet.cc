@@ -49,7 +49,7 @@ Status check_between(const char* key, double value, double least, double most) {
                 strf("%s is %g; it must be a number from %g to %g", key, value, least, most));
 }
 
-// No part of a machine is slower or faster; what follows from it stays a number.
+// Sanity limits of rates, which keep all results finite. No part of a machine is slower or faster.
 Status check_sheet_rate(const char* key, double value) {
   return check_between(key, value, 1e-6, 1e9);
 }

@@ -1,7 +1,7 @@
 // The sizes of an architecture that planning needs, for more families than are trained: grouped
 // query attention and multi-head latent attention (DeepSeek-V2 section 2.1), dense layers among
-// those with experts, experts that every token visits, biases wherever a family has them. From
-// these follow exact numbers of parameters. Pure.
+// those with experts, experts that every token visits, and biases. The exact numbers of parameters
+// follow from them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 
 namespace pagoda {
 
-inline constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;  // of a model
+inline constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;  // parameters
+                                                                                     // of a model
 
 struct AttentionSizes {
-  int64_t heads = 0;           // H, of queries
+  int64_t heads = 0;           // H, heads of queries
   int64_t kv_heads = 0;        // divides heads; latent attention has a key and value for each head
-  int64_t head_dim = 0;        // of a query and of a key
-  int64_t value_head_dim = 0;  // of a value
-  // Latent attention where kv_rank > 0: keys and values of all heads come from kv_rank numbers of a
-  // token, behind a norm; queries from query_rank of them likewise, or straight from the residual
-  // where that is 0. Of each key rope_head_dim numbers are rotated, and those all heads share.
+  int64_t head_dim = 0;        // numbers of a query and of a key
+  int64_t value_head_dim = 0;  // numbers of a value
+  // Latent attention if kv_rank > 0: keys and values of all heads come from kv_rank numbers of a
+  // token, behind a norm; queries come from query_rank such numbers, or straight from the residual
+  // if that is 0. rope_head_dim numbers of each key are rotated, and all heads share them.
   int64_t kv_rank = 0;
   int64_t query_rank = 0;
   int64_t rope_head_dim = 0;
@@ -40,12 +41,12 @@ struct ModelShape {
   int64_t hidden_size = 0;      // d
   std::vector<uint8_t> is_moe;  // (num_layers)
   AttentionSizes attention;
-  int64_t dense_ffn = 0;          // width of dense layers; 0 where there are none
-  int64_t num_experts = 0;        // E, routed, of a MoE layer; 0 where there are none
+  int64_t dense_ffn = 0;          // width of dense layers; 0 if there are none
+  int64_t num_experts = 0;        // E, routed experts of a MoE layer; 0 if there are none
   int64_t experts_per_token = 0;  // k
   int64_t expert_ffn = 0;         // f, width of one routed expert
-  int64_t shared_ffn = 0;         // width of all experts together that every token visits
-  bool shared_gate = false;       // those are weighted by a sigmoid of the token
+  int64_t shared_ffn = 0;         // width of all shared experts together, which every token visits
+  bool shared_gate = false;       // shared experts are weighted by a sigmoid of the token
   bool router_bias = false;       // one number for each expert
   bool expert_bias = false;       // on all three projections of an expert
   bool tied_embeddings = false;
@@ -66,19 +67,19 @@ struct ModelRecord {
 // Of one layer.
 struct LayerParameters {
   int64_t attention = 0;     // with its biases and the norms inside it
-  int64_t norms = 0;         // the two of the residual
+  int64_t norms = 0;         // the two norms of the residual
   int64_t router = 0;
-  int64_t feed_forward = 0;  // that every token visits: a dense layer's, or shared experts
+  int64_t feed_forward = 0;  // a dense layer's, or shared experts: every token visits them
   int64_t expert = 0;        // one routed expert; 0 in a dense layer
 
-  // What is there once however many experts there are.
+  // Parameters that do not depend on the number of experts.
   int64_t replicated() const { return attention + norms + router + feed_forward; }
 };
 
 struct ParameterCount {
   int64_t total = 0;
-  // Those that work on one token: all but, in each MoE layer, E - k experts. The embedding counts
-  // whole, as model cards have it.
+  // Parameters that work on one token: all but E - k experts of each MoE layer. The embedding
+  // counts whole, as on model cards.
   int64_t active = 0;
 };
 

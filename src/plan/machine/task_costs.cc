@@ -21,7 +21,7 @@ class Costs {
   // Operations, weights read beside them, and bytes moved, each of one unit but the weights.
   struct Piece {
     double flops = 0, score_flops = 0, bytes = 0, link_bytes = 0;
-    double weight_bytes = 0;  // of a task, however many units
+    double weight_bytes = 0;  // weights of a task, whatever its units
   };
   Cost of(const Piece& piece, double together) const { return of(piece, together, together); }
   Cost of(const Piece& piece, double together, double launches) const;
@@ -40,7 +40,7 @@ class Costs {
   const RunShape& run_;
   const StepWork& work_;
   const double d_, value_;
-  double cores_;         // that a task of the device takes
+  double cores_;         // cores that a task of the device takes
   double crossing_ = 0;  // share of rows that go to another device
 };
 
@@ -93,7 +93,7 @@ double Costs::mean(bool moe, const auto& of) const {
   return count > 0 ? sum / count : 0;
 }
 
-// That each of the peers sends in a ring that sums so many gradients.
+// The bytes that each of the peers sends in a ring that sums these gradients.
 double Costs::ring_bytes(double elements) const { return 2 * crossing_ * elements * value_; }
 
 void Costs::attention(MachineProfile& p) const {
@@ -114,7 +114,7 @@ void Costs::attention(MachineProfile& p) const {
          m);
   const double dense = mean(false, [](const LayerParameters& l) { return l.feed_forward; });
   p.of(TaskKind::kDenseMlp) = of({2 * dense, 0, 8 * d_, 0, dense * value_}, m);
-  const double products = 2 + again * 2 / 3;  // of all three weights
+  const double products = 2 + again * 2 / 3;  // products with all three weights
   p.of(TaskKind::kDenseMlpBackward) =
       of({2 * products * dense, 0, 24 * d_, 0, products * dense * value_}, m);
   const double router = mean(true, [](const LayerParameters& l) { return l.router; });
@@ -200,7 +200,7 @@ void Costs::updates(MachineProfile& p) const {
 }
 
 void Costs::moves(MachineProfile& p) const {
-  const double cores = sheet_.gpu() ? 0 : 1;  // who copies
+  const double cores = sheet_.gpu() ? 0 : 1;  // the thread that copies
   p.upload = p.download = {0, 1 / (sheet_.host.copy_gb_s * kGiga), cores};
   p.checksum = {0, 1 / (sheet_.host.checksum_gb_s * kGiga), 1};
   const auto drives = static_cast<double>(sheet_.disk.drives);

@@ -1,11 +1,11 @@
-// What the tasks of a run cost on a machine by its sheet: operations over rates, bytes over rates,
-// and weights once for each product however many rows it has. What a measured step's tasks cost is
-// fitted from them instead (fit_cost). Pure.
+// The costs of a run's tasks on a machine, by its sheet: operations over rates, bytes over rates,
+// and weights once for each product, whatever its rows. The costs of a measured step's tasks are
+// fitted to samples instead (fit_cost). Pure.
 //
-// The forward of attention and the first product of an MLP are computed again in the backward, as
-// the trainer does unless a layer keeps them: an expert's backward is 16 d f operations for a row
-// (its gate and up again, two products for each of three), attention's three times its forward's
-// projections and 3.5 times its scores.
+// The backward computes the forward of attention and the first product of an MLP again, as the
+// trainer does unless a layer saves them. So an expert's backward takes 16 d f operations for a row
+// (its gate and up again, and two products for each of three), and attention's takes three times
+// the forward's projections and 3.5 times its scores.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,28 @@
 
 namespace pagoda {
 
-// How much coarser than the run itself its shape is (plan/memory/coarse_run.h): what was in so many
-// tasks is in one, and what each of those costs before it works counts as often.
+// How much coarser than the run itself its shape is (plan/memory/coarse_run.h). One task does the
+// work of several; the fixed cost of each of those still counts.
 struct Coarseness {
-  int64_t experts = 1;       // neighbours, taken as one
-  int64_t microbatches = 1;  // likewise
-  int64_t blocks = 1;        // of an expert's rows
+  int64_t experts = 1;       // neighbouring experts that are taken as one
+  int64_t microbatches = 1;  // neighbouring microbatches that are taken as one
+  int64_t blocks = 1;        // blocks of an expert's rows that are taken as one
   bool operator==(const Coarseness&) const = default;
 };
 
 struct StepWork {
   int64_t sequence_len = 0;  // tokens that see each other
-  int64_t peers = 1;         // equal devices side by side, of which this is one: rows go all over
+  int64_t peers = 1;         // equal devices side by side, this one included, that exchange rows
   bool state_on_device = false;
   Coarseness coarseness;
-  int64_t group_blocks = 1;  // of the run, whose experts in a group have their launches in common
-  double dispatches = 1;  // of the run, for each that is a task here; combines likewise
-  double kept_share = 0;  // of the layers: those that keep what their backward reads
+  int64_t group_blocks = 1;  // row blocks in a group of the run; its experts share launches
+  double dispatches = 1;  // dispatches of the run for each dispatch task here; combines too
+  double kept_share = 0;  // share of layers that save what their backward reads
 };
 
-// Of one device with its part of the machine (share_of_device). A CPU's tasks take all its cores.
-// REQUIRES: sheet.check(), check_model(model), 0 < sequence_len. Of layers with different widths
-// the mean.
+// The profile of one device with its part of the machine (share_of_device). A CPU's tasks take all
+// its cores. If layers have different widths, costs are those of the mean. REQUIRES: sheet.check(),
+// check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const StepWork& work);
 

@@ -1,11 +1,11 @@
-// Bytes that one MoE layer, one stage and one step send where experts are divided among the EP
-// devices of a group: Piper, section III-B, with its slips mended. Tokens are taken to choose all
-// experts equally often, so that of the rows of a device (EP - 1) / EP leave it. Values are two
+// The bytes that one MoE layer, one stage and one step send if experts are divided among the EP
+// devices of a group: Piper, section III-B, with its slips corrected. Tokens are assumed to choose
+// all experts equally often, so that (EP - 1) / EP of a device's rows leave it. Values are two
 // bytes. Pure; every function is O(1).
 //
-// With sequences by rank (kRank) a device has b s k rows of 2 d bytes, by group (kGroup) an EP-th
-// of them. kPaper gives the printed formulas, in which a device also sends its own rows; totals are
-// as with kRank.
+// With sequences by rank (kRank) a device has b s k rows of 2 d bytes; by group (kGroup) it has an
+// EP-th of them. kPaper gives the printed formulas, in which a device also sends its own rows; its
+// totals are those of kRank.
 #pragma once
 
 #include "base/status.h"
@@ -15,7 +15,7 @@
 
 namespace pagoda {
 
-// Of one direction (dispatch or combine) of one layer and microbatch, in bytes.
+// Bytes of one direction (dispatch or combine) of one layer and microbatch.
 struct ExchangeTraffic {
   double pair_bytes = 0;   // from one device to one other
   double sent_bytes = 0;   // by one device: (EP - 1) pairs (kPaper: EP)
@@ -26,22 +26,22 @@ struct ExchangeTraffic {
 Result<ExchangeTraffic> exchange_traffic(int64_t hidden_size, int64_t experts_per_token,
                                      const PipelineBatch& batch, const Mesh& mesh);
 
-// Equation (6): no dispatch and combine of one layer and microbatch is faster than the bytes that
-// a device sends take at its network rate. 4 b s k d (EP - 1) / (EP B) with kRank, that over EP
-// with kGroup, and as printed 4 b s k d / (EP B): (EP - 1) times too small under the first reading
-// and above what is sent under the second. Seconds; the errors of exchange_traffic, and kUsage for
-// a rate that is not above zero.
+// Equation (6): a lower bound, in seconds, for dispatch and combine of one layer and microbatch:
+// the time of a device's sent bytes at its network rate. It is 4 b s k d (EP - 1) / (EP B) with
+// kRank and that over EP with kGroup. The printed 4 b s k d / (EP B) is (EP - 1) times too small
+// under the first reading, and more than is sent under the second. Returns the errors of
+// exchange_traffic, and kUsage for a rate that is not above zero.
 Result<double> all_to_all_bound_s(int64_t hidden_size, int64_t experts_per_token,
                                   const PipelineBatch& batch, const Mesh& mesh,
                                   double device_bytes_per_s);
 
-// Of one microbatch, from each device of a stage to its counterpart in the next: 2 b s d bytes
-// (over EP with kGroup). In all between two stages EP times as much (III-B2).
+// The bytes of one microbatch from a device of a stage to its counterpart in the next one: 2 b s d
+// (over EP with kGroup). All devices of a stage send EP times that (III-B2).
 Result<double> stage_send_bytes(int64_t hidden_size, const PipelineBatch& batch, const Mesh& mesh);
 
-// What a device sends in a ring all-reduce of so many bytes among `devices`: 2 (n - 1) / n of them.
-// Gradients of replicated parameters are summed over EP x DP devices, those of experts over DP.
-// kUsage: no device, bytes that are negative or no number.
+// The bytes that a device sends in a ring all-reduce of `bytes` among n devices: 2 (n - 1) / n of
+// them. Gradients of replicated parameters are summed over EP x DP devices, those of experts over
+// DP. kUsage: no device, bytes that are negative or no number.
 Result<double> all_reduce_bytes(double bytes, int64_t devices);
 
 }  // namespace pagoda

@@ -1,12 +1,13 @@
-// Pipeline schedules as data: what each stage computes, in order, and when. GPipe runs all forwards
-// of a step before the first backward; 1F1B (PipeDream-Flush, Narayanan et al. 2021) lets one
-// forward and one backward follow each other as soon as a stage has its first backward, so that
+// Pipeline schedules as data: the work of each stage in its order, and its times. GPipe runs all
+// forwards of a step before the first backward; 1F1B (PipeDream-Flush, Narayanan et al. 2021) lets
+// one forward and one backward follow each other as soon as a stage has its first backward, so that
 // stage i keeps the activations of at most PP - i microbatches (Piper, sections II-C and III-A).
 // Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 //
-// A forward waits for that of the stage before, a backward for that of the stage after; a stage
-// does one thing at a time. Where a forward takes tf and a backward tb on every stage and sending
-// takes none, both schedules end after (M + PP - 1) (tf + tb): they differ in memory alone.
+// A forward waits for the forward of the stage before, a backward for the backward of the stage
+// after; a stage does one thing at a time. If a forward takes tf and a backward tb on every stage
+// and sending takes no time, both schedules end after (M + PP - 1) (tf + tb): they differ in memory
+// alone.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,17 @@ struct PipelineWork {
   int64_t microbatch = 0;
 };
 
-// Of one stage, 2 M pieces. kUsage: counts that are not positive, no such stage. O(microbatches).
+// The 2 M pieces of one stage in their order. kUsage: counts that are not positive, no such stage.
+// O(microbatches).
 Result<std::vector<PipelineWork>> stage_order(PipelineSchedule schedule, int64_t stages,
                                               int64_t stage, int64_t microbatches);
 
-// The most microbatches of which a stage has done the forward and not the backward: M in GPipe,
+// The most microbatches whose forward a stage has done and whose backward it has not: M in GPipe,
 // min(PP - stage, M) in 1F1B. REQUIRES: 0 <= stage < stages, microbatches > 0.
 int64_t most_in_flight(PipelineSchedule schedule, int64_t stages, int64_t stage,
                        int64_t microbatches);
 
-// What one microbatch takes of a stage's time, with what the stage sends on after it.
+// The time of a stage for one microbatch, with what the stage sends on after it.
 struct StageSeconds {
   double forward_s = 0;
   double backward_s = 0;
@@ -50,11 +52,11 @@ struct PipelineRun {
   double end_s(size_t stage) const { return stages[stage].back().end_s; }
 };
 
-// The schedule simulated: each piece begins when the stage has done the piece before it and what it
-// waits for has ended. For any schedule a stage ends no sooner than the forwards of the stages
-// before it, its own work, and the backwards of those before it take one after the other; and an
-// end never comes earlier when a piece takes longer.
-// kUsage: no stage, no microbatch, times that are negative or not numbers. O(PP M).
+// Simulates the schedule: a piece begins when the stage has done the piece before it, and when the
+// piece that it waits for has ended. In any schedule a stage ends no sooner than one microbatch's
+// forwards of the stages before it, its own work and the backwards of those stages take one after
+// the other; and no end comes earlier when a piece takes longer. kUsage: no stage, no microbatch,
+// times that are negative or not numbers. O(PP M).
 Result<PipelineRun> run_pipeline(PipelineSchedule schedule, std::span<const StageSeconds> stages,
                                  int64_t microbatches);
 

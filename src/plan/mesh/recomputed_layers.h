@@ -1,7 +1,7 @@
-// Which layers of a pipeline stage to compute again in the backward so that its activations fit:
-// the first stages of 1F1B keep most microbatches and the last keeps one (Piper, equation (5)), so
-// that, chosen for each stage on its own, recomputation evens out what stages need and costs time
-// only where memory is short. Pure.
+// Chooses the layers of a pipeline stage to compute again in the backward so that its activations
+// fit. The first stages of 1F1B keep most microbatches and the last one keeps one (Piper, equation
+// (5)). So recomputation that is chosen for each stage evens out their memory, and costs time only
+// where memory is short. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 namespace pagoda {
 
 struct RecomputedLayers {
-  std::vector<int64_t> layers;  // of the stage, 0 its first; ascending
+  std::vector<int64_t> layers;  // layers of the stage, 0 its first; ascending
   int64_t peak_bytes = 0;
 };
 
-// The fewest layers. Of those only their inputs are kept, for each microbatch in flight; while one
-// of them is computed again, for one microbatch, it has all it would have kept. Taken are those
-// with most to save, which makes their number the least; equal ones from below.
+// The fewest layers. Only their inputs are kept, for each microbatch in flight; while one of them
+// is computed again, for one microbatch, it has all that it would have kept. The function takes the
+// layers that save most, which makes their number the least; among equals the lower ones.
 // kDoesNotFit when even all of them are not enough, kUsage for a negative size. O(l log l).
 Result<RecomputedLayers> fewest_recomputed(const StageMemory& memory, int64_t device_bytes);
 

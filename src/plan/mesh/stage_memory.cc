@@ -17,13 +17,13 @@ constexpr Wide kMost = std::numeric_limits<int64_t>::max() / 2;
 
 Wide wide_ceil(Wide a, Wide b) { return (a + b - 1) / b; }
 
-// Of one microbatch, that a device attends to.
+// Tokens of one microbatch that a device attends to.
 Wide tokens_of_device(int64_t expert, const PipelineBatch& batch) {
   const Wide all = Wide{batch.microbatch_sequences} * batch.sequence_len;
   return batch.of == SequencesOf::kGroup ? all / expert : all;
 }
 
-// Of one microbatch on one device.
+// Activations of one microbatch on one device.
 Wide layer_bytes(const LayerCost& layer, int64_t expert, const PipelineBatch& batch,
                  bool flash_attention) {
   const Wide s = batch.sequence_len, all = batch.microbatch_sequences * s;

@@ -18,7 +18,7 @@ Status check_rates(const DeviceRates& rates) {
   return check_rate("expert_flops_per_s", rates.expert_flops_per_s);
 }
 
-// Of a ring through these devices in their order.
+// The slowest link of a ring through these devices in their order.
 const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_t>& ring) {
   const Cost* slowest = &cluster.in_node;
   for (size_t i = 0; i < ring.size(); ++i) {
@@ -95,7 +95,7 @@ Result<double> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& 
                                                  : seconds.model_centric_s;
 }
 
-// Of a forward and a backward.
+// The computing time of a forward and a backward.
 Result<double> Estimate::exchanges_s(const LayerCost& layer) const {
   if (layer.num_experts == 0 || mesh_.expert == 1) return 0.0;
   ASSIGN_OR_RETURN(const ClusterProfile group, expert_group(cluster_, mesh_.expert));
@@ -194,7 +194,7 @@ Status check_step(const ModelCost& model, const Mesh& mesh, const PipelineBatch&
                      model.layers.size());
 }
 
-// Of the stage that works longest; the rest of the step it waits.
+// The times of the stage that works longest; it waits for the rest of the step.
 StepTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
                    int64_t microbatches) {
   const auto m = static_cast<double>(microbatches);

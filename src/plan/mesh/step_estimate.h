@@ -1,13 +1,13 @@
-// How long a step takes and what share of the machine it uses, before it runs: the performance
-// estimator of Piper (section IV-C) over its pipeline of expert-parallel groups, with the schedule
-// of the stages simulated (plan/mesh/pipeline_order.h) in place of its closed form, (M + PP - 1)
-// times the slowest stage, which is the same where stages are equal. Planned only: `pagoda plan`
-// simulates it, and no run executes it yet. Pure.
+// Predicts how long a step takes and what share of the machine it uses: the performance estimator
+// of Piper (section IV-C) for its pipeline of expert-parallel groups. The schedule of the stages is
+// simulated (plan/mesh/pipeline_order.h) instead of the closed form, (M + PP - 1) times the slowest
+// stage, which is the same if stages are equal. Planned only: `pagoda plan` simulates it, and no
+// run executes it yet. Pure.
 //
-// Equation (12) as it must be: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
-// compute fraction is 1 - (t_comm + t_bubble) / t_step; the printed one has a stray b and leaves
-// out the bubble. Nothing is overlapped: a stage computes or sends. Tokens choose all experts
-// equally often.
+// Equation (12), corrected: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
+// compute fraction is 1 - (t_comm + t_bubble) / t_step. The printed one has a stray b and leaves
+// out the bubble. Nothing overlaps: a stage either computes or sends. Tokens are assumed to choose
+// all experts equally often.
 #pragma once
 
 #include <cstdint>
@@ -21,29 +21,30 @@
 
 namespace pagoda {
 
-// Operations a second of one device: the roof, and what its kernels reach at the shapes that count.
+// Operations a second of one device: the peak, and the rates of its kernels at the shapes that
+// count.
 struct DeviceRates {
   double peak_flops_per_s = 0;
-  double token_flops_per_s = 0;   // attention, and what every token visits
+  double token_flops_per_s = 0;   // attention, and all else that every token visits
   double expert_flops_per_s = 0;  // experts
 };
 
-// How the EP devices of a group share a layer's experts: each has some, and rows travel; or each
-// has a part of every one, and weights (data-centric) or rows to all (model-centric) travel, as
-// HEXA-MoE has it (plan/mesh/device_shares.h).
+// How the EP devices of a group share a layer's experts. Either each has some experts, and rows
+// travel; or each has a part of every expert, and weights (data-centric) or rows to all
+// (model-centric) travel, as in HEXA-MoE (plan/mesh/device_shares.h).
 enum class ExpertSharing : uint8_t { kRows, kDataCentric, kModelCentric };
 
-// Seconds of a step, of the stage that works longest.
+// Seconds of a step of the stage that works longest.
 struct StepTimes {
-  double compute_s = 0;        // with what is computed again
-  double communication_s = 0;  // all-to-alls, between stages, gradients of the copies
+  double compute_s = 0;        // recomputation included
+  double communication_s = 0;  // all-to-alls, transfers between stages, gradients of the copies
   double bubble_s = 0;         // waiting for other stages
 
   double step_s() const { return compute_s + communication_s + bubble_s; }
 };
 
-// What one microbatch takes of a stage. Communication: all-to-alls, and what is sent to the next
-// stage or, backward, to the one before.
+// The time of a stage for one microbatch. Communication: all-to-alls, and the transfer to the next
+// stage or, in the backward, to the one before.
 struct StageWork {
   double forward_compute_s = 0, forward_communication_s = 0;
   double backward_compute_s = 0, backward_communication_s = 0;
@@ -57,7 +58,7 @@ struct StageWork {
 
 struct StepEstimate {
   StepTimes times;
-  double tokens = 0;               // of a step, all devices
+  double tokens = 0;               // tokens of a step on all devices
   double model_flops = 0;          // F_model
   double hardware_efficiency = 0;  // F_model / (peak G compute)
   double compute_fraction = 0;     // compute / step
@@ -66,11 +67,11 @@ struct StepEstimate {
   PipelineRun run;
 };
 
-// How a mesh and its batch are run.
+// How to run a mesh and its batch.
 struct StepChoices {
   ExpertSharing sharing = ExpertSharing::kRows;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
-  std::vector<uint8_t> recomputed;  // [layers]: again before their backward; empty: none
+  std::vector<uint8_t> recomputed;  // [layers] 1: computed again before its backward; empty: none
 };
 
 // Equation (12). kUsage: no device, flops or a peak not above zero, times that are negative or no
@@ -78,20 +79,20 @@ struct StepChoices {
 Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
                                  const StepTimes& times);
 
-// A microbatch takes a stage its computing, forward and twice that backward, and of each MoE layer
-// two all-to-alls each way (the cheaper of flat and hierarchical); layers that are computed again
-// take their forward with its all-to-alls once more, in the backward. A stage that sends does not
-// compute. [PP]. The errors of estimate_step. O(layers * nodes * EP + PP * devices).
+// A microbatch takes a stage the time of its forward, twice that for its backward, and for each MoE
+// layer two all-to-alls in each (the cheaper of flat and hierarchical). Layers that are computed
+// again take their forward with its all-to-alls once more, in the backward. A stage that sends does
+// not compute. [PP]. Returns the errors of estimate_step. O(layers * nodes * EP + PP * devices).
 Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
                                            const PipelineBatch& batch,
                                            const ClusterProfile& cluster, const DeviceRates& rates,
                                            const StepChoices& choices = {});
 
-// The step ends when every stage has done its part of the schedule and then its gradients in rings,
-// replicated ones among EP x DP devices and those of experts among DP, two bytes each; a ring is as
-// slow as its slowest link.
-// kUsage: the errors of check_cluster, check_mesh, check_batch and expert_group; rates not above
-// zero; kPaper, which no run has; `recomputed` of another length. O(stage_works + PP M).
+// The step ends when every stage has done its part of the schedule and has then summed its
+// gradients in rings: replicated ones among EP x DP devices and those of experts among DP, two
+// bytes each. A ring is as slow as its slowest link. kUsage: the errors of check_cluster,
+// check_mesh, check_batch and expert_group; rates not above zero; kPaper, which no run has;
+// `recomputed` of a wrong length. O(stage_works + PP M).
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
                                    const DeviceRates& rates, const StepChoices& choices = {});

@@ -22,7 +22,8 @@ Change with_tokens(const ClusterSheet& cluster, const StepDemand& demand, int64_
           cluster, {demand.sequence_len, sequences}};
 }
 
-// Of equal nodes so many; of two kinds every node so often as that is a multiple.
+// The cluster with `count` nodes, its own repeated in turn; with two kinds of nodes, `count` is a
+// multiple of their number.
 Change with_nodes(const ClusterSheet& cluster, const StepDemand& demand, size_t count) {
   Change change{strf("%zu such nodes", count), cluster, demand};
   change.cluster.nodes.clear();
@@ -54,7 +55,7 @@ Change with_links(const ClusterSheet& cluster, const StepDemand& demand) {
   return change;
 }
 
-// {}: it does not fit, or is none.
+// {}: the change does not fit, or changes nothing.
 std::optional<ClusterChange> tried(const ModelShape& model, const Change& change) {
   const auto strategies = search_cluster(model, change.cluster, change.demand);
   if (!strategies.ok()) return {};

@@ -30,7 +30,8 @@ std::string microbatches_text(int64_t count) {
 }  // namespace
 
 const std::vector<StateChoice>& state_choices() {
-  // As optim/state_format.h lays them out: what a bf16 weight lacks of its master, and two moments.
+  // The formats of optim/state_format.h: the part of the master that a bf16 weight lacks, and two
+  // moments.
   static const std::vector<StateChoice> kChoices = {
       {"fp32 states", 10, false},       {"bf16 states", 6, false},
       {"8bit states", 4.04, false},     {"fp32 states in host memory", 10, true},

@@ -1,9 +1,10 @@
 // Strategies to train a model on several devices, best first. On equal nodes: meshes of pipeline x
 // experts x data (plan/search/mesh_search.h); on nodes of two kinds: zebra groups with Asym-EA,
-// one, several as stages, as copies or both (plan/search/zebra_search.h), and the strategies they
-// are compared with (plan/search/node_pair_search.h): expert parallelism, disaggregated experts,
-// pipelines of whole layers, experts shared by speed. Pruned by memory, ranked by the time of a
-// simulated step. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
+// one, or several as stages, as copies or both (plan/search/zebra_search.h), and the strategies
+// that they are compared with (plan/search/node_pair_search.h): expert parallelism, disaggregated
+// experts, pipelines of whole layers, experts shared by speed. Strategies that lack memory are left
+// out; the others are ranked by the time of a simulated step. Planned only: `pagoda plan` simulates
+// it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@ namespace pagoda {
 
 struct StepDemand {
   int64_t sequence_len = 0;  // tokens
-  int64_t sequences = 0;     // of a step, all devices together
+  int64_t sequences = 0;     // sequences of a step, all devices together
 };
 
 // Bytes of each parameter, beside 2 of weights and 2 of gradients on the device.
@@ -30,7 +31,8 @@ struct StateChoice {
   double state_bytes = 10;
   bool on_host = false;
 
-  // Of a parameter there: bf16 weight and gradient, and what of its state is not on the host.
+  // Bytes of a parameter on the device: bf16 weight and gradient, and its state unless that is on
+  // the host.
   double device_bytes() const { return 4 + (on_host ? 0 : state_bytes); }
 };
 // Masters and moments in fp32, bf16 and 8 bits, on the device and in host memory.
@@ -48,20 +50,20 @@ enum class StrategyKind : uint8_t {
 struct Strategy {
   StrategyKind kind = StrategyKind::kMesh;
   double step_s = 0;
-  double mfu = 0;            // of all devices' peak
-  int64_t device_bytes = 0;  // of the fullest device
-  int64_t host_bytes = 0;    // of states, of the fullest host
-  Mesh mesh;                 // of other than kMesh: pipeline and data, and of kZebra expert
+  double mfu = 0;            // share of all devices' peak
+  int64_t device_bytes = 0;  // bytes of the fullest device
+  int64_t host_bytes = 0;    // bytes of states on the fullest host
+  Mesh mesh;                 // other kinds than kMesh set pipeline and data, kZebra also expert
   StateChoice state;
-  int32_t microbatches = 1;  // kMesh, kZebra (of a chunk), kPipeline
+  int32_t microbatches = 1;  // kMesh, kZebra (in a chunk), kPipeline
   ExpertSharing sharing = ExpertSharing::kRows;  // kMesh, kShared
   // kMesh
   PipelineBatch batch;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
-  int64_t recomputed_layers = 0;  // of the stage with most
-  int32_t parts = 1;  // kExpertParallel, kDisaggregated: of each all-to-all
+  int64_t recomputed_layers = 0;  // layers of the stage with most
+  int32_t parts = 1;  // kExpertParallel, kDisaggregated: parts of each all-to-all
   // kZebra (plan/search/zebra_layout.h): mesh.pipeline x mesh.data groups
-  int32_t attention_devices = 1;  // of a group, which has mesh.expert for experts
+  int32_t attention_devices = 1;  // in a group, beside mesh.expert expert devices
   int32_t chunks = 1;
   bool send_again = false;
   std::vector<int32_t> offloaded;  // [layers]
@@ -71,11 +73,11 @@ struct Strategy {
 };
 
 // kUsage: nodes of more than two kinds, sequences that no strategy divides, the errors of the
-// sheets and of check_model. kDoesNotFit when none fits, naming one and what it lacks.
+// sheets and of check_model. kDoesNotFit when no strategy fits, naming one and what it lacks.
 Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const ClusterSheet& cluster,
                                              const StepDemand& demand);
 
-// How a step of a strategy that was found runs. The errors of the search.
+// The timeline of a step of a strategy that was found. Returns the errors of the search.
 Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
                                            const StepDemand& demand, const Strategy& strategy);
 

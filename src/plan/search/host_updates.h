@@ -1,5 +1,5 @@
-// Updates of optimizer states that lie in host memory, where devices keep weights and gradients
-// alone: after the last gradient, hidden by nothing. Pure.
+// Updates of optimizer states in host memory, for devices that keep weights and gradients alone.
+// They come after the last gradient, and nothing hides them. Pure.
 #pragma once
 
 #include "base/status.h"
@@ -9,12 +9,12 @@
 namespace pagoda {
 
 struct HostUpdates {
-  double seconds = 0;      // gradients that come down, updates on the host, weights that go up
-  double state_bytes = 0;  // of the host
+  double seconds = 0;      // download of gradients, updates on the host, upload of weights
+  double state_bytes = 0;  // states on the host
 };
 
-// Of a node all of whose devices have so many parameters. Zeros for states on the device.
-// kDoesNotFit: more than host memory.
+// The updates of a node each of whose devices has `device_parameters`. Zeros for states on the
+// device. kDoesNotFit: more than host memory.
 Result<HostUpdates> host_updates(const MachineSheet& node, const StateChoice& state,
                                  double device_parameters);
 

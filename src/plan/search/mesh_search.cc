@@ -69,7 +69,7 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& clu
   return fitted;
 }
 
-// Time, memory and recomputation of a strategy that has the rest.
+// Fills in time, memory and recomputation of a strategy that has the rest.
 void fill_in(const MeshStep& step, const DeviceRates& rates, Strategy& strategy) {
   strategy.step_s = step.step_s();
   strategy.mfu = step.estimate.model_flops / (rates.peak_flops_per_s * strategy.step_s *
@@ -81,7 +81,7 @@ void fill_in(const MeshStep& step, const DeviceRates& rates, Strategy& strategy)
   strategy.host_bytes = static_cast<int64_t>(step.updates.state_bytes);
 }
 
-// What a stage computes, and then sends.
+// Adds the pieces in which a stage computes and then sends.
 void add_piece(const PipelinePiece& piece, const StageWork& work, StrategyLane& lane) {
   const bool forward = piece.work.phase == Phase::kForward;
   const double compute_s = forward ? work.forward_compute_s : work.backward_compute_s;
@@ -156,8 +156,8 @@ Status MeshSearch::try_strategy(Strategy strategy) {
   return Status();
 }
 
-// All places and formats of states. GPipe keeps more than 1F1B and is as fast where stages are
-// equal: it is a strategy of its own where it ends sooner, by more than rounding.
+// Tries all places and formats of states. GPipe keeps more than 1F1B and is as fast if stages are
+// equal: it is a strategy of its own only if it ends sooner, by more than rounding.
 Status MeshSearch::try_batch(const Strategy& strategy) {
   for (const StateChoice& state : state_choices()) {
     Strategy tried = strategy;

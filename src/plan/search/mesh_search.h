@@ -1,10 +1,10 @@
-// The part of the search (plan/search/cluster_search.h) for clusters of equal nodes: every mesh of
-// pipeline x experts x data, number of microbatches, schedule, sharing of experts, and place and
-// format of optimizer states, each simulated. Pure.
+// The part of the search (plan/search/cluster_search.h) for clusters of equal nodes: it simulates
+// every mesh of pipeline x experts x data with every number of microbatches, schedule, sharing of
+// experts, and place and format of optimizer states. Pure.
 //
-// Where a stage's activations do not fit, the fewest of its layers are computed again in the
-// backward (plan/mesh/recomputed_layers.h). Where states lie in host memory, their updates and what
-// is copied for them come after the last stage's gradients; nothing hides them.
+// If a stage's activations do not fit, the fewest of its layers are computed again in the backward
+// (plan/mesh/recomputed_layers.h). If states are in host memory, their updates and copies come
+// after the last stage's gradients; nothing hides them.
 #pragma once
 
 #include <vector>
@@ -15,25 +15,25 @@
 
 namespace pagoda {
 
-// A device of a stage. Bytes.
+// Bytes on a device of a stage.
 struct MeshStage {
-  int64_t parameter_bytes = 0;  // and gradients, states, weights that pass through
-  int64_t kept_bytes = 0;       // of each microbatch between its forward and its backward
+  int64_t parameter_bytes = 0;  // parameters, gradients, states, and weights that pass through
+  int64_t kept_bytes = 0;       // for each microbatch between its forward and its backward
   int64_t again_bytes = 0;      // while a layer is computed again
   int64_t recomputed_layers = 0;
   int64_t peak_bytes = 0;
 };
 
-// A strategy as it runs.
+// The simulated step of a strategy.
 struct MeshStep {
   StepEstimate estimate;
   std::vector<MeshStage> stages;  // [PP]
-  HostUpdates updates;            // after all that
+  HostUpdates updates;            // after the estimate's step
 
   double step_s() const { return estimate.times.step_s() + updates.seconds; }
 };
 
-// As the cost model of meshes has a cluster of equal nodes.
+// A cluster of equal nodes in the form of the cost model of meshes.
 ClusterProfile cluster_profile(const ClusterSheet& cluster);
 DeviceRates device_rates(const MachineSheet& node);
 
@@ -42,13 +42,14 @@ DeviceRates device_rates(const MachineSheet& node);
 Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
                            const Strategy& strategy);
 
-// A lane and a device of each stage. REQUIRES: as mesh_step; its errors.
+// The timeline has a lane and a device for each stage. REQUIRES: as for mesh_step. Returns its
+// errors.
 Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet& cluster,
                                        const Strategy& strategy);
 
-// Unordered. kUsage: sequences that no mesh divides, the errors of the sheets. kDoesNotFit when
-// none fits, naming one. O(meshes x divisors of the sequences x states) simulations of at most
-// 2 PP M pieces.
+// Returns the strategies unordered. kUsage: sequences that no mesh divides, the errors of the
+// sheets. kDoesNotFit when no mesh fits, naming one. O(meshes x divisors of the sequences x states)
+// simulations of at most 2 PP M pieces.
 Result<std::vector<Strategy>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
                                             const StepDemand& demand);
 

@@ -1,4 +1,4 @@
-// Two kinds of nodes as zebra takes them, and what a step of a model is on them: its work
+// Two kinds of nodes in the form that zebra takes, and a model's step on them: its work
 // (plan/zebra/heterogeneous_step.h) and the memory of its devices. Pure.
 #pragma once
 
@@ -22,13 +22,13 @@ Result<NodePair> node_pair(const ClusterSheet& cluster);
 // kUsage: layers without experts; the errors of check_model.
 Result<ModelCost> node_pair_cost(const ModelShape& model);
 
-// One step's work on both kinds, for `demand` tokens, all layers alike: what
-// plan/zebra/heterogeneous_step.h simulates. REQUIRES: a model all of whose layers have experts.
+// One step's work on both kinds, for `demand` tokens and equal layers;
+// plan/zebra/heterogeneous_step.h simulates it. REQUIRES: a model all of whose layers have experts.
 HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet& cluster,
                                      const NodePair& kinds, const StepDemand& demand);
 
-// The step of one of several copies, each of which has as many of the devices and of the tokens as
-// any other. REQUIRES: as heterogeneous_step; copies divide both kinds' devices, and the sequences.
+// The step of one of several copies, which have equal parts of the devices and of the tokens.
+// REQUIRES: as for heterogeneous_step; `copies` divides both kinds' devices, and the sequences.
 struct CopiedStep {
   NodePair kinds;
   StepDemand demand;
@@ -37,7 +37,7 @@ struct CopiedStep {
 CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const NodePair& kinds,
                        const StepDemand& demand, int32_t copies);
 
-// Of a device of each kind.
+// The memory of a device of each kind.
 struct NodePairBytes {
   double faster = 0, slower = 0;
   double faster_parameters = 0, slower_parameters = 0;
@@ -47,32 +47,32 @@ struct NodePairBytes {
            slower <= static_cast<double>(kinds.slower->auto_device_bytes());
   }
 };
-// What updates on the hosts take after the step, where states are there; nodes of both kinds at
-// once. kDoesNotFit: hosts that cannot hold them.
+// Updates on the hosts after the step, if states are there; nodes of both kinds work at once.
+// kDoesNotFit: the hosts cannot hold the states.
 Result<HostUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
                                       double faster_parameters, double slower_parameters);
 
-// Memory for a step of `demand` in the strategies that zebra is compared with (of zebra:
-// plan/search/zebra_layout.h). Inputs of all layers are kept, the rest of a layer is computed
-// again, so that there is room for one layer of one microbatch beside them. The arguments must
-// outlive it.
+// Memory for a step of `demand` in the strategies that zebra is compared with
+// (plan/search/zebra_layout.h has zebra's own). Inputs of all layers are kept and the rest of a
+// layer is computed again, so there is room for one layer of one microbatch beside them. The
+// arguments must outlive it.
 class NodePairMemory {
  public:
   NodePairMemory(const ModelCost& cost, const NodePair& kinds, const StepDemand& demand)
       : cost_(cost), kinds_(kinds), tokens_(step_tokens(demand)) {}
 
-  // Everything on every device; and attention on the faster ones, experts on the slower.
+  // With everything on every device; and with attention on the faster ones, experts on the slower.
   NodePairBytes expert_parallel(const StateChoice& state) const;
   NodePairBytes disaggregated(const StateChoice& state) const;
-  // Pipelines of whole layers (pipeline_step), of which each has its part of the tokens: with as
-  // many layers on each device as it holds; 0 where it holds none.
+  // The step for pipelines of whole layers (pipeline_step), each of which has its part of the
+  // tokens, with the most layers that each device holds; 0 if it holds none.
   HeterogeneousStep bounded(const HeterogeneousStep& step, const StateChoice& state,
                             int32_t microbatches) const;
   NodePairBytes pipelined(const StateChoice& state, const PipelineStep& step,
                           int32_t microbatches) const;
 
  private:
-  // Of a stage, whatever its layers, and for each of them.
+  // Bytes of a stage without its layers, and of each layer.
   struct StageBytes {
     double fixed = 0, layer = 0;
   };
@@ -81,10 +81,10 @@ class NodePairMemory {
   }
   StageBytes stage_bytes(const StateChoice& state, int32_t pipelines, int32_t microbatches) const;
   double expert_parameters() const;  // of all layers
-  double dense_parameters() const;   // of everything else
+  double dense_parameters() const;   // all other parameters
   double table_parameters() const;
   double inputs_bytes(double rows) const;   // of all layers
-  double layer_bytes(double tokens) const;  // of one, what it keeps
+  double layer_bytes(double tokens) const;  // bytes that one layer keeps
 
   const ModelCost& cost_;
   const NodePair& kinds_;

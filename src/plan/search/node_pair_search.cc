@@ -54,7 +54,7 @@ class NodePairSearch {
   std::vector<Strategy> strategies_;
 };
 
-// If devices and hosts hold it.
+// Adds the strategy if devices and hosts hold it.
 void NodePairSearch::add(Strategy strategy, double step_s, const NodePairBytes& bytes) {
   if (!bytes.fit(kinds_)) return;
   const auto updates =
@@ -67,7 +67,8 @@ void NodePairSearch::add(Strategy strategy, double step_s, const NodePairBytes& 
   strategies_.push_back(std::move(strategy));
 }
 
-// Everything on every device of a copy; and attention here, experts there.
+// Adds strategies with everything on every device of a copy, and with attention on one kind of
+// device and experts on the other.
 void NodePairSearch::copied(int32_t copies) {
   const CopiedStep copy = copied_step(model_, cluster_, kinds_, demand_, copies);
   const NodePairMemory memory(cost_, copy.kinds, copy.demand);

@@ -1,7 +1,7 @@
 // The part of the search (plan/search/cluster_search.h) for clusters with two kinds of nodes: zebra
-// groups (plan/search/zebra_search.h) and the strategies that HeterMoE compares them with, expert
-// parallelism and disaggregated experts also in several copies; and HEXA-MoE's sharing. Every place
-// and format of states. Pure.
+// groups (plan/search/zebra_search.h), the strategies that HeterMoE compares them with (expert
+// parallelism and disaggregated experts also in several copies), and HEXA-MoE's sharing, with every
+// place and format of states. Pure.
 #pragma once
 
 #include <vector>
@@ -11,17 +11,17 @@
 
 namespace pagoda {
 
-// How many microbatches of pipelines of whole layers are tried: powers of two up to this.
+// The most microbatches that are tried for pipelines of whole layers; powers of two are.
 inline constexpr int32_t kMostPipelineMicrobatches = 32;
-// Into how many parts an all-to-all is divided where experts and transfers overlap.
+// The most parts of an all-to-all in which experts and transfers overlap.
 inline constexpr int32_t kMostParts = 8;
 
-// How a step of one of them runs. Its errors.
+// The timeline of a step of one of these strategies. Returns the strategy's errors.
 Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const ClusterSheet& cluster,
                                             const StepDemand& demand, const Strategy& strategy);
 
-// Unordered; of zebra layouts those that may be among the best. kUsage: other than two kinds,
-// layers without experts. kDoesNotFit: no strategy does.
+// Returns the strategies unordered, and only those zebra layouts that may be among the best.
+// kUsage: other than two kinds, layers without experts. kDoesNotFit: no strategy fits.
 Result<std::vector<Strategy>> search_node_pair(const ModelShape& model, const ClusterSheet& cluster,
                                                const StepDemand& demand);
 

@@ -93,7 +93,7 @@ class KeptInputs {
   std::vector<std::pair<double, int>> changes_;
 };
 
-// Of one copy: lanes of what each stage has, and a device of each kind.
+// The timeline of one copy: each stage's lanes, and a device of each kind.
 class ZebraTimeline {
  public:
   ZebraTimeline(const ZebraLayout& layout, const NodePair& kinds,
@@ -159,14 +159,14 @@ StrategyTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
   return std::move(timeline_);
 }
 
-// A strategy, and what of its time is on the hosts after the step.
+// A strategy, and its time on the hosts after the step.
 struct Drawn {
   StrategyTimeline timeline;
   double faster_parameters = 0, slower_parameters = 0;
 };
 
 void add_memory(const NodePair& kinds, const NodePairBytes& bytes, Drawn& drawn) {
-  // Of what zebra is compared with, memory is what is set aside for the whole step.
+  // The memory of the strategies that zebra is compared with is set aside for the whole step.
   drawn.timeline.memory = {{"faster device",
                             kinds.faster->auto_device_bytes(),
                             {{0, static_cast<int64_t>(bytes.faster)}}},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kNewer = 0, kOlder = 1, kTransfers = 2, kSums = 3;
 
-// Shares of `whole` of one device of each kind, the largest of its kind.
+// The largest share of `whole` that a device of each kind has.
 Result<std::pair<int64_t, int64_t>> largest_shares(const NodePair& kinds, double faster_s,
                                                    double older_s, int64_t whole) {
   std::vector<double> device_s(static_cast<size_t>(kinds.faster_devices), faster_s);
@@ -25,7 +25,7 @@ Result<std::pair<int64_t, int64_t>> largest_shares(const NodePair& kinds, double
 
 double both(const PassSeconds& pass) { return pass.forward_s + pass.backward_s; }
 
-// Seconds of the parts of one layer; of the devices of a kind the slowest.
+// Seconds of the parts of one layer, for the slowest device of each kind.
 struct LayerTimes {
   PassSeconds attention[2], experts[2];
   double gather_s = 0;     // weights, or rows

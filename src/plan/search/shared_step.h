@@ -1,9 +1,9 @@
-// HEXA-MoE's sharing of experts over devices of two kinds (sections 3.3 and 3.4, plan/device_shares
-// .h): every device attends to a share of the sequences, by its speed. Data-centric: it computes
-// their experts too, with weights that pass through it a layer at a time, the next layer's while
-// one works. Model-centric: it computes its share of each expert's hidden dimension, by its speed
-// with experts, for the rows of all. Each simulated. Planned only: `pagoda plan` simulates it, and
-// no run executes it yet. Pure.
+// HEXA-MoE's sharing of experts over devices of two kinds (sections 3.3 and 3.4,
+// plan/mesh/device_shares.h): every device attends to a share of the sequences, by its speed.
+// Data-centric: it also computes their experts, with weights that pass through it a layer at a
+// time, the next layer's while one works. Model-centric: it computes its share of each expert's
+// hidden dimension, by its speed with experts, for all rows. Both are simulated. Planned only:
+// `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,11 @@
 
 namespace pagoda {
 
-// Of one device of a kind, of those the one with most.
+// The device of this kind with the largest share.
 struct KindShare {
-  int64_t sequences = 0;  // of all
-  int64_t hidden = 0;     // columns of each expert: what rests on it, and it computes model-centric
+  int64_t sequences = 0;  // sequences of all that it attends to
+  int64_t hidden = 0;     // columns of each expert that rest on it, and that it computes if
+                          // model-centric
 };
 
 struct SharedStep {
@@ -27,13 +28,14 @@ struct SharedStep {
   double step_s() const { return streams.times.makespan_s; }
 };
 
-// kUsage: rows exchanged, which is another way; the errors of shares_by_speed. O(layers).
+// kUsage: kRows, which is another strategy; the errors of shares_by_speed. O(layers).
 Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
                                const NodePair& kinds, const StepDemand& demand,
                                ExpertSharing sharing);
 
-// Of its devices: kept inputs of all layers for its sequences, and room for one layer, and
-// data-centric for weights of two layers and gradients of one, model-centric for the rows of all.
+// The memory of its devices: kept inputs of all layers for its sequences, room for one layer, and,
+// data-centric, room for weights of two layers and gradients of one, or, model-centric, room for
+// the rows of all.
 NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const StepDemand& demand,
                            const SharedStep& step, const StateChoice& state);
 

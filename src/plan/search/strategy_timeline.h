@@ -1,5 +1,6 @@
-// A strategy to train on several devices (plan/search/cluster_search.h) as one step of it runs:
-// what each stage or stream does when, and how full a device of each kind is. Pure.
+// The timeline of one step of a strategy to train on several devices
+// (plan/search/cluster_search.h): the work of each stage or stream, and the memory in use on a
+// device of each kind. Pure.
 #pragma once
 
 #include <array>
@@ -13,17 +14,17 @@
 namespace pagoda {
 
 enum class StrategyWork : uint8_t {
-  kForward,    // of a whole stage
-  kBackward,   // of a whole stage, with what is computed again
-  kAttention,  // and all but experts, both ways
-  kExperts,    // both ways
-  kComputing,  // of any kind
+  kForward,    // a whole stage's forward
+  kBackward,   // a whole stage's backward, recomputation included
+  kAttention,  // all but experts, forward and backward
+  kExperts,    // forward and backward
+  kComputing,  // any kind of computing
   kHead,
   kTransfer,
   kGradients,  // summed over devices
   kUpdates     // on the host
 };
-// In the order of StrategyWork: columns of a report, and what a page draws each as.
+// [StrategyWork] the name of a report's column, and of a page's style.
 inline constexpr std::array<const char*, 9> kStrategyWorkNames{"forward",  "backward",  "attention",
                                                                "experts",  "computing", "head",
                                                                "transfer", "gradients", "updates"};
@@ -34,7 +35,7 @@ constexpr const char* strategy_work_name(StrategyWork work) {
 struct StrategyPiece {
   StrategyWork work = StrategyWork::kForward;
   double start_s = 0, end_s = 0;
-  int64_t number = -1;  // of its lane's numbers_of; -1: none
+  int64_t number = -1;  // index into its lane's numbers_of; -1: none
 };
 
 struct StrategyLane {
@@ -43,11 +44,11 @@ struct StrategyLane {
   std::vector<StrategyPiece> pieces;  // by start
 };
 
-// Of one device.
+// The memory in use on one device.
 struct StrategyMemory {
   std::string name;
   int64_t budget_bytes = 0;
-  std::vector<std::pair<double, int64_t>> held;  // from a time on, ascending; bytes
+  std::vector<std::pair<double, int64_t>> held;  // (time from which on, bytes), ascending
 };
 
 struct StrategyTimeline {

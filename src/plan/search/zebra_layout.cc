@@ -86,7 +86,7 @@ double zebra_least_s(const ZebraPipeline& pipeline, std::span<const AsymBounds> 
     const double attention_s =
         of_layers * both(t.attention) + (last ? in_all * t.head_s : 0);
     const double experts_s = of_layers * both(t.expert);
-    // Of one expert of one layer that moves, of `experts` times the layers.
+    // Gains and costs of moving one expert of one layer, of `experts` times the layers.
     const double all = double{1} * g.experts * g.layers;
     const double gains_s = experts_s / all;
     const double costs_s = of_layers * both(t.offloaded_expert) * g.expert_devices /

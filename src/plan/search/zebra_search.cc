@@ -31,7 +31,8 @@ bool same_bounds(const std::vector<AsymBounds>& a, const std::vector<AsymBounds>
                     });
 }
 
-// As many as a plan of it may have: attention, experts here and there, transfers, both strategies.
+// The most tasks that a plan of it may have: attention, experts on both kinds of devices, transfers
+// in both directions.
 int64_t tasks_of(const ZebraPipeline& pipeline) {
   constexpr int64_t kKinds = 10;
   int64_t layers = 0;
@@ -59,7 +60,7 @@ class ZebraSearch {
     for (const ZebraLayout& layout : zebra_layouts(model_, kinds_, demand_)) add(layout);
     by(&Candidate::least_s);
     for (Candidate& c : candidates_) {
-      if (c.least_s > worst_s()) break;  // likewise all after it
+      if (c.least_s > worst_s()) break;  // so are all after it
       time_some(c);
     }
     by(&Candidate::step_s);
@@ -89,7 +90,7 @@ class ZebraSearch {
                        return a.*seconds < b.*seconds;
                      });
   }
-  double worst_s() const {  // of the best
+  double worst_s() const {  // the slowest of the best
     return best_.size() < kBestStrategies ? std::numeric_limits<double>::infinity()
                                           : best_[kBestStrategies - 1];
   }
@@ -109,7 +110,7 @@ class ZebraSearch {
   int64_t tasks_left_ = kMostZebraTasks;
 };
 
-// Where inputs can be kept and no expert must move, to send them again is no sooner.
+// If inputs can be kept and no expert must move, sending them again is no faster.
 void ZebraSearch::add(ZebraLayout layout) {
   const size_t first = candidates_.size();
   for (const StateChoice& state : state_choices()) {
@@ -120,7 +121,7 @@ void ZebraSearch::add(ZebraLayout layout) {
   }
 }
 
-// Whether it fits, whatever experts move. Among candidates from `first` on it may be one already.
+// Whether it fits with any moved experts. It may already be among the candidates from `first` on.
 bool ZebraSearch::add(const ZebraLayout& layout, const StateChoice& state, size_t first) {
   auto bounds = memory_.bounds(layout, state);
   if (!bounds.ok()) return false;
@@ -152,7 +153,7 @@ void ZebraSearch::try_plan(Candidate& c, const ZebraPipeline& pipeline,
   c.lags = lags;
 }
 
-// As few experts moved as memory allows, and as Algorithm 1 has it.
+// Times the layout with as few moved experts as memory allows, and with those of Algorithm 1.
 void ZebraSearch::time_some(Candidate& c) {
   ZebraPipeline pipeline = pipeline_of(c);
   std::vector<std::vector<int32_t>> starts;
@@ -192,7 +193,7 @@ void ZebraSearch::improve(Candidate& c) {
   c.lags = plan->lags;
 }
 
-// Nothing where it was not timed, or hosts cannot hold the states.
+// nullopt if it was not timed, or if hosts cannot hold the states.
 std::optional<Strategy> ZebraSearch::strategy_of(const Candidate& c,
                                                  const StateChoice& state) const {
   if (c.offloaded.empty()) return {};
@@ -217,7 +218,7 @@ std::optional<Strategy> ZebraSearch::strategy_of(const Candidate& c,
   return strategy;
 }
 
-// To send inputs again where keeping them is as soon is no strategy of its own.
+// Sending inputs again is no strategy of its own if keeping them is as fast.
 void ZebraSearch::add_strategies(const Candidate& c) {
   for (const StateChoice& state : c.states) {
     auto strategy = strategy_of(c, state);

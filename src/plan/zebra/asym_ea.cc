@@ -89,7 +89,7 @@ Result<std::vector<int64_t>> gather(const ZebraGroup& g, const Chunks& chunks,
   return counts;
 }
 
-// What a list of o_l takes, and with which lags.
+// The time of a list of o_l, and its lags.
 struct TimedPlan {
   Lags lags;
   double step_s = 0;
@@ -99,7 +99,7 @@ struct TimedPlan {
 class Timer {
  public:
   virtual ~Timer() = default;
-  // The best of all lags; and with given ones, {} where they wait for each other.
+  // The best over all lags; and the time with given ones, {} if they wait for each other.
   virtual Result<TimedPlan> best(const std::vector<int32_t>& offloaded) = 0;
   virtual std::optional<double> with(const std::vector<int32_t>& offloaded, const Lags& lags) = 0;
 };
@@ -209,7 +209,7 @@ void Search::apply(const StageChunks& stage, const Neighbour& change, int32_t ch
   if (change.less >= 0) plan_.offloaded[static_cast<size_t>(change.less)] -= experts;
 }
 
-// Within the bounds.
+// Whether the change stays within the bounds.
 bool Search::allows(const StageChunks& stage, const Neighbour& change) const {
   const Chunks& chunks = stage.chunks;
   const auto count_of = [&](size_t l) { return int64_t{plan_.offloaded[l]} / chunks.given; };
@@ -232,7 +232,7 @@ std::optional<double> Search::time_of(const StageChunks& stage, const Neighbour&
   return step_s;
 }
 
-// To the best neighbour, if it is better.
+// Goes to the best neighbour, if it is better.
 bool Search::step() {
   constexpr int32_t kReach = 4;
   std::optional<Neighbour> best;
@@ -259,7 +259,7 @@ bool Search::step() {
   return best.has_value();
 }
 
-// What is longer than kMostTime is refused as that.
+// Times longer than kMostTime are cut to twice that, which is refused.
 AsymTimes nanoseconds_of(const ZebraTimes& times) {
   const auto nanoseconds = [](double s) {
     return static_cast<int64_t>(std::llround(std::min(s * 1e9, 2.0 * kMostTime)));

@@ -76,7 +76,7 @@ struct Share {
 constexpr int32_t kNewer = 0, kOlder = 1, kToExperts = 2, kToAttention = 3, kSums = 4,
                   kOlderSums = 5;
 
-// Of a layer's gradients over devices.
+// The sums of a layer's gradients over devices.
 struct Sums {
   double attention_s = 0, experts_s = 0;
   int32_t experts_stream = kSums;
@@ -95,11 +95,12 @@ PassSeconds divided(const PassSeconds& pass, int32_t devices) {
   return {pass.forward_s / devices, pass.backward_s / devices};
 }
 
-// A step in lockstep, in each layer attention of all tokens, an all-to-all, experts, an all-to-all.
+// A step in lockstep: each layer has attention of all tokens, an all-to-all, experts, and an
+// all-to-all.
 class Lockstep {
  public:
-  // `back`: the stream of transfers that are to return; kToExperts: both share what a device can
-  // send.
+  // `back`: the stream of returning transfers; kToExperts: both directions share the rate of a
+  // device.
   Lockstep(std::vector<Share> shares, double exchange_s, int32_t back, int32_t parts, Sums sums)
       : shares_(std::move(shares)),
         exchange_s_(exchange_s),
@@ -192,7 +193,7 @@ TimedStreams Lockstep::run(int32_t layers) {
   return run;
 }
 
-// Everything on each of `devices` devices, of the kinds given.
+// A step with everything on each of `devices` devices of the given kinds.
 TimedStreams spread_step(const HeterogeneousStep& step, const std::vector<const DeviceKind*>& kinds,
                          int32_t devices, int32_t parts) {
   std::vector<Share> shares;
@@ -219,7 +220,7 @@ Result<PartedStep> best_of_parts(int32_t most_parts, const StepSeconds& step_s) 
   return best;
 }
 
-// One layer after the other to the stage that has them all done soonest.
+// Gives one layer after the other to the stage that has all its layers done soonest.
 Result<std::vector<int32_t>> divide_layers(const HeterogeneousStep& step,
                                            const std::vector<const DeviceKind*>& stages) {
   std::vector<int32_t> layers(stages.size(), 0);

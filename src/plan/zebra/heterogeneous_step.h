@@ -1,7 +1,6 @@
-// What one step takes on two kinds of devices, spread in the strategies that HeterMoE (section 6)
-// compares zebra parallelism with. All are simulated from the same few numbers, so that they differ
-// by their schedules only. Planned only: `pagoda plan` simulates it, and no run executes it yet.
-// Pure.
+// The time of one step on two kinds of devices in the strategies that HeterMoE (section 6) compares
+// zebra parallelism with. All are simulated from the same few numbers, so that they differ only by
+// their schedules. Planned only: `pagoda plan` simulates it, and no run executes it yet. Pure.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +12,12 @@
 
 namespace pagoda {
 
-// Devices of a kind, and what one of them takes by itself for all tokens of the step: work divides
-// evenly over devices and microbatches.
+// The devices of a kind, and the times of one of them by itself for all tokens of the step. Work
+// divides evenly over devices and microbatches.
 struct DeviceKind {
   int32_t devices = 1;
-  PassSeconds attention;  // of one layer, all but its experts
-  PassSeconds experts;    // of one layer, all of them
+  PassSeconds attention;  // one layer without its experts
+  PassSeconds experts;    // all experts of one layer
   double head_s = 0;
   int32_t most_layers = 0;  // whole layers that one device can hold (pipelines); 0: any number
 };
@@ -26,33 +25,33 @@ struct DeviceKind {
 struct HeterogeneousStep {
   int32_t layers = 1;         // all with experts
   DeviceKind faster, slower;  // zebra: attention devices, expert devices
-  // Of a layer's dispatch, and of its combine: tokens, times experts of a token, times the bytes of
-  // a row.
+  // Bytes of a layer's dispatch, and again of its combine: tokens, times experts of a token, times
+  // the bytes of a row.
   double exchange_bytes = 0;
   double boundary_bytes = 0;    // between two stages of a pipeline: tokens times the bytes of a row
-  double link_bytes_per_s = 1;  // of a device, each way
-  double latency_s = 0;         // of a transfer of any kind
-  // Data parallelism: as many groups of these devices, each with as many tokens. Gradients are
-  // summed over all devices with the same weights, each layer's as soon as they are complete, in
-  // rings (2 (k - 1) / k of the bytes each way for k devices) that slow nothing else.
+  double link_bytes_per_s = 1;  // rate of a device, each way
+  double latency_s = 0;         // latency of any transfer
+  // Data parallelism: the number of groups of these devices, each with the same number of tokens.
+  // Gradients are summed over all devices with the same weights, each layer's as soon as they are
+  // complete, in rings (2 (k - 1) / k of the bytes each way for k devices) that slow nothing else.
   int32_t groups = 1;
   double attention_gradient_bytes = 0;  // of a layer
-  double expert_gradient_bytes = 0;     // of a layer, all its experts
+  double expert_gradient_bytes = 0;     // gradients of all experts of a layer
 };
 
-// The step's zebra group: an all-to-all takes what the side with fewer devices takes.
+// The step's zebra group. An all-to-all takes the time of the side with fewer devices.
 Result<ZebraGroup> zebra_group(const HeterogeneousStep& step, int32_t microbatches,
                                int32_t experts);
 
-// DistEP: attention on the faster devices, experts on the slower, one after the other, transfers
-// and experts in `parts` of the tokens that overlap. O(layers parts).
+// DistEP: attention on the faster devices and experts on the slower ones, one after the other.
+// Transfers and experts overlap in `parts` of the tokens. O(layers parts).
 Result<double> disaggregated_step_s(const HeterogeneousStep& step, int32_t parts);
 
-// EP: everything on every device in equal shares, so that all wait for the slowest at each
+// EP: everything on every device in equal shares, so that all wait for the slowest one at each
 // all-to-all, which moves (E - 1) / E of the rows of E devices. O(layers parts).
 Result<double> expert_parallel_step_s(const HeterogeneousStep& step, int32_t parts);
 
-// The same, with what each stream does when.
+// The same steps with the tasks of each stream.
 enum class StreamUse : uint8_t { kComputing, kTransfer, kSums };
 struct TimedStreams {
   struct Stream {
@@ -70,24 +69,24 @@ struct PartedStep {
   int32_t parts = 1;
   double step_s = 0;
 };
-// The best of 1 to most_parts; of equal ones the fewest.
+// The best of 1 to most_parts parts; the fewest among equals.
 Result<PartedStep> best_disaggregated(const HeterogeneousStep& step, int32_t most_parts);
 Result<PartedStep> best_expert_parallel(const HeterogeneousStep& step, int32_t most_parts);
 
-// EP (Ideal): EP on each kind by itself, with the parts best for it; the throughputs added, and
-// nothing summed between the kinds.
+// EP (Ideal): EP on each kind by itself with its best number of parts. The throughputs are added,
+// and no gradients are summed between the kinds.
 Result<double> ideal_step_s(const HeterogeneousStep& step, int32_t most_parts);
 
 struct PipelineStep {
-  int32_t pipelines = 1;              // gcd of the two numbers of devices; each has its tokens
+  int32_t pipelines = 1;              // gcd of the two numbers of devices; each has its own tokens
   std::vector<int32_t> stage_layers;  // [stage], the faster devices first
   double step_s = 0;
-  TimedStreams streams;  // of one of the pipelines
+  TimedStreams streams;  // streams of one of the pipelines
 };
-// Pipelines of whole layers, a device a stage, layers given out so that the slowest stage is as
-// fast as can be; all forwards, then all backwards (with equal stages as long as 1F1B, which holds
-// fewer activations). O(layers stages + stages microbatches). kDoesNotFit: the stages cannot hold
-// the layers.
+// Pipelines of whole layers with one device for each stage. Layers are divided so that the slowest
+// stage is as fast as possible. All forwards come first, then all backwards (with equal stages that
+// takes as long as 1F1B, which holds fewer activations). O(layers stages + stages microbatches).
+// kDoesNotFit: the stages cannot hold the layers.
 Result<PipelineStep> pipeline_step(const HeterogeneousStep& step, int32_t microbatches);
 
 }  // namespace pagoda

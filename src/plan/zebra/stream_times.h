@@ -1,7 +1,8 @@
-// When tasks run that are queued in streams and wait for one another, where nothing else slows
-// them: a task begins when the task before it in its stream and all it waits for have ended. What
-// shares cores or a drive is timed by plan/forecast/timeline.h, which says the same where nothing
-// is shared; this is one pass over a list, so that a search may time thousands of lists. Pure.
+// Computes when tasks run that are queued in streams and wait for one another, if nothing else
+// slows them: a task begins when the task before it in its stream and all that it waits for have
+// ended. plan/forecast/timeline.h times tasks that share cores or a drive, and gives the same times
+// if nothing is shared. This one makes a single pass over a list, so that a search may time
+// thousands of lists. Pure.
 #pragma once
 
 #include <array>
@@ -21,15 +22,15 @@ struct StreamTimes {
   struct Stream {
     int64_t tasks = 0;
     double busy_s = 0;
-    double start_s = 0, end_s = 0;  // of its first task, of its last; 0 without tasks
-    // Without work between its first task and its last.
+    double start_s = 0, end_s = 0;  // start of its first task, end of its last; 0 without tasks
+    // Time without work between its first task and its last.
     double gaps_s() const { return end_s - start_s - busy_s; }
   };
   std::vector<double> start_s, end_s;  // [task]
   std::vector<Stream> streams;
   double makespan_s = 0;
 
-  // Without work, of the whole time.
+  // Time of the makespan in which the stream has no work.
   double idle_s(int stream) const { return makespan_s - streams[stream].busy_s; }
 };
 

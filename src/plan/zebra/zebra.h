@@ -1,21 +1,21 @@
 // Zebra parallelism (HeterMoE section 4.1): attention of all layers on M attention devices, experts
-// on N expert devices, so that the two kinds work on different microbatches at a time. Makes the
-// tasks of a step in the order of Theorem 1 and times them. Planned only: `pagoda plan` simulates
-// it, and no run executes it yet. Pure.
+// on N expert devices, so that the two kinds work on different microbatches at a time. This makes
+// the tasks of a step in the order of Theorem 1 and times them. Planned only: `pagoda plan`
+// simulates it, and no run executes it yet. Pure.
 //
-// The devices of a kind do the same at the same time, so a plan has one queue for what each of a
-// kind computes, one for the transfers from attention to expert devices (dispatch, and in the
-// backward combine) and one for those the other way, in which every device takes part; and two for
-// sums of gradients over devices, of which nothing but the end of the step waits. Transfers the two
-// strategies, and sums, do not slow each other here.
+// The devices of a kind do the same at the same time. So a plan has one queue for the computing of
+// each kind, one for the transfers from attention to expert devices (dispatch, and combine in the
+// backward) and one for those in the other direction, in which every device takes part; and two for
+// sums of gradients over devices, for which only the end of the step waits. Transfers in the two
+// directions, and sums, do not slow each other here.
 //
-// Theorem 1 (layer by layer, in a layer microbatch by microbatch, backward likewise; in a last
-// layer without experts forward and backward of a microbatch back to back) was never beaten by
-// exhaustive search (L, R <= 4) for equal microbatches and layers, one ratio of backward to
-// forward, transfers not longer than computing, no experts in the last layer, and experts no slower
-// than attention; where they are slower it is in some cases, by a few per cent. So it is a start:
-// how soon each kind of device turns from the last layer's forward to its backward is worth
-// choosing (Lags, best_zebra).
+// Theorem 1 orders tasks layer by layer, within a layer microbatch by microbatch, and the backward
+// in the same way; in a last layer without experts, forward and backward of a microbatch come back
+// to back. Exhaustive search (L, R <= 4) never beat it for equal microbatches and layers, one ratio
+// of backward to forward, transfers not longer than computing, no experts in the last layer, and
+// experts no slower than attention; with slower experts it was beaten in some cases, by a few per
+// cent. So the order is a start, and it is worth choosing how soon each kind of device turns from
+// the last layer's forward to its backward (Lags, best_zebra).
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@
 
 namespace pagoda {
 
-// Of the forward and of the backward with what it recomputes.
+// Seconds of the forward, and of the backward with its recomputation.
 struct PassSeconds {
   double forward_s = 0;
   double backward_s = 0;
 };
 
-// A microbatch, against the one whose times are known.
+// The size of a microbatch relative to the one whose times are known.
 struct MicrobatchSize {
   double tokens = 1;         // attention, head, transfers
-  double expert_tokens = 1;  // of the experts, on whatever device
+  double expert_tokens = 1;  // rows of experts, on any device
 };
 
-// What one microbatch takes in one layer (the profile of HeterMoE section 5).
+// The times of one microbatch in one layer (the profile of HeterMoE section 5).
 struct ZebraTimes {
   PassSeconds attention;         // T_A_attn: all but the experts, on the attention devices
   PassSeconds expert;            // T_E_exp: an expert device with its n / N experts
@@ -46,8 +46,8 @@ struct ZebraTimes {
   PassSeconds dispatch;          // the backward's goes to the attention devices
   PassSeconds combine;           // the backward's goes to the expert devices
   double head_s = 0;             // once a step and microbatch: logits, loss and their backward
-  // Of a layer's gradients over all devices that hold the same weights, once a step: attention is
-  // replicated over the attention devices of all groups, an expert over groups only.
+  // The sums of a layer's gradients over all devices with the same weights, once a step: attention
+  // is replicated over the attention devices of all groups, an expert over groups only.
   double attention_reduce_s = 0;
   double expert_reduce_s = 0;
 };
@@ -57,11 +57,11 @@ struct ZebraGroup {
   int32_t microbatches = 1;       // R
   int32_t attention_devices = 1;  // M
   int32_t expert_devices = 1;     // N
-  int32_t experts = 1;            // n, of a layer; N divides it
+  int32_t experts = 1;            // n, experts of a layer; N divides it
   bool last_layer_experts = true;
   bool backward = true;  // false: the forward alone
-  // Inputs of experts for the backward's recomputation: kept on the expert devices, or dispatched
-  // again from the attention devices ahead of the gradient.
+  // Where inputs of experts for the backward's recomputation come from: false: they are kept on the
+  // expert devices; true: the attention devices dispatch them again, ahead of the gradient.
   bool send_again = false;
   // [layers] o_l (section 4.2): experts that each expert device leaves to the attention devices,
   // which compute them after the attention of all microbatches of the layer. Empty: none.
@@ -75,9 +75,9 @@ struct ZebraGroup {
   }
 };
 
-// Ok, or the first thing that makes no sense, in one line.
+// Ok, or one line that names the first invalid value.
 Status check_zebra(const ZebraGroup& group);
-// Likewise of layers, microbatches, devices and experts alone.
+// Checks only layers, microbatches, devices and experts.
 Status check_zebra_counts(const ZebraGroup& group);
 
 enum class ZebraStream : int32_t {
@@ -114,12 +114,12 @@ struct ZebraTask {
   int32_t microbatch = 0;
 };
 
-// How many microbatches more go forward through what stands before, until one goes on. R - 1 and
-// more: all of them first.
+// A lag tells how many microbatches the earlier work is ahead before a microbatch goes on. R - 1
+// and more: all microbatches go first.
 struct Lags {
-  int32_t head = 0;       // of the last layer's attention, before the head of a microbatch
-  int32_t attention = 0;  // of the head, before the last layer's attention backward
-  int32_t expert = 0;     // of the last experts' forward, before their backward
+  int32_t head = 0;       // the last layer's attention, ahead of the head
+  int32_t attention = 0;  // the head, ahead of the last layer's attention backward
+  int32_t expert = 0;     // the last experts' forward, ahead of their backward
 };
 
 struct ZebraPlan {
@@ -127,11 +127,11 @@ struct ZebraPlan {
   std::vector<StreamTask> queue;  // [tasks] by ZebraStream; a task waits for earlier ones only
 };
 
-// The head's lag and attention's count only where the last layer has experts; else the expert's
-// only where not several attention devices have experts of the layer before. O(L R). Refused: what
-// check_zebra refuses, and lags that wait for each other: an expert lag of more than the two others
-// together; an attention lag of more than the expert's where several attention devices have experts
-// of the last layer.
+// The head's and attention's lags count only if the last layer has experts. If it has none, the
+// expert's lag counts only if not several attention devices have experts of the layer before. O(L
+// R). Returns the errors of check_zebra, and refuses lags that wait for each other: an expert lag
+// above the sum of the two others, or an attention lag above the expert's if several attention
+// devices have experts of the last layer.
 Result<ZebraPlan> plan_zebra(const ZebraGroup& group, const Lags& lags);
 
 struct ZebraStep {
@@ -140,7 +140,7 @@ struct ZebraStep {
   StreamTimes times;
 };
 
-// The plan of the least time among lags of 0 to 3 and R - 1 each; of equal ones the first. Times at
+// The plan of the least time among lags of 0 to 3 and R - 1 each; the first among equals. Times at
 // most 125 plans: O(L R).
 Result<ZebraStep> best_zebra(const ZebraGroup& group);
 

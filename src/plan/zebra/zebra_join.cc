@@ -24,8 +24,8 @@ Status check_groups(std::span<const ZebraGroup> groups) {
   return Status();
 }
 
-// When all groups have the gradients of a layer that tasks of this kind make; nothing for a layer
-// that has none. [layer]
+// [layer] when all groups have the gradients that tasks of this kind make; 0 for a layer without
+// any.
 std::vector<double> complete_s(const std::vector<ZebraStep>& groups, ZebraKind kind,
                                int32_t layers) {
   std::vector<double> ends_s(static_cast<size_t>(layers), 0);

@@ -46,7 +46,7 @@ void OrderMaker::add_rows(std::vector<Row> rows, int32_t layer) {
   }
 }
 
-// A task goes when the row before its own is `lag` microbatches further, or over.
+// A task goes when the row before its own is `lag` microbatches ahead, or has ended.
 void OrderMaker::advance(std::vector<Row>& rows, size_t row, int32_t layer) {
   if (row == rows.size()) return;
   Row& own = rows[row];

@@ -1,5 +1,5 @@
-// What each kind of device of a zebra group issues, in order: HeterMoE Theorem 1 with turn lags.
-// Pure.
+// The order in which each kind of device of a zebra group issues its tasks: HeterMoE Theorem 1 with
+// lags. Pure.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace pagoda {
 
-// Transfers and sums stand right behind what they wait for: they go "as soon as" it is done.
+// Transfers and sums stand right behind the task that they wait for: they start as soon as it is
+// done.
 struct ZebraOrder {
   std::vector<ZebraTask> attention;  // computing, transfers to the experts, sums
   std::vector<ZebraTask> expert;     // computing, transfers to the attention devices, sums
@@ -20,10 +21,10 @@ ZebraOrder order_zebra(const ZebraGroup& group, const Lags& lags);
 
 // kUsage for a lag below 0.
 Status check_lags(const Lags& lags);
-// What is said of lags whose orders wait for each other.
+// The error for lags whose orders wait for each other.
 Status lags_that_wait(const Lags& lags);
-// The lags that are worth trying: 0 to 3 and R - 1 each, of the head and of attention where they
-// count. At most 125.
+// The lags that are worth trying: 0 to 3 and R - 1 for each; the head's and attention's only if
+// they count. At most 125.
 std::vector<Lags> lag_choices(const ZebraGroup& group);
 
 }  // namespace pagoda

@@ -20,13 +20,14 @@ bool is_forward(ZebraKind kind) {
          kind == ZebraKind::kCombine;
 }
 
-// What one stage issues of all chunks: its two kinds of devices, and the links to other stages.
+// The tasks of one stage for all chunks: those of its two kinds of devices, and of the links to
+// other stages.
 class Stage {
  public:
   Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags, ZebraPipelinePlan* plan);
   Stage(const Stage&) = delete;  // its tasks refer to its groups
 
-  // Appends what is ready, in order; whether there was any.
+  // Appends the tasks that are ready, in order; returns whether there was any.
   bool advance(Stage* next, Stage* before);
   bool done() const;
 

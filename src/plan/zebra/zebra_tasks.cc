@@ -114,7 +114,7 @@ void ZebraTasks::need_output(int32_t layer, int32_t microbatch) {
   if (group_.offloaded_of(layer) > 0) need(ZebraKind::kOffloaded, layer, microbatch);
 }
 
-// Of the layer's output.
+// Makes the next task wait for the gradient of the layer's output.
 void ZebraTasks::need_gradient(int32_t layer, int32_t microbatch) {
   const bool last = layer + 1 == group_.layers;
   if (last && ends_.gradient_received) return need(kGradient, 0, microbatch);
@@ -125,7 +125,8 @@ void ZebraTasks::need_gradient(int32_t layer, int32_t microbatch) {
 void ZebraTasks::wait_for(const ZebraTask& task) {
   const int32_t i = task.layer, j = task.microbatch;
   const bool offloaded = group_.offloaded_of(i) > 0;
-  // Attention devices have tokens for each other's experts: they travel with those for the others.
+  // Attention devices have tokens for each other's experts, which travel with those for the expert
+  // devices.
   const bool exchanged = offloaded && group_.attention_devices > 1;
   switch (task.kind) {
     case ZebraKind::kAttention:

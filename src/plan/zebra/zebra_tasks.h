@@ -1,5 +1,5 @@
-// Turns the tasks of a zebra group, in an order that somebody else gives, into a queue: on which
-// stream each is, how long it takes, what it waits for. Pure.
+// Turns the tasks of a zebra group, in a given order, into a queue that says each task's stream,
+// its time, and the tasks that it waits for. Pure.
 #pragma once
 
 #include <array>
@@ -12,15 +12,16 @@ namespace pagoda {
 
 class ZebraTasks {
  public:
-  // Where the group's first layer has its input from, and its last layer the gradient of its
-  // output: within the group (embedding, head), or from tasks that are told by receive().
+  // Where the group's first layer gets its input from, and its last layer the gradient of its
+  // output: from within the group (embedding, head), or from tasks that receive_input() and
+  // receive_gradient() name.
   struct Ends {
     bool input_received = false;
     bool gradient_received = false;
   };
 
-  // Nothing is owned; `queue` grows, and may have others' tasks in it. Streams from `first_stream`.
-  // REQUIRES: check_zebra(*group).ok().
+  // Nothing is owned; `queue` grows, and may have other tasks in it. Streams count from
+  // `first_stream`. REQUIRES: check_zebra(*group).ok().
   ZebraTasks(const ZebraGroup* group, Ends ends, int32_t first_stream,
              std::vector<StreamTask>* queue);
 
@@ -28,10 +29,10 @@ class ZebraTasks {
   void receive_gradient(int32_t microbatch, int32_t task) {
     index(kGradient, 0, microbatch) = task;
   }
-  // False: it waits for what is not there yet, and is not added.
+  // Adds the task, or returns false if it waits for a task that is not there yet.
   bool try_add(const ZebraTask& task);
-  // What the output of the last layer, or the gradient of the first layer's input, waits for; false
-  // as try_add(), without anything added.
+  // The tasks that the output of the last layer, or the gradient of the first layer's input, waits
+  // for; false if one of them is not there yet. Nothing is added.
   using After = std::array<int32_t, 3>;
   bool output(int32_t microbatch, After& after);
   bool input_gradient(int32_t microbatch, After& after);
@@ -57,7 +58,7 @@ class ZebraTasks {
   int32_t first_stream_;
   std::vector<StreamTask>& queue_;
   std::vector<int32_t> index_;  // [kind][layer][microbatch] in queue_; -1: not there yet
-  // Of the task that is being added.
+  // State of the task that is being added.
   StreamTask next_;
   size_t needs_ = 0;
   bool missing_ = false;

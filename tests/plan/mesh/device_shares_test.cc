@@ -42,7 +42,7 @@ double slowest_s(const std::vector<double>& device_s, const std::vector<int64_t>
   return slowest;
 }
 
-// Of all divisions into tiles.
+// The least time of the slowest device over all divisions into tiles.
 double least_slowest_s(const std::vector<double>& device_s, size_t device, int64_t left) {
   if (device + 1 == device_s.size()) return device_s[device] * static_cast<double>(left);
   double least = std::numeric_limits<double>::infinity();

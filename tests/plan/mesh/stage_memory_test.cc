@@ -115,7 +115,7 @@ TEST(StageMemory, OfMixtralHasTheFiguresOfTheChecks) {
     std::printf("stage %lld: %.2f GiB\n", (long long)i, gib.back());
   }
   EXPECT_TRUE(std::is_sorted(gib.rbegin(), gib.rend()));
-  // As printed with two digits; exact here, being dyadic.
+  // The paper prints these with two digits; here they are exact, being dyadic.
   EXPECT_EQ(gib.front(), 87.375);
   EXPECT_EQ(gib.back(), 23.609375);
   EXPECT_EQ(gib.front() - gib.back(), 63.765625);

@@ -297,7 +297,7 @@ TEST(ZebraTest, RegretOfLagsAgainstAllSchedules) {
   EXPECT_LE(chosen.worst, one_after_other.worst);
 }
 
-// Of microbatches with unequal loads of experts the theorem's order is only a start.
+// With unequal loads of experts in microbatches the theorem's order is only a start.
 TEST(ZebraTest, RegretWithUnequalMicrobatches) {
   constexpr uint32_t kSeed = 73;
   constexpr int kInstances = 400;
