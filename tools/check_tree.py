@@ -276,13 +276,18 @@ PLANTED = [
     (f"docs/one{MD}", "[none](no-such-page.html)\n", "a link to no-such-page.html"),
     (f"docs/two{MD}", "see `src/base/no_such.h`\n", "names src/base/no_such.h"),
     ("src/base/x.cc", f"// See docs/no_such_page{MD} section 2.\n", "cites docs/no_such_page."),
+    ("src/base/aa.cc", "\n// Of a layer's rows.\nint a;\n", 'opens with "Of"'),
+    ("src/base/ab.cc", "int b;  // Likewise.\n", 'opens with "Likewise"'),
+    ("src/base/ac.cc", "int c;  // of them\n", 'opens with "of them"'),
+    ("tools/planted.py", '"""As before."""\n', 'opens with "As"'),
+    ("tools/planted.sh", "# That of the step.\n", 'opens with "That"'),
 ]
 # What must not be reported, however it looks.
 INNOCENT = [
     ("src/cli/main.cc",
      '#include "base/good.h"\n#include "base/w.h"\n#include "plan/step/good.h"\n'),
     ("src/base/good.h", "#pragma once\n"),
-    ("src/plan/step/good.h", "#pragma once\n"),
+    ("src/plan/step/good.h", "#pragma once\n// The rows\n// of a layer.\nint d;  // of a page\n"),
     ("src/plan/machine/one.h", "#pragma once\nnamespace pagoda {\nstruct Twice {};\n"
      "namespace {\nstruct Mine {};\n}\n}\n"),
     ("src/base/good.cc", '// a { brace\nconst char* kText = "{{{";\nnamespace x {\nstruct T {\n'

@@ -1,5 +1,5 @@
-"""Rules of the texts: README stays short, and what README, docs/ and comments name is there. Used
-by check_tree.py."""
+"""Rules of the texts: README stays short, what README, docs/ and comments name is there, and
+comments are sentences. Used by check_tree.py."""
 
 import pathlib
 import re
@@ -15,6 +15,12 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 # A file or folder of the tree, between backquotes: not a command, a pattern or a name by itself.
 TREE_PATH = re.compile(r"`((?:src|kernels|offload|optim|tests|tools|configs|docs)/[\w./-]*)`")
 MARKDOWN = re.compile(r"[\w./-]*\w\.md\b")
+# A comment opens with its subject, its verb or a name, not in the middle of a phrase. Beside code,
+# "of a page" may complete the name that it stands behind; a pronoun there has no noun.
+BLOCK_OPENER = re.compile(r"(?:Of|As|That|Likewise|So (?:many|much|often)|Which|By(?! default)"
+                          r"|Nor|And|Or)\b")
+NOTE_OPENER = re.compile(r"(?:likewise|that|which|nor|(?:so|as) (?:many|much|often)"
+                         r"|of (?:it|them|that|these|those|which))\b", re.I)
 
 
 def readme_violations(text):
@@ -47,6 +53,24 @@ def citation_violations(root, name, text):
                 yield number, f"cites {cited}, which is not in the repository"
 
 
+def opener_violations(name, text):
+    """No comment opens in the middle of a phrase: paragraphs, notes beside code, docstrings."""
+    mark = "//" if pathlib.Path(name).suffix in CODE else "#"
+    block = re.compile(rf'\s*(?:{mark}|r?""")\s*(\S.*)')
+    note = re.compile(rf"\S.*\s{mark} (\S.*)")
+    in_block = False
+    for number, line in enumerate(text.split("\n"), 1):
+        opened, noted = block.match(line), note.search(line)
+        opener = None
+        if opened and not in_block:
+            opener = BLOCK_OPENER.match(opened.group(1))
+        elif noted and not opened:
+            opener = BLOCK_OPENER.match(noted.group(1)) or NOTE_OPENER.match(noted.group(1))
+        if opener:
+            yield number, f"a comment opens with \"{opener.group()}\": begin with a subject or verb"
+        in_block = line.lstrip().startswith(mark) and line.strip() != mark
+
+
 def docs_violations(root, names):
     for name in names:
         text = None
@@ -55,7 +79,7 @@ def docs_violations(root, names):
             rules = page_violations(root, name, text)
         elif pathlib.Path(name).suffix in CODE | SCRIPTS:
             text = (root / name).read_text(encoding="utf-8", errors="replace")
-            rules = citation_violations(root, name, text)
+            rules = [*citation_violations(root, name, text), *opener_violations(name, text)]
         if text is not None:
             yield from ((name, number, rule) for number, rule in rules)
         if name == README:
