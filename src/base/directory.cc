@@ -24,8 +24,8 @@ Result<Descriptor> opened_folder(int fd, const std::string& path) {
   if (fd >= 0) return Descriptor(fd);
   const int error = errno;
   if (error == ENOTDIR || error == ELOOP) {
-    return Status(Exit::kBadData, strf("%s: is no folder, or only a link to one, which is refused "
-                                       "here; nothing in it was touched",
+    return Status(Exit::kBadData, strf("%s: is not a folder, or is a link to one; links are "
+                                       "refused here, and nothing was touched",
                                        printable(path).c_str()));
   }
   const bool no_fault = error == ENOENT || error == EACCES || error == EPERM;

@@ -15,8 +15,8 @@ Status check_held(int fd, const std::string& path) {
   if (known && held.st_dev == found.st_dev && held.st_ino == found.st_ino) return Status();
   const std::string why = known ? "another one is there now" : std::strerror(errno);
   return Status(Exit::kIoError,
-                strf("%s was removed, moved or replaced while this run wrote to it: %s; what was "
-                     "removed is lost, what was moved is good: put it back and resume",
+                strf("%s was removed, moved or replaced while this run wrote to it: %s; a "
+                     "removed one is lost; a moved one is intact, so put it back and resume",
                      printable(path).c_str(), why.c_str()));
 }
 

@@ -179,7 +179,7 @@ Status write_output(const std::string& path, const std::string& content) {
     const ssize_t n = write(stream.get(), content.data() + done, content.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      return Status(exit_of_write(errno), strf("%s: write error: %s; what it got is cut",
+      return Status(exit_of_write(errno), strf("%s: write error: %s; the output is incomplete",
                                                printable(path).c_str(), reason().c_str()));
     }
     done += static_cast<size_t>(n);

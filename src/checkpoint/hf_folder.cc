@@ -111,7 +111,7 @@ Status HfFolder::open_index(const std::string& index_path) {
       const auto at = map.find(entry.name);
       if (at == map.end() || at->second != name) {
         return bad(file.path(), "tensor \"" + printable(entry.name) +
-                                    "\" is not said to be here by " + printable(index_path));
+                                    "\" is here, but not according to " + printable(index_path));
       }
     }
     shard = shards_.size();

@@ -258,11 +258,12 @@ Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t st
   fields.integer("pages_bytes", 0, INT64_MAX, pages_bytes);
   fields.text("pages_xxh3", pages_hash);
   if (fields.bad() != nullptr) {
-    return unusable(path, strf("lacks \"%s\" or has one that no run has", fields.bad()));
+    return unusable(path,
+                    strf("lacks \"%s\", or has a value for it that no run writes", fields.bad()));
   }
   if (static_cast<int64_t>(files.pages.size()) != pages_bytes ||
       hash_text(files.pages) != pages_hash || !decode_pages(files.pages, checkpoint.pages)) {
-    return unusable(folder + "/pages.bin", "is damaged: it is not what the manifest tells of it");
+    return unusable(folder + "/pages.bin", "is damaged: it does not match the manifest");
   }
   if (checkpoint.step != step) {
     return unusable(path, strf("is that of step %lld", (long long)checkpoint.step));

@@ -47,7 +47,7 @@ Status CheckpointDirectory::write_step(const RunCheckpoint& checkpoint,
 Status CheckpointDirectory::refuse_link(const std::string& path) const {
   if (!storage_->exists(path) || storage_->is_directory(path)) return Status();
   return Status(Exit::kCannotCreate,
-                strf("%s is a link or a file, which is refused there; nothing was written: put the "
+                strf("%s is a link or a file, but must be a folder; nothing was written: put the "
                      "folder itself there", path.c_str()));
 }
 
@@ -204,7 +204,7 @@ Result<FoundCheckpoint> CheckpointDirectory::newest() const {
     all = std::move(now);
   }
   return Status(Exit::kNoCheckpoint,
-                strf("no valid checkpoint in %s; it takes a new run, in a new train.output_dir and "
+                strf("no valid checkpoint in %s; start a new run, in a new train.output_dir and "
                      "with train.save_steps above 0",
                      path_.c_str()));
 }

@@ -24,7 +24,8 @@ class ExportCommand : public Command {
                 .add_option("--step", flags_.step, "checkpoint of this step (default: the newest)")
                 ->type_name("INT");
     app()
-        .add_option("--dtype", dtype_, "of the weights: fp32 or bf16 (default: the model's own)")
+        .add_option("--dtype", dtype_,
+                    "type of the weights: fp32 or bf16 (default: the model's own)")
         ->type_name("TYPE");
     app()
         .add_option("--out", flags_.output_dir, "folder to write; new or empty")

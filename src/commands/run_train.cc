@@ -351,7 +351,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
   if (config.data.sequence_len > folder.config().max_position_embeddings) {
     log_warn(strf("data.sequence_len = %lld is more than the %lld positions of the model's "
-                  "max_position_embeddings: it has not learnt those beyond",
+                  "max_position_embeddings: it has not learnt positions beyond these",
                   (long long)config.data.sequence_len,
                   (long long)folder.config().max_position_embeddings));
   }

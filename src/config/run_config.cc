@@ -32,17 +32,17 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.add("sequence_len", c.data.sequence_len, kResults, "length of a row that documents share",
         "tokens");
   t.add("too_long", c.data.too_long, {"truncate", "drop", "error"}, kResults,
-        "conversation longer than a row; a text is cut into pieces");
+        "what to do with a conversation longer than a row; a text is cut into pieces");
   t.add("kind", c.data.kind,
         {"auto", "text", "messages", "conversations", "instruction", "prompt", "question"},
-        kResults, "what the rows of .jsonl and .json are; auto: as the file's first row");
+        kResults, "kind of the rows of .jsonl and .json; auto: that of a file's first row");
   t.add("fields", c.data.fields, kResults,
-        "other names of rows' fields, as prompt=query,completion=reply");
+        "names of the rows' fields if they differ, for example prompt=query,completion=reply");
   t.add("chat_template", c.data.chat_template, kResults,
         "auto: the model's; none: prompts are joined plainly; or a preset, see docs/data.md");
   t.alias("chat-template");
   t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
-        "what of a conversation is trained: answers, the last answer, or everything");
+        "part of a conversation to train: answers, the last answer, or everything");
 }
 
 void declare_train(RunConfig& c, OptionTable& t) {
@@ -53,30 +53,33 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("tokens_per_step", c.train.tokens_per_step, kResults, "size of one optimizer step",
         "tokens");
   t.add_or_auto("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
-                "what attention and routing take at a time; auto: what the planner finds best",
+                "size that attention and routing take at a time; auto: the planner chooses",
                 "tokens");
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
-        "weights and activations; masters are fp32");
+        "type of weights and activations; master weights are fp32");
   t.add("device", c.train.device, {"auto", "cpu", "cuda"}, kRunOnly,
-        "what computes; auto: an NVIDIA GPU where one can, else the CPU");
+        "device that computes; auto: an NVIDIA GPU if one is usable, else the CPU");
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
-  t.add("save_steps", c.train.save_steps, kRunOnly, "distance of checkpoints; 0: none", "steps");
-  t.add("eval_steps", c.train.eval_steps, kRunOnly, "distance of evaluations; 0: none", "steps");
+  t.add("save_steps", c.train.save_steps, kRunOnly, "interval of checkpoints; 0: no checkpoints",
+        "steps");
+  t.add("eval_steps", c.train.eval_steps, kRunOnly, "interval of evaluations; 0: no evaluations",
+        "steps");
   t.add("eval_batches", c.train.eval_batches, kRunOnly,
-        "length of one evaluation; eval: all of the text where this is not told", "microbatches");
-  t.add("log_steps", c.train.log_steps, kRunOnly, "distance of printed lines", "steps");
+        "length of one evaluation; `pagoda eval` takes the whole text unless this is set",
+        "microbatches");
+  t.add("log_steps", c.train.log_steps, kRunOnly, "interval of printed lines", "steps");
   t.add("trace_steps", c.train.trace_steps, kRunOnly,
         "FIRST:LAST, steps to trace in OUTPUT_DIR/trace.json (ui.perfetto.dev); none: no trace");
   t.alias("trace-steps");
   t.add("trace_routing", c.train.trace_routing, kRunOnly,
-        "new file for the tokens of each expert, by step, microbatch and layer, to plan with; "
-        "none: none");
+        "new file that records the tokens of each expert, by step, microbatch and layer, for "
+        "planning; none: no record");
   t.alias("trace-routing");
   t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
   t.add("optimizer_threads", c.train.optimizer_threads, kRunOnly,
-        "threads of updates, beside those of compute; 0: as many, at most 16 a NUMA node, whose "
-        "memory they keep busy");
+        "threads that update weights, beside the compute threads; 0: as many as those, at most 16 "
+        "for each NUMA node");
   t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
 }
 
@@ -85,7 +88,7 @@ void declare_sample(RunConfig& c, OptionTable& t) {
   t.add("prompts", c.sample.prompts, kRunOnly, "texts to continue, always by the likeliest token");
   t.add("max_new_tokens", c.sample.max_new_tokens, kRunOnly, "length of a continuation, at most",
         "tokens");
-  t.add("steps", c.sample.steps, kRunOnly, "distance of samples; 0: only before and after",
+  t.add("steps", c.sample.steps, kRunOnly, "interval of samples; 0: only before and after",
         "steps");
   t.add("chat", c.sample.chat, kRunOnly, "a prompt is a user's turn in data.chat_template");
 }
@@ -93,7 +96,8 @@ void declare_sample(RunConfig& c, OptionTable& t) {
 void declare_optim(RunConfig& c, OptionTable& t) {
   t.section("optim", "Optimizer (AdamW)");
   t.add("learning_rate", c.optim.learning_rate, kResults, "learning rate at its peak");
-  t.add("weight_decay", c.optim.weight_decay, kResults, "decoupled; not on norms and biases");
+  t.add("weight_decay", c.optim.weight_decay, kResults,
+        "decoupled weight decay; not for norms and biases");
   t.add("beta1", c.optim.beta1, kResults, "decay of the first moment");
   t.add("beta2", c.optim.beta2, kResults, "decay of the second moment");
   t.add("eps", c.optim.eps, kResults, "added to the root of the second moment");
@@ -106,36 +110,36 @@ void declare_optim(RunConfig& c, OptionTable& t) {
   t.add("untouched", c.optim.untouched, {"exact", "skip"}, kResults,
         "an expert without tokens: AdamW of a zero gradient, or nothing");
   t.add("state", c.optim.state, {"fp32", "bf16", "8bit"}, kResults,
-        "how moments are kept; with bf16 weights 12, 8 or 6 bytes a parameter in all");
+        "format of the moments; with bf16 weights 12, 8 or 6 bytes a parameter in all");
 }
 
 void declare_memory(RunConfig& c, OptionTable& t) {
   t.section("memory",
             "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
   t.add("device", c.memory.device, kRunOnly,
-        "budget of the device; auto: 85% of a GPU's; of the CPU, where it is RAM too, 30%");
-  t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside it; auto: 40%");
+        "budget of the device; auto: 85% of a GPU's memory; on the CPU, 30% of RAM");
+  t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside the device's; auto: 40%");
   t.add("disk", c.memory.disk, kRunOnly,
-        "folder for the rest; repeat for several; none: OUTPUT_DIR/store; eval and generate put "
-        "scratch as large as the weights into the first; none: the working directory");
+        "folder for the rest, repeat for several (none: OUTPUT_DIR/store); eval and generate put "
+        "scratch files as large as the weights into the first (none: the working directory)");
   t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
   t.add("pin", c.memory.pin, kRunOnly,
-        "experts of a layer that stay on the device from step to step, those with most tokens: a "
-        "percentage; auto, off: none, what the plan foresees keeps them as well");
+        "percentage of a layer's experts, those with most tokens, that stay on the device from "
+        "step to step; auto, off: none, since foreseen uses keep them as well");
   t.add("drive_tbw", c.memory.drive_tbw, kRunOnly,
-        "what each drive of memory.disk is rated to be written; train then tells its life; 0: "
-        "not told",
+        "rated endurance of each drive of memory.disk; train then tells how long it lasts; "
+        "0: unknown",
         "TB");
 }
 
 void declare_plan(RunConfig& c, OptionTable& t) {
   t.section("plan", "Order of a step, to measure what each part of it is worth");
   t.add("prefetch", c.plan.prefetch, kRunOnly,
-        "bring pages up ahead of use; false: when the next task wants them");
+        "upload pages ahead of use; false: when the next task needs them");
   t.add("optimizer_at_end", c.plan.optimizer_at_end, kRunOnly,
         "the optimizer runs between steps, not beside them");
   t.add("whole_layers", c.plan.whole_layers, kRunOnly,
-        "bring up all experts of a layer before any of them computes");
+        "upload all experts of a layer before any of them computes");
   t.add("microbatch_major", c.plan.microbatch_major, kRunOnly,
         "the forward takes one microbatch after the other and reads weights for each");
   t.add("padded_experts", c.plan.padded_experts, kRunOnly,

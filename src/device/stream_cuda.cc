@@ -63,8 +63,8 @@ std::string CudaStream::where(const std::string& task) const {
 
 std::string CudaStream::where_late(const std::string& task, const char* last_op) const {
   std::lock_guard lock(mutex_);
-  return where(task) + strf("; it may be of work enqueued before, since task \"%s\", the last of "
-                            "it %s, or on another stream", reached_task_->c_str(), last_op);
+  return where(task) + strf("; the error may come from work enqueued since task \"%s\" (last op: "
+                            "%s), or from another stream", reached_task_->c_str(), last_op);
 }
 
 void CudaStream::check(cudaError_t error, const char* call) const {

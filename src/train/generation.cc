@@ -60,8 +60,8 @@ Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_token
     const auto tokens = static_cast<int64_t>(prompts[i].size());
     if (tokens + max_new_tokens <= most) continue;
     return Status(Exit::kBadData,
-                  strf("prompt %zu has %lld tokens, with %lld new ones more than the %lld that the "
-                       "model looks back on; shorten it, or lower %s",
+                  strf("prompt %zu has %lld tokens; with %lld new ones that is more than the %lld "
+                       "that the model attends to; shorten it, or lower %s",
                        i + 1, (long long)tokens, (long long)max_new_tokens, (long long)most, key));
   }
   return Status();

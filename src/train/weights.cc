@@ -134,8 +134,8 @@ Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const ModelConf
                                 StateFormat state) {
   const RunShape shape = shape_of(checkpoint, config, state);
   const Status none(Exit::kMismatch,
-                    strf("the checkpoint of step %lld tells of other records or more pages than a "
-                         "run of its model has; it was left alone: resume from another",
+                    strf("the checkpoint of step %lld names other records or more pages than a "
+                         "run of its model has; it was left alone: resume from another one",
                          (long long)checkpoint.step));
   if (checkpoint.record_steps.size() != shape.records.size()) return none;
   if (PageTable::count(shape) > kMostPages) return none;

@@ -129,7 +129,7 @@ TEST_F(Folder, IndexAndShardsMustAgree) {
   index_ = good;
   index_["weight_map"].erase(name);
   put_index();
-  expect_refused({name, "not said to be here"});
+  expect_refused({name, "is here, but not according to"});
   index_ = good;
   index_["weight_map"]["model.extra"] = here;
   put_index();

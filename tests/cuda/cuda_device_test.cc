@@ -358,10 +358,10 @@ TEST_F(CudaDeathTest, AnErrorNamesCallStreamAndTask) {
   };
   const std::string place =
       ": an illegal memory access was encountered \\(cudaErrorIllegalAddress\\), stream "
-      "\"upload 0\" of GPU 0, task \"weights L3 E12\"; it may be of work enqueued before, since "
-      "task \"none\", the last of it ";
+      "\"upload 0\" of GPU 0, task \"weights L3 E12\"; the error may come from work enqueued since "
+      "task \"none\" \\(last op: ";
   const auto tail = [&](const std::string& last_op) {
-    return place + last_op + ", or on another stream; checkpoints are intact";
+    return place + last_op + "\\), or from another stream; checkpoints are intact";
   };
   const auto exits = testing::ExitedWithCode(static_cast<int>(Exit::kIoError));
   EXPECT_EXIT(copy_on(false), exits, "CUDA error in cudaMemcpyAsync" + tail("none"));
@@ -410,8 +410,8 @@ TEST_F(CudaDeathTest, ALateErrorNamesTheTasksItMayBeOf) {
     stream->synchronize();
   };
   EXPECT_EXIT(copies(), testing::ExitedWithCode(static_cast<int>(Exit::kIoError)),
-              "stream \"upload 0\" of GPU 0, task \"weights L3 E1[23]\"; it may be of work "
-              "enqueued before, since task \"weights L3 E11\", the last of it cudaMemcpyAsync");
+              "stream \"upload 0\" of GPU 0, task \"weights L3 E1[23]\"; the error may "
+              "come from work enqueued since task \"weights L3 E11\" \\(last op: cudaMemcpyAsync");
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ TEST_F(CudaProcess, AnErrorOfCudaNamesItsTaskAndTheRunGoesOn) {
   on("cudaMemcpyAsync=800");
   const ProcessResult failed = run(train(flags));
   expect_refused(failed, 74, {"CUDA error in cudaMemcpyAsync", "of GPU 0, task \"",
-                              "work enqueued before, since task \"", "--resume"});
+                              "from work enqueued since task \"", "--resume"});
   ASSERT_FALSE(fs::is_empty(dir_.file("run") + "/checkpoints")) << "it failed too early";
   on("");
   const ProcessResult resumed = run(train(flags, {"--resume"}));

@@ -114,8 +114,8 @@ bool granted() {
   if (!__builtin_cpu_supports("avx512f")) return false;
   if ((d >> 22 & 1u) == 0 || (d >> 24 & 1u) == 0) return false;
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0) return true;
-  log_warn(strf("the processor has AMX, the system does not grant it (%s): products are made with "
-                "other kernels, slower, of the same bits", std::strerror(errno)));
+  log_warn(strf("the processor has AMX, but the system does not grant it (%s): slower kernels "
+                "compute products, with the same bits", std::strerror(errno)));
   return false;
 }
 

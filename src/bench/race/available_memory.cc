@@ -9,7 +9,7 @@ Status check_available(int64_t bytes) {
   const int64_t available = machine_memory().available_bytes;
   if (bytes <= available) return Status();
   return Status(Exit::kHostMemory,
-                strf("measuring so needs %s of memory, %s are available; lower --bytes or "
+                strf("this measurement needs %s of memory, and %s are available; lower --bytes or "
                      "--page_bytes",
                      format_bytes_up(bytes).c_str(), format_bytes(available).c_str()));
 }

@@ -297,10 +297,10 @@ NetworkFound found_in(const Rounds& rounds, const std::vector<Node>& nodes) {
   found.report.facts = {
       {"processes", process_text(nodes)},
       {"mpi", mpi_library() + ", started by " + read_launch().launcher},
-      {"latency", strf("%.2f us of %lld bytes, half of there and back; the slowest pair's %.2f us",
+      {"latency", strf("%.2f us for %lld bytes, half of a round trip; the slowest pair has %.2f us",
                        found.latency_us, (long long)kPingBytes, quantile(latencies, 1))},
-      {"roof", "memcpy on one thread within a machine, and where no link tells its speed; else the "
-               "slower link"}};
+      {"roof", "memcpy on one thread within a machine, or if a link does not report its speed; "
+               "else the slower link"}};
   return found;
 }
 

@@ -23,16 +23,19 @@ class PlanCommand : public RunCommand {
       : RunCommand(root.add_subcommand(
             "plan", "Whether a model trains on a machine, how fast, and what limits it")) {
     app()
-        .add_option("--machine", machine_, "sheet of the machine (none: this one, roughly)")
+        .add_option("--machine", machine_,
+                    "sheet of the machine (none: a rough one of this machine)")
         ->type_name("FILE");
-    app().add_option("--tokens", tokens_, "of a whole run: its time and what it writes")
+    app()
+        .add_option("--tokens", tokens_,
+                    "tokens of a whole run, to tell its time and what it writes")
         ->type_name("INT");
     app()
-        .add_option("--cluster", cluster_, "sheet of a cluster: the best strategy to train on it")
+        .add_option("--cluster", cluster_, "sheet of a cluster, to find the best strategy on it")
         ->type_name("FILE");
     app().add_flag("--search", search_,
-                   "settings of the run on the machine, and all strategies to train "
-                   "on several devices, best first");
+                   "list settings of the run on the machine, or all strategies to train on several "
+                   "devices, best first");
     app().add_option("--html", html_, "file for a page that shows one step")->type_name("FILE");
     app().add_flag("--json", json_, "print one JSON object");
     add_run_flags([](const Option&) { return true; });
@@ -63,8 +66,9 @@ class PlanCommand : public RunCommand {
 Status PlanCommand::read() {
   RETURN_IF_ERROR(read_run_file());
   if (config_.model.path.empty()) {
-    return Status(Exit::kUsage, "model.path is missing: name a folder with a config.json, or one, "
-                                "in the run file or with --model.path");
+    return Status(Exit::kUsage,
+                  "model.path is missing: name a config.json, or a folder that has one, in the run "
+                  "file or with --model.path");
   }
   constexpr int64_t kMostTokens = 1'000'000'000'000'000;
   if (tokens_ < 0 || tokens_ > kMostTokens) {
@@ -75,7 +79,7 @@ Status PlanCommand::read() {
   }
   if (tokens_ > 0 && search_ && cluster_.empty()) {
     return Status(Exit::kUsage,
-                  "--tokens: of a run as it is, or with --cluster in the best strategy; "
+                  "--tokens: plans the run as it is, or with --cluster the best strategy; "
                   "leave out --search");
   }
   if (!html_.empty() && search_ && cluster_.empty()) {

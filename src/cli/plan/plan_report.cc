@@ -60,7 +60,7 @@ std::string needs_text(const PlanReport& r) {
                        format_bytes(p.host_bytes).c_str(),
                        format_bytes_up(p.peers * p.least.host_bytes).c_str()));
   const std::string room =
-      p.disk_bytes > 0 ? "of " + format_bytes(p.disk_bytes) : "of drives whose size is not told";
+      p.disk_bytes > 0 ? "of " + format_bytes(p.disk_bytes) : "of drives of unknown size";
   return text + line_of("", strf("disk: store of %s %s%s", format_bytes(p.store_bytes).c_str(),
                                  room.c_str(),
                                  r.config.train.save_steps > 0
