@@ -54,7 +54,7 @@ class BenchCommand : public Command {
     add_value(app(), "--bytes", bytes_text_, help)->type_name("SIZE");
   }
   void add_pages() {
-    add_value(app(), "--page_bytes", page_texts_, "sizes of a page")
+    add_value(app(), "--page_bytes", page_texts_, "page sizes to measure")
         ->type_name("SIZE")
         ->delimiter(',');
   }
@@ -102,11 +102,11 @@ class BenchDiskCommand final : public BenchCommand {
         .add_option("--dir", directory_, "folder on the drive to be measured (default: here)")
         ->type_name("DIR");
     add_pages();
-    add_bytes("of the file, for each size of page in turn");
+    add_bytes("size of the file, for each page size in turn");
     add_value(app(), "--io", io_, "how pages move: auto, uring or threads")->type_name("KIND");
     add_value(app(), "--roof", roof_,
-              "what they are held against: fio, loop (pread and pwrite on threads), or auto: fio "
-              "where it is installed")
+              "the roof: fio, loop (pread and pwrite on threads), or auto: fio if it is "
+              "installed")
         ->type_name("KIND");
   }
 
@@ -141,7 +141,7 @@ class BenchCopyCommand final : public BenchCommand {
   explicit BenchCopyCommand(CLI::App& bench)
       : BenchCommand(bench, "copy", "Copies between host and device against bare ones") {
     add_pages();
-    add_bytes("copied in a round, and as much memory again");
+    add_bytes("bytes copied in a round; takes twice that memory");
   }
 
  private:
@@ -159,7 +159,7 @@ class BenchMemoryCommand final : public BenchCommand {
  public:
   explicit BenchMemoryCommand(CLI::App& bench)
       : BenchCommand(bench, "memory", "Streams of memory: read, write, copy, triad, update") {
-    add_bytes("of each of three arrays");
+    add_bytes("size of each of three arrays");
   }
 
  private:
@@ -179,7 +179,7 @@ class BenchAdamCommand final : public BenchCommand {
  public:
   explicit BenchAdamCommand(CLI::App& bench)
       : BenchCommand(bench, "adam", "Updates of weights against streams of the same bytes") {
-    add_bytes("of gradients, weights and states, together", "2GiB");
+    add_bytes("size of gradients, weights and states together", "2GiB");
     add_threads("cores that update");
   }
 
@@ -199,12 +199,12 @@ class BenchGemmCommand final : public BenchCommand {
  public:
   explicit BenchGemmCommand(CLI::App& bench)
       : BenchCommand(bench, "gemm", "Products of cold experts against processor and memory") {
-    add_bytes("of weights, more than the last cache holds, and up to 2.5 times as much again",
+    add_bytes("size of the weights, above the last cache's; takes up to 3.5 times that memory",
               std::to_string(cold_gemm_bytes() / kMiB) + "MiB");
     add_threads("cores that multiply");
     add_value(app(), "--hidden", hidden_, "width of an expert's input")->type_name("INT");
     add_value(app(), "--ffn", ffn_, "widths inside an expert")->type_name("INT")->delimiter(',');
-    add_value(app(), "--tokens", tokens_, "of an expert")->type_name("INT")->delimiter(',');
+    add_value(app(), "--tokens", tokens_, "tokens of an expert")->type_name("INT")->delimiter(',');
   }
 
  private:
@@ -231,16 +231,16 @@ class BenchGemmCommand final : public BenchCommand {
 class BenchAttentionCommand final : public BenchCommand {
  public:
   explicit BenchAttentionCommand(CLI::App& bench)
-      : BenchCommand(bench, "attention", "Causal attention against the products it is made of") {
-    add_value(app(), "--tokens", tokens_, "of a call, in documents of one length")
+      : BenchCommand(bench, "attention", "Causal attention against its own products") {
+    add_value(app(), "--tokens", tokens_, "tokens of a call, in documents of one length")
         ->type_name("INT");
-    add_value(app(), "--lengths", lengths_, "of documents, each a divisor of --tokens")
+    add_value(app(), "--lengths", lengths_, "lengths of documents, each a divisor of --tokens")
         ->type_name("INT")
         ->delimiter(',');
-    add_value(app(), "--heads", heads_, "of queries")->type_name("INT");
-    add_value(app(), "--kv_heads", kv_heads_, "of keys and values, a divisor of --heads")
+    add_value(app(), "--heads", heads_, "heads of queries")->type_name("INT");
+    add_value(app(), "--kv_heads", kv_heads_, "heads of keys and values, a divisor of --heads")
         ->type_name("INT");
-    add_value(app(), "--head_dim", head_dim_, "even")->type_name("INT");
+    add_value(app(), "--head_dim", head_dim_, "width of a head, even")->type_name("INT");
     add_threads("cores that compute");
   }
 
@@ -280,8 +280,9 @@ class BenchStepCommand final : public BenchCommand {
     app()
         .add_option("--dir", directory_, "folder on the drive that pages go to (default: here)")
         ->type_name("DIR");
-    add_value(app(), "--tokens", tokens_, "of a step")->type_name("INT");
-    add_value(app(), "--sequence_len", sequence_len_, "a divisor of --tokens")->type_name("INT");
+    add_value(app(), "--tokens", tokens_, "tokens of a step")->type_name("INT");
+    add_value(app(), "--sequence_len", sequence_len_, "sequence length, a divisor of --tokens")
+        ->type_name("INT");
     add_threads("cores that compute");
   }
 

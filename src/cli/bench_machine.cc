@@ -41,10 +41,10 @@ class BenchMachineCommand final : public Command {
                     "with the machines' beside it as NAME-nodeN.toml")
         ->type_name("FILE");
     add_value(app(), "--device", device_,
-              "what computes: cpu, cuda, or auto: a GPU where one is there")
+              "device that computes: cpu, cuda, or auto: a GPU if there is one")
         ->type_name("KIND");
-    add_value(app(), "--rounds", rounds_, "of each measurement")->type_name("INT");
-    add_value(app(), "--bytes", bytes_, "of arrays and files, each")->type_name("SIZE");
+    add_value(app(), "--rounds", rounds_, "rounds of each measurement")->type_name("INT");
+    add_value(app(), "--bytes", bytes_, "size of arrays and files, each")->type_name("SIZE");
     app().footer(
         "Started as one process on each node it also measures the network between them:\n"
         "  mpirun -n 4 --map-by ppr:1:node --bind-to none pagoda bench machine --out lab.toml");

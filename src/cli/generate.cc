@@ -82,7 +82,7 @@ class GenerateCommand : public RunCommand {
               "length of a continuation, at most [tokens]")
         ->type_name("INT");
     add_value(app(), "--temperature", flags_.sampling.temperature,
-              "of the draw; 0: always the likeliest token")
+              "temperature of the draw; 0: always the likeliest token")
         ->type_name("FLOAT");
     add_value(app(), "--top_p", flags_.sampling.top_p,
               "draw from the likeliest tokens that have this probability together")

@@ -13,7 +13,7 @@ class UpcycleCommand : public Command {
  public:
   explicit UpcycleCommand(CLI::App& root)
       : Command(root.add_subcommand(
-            "upcycle", "Make a Mixtral of a dense Llama: every expert a copy of its MLP")) {
+            "upcycle", "Make a Mixtral from a dense Llama; experts begin as copies of its MLP")) {
     app()
         .add_option("--from", flags_.dense_path, "folder of a dense model (llama, mistral)")
         ->type_name("DIR")

@@ -64,7 +64,7 @@ struct ModelRecord {
   int64_t num_elements = 0;
 };
 
-// Of one layer.
+// The parameters of one layer.
 struct LayerParameters {
   int64_t attention = 0;     // with its biases and the norms inside it
   int64_t norms = 0;         // the two norms of the residual
