@@ -179,7 +179,7 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const 
   dact = arena.take_bytes(block);
   grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * 3 * model.hidden_size *
                             model.expert_ffn);
-  const int64_t records = std::ssize(model_records(model));
+  const int64_t records = size.records > 0 ? size.records : std::ssize(model_records(model));
   square_sums = arena.take<double>(records);
   finite = arena.take<int32_t>(records);
   kept_gate_up.assign(static_cast<size_t>(model.num_layers()), nullptr);

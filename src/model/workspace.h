@@ -57,6 +57,7 @@ struct StepSize {
   bool on_gpu = false;  // a GPU's ops need scratch memory
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t saved_layers = 0;  // the last layers; only in training
+  int64_t records = 0;  // records whose gradients a device finishes; 0: every record of the model
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
   int64_t group_rows() const { return group_blocks * kRowBlock; }

@@ -3,10 +3,15 @@
 #include <cmath>
 
 namespace pagoda {
-namespace {
 
 bool is_rate(double value) { return std::isfinite(value) && value > 0; }
 bool is_amount(double value) { return std::isfinite(value) && value >= 0; }
+
+Status Refusal::operator()(const std::string& what) const {
+  return Status(Exit::kUsage, subject_ + (": " + what));
+}
+
+namespace {
 
 Status refusal(const std::string& line) {
   return Status(Exit::kUsage, line + "; nothing was planned, correct it");

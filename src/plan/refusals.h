@@ -5,20 +5,34 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/status.h"
 
 namespace pagoda {
+
+// Whether a value is finite and above zero; and whether it is finite and not below zero.
+bool is_rate(double value);
+bool is_amount(double value);
+
+// Refuses one subject: kUsage, "SUBJECT: what".
+class Refusal {
+ public:
+  constexpr explicit Refusal(const char* subject) : subject_(subject) {}
+  Status operator()(const std::string& what) const;
+
+ private:
+  const char* subject_;
+};
 
 // The largest accepted size. No model or cluster comes near it, and products of five sizes are
 // exact in 128 bits.
 inline constexpr int64_t kMaxCount = int64_t{1} << 24;
 
 Status check_integer(const char* what, int64_t value, int64_t least = 1, int64_t most = kMaxCount);
-// Checks that the value is finite and above zero: bytes or operations a second, bytes of something
-// that exists.
+// Checks a rate: bytes or operations a second, bytes of something that exists.
 Status check_rate(const char* what, double value);
-// Checks that the value is finite and not below zero: seconds, a load.
+// Checks an amount: seconds, a load.
 Status check_amount(const char* what, double value);
 
 // For lists `what` is a plural: "bandwidths of devices".

@@ -108,6 +108,9 @@ Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
   run.sequence_len = config.data.sequence_len;
   run.peers = peers;
   setup.size.microbatches = run.shape.microbatches;
+  // Families that are trained are planned with the workspace that `train` takes, which has room for
+  // the sums of every record.
+  if (!model.trained) setup.size.records = std::ssize(run.shape.records);
   const int64_t device_bytes =
       config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
   const int64_t host_bytes =

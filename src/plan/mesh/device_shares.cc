@@ -5,13 +5,12 @@
 #include <string>
 
 #include "base/check.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {
 
-Status invalid(const std::string& what) { return Status(Exit::kUsage, "shares: " + what); }
-
-bool is_rate(double value) { return std::isfinite(value) && value > 0; }
+constexpr Refusal invalid("shares");
 
 Status check_experts(const SharedExperts& e) {
   const int64_t counts[] = {e.layers, e.layer_weight_bytes, e.layer_gradient_bytes,

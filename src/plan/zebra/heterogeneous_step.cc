@@ -2,20 +2,18 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "plan/refusals.h"
+
 namespace pagoda {
 namespace {
 
-Status invalid(const std::string& what) {
-  return Status(Exit::kUsage, "step on two kinds of devices: " + what);
-}
+constexpr Refusal invalid("step on two kinds of devices");
 
-bool is_amount(double value) { return std::isfinite(value) && value >= 0; }
 bool is_work(const PassSeconds& pass) {
   return is_amount(pass.forward_s) && is_amount(pass.backward_s) && pass.forward_s > 0 &&
          pass.backward_s > 0;

@@ -1,16 +1,14 @@
 #include "plan/zebra/zebra.h"
 
-#include <cmath>
 #include <string>
 
 #include "base/check.h"
+#include "plan/refusals.h"
 
 namespace pagoda {
 namespace {
 
-Status invalid(const std::string& what) { return Status(Exit::kUsage, "zebra group: " + what); }
-
-bool is_duration(double seconds) { return std::isfinite(seconds) && seconds >= 0; }
+constexpr Refusal invalid("zebra group");
 
 Status check_offloaded(const ZebraGroup& g) {
   if (g.offloaded.empty()) return Status();
@@ -55,7 +53,7 @@ Status check_times(const ZebraGroup& g) {
   for (const Named& n : passes) {
     const bool takes_none =
         n.pass.forward_s == 0 || (g.backward && n.pass.backward_s == 0);
-    if (!is_duration(n.pass.forward_s) || !is_duration(n.pass.backward_s) ||
+    if (!is_amount(n.pass.forward_s) || !is_amount(n.pass.backward_s) ||
         (n.positive && takes_none)) {
       return invalid(
           strf("%s takes %g s forward and %g s backward, which no device does; measure "
@@ -74,11 +72,10 @@ Status check_sizes(const ZebraGroup& g) {
   }
   for (size_t j = 0; j < g.sizes.size(); ++j) {
     const MicrobatchSize& size = g.sizes[j];
-    if (!is_duration(size.tokens) || !is_duration(size.expert_tokens) || size.tokens == 0) {
-      return invalid(
-          strf("microbatch %zu is %g of one in tokens and %g in those of experts; both "
-               "are counts",
-               j, size.tokens, size.expert_tokens));
+    if (!is_amount(size.tokens) || !is_amount(size.expert_tokens) || size.tokens == 0) {
+      return invalid(strf("microbatch %zu is %g of one in tokens and %g in those of experts; both "
+                          "are counts",
+                          j, size.tokens, size.expert_tokens));
     }
   }
   return Status();

@@ -10,7 +10,7 @@
 namespace pagoda {
 namespace {
 
-Status invalid(const std::string& what) { return Status(Exit::kUsage, "zebra groups: " + what); }
+constexpr Refusal invalid("zebra groups");
 
 Status check_groups(std::span<const ZebraGroup> groups) {
   RETURN_IF_ERROR(check_integer("the number of groups", static_cast<int64_t>(groups.size())));

@@ -12,7 +12,7 @@
 namespace pagoda {
 namespace {
 
-Status invalid(const std::string& what) { return Status(Exit::kUsage, "zebra pipeline: " + what); }
+constexpr Refusal invalid("zebra pipeline");
 
 bool is_forward(ZebraKind kind) {
   return kind == ZebraKind::kAttention || kind == ZebraKind::kDispatch ||
