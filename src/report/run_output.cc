@@ -3,7 +3,9 @@
 #include <sys/file.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -24,6 +26,10 @@ constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.json
                                   "resolved.toml"};
 constexpr char kCheckpoints[] = "checkpoints";
 
+// The kernel closes the files of a killed process's io_uring some time after the process has ended.
+constexpr std::chrono::seconds kLockWait(5);
+constexpr std::chrono::milliseconds kLockRetry(50);
+
 // True also if it is unknown: then nothing may be removed.
 bool has_checkpoint(const Directory& folder) {
   const auto checkpoints = folder.folder(kCheckpoints);
@@ -39,14 +45,22 @@ bool has_checkpoint(const Directory& folder) {
   return false;
 }
 
-// Removes the page file, unless a run is using it.
+// Removes the page file. kCannotCreate: a run is using it, and still does after kLockWait.
 Status remove_unused(const Directory& disk, const std::string& name) {
   const auto file = disk.file(name);
   if (file.status().code() == Exit::kNoInput) return Status();
   RETURN_IF_ERROR(file.status());
-  if (::flock(file.value().get(), LOCK_EX | LOCK_NB) == 0) return disk.remove_file(name);
-  return Status(Exit::kCannotCreate, strf("%s/%s is in use; it was left alone",
-                                          printable(disk.path()).c_str(), name.c_str()));
+  const auto deadline = std::chrono::steady_clock::now() + kLockWait;
+  while (::flock(file.value().get(), LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Status(Exit::kCannotCreate,
+                    strf("%s/%s is in use by another run; nothing was changed: wait for it to end "
+                         "or use another train.output_dir",
+                         printable(disk.path()).c_str(), name.c_str()));
+    }
+    std::this_thread::sleep_for(kLockRetry);
+  }
+  return disk.remove_file(name);
 }
 
 // A run must not write to a place that a link in somebody else's folder names.
@@ -142,6 +156,8 @@ Status RunOutput::remove_unfinished_start() const {
 Status RunOutput::remove_start(const std::vector<std::string>& page_files) const {
   for (const std::string& line : page_files) {
     const Status removed = remove_page_file(line);
+    // Without its mark, a folder whose page file stays could be neither resumed nor started in.
+    if (removed.code() == Exit::kCannotCreate) return removed;
     if (!removed.ok()) log_warn(removed.message());
   }
   RETURN_IF_ERROR(folder_->remove_folder(kCheckpoints));

@@ -1,10 +1,16 @@
 // The folder of a run: what a killed start left is removed by the next, with nothing of others.
 #include "report/run_output.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
+#include <chrono>
 #include <filesystem>
+#include <optional>
+#include <thread>
 
+#include "base/descriptor.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "train/start_mark.h"
@@ -57,6 +63,24 @@ TEST_F(RunOutputTest, PageFilesElsewhereGoWhereTheCommandNamesTheirDisk) {
   EXPECT_TRUE(create({dir_.file("disk")}).ok());
   EXPECT_TRUE(fs::is_empty(dir_.file("disk")));
   EXPECT_EQ(files_in(dir_.file("victim")).size(), 2u);
+}
+
+// The kernel gives the lock of a killed process that had an io_uring back late.
+TEST_F(RunOutputTest, APageFileInUseIsWaitedForAndItsMarkStays) {
+  const std::string pages = std::string("run/store/") + kPages;
+  put(pages);
+  put("run/STARTING", std::string("store/") + kPages + "\n");
+  std::optional<Descriptor> held(::open(dir_.file(pages).c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(held->get(), LOCK_EX), 0);
+  EXPECT_EQ(create({}).code(), Exit::kCannotCreate);
+  EXPECT_TRUE(fs::exists(dir_.file(pages)) && fs::exists(dir_.file("run/STARTING")));
+  std::thread killed([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    held.reset();
+  });
+  EXPECT_TRUE(create({}).ok());
+  killed.join();
+  EXPECT_FALSE(fs::exists(dir_.file(pages)) || fs::exists(dir_.file("run/STARTING")));
 }
 
 TEST_F(RunOutputTest, AHostileMarkRemovesNothingElsewhere) {
