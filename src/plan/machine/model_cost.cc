@@ -24,6 +24,9 @@ LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   const bool moe = shape.is_moe[static_cast<size_t>(layer)] != 0;
   LayerCost cost;
   cost.replicated_parameters = parameters.replicated();
+  cost.attention_parameters = parameters.attention;
+  cost.router_parameters = parameters.router;
+  cost.feed_forward_parameters = parameters.feed_forward;
   cost.heads = a.heads;
   cost.score_width = a.heads * (a.head_dim + a.value_head_dim);
   cost.token_bytes = kValueBytes * attention_width(a, d) +
@@ -32,6 +35,7 @@ LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   constexpr int64_t kProbabilityBytes = 4;
   cost.token_bytes += kProbabilityBytes * shape.num_experts;
   cost.expert_parameters = parameters.expert;
+  cost.expert_ffn = shape.expert_ffn;
   cost.num_experts = shape.num_experts;
   cost.experts_per_token = shape.experts_per_token;
   cost.row_bytes = kept_of_row(d, shape.expert_ffn);
@@ -54,8 +58,9 @@ Result<ModelCost> piper_cost(const PiperModel& model) {
     return Status(Exit::kUsage, "the model has more parameters than can be counted in bytes");
   }
   LayerCost layer;
-  layer.replicated_parameters = 4 * d * d;
+  layer.replicated_parameters = layer.attention_parameters = 4 * d * d;
   layer.expert_parameters = 3 * d * f;
+  layer.expert_ffn = f;
   layer.num_experts = model.num_experts;
   layer.experts_per_token = model.experts_per_token;
   layer.token_bytes = 12 * d;

@@ -18,7 +18,11 @@ struct LayerCost {
   // Parameters on every device of an expert-parallel group: attention, and for a ModelShape norms,
   // router and all else that every token visits.
   int64_t replicated_parameters = 0;
+  // Those of them that a token multiplies with: attention's, the router's, and a dense layer's MLP
+  // or the shared experts'.
+  int64_t attention_parameters = 0, router_parameters = 0, feed_forward_parameters = 0;
   int64_t expert_parameters = 0;  // one routed expert's
+  int64_t expert_ffn = 0;         // f, width of one routed expert
   int64_t num_experts = 0;        // 0: a dense layer
   int64_t experts_per_token = 0;
   // Bytes that are kept for the backward: those of a token on the device that attends to it, and

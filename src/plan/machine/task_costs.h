@@ -1,11 +1,5 @@
-// The costs of a run's tasks on a machine, by its sheet: operations over rates, bytes over rates,
-// and weights once for each product, whatever its rows. The costs of a measured step's tasks are
-// fitted to samples instead (fit_cost). Pure.
-//
-// The backward computes the forward of attention and the first product of an MLP again, as the
-// trainer does unless a layer saves them. So an expert's backward takes 16 d f operations for a row
-// (its gate and up again, and two products for each of three), and attention's takes three times
-// the forward's projections and 3.5 times its scores.
+// The costs of a run's tasks on a machine, by its sheet (plan/machine/work_cost.h). The costs of a
+// measured step's tasks are fitted to samples instead (fit_cost). Pure.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +30,7 @@ struct StepWork {
 };
 
 // The profile of one device with its part of the machine (share_of_device). A CPU's tasks take all
-// its cores. If layers have different widths, costs are those of the mean. REQUIRES: sheet.check(),
-// check_model(model), 0 < sequence_len.
+// its cores. REQUIRES: sheet.check(), check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const StepWork& work);
 
