@@ -120,7 +120,7 @@ std::string bottleneck_name(const StrategyTimeline& timeline) {
   const std::pair<double, const char*> parts[] = {{compute_s, "compute"},
                                                   {transfer_s, "transfers between devices"},
                                                   {sums_s, "sums of gradients"},
-                                                  {updates_s, "updates on the hosts"}};
+                                                  {updates_s, "updates of weights and states"}};
   const auto& most = *std::max_element(std::begin(parts), std::end(parts));
   if (most.first >= kMost * timeline.end_s) return most.second;
   return std::string(most.second) + ", and by waiting for each other";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "optim/state_format.h"
 #include "plan/refusals.h"
 #include "plan/search/mesh_search.h"
 #include "plan/search/node_pair_search.h"
@@ -27,15 +28,22 @@ std::string microbatches_text(int64_t count) {
   return counted(count, "microbatch", "microbatches");
 }
 
+// Bytes of a parameter beside its bf16 weight. Borders between the parts of a large record do not
+// count.
+double state_bytes(StateFormat format) {
+  constexpr int64_t kElements = 1 << 20;
+  return static_cast<double>(StateLayout(format, DType::kBF16, kElements).bytes) / kElements;
+}
+
 }  // namespace
 
 const std::vector<StateChoice>& state_choices() {
-  // The formats of optim/state_format.h: the part of the master that a bf16 weight lacks, and two
-  // moments.
   static const std::vector<StateChoice> kChoices = {
-      {"fp32 states", 10, false},       {"bf16 states", 6, false},
-      {"8bit states", 4.04, false},     {"fp32 states in host memory", 10, true},
-      {"8bit states in host memory", 4.04, true}};
+      {"fp32 states", state_bytes(StateFormat::kFp32), false},
+      {"bf16 states", state_bytes(StateFormat::kBf16), false},
+      {"8bit states", state_bytes(StateFormat::k8Bit), false},
+      {"fp32 states in host memory", state_bytes(StateFormat::kFp32), true},
+      {"8bit states in host memory", state_bytes(StateFormat::k8Bit), true}};
   return kChoices;
 }
 

@@ -27,7 +27,7 @@ int64_t cache_bytes(const ModelCost& cost, ExpertSharing sharing) {
 struct FittedStages {
   std::vector<MeshStage> stages;
   std::vector<uint8_t> recomputed;  // [layers]
-  int64_t parameters = 0;           // of the device with most
+  DeviceParameters most;            // of the device with most parameters
 };
 
 MeshStage fitted_stage(const StageMemory& memory, const RecomputedLayers& again, int64_t cache) {
@@ -44,13 +44,24 @@ MeshStage fitted_stage(const StageMemory& memory, const RecomputedLayers& again,
   return stage;
 }
 
-Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& cluster,
+// The parts of a device of a stage that are updated by themselves.
+double stage_records(const ModelCost& cost, const Mesh& mesh, int64_t stage) {
+  const auto [first, last] =
+      stage_layers(static_cast<int64_t>(cost.layers.size()), mesh.pipeline, stage);
+  int64_t records = (stage == 0) + (stage == mesh.pipeline - 1);
+  for (int64_t l = first; l < last; ++l) {
+    records += 1 + cost.layers[static_cast<size_t>(l)].num_experts / mesh.expert;
+  }
+  return static_cast<double>(records);
+}
+
+Result<FittedStages> fit_stages(const ModelCost& cost, const MachineSheet& node,
                                 const Strategy& strategy) {
   MemoryOptions options;
   options.schedule = strategy.schedule;
   options.replicated_bytes = options.expert_bytes = strategy.state.device_bytes();
   const int64_t cache = cache_bytes(cost, strategy.sharing);
-  const int64_t room = std::max<int64_t>(0, cluster.device_bytes - cache);
+  const int64_t room = std::max<int64_t>(0, node.auto_device_bytes() - cache);
   const auto layers = static_cast<int64_t>(cost.layers.size());
   FittedStages fitted;
   fitted.recomputed.assign(cost.layers.size(), 0);
@@ -63,8 +74,11 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const ClusterProfile& clu
       fitted.recomputed[static_cast<size_t>(first + layer)] = 1;
     }
     fitted.stages.push_back(fitted_stage(memory, again, cache));
-    fitted.parameters =
-        std::max(fitted.parameters, memory.parameters.replicated + memory.parameters.experts);
+    const auto parameters =
+        static_cast<double>(memory.parameters.replicated + memory.parameters.experts);
+    if (parameters > fitted.most.parameters) {
+      fitted.most = {parameters, stage_records(cost, strategy.mesh, stage)};
+    }
   }
   return fitted;
 }
@@ -226,10 +240,9 @@ Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
                            const Strategy& strategy) {
   const ClusterProfile profile = cluster_profile(cluster);
   const MachineSheet& node = cluster.nodes.front();
-  ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, profile, strategy));
+  ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, node, strategy));
   MeshStep step;
-  ASSIGN_OR_RETURN(step.updates,
-                   host_updates(node, strategy.state, static_cast<double>(fitted.parameters)));
+  ASSIGN_OR_RETURN(step.updates, state_updates(node, strategy.state, fitted.most));
   const StepChoices choices{strategy.sharing, strategy.schedule, std::move(fitted.recomputed)};
   ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, strategy.mesh, strategy.batch, profile,
                                                 device_rates(node), choices));
@@ -256,10 +269,9 @@ Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet
     timeline.memory.push_back(stage_room("device of " + name, pieces, step.stages[s],
                                          cluster.nodes.front().auto_device_bytes()));
   }
-  if (step.updates.seconds > 0) {
-    timeline.lanes.push_back(
-        {"hosts", "", {{StrategyWork::kUpdates, gradients_end_s, timeline.end_s}}});
-  }
+  timeline.lanes.push_back({strategy.state.on_host ? "hosts" : "updates",
+                            "",
+                            {{StrategyWork::kUpdates, gradients_end_s, timeline.end_s}}});
   return timeline;
 }
 

@@ -3,15 +3,15 @@
 // experts, and place and format of optimizer states. Pure.
 //
 // If a stage's activations do not fit, the fewest of its layers are computed again in the backward
-// (plan/mesh/recomputed_layers.h). If states are in host memory, their updates and copies come
-// after the last stage's gradients; nothing hides them.
+// (plan/mesh/recomputed_layers.h). Updates come after the last stage's gradients
+// (plan/search/state_updates.h).
 #pragma once
 
 #include <vector>
 
 #include "base/status.h"
 #include "plan/search/cluster_search.h"
-#include "plan/search/host_updates.h"
+#include "plan/search/state_updates.h"
 
 namespace pagoda {
 
@@ -28,7 +28,7 @@ struct MeshStage {
 struct MeshStep {
   StepEstimate estimate;
   std::vector<MeshStage> stages;  // [PP]
-  HostUpdates updates;            // after the estimate's step
+  StateUpdates updates;           // after the estimate's step
 
   double step_s() const { return estimate.times.step_s() + updates.seconds; }
 };

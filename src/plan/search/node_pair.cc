@@ -97,30 +97,40 @@ Result<ModelCost> node_pair_cost(const ModelShape& model) {
   return model_cost(model);
 }
 
-Result<HostUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
-                                      double faster_parameters, double slower_parameters) {
-  ASSIGN_OR_RETURN(const HostUpdates faster, host_updates(*kinds.faster, state, faster_parameters));
-  ASSIGN_OR_RETURN(const HostUpdates slower, host_updates(*kinds.slower, state, slower_parameters));
-  return HostUpdates{std::max(faster.seconds, slower.seconds),
-                     std::max(faster.state_bytes, slower.state_bytes)};
+Result<StateUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
+                                       const DeviceParameters& faster,
+                                       const DeviceParameters& slower) {
+  ASSIGN_OR_RETURN(const StateUpdates of_faster, state_updates(*kinds.faster, state, faster));
+  ASSIGN_OR_RETURN(const StateUpdates of_slower, state_updates(*kinds.slower, state, slower));
+  return StateUpdates{std::max(of_faster.seconds, of_slower.seconds),
+                      std::max(of_faster.state_bytes, of_slower.state_bytes)};
 }
 
-double NodePairMemory::expert_parameters() const {
+DeviceParameters NodePairMemory::experts(int32_t devices) const {
   const LayerCost& l = cost_.layers.front();
-  return static_cast<double>(cost_.layers.size()) *
-         static_cast<double>(l.num_experts * l.expert_parameters);
+  const double count =
+      static_cast<double>(cost_.layers.size()) * static_cast<double>(l.num_experts) / devices;
+  return {count * static_cast<double>(l.expert_parameters), count};
 }
 
-double NodePairMemory::table_parameters() const {
-  return static_cast<double>(cost_.embedding_parameters + cost_.head_parameters);
+DeviceParameters NodePairMemory::tables() const {
+  return {static_cast<double>(cost_.embedding_parameters + cost_.head_parameters), 2};
 }
 
-double NodePairMemory::dense_parameters() const {
-  double parameters = table_parameters();
+DeviceParameters NodePairMemory::dense() const {
+  DeviceParameters dense = tables();
   for (const LayerCost& l : cost_.layers) {
-    parameters += static_cast<double>(l.replicated_parameters);
+    dense = dense + DeviceParameters{static_cast<double>(l.replicated_parameters), 1};
   }
-  return parameters;
+  return dense;
+}
+
+DeviceParameters NodePairMemory::layer() const {
+  const LayerCost& l = cost_.layers.front();
+  const auto experts = static_cast<double>(l.num_experts);
+  return {static_cast<double>(l.replicated_parameters) +
+              experts * static_cast<double>(l.expert_parameters),
+          1 + experts};
 }
 
 double NodePairMemory::inputs_bytes(double rows) const {
@@ -137,33 +147,30 @@ double NodePairMemory::layer_bytes(double tokens) const {
 NodePairBytes NodePairMemory::expert_parallel(const StateChoice& state) const {
   const int32_t devices = kinds_.faster_devices + kinds_.slower_devices;
   const double own = tokens_ / devices;
-  const double parameters = dense_parameters() + expert_parameters() / devices;
-  const double bytes = parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
-  return {bytes, bytes, parameters, parameters};
+  const DeviceParameters all = dense() + experts(devices);
+  const double bytes = all.parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
+  return {bytes, bytes, all, all};
 }
 
 NodePairBytes NodePairMemory::disaggregated(const StateChoice& state) const {
   const double own = tokens_ / kinds_.faster_devices;
   const double rows = tokens_ * static_cast<double>(cost_.layers.front().experts_per_token);
   NodePairBytes bytes;
-  bytes.faster_parameters = dense_parameters();
-  bytes.slower_parameters = expert_parameters() / kinds_.slower_devices;
-  bytes.faster =
-      bytes.faster_parameters * state.device_bytes() + inputs_bytes(own) + layer_bytes(own);
-  bytes.slower =
-      bytes.slower_parameters * state.device_bytes() + inputs_bytes(rows / kinds_.slower_devices);
+  bytes.faster_parameters = dense();
+  bytes.slower_parameters = experts(kinds_.slower_devices);
+  bytes.faster = bytes.faster_parameters.parameters * state.device_bytes() + inputs_bytes(own) +
+                 layer_bytes(own);
+  bytes.slower = bytes.slower_parameters.parameters * state.device_bytes() +
+                 inputs_bytes(rows / kinds_.slower_devices);
   return bytes;
 }
 
 NodePairMemory::StageBytes NodePairMemory::stage_bytes(const StateChoice& state, int32_t pipelines,
                                                        int32_t microbatches) const {
-  const LayerCost& l = cost_.layers.front();
   const double tokens = tokens_ / pipelines;
-  const auto parameters = static_cast<double>(l.replicated_parameters) +
-                          static_cast<double>(l.num_experts * l.expert_parameters);
   StageBytes bytes;
-  bytes.fixed = table_parameters() * state.device_bytes() + layer_bytes(tokens / microbatches);
-  bytes.layer = parameters * state.device_bytes() +
+  bytes.fixed = tables().parameters * state.device_bytes() + layer_bytes(tokens / microbatches);
+  bytes.layer = layer().parameters * state.device_bytes() +
                 tokens * static_cast<double>(kValueBytes * cost_.hidden_size);
   return bytes;
 }
@@ -189,11 +196,8 @@ NodePairBytes NodePairMemory::pipelined(const StateChoice& state, const Pipeline
   const auto faster = layers.begin() + kinds_.faster_devices / step.pipelines;
   const double here = *std::max_element(layers.begin(), faster);
   const double there = *std::max_element(faster, layers.end());
-  const LayerCost& l = cost_.layers.front();
-  const auto of_layer = static_cast<double>(l.replicated_parameters) +
-                        static_cast<double>(l.num_experts * l.expert_parameters);
-  return {of.fixed + here * of.layer, of.fixed + there * of.layer,
-          table_parameters() + here * of_layer, table_parameters() + there * of_layer};
+  return {of.fixed + here * of.layer, of.fixed + there * of.layer, tables() + layer() * here,
+          tables() + layer() * there};
 }
 
 }  // namespace pagoda

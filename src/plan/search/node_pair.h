@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "plan/machine/model_cost.h"
 #include "plan/search/cluster_search.h"
-#include "plan/search/host_updates.h"
+#include "plan/search/state_updates.h"
 #include "plan/zebra/heterogeneous_step.h"
 
 namespace pagoda {
@@ -40,17 +40,18 @@ CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, con
 // The memory of a device of each kind.
 struct NodePairBytes {
   double faster = 0, slower = 0;
-  double faster_parameters = 0, slower_parameters = 0;
+  DeviceParameters faster_parameters, slower_parameters;
 
   bool fit(const NodePair& kinds) const {
     return faster <= static_cast<double>(kinds.faster->auto_device_bytes()) &&
            slower <= static_cast<double>(kinds.slower->auto_device_bytes());
   }
 };
-// Updates on the hosts after the step, if states are there; nodes of both kinds work at once.
-// kDoesNotFit: the hosts cannot hold the states.
-Result<HostUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
-                                      double faster_parameters, double slower_parameters);
+// The updates after the step; nodes of both kinds work at once. kDoesNotFit: the hosts cannot hold
+// the states.
+Result<StateUpdates> node_pair_updates(const NodePair& kinds, const StateChoice& state,
+                                       const DeviceParameters& faster,
+                                       const DeviceParameters& slower);
 
 // Memory for a step of `demand` in the strategies that zebra is compared with
 // (plan/search/zebra_layout.h has zebra's own). Inputs of all layers are kept and the rest of a
@@ -80,9 +81,11 @@ class NodePairMemory {
     return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
   }
   StageBytes stage_bytes(const StateChoice& state, int32_t pipelines, int32_t microbatches) const;
-  double expert_parameters() const;  // of all layers
-  double dense_parameters() const;   // all other parameters
-  double table_parameters() const;
+  // What all layers have: the part of their experts on each of `devices`, and everything else.
+  DeviceParameters experts(int32_t devices) const;
+  DeviceParameters dense() const;
+  DeviceParameters tables() const;
+  DeviceParameters layer() const;           // one whole layer
   double inputs_bytes(double rows) const;   // of all layers
   double layer_bytes(double tokens) const;  // bytes that one layer keeps
 

@@ -159,10 +159,10 @@ StrategyTimeline ZebraTimeline::take(const ZebraPipelineStep& step) {
   return std::move(timeline_);
 }
 
-// A strategy, and its time on the hosts after the step.
+// A strategy, and what is updated after its step.
 struct Drawn {
   StrategyTimeline timeline;
-  double faster_parameters = 0, slower_parameters = 0;
+  DeviceParameters faster = {}, slower = {};
 };
 
 void add_memory(const NodePair& kinds, const NodePairBytes& bytes, Drawn& drawn) {
@@ -173,8 +173,8 @@ void add_memory(const NodePair& kinds, const NodePairBytes& bytes, Drawn& drawn)
                            {"slower device",
                             kinds.slower->auto_device_bytes(),
                             {{0, static_cast<int64_t>(bytes.slower)}}}};
-  drawn.faster_parameters = bytes.faster_parameters;
-  drawn.slower_parameters = bytes.slower_parameters;
+  drawn.faster = bytes.faster_parameters;
+  drawn.slower = bytes.slower_parameters;
 }
 
 class StrategyDrawer {
@@ -192,8 +192,8 @@ class StrategyDrawer {
     const ZebraMemory memory(cost_, kinds_, demand_);
     const auto most = memory.fullest(layout, strategy.state, strategy.offloaded);
     const auto rooms = memory.rooms(layout, strategy.state, strategy.offloaded);
-    return Drawn{ZebraTimeline(layout, kinds_, rooms, pipeline).take(step),
-                 most.attention_parameters, most.expert_parameters};
+    return Drawn{ZebraTimeline(layout, kinds_, rooms, pipeline).take(step), most.attention,
+                 most.experts};
   }
   Result<Drawn> copied(const Strategy& strategy) const {
     const CopiedStep copy =
@@ -248,15 +248,13 @@ Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const Clust
   ASSIGN_OR_RETURN(const NodePair kinds, node_pair(cluster));
   ASSIGN_OR_RETURN(const ModelCost cost, node_pair_cost(model));
   ASSIGN_OR_RETURN(Drawn drawn, StrategyDrawer(model, cost, cluster, kinds, demand).draw(strategy));
-  ASSIGN_OR_RETURN(
-      const HostUpdates updates,
-      node_pair_updates(kinds, strategy.state, drawn.faster_parameters, drawn.slower_parameters));
-  if (updates.seconds > 0) {
-    const double from_s = drawn.timeline.end_s;
-    drawn.timeline.end_s += updates.seconds;
-    drawn.timeline.lanes.push_back(
-        {"hosts", "", {{StrategyWork::kUpdates, from_s, drawn.timeline.end_s}}});
-  }
+  ASSIGN_OR_RETURN(const StateUpdates updates,
+                   node_pair_updates(kinds, strategy.state, drawn.faster, drawn.slower));
+  const double from_s = drawn.timeline.end_s;
+  drawn.timeline.end_s += updates.seconds;
+  drawn.timeline.lanes.push_back({strategy.state.on_host ? "hosts" : "updates",
+                                  "",
+                                  {{StrategyWork::kUpdates, from_s, drawn.timeline.end_s}}});
   return std::move(drawn.timeline);
 }
 

@@ -180,12 +180,13 @@ NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const
   const double row = static_cast<double>(kValueBytes * cost.hidden_size);
   const auto k = static_cast<double>(layer.experts_per_token);
   const bool data_centric = step.sharing == ExpertSharing::kDataCentric;
-  const auto of = [&](const KindShare& share, double& parameters) {
+  const auto of = [&](const KindShare& share, DeviceParameters& parameters) {
     const double own = static_cast<double>(share.sequences * demand.sequence_len);
     const double all = static_cast<double>(demand.sequences * demand.sequence_len);
     const double columns =
         static_cast<double>(share.hidden) / static_cast<double>(model.expert_ffn);
-    parameters = dense + layers * experts * columns;
+    parameters = {dense + layers * experts * columns,
+                  2 + layers * (1 + static_cast<double>(layer.num_experts))};
     const double token_room = own * static_cast<double>(layer.token_bytes + 2 * layer.heads);
     const double rows_room =
         data_centric ? own * k * static_cast<double>(layer.row_bytes)
@@ -193,8 +194,8 @@ NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const
                            2 * (all - own) * row;
     constexpr double kPassing = 2 + 1;  // layers: weights of two, gradients of one
     const double passing = data_centric ? kPassing * kValueBytes * experts : 0;
-    return parameters * state.device_bytes() + layers * own * row + token_room + rows_room +
-           passing;
+    return parameters.parameters * state.device_bytes() + layers * own * row + token_room +
+           rows_room + passing;
   };
   NodePairBytes bytes;
   bytes.faster = of(step.faster, bytes.faster_parameters);

@@ -22,7 +22,7 @@ enum class StrategyWork : uint8_t {
   kHead,
   kTransfer,
   kGradients,  // summed over devices
-  kUpdates     // on the host
+  kUpdates     // of weights and states, on the devices or on the hosts
 };
 // [StrategyWork] the name of a report's column, and of a page's style.
 inline constexpr std::array<const char*, 9> kStrategyWorkNames{"forward",  "backward",  "attention",

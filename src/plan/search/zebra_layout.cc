@@ -117,18 +117,21 @@ ZebraRoom ZebraMemory::room(const ZebraLayout& layout, const StateChoice& state,
   const double input_bytes = static_cast<double>(kValueBytes * cost_.hidden_size);
   ZebraRoom room;
   room.expert = static_cast<double>(layer.expert_parameters) * parameter_bytes;
-  double dense = layers * static_cast<double>(layer.replicated_parameters);
-  if (stage == 0) dense += static_cast<double>(cost_.embedding_parameters);
-  if (stage + 1 == layout.stages) dense += static_cast<double>(cost_.head_parameters);
+  DeviceParameters dense{layers * static_cast<double>(layer.replicated_parameters), layers};
+  if (stage == 0)
+    dense = dense + DeviceParameters{static_cast<double>(cost_.embedding_parameters), 1};
+  if (stage + 1 == layout.stages) {
+    dense = dense + DeviceParameters{static_cast<double>(cost_.head_parameters), 1};
+  }
   const double all = layers * static_cast<double>(layer.num_experts) / n;
-  const auto of_expert = static_cast<double>(layer.expert_parameters);
-  room.attention_parameters = dense + given * n / m * of_expert;
-  room.expert_parameters = (all - given) * of_expert;
+  const DeviceParameters expert{static_cast<double>(layer.expert_parameters), 1};
+  room.attention = dense + expert * (given * n / m);
+  room.experts = expert * (all - given);
   const double row_room = static_cast<double>(layer.row_bytes) * rows / layout.microbatches;
   const double token_room =
       static_cast<double>(layer.token_bytes + 2 * layer.heads) * tokens / layout.microbatches;
-  room.attention_fixed = room.attention_parameters * parameter_bytes + (token_room + row_room) / m;
-  room.expert_fixed = room.expert_parameters * parameter_bytes + row_room / n;
+  room.attention_fixed = room.attention.parameters * parameter_bytes + (token_room + row_room) / m;
+  room.expert_fixed = room.experts.parameters * parameter_bytes + row_room / n;
   room.chunks = static_cast<int32_t>(most_in_flight(PipelineSchedule::kOneForwardOneBackward,
                                                     layout.stages, stage, layout.chunks));
   room.attention_inputs = layers * tokens / m * input_bytes * (layout.send_again ? 2 : 1);
@@ -147,7 +150,7 @@ Result<std::vector<AsymBounds>> ZebraMemory::bounds(const ZebraLayout& layout,
   const auto slower = static_cast<double>(kinds_.slower->auto_device_bytes());
   for (int32_t s = 0; s < layout.stages; ++s) {
     const ZebraRoom room = this->room(layout, state, s, 0);
-    const double experts_bytes = room.expert_parameters * state.device_bytes();
+    const double experts_bytes = room.experts.parameters * state.device_bytes();
     const double kept = room.expert_bytes() - experts_bytes;
     if (room.attention_bytes() > faster || kept > slower) {
       const bool attention = room.attention_bytes() > faster;
@@ -189,8 +192,8 @@ ZebraMemory::Fullest ZebraMemory::fullest(const ZebraLayout& layout, const State
   Fullest most;
   for (const ZebraRoom& room : rooms(layout, state, offloaded)) {
     most.bytes = std::max({most.bytes, room.attention_bytes(), room.expert_bytes()});
-    most.attention_parameters = std::max(most.attention_parameters, room.attention_parameters);
-    most.expert_parameters = std::max(most.expert_parameters, room.expert_parameters);
+    if (room.attention.parameters > most.attention.parameters) most.attention = room.attention;
+    if (room.experts.parameters > most.experts.parameters) most.experts = room.experts;
   }
   return most;
 }

@@ -52,8 +52,7 @@ struct ZebraRoom {
   double attention_inputs = 0, expert_inputs = 0;  // one chunk's in all layers
   int32_t chunks = 1;                              // the most chunks at once
   double expert = 0;            // one expert's weights, gradients and states
-  double expert_parameters = 0;
-  double attention_parameters = 0;
+  DeviceParameters attention, experts;  // of a device of each kind
 
   double attention_bytes() const { return attention_fixed + chunks * attention_inputs; }
   double expert_bytes() const { return expert_fixed + chunks * expert_inputs; }
@@ -74,7 +73,7 @@ class ZebraMemory {
                                const std::vector<int32_t>& offloaded) const;
   struct Fullest {
     double bytes = 0;  // bytes of the fullest device of either kind
-    double attention_parameters = 0, expert_parameters = 0;
+    DeviceParameters attention, experts;  // of the devices of each kind with most
   };
   Fullest fullest(const ZebraLayout& layout, const StateChoice& state,
                   const std::vector<int32_t>& offloaded) const;

@@ -17,7 +17,7 @@ struct Candidate {
   std::vector<AsymBounds> bounds;
   std::vector<StateChoice> states;
   double least_s = 0;
-  // What was found: times without updates on the hosts.
+  // What was found: times without updates.
   std::vector<int32_t> offloaded;
   Lags lags;
   double step_s = std::numeric_limits<double>::infinity();
@@ -208,8 +208,7 @@ std::optional<Strategy> ZebraSearch::strategy_of(const Candidate& c,
   strategy.offloaded = c.offloaded;
   strategy.lags = c.lags;
   const ZebraMemory::Fullest fullest = memory_.fullest(c.layout, state, c.offloaded);
-  const auto updates =
-      node_pair_updates(kinds_, state, fullest.attention_parameters, fullest.expert_parameters);
+  const auto updates = node_pair_updates(kinds_, state, fullest.attention, fullest.experts);
   if (!updates.ok()) return {};
   strategy.step_s = c.step_s + updates.value().seconds;
   strategy.host_bytes = static_cast<int64_t>(updates.value().state_bytes);

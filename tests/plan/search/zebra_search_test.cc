@@ -45,11 +45,11 @@ MachineSheet sheet_of(const char* name, const Node& node) {
   sheet.device.memory = MemorySize::of_bytes(node.memory);
   sheet.device.peak_tflops = 2 * node.gemm_tflops;
   sheet.device.gemm_tflops = node.gemm_tflops;
-  sheet.device.weight_gb_s = sheet.device.memory_gb_s = 500;
+  sheet.device.weight_gb_s = sheet.device.memory_gb_s = 1e9;  // operations are what takes time
   sheet.device.attention_tflops = node.attention_tflops;
   sheet.host.cores = 8;
   sheet.host.memory = MemorySize::of_bytes(int64_t{1} << 40);
-  sheet.host.copy_gb_s = sheet.host.adam_gb_s = 1e9;  // updates on hosts take next to nothing
+  sheet.host.copy_gb_s = sheet.host.adam_gb_s = 1e9;  // updates take next to nothing
   sheet.host.checksum_gb_s = 10;
   sheet.disk.read_gb_s = sheet.disk.write_gb_s = 1;
   sheet.link.gb_s = 10;
