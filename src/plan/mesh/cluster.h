@@ -16,7 +16,6 @@ struct ClusterProfile {
   int64_t nodes = 1;             // n
   int64_t devices_per_node = 1;  // g
   int64_t nodes_per_switch = 1;  // N_h: one hop between them; the last switch may have fewer
-  int64_t device_bytes = 0;      // C_GPU, memory of one device
   // The cost of a message, by byte, for the sending device (one message at a time on each kind of
   // link).
   Cost in_node, in_switch, between_switches;

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/machine/pass_cost.h"
 #include "plan/mesh/device_shares.h"
 #include "plan/mesh/exchange_traffic.h"
 #include "plan/mesh/hierarchical_exchange.h"
@@ -12,11 +13,7 @@
 namespace pagoda {
 namespace {
 
-Status check_rates(const DeviceRates& rates) {
-  RETURN_IF_ERROR(check_rate("peak_flops_per_s", rates.peak_flops_per_s));
-  RETURN_IF_ERROR(check_rate("token_flops_per_s", rates.token_flops_per_s));
-  return check_rate("expert_flops_per_s", rates.expert_flops_per_s);
-}
+constexpr double kTera = 1e12;
 
 // The slowest link of a ring through these devices in their order.
 const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_t>& ring) {
@@ -28,31 +25,39 @@ const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_
   return *slowest;
 }
 
+// The parts of a layer on a device, in seconds of a microbatch.
+struct LayerPass {
+  PassSeconds compute, exchanges;
+};
+
 class Estimate {
  public:
   Estimate(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-           const ClusterProfile& cluster, const DeviceRates& rates, const StepChoices& choices)
+           const ClusterProfile& cluster, const MachineSheet& node, const StepChoices& choices)
       : model_(model),
         mesh_(mesh),
         batch_(batch),
         cluster_(cluster),
-        rates_(rates),
+        clock_(node, model, batch.sequence_len),
         choices_(choices) {}
 
   Result<StageWork> stage(int64_t stage) const;
 
  private:
-  double layer_compute_s(const LayerCost& layer) const;
-  Result<double> exchanges_s(const LayerCost& layer) const;
-  Result<double> shared_s(const LayerCost& layer, const ClusterProfile& group) const;
+  Result<LayerPass> layer_pass(int64_t layer) const;
+  PassSeconds experts_s(const LayerCost& layer, bool again) const;
+  Result<PassSeconds> exchanges_s(const LayerCost& layer, double overlapped_s, bool again) const;
+  Result<PassSeconds> shared_s(const LayerCost& layer, const ClusterProfile& group,
+                               double overlapped_s, bool again) const;
   Result<double> send_s(int64_t stage) const;
   std::vector<int64_t> copies(int64_t stage, int64_t first, int64_t last) const;
   double ring_s(int64_t parameters, const std::vector<int64_t>& ring) const;
   double gradients_s(int64_t stage) const;
-  // Sequences that a device attends to.
-  double sequences() const {
-    const auto b = static_cast<double>(batch_.microbatch_sequences);
-    return batch_.of == SequencesOf::kGroup ? b / static_cast<double>(mesh_.expert) : b;
+  // Tokens that a device attends to.
+  double tokens() const {
+    const double all =
+        static_cast<double>(batch_.microbatch_sequences) * static_cast<double>(batch_.sequence_len);
+    return batch_.of == SequencesOf::kGroup ? all / static_cast<double>(mesh_.expert) : all;
   }
   std::pair<int64_t, int64_t> layers(int64_t stage) const {
     return stage_layers(static_cast<int64_t>(model_.layers.size()), mesh_.pipeline, stage);
@@ -62,49 +67,71 @@ class Estimate {
   const Mesh& mesh_;
   const PipelineBatch& batch_;
   const ClusterProfile& cluster_;
-  const DeviceRates& rates_;
+  const PassClock clock_;
   const StepChoices& choices_;
 };
 
-// Forward. Balanced routing: a device's experts get as many rows as its tokens make.
-double Estimate::layer_compute_s(const LayerCost& layer) const {
-  const double tokens = sequences() * static_cast<double>(batch_.sequence_len);
-  const double rows = tokens * static_cast<double>(layer.experts_per_token);
-  return (token_flops(layer) * tokens + score_flops(layer, batch_.sequence_len) * sequences()) /
-             rates_.token_flops_per_s +
-         row_flops(layer) * rows / rates_.expert_flops_per_s;
+// Routing is balanced, so that a device's experts get as many rows as its tokens make: of its part
+// of the experts, of all experts, or, of a part of each expert, the rows of all devices.
+PassSeconds Estimate::experts_s(const LayerCost& layer, bool again) const {
+  const auto devices = static_cast<double>(mesh_.expert);
+  const auto experts = static_cast<double>(layer.num_experts);
+  const double own = tokens() * static_cast<double>(layer.experts_per_token);
+  double rows = own, here = experts, columns = 1;
+  if (choices_.sharing == ExpertSharing::kRows) here /= devices;
+  if (choices_.sharing == ExpertSharing::kModelCentric) {
+    rows *= devices;
+    columns /= devices;
+  }
+  const GroupedRows grouped = clock_.grouped(rows, here);
+  return clock_.copies(layer).seconds(grouped) +
+         clock_.experts(layer, again, columns).seconds(grouped);
 }
 
 // Where each device has a part of every expert. Weights that travel hide behind what every token
-// visits.
-Result<double> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& group) const {
-  const double tokens = sequences() * static_cast<double>(batch_.sequence_len);
+// visits, and come to the backward whether or not it computes again; rows come once more.
+Result<PassSeconds> Estimate::shared_s(const LayerCost& layer, const ClusterProfile& group,
+                                       double overlapped_s, bool again) const {
   const int64_t weights = kValueBytes * layer.num_experts * layer.expert_parameters;
   SharedExperts experts;
   experts.layer_weight_bytes = experts.layer_gradient_bytes = weights;
   experts.token_bytes = kValueBytes * model_.hidden_size;
-  experts.tokens = static_cast<int64_t>(tokens) * mesh_.expert;
+  experts.tokens = static_cast<int64_t>(tokens()) * mesh_.expert;
   const Cost& link = group.link(0, mesh_.expert - 1);
-  const double other_s =
-      3 * (token_flops(layer) * tokens + score_flops(layer, batch_.sequence_len) * sequences()) /
-      rates_.token_flops_per_s;
-  ASSIGN_OR_RETURN(const ExchangeSeconds seconds,
-                   exchange_seconds(experts, static_cast<int32_t>(mesh_.expert), 1 / link.unit_s,
-                                    other_s));
-  return choices_.sharing == ExpertSharing::kDataCentric ? seconds.data_centric_s
-                                                 : seconds.model_centric_s;
+  ASSIGN_OR_RETURN(
+      const ExchangeSeconds seconds,
+      exchange_seconds(experts, static_cast<int32_t>(mesh_.expert), 1 / link.unit_s, overlapped_s));
+  if (choices_.sharing == ExpertSharing::kDataCentric) {
+    return PassSeconds{seconds.data_centric_s / 2, seconds.data_centric_s / 2};
+  }
+  constexpr double kGathers = 6;  // the time of all transfers, in those of one gathering of rows
+  const double pass_s = seconds.model_centric_s / 2;
+  return PassSeconds{pass_s, pass_s + (again ? seconds.model_centric_s / kGathers : 0)};
 }
 
-// The computing time of a forward and a backward.
-Result<double> Estimate::exchanges_s(const LayerCost& layer) const {
-  if (layer.num_experts == 0 || mesh_.expert == 1) return 0.0;
+Result<PassSeconds> Estimate::exchanges_s(const LayerCost& layer, double overlapped_s,
+                                          bool again) const {
+  if (layer.num_experts == 0 || mesh_.expert == 1) return PassSeconds{};
   ASSIGN_OR_RETURN(const ClusterProfile group, expert_group(cluster_, mesh_.expert));
-  if (choices_.sharing != ExpertSharing::kRows) return shared_s(layer, group);
+  if (choices_.sharing != ExpertSharing::kRows) {
+    return shared_s(layer, group, overlapped_s, again);
+  }
   ASSIGN_OR_RETURN(
       const ExchangeTraffic traffic,
       exchange_traffic(model_.hidden_size, layer.experts_per_token, batch_, mesh_));
   ASSIGN_OR_RETURN(const ExchangeChoice choice, cheaper_exchange(group, traffic.pair_bytes));
-  return 4 * choice.cost.total_s;
+  return PassSeconds{2, again ? 3.0 : 2.0} * choice.cost.total_s;
+}
+
+Result<LayerPass> Estimate::layer_pass(int64_t l) const {
+  const LayerCost& layer = model_.layers[static_cast<size_t>(l)];
+  const bool again =
+      !choices_.recomputed.empty() && choices_.recomputed[static_cast<size_t>(l)] != 0;
+  LayerPass pass;
+  pass.compute = clock_.tokens(layer, again).seconds(tokens());
+  ASSIGN_OR_RETURN(pass.exchanges, exchanges_s(layer, pass.compute.both_s(), again));
+  if (layer.num_experts > 0) pass.compute = pass.compute + experts_s(layer, again);
+  return pass;
 }
 
 // To the next stage or back, over the slowest link of any device of any copy.
@@ -122,30 +149,22 @@ Result<double> Estimate::send_s(int64_t stage) const {
 }
 
 Result<StageWork> Estimate::stage(int64_t stage) const {
-  StageWork work;
-  double again_compute_s = 0, again_exchange_s = 0;
+  PassSeconds compute, communication;
   const auto [first, last] = layers(stage);
   for (int64_t l = first; l < last; ++l) {
-    const LayerCost& layer = model_.layers[static_cast<size_t>(l)];
-    const double compute_s = layer_compute_s(layer);
-    ASSIGN_OR_RETURN(const double exchanges, exchanges_s(layer));
-    work.forward_compute_s += compute_s;
-    work.forward_communication_s += exchanges / 2;
-    if (choices_.recomputed.empty() || choices_.recomputed[static_cast<size_t>(l)] == 0) continue;
-    again_compute_s += compute_s;
-    again_exchange_s += exchanges / 2;
+    ASSIGN_OR_RETURN(const LayerPass pass, layer_pass(l));
+    compute = compute + pass.compute;
+    communication = communication + pass.exchanges;
   }
-  if (stage == mesh_.pipeline - 1) {
-    const double tokens = sequences() * static_cast<double>(batch_.sequence_len);
-    work.forward_compute_s +=
-        2.0 * static_cast<double>(model_.head_parameters) * tokens / rates_.token_flops_per_s;
-  }
-  work.backward_compute_s = 2 * work.forward_compute_s + again_compute_s;
-  work.backward_communication_s = work.forward_communication_s + again_exchange_s;
+  if (stage == 0) compute = compute + clock_.embedding().seconds(tokens());
+  if (stage == mesh_.pipeline - 1) compute = compute + clock_.head().seconds(tokens());
   ASSIGN_OR_RETURN(const double onward_s, send_s(stage));
   ASSIGN_OR_RETURN(const double back_s, send_s(stage - 1));
-  work.forward_communication_s += onward_s;
-  work.backward_communication_s += back_s;
+  StageWork work;
+  work.forward_compute_s = compute.forward_s;
+  work.backward_compute_s = compute.backward_s;
+  work.forward_communication_s = communication.forward_s + onward_s;
+  work.backward_communication_s = communication.backward_s + back_s;
   work.gradients_s = gradients_s(stage);
   return work;
 }
@@ -179,10 +198,8 @@ double Estimate::gradients_s(int64_t stage) const {
 }
 
 Status check_step(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-                  const ClusterProfile& cluster, const DeviceRates& rates,
-                  const StepChoices& choices) {
+                  const ClusterProfile& cluster, const StepChoices& choices) {
   RETURN_IF_ERROR(check_cluster(cluster));
-  RETURN_IF_ERROR(check_rates(rates));
   RETURN_IF_ERROR(check_batch(batch, mesh));
   RETURN_IF_ERROR(
       check_mesh(mesh, cluster, static_cast<int64_t>(model.layers.size()), most_experts(model)));
@@ -234,10 +251,10 @@ Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_
 
 Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
                                            const PipelineBatch& batch,
-                                           const ClusterProfile& cluster, const DeviceRates& rates,
+                                           const ClusterProfile& cluster, const MachineSheet& node,
                                            const StepChoices& choices) {
-  RETURN_IF_ERROR(check_step(model, mesh, batch, cluster, rates, choices));
-  const Estimate estimate(model, mesh, batch, cluster, rates, choices);
+  RETURN_IF_ERROR(check_step(model, mesh, batch, cluster, choices));
+  const Estimate estimate(model, mesh, batch, cluster, node, choices);
   std::vector<StageWork> works;
   for (int64_t stage = 0; stage < mesh.pipeline; ++stage) {
     ASSIGN_OR_RETURN(const StageWork work, estimate.stage(stage));
@@ -248,9 +265,9 @@ Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& m
 
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates, const StepChoices& choices) {
+                                   const MachineSheet& node, const StepChoices& choices) {
   ASSIGN_OR_RETURN(std::vector<StageWork> works,
-                   stage_works(model, mesh, batch, cluster, rates, choices));
+                   stage_works(model, mesh, batch, cluster, node, choices));
   std::vector<StageSeconds> seconds;
   for (const StageWork& work : works) seconds.push_back(work.seconds());
   ASSIGN_OR_RETURN(PipelineRun run, run_pipeline(choices.schedule, seconds, batch.microbatches));
@@ -259,7 +276,7 @@ Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                            static_cast<double>(batch.microbatches) * static_cast<double>(groups);
   const double flops = model_flops(model, batch.sequence_len, sequences);
   ASSIGN_OR_RETURN(StepEstimate estimate,
-                   step_utilisation(flops, rates.peak_flops_per_s, mesh.devices(),
+                   step_utilisation(flops, kTera * node.device.peak_tflops, mesh.devices(),
                                     times_of(works, run, batch.microbatches)));
   estimate.tokens = sequences * static_cast<double>(batch.sequence_len);
   estimate.stages = std::move(works);

@@ -7,27 +7,21 @@
 // Equation (12), corrected: MFU = F_model / (peak G t_compute) x t_compute / t_step, where the
 // compute fraction is 1 - (t_comm + t_bubble) / t_step. The printed one has a stray b and leaves
 // out the bubble. Nothing overlaps: a stage either computes or sends. Tokens are assumed to choose
-// all experts equally often.
+// all experts equally often. What a stage computes takes the time that the machine's sheet gives it
+// (plan/machine/pass_cost.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "base/status.h"
+#include "plan/machine/machine_sheet.h"
 #include "plan/machine/model_cost.h"
 #include "plan/mesh/cluster.h"
 #include "plan/mesh/pipeline_order.h"
 #include "plan/mesh/stage_memory.h"
 
 namespace pagoda {
-
-// Operations a second of one device: the peak, and the rates of its kernels at the shapes that
-// count.
-struct DeviceRates {
-  double peak_flops_per_s = 0;
-  double token_flops_per_s = 0;   // attention, and all else that every token visits
-  double expert_flops_per_s = 0;  // experts
-};
 
 // How the EP devices of a group share a layer's experts. Either each has some experts, and rows
 // travel; or each has a part of every expert, and weights (data-centric) or rows to all
@@ -79,22 +73,24 @@ struct StepChoices {
 Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
                                  const StepTimes& times);
 
-// A microbatch takes a stage the time of its forward, twice that for its backward, and for each MoE
-// layer two all-to-alls in each (the cheaper of flat and hierarchical). Layers that are computed
-// again take their forward with its all-to-alls once more, in the backward. A stage that sends does
-// not compute. [PP]. Returns the errors of estimate_step. O(layers * nodes * EP + PP * devices).
+// The work of a stage for a microbatch: the passes through its layers, embedding and head on the
+// first and the last stage, and for each MoE layer two all-to-alls in each pass (the cheaper of
+// flat and hierarchical). A layer that is computed again has kept its input alone: its backward
+// takes longer, and has a third all-to-all, which sends rows to their experts once more. A stage
+// that sends does not compute. [PP]. Returns the errors of estimate_step. O(layers * nodes * EP +
+// PP * devices).
 Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
                                            const PipelineBatch& batch,
-                                           const ClusterProfile& cluster, const DeviceRates& rates,
+                                           const ClusterProfile& cluster, const MachineSheet& node,
                                            const StepChoices& choices = {});
 
 // The step ends when every stage has done its part of the schedule and has then summed its
 // gradients in rings: replicated ones among EP x DP devices and those of experts among DP, two
 // bytes each. A ring is as slow as its slowest link. kUsage: the errors of check_cluster,
-// check_mesh, check_batch and expert_group; rates not above zero; kPaper, which no run has;
-// `recomputed` of a wrong length. O(stage_works + PP M).
+// check_mesh, check_batch and expert_group; kPaper, which no run has; `recomputed` of a wrong
+// length. REQUIRES: node.check(). O(stage_works + PP M).
 Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const DeviceRates& rates, const StepChoices& choices = {});
+                                   const MachineSheet& node, const StepChoices& choices = {});
 
 }  // namespace pagoda

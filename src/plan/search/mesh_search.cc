@@ -4,13 +4,14 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "plan/machine/work_cost.h"
 #include "plan/mesh/recomputed_layers.h"
 #include "plan/refusals.h"
 
 namespace pagoda {
 namespace {
 
-constexpr double kGiga = 1e9, kMicro = 1e-6;
+constexpr double kTera = 1e12;
 constexpr double kSooner = 1 - 1e-9;
 
 // Weights of whole layers that pass through a device, and their gradients.
@@ -84,9 +85,9 @@ Result<FittedStages> fit_stages(const ModelCost& cost, const MachineSheet& node,
 }
 
 // Fills in time, memory and recomputation of a strategy that has the rest.
-void fill_in(const MeshStep& step, const DeviceRates& rates, Strategy& strategy) {
+void fill_in(const MeshStep& step, const MachineSheet& node, Strategy& strategy) {
   strategy.step_s = step.step_s();
-  strategy.mfu = step.estimate.model_flops / (rates.peak_flops_per_s * strategy.step_s *
+  strategy.mfu = step.estimate.model_flops / (kTera * node.device.peak_tflops * strategy.step_s *
                                               static_cast<double>(strategy.mesh.devices()));
   for (const MeshStage& stage : step.stages) {
     strategy.recomputed_layers = std::max(strategy.recomputed_layers, stage.recomputed_layers);
@@ -161,7 +162,7 @@ Status MeshSearch::try_strategy(Strategy strategy) {
   tried_ = true;
   const auto step = mesh_step(cost_, cluster_, strategy);
   if (step.ok()) {
-    fill_in(step.value(), device_rates(cluster_.nodes.front()), strategy);
+    fill_in(step.value(), cluster_.nodes.front(), strategy);
     strategies_.push_back(std::move(strategy));
     return Status();
   }
@@ -212,28 +213,18 @@ Status MeshSearch::try_mesh(const Mesh& mesh) {
 
 ClusterProfile cluster_profile(const ClusterSheet& cluster) {
   const MachineSheet& node = cluster.nodes.front();
-  const auto link = [](double gb_s, double latency_us) {
-    return Cost{kMicro * latency_us, 1 / (gb_s * kGiga), 0};
-  };
   const ClusterSheet::Network& n = cluster.network;
   ClusterProfile profile;
   profile.nodes = static_cast<int64_t>(cluster.nodes.size());
   profile.devices_per_node = node.device.count;
   profile.nodes_per_switch =
       cluster.cluster.nodes_per_switch > 0 ? cluster.cluster.nodes_per_switch : profile.nodes;
-  profile.device_bytes = node.auto_device_bytes();
-  profile.in_switch = link(n.gb_s, n.latency_us);
-  profile.between_switches = n.beyond_gb_s > 0 ? link(n.beyond_gb_s, n.beyond_latency_us)
-                                               : profile.in_switch;
-  profile.in_node =
-      node.link.gb_s > 0 ? link(node.link.gb_s, node.link.latency_us) : profile.in_switch;
+  profile.in_switch = WorkClock::link(n.gb_s, n.latency_us);
+  profile.between_switches =
+      n.beyond_gb_s > 0 ? WorkClock::link(n.beyond_gb_s, n.beyond_latency_us) : profile.in_switch;
+  profile.in_node = node.link.gb_s > 0 ? WorkClock::link(node.link.gb_s, node.link.latency_us)
+                                       : profile.in_switch;
   return profile;
-}
-
-DeviceRates device_rates(const MachineSheet& node) {
-  constexpr double kTera = 1e12;
-  return {node.device.peak_tflops * kTera, node.device.gemm_tflops * kTera,
-          node.device.gemm_tflops * kTera};
 }
 
 Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
@@ -244,8 +235,8 @@ Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
   MeshStep step;
   ASSIGN_OR_RETURN(step.updates, state_updates(node, strategy.state, fitted.most));
   const StepChoices choices{strategy.sharing, strategy.schedule, std::move(fitted.recomputed)};
-  ASSIGN_OR_RETURN(step.estimate, estimate_step(cost, strategy.mesh, strategy.batch, profile,
-                                                device_rates(node), choices));
+  ASSIGN_OR_RETURN(step.estimate,
+                   estimate_step(cost, strategy.mesh, strategy.batch, profile, node, choices));
   step.stages = std::move(fitted.stages);
   return step;
 }

@@ -35,7 +35,6 @@ struct MeshStep {
 
 // A cluster of equal nodes in the form of the cost model of meshes.
 ClusterProfile cluster_profile(const ClusterSheet& cluster);
-DeviceRates device_rates(const MachineSheet& node);
 
 // REQUIRES: equal nodes, a strategy of kMesh with its mesh, batch, sharing, schedule and state.
 // kDoesNotFit, and the errors of estimate_step.

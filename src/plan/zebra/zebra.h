@@ -22,15 +22,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "plan/machine/pass_cost.h"
 #include "plan/zebra/stream_times.h"
 
 namespace pagoda {
-
-// Seconds of the forward, and of the backward with its recomputation.
-struct PassSeconds {
-  double forward_s = 0;
-  double backward_s = 0;
-};
 
 // The size of a microbatch relative to the one whose times are known.
 struct MicrobatchSize {

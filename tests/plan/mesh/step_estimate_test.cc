@@ -226,9 +226,17 @@ TEST(StepEstimate, IsEquation12) {
   EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 0, times).ok());
 }
 
-constexpr DeviceRates kRates{.peak_flops_per_s = 312e12,
-                             .token_flops_per_s = 150e12,
-                             .expert_flops_per_s = 120e12};
+// A GPU on which operations alone take time: 150 TFLOP/s of products, 120 of attention's scores.
+MachineSheet gpu() {
+  constexpr double kAtOnce = 1e200;
+  MachineSheet sheet;
+  sheet.device.kind = Processor::kGpu;
+  sheet.device.peak_tflops = 312;
+  sheet.device.gemm_tflops = 150;
+  sheet.device.attention_tflops = 120;
+  sheet.device.memory_gb_s = sheet.device.weight_gb_s = kAtOnce;
+  return sheet;
+}
 
 // Relative 1e-12: some hundred roundings of 2^-53 in sums of like sign.
 void expect_close(double a, double b) { EXPECT_NEAR(a, b, 1e-12 * std::max(a, b)); }
@@ -237,18 +245,19 @@ TEST(StepEstimate, OfOneDeviceIsComputingAlone) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
   const StepEstimate estimate =
-      estimate_step(model, {1, 1, 1}, batch, cluster_of(1, 1, 1), kRates).take();
+      estimate_step(model, {1, 1, 1}, batch, cluster_of(1, 1, 1), gpu()).take();
   EXPECT_EQ(estimate.times.communication_s, 0);
   EXPECT_EQ(estimate.times.bubble_s, 0);
   EXPECT_EQ(estimate.compute_fraction, 1);
   EXPECT_EQ(estimate.tokens, 512 * 2 * 3);
   const double tokens = 512 * 6;
-  const double attention = 4 * tokens * 2 * 4 * 1024 * 1024 + 4 * 6 * 2.0 * 2048 * (512 * 513 / 2);
+  const double attention = 4 * tokens * 2 * 4 * 1024 * 1024;
+  const double scores = 4 * 6 * 2.0 * 2048 * (512 * 513 / 2);
   const double experts = 4 * tokens * 2 * 2 * 3 * 1024 * 2048;
-  expect_close(estimate.times.compute_s, 3 * (attention / 150e12 + experts / 120e12));
-  expect_close(estimate.model_flops, 3 * (attention + experts));
-  EXPECT_LT(estimate.mfu, 150.0 / 312);
-  EXPECT_GT(estimate.mfu, 120.0 / 312);
+  // The backward has two products for each of the forward's, but five for the two of scores.
+  expect_close(estimate.times.compute_s,
+               3 * (attention + experts) / 150e12 + 3.5 * scores / 120e12);
+  expect_close(estimate.model_flops, 3 * (attention + scores + experts));
 }
 
 // PP 2 x EP 4 x DP 2 on 4 nodes of 4 devices, 2 under a switch: stages are one node apart, under a
@@ -259,11 +268,11 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
   const ClusterProfile cluster = cluster_of(4, 4, 2);
   const Mesh mesh{2, 4, 2};
   const PipelineBatch batch{s, b, M, SequencesOf::kRank};
-  const StepEstimate estimate = estimate_step(model, mesh, batch, cluster, kRates).take();
+  const StepEstimate estimate = estimate_step(model, mesh, batch, cluster, gpu()).take();
   const double tokens = b * s;
-  const double layer = (tokens * 2 * 4 * d * d + b * 2.0 * 2 * d * (s * (s + 1) / 2)) / 150e12 +
-                       tokens * k * 2 * 3 * d * f / 120e12;
-  const double compute = 3 * 2 * layer;
+  const double products = tokens * 2 * 4 * d * d + tokens * k * 2 * 3 * d * f;
+  const double scores = b * 2.0 * 2 * d * (s * (s + 1) / 2);
+  const double compute = 2 * (3 * products / 150e12 + 3.5 * scores / 120e12);
   const double message = 2.0 * b * s * k * d / 4;
   const double exchange = 3 * cluster.in_node.seconds(message);
   const double send = cluster.in_switch.seconds(2.0 * b * s * d);
@@ -281,7 +290,7 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
                estimate.model_flops / (312e12 * 16 * estimate.times.step_s()));
   // The same by group: as many sequences in all, divided among the 4.
   const StepEstimate by_group =
-      estimate_step(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, kRates).take();
+      estimate_step(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, gpu()).take();
   expect_close(by_group.times.step_s(), estimate.times.step_s());
   EXPECT_EQ(by_group.tokens, estimate.tokens);
   // Equation (6) is a bound of what all-to-alls take.
@@ -289,43 +298,82 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
   EXPECT_LE(bound, 2 * exchange);
 }
 
-// Layers that are computed again take their forward once more; the stages that have them are then
-// slower, and a step is what the schedule makes of that.
+// Layers that are computed again take attention's forward once more and gate and up of experts, and
+// send their rows once more; the stages that have them are then slower, and a step is what the
+// schedule makes of that.
 TEST(StepEstimate, OfLayersComputedAgainIsLonger) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
   const ClusterProfile one = cluster_of(1, 1, 1), four = cluster_of(1, 4, 1);
-  const double whole = estimate_step(model, {1, 1, 1}, batch, one, kRates)->times.step_s();
+  const double whole = estimate_step(model, {1, 1, 1}, batch, one, gpu())->times.step_s();
+  const double tokens = 2 * 512;
+  const double again_s = tokens * 2 * (4 * 1024 * 1024 + 2 * 2 * 1024 * 2048) / 150e12 +
+                         2 * 2.0 * 2048 * (512 * 513 / 2) / 120e12;
   StepChoices choices;
   choices.recomputed = {1, 0, 0, 1};
-  expect_close(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices)->times.step_s(),
-               whole * (1 + 2.0 / 4 / 3));
+  expect_close(estimate_step(model, {1, 1, 1}, batch, one, gpu(), choices)->times.step_s(),
+               whole + 3 * 2 * again_s);
   for (const auto schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
     choices.schedule = schedule;
     choices.recomputed = {1, 0, 0, 0};
     const Mesh mesh{2, 2, 1};
     const std::vector<StageWork> works =
-        stage_works(model, mesh, batch, four, kRates, choices).take();
+        stage_works(model, mesh, batch, four, gpu(), choices).take();
     choices.recomputed.clear();
     const std::vector<StageWork> without =
-        stage_works(model, mesh, batch, four, kRates, choices).take();
-    // A layer of the two of the first stage: half its forward, without what it sends on.
-    const double sent = four.in_node.seconds(2.0 * 2 * 512 * 1024);
-    expect_close(works[0].seconds().backward_s,
-                 without[0].seconds().backward_s + (without[0].seconds().forward_s - sent) / 2);
+        stage_works(model, mesh, batch, four, gpu(), choices).take();
+    // Two choices of each token are rows; half are the other device's.
+    const double sent_s = four.in_node.seconds(tokens * 2 * 2 * 1024 / 2);
+    expect_close(works[0].seconds().backward_s, without[0].seconds().backward_s + again_s + sent_s);
     EXPECT_EQ(works[0].seconds().forward_s, without[0].seconds().forward_s);
     EXPECT_EQ(works[1].seconds().backward_s, without[1].seconds().backward_s);
     choices.recomputed = {1, 0, 0, 0};
-    const StepEstimate step = estimate_step(model, mesh, batch, four, kRates, choices).take();
+    const StepEstimate step = estimate_step(model, mesh, batch, four, gpu(), choices).take();
     std::vector<StageSeconds> seconds = {works[0].seconds(), works[1].seconds()};
     const PipelineRun run = run_pipeline(schedule, seconds, 3).take();
     expect_close(step.times.step_s(), std::max(run.end_s(0) + works[0].gradients_s,
                                                run.end_s(1) + works[1].gradients_s));
   }
   choices.recomputed = {1, 0, 0};
-  EXPECT_EQ(estimate_step(model, {1, 1, 1}, batch, one, kRates, choices).status().code(),
+  EXPECT_EQ(estimate_step(model, {1, 1, 1}, batch, one, gpu(), choices).status().code(),
             Exit::kUsage);
+}
+
+// Experts shared by HEXA-MoE's two ways on four devices: each computes its own rows with the
+// weights of all, or a quarter of every expert for the rows of all.
+TEST(StepEstimate, OfSharedExpertsIsPutTogetherByHand) {
+  const double d = 1024, f = 2048, tokens = 2 * 512;
+  const ModelCost model = piper_cost({1, 1024, 16, 8, 2, 2048}).take();
+  const PipelineBatch batch{512, 2, 1, SequencesOf::kRank};
+  ClusterProfile cluster = cluster_of(1, 4, 1);
+  cluster.in_node = {0, 1.0 / 1e9};  // slow, so that weights do not hide
+  const auto work = [&](ExpertSharing sharing, bool again) {
+    StepChoices choices;
+    choices.sharing = sharing;
+    choices.recomputed = {again};
+    return stage_works(model, {1, 4, 1}, batch, cluster, gpu(), choices)->front();
+  };
+  const double attention_s =
+      tokens * 2 * 4 * d * d / 150e12 + 2 * 2 * 2 * d * (512 * 513 / 2) / 120e12;
+  const double experts_s = tokens * 2 * 2 * 3 * d * f / 150e12;
+  for (const auto sharing :
+       {ExpertSharing::kRows, ExpertSharing::kDataCentric, ExpertSharing::kModelCentric}) {
+    expect_close(work(sharing, false).forward_compute_s, attention_s + experts_s);
+    EXPECT_GT(work(sharing, true).backward_compute_s, work(sharing, false).backward_compute_s);
+  }
+  // Weights of all experts come twice and gradients go once, three quarters of the bytes, behind
+  // attention.
+  const StageWork data = work(ExpertSharing::kDataCentric, false);
+  const double attention_back_s =
+      tokens * 4 * 4 * d * d / 150e12 + 2 * 5 * 2 * d * (512 * 513 / 2) / 120e12;
+  expect_close(data.forward_communication_s + data.backward_communication_s,
+               3 * (2 * 8 * 3 * d * f) * 0.75 / 1e9 - attention_s - attention_back_s);
+  // A token's row goes to all once in each pass, and comes back twice as a sum; again: once more.
+  const double gather_s = 4 * tokens * 2 * d * 0.75 / 1e9;
+  expect_close(work(ExpertSharing::kModelCentric, false).forward_communication_s, 3 * gather_s);
+  expect_close(work(ExpertSharing::kModelCentric, false).backward_communication_s, 3 * gather_s);
+  expect_close(work(ExpertSharing::kModelCentric, true).backward_communication_s, 4 * gather_s);
 }
 
 // More than a node for the experts of a layer is what Piper is there to avoid.
@@ -334,7 +382,7 @@ TEST(StepEstimate, PrefersExpertsWithinANode) {
   const ClusterProfile cluster = cluster_of(8, 8, 8);
   const auto step = [&](Mesh mesh, int64_t microbatches) {
     const PipelineBatch batch{4096, 64 / microbatches, microbatches, SequencesOf::kRank};
-    return estimate_step(model, mesh, batch, cluster, kRates).take();
+    return estimate_step(model, mesh, batch, cluster, gpu()).take();
   };
   const StepEstimate inside = step({8, 8, 1}, 64), across = step({1, 64, 1}, 64);
   std::printf("PP 8 x EP 8: %.3f s, MFU %.1f %%; EP 64: %.3f s, MFU %.1f %%\n",
@@ -347,32 +395,21 @@ TEST(StepEstimate, RefusesNonsense) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const ClusterProfile cluster = cluster_of(2, 4, 2);
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
-  const auto code = [&](Mesh mesh, PipelineBatch of, ClusterProfile on, DeviceRates rates) {
-    const Status status = estimate_step(model, mesh, of, on, rates).status();
+  const auto code = [&](Mesh mesh, PipelineBatch of, ClusterProfile on) {
+    const Status status = estimate_step(model, mesh, of, on, gpu()).status();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
     return status.code();
   };
   const Mesh mesh{2, 4, 1};
-  EXPECT_EQ(code(mesh, batch, cluster, kRates), Exit::kOk);
-  EXPECT_EQ(code({2, 3, 1}, batch, cluster, kRates), Exit::kUsage);
-  EXPECT_EQ(code({8, 1, 1}, batch, cluster, kRates), Exit::kUsage);
+  EXPECT_EQ(code(mesh, batch, cluster), Exit::kOk);
+  EXPECT_EQ(code({2, 3, 1}, batch, cluster), Exit::kUsage);
+  EXPECT_EQ(code({8, 1, 1}, batch, cluster), Exit::kUsage);
   PipelineBatch printed = batch;
   printed.of = SequencesOf::kPaper;
-  EXPECT_EQ(code(mesh, printed, cluster, kRates), Exit::kUsage);
+  EXPECT_EQ(code(mesh, printed, cluster), Exit::kUsage);
   ClusterProfile broken = cluster;
   broken.in_switch.unit_s = 0;
-  EXPECT_EQ(code(mesh, batch, broken, kRates), Exit::kUsage);
-  for (const double bad : {0.0, -1.0, std::nan("")}) {
-    DeviceRates rates = kRates;
-    rates.expert_flops_per_s = bad;
-    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
-    rates = kRates;
-    rates.token_flops_per_s = bad;
-    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
-    rates = kRates;
-    rates.peak_flops_per_s = bad;
-    EXPECT_EQ(code(mesh, batch, cluster, rates), Exit::kUsage);
-  }
+  EXPECT_EQ(code(mesh, batch, broken), Exit::kUsage);
 }
 
 }  // namespace

@@ -116,7 +116,7 @@ double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterS
   // Two layers' weights and one's gradients pass through, in bf16.
   const int64_t expert = layer_parameters(model, model.num_layers() - 1).expert;
   const bool cached = strategy.sharing == ExpertSharing::kDataCentric;
-  const int64_t room = profile.device_bytes - (cached ? 3 * 2 * model.num_experts * expert : 0);
+  const int64_t room = node.auto_device_bytes() - (cached ? 3 * 2 * model.num_experts * expert : 0);
   StepChoices choices{strategy.sharing, strategy.schedule, {}};
   int64_t most = 0, records = 0;
   for (int64_t stage = 0; stage < strategy.mesh.pipeline; ++stage) {
@@ -135,8 +135,7 @@ double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterS
           1 + (model.is_moe[static_cast<size_t>(l)] ? model.num_experts : 0) / strategy.mesh.expert;
     }
   }
-  const auto works =
-      stage_works(cost, strategy.mesh, strategy.batch, profile, device_rates(node), choices);
+  const auto works = stage_works(cost, strategy.mesh, strategy.batch, profile, node, choices);
   if (!works.ok()) return kNever;
   const std::vector<double> ends =
       stage_ends(strategy.schedule, works.value(), strategy.batch.microbatches);
