@@ -4,33 +4,42 @@
 #include <numeric>
 #include <utility>
 
+#include "plan/machine/pass_cost.h"
+
 namespace pagoda {
 namespace {
 
-constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
+constexpr double kGiga = 1e9, kMicro = 1e-6;
 
 double step_tokens(const StepDemand& demand) {
   return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
 }
 
-// What one device takes for all tokens in one layer.
+// What one device takes for all tokens in one layer. The backward computes everything again.
 DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& cost,
                    const StepDemand& demand) {
   const LayerCost& layer = cost.layers.front();
-  const double tokens = step_tokens(demand), gemm = sheet.device.gemm_tflops * kTera;
-  const auto s = static_cast<double>(demand.sequence_len);
-  const double scores_rate =
-      sheet.device.attention_tflops * kTera * s / (s + sheet.device.attention_half_tokens);
-  const double scores =
-      score_flops(layer, demand.sequence_len) * static_cast<double>(demand.sequences);
-  const double attention_s = token_flops(layer) * tokens / gemm + scores / scores_rate;
-  const double experts_s =
-      row_flops(layer) * tokens * static_cast<double>(layer.experts_per_token) / gemm;
+  const PassClock clock(sheet, cost, demand.sequence_len);
+  const double tokens = step_tokens(demand);
+  const double rows = tokens * static_cast<double>(layer.experts_per_token);
+  const auto experts = static_cast<double>(layer.num_experts);
+  const TokenPass of_tokens = clock.tokens(layer, true);
+  const RowPass copies = clock.copies(layer), of_rows = clock.experts(layer, true);
+  // A microbatch has a block of rows of each expert at least; what groups there are beyond these
+  // grow with the rows.
+  const GroupedRows all = clock.grouped(rows, experts), least = clock.grouped(experts, experts);
+  const GroupedRows more{rows, std::max(0.0, all.groups - least.groups),
+                         std::max(0.0, all.readings - least.readings),
+                         std::max(0.0, all.copies - least.copies)};
+  const TokenPass head = clock.head(), embedding = clock.embedding();
   DeviceKind kind;
   kind.devices = devices;
-  kind.attention = {attention_s, 2 * attention_s};
-  kind.experts = {experts_s, 2 * experts_s};
-  kind.head_s = 6 * static_cast<double>(cost.head_parameters) * tokens / gemm;
+  kind.attention = of_tokens.token * tokens + copies.seconds(more);
+  kind.attention_once = of_tokens.once + copies.copy * least.copies;
+  kind.experts = of_rows.seconds(more);
+  kind.experts_once = of_rows.seconds({0, least.groups, least.readings, least.copies});
+  kind.head_s = (head.token + embedding.token).both_s() * tokens;
+  kind.head_once_s = (head.once + embedding.once).both_s();
   return kind;
 }
 

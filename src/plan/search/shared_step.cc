@@ -23,8 +23,6 @@ Result<std::pair<int64_t, int64_t>> largest_shares(const NodePair& kinds, double
                    *std::max_element(slower, shares.end())};
 }
 
-double both(const PassSeconds& pass) { return pass.forward_s + pass.backward_s; }
-
 // Seconds of the parts of one layer, for the slowest device of each kind.
 struct LayerTimes {
   PassSeconds attention[2], experts[2];
@@ -85,8 +83,9 @@ void SharedQueue::data_layer(bool backward) {
   if (backward) add(kTransfers, times_.gradients_s, {before_[0], before_[1], -1});
 }
 
+// Rows are not kept: they are gathered again for the backward, and their gradients behind them.
 void SharedQueue::model_layer(bool backward) {
-  const int32_t rows = add(kTransfers, times_.gather_s, before_);
+  const int32_t rows = add(kTransfers, (backward ? 2 : 1) * times_.gather_s, before_);
   After done = {-1, -1, -1};
   for (int32_t kind : {kNewer, kOlder}) {
     const PassSeconds& pass = times_.experts[kind];
@@ -127,12 +126,13 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
   const bool data_centric = sharing == ExpertSharing::kDataCentric;
   const std::array<const DeviceKind*, 2> of = {&step.faster, &step.slower};
   const auto sequence_s = [&](const DeviceKind& kind) {
-    return both(kind.attention) + (data_centric ? both(kind.experts) : 0);
+    return kind.attention.both_s() + (data_centric ? kind.experts.both_s() : 0);
   };
   ASSIGN_OR_RETURN(const auto sequences, largest_shares(kinds, sequence_s(step.faster),
                                                         sequence_s(step.slower), demand.sequences));
-  ASSIGN_OR_RETURN(const auto hidden, largest_shares(kinds, both(step.faster.experts),
-                                                     both(step.slower.experts), model.expert_ffn));
+  ASSIGN_OR_RETURN(const auto hidden,
+                   largest_shares(kinds, step.faster.experts.both_s(), step.slower.experts.both_s(),
+                                  model.expert_ffn));
   SharedStep shared;
   shared.sharing = sharing;
   shared.faster = {sequences.first, hidden.first};
@@ -149,12 +149,10 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
                          static_cast<double>(demand.sequences);
     const double columns = static_cast<double>(share.hidden) /
                            static_cast<double>(model.expert_ffn);
-    const auto part = [](const PassSeconds& pass, double whole) {
-      return PassSeconds{pass.forward_s * whole, pass.backward_s * whole};
-    };
-    times.attention[k] = part(of[k]->attention, batch);
-    times.experts[k] = part(of[k]->experts, data_centric ? batch : columns);
-    head_s[k] = of[k]->head_s * batch;
+    times.attention[k] = of[k]->attention * batch + of[k]->attention_once;
+    times.experts[k] = data_centric ? of[k]->experts * batch + of[k]->experts_once
+                                    : (of[k]->experts + of[k]->experts_once) * columns;
+    head_s[k] = of[k]->head_s * batch + of[k]->head_once_s;
   }
   times.gather_s = transfer_s(data_centric ? step.expert_gradient_bytes : step.boundary_bytes);
   times.gradients_s = transfer_s(step.expert_gradient_bytes);

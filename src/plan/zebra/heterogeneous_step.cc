@@ -23,7 +23,9 @@ Status check_kind(const char* name, const DeviceKind& kind) {
   if (kind.devices < 1) {
     return invalid(strf("%d %s devices; give at least one", kind.devices, name));
   }
-  if (!is_work(kind.attention) || !is_work(kind.experts) || !is_amount(kind.head_s)) {
+  const bool once = is_amount(kind.attention_once.both_s()) &&
+                    is_amount(kind.experts_once.both_s()) && is_amount(kind.head_once_s);
+  if (!is_work(kind.attention) || !is_work(kind.experts) || !is_amount(kind.head_s) || !once) {
     return invalid(
         strf("%s devices: attention takes %g and %g s, experts %g and %g s, the head "
              "%g s, which no device does; measure them again",
@@ -67,7 +69,8 @@ Status check_parts(int32_t parts) {
 // A kind's part of the step, in seconds of one device.
 struct Share {
   int32_t stream = 0;
-  PassSeconds attention, experts;  // zeros: not here
+  PassSeconds attention;  // zeros: not here
+  PassSeconds experts;    // of one of the parts; zeros: not here
   double head_s = 0;
 };
 
@@ -89,8 +92,17 @@ double sum_s(const HeterogeneousStep& step, double bytes, int32_t devices) {
   return transfer_s(step, 2 * bytes * (devices - 1) / devices);
 }
 
-PassSeconds divided(const PassSeconds& pass, int32_t devices) {
-  return {pass.forward_s / devices, pass.backward_s / devices};
+// A microbatch's times on a device, if `devices` have equal parts of each of `microbatches`.
+PassSeconds attention_s(const DeviceKind& kind, int32_t devices, int32_t microbatches) {
+  return kind.attention / devices / microbatches + kind.attention_once;
+}
+
+PassSeconds experts_s(const DeviceKind& kind, int32_t devices, int32_t microbatches) {
+  return (kind.experts / microbatches + kind.experts_once) / devices;
+}
+
+double head_s(const DeviceKind& kind, int32_t devices, int32_t microbatches) {
+  return kind.head_s / devices / microbatches + kind.head_once_s;
 }
 
 // A step in lockstep: each layer has attention of all tokens, an all-to-all, experts, and an
@@ -98,13 +110,15 @@ PassSeconds divided(const PassSeconds& pass, int32_t devices) {
 class Lockstep {
  public:
   // `back`: the stream of returning transfers; kToExperts: both directions share the rate of a
-  // device.
-  Lockstep(std::vector<Share> shares, double exchange_s, int32_t back, int32_t parts, Sums sums)
+  // device. `again`: rows go to their experts once more in the backward, ahead of their gradients.
+  Lockstep(std::vector<Share> shares, double exchange_s, int32_t back, int32_t parts, Sums sums,
+           bool again)
       : shares_(std::move(shares)),
         exchange_s_(exchange_s),
         back_(back),
         parts_(parts),
-        sums_(sums) {}
+        sums_(sums),
+        again_(again) {}
 
   TimedStreams run(int32_t layers);
 
@@ -119,6 +133,7 @@ class Lockstep {
   int32_t back_;
   int32_t parts_;
   Sums sums_;
+  bool again_;
   std::vector<StreamTask> tasks_;
   std::array<int32_t, 3> before_ = {-1, -1, -1};  // what the next layer waits for
 };
@@ -150,14 +165,17 @@ void Lockstep::head() {
 
 void Lockstep::experts(bool backward) {
   std::vector<int32_t> sent;
-  for (int32_t q = 0; q < parts_; ++q) sent.push_back(add(kToExperts, exchange_s_, before_));
+  for (int32_t q = 0; q < parts_; ++q) {
+    if (backward && again_) add(kToExperts, exchange_s_, before_);
+    sent.push_back(add(kToExperts, exchange_s_, before_));
+  }
   int32_t last = -1;
   std::array<int32_t, 3> done = {-1, -1, -1};
   for (int32_t q = 0; q < parts_; ++q) {
     done = {-1, -1, -1};
     for (size_t s = 0; s < shares_.size(); ++s) {
       const PassSeconds& pass = shares_[s].experts;
-      const double seconds = (backward ? pass.backward_s : pass.forward_s) / parts_;
+      const double seconds = backward ? pass.backward_s : pass.forward_s;
       if (seconds > 0) {
         done[s] = add(shares_[s].stream, seconds, {sent[static_cast<size_t>(q)], -1, -1});
       }
@@ -196,15 +214,15 @@ TimedStreams spread_step(const HeterogeneousStep& step, const std::vector<const 
                          int32_t devices, int32_t parts) {
   std::vector<Share> shares;
   for (const DeviceKind* kind : kinds) {
-    shares.push_back({kind == &step.faster ? kNewer : kOlder, divided(kind->attention, devices),
-                      divided(kind->experts, devices), kind->head_s / devices});
+    shares.push_back({kind == &step.faster ? kNewer : kOlder, attention_s(*kind, devices, 1),
+                      experts_s(*kind, devices, parts), head_s(*kind, devices, 1)});
   }
   // One device sends nothing.
   const double bytes = step.exchange_bytes / devices * (devices - 1) / devices / parts;
   const double exchange_s = devices == 1 ? 0 : transfer_s(step, bytes);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, devices * step.groups),
                      sum_s(step, step.expert_gradient_bytes / devices, step.groups), kSums};
-  return Lockstep(std::move(shares), exchange_s, kToExperts, parts, sums).run(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kToExperts, parts, sums, true).run(step.layers);
 }
 
 template <typename StepSeconds>
@@ -218,9 +236,17 @@ Result<PartedStep> best_of_parts(int32_t most_parts, const StepSeconds& step_s) 
   return best;
 }
 
-// Gives one layer after the other to the stage that has all its layers done soonest.
+struct Stage {
+  PassSeconds pass;  // of a microbatch
+  double head_s = 0;
+  double sum_s = 0;  // of its gradients, once
+};
+
+// Gives one layer after the other to the stage that has all its layers done soonest. `layer`: each
+// stage with one layer.
 Result<std::vector<int32_t>> divide_layers(const HeterogeneousStep& step,
-                                           const std::vector<const DeviceKind*>& stages) {
+                                           const std::vector<const DeviceKind*>& stages,
+                                           const std::vector<Stage>& layer) {
   std::vector<int32_t> layers(stages.size(), 0);
   for (int32_t i = 0; i < step.layers; ++i) {
     size_t chosen = stages.size();
@@ -228,9 +254,7 @@ Result<std::vector<int32_t>> divide_layers(const HeterogeneousStep& step,
     for (size_t s = 0; s < stages.size(); ++s) {
       const DeviceKind& kind = *stages[s];
       if (kind.most_layers > 0 && layers[s] >= kind.most_layers) continue;
-      const double layer_s = kind.attention.forward_s + kind.attention.backward_s +
-                             kind.experts.forward_s + kind.experts.backward_s;
-      const double stage_s = layer_s * (layers[s] + 1) + (s + 1 == stages.size() ? kind.head_s : 0);
+      const double stage_s = layer[s].pass.both_s() * (layers[s] + 1) + layer[s].head_s;
       if (chosen == stages.size() || stage_s < least_s) {
         chosen = s;
         least_s = stage_s;
@@ -246,12 +270,6 @@ Result<std::vector<int32_t>> divide_layers(const HeterogeneousStep& step,
   }
   return layers;
 }
-
-struct Stage {
-  PassSeconds pass;  // of a microbatch
-  double head_s = 0;
-  double sum_s = 0;  // of its gradients, once
-};
 
 TimedStreams pipelined(const std::vector<Stage>& stages, double boundary_s, int32_t microbatches) {
   const auto count = static_cast<int32_t>(stages.size());
@@ -305,14 +323,11 @@ Result<ZebraGroup> zebra_group(const HeterogeneousStep& step, int32_t microbatch
   group.expert_devices = step.slower.devices;
   group.experts = experts;
   RETURN_IF_ERROR(check_zebra_counts(group));
-  const auto part = [&](const PassSeconds& pass, int32_t devices) {
-    return divided(divided(pass, devices), microbatches);
-  };
   ZebraTimes& times = group.times;
-  times.attention = part(step.faster.attention, step.faster.devices);
-  times.expert = part(step.slower.experts, step.slower.devices);
-  times.offloaded_expert = part(step.faster.experts, step.slower.devices);
-  times.head_s = step.faster.head_s / step.faster.devices / microbatches;
+  times.attention = attention_s(step.faster, step.faster.devices, microbatches);
+  times.expert = experts_s(step.slower, step.slower.devices, microbatches);
+  times.offloaded_expert = experts_s(step.faster, step.slower.devices, microbatches);
+  times.head_s = head_s(step.faster, step.faster.devices, microbatches);
   const int32_t fewer = std::min(step.faster.devices, step.slower.devices);
   const double exchange_s = transfer_s(step, step.exchange_bytes / fewer / microbatches);
   times.dispatch = {exchange_s, exchange_s};
@@ -329,12 +344,12 @@ Result<TimedStreams> disaggregated_streams(const HeterogeneousStep& step, int32_
   RETURN_IF_ERROR(check_parts(parts));
   const int32_t m = step.faster.devices, n = step.slower.devices;
   std::vector<Share> shares = {
-      {kNewer, divided(step.faster.attention, m), {}, step.faster.head_s / m},
-      {kOlder, {}, divided(step.slower.experts, n), 0}};
+      {kNewer, attention_s(step.faster, m, 1), {}, head_s(step.faster, m, 1)},
+      {kOlder, {}, experts_s(step.slower, n, parts), 0}};
   const double exchange_s = transfer_s(step, step.exchange_bytes / std::min(m, n) / parts);
   const Sums sums = {sum_s(step, step.attention_gradient_bytes, m * step.groups),
                      sum_s(step, step.expert_gradient_bytes / n, step.groups), kOlderSums};
-  return Lockstep(std::move(shares), exchange_s, kToAttention, parts, sums).run(step.layers);
+  return Lockstep(std::move(shares), exchange_s, kToAttention, parts, sums, false).run(step.layers);
 }
 
 Result<TimedStreams> expert_parallel_streams(const HeterogeneousStep& step, int32_t parts) {
@@ -388,20 +403,20 @@ Result<PipelineStep> pipeline_step(const HeterogeneousStep& step, int32_t microb
       static_cast<size_t>(step.faster.devices / pipeline.pipelines), &step.faster);
   kinds.insert(kinds.end(), static_cast<size_t>(step.slower.devices / pipeline.pipelines),
                &step.slower);
-  ASSIGN_OR_RETURN(pipeline.stage_layers, divide_layers(step, kinds));
-  const double share = 1.0 / pipeline.pipelines / microbatches;
-  std::vector<Stage> stages;
+  std::vector<Stage> stages;  // with one layer
+  for (const DeviceKind* kind : kinds) {
+    stages.push_back({attention_s(*kind, pipeline.pipelines, microbatches) +
+                      kind->experts / pipeline.pipelines / microbatches + kind->experts_once});
+  }
+  stages.back().head_s = head_s(*kinds.back(), pipeline.pipelines, microbatches);
+  ASSIGN_OR_RETURN(pipeline.stage_layers, divide_layers(step, kinds, stages));
   for (size_t s = 0; s < kinds.size(); ++s) {
-    const DeviceKind& kind = *kinds[s];
-    const double layers = pipeline.stage_layers[s] * share;
-    Stage& stage = stages.emplace_back();
-    stage.pass = {(kind.attention.forward_s + kind.experts.forward_s) * layers,
-                  (kind.attention.backward_s + kind.experts.backward_s) * layers};
-    if (s + 1 == kinds.size()) stage.head_s = kind.head_s * share;
+    stages[s].pass = stages[s].pass * pipeline.stage_layers[s];
     const double layer_bytes = step.attention_gradient_bytes + step.expert_gradient_bytes;
-    stage.sum_s =
+    stages[s].sum_s =
         sum_s(step, layer_bytes * pipeline.stage_layers[s], pipeline.pipelines * step.groups);
   }
+  const double share = 1.0 / pipeline.pipelines / microbatches;
   const double boundary_s = transfer_s(step, step.boundary_bytes * share);
   pipeline.streams = pipelined(stages, boundary_s, microbatches);
   pipeline.step_s = pipeline.streams.times.makespan_s;

@@ -20,6 +20,10 @@ struct DeviceKind {
   PassSeconds experts;    // all experts of one layer
   double head_s = 0;
   int32_t most_layers = 0;  // whole layers that one device can hold (pipelines); 0: any number
+  // The times of weights that are read and kernels that are launched, for each microbatch whatever
+  // its tokens. Those of experts divide over devices that have experts of their own.
+  PassSeconds attention_once = {}, experts_once = {};
+  double head_once_s = 0;
 };
 
 struct HeterogeneousStep {
@@ -44,11 +48,13 @@ Result<ZebraGroup> zebra_group(const HeterogeneousStep& step, int32_t microbatch
                                int32_t experts);
 
 // DistEP: attention on the faster devices and experts on the slower ones, one after the other.
-// Transfers and experts overlap in `parts` of the tokens. O(layers parts).
+// Transfers and experts overlap in `parts` of the tokens. Expert devices keep the rows that came.
+// O(layers parts).
 Result<double> disaggregated_step_s(const HeterogeneousStep& step, int32_t parts);
 
 // EP: everything on every device in equal shares, so that all wait for the slowest one at each
-// all-to-all, which moves (E - 1) / E of the rows of E devices. O(layers parts).
+// all-to-all, which moves (E - 1) / E of the rows of E devices. Rows are not kept: the backward
+// sends them once more. O(layers parts).
 Result<double> expert_parallel_step_s(const HeterogeneousStep& step, int32_t parts);
 
 // The same steps with the tasks of each stream.

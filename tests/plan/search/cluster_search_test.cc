@@ -354,6 +354,61 @@ TEST(ClusterSearch, FindsTheBestOfANodePair) {
               strategies->front().text().c_str());
 }
 
+// What two kinds of nodes take for a layer and the tokens of a step, counted by hand: everything is
+// computed again in the backward.
+TEST(ClusterSearch, CountsTheWorkOfTwoKindsByHand) {
+  ModelShape model = published("olmoe-1b-7b");
+  const ClusterSheet sheet = cluster("a40-v100");
+  const StepDemand demand{2048, 48};
+  const HeterogeneousStep work = heterogeneous_step(model, sheet, node_pair(sheet).take(), demand);
+  const double d = 2048, f = 1024, experts = 64, k = 8, s = 2048, tokens = 48 * s, vocab = 50304;
+  const double projections = 4 * d * d + 2 * d;  // with norms of queries and keys
+  const double router = experts * d, matrix = d * f;
+  const double score_product = 2 * d * (s + 1) / 2;
+  struct Kind {
+    const DeviceKind& of;
+    double gemm, scores, memory;
+  };
+  for (const Kind& kind :
+       {Kind{work.faster, 112e12, 75e12, 620e9}, Kind{work.slower, 75e12, 25e12, 800e9}}) {
+    const auto seconds = [&](double flops, double scores, double bytes) {
+      return tokens *
+             (flops / kind.gemm + scores / (kind.scores * s / (s + 256)) + bytes / kind.memory);
+    };
+    const auto near = [](double a, double b) { EXPECT_NEAR(a, b, 1e-9 * b); };
+    // Attention, router, residual, choices, and what puts rows in order and sums them. Each expert
+    // has 12,288 rows, three groups and four copies each way. With a row each they are four groups,
+    // and 4 + 4 / 4,096 copies; only what is beyond that is for tokens.
+    const double attention_bytes = 2 * (4 * d + 3 * 2 * d);
+    const double least_copies = 4 + 4.0 / 4096;
+    const double copies_s = 2 * (4 * 64 - least_copies) * 5e-6;
+    near(kind.of.attention.forward_s,
+         seconds(2 * (projections + router), 2 * score_product,
+                 attention_bytes + 12 * d + 8 * d + k * 16 + k * (4 * d + 12 * d)) +
+             copies_s);
+    near(kind.of.attention.backward_s,
+         seconds(6 * (projections + router), 7 * score_product,
+                 3 * attention_bytes + 36 * d + k * 16 + k * (8 * d + 12 * d)) +
+             copies_s);
+    near(kind.of.attention_once.forward_s,
+         2 * (projections + router) / kind.memory + (4 + 2 * least_copies) * 5e-6);
+    // Rows of experts beyond a group of 4,096 of each read the weights once more.
+    const double groups = tokens * k / 4096;
+    const double read_s = 2 * 3 * matrix / kind.memory;
+    near(kind.of.experts.forward_s, seconds(k * 2 * 3 * matrix, 0, k * 2 * (2 * d + 3 * f)) +
+                                        (groups - 64) * read_s + (groups - 4) * 5e-6);
+    near(kind.of.experts_once.forward_s, 64 * read_s + 4 * 5e-6);
+    const double back_read_s = (2 * 6 + 8 * 3) * matrix / kind.memory;
+    near(kind.of.experts.backward_s, seconds(k * 2 * 8 * matrix, 0, k * 2 * (4 * d + 5 * f)) +
+                                         (groups - 64) * back_read_s + (groups - 4) * 5e-6);
+    near(kind.of.head_s, seconds(6 * vocab * d, 0, 12 * vocab + 4 * d + 8 * d));
+  }
+  // A row for each of a token's eight experts.
+  EXPECT_EQ(work.exchange_bytes, tokens * 8 * 2 * d);
+  EXPECT_EQ(work.boundary_bytes, tokens * 2 * d);
+  EXPECT_EQ(work.link_bytes_per_s, 6e9);
+}
+
 // Shares by speed: with links that take no time a data-centric step is what the slowest device
 // computes of its own sequences, with the head; a model-centric one attention by sequences and
 // experts by columns, each of the slowest. With slow links the one that moves less is faster.
@@ -361,12 +416,19 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
   ModelShape model = published("olmoe-1b-7b");
   ClusterSheet sheet = cluster("a40-v100");
   model.is_moe.resize(4);
-  const NodePair kinds = node_pair(sheet).take();
   sheet.network = {1e9, 0, 0, 0};
+  for (MachineSheet& node : sheet.nodes) {
+    node.device.weight_gb_s = 1e9;  // what comes once a microbatch takes next to nothing
+    node.device.launch_us = 0;
+  }
+  const NodePair kinds = node_pair(sheet).take();
   const StepDemand demand{2048, 48};
   const HeterogeneousStep work = heterogeneous_step(model, sheet, kinds, demand);
-  const auto both = [](const PassSeconds& pass) { return pass.forward_s + pass.backward_s; };
+  const auto slower_of = [](const PassSeconds& a, const PassSeconds& b) {
+    return PassSeconds{std::max(a.forward_s, b.forward_s), std::max(a.backward_s, b.backward_s)};
+  };
   double data_s = 0, attention_s = 0, experts_s = 0, head_s = 0;
+  PassSeconds attention, experts;  // the slowest in each direction
   const auto data = shared_step(model, sheet, kinds, demand, ExpertSharing::kDataCentric).take();
   const auto columns =
       shared_step(model, sheet, kinds, demand, ExpertSharing::kModelCentric).take();
@@ -375,20 +437,23 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
   for (const bool faster : {true, false}) {
     const DeviceKind& kind = faster ? work.faster : work.slower;
     const double own = static_cast<double>((faster ? data.faster : data.slower).sequences) / 48;
-    data_s = std::max(data_s, own * (4 * both(kind.attention) + 4 * both(kind.experts) +
-                                     kind.head_s));
+    data_s = std::max(data_s, own * (4 * (kind.attention + kind.experts).both_s() + kind.head_s));
     const KindShare& share = faster ? columns.faster : columns.slower;
     const double batch = static_cast<double>(share.sequences) / 48;
-    attention_s = std::max(attention_s, batch * 4 * both(kind.attention));
-    experts_s = std::max(experts_s, 4 * both(kind.experts) * static_cast<double>(share.hidden) /
-                                        static_cast<double>(model.expert_ffn));
+    const PassSeconds own_attention = kind.attention * (4 * batch);
+    const PassSeconds own_experts = kind.experts * 4 * static_cast<double>(share.hidden) /
+                                    static_cast<double>(model.expert_ffn);
+    attention_s = std::max(attention_s, own_attention.both_s());
+    experts_s = std::max(experts_s, own_experts.both_s());
+    attention = slower_of(attention, own_attention);
+    experts = slower_of(experts, own_experts);
     head_s = std::max(head_s, batch * kind.head_s);
   }
   EXPECT_NEAR(data.step_s(), data_s, 1e-6 * data_s);
   // Kinds wait for each other at every exchange: at least the slowest of each, at most their sum
   // over both directions.
   EXPECT_GE(columns.step_s(), (1 - 1e-6) * (attention_s + experts_s));
-  EXPECT_LE(columns.step_s(), (1 + 1e-6) * (attention_s + experts_s + head_s));
+  EXPECT_LE(columns.step_s(), (1 + 1e-6) * ((attention + experts).both_s() + head_s));
   // Links that take nearly all of the step: many tokens make rows dearer than weights.
   sheet.network.gb_s = 0.1;
   const auto step_s = [&](const StepDemand& d, ExpertSharing sharing) {

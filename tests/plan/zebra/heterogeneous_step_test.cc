@@ -42,9 +42,39 @@ TEST(HeterogeneousStepTest, DisaggregatedByHand) {
 TEST(HeterogeneousStepTest, ExpertParallelByHand) {
   const HeterogeneousStep step = some_step();
   // All wait for the slower: 30 / 5 and 9 / 5; transfers of 600 / 5 * 4 / 5 / 100 + .5.
+  // The backward sends rows once more.
   const double transfers_s = 2 * (0.96 + 0.5);
-  const double expected = 4 * (6 + 1.8 + transfers_s + 12 + 3.6 + transfers_s) + 12 / 5.0;
+  const double expected = 4 * (6 + 1.8 + transfers_s + 12 + 3.6 + 1.5 * transfers_s) + 12 / 5.0;
   EXPECT_NEAR(expert_parallel_step_s(step, 1).value(), expected, kRounding * expected);
+}
+
+// What comes once a microbatch comes in each; experts' weights only where the experts are.
+TEST(HeterogeneousStepTest, CountsWhatComesOnceAMicrobatch) {
+  HeterogeneousStep step = some_step();
+  for (DeviceKind* kind : {&step.faster, &step.slower}) {
+    kind->attention_once = {1, 2};
+    kind->experts_once = {3, 6};
+    kind->head_once_s = 5;
+  }
+  const auto more = [&](auto&& seconds_of) { return seconds_of(step) - seconds_of(some_step()); };
+  EXPECT_NEAR(more([](const auto& s) { return disaggregated_step_s(s, 1).value(); }),
+              4 * (1 + 2 + (3 + 6) / 3.0) + 5, 1e-9);
+  EXPECT_NEAR(more([](const auto& s) { return expert_parallel_step_s(s, 1).value(); }),
+              4 * (1 + 2 + (3 + 6) / 5.0) + 5, 1e-9);
+  const ZebraTimes times = zebra_group(step, 4, 6).value().times;
+  const ZebraTimes without = zebra_group(some_step(), 4, 6).value().times;
+  EXPECT_NEAR(times.attention.backward_s - without.attention.backward_s, 2, 1e-12);
+  EXPECT_NEAR(times.expert.backward_s - without.expert.backward_s, 2, 1e-12);
+  EXPECT_NEAR(times.offloaded_expert.forward_s - without.offloaded_expert.forward_s, 1, 1e-12);
+  EXPECT_NEAR(times.head_s - without.head_s, 5, 1e-12);
+  // One pipeline of one device of each kind, a layer each: both are in the way of a microbatch.
+  HeterogeneousStep two = step, plain = some_step();
+  for (HeterogeneousStep* s : {&two, &plain}) {
+    s->faster.devices = s->slower.devices = 1;
+    s->faster.most_layers = s->slower.most_layers = 2;
+  }
+  EXPECT_NEAR(pipeline_step(two, 1)->step_s - pipeline_step(plain, 1)->step_s,
+              4 * (1 + 2 + 3 + 6) + 5, 1e-9);
 }
 
 TEST(HeterogeneousStepTest, PartsOverlapTransfersAndExperts) {
