@@ -42,6 +42,21 @@ LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   return cost;
 }
 
+// Multiplications and additions of a forward: 2 for each parameter that a token or row visits.
+double token_flops(const LayerCost& layer) {
+  return 2.0 * static_cast<double>(layer.replicated_parameters);
+}
+
+double row_flops(const LayerCost& layer) {
+  return 2.0 * static_cast<double>(layer.expert_parameters);
+}
+
+// The scores and weighted values of a sequence: each token with itself and the tokens before it.
+double score_flops(const LayerCost& layer, int64_t sequence_len) {
+  const auto s = static_cast<double>(sequence_len);
+  return 2.0 * static_cast<double>(layer.score_width) * (s * (s + 1) / 2);
+}
+
 }  // namespace
 
 Result<ModelCost> piper_cost(const PiperModel& model) {
@@ -90,19 +105,6 @@ int64_t most_experts(const ModelCost& model) {
   int64_t experts = 0;
   for (const LayerCost& layer : model.layers) experts = std::max(experts, layer.num_experts);
   return experts;
-}
-
-double token_flops(const LayerCost& layer) {
-  return 2.0 * static_cast<double>(layer.replicated_parameters);
-}
-
-double row_flops(const LayerCost& layer) {
-  return 2.0 * static_cast<double>(layer.expert_parameters);
-}
-
-double score_flops(const LayerCost& layer, int64_t sequence_len) {
-  const auto s = static_cast<double>(sequence_len);
-  return 2.0 * static_cast<double>(layer.score_width) * (s * (s + 1) / 2);
 }
 
 double model_flops(const ModelCost& model, int64_t sequence_len, double sequences) {

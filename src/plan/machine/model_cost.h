@@ -70,13 +70,6 @@ Result<ModelCost> model_cost(const ModelShape& shape);
 // The most experts of any layer. O(layers).
 int64_t most_experts(const ModelCost& model);
 
-// Multiplications and additions of a forward: 2 for each parameter that a token or row visits.
-double token_flops(const LayerCost& layer);  // for a token, without scores
-double row_flops(const LayerCost& layer);    // for a row
-// The operations of a sequence's scores and weighted values: each token with itself and the tokens
-// before it.
-double score_flops(const LayerCost& layer, int64_t sequence_len);
-
 // F_model of equation (12): forward and backward (twice the forward) of `sequences`, without
 // recomputation. About 6 operations for each active parameter and token (section I), and the
 // scores. O(layers).

@@ -129,7 +129,8 @@ double expert_tflops(const ModelCost& model, double rows) {
   const PassClock clock(sheet, model, kLen);
   const LayerCost& layer = model.layers.back();
   const double seconds = clock.experts(layer, false).seconds(clock.grouped(rows, 1)).both_s();
-  return 3 * row_flops(layer) * rows / seconds / 1e12;
+  const double flops = 3 * 2 * static_cast<double>(layer.expert_parameters) * rows;
+  return flops / seconds / 1e12;
 }
 
 // Few rows are slow, as weights are read for them; wide experts are faster than narrow ones; and
