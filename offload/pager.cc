@@ -29,7 +29,7 @@ void Lease::release() {
 int64_t Pager::device_bytes(const Options& options, int device) {
   int64_t bytes = 0;
   for (size_t c = 0; c < options.classes.size(); ++c) {
-    bytes += options.classes[c].device_slots[device] * options.class_bytes[c];
+    bytes += options.classes[c].device_slots[device] * options.page_bytes[c];
   }
   return bytes;
 }
@@ -37,7 +37,7 @@ int64_t Pager::device_bytes(const Options& options, int device) {
 int64_t Pager::host_bytes(const Options& options) {
   int64_t bytes = 0;
   for (size_t c = 0; c < options.classes.size(); ++c) {
-    bytes += options.classes[c].host_slots * (options.class_bytes[c] + kPageHeaderBytes);
+    bytes += options.classes[c].host_slots * (options.page_bytes[c] + kPageHeaderBytes);
   }
   return bytes;
 }
@@ -75,7 +75,7 @@ Pager::Pager(Options options, PageFile* file, Storage* storage, HostMemory memor
     slots_[c].resize(devices + 1);
     for (int p = 0; p <= devices; ++p) {
       const bool host = p == devices;
-      const int64_t stride = options_.class_bytes[c] + (host ? kPageHeaderBytes : 0);
+      const int64_t stride = options_.page_bytes[c] + (host ? kPageHeaderBytes : 0);
       const int32_t count =
           host ? options_.classes[c].host_slots : options_.classes[c].device_slots[p];
       base_[c][p] = next[p];
@@ -93,8 +93,8 @@ Pager::~Pager() {
 // A host slot's address is that of its payload; the header room lies before it.
 std::byte* Pager::slot_data(PageId page, int place, int32_t slot) const {
   const uint16_t c = options_.page_class[page];
-  if (place < residency_.devices()) return base_[c][place] + slot * options_.class_bytes[c];
-  return base_[c][place] + slot * (options_.class_bytes[c] + kPageHeaderBytes) + kPageHeaderBytes;
+  if (place < residency_.devices()) return base_[c][place] + slot * options_.page_bytes[c];
+  return base_[c][place] + slot * (options_.page_bytes[c] + kPageHeaderBytes) + kPageHeaderBytes;
 }
 
 Pager::SlotState& Pager::slot_state(PageId page, int place, int32_t slot) {
@@ -124,7 +124,7 @@ void Pager::copy(const Move& move, bool up) {
   stream.wait(before_overwrite(target));
   std::byte* on_device = slot_data(move.page, move.device, move.device_slot);
   std::byte* in_host = slot_data(move.page, host, move.host_slot);
-  const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  const int64_t bytes = options_.page_bytes[options_.page_class[move.page]];
   if (stream.traced()) {
     stream.begin_span(options_.trace.label(up ? "upload" : "download", move.page, bytes));
   }
@@ -145,7 +145,7 @@ void Pager::carry_out(const Move& move) {
   const int host = residency_.devices();
   SlotState& slot = slot_state(move.page, host, move.host_slot);
   std::byte* buffer = slot_data(move.page, host, move.host_slot) - kPageHeaderBytes;
-  const int64_t bytes = options_.class_bytes[options_.page_class[move.page]];
+  const int64_t bytes = options_.page_bytes[options_.page_class[move.page]];
   CHECK(bytes == file_->pages()[move.page].bytes, "page %u never goes to disk", move.page);
   if (move.kind == Move::Kind::kFetch) {
     const Event after = when_all({before_overwrite(slot), disk_ready_[move.page]});
@@ -185,7 +185,7 @@ void Pager::trace_resident(Stream& stream) {
     int64_t bytes = 0;
     for (size_t c = 0; c < options_.classes.size(); ++c) {
       bytes += residency_.used_slots(c, host ? Place::host() : Place::on_device(p)) *
-               options_.class_bytes[c];
+               options_.page_bytes[c];
     }
     if (bytes == std::exchange(resident_bytes_[p], bytes)) continue;
     stream.enqueue([trace = options_.trace.trace(), lane = resident_lane_[p], bytes] {

@@ -55,7 +55,7 @@ class Pager {
     std::vector<Device*> devices;           // not owned
     std::vector<int64_t> arena_offset;      // where the slots begin in each device's arena
     std::vector<SlotClass> classes;
-    std::vector<int64_t> class_bytes;       // page bytes of each class
+    std::vector<int64_t> page_bytes;        // of each class
     std::vector<uint16_t> page_class;       // [page] its class; page p is page p of the file
     PageTrace trace = {};
   };

@@ -3,7 +3,7 @@
 namespace pagoda {
 
 StepBatch random_batch(const Session& session, std::mt19937& random) {
-  const StepSize& size = session.options().size;
+  const WorkspaceSize& size = session.options().size;
   const auto vocabulary = static_cast<uint64_t>(session.config().vocab_size);
   StepBatch batch;
   for (int64_t i = 0; i < size.tokens(); ++i) {

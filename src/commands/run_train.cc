@@ -131,7 +131,7 @@ void TrainRun::warn(const std::string& text) {
 }
 
 void TrainRun::report(const StepResult& result, const StepUsage& usage) {
-  StepReport r;
+  ProgressReport r;
   r.step = trainer_->steps_done();
   r.steps = config_.train.steps;
   r.loss = result.loss;

@@ -100,7 +100,7 @@ int64_t Dataset::row_at(uint64_t position) const {
   return static_cast<int64_t>(random_permutation(options_.seed, position / n, n, index));
 }
 
-Status Dataset::append_piece(const Piece& piece, Microbatch& batch) const {
+Status Dataset::append_piece(const RowPiece& piece, Microbatch& batch) const {
   TokenDocument document;
   RETURN_IF_ERROR(file_.documents(piece.document, 1, &document));
   const int64_t first = piece.number * options_.sequence_len;
@@ -132,7 +132,7 @@ Result<Microbatch> Dataset::microbatch(uint64_t first_row, int64_t rows) const {
   batch.weights.reserve(total);
   batch.padding.reserve(total);
   for (int64_t r = 0; r < rows; ++r) {
-    for (const Piece& piece : packing_.row(row_at(first_row + static_cast<uint64_t>(r)))) {
+    for (const RowPiece& piece : packing_.row(row_at(first_row + static_cast<uint64_t>(r)))) {
       RETURN_IF_ERROR(append_piece(piece, batch));
     }
     const auto used = static_cast<int64_t>(batch.tokens.size());

@@ -70,7 +70,7 @@ class Dataset {
  private:
   Dataset(TokenFile file, const Options& options, Packing packing, const Counts& counts)
       : file_(std::move(file)), options_(options), packing_(std::move(packing)), counts_(counts) {}
-  Status append_piece(const Piece& piece, Microbatch& batch) const;
+  Status append_piece(const RowPiece& piece, Microbatch& batch) const;
 
   TokenFile file_;
   Options options_;

@@ -98,7 +98,7 @@ Packing::Packing(std::span<const int64_t> lengths, int64_t sequence_len) {
 }
 
 int64_t Packing::memory_bytes() const {
-  return static_cast<int64_t>(pieces_.capacity() * sizeof(Piece) +
+  return static_cast<int64_t>(pieces_.capacity() * sizeof(RowPiece) +
                               first_piece_.capacity() * sizeof(int64_t));
 }
 

@@ -19,11 +19,11 @@
 
 namespace pagoda {
 
-// Piece `number` of a document: sequence_len tokens from number * sequence_len on, or the rest.
-struct Piece {
+// RowPiece `number` of a document: sequence_len tokens from number * sequence_len on, or the rest.
+struct RowPiece {
   uint32_t document = 0;
   uint32_t number = 0;
-  bool operator==(const Piece&) const = default;
+  bool operator==(const RowPiece&) const = default;
 };
 
 class Packing {
@@ -35,7 +35,7 @@ class Packing {
   int64_t num_rows() const { return static_cast<int64_t>(first_piece_.size()) - 1; }
   int64_t num_tokens() const { return num_tokens_; }  // in all rows, without padding
   // The pieces of a row in the order of their documents.
-  std::span<const Piece> row(int64_t r) const {
+  std::span<const RowPiece> row(int64_t r) const {
     const auto at = static_cast<size_t>(r);
     return {pieces_.data() + first_piece_[at],
             static_cast<size_t>(first_piece_[at + 1] - first_piece_[at])};
@@ -43,7 +43,7 @@ class Packing {
   int64_t memory_bytes() const;
 
  private:
-  std::vector<Piece> pieces_;         // row after row
+  std::vector<RowPiece> pieces_;      // row after row
   std::vector<int64_t> first_piece_;  // (rows + 1)
   int64_t num_tokens_ = 0;
 };

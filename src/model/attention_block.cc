@@ -69,7 +69,7 @@ void Blocks::attention_inner(int64_t layer, const int32_t* positions, const void
 }
 
 void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void* x,
-                       Documents documents, void* middle, const StepSpace& w, Stream& s) const {
+                       Documents documents, void* middle, const Workspace& w, Stream& s) const {
   const AttentionSpace& a = w.attention_of(layer, b);
   const int32_t* positions = w.positions + b * size_.microbatch_tokens;
   attention_inner(layer, positions, weights, x, documents, a, s);
@@ -77,7 +77,7 @@ void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void
 }
 
 void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
-                              const StepSpace& w, Stream& s) const {
+                              const Workspace& w, Stream& s) const {
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
   const int64_t v_at = k_at + kv_dim, cache_at = layer * size_.cache.layer_elements(kv_dim);
   const AttentionSpace& a = w.attention;
@@ -98,7 +98,7 @@ void Blocks::add_attention(int64_t layer, const void* weights, const void* x, vo
 }
 
 void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                                Documents documents, void* dresidual, const StepSpace& w,
+                                Documents documents, void* dresidual, const Workspace& w,
                                 Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t q_dim = c_.num_heads * c_.head_dim;

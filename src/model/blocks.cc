@@ -4,7 +4,8 @@
 
 namespace pagoda {
 
-Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops)
+Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size,
+               Ops& ops)
     : c_(config), size_(size), dt_(size.dtype), ops_(ops) {
   for (int64_t l = 0; l < c_.num_layers; ++l) {
     const int64_t r = table.layer(l);
@@ -25,14 +26,12 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const StepSi
   }
 }
 
-void Blocks::embed(int64_t b, const void* embedding, void* x, const StepSpace& w,
-                   Stream& s) const {
+void Blocks::embed(int64_t b, const void* embedding, void* x, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
   ops_.embedding(dt_, w.tokens + b * t, embedding, t, c_.hidden_size, x, s);
 }
 
-void Blocks::embed_backward(int64_t b, const void* dresidual, const StepSpace& w,
-                            Stream& s) const {
+void Blocks::embed_backward(int64_t b, const void* dresidual, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   float* table = w.table_grad + d;
   // A tied table already holds the head's gradient.
@@ -49,7 +48,7 @@ void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* r
 
 // Between attentions their space is free.
 void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle,
-                       void* next, const StepSpace& w, Stream& s) const {
+                       void* next, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
   void* normed = w.attention.normed;
@@ -61,7 +60,7 @@ void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void
 }
 
 void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                                void* dresidual, const StepSpace& w, Stream& s) const {
+                                void* dresidual, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
   float* grad = w.layer_grad;
@@ -84,7 +83,7 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
 }
 
 void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-                  double total_weight, void* dresidual, const StepSpace& w, Stream& s) const {
+                  double total_weight, void* dresidual, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   const bool backward = total_weight > 0;
@@ -111,7 +110,7 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
 }
 
 void Blocks::logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
-                    const StepSpace& w, Stream& s) const {
+                    const Workspace& w, Stream& s) const {
   const int64_t d = c_.hidden_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   void* rows = w.attention.projected;

@@ -2,7 +2,7 @@
 // by side.
 //
 // Every function enqueues ops on `s` and returns. Weights are the bytes of a record's weight page;
-// gradients are fp32 arrays in the record's layout, added to. Working memory is a StepSpace or an
+// gradients are fp32 arrays in the record's layout, added to. Working memory is a Workspace or an
 // ExpertSpace, which say what they hold between tasks. A layer saves its input, the residual after
 // attention, and the chosen experts; backward functions compute the rest again, unless the working
 // memory saved it (model/workspace.h).
@@ -41,7 +41,7 @@ struct GroupExpert {
 
 class Blocks {
  public:
-  Blocks(const ModelConfig& config, const TensorTable& table, const StepSize& size, Ops& ops);
+  Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size, Ops& ops);
 
   // Sets the rows of a microbatch from here on, at most those that the spaces were made for.
   void set_microbatch_tokens(int64_t tokens) { size_.microbatch_tokens = tokens; }
@@ -52,67 +52,67 @@ class Blocks {
     std::span<const int32_t> start;  // documents + 1 entries
   };
 
-  void embed(int64_t b, const void* embedding, void* x, const StepSpace& w, Stream& s) const;
-  void embed_backward(int64_t b, const void* dresidual, const StepSpace& w, Stream& s) const;
+  void embed(int64_t b, const void* embedding, void* x, const Workspace& w, Stream& s) const;
+  void embed_backward(int64_t b, const void* dresidual, const Workspace& w, Stream& s) const;
 
   // x, middle (T, d)
   void attention(int64_t layer, int64_t b, const void* weights, const void* x, Documents documents,
-                 void* middle, const StepSpace& w, Stream& s) const;
+                 void* middle, const Workspace& w, Stream& s) const;
   // dresidual (T, d): gradient of `middle` in, of x out.
   void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                          Documents documents, void* dresidual, const StepSpace& w,
+                          Documents documents, void* dresidual, const Workspace& w,
                           Stream& s) const;
 
   // Attention in a pass of generation, which is microbatch 0: its tokens attend to the cache and
   // join it.
   void cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
-                        const StepSpace& w, Stream& s) const;
+                        const Workspace& w, Stream& s) const;
 
   // Norms the rows of b and chooses their experts. Writes the choices to `choices` (T, k), or with
   // `replay` reads them from there.
   void route(int64_t layer, int64_t b, const void* weights, const void* middle, int32_t* choices,
-             bool replay, const LayerBuffers& in, const StepSpace& w, Stream& s) const;
+             bool replay, const LayerBuffers& in, const Workspace& w, Stream& s) const;
   // Sets the sum that experts will add to: to the shared expert's output, or to zero.
   void begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
-                 const StepSpace& w, Stream& s) const;
+                 const Workspace& w, Stream& s) const;
   // begin_sum for the gradient with respect to the normed rows; also clears the other gradients.
   void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
-                          const StepSpace& w, Stream& s) const;
+                          const Workspace& w, Stream& s) const;
   // in.dresidual: gradient of the layer's output in, of `middle` out.
   void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                      const LayerBuffers& in, const StepSpace& w, Stream& s) const;
+                      const LayerBuffers& in, const Workspace& w, Stream& s) const;
   // next = middle + sum over experts
   void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 
   void dense_mlp(int64_t layer, int64_t b, const void* weights, const void* middle, void* next,
-                 const StepSpace& w, Stream& s) const;
+                 const Workspace& w, Stream& s) const;
   // dresidual (T, d): gradient of the layer's output in, of `middle` out.
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                          void* dresidual, const StepSpace& w, Stream& s) const;
+                          void* dresidual, const Workspace& w, Stream& s) const;
 
   // Copies microbatch b's rows of a group; each run holds one expert's rows, experts in order. Rows
   // of padding behind them are zeroed; b is -1 if the group is nothing but padding.
   // plan/step/pages.h has the layout of inbound and outbound.
   void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const LayerBuffers& in,
-                void* inbound, bool backward, const StepSpace& w, Stream& s) const;
+                void* inbound, bool backward, const Workspace& w, Stream& s) const;
   // The experts of a group, whose rows follow one another.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                         void* outbound, const ExpertSpace& w, Stream& s) const;
   void combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
-               float* sum, const StepSpace& w, Stream& s) const;
+               float* sum, const Workspace& w, Stream& s) const;
 
   // Writes the loss of b, summed over targets, to w.loss_sums[b]. With a total_weight > 0 it also
   // computes the gradient of the step's sum divided by total_weight: that of x into dresidual (T,
   // d), those of norm and table into table_grad. tied_embedding: the embedding's weights, or
   // nullptr.
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-            double total_weight, void* dresidual, const StepSpace& w, Stream& s) const;
+            double total_weight, void* dresidual, const Workspace& w, Stream& s) const;
 
   // Writes the logits of the first n wanted rows of x (w.cache.wanted) to w.head.logits (n, V).
   void logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
-              const StepSpace& w, Stream& s) const;
+              const Workspace& w, Stream& s) const;
 
   const LayerOffsets& offsets(int64_t layer) const { return offsets_[layer]; }
 
@@ -148,7 +148,7 @@ class Blocks {
                      const AttentionSpace& a, Stream& s) const;
 
   ModelConfig c_;
-  StepSize size_;
+  WorkspaceSize size_;
   DType dt_;
   Ops& ops_;
   std::vector<LayerOffsets> offsets_;

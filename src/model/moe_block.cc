@@ -5,7 +5,7 @@
 namespace pagoda {
 
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
-                   int32_t* choices, bool replay, const LayerBuffers& in, const StepSpace& w,
+                   int32_t* choices, bool replay, const LayerBuffers& in, const Workspace& w,
                    Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
@@ -23,7 +23,7 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
 }
 
 void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
-                       const StepSpace& w, Stream& s) const {
+                       const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   if (f == 0) return ops_.fill_zero(in.sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
@@ -37,7 +37,7 @@ void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const Laye
 // The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
 // its gradient too.
 void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
-                                const LayerBuffers& in, const StepSpace& w, Stream& s) const {
+                                const LayerBuffers& in, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   float *grad = w.layer_grad, *sum = in.sum;
   ops_.fill_zero(w.dweights + b * t * c_.experts_per_token, t * c_.experts_per_token * 4, s);
@@ -66,7 +66,7 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                            const LayerBuffers& in, const StepSpace& w, Stream& s) const {
+                            const LayerBuffers& in, const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
@@ -112,7 +112,7 @@ void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
 }
 
 void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b,
-                      const LayerBuffers& in, void* inbound, bool backward, const StepSpace& w,
+                      const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
                       Stream& s) const {
   const int64_t d = c_.hidden_size, all = size_.group_rows();
   gather_padded(dt_, in.normed, w.rows, runs, rows, d, inbound, s);
@@ -188,7 +188,7 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
 }
 
 void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
-                     float* sum, const StepSpace& w, Stream& s) const {
+                     float* sum, const Workspace& w, Stream& s) const {
   const int64_t d = c_.hidden_size;
   if (runs.empty()) return;
   const int64_t first_choice = b * size_.microbatch_tokens * c_.experts_per_token;

@@ -11,8 +11,8 @@ int64_t q_dim(const AttentionSizes& a) { return a.heads * head_dim(a); }
 int64_t qkv_dim(const AttentionSizes& a) { return (a.heads + 2 * a.kv_heads) * head_dim(a); }
 
 // Lays out the members that the backward reads.
-void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
-                             AttentionSpace& a) {
+void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model,
+                               const WorkspaceSize& size, AttentionSpace& a) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
   const AttentionSizes& sizes = model.attention;
   const int64_t qkv = t * qkv_dim(sizes) * mat;
@@ -27,7 +27,7 @@ void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model, c
 }
 
 AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelShape& model,
-                                 const StepSize& size) {
+                                 const WorkspaceSize& size) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
   AttentionSpace a;
   lay_out_attention_results(arena, model, size, a);
@@ -42,7 +42,7 @@ bool has_dense_layer(const ModelShape& model) {
   return std::find(model.is_moe.begin(), model.is_moe.end(), 0) != model.is_moe.end();
 }
 
-MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size) {
   MlpSpace m;
   const int64_t dense = has_dense_layer(model) ? model.dense_ffn : 0;
   const int64_t mat = dtype_bytes(size.dtype), t = size.microbatch_tokens;
@@ -59,7 +59,7 @@ MlpSpace lay_out_mlp(WorkspaceArena& arena, const ModelShape& model, const StepS
   return m;
 }
 
-HeadSpace lay_out_head(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+HeadSpace lay_out_head(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size) {
   const int64_t rows = size.logits_rows();
   const int64_t matrix = size.microbatch_tokens * model.hidden_size * dtype_bytes(size.dtype);
   HeadSpace h;
@@ -75,7 +75,8 @@ HeadSpace lay_out_head(WorkspaceArena& arena, const ModelShape& model, const Ste
   return h;
 }
 
-CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelShape& model,
+                         const WorkspaceSize& size) {
   CacheSpace k;
   if (size.cache.sequences == 0) return k;
   k.sequence = arena.take<int32_t>(size.pass_tokens());
@@ -87,7 +88,7 @@ CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelShape& model, const S
 }
 
 // The largest calls of any task on a device.
-OpSizes op_sizes(const ModelShape& model, const StepSize& size) {
+OpSizes op_sizes(const ModelShape& model, const WorkspaceSize& size) {
   OpSizes sizes{.tokens = size.microbatch_tokens,
                 .heads = model.attention.heads,
                 .head_dim = head_dim(model.attention),
@@ -100,7 +101,7 @@ OpSizes op_sizes(const ModelShape& model, const StepSize& size) {
   return sizes;
 }
 
-int64_t latent_bytes(const ModelShape& model, const StepSize& size) {
+int64_t latent_bytes(const ModelShape& model, const WorkspaceSize& size) {
   const AttentionSizes& a = model.attention;
   const int64_t latents = a.latent() ? a.query_rank + a.kv_rank + a.rope_head_dim : 0;
   return 2 * latents * size.microbatch_tokens * dtype_bytes(size.dtype);
@@ -108,7 +109,7 @@ int64_t latent_bytes(const ModelShape& model, const StepSize& size) {
 
 }  // namespace
 
-void StepSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size) {
   const int64_t n = size.tokens(), m = size.microbatches;
   const int64_t k = model.experts_per_token, e = model.num_experts;
   tokens = arena.take<int32_t>(n);
@@ -137,8 +138,8 @@ void StepSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const St
   lay_out_saved(arena, model, size);
 }
 
-void StepSpace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
-                              const StepSize& size) {
+void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
+                              const WorkspaceSize& size) {
   kept_attention.clear();
   kept_mlp.clear();
   for (int64_t l = first_kept; l < model.num_layers(); ++l) {
@@ -152,8 +153,8 @@ void StepSpace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
   }
 }
 
-void StepSpace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
-                                 const StepSize& size) {
+void Workspace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
+                                 const WorkspaceSize& size) {
   const int64_t n = size.tokens(), t = size.microbatch_tokens, m = size.microbatches;
   const int64_t mat = dtype_bytes(size.dtype), d = model.hidden_size;
   const int64_t k = model.experts_per_token, e = model.num_experts;
@@ -169,7 +170,8 @@ void StepSpace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
   table_grad = arena.take<float>(d + model.vocab_size * d);
 }
 
-void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size) {
+void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
+                          const WorkspaceSize& size) {
   const int64_t block = size.group_rows() * model.expert_ffn * dtype_bytes(size.dtype);
   gate_up = arena.take_bytes(2 * block);
   act = arena.take_bytes(block);
@@ -191,15 +193,15 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model, const 
   }
 }
 
-void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
-                       int device, StepSpace& step, ExpertSpace& expert) {
+void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
+                       int device, Workspace& step, ExpertSpace& expert) {
   if (device == 0) step.lay_out(arena, model, size);
   expert.lay_out(arena, model, size);
 }
 
-int64_t workspace_bytes(const ModelShape& model, const StepSize& size, int device) {
+int64_t workspace_bytes(const ModelShape& model, const WorkspaceSize& size, int device) {
   WorkspaceArena arena;
-  StepSpace step;
+  Workspace step;
   ExpertSpace expert;
   lay_out_workspace(arena, model, size, device, step, expert);
   return align_up(arena.used, kIoAlign) + align_up(latent_bytes(model, size), kIoAlign);

@@ -3,9 +3,9 @@
 // of all tokens is in pages (plan/step/pages.h), except for the chosen experts: a few (N, k)
 // numbers.
 //
-// A layer that is kept (StepSize::saved_layers) has spaces of its own for what its backward reads,
-// which stay from the step's forward; other layers share one space and compute it again. The bits
-// are the same.
+// A layer that is kept (WorkspaceSize::saved_layers) has spaces of its own for what its backward
+// reads, which stay from the step's forward; other layers share one space and compute it again. The
+// bits are the same.
 //
 // Letters: N tokens of a step, M microbatches, T = N / M, d hidden size, k experts per token, E
 // experts, f ffn, R = group_rows(), V vocabulary. "mat" elements are of the compute dtype.
@@ -48,7 +48,7 @@ struct CacheSize {
   int64_t layer_elements(int64_t kv_dim) const { return sequences * positions * 2 * kv_dim; }
 };
 
-struct StepSize {
+struct WorkspaceSize {
   int64_t microbatches = 0;
   int64_t microbatch_tokens = 0;
   DType dtype = DType::kF32;
@@ -126,7 +126,7 @@ struct LayerBuffers {
 };
 
 // Working memory on device 0.
-struct StepSpace {
+struct Workspace {
   // The step's input.
   int32_t* tokens = nullptr;     // (N)
   int32_t* targets = nullptr;    // (N), -1: none
@@ -165,11 +165,11 @@ struct StepSpace {
   }
   bool keeps(int64_t layer) const { return layer >= first_kept; }
 
-  void lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
 
  private:
-  void lay_out_training(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
-  void lay_out_saved(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
+  void lay_out_training(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
+  void lay_out_saved(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
   size_t kept(int64_t layer, int64_t microbatch) const {
     return static_cast<size_t>((layer - first_kept) * microbatches + microbatch);
   }
@@ -192,15 +192,15 @@ struct ExpertSpace {
   // [layer] (N k, 2f) mat, rows as in the layer's re-index vector; nullptr of those not kept
   std::vector<void*> kept_gate_up;
 
-  void lay_out(WorkspaceArena& arena, const ModelShape& model, const StepSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
 };
 
 // Device 0 holds the step's space, every device an expert's space.
-void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const StepSize& size,
-                       int device, StepSpace& step, ExpertSpace& expert);
+void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
+                       int device, Workspace& step, ExpertSpace& expert);
 
 // Bytes of the device's arena that the workspaces take, from its start. With latent attention,
 // which is planned for and not yet trained, they include its latents.
-int64_t workspace_bytes(const ModelShape& model, const StepSize& size, int device);
+int64_t workspace_bytes(const ModelShape& model, const WorkspaceSize& size, int device);
 
 }  // namespace pagoda

@@ -128,9 +128,9 @@ std::vector<PlanChange> more_drives(const MachineSheet& m, int64_t store_bytes) 
 
 std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig& config,
                                         const MachineSheet& sheet) {
-  const auto outlined = forecast_memory(model, config, sheet);
-  if (!outlined.ok()) return {};
-  const RunForecast& plan = outlined.value();
+  const auto memory_only = forecast_memory(model, config, sheet);
+  if (!memory_only.ok()) return {};
+  const RunForecast& plan = memory_only.value();
   std::vector<std::vector<PlanChange>> kinds = smaller_steps(config);
   // Budgets below what the machine has; else it must have more.
   const PlanChange device = set_device(plan.least.device_bytes, sheet);
@@ -222,7 +222,7 @@ class Study {
         const CoarseLimits& limits)
       : config_(config), sheet_(sheet), limits_(limits), trial_(model, config, sheet) {}
 
-  PlanStudy run() {
+  PlanAdvice run() {
     // Larger numbers of tokens a step; the first two are changes that may help.
     for (int i = 0; i <= kMostDoublings; ++i) {
       const std::optional<RunForecast> plan = doubled(i);
@@ -264,13 +264,13 @@ class Study {
   const CoarseLimits& limits_;
   const Trial trial_;
   std::optional<RunForecast> before_;
-  PlanStudy found_;
+  PlanAdvice found_;
 };
 
 }  // namespace
 
-PlanStudy study_changes(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
-                        const CoarseLimits& limits) {
+PlanAdvice advise(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                  const CoarseLimits& limits) {
   return Study(model, config, sheet, limits).run();
 }
 

@@ -36,14 +36,14 @@ struct ComputeBound {
   bool reached() const { return compute_share >= 0.9; }
 };
 
-struct PlanStudy {
+struct PlanAdvice {
   std::vector<HelpfulChange> helpful;  // changes that gain a fiftieth or more, the largest gain
                                        // first
   ComputeBound compute_bound;
 };
 // Empty if the run has no room.
-PlanStudy study_changes(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
-                        const CoarseLimits& limits);
+PlanAdvice advise(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
+                  const CoarseLimits& limits);
 
 // The tokens that a microbatch may have, in whole rows and the largest first: the step, its half, a
 // quarter and so on, the smallest part, and the run's own choice.

@@ -61,8 +61,8 @@ Status check_fit(const RunForecast& plan) {
   return Status();
 }
 
-RunForecast outline(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
-                    const DeviceRun& run, const ModelCost& cost) {
+RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
+                           const MachineSheet& sheet, const DeviceRun& run, const ModelCost& cost) {
   RunForecast plan;
   plan.peers = run.peers;
   plan.parameters = count_parameters(model.shape);
@@ -130,14 +130,14 @@ Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& co
                                     const MachineSheet& sheet) {
   ASSIGN_OR_RETURN(const DeviceRun run, device_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
-  return outline(model, config, sheet, run, cost);
+  return begin_forecast(model, config, sheet, run, cost);
 }
 
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
                          const MachineSheet& sheet, const CoarseLimits& limits) {
   ASSIGN_OR_RETURN(const DeviceRun run, device_run(model, config, sheet));
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
-  RunForecast plan = outline(model, config, sheet, run, cost);
+  RunForecast plan = begin_forecast(model, config, sheet, run, cost);
   const bool memory = plan.device_bytes >= plan.least.device_bytes &&
                       run.budget.host_bytes >= plan.least.host_bytes;
   if (!memory) return plan;

@@ -30,7 +30,7 @@ std::string bar(int64_t step, int64_t steps) {
   return "[" + std::string(done, '#') + std::string(kBarCells - done, '.') + "]";
 }
 
-double tokens_per_s(const StepReport& report) {
+double tokens_per_s(const ProgressReport& report) {
   return report.step_s > 0 ? static_cast<double>(report.tokens) / report.step_s : 0;
 }
 
@@ -63,7 +63,7 @@ std::string count_text(double count) {
   return strf(power > 0 && count < 9.95 ? "%.1f%s" : "%.0f%s", count, kSuffixes[power]);
 }
 
-std::string step_line(const StepReport& r, double eta_s) {
+std::string step_line(const ProgressReport& r, double eta_s) {
   std::string line = strf("step %lld/%lld | loss %.4f | aux %.4f", (long long)r.step,
                           (long long)r.steps, r.loss, r.aux_loss);
   if (!std::isnan(r.grad_norm)) line += strf(" | gnorm %.2f", r.grad_norm);
@@ -73,7 +73,7 @@ std::string step_line(const StepReport& r, double eta_s) {
   return line + " | eta " + duration_text(eta_s);
 }
 
-std::string bar_line(const StepReport& r, double eta_s, int columns) {
+std::string bar_line(const ProgressReport& r, double eta_s, int columns) {
   const std::string line =
       bar(r.step, r.steps) +
       strf(" %lld/%lld loss %.4f ", (long long)r.step, (long long)r.steps, r.loss) +
@@ -88,7 +88,7 @@ Progress::Progress(int64_t log_steps)
 
 Progress::~Progress() { set_status_line(""); }
 
-void Progress::step(const StepReport& report) {
+void Progress::step(const ProgressReport& report) {
   // A plain mean until there are enough steps for a moving one.
   const double weight = std::max(kNewest, 1.0 / static_cast<double>(++steps_seen_));
   mean_step_s_ += weight * (report.step_s - mean_step_s_);

@@ -7,7 +7,7 @@
 
 namespace pagoda {
 
-struct StepReport {
+struct ProgressReport {
   int64_t step = 0;   // the step that just finished, from 1
   int64_t steps = 0;  // steps of the run
   double loss = 0;
@@ -23,9 +23,9 @@ struct StepReport {
 
 // "step 120/3000 | loss 1.8734 | aux 0.0012 | gnorm 0.82 | lr 9.4e-06 | 1.9k tok/s | hit 83% |
 // stall 6% (fetch) | eta 3h12m", in one line.
-std::string step_line(const StepReport& report, double eta_s);
+std::string step_line(const ProgressReport& report, double eta_s);
 // "[#####.....] 120/3000 loss 1.8734 1.9k tok/s eta 3h12m", never longer than `columns`.
-std::string bar_line(const StepReport& report, double eta_s, int columns);
+std::string bar_line(const ProgressReport& report, double eta_s, int columns);
 
 // Whether output is coloured: on a terminal, unless the environment has NO_COLOR (no-color.org).
 bool wants_colour(bool terminal);
@@ -42,7 +42,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  void step(const StepReport& report);
+  void step(const ProgressReport& report);
   // Shows what the run does between steps, on the status line only: "evaluating 3/8".
   void activity(const std::string& text);
   double eta_s() const { return eta_s_; }

@@ -41,7 +41,7 @@ std::string layer_buffers_line(const Held& h) {
               : "");
 }
 
-std::string cache_line(const ModelConfig& config, const StepSize& size) {
+std::string cache_line(const ModelConfig& config, const WorkspaceSize& size) {
   const int64_t elements = size.cache.layer_elements(config.num_kv_heads * config.head_dim);
   return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
               format_bytes(config.num_layers * elements * dtype_bytes(size.dtype)).c_str(),
@@ -57,7 +57,7 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
   constexpr int64_t kMost = int64_t{1} << 31;
   const ModelShape model = model_shape(config);
   const auto bytes = [&](int64_t microbatches) {
-    StepSize size = options.size;
+    WorkspaceSize size = options.size;
     size.microbatches = microbatches;
     return workspace_bytes(model, size, 0) + page_bytes +
            microbatches * microbatch_bytes;

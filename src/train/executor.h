@@ -50,7 +50,7 @@ struct StepBatch {
 
 // One pass of generation: the next tokens of some sequences, those of a sequence in order.
 struct GenerationPass {
-  std::vector<int32_t> tokens, positions, sequences;  // (n), n <= StepSize::pass_tokens()
+  std::vector<int32_t> tokens, positions, sequences;  // (n), n <= WorkspaceSize::pass_tokens()
   std::vector<int32_t> wanted;                        // the tokens whose logits are wanted
 };
 
@@ -59,7 +59,7 @@ class Executor {
   struct Setup {
     ModelConfig config;
     TensorTable table;
-    StepSize size;  // on_gpu: updates on devices are gpu_adam's
+    WorkspaceSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
     Ops* ops = nullptr;            // operators of the devices; not owned
@@ -141,7 +141,7 @@ class Executor {
 
   Setup setup_;
   Blocks blocks_;
-  StepSpace step_;
+  Workspace step_;
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the

@@ -16,7 +16,7 @@ struct Sequence {
 
 // Takes as many waiting tokens as a pass has room for, sequence by sequence. Appends to `last` the
 // sequences whose newest token is in it.
-GenerationPass next_pass(std::vector<Sequence>& sequences, const StepSize& size,
+GenerationPass next_pass(std::vector<Sequence>& sequences, const WorkspaceSize& size,
                          std::vector<size_t>& last) {
   GenerationPass pass;
   int64_t room = size.pass_tokens();

@@ -3,8 +3,8 @@
 // all tokens of the pass, with paged experts. A token's logits depend on its sequence alone, not on
 // the other tokens of the pass, nor on any budget.
 //
-// The cache of keys and values is part of the session's workspace (StepSize::cache). In a training
-// session it shares its bytes with the steps, so no sequence outlives the start of a step.
+// The cache of keys and values is part of the session's workspace (WorkspaceSize::cache). In a
+// training session it shares its bytes with the steps, so no sequence outlives the start of a step.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class PassRunner {
   // Reads the logits of the newest pass's i-th wanted token. (V)
   void read_logits(int64_t i, std::vector<float>& logits);
 
-  const StepSize& size() const { return session_.options().size; }
+  const WorkspaceSize& size() const { return session_.options().size; }
 
  private:
   Status run_tasks(bool with_logits);

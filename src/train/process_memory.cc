@@ -22,7 +22,7 @@ int64_t index_bytes(const TensorTable& table, const RunShape& shape) {
          static_cast<int64_t>(PageTable(shape).pages.size()) * kPageBytes;
 }
 
-KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
+KernelSizes kernel_sizes(const ModelConfig& config, const WorkspaceSize& size) {
   KernelSizes sizes;
   sizes.dtype = size.dtype;
   sizes.input_dim = std::max({config.hidden_size, config.num_heads * config.head_dim,
@@ -41,7 +41,7 @@ KernelSizes kernel_sizes(const ModelConfig& config, const StepSize& size) {
 // A step's input, twice while it is put together in vectors that double; the tasks of two layers;
 // and for all layers the foreseen uses of pages, as a list, with their next uses, and in the
 // rehearsal.
-int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOptions& plan) {
+int64_t step_bytes(const ModelConfig& config, const WorkspaceSize& size, const PlanOptions& plan) {
   constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
   // With padding every expert may have to compute all tokens of the step.
   const int64_t rows = size.tokens() *
@@ -56,14 +56,14 @@ int64_t step_bytes(const ModelConfig& config, const StepSize& size, const PlanOp
 }
 
 // An evaluation rounds its weights from an fp32 copy of one record at a time.
-int64_t record_bytes(const TensorTable& table, const StepSize& size) {
+int64_t record_bytes(const TensorTable& table, const WorkspaceSize& size) {
   int64_t largest = 0;
   for (const RecordSpec& record : table.records) largest = std::max(largest, record.num_elements);
   return size.training ? 0 : largest * 4;
 }
 
 // The logits of one token, and the list that sampling sorts.
-int64_t sampling_bytes(const ModelConfig& config, const StepSize& size) {
+int64_t sampling_bytes(const ModelConfig& config, const WorkspaceSize& size) {
   constexpr int64_t kCandidateBytes = 3 * 16, kLogitBytes = 4;
   return size.cache.sequences > 0 ? config.vocab_size * (kCandidateBytes + kLogitBytes) : 0;
 }

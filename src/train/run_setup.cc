@@ -23,7 +23,7 @@ RunSetup run_setup(const RunConfig& config) {
 }
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
-  const StepSize& size = setup.size;
+  const WorkspaceSize& size = setup.size;
   RunShape shape;
   shape.num_layers = model.num_layers();
   shape.is_moe = model.is_moe;
@@ -55,7 +55,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
 
 GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
                          int64_t device_bytes) {
-  StepSize size = setup.size;
+  WorkspaceSize size = setup.size;
   return choose_group(shape, size.on_gpu, device_bytes, kMostTogether, [&](int64_t blocks) {
     size.group_blocks = blocks;
     return workspace_bytes(model, size, 0);

@@ -15,7 +15,7 @@
 namespace pagoda {
 
 struct RunSetup {
-  StepSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
+  WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
   int devices = 1;            // 1 with a GPU
   bool eager_adam = false;    // RunShape's

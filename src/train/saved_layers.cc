@@ -38,8 +38,8 @@ SessionOptions keeping_none(const SessionOptions& options) {
 
 int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options) {
   const ModelShape model = model_shape(config);
-  const StepSize none = keeping_none(options).size;
-  StepSize all = options.size;
+  const WorkspaceSize none = keeping_none(options).size;
+  WorkspaceSize all = options.size;
   all.saved_layers = config.num_layers;
   int64_t most = 0;
   for (int d = 0; d < options.devices; ++d) {

@@ -116,7 +116,7 @@ Result<std::unique_ptr<Device>> Session::open_device(int64_t arena_bytes) const 
 Status Session::allocate() try {
   Pager::Options options;
   options.classes = memory_.classes;
-  for (const PageTable::Class& c : pages_.classes) options.class_bytes.push_back(c.page_bytes);
+  for (const PageTable::Class& c : pages_.classes) options.page_bytes.push_back(c.page_bytes);
   for (const PageTable::Page& page : pages_.pages) options.page_class.push_back(page.slot_class);
   options.trace = page_trace();
   Executor::Setup setup;

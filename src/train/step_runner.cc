@@ -13,8 +13,8 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
     : session_(*session),
       ledger_(*ledger),
       clip_norm_(clip_norm),
-      account_(session->shape(), session->pages(), session->memory().classes,
-               session->memory().state_on_device) {}
+      passes_(session->shape(), session->pages(), session->memory().classes,
+              session->memory().state_on_device) {}
 
 StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
 
@@ -25,7 +25,7 @@ PhaseTime StepRunner::between(const Moment& began, const Moment& ended) {
 
 void StepRunner::run(const StepPiece& piece) {
   foresee(piece, session_.pager());
-  account_.issue(piece.tasks, ledger_);
+  passes_.issue(piece.tasks, ledger_);
   session_.executor().run(piece.tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
 }
 
@@ -51,7 +51,7 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
 
 // Runs a pass; tells the schedule, the ledger and the executor what they learn of each other.
 Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forward& forward) {
-  StepSchedule schedule = account_.begin(extent, ledger_);
+  StepSchedule schedule = passes_.begin(extent, ledger_);
   for (StepPiece piece; schedule.next(piece);) {
     run(piece);
     RETURN_IF_ERROR(session_.pager().status());
@@ -62,7 +62,7 @@ Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forwa
         schedule.resolve(add_routing(piece, forward));
         break;
       case StepPiece::Wait::kLayersDone:
-        account_.layers_done(learning_rate, ledger_);
+        passes_.layers_done(learning_rate, ledger_);
         break;
       case StepPiece::Wait::kForwardDone:
         prepare_backward(forward, schedule);
@@ -144,8 +144,8 @@ StepResult StepRunner::finish(Forward forward, double learning_rate) {
   result.learning_rate = learning_rate;
   result.tokens_per_expert = std::move(forward.tokens_per_expert);
   result.routing = std::move(forward.routing);
-  account_.end_step(result.tokens_per_expert);
-  std::vector<int64_t> touched = account_.touched();
+  passes_.end_step(result.tokens_per_expert);
+  std::vector<int64_t> touched = passes_.touched();
   std::sort(touched.begin(), touched.end());
   double square_sum = 0;
   for (int64_t record : touched) square_sum += session_.executor().square_sum(record);
@@ -155,7 +155,7 @@ StepResult StepRunner::finish(Forward forward, double learning_rate) {
   if (result.skipped) {
     for (int64_t record : touched) session_.pager().discard(session_.pages().gradient(record));
   } else {
-    account_.update(learning_rate, clip_factor(result.grad_norm, clip_norm_), ledger_);
+    passes_.update(learning_rate, clip_factor(result.grad_norm, clip_norm_), ledger_);
   }
   return result;
 }
@@ -195,7 +195,7 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
   StepResult result = finish(std::move(forward), learning_rate);
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
-  const StepPiece rest = account_.between_steps(ledger_);
+  const StepPiece rest = passes_.between_steps(ledger_);
   if (!rest.tasks.empty()) RETURN_IF_ERROR(optimize(rest));
   result.forward = between(began, forward_ended);
   result.backward = between(forward_ended, Moment::now());
@@ -213,6 +213,6 @@ Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
                  std::move(forward.routing)};
 }
 
-Status StepRunner::drain() { return optimize(account_.drain(ledger_)); }
+Status StepRunner::drain() { return optimize(passes_.drain(ledger_)); }
 
 }  // namespace pagoda

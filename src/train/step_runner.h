@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "train/pass_planner.h"
 #include "train/session.h"
-#include "train/step_account.h"
 
 namespace pagoda {
 
@@ -90,7 +90,7 @@ class StepRunner {
   Session& session_;
   Ledger& ledger_;
   double clip_norm_;
-  StepAccount account_;
+  PassPlanner passes_;
 };
 
 }  // namespace pagoda

@@ -12,7 +12,7 @@
 namespace pagoda {
 namespace {
 
-using Rows = std::vector<std::vector<Piece>>;
+using Rows = std::vector<std::vector<RowPiece>>;
 
 Rows rows_of(const Packing& packing) {
   Rows rows;
@@ -22,30 +22,31 @@ Rows rows_of(const Packing& packing) {
   return rows;
 }
 
-int64_t piece_tokens(const Piece& piece, const std::vector<int64_t>& lengths, int64_t row_tokens) {
+int64_t piece_tokens(const RowPiece& piece, const std::vector<int64_t>& lengths,
+                     int64_t row_tokens) {
   return std::min(row_tokens, lengths[piece.document] - piece.number * row_tokens);
 }
 
 // Best-fit decreasing as its definition says, with a search over all rows for each piece.
 Rows plain_best_fit(const std::vector<int64_t>& lengths, int64_t row_tokens) {
   struct Row {
-    std::vector<Piece> pieces;
+    std::vector<RowPiece> pieces;
     int64_t room;
     int64_t last_put;
   };
   std::vector<Row> rows;
-  std::vector<Piece> rests;
+  std::vector<RowPiece> rests;
   for (uint32_t d = 0; d < lengths.size(); ++d) {
     for (uint32_t i = 0; i < lengths[d] / row_tokens; ++i) rows.push_back({{{d, i}}, 0, 0});
     if (lengths[d] % row_tokens > 0) {
       rests.push_back({d, static_cast<uint32_t>(lengths[d] / row_tokens)});
     }
   }
-  std::stable_sort(rests.begin(), rests.end(), [&](const Piece& a, const Piece& b) {
+  std::stable_sort(rests.begin(), rests.end(), [&](const RowPiece& a, const RowPiece& b) {
     return lengths[a.document] % row_tokens > lengths[b.document] % row_tokens;
   });
   int64_t clock = 0;
-  for (const Piece& piece : rests) {
+  for (const RowPiece& piece : rests) {
     const int64_t need = lengths[piece.document] % row_tokens;
     Row* best = nullptr;
     for (Row& row : rows) {
@@ -59,7 +60,7 @@ Rows plain_best_fit(const std::vector<int64_t>& lengths, int64_t row_tokens) {
     best->room -= need;
     best->last_put = ++clock;
   }
-  const auto before = [](const Piece& a, const Piece& b) {
+  const auto before = [](const RowPiece& a, const RowPiece& b) {
     return std::pair(a.document, a.number) < std::pair(b.document, b.number);
   };
   Rows result;
@@ -88,7 +89,7 @@ TEST(Packing, RowsThatThePythonReferenceMakesToo) {
   const std::vector<int64_t> lengths = {5, 19, 3, 8, 1, 12, 2, 2, 7, 16, 3, 4, 40, 6};
   std::string text;
   for (const auto& row : rows_of(Packing(lengths, 16))) {
-    for (const Piece& piece : row) text += strf("%u.%u ", piece.document, piece.number);
+    for (const RowPiece& piece : row) text += strf("%u.%u ", piece.document, piece.number);
     text += "| ";
   }
   EXPECT_EQ(text,
@@ -132,7 +133,7 @@ TEST(Packing, AMillionDocuments) {
   int64_t pieces = 0;
   for (int64_t r = 0; r < packing.num_rows(); ++r) {
     int64_t used = 0;
-    for (const Piece& piece : packing.row(r)) {
+    for (const RowPiece& piece : packing.row(r)) {
       used += piece_tokens(piece, lengths, kRow);
       seen[piece.document] += piece_tokens(piece, lengths, kRow);
       ++pieces;

@@ -387,7 +387,7 @@ TEST(Generation, TrainingSharesItsBytesWithTheCache) {
   const HfFolder folder = std::move(HfFolder::open(run.config().model.path).value());
   const ModelShape model = model_shape(folder.config());
   const auto bytes = [&](CacheSize cache) {
-    StepSize size = session_options(run.config()).size;
+    WorkspaceSize size = session_options(run.config()).size;
     size.cache = cache;
     return workspace_bytes(model, size, 0);
   };

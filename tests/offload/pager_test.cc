@@ -81,13 +81,13 @@ struct Machine {
       for (int d = 0; d < devices; ++d) slots.device_slots.push_back(3 + dice.pick(3));
       slots.host_slots = 4 + dice.pick(4);
       options.classes.push_back(slots);
-      options.class_bytes.push_back(kIoAlign * (1 + c));
+      options.page_bytes.push_back(kIoAlign * (1 + c));
     }
     const int pages = 6 + dice.pick(20);
     for (int p = 0; p < pages; ++p) {
       const int c = dice.pick(count);
       options.page_class.push_back(static_cast<uint16_t>(c));
-      specs.push_back({options.class_bytes[c], static_cast<uint32_t>(p / 2), !dice.one_in(3)});
+      specs.push_back({options.page_bytes[c], static_cast<uint32_t>(p / 2), !dice.one_in(3)});
     }
     for (int d = 0; d < devices; ++d) {
       const int64_t offset = kIoAlign * dice.pick(3);

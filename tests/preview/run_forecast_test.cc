@@ -250,8 +250,7 @@ TEST(PlanChanges, HelpAsTheySay) {
   const ModelSizes model = published("olmoe-1b-7b");
   const RunConfig config = workstation_run();
   const double before = forecast_run(model, config, sheet, kCoarsePlan)->tokens_per_s();
-  const std::vector<HelpfulChange> changes =
-      study_changes(model, config, sheet, kCoarsePlan).helpful;
+  const std::vector<HelpfulChange> changes = advise(model, config, sheet, kCoarsePlan).helpful;
   ASSERT_FALSE(changes.empty());
   for (size_t i = 0; i < changes.size(); ++i) {
     EXPECT_NEAR(changes[i].tokens_per_s / before - 1, changes[i].gain, 1e-9) << changes[i].text;

@@ -168,8 +168,8 @@ TEST(MetricsFile, FullDiskWarnsOnceAndLeavesWholeLines) {
   EXPECT_EQ(get_file(path), before + "{\"type\":\"step\",\"step\":4}\n");
 }
 
-StepReport sample_report() {
-  StepReport report;
+ProgressReport sample_report() {
+  ProgressReport report;
   report.step = 120;
   report.steps = 3000;
   report.loss = 1.87339;
@@ -187,7 +187,7 @@ TEST(Progress, StepLine) {
   EXPECT_EQ(step_line(sample_report(), 11520),
             "step 120/3000 | loss 1.8734 | aux 0.0012 | gnorm 0.82 | lr 9.4e-06 | 1.9k tok/s | "
             "hit 83% | stall 6% | eta 3h12m");
-  StepReport report = sample_report();
+  ProgressReport report = sample_report();
   report.grad_norm = std::nan("");
   EXPECT_EQ(step_line(report, 1).find("gnorm"), std::string::npos);
   report.main_stall = "fetch";
@@ -197,7 +197,7 @@ TEST(Progress, StepLine) {
 TEST(Progress, BarLine) {
   EXPECT_EQ(bar_line(sample_report(), 65, 200),
             "[....................] 120/3000 loss 1.8734 1.9k tok/s eta 1m05s");
-  StepReport report = sample_report();
+  ProgressReport report = sample_report();
   report.step = 3000;
   EXPECT_TRUE(bar_line(report, 0, 200).starts_with("[####################] 3000/3000"));
   report.step = 1500;
@@ -225,7 +225,7 @@ TEST(Progress, PlainLinesEveryLogStepsAndAtTheEnd) {
   testing::internal::CaptureStderr();  // not a terminal from here on, or log_is_terminal() says so
   {
     Progress progress(/*log_steps=*/4);
-    StepReport report = sample_report();
+    ProgressReport report = sample_report();
     report.steps = 10;
     for (report.step = 1; report.step <= 10; ++report.step) progress.step(report);
     EXPECT_EQ(progress.eta_s(), 0);
@@ -240,7 +240,7 @@ TEST(Progress, PlainLinesEveryLogStepsAndAtTheEnd) {
 TEST(Progress, EtaFollowsTheMeanStep) {
   testing::internal::CaptureStderr();
   Progress progress(100);
-  StepReport report = sample_report();
+  ProgressReport report = sample_report();
   report.steps = 1000;
   report.step_s = 2;
   for (report.step = 1; report.step <= 50; ++report.step) progress.step(report);

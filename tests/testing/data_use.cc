@@ -16,7 +16,7 @@ void expect_each_once(const Dataset& data, const std::vector<RowsUsed>& steps,
     ASSERT_EQ(step.first_row, static_cast<int64_t>(position)) << "a gap or rows used again";
     for (int64_t r = 0; r < step.rows; ++r, ++position) {
       if (position >= epochs * n) continue;
-      for (const Piece& piece : data.packing().row(data.row_at(position))) {
+      for (const RowPiece& piece : data.packing().row(data.row_at(position))) {
         ++used[position / n][{piece.document, piece.number}];
       }
     }

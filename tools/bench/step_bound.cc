@@ -130,7 +130,7 @@ class IdleReplay {
     Pager::Options options;
     options.classes = session.memory().classes;
     for (const PageTable::Class& c : session.pages().classes) {
-      options.class_bytes.push_back(c.page_bytes);
+      options.page_bytes.push_back(c.page_bytes);
     }
     for (const PageTable::Page& page : session.pages().pages) {
       options.page_class.push_back(page.slot_class);

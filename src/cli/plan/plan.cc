@@ -162,7 +162,7 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
     // A model with very many experts is planned in coarser pieces, for an answer in two seconds.
     constexpr int64_t kMany = 8192;
     const bool many = model.shape.num_layers() * model.shape.num_experts > kMany;
-    report.study = study_changes(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
+    report.advice = advise(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);
   }

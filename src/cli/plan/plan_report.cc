@@ -111,7 +111,7 @@ std::string step_text(const PlanReport& r) {
   text += line_of("speed", strf("%s tokens/s, MFU %.1f %%; limited by %s",
                                 rate_text(r.plan.tokens_per_s()).c_str(), 100 * r.plan.mfu(),
                                 resource_name(s.bottleneck())));
-  const ComputeBound& bound = r.study.compute_bound;
+  const ComputeBound& bound = r.advice.compute_bound;
   if (bound.tokens_per_step == 0) return text;
   return text + line_of("", strf(bound.reached()
                                      ? "compute-bound (%.0f %% busy) from %s tokens a step: %s "
@@ -157,11 +157,11 @@ std::string changes_text(const PlanReport& r) {
   for (const PlanChange& change : r.fitting) {
     text += line_of(text.empty() ? "fits with" : "     or", change.text);
   }
-  for (const HelpfulChange& change : r.study.helpful) {
-    text += line_of(&change == &r.study.helpful.front() ? "helps" : "",
+  for (const HelpfulChange& change : r.advice.helpful) {
+    text += line_of(&change == &r.advice.helpful.front() ? "helps" : "",
                     strf("%+5.0f %%  %s", 100 * change.gain, change.text.c_str()));
   }
-  if (!r.study.helpful.empty() && r.plan.step->coarseness != Coarseness()) {
+  if (!r.advice.helpful.empty() && r.plan.step->coarseness != Coarseness()) {
     text += line_of("", "(gains are of runs planned in coarser pieces)");
   }
   return text;
@@ -267,10 +267,10 @@ std::string PlanReport::json() const {
                      {"seconds", steps * plan.step->step_s()},
                      {"disk_written_bytes", steps * plan.written_bytes()}};
   }
-  if (study.compute_bound.reached()) {
-    json["compute_bound_tokens_per_step"] = study.compute_bound.tokens_per_step;
+  if (advice.compute_bound.reached()) {
+    json["compute_bound_tokens_per_step"] = advice.compute_bound.tokens_per_step;
   }
-  for (const HelpfulChange& change : study.helpful) {
+  for (const HelpfulChange& change : advice.helpful) {
     json["helps"].push_back({{"change", change.text},
                              {"gain", change.gain},
                              {"tokens_per_s", change.tokens_per_s}});

@@ -14,7 +14,7 @@ struct PlanReport {
   const MachineSheet& sheet;
   RunForecast plan;
   int64_t total_tokens = 0;  // --tokens; 0: not given
-  PlanStudy study;
+  PlanAdvice advice;
   std::vector<PlanChange> fitting;
 
   std::string text() const;  // ends in a newline

@@ -68,7 +68,7 @@ Coarseness fitting_coarseness(const DeviceRun& run, const LeastMemory& least,
 // Each of the experts that are one here would have uploaded the pages that do not stay.
 void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes,
                           PageTable& pages) {
-  if (layer_buffers_stays(pages, classes)) return;
+  if (layer_buffers_stay(pages, classes)) return;
   for (PageTable::Page& page : pages.pages) {
     if (pages.classes[page.slot_class].kind == PageKind::kLayerBuffer) page.bytes *= experts;
   }
@@ -78,7 +78,7 @@ void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes
 // and these stay.
 bool gathers(const RunShape& shape, const PageTable& pages,
              const std::vector<SlotClass>& classes) {
-  return shape.devices == 1 && layer_buffers_stays(pages, classes);
+  return shape.devices == 1 && layer_buffers_stay(pages, classes);
 }
 
 // How many tasks divide an expert's rows by microbatch in each block.

@@ -34,8 +34,8 @@ class StepCount {
   StepCount(const StepPlan* plan, const std::vector<SlotClass>& slots)
       : plan_(*plan), slots_(slots) {
     ExpertForecast forecast(plan->shape(), plan->pages(), slots);
-    const auto tokens = layer_buffers_stays(plan->pages(), slots) ? SteadyRun::Tokens::kOne
-                                                                  : SteadyRun::Tokens::kEven;
+    const auto tokens = layer_buffers_stay(plan->pages(), slots) ? SteadyRun::Tokens::kOne
+                                                                 : SteadyRun::Tokens::kEven;
     SteadyRun run(plan, tokens, &forecast);
     for (TaskList& step : steps_) {
       run.step([&](const StepPiece& piece) { add(piece.tasks, step); });

@@ -79,7 +79,7 @@ void SteadyRun::update(StepPiece piece, const Visit& visit) {
   gradients_.account(piece.tasks);
 }
 
-bool layer_buffers_stays(const PageTable& pages, const std::vector<SlotClass>& classes) {
+bool layer_buffers_stay(const PageTable& pages, const std::vector<SlotClass>& classes) {
   for (size_t c = 0; c < classes.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     const bool fits = classes[c].device_slots[0] >= info.num_pages;
@@ -95,7 +95,7 @@ constexpr int kStepsUntilSettled = 3;
 // Blocks of an expert use the same pages, but for those that go between devices and for in-layer
 // buffers that move.
 SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
-  const bool one = plan.shape().devices == 1 && layer_buffers_stays(plan.pages(), classes);
+  const bool one = plan.shape().devices == 1 && layer_buffers_stay(plan.pages(), classes);
   return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
 }
 

@@ -171,10 +171,10 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
     // settled, but where microbatches come one after another some take more steps until then.
     // In-layer buffers that come and go do so more often: there it takes the run's own tokens.
-    const bool layer_buffers_stays =
+    const bool layer_buffers_stay =
         memory->on_devices(pages, PageKind::kLayerBuffer) == layer_buffers_bytes(pages);
     int64_t tokens = shape.options.microbatch_major ? 1 : 3 * shape.row_block - 1;
-    if (!layer_buffers_stays && shape.num_experts > 0) {
+    if (!layer_buffers_stay && shape.num_experts > 0) {
       tokens = std::max<int64_t>(
           1, shape.microbatch_tokens * shape.experts_per_token / shape.num_experts);
     }

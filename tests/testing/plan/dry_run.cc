@@ -13,34 +13,34 @@ RoutingOf of(const Routing& routing) {
 
 }  // namespace
 
-DryRun::DryRun(const RunShape& shape, const PageTable& pages,
-               const std::vector<SlotClass>& classes, bool state_on_device, Ledger ledger)
-    : account_(shape, pages, classes, state_on_device), ledger_(std::move(ledger)) {}
+DryRun::DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
+               bool state_on_device, Ledger ledger)
+    : passes_(shape, pages, classes, state_on_device), ledger_(std::move(ledger)) {}
 
 void DryRun::run(const StepPiece& piece, const Visit& visit) {
   visit(piece);
-  account_.issue(piece.tasks, ledger_);
+  passes_.issue(piece.tasks, ledger_);
   for (const Task& task : piece.tasks) {
     if (task.kind == TaskKind::kAdam) ledger_.apply(task.record);
   }
 }
 
 void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
-  StepSchedule schedule = account_.begin(StepSchedule::Extent::kStep, ledger_);
+  StepSchedule schedule = passes_.begin(StepSchedule::Extent::kStep, ledger_);
   walk(schedule, of(routing), [&](const StepPiece& piece) {
     run(piece, visit);
-    if (piece.wait == StepPiece::Wait::kLayersDone) account_.layers_done(kLearningRate, ledger_);
+    if (piece.wait == StepPiece::Wait::kLayersDone) passes_.layers_done(kLearningRate, ledger_);
   });
-  account_.end_step(schedule.tokens_per_expert());
-  if (!skip) account_.update(kLearningRate, 1.0f, ledger_);
-  const StepPiece rest = account_.between_steps(ledger_);
+  passes_.end_step(schedule.tokens_per_expert());
+  if (!skip) passes_.update(kLearningRate, 1.0f, ledger_);
+  const StepPiece rest = passes_.between_steps(ledger_);
   if (!rest.tasks.empty()) run(rest, visit);
 }
 
-void DryRun::drain(const Visit& visit) { run(account_.drain(ledger_), visit); }
+void DryRun::drain(const Visit& visit) { run(passes_.drain(ledger_), visit); }
 
 void DryRun::evaluate(const Routing& routing, const Visit& visit) {
-  StepSchedule schedule = account_.begin(StepSchedule::Extent::kForward, ledger_);
+  StepSchedule schedule = passes_.begin(StepSchedule::Extent::kForward, ledger_);
   walk(schedule, of(routing), visit);
 }
 

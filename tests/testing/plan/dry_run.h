@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "train/step_account.h"
+#include "train/pass_planner.h"
 
 namespace pagoda {
 
@@ -23,12 +23,12 @@ class DryRun {
   void evaluate(const Routing& routing, const Visit& visit);
 
   // Records whose gradient the newest step made.
-  const std::vector<int64_t>& touched() const { return account_.touched(); }
+  const std::vector<int64_t>& touched() const { return passes_.touched(); }
 
  private:
   void run(const StepPiece& piece, const Visit& visit);
 
-  StepAccount account_;
+  PassPlanner passes_;
   Ledger ledger_;
 };
 

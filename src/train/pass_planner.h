@@ -3,15 +3,15 @@
 // devices. StepRunner runs steps on devices, and DryRun only goes through them; they are the same
 // steps because both ask here.
 //
-//   StepSchedule schedule = account.begin(StepSchedule::Extent::kStep, ledger);
+//   StepSchedule schedule = passes.begin(StepSchedule::Extent::kStep, ledger);
 //   for (StepPiece piece; schedule.next(piece);) {
-//     account.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which applies what the
+//     passes.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which applies what the
 //     ledger has ... if (piece.wait == StepPiece::Wait::kLayersDone)
-//     account.layers_done(learning_rate, ledger);
+//     passes.layers_done(learning_rate, ledger);
 //   }
-//   account.end_step(schedule.tokens_per_expert());
-//   account.update(learning_rate, clip_factor, ledger);  // not when the step is skipped
-//   ... the tasks of account.between_steps(ledger) ...
+//   passes.end_step(schedule.tokens_per_expert());
+//   passes.update(learning_rate, clip_factor, ledger);  // not when the step is skipped
+//   ... the tasks of passes.between_steps(ledger) ...
 #pragma once
 
 #include <optional>
@@ -23,10 +23,10 @@
 
 namespace pagoda {
 
-class StepAccount {
+class PassPlanner {
  public:
   // `classes`, state_on_device: those of plan_memory.
-  StepAccount(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
+  PassPlanner(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
               bool state_on_device);
 
   // Begins a pass; with kStep, a step. The schedule refers to this object and to `ledger`.

@@ -1,4 +1,4 @@
-#include "train/step_account.h"
+#include "train/pass_planner.h"
 
 #include <utility>
 
@@ -6,14 +6,14 @@
 
 namespace pagoda {
 
-StepAccount::StepAccount(const RunShape& shape, const PageTable& pages,
+PassPlanner::PassPlanner(const RunShape& shape, const PageTable& pages,
                          std::vector<SlotClass> classes, bool state_on_device)
     : classes_(std::move(classes)),
       plan_(shape, pages, {.training = true, .state_on_device = state_on_device}),
       forward_plan_(shape, pages, {.training = false}),
       forecast_(shape, pages, classes_) {}
 
-StepSchedule StepAccount::begin(StepSchedule::Extent extent, const Ledger& ledger) {
+StepSchedule PassPlanner::begin(StepSchedule::Extent extent, const Ledger& ledger) {
   const bool step = extent == StepSchedule::Extent::kStep;
   StepSchedule schedule(step ? &plan_ : &forward_plan_, &ledger, &forecast_, extent);
   if (!step) return schedule;
@@ -22,7 +22,7 @@ StepSchedule StepAccount::begin(StepSchedule::Extent extent, const Ledger& ledge
   return schedule;
 }
 
-void StepAccount::issue(const TaskList& tasks, Ledger& ledger) {
+void PassPlanner::issue(const TaskList& tasks, Ledger& ledger) {
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kGradient) continue;
     touched_.push_back(task.record);
@@ -30,23 +30,23 @@ void StepAccount::issue(const TaskList& tasks, Ledger& ledger) {
   }
 }
 
-void StepAccount::layers_done(double learning_rate, Ledger& ledger) {
+void PassPlanner::layers_done(double learning_rate, Ledger& ledger) {
   if (plan_.shape().eager_adam) ledger.begin(learning_rate, 1.0f);
 }
 
-void StepAccount::end_step(std::span<const std::vector<int64_t>> tokens_per_expert) {
+void PassPlanner::end_step(std::span<const std::vector<int64_t>> tokens_per_expert) {
   if (plan_.shape().pinned_share <= 0) return;
   kept_ = pinned_weights(plan_.shape(), plan_.pages(), classes_, tokens_per_expert,
                          plan_.shape().pinned_share);
 }
 
-void StepAccount::update(double learning_rate, float clip_factor, Ledger& ledger) {
+void PassPlanner::update(double learning_rate, float clip_factor, Ledger& ledger) {
   if (plan_.shape().eager_adam) return;
   ledger.begin(learning_rate, clip_factor);
   for (int64_t record : touched_) ledger.touch(record);
 }
 
-StepPiece StepAccount::between_steps(const Ledger& ledger) const {
+StepPiece PassPlanner::between_steps(const Ledger& ledger) const {
   StepPiece piece;
   if (!plan_.shape().options.optimizer_at_end) return piece;
   apply_overdue(plan_, ledger, 0, static_cast<int64_t>(plan_.shape().records.size()), piece.tasks);
@@ -54,7 +54,7 @@ StepPiece StepAccount::between_steps(const Ledger& ledger) const {
   return piece;
 }
 
-StepPiece StepAccount::drain(const Ledger& ledger) const {
+StepPiece PassPlanner::drain(const Ledger& ledger) const {
   StepPiece piece;
   piece.cycle = StepPiece::Cycle::kBetweenSteps;
   apply_all(plan_, ledger, piece.tasks);
