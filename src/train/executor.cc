@@ -21,8 +21,7 @@ Executor::Executor(Setup setup)
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
       finite_(setup_.table.records.size(), 1),
-      routing_(setup_.config.num_layers),
-      first_row_(setup_.config.num_layers),
+      routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
   pins_[0] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(square_sums_.data()),
@@ -97,9 +96,9 @@ void Executor::begin_pass(const GenerationPass& pass) {
   s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
-void Executor::set_routing(int64_t layer, const LayerRouting& routing) {
-  std::vector<std::vector<int64_t>>& first = first_row_[layer];
-  routing_[layer] = first = routing;
+void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
+  routed_[layer] = {first_microbatch, routing, routing};
+  LayerRouting& first = routed_[layer].first_row;
   int64_t row = 0;
   for (size_t e = 0; e < routing.front().size(); ++e) {
     for (size_t b = 0; b < routing.size(); ++b) {
@@ -255,9 +254,9 @@ LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const
 void Executor::enqueue_index(const Task& task, Stream& s) {
   const int64_t k = setup_.config.experts_per_token;
   const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
-  const std::vector<std::vector<int64_t>>& first = first_row_[task.layer];
+  const LayerRouting& first = routed_[task.layer].first_row;
   for (size_t i = 0; i < first.size(); ++i) {
-    const int64_t b = std::max<int64_t>(task.microbatch, 0) + static_cast<int64_t>(i);
+    const int64_t b = task.microbatch + static_cast<int64_t>(i);
     setup_.ops->index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
                          first[i].data(), step_.rows, step_.choices, s);
   }
@@ -265,15 +264,15 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
 
 // The rows of a task's microbatch, expert by expert.
 std::vector<RowRun> Executor::runs_of(const Task& task) const {
-  const LayerRouting& routing = routing_[task.layer];
-  const size_t b = routing.size() > 1 ? static_cast<size_t>(task.microbatch) : 0;
+  const RoutedRows& routed = routed_[task.layer];
+  const auto b = static_cast<size_t>(task.microbatch - routed.first_microbatch);
   std::vector<RowRun> runs;
   int64_t left = task.rows;
   for (auto e = static_cast<size_t>(task.expert); left > 0; ++e) {
-    CHECK(e < routing[b].size(), "layer %d has fewer rows than its tasks", task.layer);
-    const int64_t own = first_row_[task.layer][b][e];
+    CHECK(e < routed.rows[b].size(), "layer %d has fewer rows than its tasks", task.layer);
+    const int64_t own = routed.first_row[b][e];
     const int64_t first = std::max(own, task.first_row);
-    const int64_t count = std::min(left, own + routing[b][e] - first);
+    const int64_t count = std::min(left, own + routed.rows[b][e] - first);
     if (count <= 0) continue;
     runs.push_back({first, task.block_row + first - task.first_row, count});
     left -= count;

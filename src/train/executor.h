@@ -81,7 +81,7 @@ class Executor {
   void begin_pass(const GenerationPass& pass);
   // Sets a layer's tokens per expert, which its next kIndex task needs: those of that task's
   // microbatch, or of all.
-  void set_routing(int64_t layer, const LayerRouting& routing);
+  void set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing);
   // kAdam tasks apply what `ledger` has pending for their record; pages they write become
   // `generation`.
   void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
@@ -157,8 +157,11 @@ class Executor {
   TaskTimes* times_ = nullptr;
   // [layer][microbatch][E]: an expert's rows of the microbatch, and the first of them in the
   // re-index vector.
-  std::vector<LayerRouting> routing_;
-  std::vector<std::vector<std::vector<int64_t>>> first_row_;
+  struct RoutedRows {
+    int64_t first_microbatch = 0;
+    LayerRouting rows, first_row;  // of each microbatch from that one on, by expert
+  };
+  std::vector<RoutedRows> routed_;  // (num_layers)
   // Tasks that the next one computes too, and their pages.
   struct Joined {
     Task task;

@@ -13,8 +13,8 @@ PassPlanner::PassPlanner(const RunShape& shape, const PageTable& pages,
       forward_plan_(shape, pages, {.training = false}),
       forecast_(shape, pages, classes_) {}
 
-StepSchedule PassPlanner::begin(StepSchedule::Extent extent, const Ledger& ledger) {
-  const bool step = extent == StepSchedule::Extent::kStep;
+StepSchedule PassPlanner::begin(PassExtent extent, const Ledger& ledger) {
+  const bool step = extent == PassExtent::kStep;
   StepSchedule schedule(step ? &plan_ : &forward_plan_, &ledger, &forecast_, extent);
   if (!step) return schedule;
   touched_.clear();

@@ -3,7 +3,7 @@
 // devices. StepRunner runs steps on devices, and DryRun only goes through them; they are the same
 // steps because both ask here.
 //
-//   StepSchedule schedule = passes.begin(StepSchedule::Extent::kStep, ledger);
+//   StepSchedule schedule = passes.begin(PassExtent::kStep, ledger);
 //   for (StepPiece piece; schedule.next(piece);) {
 //     passes.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which applies what the
 //     ledger has ... if (piece.wait == StepPiece::Wait::kLayersDone)
@@ -30,7 +30,7 @@ class PassPlanner {
               bool state_on_device);
 
   // Begins a pass; with kStep, a step. The schedule refers to this object and to `ledger`.
-  StepSchedule begin(StepSchedule::Extent extent, const Ledger& ledger);
+  StepSchedule begin(PassExtent extent, const Ledger& ledger);
   // Call before the tasks run: gradients they make belong to the update that an eager plan has
   // begun.
   void issue(const TaskList& tasks, Ledger& ledger);

@@ -28,16 +28,15 @@ LayerRouting PassRunner::read_routing() {
 
 Status PassRunner::run_tasks(bool with_logits) {
   Executor& executor = session_.executor();
-  StepSchedule schedule(
-      &plan_, nullptr, &forecast_,
-      with_logits ? StepSchedule::Extent::kForward : StepSchedule::Extent::kLayers);
+  StepSchedule schedule(&plan_, nullptr, &forecast_,
+                        with_logits ? PassExtent::kForward : PassExtent::kLayers);
   for (StepPiece piece; schedule.next(piece);) {
     foresee(piece, session_.pager());
     executor.run(piece.tasks, nullptr, kGeneration);
     RETURN_IF_ERROR(session_.pager().status());
     if (piece.wait != StepPiece::Wait::kResolve) continue;
     const LayerRouting routing = read_routing();
-    executor.set_routing(piece.layer, routing);
+    executor.set_routing(piece.layer, piece.microbatches.first, routing);
     schedule.resolve(routing);
   }
   return Status();

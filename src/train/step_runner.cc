@@ -50,7 +50,7 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
 }
 
 // Runs a pass; tells the schedule, the ledger and the executor what they learn of each other.
-Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forward& forward) {
+Status StepRunner::pass(PassExtent extent, double learning_rate, Forward& forward) {
   StepSchedule schedule = passes_.begin(extent, ledger_);
   for (StepPiece piece; schedule.next(piece);) {
     run(piece);
@@ -77,7 +77,7 @@ Status StepRunner::pass(StepSchedule::Extent extent, double learning_rate, Forwa
 
 Status StepRunner::evaluate_layers(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(StepSchedule::Extent::kLayers, 0, forward);
+  const Status status = pass(PassExtent::kLayers, 0, forward);
   session_.executor().synchronize();
   return status;
 }
@@ -89,8 +89,7 @@ LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   std::vector<double> prob_sums;
   session_.executor().read_routing(counts, prob_sums);
   LayerRouting routing;
-  for (int64_t b = 0; b < shape.microbatches; ++b) {
-    if (piece.microbatch != StepPlan::kAll && piece.microbatch != b) continue;
+  for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
     const auto first = counts.begin() + b * shape.num_experts;
     routing.emplace_back(first, first + shape.num_experts);
     for (int64_t i = b * shape.num_experts; i < (b + 1) * shape.num_experts; ++i) {
@@ -98,7 +97,7 @@ LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
       forward.prob_means[i] += prob_sums[i] / forward.rows[b];
     }
   }
-  session_.executor().set_routing(piece.layer, routing);
+  session_.executor().set_routing(piece.layer, piece.microbatches.first, routing);
   return routing;
 }
 
@@ -107,7 +106,7 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
   session_.executor().set_aux_gradient(aux_gradient(forward));
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
-    session_.executor().set_routing(l, layer_routing(schedule.routing(), l, StepPlan::kAll));
+    session_.executor().set_routing(l, 0, layer_routing(schedule.routing(), l));
   }
 }
 
@@ -185,7 +184,7 @@ Status StepRunner::optimize(const StepPiece& piece) {
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   CHECK(batch.total_weight > 0, "a step without anything to train");
   Forward forward = begin(batch);
-  const Status status = pass(StepSchedule::Extent::kStep, learning_rate, forward);
+  const Status status = pass(PassExtent::kStep, learning_rate, forward);
   session_.executor().synchronize();  // work that is queued still reads the batch
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(session_.pager().status());
@@ -204,7 +203,7 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(StepSchedule::Extent::kForward, 0, forward);
+  const Status status = pass(PassExtent::kForward, 0, forward);
   session_.executor().synchronize();
   RETURN_IF_ERROR(status);
   RETURN_IF_ERROR(session_.pager().status());

@@ -76,7 +76,7 @@ class StepRunner {
     Routing routing;
   };
   Forward begin(const StepBatch& batch);
-  Status pass(StepSchedule::Extent extent, double learning_rate, Forward& forward);
+  Status pass(PassExtent extent, double learning_rate, Forward& forward);
   LayerRouting add_routing(const StepPiece& piece, Forward& forward);
   void prepare_backward(const Forward& forward, const StepSchedule& schedule);
   void add_losses(const StepBatch& batch, Forward& forward);

@@ -39,7 +39,7 @@ TraceLabel task_label(const Task& task) {
   label.name = task_row(task.kind).name + layer_and_expert(task.layer, task.expert);
   if (task.layer >= 0) label.add("layer", task.layer);
   if (task.expert >= 0) label.add("expert", task.expert);
-  if (task.microbatch >= 0) {
+  if (task.microbatch >= 0 && task.microbatches == 1) {
     label.name += strf(" b%d", task.microbatch);
     label.add("microbatch", task.microbatch);
   }

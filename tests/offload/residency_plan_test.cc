@@ -75,16 +75,21 @@ struct PlannedStep {
     const RunShape& shape = plan.shape();
     std::vector<LayerRouting> tokens(4,
                                      LayerRouting(shape.microbatches, std::vector<int64_t>(12, 0)));
-    plan.embed(StepPlan::kAll, forward);
+    plan.embed(all_microbatches(shape), forward);
     for (int64_t l = 0; l < 4; ++l) {
       for (auto& of_one : tokens[l]) {
         for (int64_t& count : of_one) count = pick(random, 3) == 0 ? 0 : 1 + pick(random, 150);
       }
-      plan.forward_layer(l, StepPlan::kAll, forward);
-      if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, tokens[l], forward);
+      plan.forward_attention(l, all_microbatches(shape), forward);
+      if (shape.is_moe[l]) plan.forward_experts(l, all_microbatches(shape), tokens[l], forward);
     }
-    plan.head(forward);
-    for (int64_t l = 3; l >= 0; --l) plan.backward_layer(l, tokens[l], backward);
+    plan.head(all_microbatches(shape), forward);
+    for (int64_t l = 3; l >= 0; --l) {
+      if (shape.is_moe[l]) {
+        plan.backward_experts(l, all_microbatches(shape), tokens[l], backward);
+      }
+      plan.backward_attention(l, all_microbatches(shape), backward);
+    }
   }
   TaskList forward, backward;
 };

@@ -93,8 +93,8 @@ TEST_F(TraceTest, RecordsRoutingAndChangesNothing) {
     EXPECT_EQ(trace.steps[step].step, object["step"].get<int64_t>());
     // What the metrics say of the same loads.
     for (size_t i = 0; i < 2; ++i) {
-      const auto tokens = tokens_per_expert(
-          layer_routing(trace.steps[step].routing, i == 0 ? 0 : 2, StepPlan::kAll));
+      const auto tokens =
+          tokens_per_expert(layer_routing(trace.steps[step].routing, i == 0 ? 0 : 2));
       const auto chosen = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
       EXPECT_EQ(chosen, 2 * object["tokens"].get<int64_t>());
       const auto most = static_cast<double>(*std::max_element(tokens.begin(), tokens.end()));

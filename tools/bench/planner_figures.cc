@@ -118,8 +118,7 @@ std::vector<KnownAndUsed> drawn_loads(int64_t experts, int count) {
 // Every layer of every step, with what it had `ahead` steps before, where that was recorded.
 std::vector<KnownAndUsed> recorded_loads(const RoutingTrace& trace, int64_t ahead) {
   const auto loads = [](const RoutedStep& step, size_t layer) {
-    return tokens_per_expert(
-        layer_routing(step.routing, static_cast<int64_t>(layer), StepPlan::kAll));
+    return tokens_per_expert(layer_routing(step.routing, static_cast<int64_t>(layer)));
   };
   std::vector<KnownAndUsed> all;
   for (const RoutedStep& before : trace.steps) {

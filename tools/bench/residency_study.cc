@@ -258,8 +258,7 @@ Result<Routings> read_routing(const std::string& path) {
   for (const RoutedStep& step : trace.steps) {
     Layers& layers = routing.emplace_back();
     for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
-      layers.push_back(tokens_per_expert(
-          layer_routing(step.routing, static_cast<int64_t>(l), StepPlan::kAll)));
+      layers.push_back(tokens_per_expert(layer_routing(step.routing, static_cast<int64_t>(l))));
     }
   }
   return routing;

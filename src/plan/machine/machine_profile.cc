@@ -13,8 +13,8 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kNothing: return 0;
     case TaskUnit::kTokens: return static_cast<double>(shape.microbatch_tokens);
     case TaskUnit::kChoices:
-      return static_cast<double>((task.microbatch < 0 ? shape.microbatches : 1) *
-                                 shape.microbatch_tokens * shape.experts_per_token);
+      return static_cast<double>(task.microbatches * shape.microbatch_tokens *
+                                 shape.experts_per_token);
     case TaskUnit::kRows: return static_cast<double>(task.rows);
     case TaskUnit::kComputedRows: return static_cast<double>(task.rows + task.padding);
     case TaskUnit::kElements: return elements();

@@ -46,7 +46,7 @@ void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
   // Every expert has the same load.
   std::vector<std::vector<int64_t>> loads(plan_.shape().num_layers);
   for (int64_t l = 0; l < plan_.shape().num_layers; ++l) {
-    loads[l] = tokens_per_expert(layer_routing(routing_, l, StepPlan::kAll));
+    loads[l] = tokens_per_expert(layer_routing(routing_, l));
   }
   pinned_ = pinned_weights(plan_.shape(), plan_.pages(), classes, loads, share);
 }
@@ -54,10 +54,10 @@ void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
 void SteadyRun::step(const Visit& visit) {
   const bool training = plan_.options().training;
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
-                        training ? StepSchedule::Extent::kStep : StepSchedule::Extent::kForward);
+                        training ? PassExtent::kStep : PassExtent::kForward);
   if (!pinned_.empty()) schedule.keep(pinned_);
-  const auto routing = [this](int64_t layer, int64_t microbatch) {
-    return layer_routing(routing_, layer, microbatch);
+  const auto routing = [this](int64_t layer, Microbatches microbatches) {
+    return layer_routing(routing_, layer, microbatches);
   };
   walk(schedule, routing, [&](const StepPiece& piece) {
     visit(piece);

@@ -64,26 +64,20 @@ void StepPlan::upload_layer(int64_t layer, Phase phase, TaskList& tasks) const {
   }
 }
 
-template <typename Body>
-void StepPlan::for_microbatches(int64_t microbatch, Body&& body) const {
-  if (microbatch != kAll) return body(microbatch);
-  for (int64_t b = 0; b < shape_.microbatches; ++b) body(b);
-}
-
-void StepPlan::embed(int64_t microbatch, TaskList& tasks) const {
-  for_microbatches(microbatch, [&](int64_t b) {
+void StepPlan::embed(Microbatches microbatches, TaskList& tasks) const {
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = task(TaskKind::kEmbed, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
     t.use(pages_.layer_input(0, b), kDevice0, Access::kCreate);
     tasks.push_back(t);
-  });
+  }
 }
 
-void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const {
+void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
   const PageId weights = pages_.weights(shape_.layer_record[layer]);
   const bool forward_only = !options_.training;
   const TaskKind kind = options_.generating ? TaskKind::kCachedAttention : TaskKind::kAttention;
-  for_microbatches(microbatch, [&](int64_t b) {
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task attention = task(kind, Phase::kForward, layer, b);
     attention.use(weights, kDevice0, Access::kRead);
     attention.use(pages_.layer_input(layer, b), kDevice0, Access::kRead, forward_only);
@@ -99,7 +93,7 @@ void StepPlan::forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks)
                Access::kCreate);
     if (moe) second.use(pages_.sum(b), kDevice0, Access::kCreate);
     tasks.push_back(second);
-  });
+  }
 }
 
 Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
@@ -197,11 +191,13 @@ void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int
 // Adds dispatch, experts and combine of every group, in expert order. With several devices the
 // combine lags, so that device 0 can hand out work before it waits for results; combines, and so
 // their sums, keep the order of the experts.
-void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                             Phase phase, TaskList& tasks) const {
   const bool backward = phase == Phase::kBackward;
   const int64_t in_flight = blocks_in_flight(shape_.devices);
-  const int64_t first_microbatch = std::max<int64_t>(microbatch, 0);
+  Task index = task(TaskKind::kIndex, phase, layer, microbatches.first);
+  index.microbatches = static_cast<int32_t>(microbatches.count);
+  tasks.push_back(index);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
   const std::vector<ExpertGroup> groups = expert_groups(
@@ -211,12 +207,12 @@ void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRoutin
     return block_task(TaskKind::kDispatch, phase, layer, groups[i].blocks.front());
   };
   const auto combine_group = [&](int64_t i) {
-    combine(first_of(i), groups[i], first_microbatch, pages_.outbound(i % in_flight), tasks);
+    combine(first_of(i), groups[i], microbatches.first, pages_.outbound(i % in_flight), tasks);
   };
   const auto count = static_cast<int64_t>(groups.size());
   for (int64_t i = 0; i < count; ++i) {
     const int64_t slot = i % in_flight;
-    dispatch(first_of(i), groups[i], first_microbatch, pages_.inbound(slot), tasks);
+    dispatch(first_of(i), groups[i], microbatches.first, pages_.inbound(slot), tasks);
     compute(phase, layer, groups[i], slot, tasks);
     if (i + 1 >= in_flight) combine_group(i + 1 - in_flight);
   }
@@ -224,23 +220,22 @@ void StepPlan::expert_tasks(int64_t layer, int64_t microbatch, const LayerRoutin
   if (!backward) give_up_normed(first_task, tasks);
 }
 
-void StepPlan::forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
-                               TaskList& tasks) const {
-  tasks.push_back(task(TaskKind::kIndex, Phase::kForward, layer, microbatch));
-  expert_tasks(layer, microbatch, routing, Phase::kForward, tasks);
-  for_microbatches(microbatch, [&](int64_t b) {
+void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
+                               const LayerRouting& routing, TaskList& tasks) const {
+  expert_tasks(layer, microbatches, routing, Phase::kForward, tasks);
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = task(TaskKind::kResidual, Phase::kForward, layer, b);
     t.use(pages_.middle(layer, b), kDevice0, Access::kRead, !options_.training);
     t.use(pages_.layer_input(layer + 1, b), kDevice0, Access::kCreate);
     t.use(pages_.sum(b), kDevice0, Access::kRead, true);
     tasks.push_back(t);
-  });
+  }
 }
 
-void StepPlan::head(TaskList& tasks) const {
+void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
   TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
   if (options_.generating) kind = TaskKind::kLogits;
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = task(kind, Phase::kForward, -1, b);
     t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
     t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
@@ -250,7 +245,7 @@ void StepPlan::head(TaskList& tasks) const {
     if (options_.training) t.use(pages_.dresidual(b), kDevice0, Access::kCreate);
     tasks.push_back(t);
   }
-  if (options_.training) gradient(shape_.head(), 0, tasks);
+  if (options_.training && completes(microbatches)) gradient(shape_.head(), 0, tasks);
 }
 
 void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
@@ -267,46 +262,51 @@ void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
   prefetch_updated(record, tasks);
 }
 
-void StepPlan::backward_layer(int64_t layer, const LayerRouting& routing,
-                              TaskList& tasks) const {
-  const int64_t record = shape_.layer_record[layer];
-  const bool moe = shape_.is_moe[layer];
-  // `saved`: the page that the forward saved.
-  const auto backward = [&](TaskKind kind, int64_t b, PageId saved, bool last_use) {
-    const bool replay = kind == TaskKind::kRouteReplay;
-    Task t = task(kind, Phase::kBackward, layer, b);
-    t.use(pages_.weights(record), kDevice0, Access::kRead);
-    t.use(saved, kDevice0, Access::kRead, last_use);
-    t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
-    if (replay || kind == TaskKind::kRouteBackward) {
-      const Access access = replay ? Access::kCreate : Access::kRead;
-      t.use(pages_.normed(b), kDevice0, access, !replay);
-      t.use(pages_.sum(b), kDevice0, access, !replay);
-    }
-    tasks.push_back(t);
-  };
-  for (int64_t b = 0; b < shape_.microbatches && moe; ++b) {
-    backward(TaskKind::kRouteReplay, b, pages_.middle(layer, b), false);
+// The backward of one microbatch through a part of a layer. `saved`: the page that the forward
+// saved.
+Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t b, PageId saved,
+                             bool last_use) const {
+  const bool replay = kind == TaskKind::kRouteReplay;
+  Task t = task(kind, Phase::kBackward, layer, b);
+  t.use(pages_.weights(shape_.layer_record[layer]), kDevice0, Access::kRead);
+  t.use(saved, kDevice0, Access::kRead, last_use);
+  t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
+  if (replay || kind == TaskKind::kRouteBackward) {
+    const Access access = replay ? Access::kCreate : Access::kRead;
+    t.use(pages_.normed(b), kDevice0, access, !replay);
+    t.use(pages_.sum(b), kDevice0, access, !replay);
   }
-  if (moe) {
-    tasks.push_back(task(TaskKind::kIndex, Phase::kBackward, layer, kAll));
-    expert_tasks(layer, kAll, routing, Phase::kBackward, tasks);
-  }
-  const TaskKind above = moe ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
-    backward(above, b, pages_.middle(layer, b), true);
-    backward(TaskKind::kAttentionBackward, b, pages_.layer_input(layer, b), true);
-  }
-  gradient(record, 0, tasks);
+  return t;
 }
 
-void StepPlan::embed_backward(TaskList& tasks) const {
-  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
+                                const LayerRouting& routing, TaskList& tasks) const {
+  CHECK(microbatches == all_microbatches(shape_));
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    tasks.push_back(
+        backward_task(TaskKind::kRouteReplay, layer, b, pages_.middle(layer, b), false));
+  }
+  expert_tasks(layer, microbatches, routing, Phase::kBackward, tasks);
+}
+
+void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
+  const TaskKind above =
+      shape_.is_moe[layer] ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    tasks.push_back(backward_task(above, layer, b, pages_.middle(layer, b), true));
+    tasks.push_back(
+        backward_task(TaskKind::kAttentionBackward, layer, b, pages_.layer_input(layer, b), true));
+  }
+  if (completes(microbatches)) gradient(shape_.layer_record[layer], 0, tasks);
+}
+
+void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const {
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b);
     t.use(pages_.dresidual(b), kDevice0, Access::kRead, true);
     tasks.push_back(t);
   }
-  gradient(shape_.embedding(), 0, tasks);
+  if (completes(microbatches)) gradient(shape_.embedding(), 0, tasks);
 }
 
 }  // namespace pagoda

@@ -1,8 +1,8 @@
-// Generates the tasks of a step in layer-major order (docs/design.md; ES-MoE 4.1, HeterMoE
-// Theorem 1): for a layer, attention and routing of every microbatch, then expert by expert over
-// all tokens of the step in groups of row blocks, then the next layer; the backward the same
-// in reverse. So an expert's weights are read once forward and once backward per step, whatever the
-// number of microbatches, and its gradient is complete when its layer's backward ends.
+// Generates the tasks of actions (plan/step/action.h). An action with several microbatches takes
+// them together: attention and routing of each, then expert by expert over all their tokens in
+// groups of row blocks. So in layer-major order (docs/design.md; ES-MoE 4.1, HeterMoE Theorem 1) an
+// expert's weights are read once forward and once backward per step, whatever the number of
+// microbatches, and its gradient is complete when its layer's backward ends.
 //
 // A group takes rows of several microbatches, whose in-layer buffers are pages. Each microbatch's
 // rows have a dispatch and a combine of their own, so that a task never needs more than a few
@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 
+#include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
@@ -43,18 +44,19 @@ class StepPlan {
   // Uploads the weights of these records to their devices ahead of their use.
   void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
 
-  // The functions below take one microbatch, or kAll for all together.
-  static constexpr int64_t kAll = -1;
-  void embed(int64_t microbatch, TaskList& tasks) const;
-  // Attention, and routing if the layer has experts.
-  void forward_layer(int64_t layer, int64_t microbatch, TaskList& tasks) const;
-  // REQUIRES: a MoE layer. `routing`: the microbatch's, or that of all microbatches.
-  void forward_experts(int64_t layer, int64_t microbatch, const LayerRouting& routing,
+  // Each function below makes the tasks of an action (plan/step/action.h).
+  void embed(Microbatches microbatches, TaskList& tasks) const;
+  // Attention, and the router if the layer has experts or else its MLP.
+  void forward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
+  // `routing`: the microbatches'.
+  void forward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                        TaskList& tasks) const;
-  void head(TaskList& tasks) const;
-  // `routing`: that of all microbatches; ignored for a dense layer.
-  void backward_layer(int64_t layer, const LayerRouting& routing, TaskList& tasks) const;
-  void embed_backward(TaskList& tasks) const;
+  void head(Microbatches microbatches, TaskList& tasks) const;
+  // REQUIRES: all microbatches, since an expert's gradient is summed in row blocks of all of them.
+  void backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
+                        TaskList& tasks) const;
+  void backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
+  void embed_backward(Microbatches microbatches, TaskList& tasks) const;
 
   const RunShape& shape() const { return shape_; }
   const PageTable& pages() const { return pages_; }
@@ -62,8 +64,8 @@ class StepPlan {
 
  private:
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
-  void expert_tasks(int64_t layer, int64_t microbatch, const LayerRouting& routing, Phase phase,
-                    TaskList& tasks) const;
+  void expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
+                    Phase phase, TaskList& tasks) const;
   Task block_task(TaskKind kind, Phase phase, int64_t layer,
                   const ExpertGroup::Block& block) const;
   void dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
@@ -72,8 +74,12 @@ class StepPlan {
                TaskList& tasks) const;
   void combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                PageId outbound, TaskList& tasks) const;
-  template <typename Body>
-  void for_microbatches(int64_t microbatch, Body&& body) const;
+  Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
+                     bool last_use) const;
+  // The gradients of the records that the microbatches' action uses are complete behind it.
+  bool completes(Microbatches microbatches) const {
+    return microbatches.end() == shape_.microbatches;
+  }
   void prefetch_updated(int64_t record, TaskList& tasks) const;
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;

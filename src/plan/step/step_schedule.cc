@@ -16,11 +16,16 @@ void apply(const StepPlan& plan, const PendingUpdates& updates, int64_t record, 
 
 }  // namespace
 
-LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch) {
-  if (microbatch != StepPlan::kAll) return {routing[microbatch][layer]};
-  LayerRouting all;
-  for (const auto& layers : routing) all.push_back(layers[layer]);
-  return all;
+LayerRouting layer_routing(const Routing& routing, int64_t layer, Microbatches microbatches) {
+  LayerRouting chosen;
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    chosen.push_back(routing[static_cast<size_t>(b)][static_cast<size_t>(layer)]);
+  }
+  return chosen;
+}
+
+LayerRouting layer_routing(const Routing& routing, int64_t layer) {
+  return layer_routing(routing, layer, {0, static_cast<int64_t>(routing.size())});
 }
 
 void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t first, int64_t last,
@@ -42,24 +47,20 @@ void walk(StepSchedule& schedule, const RoutingOf& routing_of,
   for (StepPiece piece; schedule.next(piece);) {
     visit(piece);
     if (piece.wait != StepPiece::Wait::kResolve) continue;
-    schedule.resolve(routing_of(piece.layer, piece.microbatch));
+    schedule.resolve(routing_of(piece.layer, piece.microbatches));
   }
 }
 
 StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
-                           ExpertForecast* forecast, Extent extent)
+                           ExpertForecast* forecast, PassExtent extent)
     : plan_(*plan),
       updates_(updates),
       forecast_(forecast),
       extent_(extent),
+      actions_(make_actions(plan->shape(), extent)),
       tokens_per_expert_(plan->shape().num_layers),
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
-  CHECK(extent != Extent::kStep || plan->options().training);
-  const RunShape& shape = plan->shape();
-  if (shape.options.microbatch_major && shape.microbatches > 1) microbatch_ = 0;
-  apply_overdue_records(0, shape.layer_record[0]);
-  plan_.embed(microbatch_, pending_);
-  apply_overdue_records(shape.layer_record[0], shape.layer_record[0] + records_of_layer(0));
+  CHECK(extent != PassExtent::kStep || plan->options().training);
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
@@ -67,7 +68,8 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
 }
 
 // Weights are uploaded after their update has left them in the host, before others take their room.
-void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record) {
+void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record,
+                                         TaskList& tasks) {
   if (updates_ == nullptr) return;
   std::vector<int64_t> expected;
   // Whole layers take turns in the devices' slots.
@@ -76,13 +78,13 @@ void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_reco
   }
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
-    const size_t before = pending_.size();
-    apply_overdue(plan_, *updates_, r, r + 1, pending_);
-    const bool on_host = pending_.size() > before && pending_.back().on_host;
+    const size_t before = tasks.size();
+    apply_overdue(plan_, *updates_, r, r + 1, tasks);
+    const bool on_host = tasks.size() > before && tasks.back().on_host;
     const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
     if (!on_host || !wanted) continue;
     asked_.push_back(r);
-    plan_.prefetch({&r, 1}, pending_);
+    plan_.prefetch({&r, 1}, tasks);
   }
 }
 
@@ -98,60 +100,63 @@ std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
   return experts;
 }
 
-// Adds the tasks up to the point where the layer's routing must be known.
-void StepSchedule::begin_layer(StepPiece& piece) {
+void StepSchedule::embed(const Action& action, TaskList& tasks) {
+  const int64_t first_layer = plan_.shape().layer_record[0];
+  const bool begins = action.microbatches.first == 0;
+  if (begins) apply_overdue_records(0, first_layer, tasks);
+  plan_.embed(action.microbatches, tasks);
+  if (begins) apply_overdue_records(first_layer, first_layer + records_of_layer(0), tasks);
+}
+
+// Behind the layer's own tasks, uploads what it is expected to choose, and applies the updates of
+// the next layer.
+void StepSchedule::attention(const Action& action, StepPiece& piece) {
   const RunShape& shape = plan_.shape();
-  const int64_t next = shape.layer_record[layer_] + records_of_layer(layer_);
-  const bool last = layer_ + 1 == shape.num_layers;
-  const int64_t after = last ? next + 1 : next + records_of_layer(layer_ + 1);
-  plan_.forward_layer(layer_, microbatch_, pending_);
-  std::vector<int64_t> others = expected_experts(layer_);
+  const int64_t l = action.layer;
+  const int64_t next = shape.layer_record[l] + records_of_layer(l);
+  const bool last = l + 1 == shape.num_layers;
+  const int64_t after = last ? next + 1 : next + records_of_layer(l + 1);
+  const bool first_microbatch = action.microbatches.first == 0;
+  plan_.forward_attention(l, action.microbatches, piece.tasks);
+  std::vector<int64_t> others = expected_experts(l);
   std::erase_if(others, [this](int64_t record) {
     return std::binary_search(asked_.begin(), asked_.end(), record);
   });
-  plan_.prefetch(others, pending_);
-  if (first_microbatch() == 0) apply_overdue_records(next, after);
-  piece.tasks.swap(pending_);
+  plan_.prefetch(others, piece.tasks);
+  if (first_microbatch) apply_overdue_records(next, after, piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
-  if (begins()) foresee_updates(after, piece);
-  if (!shape.is_moe[layer_]) return end_layer();
+  if (l == 0 && first_microbatch) foresee_updates(after, piece);
+  if (!shape.is_moe[l]) return;
   piece.wait = StepPiece::Wait::kResolve;
-  piece.layer = layer_;
-  piece.microbatch = microbatch_;
-  at_ = At::kRouting;
+  piece.layer = l;
+  piece.microbatches = action.microbatches;
+  resolved_ = false;
 }
 
-// Goes on to the next layer, or to the next microbatch.
-void StepSchedule::end_layer() {
-  at_ = At::kLayer;
-  if (++layer_ < plan_.shape().num_layers) return;
-  if (microbatch_ == StepPlan::kAll || microbatch_ + 1 == plan_.shape().microbatches) {
-    at_ = At::kLayersEnd;
-    return;
+void StepSchedule::experts(const Action& action, TaskList& tasks) {
+  const RunShape& shape = plan_.shape();
+  const LayerRouting routing = layer_routing(routing_, action.layer, action.microbatches);
+  const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
+  for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
+    if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(action.layer, e), tasks);
   }
-  layer_ = 0;
-  plan_.embed(++microbatch_, pending_);
+  plan_.forward_experts(action.layer, action.microbatches, routing, tasks);
 }
 
 void StepSchedule::resolve(const LayerRouting& routing) {
-  const RunShape& shape = plan_.shape();
-  const bool all = microbatch_ == StepPlan::kAll;
-  CHECK(at_ == At::kRouting, "no layer waits for its routing");
-  CHECK(static_cast<int64_t>(routing.size()) == (all ? shape.microbatches : 1));
+  CHECK(!resolved_, "no layer waits for its routing");
+  const Action& routed = actions_[next_ - 1];
+  CHECK(static_cast<int64_t>(routing.size()) == routed.microbatches.count);
   const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
-  CHECK(static_cast<int64_t>(tokens.size()) == shape.num_experts);
-  if (forecast_ != nullptr) forecast_->note(layer_, tokens);
-  for (int64_t e = 0; e < shape.num_experts && updates_ != nullptr; ++e) {
-    if (tokens[e] > 0) apply(plan_, *updates_, shape.expert(layer_, e), pending_);
-  }
-  plan_.forward_experts(layer_, microbatch_, routing, pending_);
+  CHECK(static_cast<int64_t>(tokens.size()) == plan_.shape().num_experts);
+  if (forecast_ != nullptr) forecast_->note(routed.layer, tokens);
   for (size_t i = 0; i < routing.size(); ++i) {
-    routing_[static_cast<size_t>(first_microbatch()) + i][layer_] = routing[i];
+    routing_[static_cast<size_t>(routed.microbatches.first) + i][routed.layer] = routing[i];
   }
-  std::vector<int64_t>& sum = tokens_per_expert_[layer_];
+  std::vector<int64_t>& sum = tokens_per_expert_[routed.layer];
   sum.resize(tokens.size(), 0);
   std::transform(sum.begin(), sum.end(), tokens.begin(), sum.begin(), std::plus<>());
-  end_layer();
+  resolved_ = true;
 }
 
 // Foresees the updates of records from first_record on, which are pending already.
@@ -171,41 +176,67 @@ void StepSchedule::foresee_rest(StepPiece& piece) const {
   piece.foreseen = std::move(uses);
 }
 
+void StepSchedule::add(const Action& action, StepPiece& piece) {
+  if (action.phase == Phase::kForward) {
+    switch (action.kind) {
+      case ActionKind::kEmbed:
+        return embed(action, piece.tasks);
+      case ActionKind::kAttention:
+        return attention(action, piece);
+      case ActionKind::kExperts:
+        return experts(action, piece.tasks);
+      case ActionKind::kHead:
+        return plan_.head(action.microbatches, piece.tasks);
+    }
+  }
+  switch (action.kind) {
+    case ActionKind::kExperts:
+      return plan_.backward_experts(action.layer, action.microbatches,
+                                    layer_routing(routing_, action.layer, action.microbatches),
+                                    piece.tasks);
+    case ActionKind::kAttention:
+      return plan_.backward_attention(action.layer, action.microbatches, piece.tasks);
+    case ActionKind::kEmbed:
+      return plan_.embed_backward(action.microbatches, piece.tasks);
+    case ActionKind::kHead:
+      break;
+  }
+  CHECK(false, "a head has no backward of its own");
+}
+
+// All layers' forward is behind the schedule.
+bool StepSchedule::forward_over() const {
+  return next_ == actions_.size() || actions_[next_].kind == ActionKind::kHead;
+}
+
+bool StepSchedule::ends_piece(const Action& newest) const {
+  if (newest.phase == Phase::kBackward || newest.kind == ActionKind::kHead) return true;
+  return newest.kind == ActionKind::kAttention ||
+         (newest.kind == ActionKind::kExperts && forward_over());
+}
+
 bool StepSchedule::next(StepPiece& piece) {
-  CHECK(at_ != At::kRouting, "layer %lld is not resolved", static_cast<long long>(layer_));
+  CHECK(resolved_, "a layer is not resolved");
   piece = {};
-  const bool step = extent_ == Extent::kStep;
-  if (begins()) {
+  if (next_ == actions_.size()) return false;
+  const bool step = extent_ == PassExtent::kStep;
+  if (next_ == 0) {
     const bool of_steps = step || !plan_.shape().training;
     piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kBetweenSteps;
     piece.kept = std::exchange(kept_, std::nullopt);
   }
-  switch (at_) {
-    case At::kRouting:
-    case At::kEnd: return false;
-    case At::kLayer: begin_layer(piece); return true;
-    case At::kLayersEnd:
-      piece.tasks.swap(pending_);
-      if (step) piece.wait = StepPiece::Wait::kLayersDone;
-      at_ = extent_ == Extent::kLayers ? At::kEnd : At::kHead;
-      foresee_rest(piece);
-      return true;
-    case At::kHead:
-      plan_.head(piece.tasks);
-      if (step) piece.wait = StepPiece::Wait::kForwardDone;
-      at_ = step ? At::kBackward : At::kEnd;
-      return true;
-    case At::kBackward:
-      --layer_;
-      plan_.backward_layer(layer_, layer_routing(routing_, layer_, StepPlan::kAll), piece.tasks);
-      if (layer_ == 0) at_ = At::kEmbedBackward;
-      return true;
-    case At::kEmbedBackward:
-      plan_.embed_backward(piece.tasks);
-      at_ = At::kEnd;
-      return true;
+  const Action* newest = nullptr;
+  do {
+    newest = &actions_[next_++];
+    add(*newest, piece);
+  } while (!ends_piece(*newest));
+  if (newest->kind == ActionKind::kHead) {
+    if (step) piece.wait = StepPiece::Wait::kForwardDone;
+  } else if (newest->phase == Phase::kForward && forward_over() && resolved_) {
+    if (step) piece.wait = StepPiece::Wait::kLayersDone;
+    foresee_rest(piece);
   }
-  return false;
+  return true;
 }
 
 }  // namespace pagoda

@@ -1,7 +1,8 @@
-// Tells what a pass does, piece by piece. This is the one place that knows the order of a step; the
-// code that runs, times, checks or budgets for a step shares it.
+// Tells what a pass does, piece by piece: it goes through the pass's actions, makes their tasks and
+// puts the optimizer's pending updates and the uploads ahead of use between them. The code that
+// runs, times, checks or budgets for a step shares it.
 //
-//   StepSchedule schedule(&plan, &updates, &forecast, StepSchedule::Extent::kStep);
+//   StepSchedule schedule(&plan, &updates, &forecast, PassExtent::kStep);
 //   for (StepPiece piece; schedule.next(piece);) {
 //     ... piece.tasks ...
 //     if (piece.wait == StepPiece::Wait::kResolve) schedule.resolve(routing of piece.layer);
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/step/action.h"
 #include "plan/step/expert_forecast.h"
 #include "plan/step/pending_updates.h"
 #include "plan/step/step_plan.h"
@@ -33,14 +35,15 @@ namespace pagoda {
 // What routing chose in a step: [microbatch][layer][num_experts], empty for dense layers.
 using Routing = std::vector<std::vector<std::vector<int64_t>>>;
 
-// The routing of one layer, for a microbatch or for all (StepPlan::kAll).
-LayerRouting layer_routing(const Routing& routing, int64_t layer, int64_t microbatch);
+// The routing of one layer, for some microbatches or for all.
+LayerRouting layer_routing(const Routing& routing, int64_t layer, Microbatches microbatches);
+LayerRouting layer_routing(const Routing& routing, int64_t layer);
 
 struct StepPiece {
   // What the schedule, or the code that runs it, must learn between these tasks and the next.
   enum class Wait : uint8_t {
     kGoOn,
-    kResolve,  // the experts that `layer` chose for `microbatch`: call resolve()
+    kResolve,  // the experts that `layer` chose for `microbatches`: call resolve()
     // The rest appear in training steps only.
     kLayersDone,   // no gradient waits any more: a new update may begin
     kForwardDone,  // the backward needs the balance loss's gradient
@@ -52,8 +55,8 @@ struct StepPiece {
   };
   TaskList tasks;
   Wait wait = Wait::kGoOn;
-  int64_t layer = -1;       // kResolve
-  int64_t microbatch = -1;  // kResolve; StepPlan::kAll: all together
+  int64_t layer = -1;         // kResolve
+  Microbatches microbatches;  // kResolve
   // What a residency should know (offload/residency.h). nullopt: unchanged since the previous
   // piece.
   Cycle cycle = Cycle::kGoesOn;
@@ -76,16 +79,10 @@ void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
 
 class StepSchedule {
  public:
-  enum class Extent : uint8_t {
-    kLayers,   // forward without the head
-    kForward,  // evaluation, generation
-    kStep,     // and backward. REQUIRES: a plan for training
-  };
-
   // Nothing is owned. `updates` is nullptr when no update can be pending, `forecast` when no
-  // experts are guessed.
+  // experts are guessed. REQUIRES: for kStep, a plan for training.
   StepSchedule(const StepPlan* plan, const PendingUpdates* updates, ExpertForecast* forecast,
-               Extent extent);
+               PassExtent extent);
 
   // Pins these pages to devices from the first piece on.
   void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
@@ -93,7 +90,7 @@ class StepSchedule {
   // Replaces `piece` by the next one; false when the pass is over. REQUIRES: the wait of the piece
   // before was answered.
   bool next(StepPiece& piece);
-  // What routing chose for the layer and microbatch that the newest piece named.
+  // What routing chose for the layer and microbatches that the newest piece named.
   void resolve(const LayerRouting& routing);
 
   // [layer][E] tokens in the microbatches resolved so far; empty for dense layers.
@@ -101,27 +98,26 @@ class StepSchedule {
   const Routing& routing() const { return routing_; }  // as far as it is resolved
 
  private:
-  enum class At : uint8_t { kLayer, kRouting, kLayersEnd, kHead, kBackward, kEmbedBackward, kEnd };
-
-  void begin_layer(StepPiece& piece);
-  void end_layer();
+  void add(const Action& action, StepPiece& piece);
+  void embed(const Action& action, TaskList& tasks);
+  void attention(const Action& action, StepPiece& piece);
+  void experts(const Action& action, TaskList& tasks);
+  bool forward_over() const;
+  bool ends_piece(const Action& newest) const;
   void foresee_updates(int64_t first_record, StepPiece& piece) const;
   void foresee_rest(StepPiece& piece) const;
-  int64_t first_microbatch() const { return microbatch_ == StepPlan::kAll ? 0 : microbatch_; }
-  bool begins() const { return at_ == At::kLayer && layer_ == 0 && first_microbatch() == 0; }
   int64_t records_of_layer(int64_t layer) const;
   // Records [first, last) of one layer, or of none.
-  void apply_overdue_records(int64_t first_record, int64_t last_record);
+  void apply_overdue_records(int64_t first_record, int64_t last_record, TaskList& tasks);
   std::vector<int64_t> expected_experts(int64_t layer) const;
 
   const StepPlan& plan_;
   const PendingUpdates* updates_;
   ExpertForecast* forecast_;
-  Extent extent_;
-  At at_ = At::kLayer;
-  int64_t layer_ = 0;  // the layer of the next piece, or the one to be resolved
-  int64_t microbatch_ = StepPlan::kAll;  // its microbatch
-  TaskList pending_;   // tasks that are issued with the next piece
+  PassExtent extent_;
+  ActionList actions_;
+  size_t next_ = 0;             // the next piece begins with this action
+  bool resolved_ = true;        // the newest piece's routing is known, or it asked for none
   std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
                                 // is room
   std::optional<std::vector<PageId>> kept_;
@@ -136,8 +132,8 @@ void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t 
 // Adds tasks that apply every pending update.
 void apply_all(const StepPlan& plan, const PendingUpdates& updates, TaskList& tasks);
 
-// What a layer's routing chose for the microbatch or StepPlan::kAll that a piece asks for.
-using RoutingOf = std::function<LayerRouting(int64_t layer, int64_t microbatch)>;
+// What a layer's routing chose for the microbatches that a piece asks for.
+using RoutingOf = std::function<LayerRouting(int64_t layer, Microbatches microbatches)>;
 
 // Goes through a pass whose routing is known. `visit` gets every piece before the schedule goes on,
 // and accounts for it in the schedule's updates.

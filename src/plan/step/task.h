@@ -58,7 +58,8 @@ struct Task {
   uint8_t gradient = 0;    // kExpertBackward, kGradient: index of the device's gradient buffer
   int32_t layer = -1;
   int32_t expert = -1;
-  int32_t microbatch = -1;  // -1: all together, or none at all
+  int32_t microbatch = -1;   // -1: none
+  int32_t microbatches = 1;  // kIndex indexes this many, from `microbatch` on
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Rows of an expert in a group (plan/step/expert_blocks.h), or one microbatch's rows in the whole

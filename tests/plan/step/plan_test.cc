@@ -45,16 +45,17 @@ TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_exper
   const RunShape& shape = plan.shape();
   const LayerRouting routing = spread(tokens_per_expert, shape.microbatches);
   for (size_t r = 0; r < shape.records.size(); ++r) plan.adam(r, 1, false, tasks);
-  plan.embed(StepPlan::kAll, tasks);
+  plan.embed(all_microbatches(shape), tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    plan.forward_layer(l, StepPlan::kAll, tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, StepPlan::kAll, routing, tasks);
+    plan.forward_attention(l, all_microbatches(shape), tasks);
+    if (shape.is_moe[l]) plan.forward_experts(l, all_microbatches(shape), routing, tasks);
   }
-  plan.head(tasks);
+  plan.head(all_microbatches(shape), tasks);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
-    plan.backward_layer(l, routing, tasks);
+    if (shape.is_moe[l]) plan.backward_experts(l, all_microbatches(shape), routing, tasks);
+    plan.backward_attention(l, all_microbatches(shape), tasks);
   }
-  plan.embed_backward(tasks);
+  plan.embed_backward(all_microbatches(shape), tasks);
   return tasks;
 }
 
@@ -144,7 +145,7 @@ TEST(Groups, HandOutAndCombineEachMicrobatchOnce) {
   const StepPlan plan(shape, PageTable(shape), {});
   const LayerRouting routing = spread({300, 0, 1, 256, 643}, shape.microbatches);
   TaskList tasks;
-  plan.forward_experts(0, StepPlan::kAll, routing, tasks);
+  plan.forward_experts(0, all_microbatches(shape), routing, tasks);
   std::map<TaskKind, int> count;
   std::map<std::pair<TaskKind, int32_t>, int64_t> rows;
   for (const Task& task : tasks) {
@@ -170,7 +171,8 @@ TEST(Groups, GradientsKeepTheirPlaceUntilTheyAreTaken) {
       shape.group_blocks = group_blocks;
       const StepPlan plan(shape, PageTable(shape), {});
       TaskList tasks;
-      plan.backward_layer(0, spread({300, 600, 1, 256, 643}, shape.microbatches), tasks);
+      plan.backward_experts(0, all_microbatches(shape),
+                            spread({300, 600, 1, 256, 643}, shape.microbatches), tasks);
       std::map<std::pair<int, int>, int64_t> holder;  // [a device's place] its record
       int taken = 0;
       for (const Task& task : tasks) {
@@ -225,7 +227,7 @@ TEST_P(Plans, CombinesAreInExpertOrderAndCoverEveryRow) {
   const LayerRouting routing = spread({300, 0, 1, 256, 643}, shape.microbatches);
   int64_t next_row = 0;
   TaskList tasks;
-  plan.forward_experts(0, StepPlan::kAll, routing, tasks);
+  plan.forward_experts(0, all_microbatches(shape), routing, tasks);
   for (const Task& task : tasks) {
     if (task.kind != TaskKind::kCombine) continue;
     EXPECT_EQ(task.first_row, next_row);
@@ -283,8 +285,8 @@ TEST_P(Plans, PaddedExpertsComputeAsManyRowsAsTheBusiest) {
   const std::vector<int64_t> tokens = {300, 0, 1, 256, 643};
   TaskList forward, backward;
   const LayerRouting routing = spread(tokens, shape.microbatches);
-  plan.forward_experts(0, StepPlan::kAll, routing, forward);
-  plan.backward_layer(0, routing, backward);
+  plan.forward_experts(0, all_microbatches(shape), routing, forward);
+  plan.backward_experts(0, all_microbatches(shape), routing, backward);
   for (const auto& [tasks, kind] : {std::pair{&forward, TaskKind::kExpert},
                                     {&backward, TaskKind::kExpertBackward}}) {
     std::vector<int64_t> rows(5, 0), computed(5, 0), finished(5, 0);
@@ -323,7 +325,7 @@ std::set<int64_t> experts_that_had_tokens(const RunShape& shape, const PageTable
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     std::vector<int32_t> taken(shape.devices, 0);
     if (!shape.is_moe[l]) continue;
-    const std::vector<int64_t> tokens = tokens_per_expert(layer_routing(last, l, StepPlan::kAll));
+    const std::vector<int64_t> tokens = tokens_per_expert(layer_routing(last, l));
     for (size_t e = 0; e < tokens.size(); ++e) {
       const int64_t record = shape.expert(l, static_cast<int64_t>(e));
       const int device = shape.records[record].device;

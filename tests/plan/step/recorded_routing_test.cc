@@ -31,7 +31,7 @@ std::vector<RecordedLayer> recorded() {
   for (const RoutedStep& step : trace.steps) {
     for (int64_t l = 0; l < static_cast<int64_t>(trace.shape.is_moe.size()); ++l) {
       if (!trace.shape.is_moe[static_cast<size_t>(l)]) continue;
-      const LayerRouting routing = layer_routing(step.routing, l, StepPlan::kAll);
+      const LayerRouting routing = layer_routing(step.routing, l);
       layers.push_back({step.step, l, routing, tokens_per_expert(routing)});
     }
   }

@@ -148,10 +148,10 @@ TEST(Validator, GenerationKeepsEveryRule) {
     PlanValidator validator(&one, &c.pages, c.memory, c.budget, kHeaderBytes, c.start());
     for (int pass = 0; pass < 5; ++pass) {
       validator.begin_step();
-      StepSchedule schedule(&plan, nullptr, &forecast, StepSchedule::Extent::kForward);
+      StepSchedule schedule(&plan, nullptr, &forecast, PassExtent::kForward);
       const Routing routing = random_routing(random, one);
-      const auto routing_of = [&](int64_t layer, int64_t microbatch) {
-        return layer_routing(routing, layer, microbatch);
+      const auto routing_of = [&](int64_t layer, Microbatches microbatches) {
+        return layer_routing(routing, layer, microbatches);
       };
       walk(schedule, routing_of, [&](const StepPiece& piece) {
         foresee(piece, replay);

@@ -6,8 +6,8 @@ namespace {
 constexpr double kLearningRate = 1e-3;  // any: nothing is computed
 
 RoutingOf of(const Routing& routing) {
-  return [&routing](int64_t layer, int64_t microbatch) {
-    return layer_routing(routing, layer, microbatch);
+  return [&routing](int64_t layer, Microbatches microbatches) {
+    return layer_routing(routing, layer, microbatches);
   };
 }
 
@@ -26,7 +26,7 @@ void DryRun::run(const StepPiece& piece, const Visit& visit) {
 }
 
 void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
-  StepSchedule schedule = passes_.begin(StepSchedule::Extent::kStep, ledger_);
+  StepSchedule schedule = passes_.begin(PassExtent::kStep, ledger_);
   walk(schedule, of(routing), [&](const StepPiece& piece) {
     run(piece, visit);
     if (piece.wait == StepPiece::Wait::kLayersDone) passes_.layers_done(kLearningRate, ledger_);
@@ -40,7 +40,7 @@ void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
 void DryRun::drain(const Visit& visit) { run(passes_.drain(ledger_), visit); }
 
 void DryRun::evaluate(const Routing& routing, const Visit& visit) {
-  StepSchedule schedule = passes_.begin(StepSchedule::Extent::kForward, ledger_);
+  StepSchedule schedule = passes_.begin(PassExtent::kForward, ledger_);
   walk(schedule, of(routing), visit);
 }
 

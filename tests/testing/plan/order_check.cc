@@ -169,10 +169,9 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kIndex: {
       const bool forward = task.phase == Phase::kForward;
       const TaskKind routed = forward ? TaskKind::kRoute : TaskKind::kRouteReplay;
-      const bool ready = task.microbatch < 0
-                             ? all_done(routed, task.phase, task.layer)
-                             : done(routed, task.phase, task.layer, task.microbatch);
-      if (!ready) fault(task, "before the layer's routing");
+      for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
+        if (!done(routed, task.phase, task.layer, b)) fault(task, "before the layer's routing");
+      }
       rows_[{task.phase, task.layer}] = {};
       return;
     }

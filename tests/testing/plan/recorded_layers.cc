@@ -50,8 +50,7 @@ LayerSource recorded_layers(const RoutingTrace& trace) {
   for (const RoutedStep& step : trace.steps) {
     for (size_t l = 0; l < trace.shape.is_moe.size(); ++l) {
       if (!trace.shape.is_moe[l]) continue;
-      loads.push_back(
-          load_of(layer_routing(step.routing, static_cast<int64_t>(l), StepPlan::kAll)));
+      loads.push_back(load_of(layer_routing(step.routing, static_cast<int64_t>(l))));
     }
   }
   CHECK(!loads.empty());

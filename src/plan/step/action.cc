@@ -1,0 +1,49 @@
+#include "plan/step/action.h"
+
+namespace pagoda {
+namespace {
+
+void add_forward(const RunShape& shape, Microbatches microbatches, ActionList& actions) {
+  actions.push_back({ActionKind::kEmbed, Phase::kForward, -1, microbatches});
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    actions.push_back({ActionKind::kAttention, Phase::kForward, l, microbatches});
+    if (!shape.is_moe[l]) continue;
+    actions.push_back({ActionKind::kExperts, Phase::kForward, l, microbatches});
+  }
+}
+
+// Head and backward take all microbatches together.
+void add_rest(const RunShape& shape, PassExtent extent, ActionList& actions) {
+  const Microbatches all = all_microbatches(shape);
+  if (extent == PassExtent::kLayers) return;
+  actions.push_back({ActionKind::kHead, Phase::kForward, -1, all});
+  if (extent == PassExtent::kForward) return;
+  for (int64_t l = shape.num_layers - 1; l >= 0; --l) {
+    if (shape.is_moe[l]) actions.push_back({ActionKind::kExperts, Phase::kBackward, l, all});
+    actions.push_back({ActionKind::kAttention, Phase::kBackward, l, all});
+  }
+  actions.push_back({ActionKind::kEmbed, Phase::kBackward, -1, all});
+}
+
+}  // namespace
+
+ActionList layer_major(const RunShape& shape, PassExtent extent) {
+  ActionList actions;
+  add_forward(shape, all_microbatches(shape), actions);
+  add_rest(shape, extent, actions);
+  return actions;
+}
+
+ActionList microbatch_major(const RunShape& shape, PassExtent extent) {
+  ActionList actions;
+  for (int64_t b = 0; b < shape.microbatches; ++b) add_forward(shape, {b, 1}, actions);
+  add_rest(shape, extent, actions);
+  return actions;
+}
+
+ActionList make_actions(const RunShape& shape, PassExtent extent) {
+  return shape.options.microbatch_major ? microbatch_major(shape, extent)
+                                        : layer_major(shape, extent);
+}
+
+}  // namespace pagoda

@@ -1,0 +1,58 @@
+// The order of a pass as a list of actions. An action says what is done for some microbatches of a
+// layer; its tasks follow from it and from the routing (plan/step/step_plan.h), once that is known.
+// A generator makes the list from the run's shape alone, so that whoever runs, times or checks a
+// pass goes through the same list. (Pipeline schedules of PyTorch call the same notion an action.)
+// Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/step/run_shape.h"
+#include "plan/step/task.h"
+
+namespace pagoda {
+
+// Neighbouring microbatches of a step.
+struct Microbatches {
+  int64_t first = 0, count = 0;
+  int64_t end() const { return first + count; }
+  bool operator==(const Microbatches&) const = default;
+};
+inline Microbatches all_microbatches(const RunShape& shape) { return {0, shape.microbatches}; }
+
+enum class ActionKind : uint8_t {
+  kEmbed,
+  kAttention,  // forward: attention, then the router or the dense MLP; backward: their gradients
+  kExperts,    // dispatch, experts and combine of a layer with experts
+  kHead,       // forward: the loss, with its gradient in a step; or logits
+};
+
+// REQUIRES of a list: an action stands behind all it waits for. Actions of one kind, phase and
+// layer take the microbatches in ascending order; the one with the last of them completes the
+// gradients of the records that it uses.
+struct Action {
+  ActionKind kind = ActionKind::kEmbed;
+  Phase phase = Phase::kForward;
+  int64_t layer = -1;  // kAttention, kExperts
+  Microbatches microbatches;
+  bool operator==(const Action&) const = default;
+};
+using ActionList = std::vector<Action>;
+
+// How far a pass goes.
+enum class PassExtent : uint8_t {
+  kLayers,   // forward without the head
+  kForward,  // evaluation, generation
+  kStep,     // and backward
+};
+
+// All microbatches go through a layer before the next one begins, so that weights are read once
+// forward and once backward (ES-MoE 4.1).
+ActionList layer_major(const RunShape& shape, PassExtent extent);
+// The forward takes one microbatch after the other through all layers (PlanOptions).
+ActionList microbatch_major(const RunShape& shape, PassExtent extent);
+// The one of them that the run's options ask for.
+ActionList make_actions(const RunShape& shape, PassExtent extent);
+
+}  // namespace pagoda

@@ -1,0 +1,58 @@
+#include "plan/step/action.h"
+
+#include <gtest/gtest.h>
+
+namespace pagoda {
+namespace {
+
+constexpr Phase kForward = Phase::kForward, kBackward = Phase::kBackward;
+
+// A layer with experts, and behind it a dense one.
+RunShape two_layers() {
+  RunShape shape;
+  shape.num_layers = 2;
+  shape.is_moe = {1, 0};
+  shape.microbatches = 3;
+  return shape;
+}
+
+TEST(Actions, LayerMajorTakesAllMicrobatchesThroughALayer) {
+  const Microbatches all{0, 3};
+  const ActionList expected = {
+      {ActionKind::kEmbed, kForward, -1, all},   {ActionKind::kAttention, kForward, 0, all},
+      {ActionKind::kExperts, kForward, 0, all},  {ActionKind::kAttention, kForward, 1, all},
+      {ActionKind::kHead, kForward, -1, all},    {ActionKind::kAttention, kBackward, 1, all},
+      {ActionKind::kExperts, kBackward, 0, all}, {ActionKind::kAttention, kBackward, 0, all},
+      {ActionKind::kEmbed, kBackward, -1, all},
+  };
+  EXPECT_EQ(layer_major(two_layers(), PassExtent::kStep), expected);
+  const ActionList forward(expected.begin(), expected.begin() + 5);
+  EXPECT_EQ(layer_major(two_layers(), PassExtent::kForward), forward);
+  const ActionList layers(expected.begin(), expected.begin() + 4);
+  EXPECT_EQ(layer_major(two_layers(), PassExtent::kLayers), layers);
+}
+
+TEST(Actions, MicrobatchMajorTakesOneMicrobatchThroughAllLayers) {
+  ActionList expected;
+  for (int64_t b = 0; b < 3; ++b) {
+    const Microbatches one{b, 1};
+    expected.push_back({ActionKind::kEmbed, kForward, -1, one});
+    expected.push_back({ActionKind::kAttention, kForward, 0, one});
+    expected.push_back({ActionKind::kExperts, kForward, 0, one});
+    expected.push_back({ActionKind::kAttention, kForward, 1, one});
+  }
+  EXPECT_EQ(microbatch_major(two_layers(), PassExtent::kLayers), expected);
+  const ActionList by_layers = layer_major(two_layers(), PassExtent::kStep);
+  expected.insert(expected.end(), by_layers.begin() + 4, by_layers.end());
+  EXPECT_EQ(microbatch_major(two_layers(), PassExtent::kStep), expected);
+}
+
+TEST(Actions, TheRunChoosesTheirOrder) {
+  RunShape shape = two_layers();
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), layer_major(shape, PassExtent::kStep));
+  shape.options.microbatch_major = true;
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), microbatch_major(shape, PassExtent::kStep));
+}
+
+}  // namespace
+}  // namespace pagoda
