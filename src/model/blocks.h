@@ -95,7 +95,8 @@ class Blocks {
   // plan/step/pages.h has the layout of inbound and outbound.
   void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const LayerBuffers& in,
                 void* inbound, bool backward, const Workspace& w, Stream& s) const;
-  // The experts of a group, whose rows follow one another.
+  // The experts of a group, whose rows follow one another. An expert's output, and the gradient of
+  // its input, are rounded to the compute dtype, as a row that leaves the expert's device.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,

@@ -91,7 +91,7 @@ void Blocks::residual(const void* middle, const float* sum, void* next, Stream& 
 namespace {
 int64_t inbound_gradient(int64_t rows, int64_t d) { return rows * d; }   // elements
 int64_t inbound_scale(int64_t rows, int64_t d) { return 2 * rows * d; }  // elements
-int64_t outbound_scale(int64_t rows, int64_t d) { return rows * d; }     // floats
+int64_t outbound_scale(int64_t rows, int64_t d) { return rows * d; }     // elements
 
 int64_t computed_rows(std::span<const GroupExpert> group) {
   int64_t rows = 0;
@@ -161,7 +161,7 @@ void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const vo
   void* gate_up = gate_up_of(layer, group, w);
   ops_.grouped_linear(dt_, inbound, weights_of(group, 0), d, 2 * f, dt_, gate_up, s);
   ops_.swiglu(dt_, gate_up, n, f, w.act, s);
-  ops_.grouped_linear(dt_, w.act, weights_of(group, 2 * f * d), f, d, DType::kF32, outbound, s);
+  ops_.grouped_linear(dt_, w.act, weights_of(group, 2 * f * d), f, d, dt_, outbound, s);
 }
 
 void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
@@ -173,8 +173,7 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
                                   downs = weights_of(group, down_at);
   const void* dout = at(inbound, inbound_gradient(all, d));
   const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(all, d)));
-  float* dx = static_cast<float*>(outbound);
-  float* dscale = dx + outbound_scale(all, d);
+  auto* dscale = static_cast<float*>(at(outbound, outbound_scale(all, d)));
   void* gate_up = gate_up_of(layer, group, w);
   if (gate_up == w.gate_up) {
     ops_.grouped_linear(dt_, inbound, gate_ups, d, 2 * f, dt_, gate_up, s);
@@ -184,7 +183,7 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
   ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at, w), f, d, s);
   ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0, w), d, 2 * f,
                                       s);
-  ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, DType::kF32, dx, s);
+  ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
 }
 
 void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
@@ -192,15 +191,15 @@ void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbou
   const int64_t d = c_.hidden_size;
   if (runs.empty()) return;
   const int64_t first_choice = b * size_.microbatch_tokens * c_.experts_per_token;
-  const auto* out = static_cast<const float*>(outbound);
   if (!backward) {
     ops_.gather_row_runs(DType::kF32, w.weights + first_choice, w.choices, runs, 1, w.scale, s);
-    ops_.scatter_add_row_runs(DType::kF32, out, w.rows, w.scale, runs, d, sum, s);
+    ops_.scatter_add_row_runs(dt_, outbound, w.rows, w.scale, runs, d, sum, s);
     return;
   }
-  ops_.scatter_add_row_runs(DType::kF32, out, w.rows, nullptr, runs, d, sum, s);
-  ops_.scatter_add_row_runs(DType::kF32, out + outbound_scale(size_.group_rows(), d), w.choices,
-                            nullptr, runs, 1, w.dweights + first_choice, s);
+  const void* dscale = at(outbound, outbound_scale(size_.group_rows(), d));
+  ops_.scatter_add_row_runs(dt_, outbound, w.rows, nullptr, runs, d, sum, s);
+  ops_.scatter_add_row_runs(DType::kF32, dscale, w.choices, nullptr, runs, 1,
+                            w.dweights + first_choice, s);
 }
 
 }  // namespace pagoda

@@ -33,7 +33,7 @@ PageTable::PageTable(const RunShape& shape)
   first_exchange_ = static_cast<int64_t>(pages.size());
   for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
     add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
-    add_exchange(PageKind::kOutbound, 4 * d + 4, shape);
+    add_exchange(PageKind::kOutbound, d * shape.dtype_bytes + 4, shape);
   }
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
 }

@@ -14,7 +14,7 @@
 // Between devices:
 //   inbound(i)             rows on their way to experts: (B, d) input, (B, d) output gradient
 //                          (backward), (B) fp32 routing weights; B = group_rows()
-//   outbound(i)            rows on their way back: (B, d) fp32, (B) fp32 routing weight gradients
+//   outbound(i)            rows on their way back: (B, d), (B) fp32 routing weight gradients
 // Everything but weights and state is scratch: its content ends with the process.
 #pragma once
 
