@@ -1,10 +1,6 @@
 #include "config/run_config.h"
 
-#include <xxhash.h>
-
-#include <map>
 #include <optional>
-#include <sstream>
 
 #include "base/bytes.h"
 #include "base/file.h"
@@ -55,6 +51,13 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add_or_auto("micro_batch_tokens", c.train.micro_batch_tokens, kResults,
                 "size that attention and routing take at a time; auto: the planner chooses",
                 "tokens");
+  t.add("chunks", c.train.chunks, kResults,
+        "parts of a step whose rows of an expert are summed apart", "parts");
+  t.add_or_auto("shards", c.train.shards, kResults,
+                "parts of a step whose dense gradients are summed apart, so that as many devices "
+                "may share attention; auto: 8, 4, 2 or 1, whichever divides the microbatches of a "
+                "chunk",
+                "parts");
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "type of weights and activations; master weights are fp32");
@@ -203,6 +206,7 @@ Status check_counts(const RunConfig& c) {
     RETURN_IF_ERROR(check_multiple("train.tokens_per_step", t.tokens_per_step,
                                    "train.micro_batch_tokens", t.micro_batch_tokens));
   }
+  RETURN_IF_ERROR(c.check_sums());
   RETURN_IF_ERROR(check_range("train.seed", t.seed, 0, INT64_MAX));
   RETURN_IF_ERROR(check_range("train.save_steps", t.save_steps, 0, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.eval_steps", t.eval_steps, 0, kMaxSteps));
@@ -341,63 +345,6 @@ Status RunConfig::validate_for_training() const {
   return validate();
 }
 
-std::string RunConfig::hashed_text() const {
-  RunConfig copy = *this;
-  OptionTable table;
-  copy.declare(table);
-  std::string text;
-  for (const Option& option : table.options()) {
-    if (option.affects == kResults) text += option.key + " = " + option.toml() + "\n";
-  }
-  return text;
-}
-
-uint64_t RunConfig::config_hash() const {
-  const std::string text = hashed_text();
-  return XXH3_64bits(text.data(), text.size());
-}
-
-std::string RunConfig::difference_from(const std::string& toml) const {
-  std::map<std::string, std::string> before;
-  std::istringstream lines(toml);
-  std::string section;
-  for (std::string line; std::getline(lines, line);) {
-    const size_t equals = line.find(" = ");
-    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
-    if (equals != std::string::npos) {
-      before[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
-    }
-  }
-  RunConfig copy = *this;
-  OptionTable table;
-  copy.declare(table);
-  for (const Option& option : table.options()) {
-    if (option.affects != kResults || before[option.key] == option.toml()) continue;
-    return option.key + " is " + option.toml() + ", was " + before[option.key];
-  }
-  return "";
-}
-
-std::string RunConfig::to_toml() const {
-  RunConfig copy = *this;
-  OptionTable table;
-  copy.declare(table);
-  return "# Every option of a pagoda run; `pagoda train --help` explains them.\n\n" +
-         options_toml(table);
-}
-
-std::string RunConfig::to_json() const {
-  RunConfig copy = *this;
-  OptionTable table;
-  copy.declare(table);
-  std::string text;
-  for (const Option& option : table.options()) {
-    // The literals of TOML that options have are those of JSON too.
-    text += (text.empty() ? "\"" : ", \"") + option.key + "\": " + option.toml();
-  }
-  return "{" + text + "}";
-}
-
 std::vector<std::string> RunConfig::disk_directories() const {
   if (memory.disk.empty()) return {train.output_dir + "/store"};
   std::vector<std::string> directories;
@@ -405,6 +352,28 @@ std::vector<std::string> RunConfig::disk_directories() const {
     directories.push_back(absolute_path(directory));
   }
   return directories;
+}
+
+Status RunConfig::check_sums() const {
+  constexpr int64_t kMaxShards = 64;
+  const Train& t = train;
+  RETURN_IF_ERROR(check_range("train.chunks", t.chunks, 1, INT64_MAX));
+  RETURN_IF_ERROR(check_range("train.shards", t.shards, 0, kMaxShards));
+  if (t.micro_batch_tokens == 0) return Status();  // chosen so that they divide
+  if (micro_batches() % t.chunks != 0) {
+    return refuse("train.chunks", std::to_string(t.chunks),
+                  strf("must divide the step's %lld microbatches", (long long)micro_batches()));
+  }
+  const int64_t columns = micro_batches() / t.chunks;
+  if (t.shards == 0 || columns % t.shards == 0) return Status();
+  return refuse("train.shards", std::to_string(t.shards),
+                strf("must divide the %lld microbatches of a chunk; auto takes %lld",
+                     (long long)columns, (long long)default_shards(columns)));
+}
+
+SumShape RunConfig::sums() const {
+  const int64_t columns = micro_batches() / train.chunks;
+  return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
 }
 
 std::string RunConfig::scratch_parent() const {

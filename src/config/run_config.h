@@ -53,6 +53,8 @@ struct RunConfig {
     int64_t steps = 1000;
     int64_t tokens_per_step = 16384;
     int64_t micro_batch_tokens = 4096;  // 0: auto
+    int64_t chunks = 1;
+    int64_t shards = 0;  // 0: auto
     int64_t seed = 0;
     DType dtype = DType::kBF16;
     DeviceChoice device = DeviceChoice::kAuto;
@@ -106,6 +108,8 @@ struct RunConfig {
   // Checks the rules of single values and between values that hold for every use. kUsage naming
   // key, value and remedy.
   Status validate() const;
+  // Checks that chunks and shards divide what they must. REQUIRES: tokens are above 0.
+  Status check_sums() const;
   // Checks the rules of [data] alone.
   Status validate_data() const;
   // Checks validate() and that the keys which training needs are set.
@@ -118,6 +122,9 @@ struct RunConfig {
   uint64_t config_hash() const;
   // The options the hash covers, one "key = value" a line, to name what differs from a checkpoint.
   std::string hashed_text() const;
+  // train.shards in `toml`, a text that to_toml() made; 0 if it has none. A resumed run may have
+  // others: sums change between steps, and the bits from there on are another run's.
+  static int64_t saved_shards(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
   // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none.
   std::string difference_from(const std::string& toml) const;
@@ -149,6 +156,7 @@ struct RunConfig {
   // find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
+  SumShape sums() const;  // train.chunks and train.shards; the same is required
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

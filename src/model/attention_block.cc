@@ -98,8 +98,8 @@ void Blocks::add_attention(int64_t layer, const void* weights, const void* x, vo
 }
 
 void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                                Documents documents, void* dresidual, const Workspace& w,
-                                Stream& s) const {
+                                Documents documents, void* dresidual, GradientSum sum,
+                                const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t q_dim = c_.num_heads * c_.head_dim;
   const AttentionShape shape = attention_shape();
@@ -107,7 +107,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   const LayerOffsets& o = offsets_[layer];
   const AttentionSpace& a = w.attention_of(layer, b);
   const int32_t* positions = w.positions + b * t;
-  float* grad = w.layer_grad;
+  float* grad = sum.data;
   if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
   ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, true, grad + o.o, s);

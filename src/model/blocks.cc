@@ -23,6 +23,7 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const Worksp
     o.down = table.offset(r, TensorRole::kDown);
     offsets_.push_back(o);
     record_elements_.push_back(table.records[r].num_elements);
+    shared_elements_.push_back(o.shared_gate >= 0 ? record_elements_.back() - o.shared_gate : 0);
   }
 }
 
@@ -31,11 +32,11 @@ void Blocks::embed(int64_t b, const void* embedding, void* x, const Workspace& w
   ops_.embedding(dt_, w.tokens + b * t, embedding, t, c_.hidden_size, x, s);
 }
 
-void Blocks::embed_backward(int64_t b, const void* dresidual, const Workspace& w, Stream& s) const {
+void Blocks::embed_backward(int64_t b, const void* dresidual, GradientSum sum, const Workspace& w,
+                            Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  float* table = w.table_grad + d;
-  // A tied table already holds the head's gradient.
-  if (b == 0 && !c_.tie_word_embeddings) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
+  float* table = sum.data + d;
+  if (sum.first) ops_.fill_zero(table, c_.vocab_size * d * 4, s);
   ops_.embedding_backward(dt_, w.tokens + b * t, dresidual, t, d, c_.pad_token_id, table, s);
 }
 
@@ -60,11 +61,12 @@ void Blocks::dense_mlp(int64_t layer, int64_t b, const void* weights, const void
 }
 
 void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                                void* dresidual, const Workspace& w, Stream& s) const {
+                                void* dresidual, GradientSum sum, const Workspace& w,
+                                Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.intermediate_size;
   const LayerOffsets& o = offsets_[layer];
-  float* grad = w.layer_grad;
-  if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
+  float* grad = sum.data;
+  if (sum.first) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
   void* normed = w.attention.normed;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                normed, w.attention.rstd, s);
@@ -83,12 +85,13 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
 }
 
 void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-                  double total_weight, void* dresidual, const Workspace& w, Stream& s) const {
+                  double total_weight, void* dresidual, GradientSum sum, const Workspace& w,
+                  Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, v = c_.vocab_size;
   const void* table = tied_embedding ? tied_embedding : at(weights, d);
   const bool backward = total_weight > 0;
   const float grad_scale = backward ? static_cast<float>(1.0 / total_weight) : 0.0f;
-  if (b == 0 && backward) ops_.fill_zero(w.table_grad, (d + v * d) * 4, s);
+  if (sum.first && backward) ops_.fill_zero(sum.data, (d + v * d) * 4, s);
   ops_.fill_zero(w.loss_sums + b, sizeof(double), s);
   ops_.rmsnorm(dt_, x, weights, static_cast<float>(c_.rms_norm_eps), t, 1, d, d, w.head.normed,
                w.head.rstd, s);
@@ -102,11 +105,11 @@ void Blocks::head(int64_t b, const void* weights, const void* tied_embedding, co
     if (!backward) continue;
     ops_.linear_backward_input(dt_, w.head.dlogits, table, n, d, v, dt_,
                                at(w.head.dnormed, first * d), s);
-    ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, true, w.table_grad + d, s);
+    ops_.linear_backward_weight(dt_, w.head.dlogits, rows, n, d, v, true, sum.data + d, s);
   }
   if (!backward) return;
-  ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d,
-                        dresidual, w.table_grad, s);
+  ops_.rmsnorm_backward(dt_, x, weights, w.head.rstd, w.head.dnormed, t, 1, d, d, dresidual,
+                        sum.data, s);
 }
 
 void Blocks::logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,

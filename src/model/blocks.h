@@ -39,6 +39,12 @@ struct GroupExpert {
   int64_t gradient = 0;  // index of its gradient in ExpertSpace::grad
 };
 
+// Where a microbatch's gradients of a dense record are added.
+struct GradientSum {
+  float* data = nullptr;  // Workspace::sums
+  bool first = false;     // the sum begins here, at zero
+};
+
 class Blocks {
  public:
   Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size, Ops& ops);
@@ -53,14 +59,15 @@ class Blocks {
   };
 
   void embed(int64_t b, const void* embedding, void* x, const Workspace& w, Stream& s) const;
-  void embed_backward(int64_t b, const void* dresidual, const Workspace& w, Stream& s) const;
+  void embed_backward(int64_t b, const void* dresidual, GradientSum sum, const Workspace& w,
+                      Stream& s) const;
 
   // x, middle (T, d)
   void attention(int64_t layer, int64_t b, const void* weights, const void* x, Documents documents,
                  void* middle, const Workspace& w, Stream& s) const;
   // dresidual (T, d): gradient of `middle` in, of x out.
   void attention_backward(int64_t layer, int64_t b, const void* weights, const void* x,
-                          Documents documents, void* dresidual, const Workspace& w,
+                          Documents documents, void* dresidual, GradientSum sum, const Workspace& w,
                           Stream& s) const;
 
   // Attention in a pass of generation, which is microbatch 0: its tokens attend to the cache and
@@ -75,12 +82,14 @@ class Blocks {
   // Sets the sum that experts will add to: to the shared expert's output, or to zero.
   void begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
                  const Workspace& w, Stream& s) const;
-  // begin_sum for the gradient with respect to the normed rows; also clears the other gradients.
+  // begin_sum for the gradient with respect to the normed rows. `sum`: of the shared expert's
+  // gradients, which lie behind the record's others.
   void begin_sum_backward(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
-                          const Workspace& w, Stream& s) const;
+                          GradientSum sum, const Workspace& w, Stream& s) const;
   // in.dresidual: gradient of the layer's output in, of `middle` out.
+  // `sum`: of the record's gradients but for the shared expert's; attention_backward adds to them.
   void route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                      const LayerBuffers& in, const Workspace& w, Stream& s) const;
+                      const LayerBuffers& in, GradientSum sum, const Workspace& w, Stream& s) const;
   // next = middle + sum over experts
   void residual(const void* middle, const float* sum, void* next, Stream& s) const;
 
@@ -88,7 +97,7 @@ class Blocks {
                  const Workspace& w, Stream& s) const;
   // dresidual (T, d): gradient of the layer's output in, of `middle` out.
   void dense_mlp_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                          void* dresidual, const Workspace& w, Stream& s) const;
+                          void* dresidual, GradientSum sum, const Workspace& w, Stream& s) const;
 
   // Copies microbatch b's rows of a group; each run holds one expert's rows, experts in order. Rows
   // of padding behind them are zeroed; b is -1 if the group is nothing but padding.
@@ -106,10 +115,11 @@ class Blocks {
 
   // Writes the loss of b, summed over targets, to w.loss_sums[b]. With a total_weight > 0 it also
   // computes the gradient of the step's sum divided by total_weight: that of x into dresidual (T,
-  // d), those of norm and table into table_grad. tied_embedding: the embedding's weights, or
+  // d), those of norm and table into `sum`. tied_embedding: the embedding's weights, or
   // nullptr.
   void head(int64_t b, const void* weights, const void* tied_embedding, const void* x,
-            double total_weight, void* dresidual, const Workspace& w, Stream& s) const;
+            double total_weight, void* dresidual, GradientSum sum, const Workspace& w,
+            Stream& s) const;
 
   // Writes the logits of the first n wanted rows of x (w.cache.wanted) to w.head.logits (n, V).
   void logits(int64_t n, const void* weights, const void* tied_embedding, const void* x,
@@ -153,7 +163,8 @@ class Blocks {
   DType dt_;
   Ops& ops_;
   std::vector<LayerOffsets> offsets_;
-  std::vector<int64_t> record_elements_;  // (layers) elements of the dense record
+  // (layers) elements of the dense record, and those of its shared expert
+  std::vector<int64_t> record_elements_, shared_elements_;
 };
 
 }  // namespace pagoda

@@ -37,12 +37,14 @@ void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const Laye
 // The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
 // its gradient too.
 void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
-                                const LayerBuffers& in, const Workspace& w, Stream& s) const {
+                                const LayerBuffers& in, GradientSum grad_sum, const Workspace& w,
+                                Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
-  float *grad = w.layer_grad, *sum = in.sum;
+  float *grad = grad_sum.data, *sum = in.sum;
   ops_.fill_zero(w.dweights + b * t * c_.experts_per_token, t * c_.experts_per_token * 4, s);
-  if (b == 0) ops_.fill_zero(grad, record_elements_[layer] * 4, s);
   if (f == 0) return ops_.fill_zero(sum, t * d * 4, s);
+  const int64_t shared = shared_elements_[layer];
+  if (grad_sum.first) ops_.fill_zero(grad + record_elements_[layer] - shared, shared * 4, s);
   const LayerOffsets& o = offsets_[layer];
   const void *normed = in.normed, *dout = in.dresidual;
   ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
@@ -66,11 +68,15 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
 }
 
 void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const void* middle,
-                            const LayerBuffers& in, const Workspace& w, Stream& s) const {
+                            const LayerBuffers& in, GradientSum sum, const Workspace& w,
+                            Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
   const int64_t e = c_.num_experts, k = c_.experts_per_token;
   const LayerOffsets& o = offsets_[layer];
-  float* grad = w.layer_grad;
+  float* grad = sum.data;
+  if (sum.first) {
+    ops_.fill_zero(grad, (record_elements_[layer] - shared_elements_[layer]) * 4, s);
+  }
   ops_.route_backward(dt_, in.probs, w.experts + b * t * k, w.weights + b * t * k,
                       w.dweights + b * t * k, w.aux_grad + b * e, t, e, k, c_.norm_topk_prob,
                       w.dlogits, s);

@@ -109,6 +109,30 @@ int64_t latent_bytes(const ModelShape& model, const WorkspaceSize& size) {
 
 }  // namespace
 
+namespace {
+
+// Elements of each of Workspace::sums.
+std::vector<int64_t> sums_elements(const ModelShape& model, const WorkspaceSize& size) {
+  const int64_t table = model.hidden_size + model.vocab_size * model.hidden_size;
+  int64_t largest = table;
+  for (const ModelRecord& record : model_records(model)) {
+    if (record.kind == RecordKind::kLayer) largest = std::max(largest, record.num_elements);
+  }
+  std::vector<int64_t> elements(static_cast<size_t>(sum_buffers(size.sums)), largest);
+  if (model.tied_embeddings) elements.push_back(table);
+  return elements;
+}
+
+}  // namespace
+
+int64_t sums_bytes(const ModelShape& model, const WorkspaceSize& size) {
+  int64_t bytes = 0;
+  for (const int64_t elements : sums_elements(model, size)) {
+    bytes += elements * static_cast<int64_t>(sizeof(float));
+  }
+  return bytes;
+}
+
 void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size) {
   const int64_t n = size.tokens(), m = size.microbatches;
   const int64_t k = model.experts_per_token, e = model.num_experts;
@@ -162,12 +186,10 @@ void Workspace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
   dnormed = arena.take_bytes(t * d * mat);
   dlogits = arena.take_bytes(t * e * mat);
   aux_grad = arena.take<float>(m * e);
-  int64_t largest = 0;
-  for (const ModelRecord& record : model_records(model)) {
-    if (record.kind == RecordKind::kLayer) largest = std::max(largest, record.num_elements);
+  sums.clear();
+  for (const int64_t elements : sums_elements(model, size)) {
+    sums.push_back(arena.take<float>(elements));
   }
-  layer_grad = arena.take<float>(largest);
-  table_grad = arena.take<float>(d + model.vocab_size * d);
 }
 
 void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,

@@ -20,6 +20,7 @@
 #include "kernels/gpu_scratch.h"
 #include "kernels/ops.h"
 #include "plan/machine/model_shape.h"
+#include "plan/step/sum_shape.h"
 
 namespace pagoda {
 
@@ -57,6 +58,7 @@ struct WorkspaceSize {
   bool on_gpu = false;  // a GPU's ops need scratch memory
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t saved_layers = 0;  // the last layers; only in training
+  SumShape sums = {};
   int64_t records = 0;  // records whose gradients a device finishes; 0: every record of the model
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
@@ -147,8 +149,11 @@ struct Workspace {
   void* dnormed = nullptr;       // (T, d) mat, training
   void* dlogits = nullptr;       // (T, E) mat, router, training
   float* aux_grad = nullptr;     // (M, E), training
-  float* layer_grad = nullptr;   // elements of the largest dense layer record, training
-  float* table_grad = nullptr;   // (d + V d): final norm, then head or embedding, training
+  // Sums of dense gradients (plan/step/sum_shape.h), training: sum_buffers() of the elements of the
+  // largest dense record, and with tied embeddings one more for the head's sum. A record's elements
+  // begin at 0, but for the embedding's, which have the head's table's place: (d + V d), the final
+  // norm's and then the table's.
+  std::vector<float*> sums;
   double* loss_sums = nullptr;   // (M)
 
   AttentionSpace attention;
@@ -198,6 +203,9 @@ struct ExpertSpace {
 // Device 0 holds the step's space, every device an expert's space.
 void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
                        int device, Workspace& step, ExpertSpace& expert);
+
+// Bytes of device 0's workspace that sums of dense gradients take in training.
+int64_t sums_bytes(const ModelShape& model, const WorkspaceSize& size);
 
 // Bytes of the device's arena that the workspaces take, from its start. With latent attention,
 // which is planned for and not yet trained, they include its latents.

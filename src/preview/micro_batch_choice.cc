@@ -8,16 +8,22 @@
 
 namespace pagoda {
 
-Status choose_micro_batch(RunConfig& config, bool resume) {
+namespace {
+
+// What the run's newest checkpoint was computed with.
+Status take_saved(RunConfig& config) {
+  const std::string& run = config.train.output_dir;
+  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(IoKind::kThreads, run));
+  ASSIGN_OR_RETURN(const FoundCheckpoint found, find_checkpoint(run, -1, storage.get()));
+  const RunCheckpoint& saved = found.checkpoint;
+  RunConfig::Train& train = config.train;
+  if (train.micro_batch_tokens == 0) train.micro_batch_tokens = saved.microbatch_tokens;
+  if (train.shards == 0) train.shards = RunConfig::saved_shards(saved.resolved_config);
+  return Status();
+}
+
+Status plan_micro_batch(RunConfig& config) {
   int64_t& tokens = config.train.micro_batch_tokens;
-  if (tokens != 0) return Status();
-  if (resume) {
-    const std::string& run = config.train.output_dir;
-    ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_storage(IoKind::kThreads, run));
-    ASSIGN_OR_RETURN(const FoundCheckpoint found, find_checkpoint(run, -1, storage.get()));
-    tokens = found.checkpoint.microbatch_tokens;
-    return Status();
-  }
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   const MachineSheet machine = this_machine_sheet(config.gpu());
   RunConfig planned = config;
@@ -29,12 +35,23 @@ Status choose_micro_batch(RunConfig& config, bool resume) {
   return Status();
 }
 
+}  // namespace
+
+Status choose_micro_batch(RunConfig& config, bool resume) {
+  const bool all_known = config.train.micro_batch_tokens != 0 && config.train.shards != 0;
+  if (resume && !all_known) RETURN_IF_ERROR(take_saved(config));
+  if (config.train.micro_batch_tokens == 0) RETURN_IF_ERROR(plan_micro_batch(config));
+  config.train.shards = config.sums().shards;
+  return config.validate();
+}
+
 void take_microbatch_as_step(RunConfig& config, bool any) {
   const int64_t row = config.data.sequence_len;
   int64_t& tokens = config.train.micro_batch_tokens;
   if (any && row > 0) tokens = tokens / row * row;
   if (tokens == 0) tokens = row;
   config.train.tokens_per_step = tokens;
+  config.train.chunks = config.train.shards = 1;
 }
 
 }  // namespace pagoda

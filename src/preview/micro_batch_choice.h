@@ -1,16 +1,18 @@
-// Replaces train.micro_batch_tokens = "auto" by a number, before anything else is done with a
-// configuration.
+// Replaces train.micro_batch_tokens = "auto" and train.shards = "auto" by numbers, before anything
+// else is done with a configuration.
 #pragma once
 
 #include "config/run_config.h"
 
 namespace pagoda {
 
-// Leaves a number as it is. With `resume` "auto" becomes the number of the run's newest checkpoint,
-// whatever the planner would choose now, since other microbatches give other bits. Otherwise it
-// becomes the planner's choice (choose_micro_batch_tokens) for the model in config.model.path on
-// the device of config.train.device (this_machine_sheet), within the run's budgets; the choice is
-// logged. Returns the errors of these functions and of read_model_sizes.
+// Leaves numbers as they are. train.shards becomes that of the run's newest checkpoint with
+// `resume`, else RunConfig::sums(). For train.micro_batch_tokens: with `resume` "auto" becomes the
+// number of the run's newest checkpoint, whatever the planner would choose now, since other
+// microbatches give other bits; otherwise it becomes the planner's choice
+// (choose_micro_batch_tokens) for the model in config.model.path on the device of
+// config.train.device (this_machine_sheet), within the run's budgets; the choice is logged. Returns
+// the errors of these functions and of read_model_sizes.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
 // For commands that do not train, where a step is one microbatch: sets train.tokens_per_step to a

@@ -27,6 +27,7 @@ RunShape peers_share(const RunShape& whole, int64_t peers) {
   RunShape share = whole;
   share.num_experts /= peers;
   share.microbatches /= peers;
+  share.sums = coarser(share.sums, share.microbatches);
   share.ep_degree = peers;  // the router's probabilities are of all
   share.records.clear();
   share.layer_record.clear();
@@ -98,6 +99,7 @@ double RunForecast::written_bytes() const {
 Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
                              const MachineSheet& sheet) {
   const int64_t peers = sheet.device.count;
+  RETURN_IF_ERROR(config.check_sums());
   RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
   RunSetup setup = run_setup(config);
   setup.size.on_gpu = sheet.gpu();

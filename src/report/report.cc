@@ -87,6 +87,14 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
       (long long)most_tokens(config, none, needed, layer_buffers));
 }
 
+std::string sums_line(const ModelConfig& config, const SessionOptions& options) {
+  const SumShape& sums = options.size.sums;
+  return strf("  %-12s %11s in the workspace, for dense gradients in %lld shard%s of the step%s",
+              "sums", format_bytes(sums_bytes(model_shape(config), options.size)).c_str(),
+              (long long)sums.shards, sums.shards == 1 ? "" : "s",
+              sums.shards == 1 ? "" : "; fewer train.shards take less");
+}
+
 std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                       const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);
@@ -146,7 +154,10 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   }
   lines.push_back(held_line("activations", held(pages, memory, PageKind::kActivation)));
   lines.push_back(layer_buffers_line(held(pages, memory, PageKind::kLayerBuffer)));
-  if (options.size.training) lines.push_back(workspace_line(config, options, pages, memory));
+  if (options.size.training) {
+    lines.push_back(workspace_line(config, options, pages, memory));
+    lines.push_back(sums_line(config, options));
+  }
   if (options.size.saved_layers > 0 || (options.size.training && memory.state_on_device)) {
     lines.push_back(kept_line(config, options, memory));
   }

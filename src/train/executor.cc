@@ -181,6 +181,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes);
   };
   const bool tied = setup_.config.tie_word_embeddings;
+  const GradientSum sum = gradient_sum(task);
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload: return;
@@ -210,23 +211,35 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kLoss:
       return blocks_.head(b, page(0), tied ? page(2) : nullptr, page(1),
                           task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
-                          step_, s);
+                          sum, step_, s);
     case TaskKind::kLogits:
       return blocks_.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step_, s);
     case TaskKind::kRouteReplay:
       blocks_.route(l, b, page(0), page(1), choices(1), true, in, step_, s);
-      return blocks_.begin_sum_backward(l, b, page(0), in, step_, s);
+      return blocks_.begin_sum_backward(l, b, page(0), in, sum, step_, s);
     case TaskKind::kRouteBackward:
-      return blocks_.route_backward(l, b, page(0), page(1), in, step_, s);
+      return blocks_.route_backward(l, b, page(0), page(1), in, sum, step_, s);
     case TaskKind::kDenseMlpBackward:
-      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, step_, s);
+      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step_, s);
     case TaskKind::kAttentionBackward:
-      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, step_,
-                                        s);
-    case TaskKind::kEmbedBackward: return blocks_.embed_backward(b, in.dresidual, step_, s);
+      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, sum,
+                                        step_, s);
+    case TaskKind::kEmbedBackward:
+      return blocks_.embed_backward(b, in.dresidual, sum, step_, s);
+    case TaskKind::kAddSums: {
+      float* to = sum.data + task.first_element;
+      return setup_.ops->add(DType::kF32, to, DType::kF32,
+                             step_.sums[task.addend] + task.first_element, task.elements, to, s);
+    }
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
   }
   CHECK(false, "no such task");
+}
+
+// Where a dense record's task sums gradients; none in a forward.
+GradientSum Executor::gradient_sum(const Task& task) const {
+  if (task.gradient >= step_.sums.size()) return {};
+  return {step_.sums[task.gradient], task.first};
 }
 
 // The in-layer buffers of its microbatch that the task has leased.
@@ -308,12 +321,11 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
-  const float* grad = step_.layer_grad;
+  const float* grad = gradient_sum(task).data;
   if (record.kind == RecordKind::kExpert) {
     grad = experts_[task.device].grad + task.gradient * record.num_elements;
   }
-  if (record.kind == RecordKind::kHead) grad = step_.table_grad;
-  if (record.kind == RecordKind::kEmbedding) grad = step_.table_grad + setup_.config.hidden_size;
+  if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
   double* square_sum = experts_[task.device].square_sums + task.record;
   setup_.ops->finish_gradient(setup_.size.dtype, grad, record.num_elements, lease.data(0),
                               square_sum, s);

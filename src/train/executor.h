@@ -131,6 +131,7 @@ class Executor {
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
+  GradientSum gradient_sum(const Task& task) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
   std::vector<RowRun> runs_of(const Task& task) const;

@@ -8,6 +8,7 @@ constexpr uint64_t kGeneration = 1;
 
 RunShape one_microbatch(RunShape shape) {
   shape.microbatches = 1;
+  shape.sums = SumShape();
   return shape;
 }
 

@@ -5,6 +5,7 @@ namespace pagoda {
 RunSetup run_setup(const RunConfig& config) {
   RunSetup setup;
   setup.size.microbatches = config.micro_batches();
+  setup.size.sums = config.sums();
   setup.size.microbatch_tokens = config.train.micro_batch_tokens;
   setup.size.dtype = config.train.dtype;
   setup.adam.beta1 = config.optim.beta1;
@@ -39,10 +40,14 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
     }
     const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % setup.devices);
     const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
+    const bool with_shared =
+        record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
+    const int64_t shared = with_shared ? layer_parameters(model, record.layer).feed_forward : 0;
     shape.records.push_back(
-        {record.num_elements, record.layer, record.expert, device, state.bytes});
+        {record.num_elements, record.layer, record.expert, device, state.bytes, shared});
   }
   shape.microbatches = size.microbatches;
+  shape.sums = size.sums;
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;

@@ -27,6 +27,26 @@ Result<Dataset> open_text(const std::string& token_path, const std::vector<std::
 }
 
 // Runs that were saved before kernel sets had names are judged by their build alone.
+std::string hash_text(const RunConfig& config) {
+  return strf("%016llx", (unsigned long long)config.config_hash());
+}
+
+// With train.shards as a number, which resolved.toml says.
+RunConfig with_sums(RunConfig config) {
+  config.train.shards = config.sums().shards;
+  return config;
+}
+
+void warn_of_other_sums(const RunCheckpoint& saved, const RunConfig& config) {
+  const int64_t before = RunConfig::saved_shards(saved.resolved_config);
+  const int64_t shards = config.sums().shards;
+  if (before == shards) return;
+  log_warn(
+      strf("step %lld was computed with train.shards = %lld, this goes on with %lld: from "
+           "step %lld on, the bits are those of another run",
+           (long long)saved.step, (long long)before, (long long)shards, (long long)saved.step + 1));
+}
+
 void warn_of_other_kernels(const RunCheckpoint& saved, const RunConfig& config) {
   const std::string build = build_with(config.gpu()), set = kernel_set_with(config.gpu());
   const bool named = !saved.kernel_set.empty();
@@ -81,7 +101,7 @@ CheckpointDirectory Trainer::checkpoints() const {
 
 Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool resume,
                                                 Storage* storage, Trace* trace) {
-  std::unique_ptr<Trainer> trainer(new Trainer(config, storage, trace));
+  std::unique_ptr<Trainer> trainer(new Trainer(with_sums(config), storage, trace));
   if (resume) {
     RETURN_IF_ERROR(trainer->checkpoints().sync());
     ASSIGN_OR_RETURN(FoundCheckpoint found, trainer->checkpoints().newest());
@@ -90,6 +110,7 @@ Result<std::unique_ptr<Trainer>> Trainer::start(const RunConfig& config, bool re
     RETURN_IF_ERROR(trainer->open_inputs());
     RETURN_IF_ERROR(trainer->check_resumable(checkpoint));
     warn_of_other_kernels(checkpoint, config);
+    warn_of_other_sums(checkpoint, trainer->config_);
     RETURN_IF_ERROR(trainer->continue_from(std::move(checkpoint)));
     // A killed run may have committed this step without removing the one before.
     trainer->checkpoints().remove_older(trainer->saved_step());
@@ -135,7 +156,7 @@ Status Trainer::start_fresh() {
   SessionOptions options = session_options(config_, prompts_);
   options.file_name = checkpoint_.file_name;
   options.trace = trace_;
-  checkpoint_.config_hash = strf("%016llx", (unsigned long long)config_.config_hash());
+  checkpoint_.config_hash = hash_text(config_);
   checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.model_json = folder_->config().json;
   checkpoint_.model_path = absolute_path(config_.model.path);
@@ -202,6 +223,8 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   if (config_.train.save_steps > 0) RETURN_IF_ERROR(checkpoints().reserve(checkpoint));
   saved_step_ = checkpoint.step;
   checkpoint_ = std::move(checkpoint);
+  checkpoint_.config_hash = hash_text(config_);  // train.shards may be other than before
+  checkpoint_.resolved_config = config_.to_toml();
   checkpoint_.build = build_with(config_.gpu());
   checkpoint_.kernel_set = kernel_set_with(config_.gpu());
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
@@ -221,8 +244,10 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                                         checkpoints().path().c_str(), (long long)checkpoint.step,
                                         what.c_str(), remedy));
   };
-  if (checkpoint.config_hash != strf("%016llx", (unsigned long long)config_.config_hash())) {
-    const std::string what = config_.difference_from(checkpoint.resolved_config);
+  RunConfig as_saved = config_;
+  as_saved.train.shards = RunConfig::saved_shards(checkpoint.resolved_config);
+  if (checkpoint.config_hash != hash_text(as_saved)) {
+    const std::string what = as_saved.difference_from(checkpoint.resolved_config);
     return mismatch(what.empty() ? "saved by a build with other options" : what,
                     "resume with the settings of its resolved.toml, or start in a new "
                     "train.output_dir");

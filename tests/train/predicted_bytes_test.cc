@@ -208,6 +208,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
       std::mt19937 random(seed);
       RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2)), one = shape;
       one.microbatches = 1;
+      shape.sums = one.sums = SumShape();
       shape.microbatches = microbatches;
       shape.microbatch_tokens = kTokens / microbatches;
       const PageTable pages(shape);

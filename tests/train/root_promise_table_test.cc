@@ -229,6 +229,7 @@ struct LayerBufferRow {
   Row row;
   const char* changes = "{}";  // of the model
   DType dtype = DType::kBF16;
+  int64_t chunks = 1, shards = 0;  // train.chunks and train.shards of the eight microbatches
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -246,6 +247,22 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "a shared expert, dense layers", .seed = 29, .resumed = true}, kShared},
     {{.what = "tied embeddings", .seed = 30}, kTied},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
+    {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
+    {{.what = "chunks of two shards, two devices", .seed = 32, .devices = 2, .plan = kGroups},
+     "{}",
+     DType::kBF16,
+     2,
+     2},
+    {{.what = "chunks, microbatch-major", .seed = 33, .plan = kByMicrobatch},
+     kShared,
+     DType::kBF16,
+     4,
+     2},
+    {{.what = "chunks, tied embeddings, fp32", .seed = 34, .plan = kPadded},
+     kTied,
+     DType::kF32,
+     2,
+     4},
 };
 
 // Eight microbatches a step, and losses of held-out rows between steps.
@@ -253,6 +270,8 @@ std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   auto run = std::make_unique<TinyRun>(row.dtype, tiny_with(row.changes).c_str());
   run->config().data.sequence_len = run->config().train.micro_batch_tokens = 16;
   run->config().train.eval_steps = kSteps / 2;
+  run->config().train.chunks = row.chunks;
+  run->config().train.shards = row.shards;
   return run;
 }
 

@@ -18,6 +18,8 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kRows: return static_cast<double>(task.rows);
     case TaskUnit::kComputedRows: return static_cast<double>(task.rows + task.padding);
     case TaskUnit::kElements: return elements();
+    case TaskUnit::kSummedElements:
+      return static_cast<double>(task.elements);
     case TaskUnit::kUpdatedElements: return elements() * static_cast<double>(task.updates);
   }
   CHECK(false, "no such unit");

@@ -125,6 +125,7 @@ void Costs::updates(MachineProfile& p) const {
   const double dense_share = dense / std::max(1.0, elements);
   const auto experts = static_cast<double>(work_.coarseness.experts);
   const double not_ours = crossing_ * dense_share;  // peers share the updates of dense records
+  p.of(TaskKind::kAddSums) = of(sums_work(), 1);
   Work gradient = gradient_work(sizes_);
   gradient.link_bytes = ring_bytes(dense_share);
   p.of(TaskKind::kGradient) = of(gradient, experts);

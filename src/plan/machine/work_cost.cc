@@ -45,7 +45,7 @@ void add_rows(const LayerCost& layer, const WorkSizes& sizes, double again, Laye
   const double weights = parameters * sizes.weight_bytes;
   work.dispatch = {0, 0, 2 * kValue * d, 0, 0};
   work.dispatch_backward = {0, 0, 4 * kValue * d, 0, 0};
-  work.combine = {0, 0, 3 * kSum * d, 0, 0};
+  work.combine = {0, 0, (kValue + 2 * kSum) * d, 0, 0};
   work.expert = {2 * parameters, 0, kValue * (2 * d + 3 * f), 0, weights};
   const double backward = 4 * parameters + 4 * again * d * f;
   const double read = (4 + 2 * again) / 3 * weights;
@@ -80,6 +80,8 @@ TableWork table_work(double parameters, const WorkSizes& sizes) {
 }
 
 Work gradient_work(const WorkSizes& sizes) { return {0, 0, kSum + sizes.weight_bytes, 0, 0}; }
+
+Work sums_work() { return {.bytes = 3 * kSum}; }
 
 double update_bytes(const WorkSizes& sizes, double ours, double state_bytes) {
   return 3 * sizes.weight_bytes * ours + 2 * state_bytes;

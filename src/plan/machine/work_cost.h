@@ -61,6 +61,8 @@ TableWork table_work(double parameters, const WorkSizes& sizes);
 
 // The work of an element's gradient, from its fp32 sum to the type in which it waits.
 Work gradient_work(const WorkSizes& sizes);
+// The work of an element that is added from one fp32 sum of gradients to another.
+Work sums_work();
 // The bytes that an element's update reads and writes: gradient, weight and state. `ours`: the
 // share of the elements whose weights are updated here; `state_bytes`: of an element.
 double update_bytes(const WorkSizes& sizes, double ours, double state_bytes);

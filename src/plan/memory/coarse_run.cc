@@ -65,6 +65,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   coarse.ep_degree = shape.ep_degree * c.experts;
   coarse.num_experts = shape.num_experts / c.experts;
   coarse.microbatches = shape.microbatches / c.microbatches;
+  coarse.sums = coarser(shape.sums, coarse.microbatches);
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
   coarse.row_block = shape.row_block * c.experts * c.blocks;
   coarse.group_blocks = std::max<int64_t>(1, shape.group_blocks / (c.experts * c.blocks));
@@ -91,6 +92,7 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 RunShape brief_shape(const RunShape& shape) {
   RunShape brief = shape;
   brief.microbatches = std::min<int64_t>(2, shape.microbatches);
+  brief.sums = coarser(shape.sums, brief.microbatches);
   brief.is_moe.clear();
   brief.layer_record.clear();
   brief.records = {shape.records.front()};

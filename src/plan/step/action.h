@@ -28,9 +28,8 @@ enum class ActionKind : uint8_t {
   kHead,       // forward: the loss, with its gradient in a step; or logits
 };
 
-// REQUIRES of a list: an action stands behind all it waits for. Actions of one kind, phase and
-// layer take the microbatches in ascending order; the one with the last of them completes the
-// gradients of the records that it uses.
+// REQUIRES of a list: an action stands behind all it waits for. The head and the backward take all
+// microbatches together, since gradients are sums over all of them.
 struct Action {
   ActionKind kind = ActionKind::kEmbed;
   Phase phase = Phase::kForward;

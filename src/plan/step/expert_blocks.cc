@@ -55,6 +55,19 @@ class ExpertRows {
   int64_t row_, done_ = 0;  // the microbatch's next row, and its rows so far
 };
 
+// An expert's rows up to the end of the run of microbatches, without a beginning block inside, that
+// its row `done` lies in; all `computed` rows, padding too, in the last run.
+int64_t run_end(const LayerRouting& routing, const GroupLimits& limits, size_t expert, int64_t done,
+                int64_t computed) {
+  int64_t rows = 0, left = 0;
+  for (size_t b = 0; b < routing.size(); ++b) {
+    const bool begins = b < limits.begins_block.size() && limits.begins_block[b] != 0;
+    if (begins && rows > done && left == 0) left = rows;
+    rows += routing[b][expert];
+  }
+  return left == 0 || left == rows ? computed : left;
+}
+
 }  // namespace
 
 std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupLimits& limits) {
@@ -67,12 +80,15 @@ std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupL
     ExpertRows rows(routing, e, first_row);
     if (limits.padded || limits.one_expert) room = 0;
     for (int64_t done = 0; done < computed;) {
-      if (room == 0) {
+      // A group has one run of rows of an expert, so that its products can be computed in any
+      // order.
+      if (room == 0 || (done > 0 && groups.back().blocks.back().expert == e)) {
         groups.emplace_back();
         room = limits.group_blocks;
       }
       ExpertGroup& group = groups.back();
-      const int64_t height = std::min(room * limits.row_block, computed - done);
+      const int64_t end = run_end(routing, limits, static_cast<size_t>(e), done, computed);
+      const int64_t height = std::min(room * limits.row_block, end - done);
       ExpertGroup::Block block;
       block.expert = e;
       block.first = done == 0;

@@ -1,5 +1,6 @@
 // Cuts the rows that go through a layer's experts. Experts come one after the other; an expert's
-// tokens of all microbatches stand behind each other and are cut into row blocks of row_block rows.
+// tokens of all microbatches stand behind each other and are cut into row blocks of row_block rows,
+// anew in each chunk of microbatches.
 // The blocks fix which rows are summed together, so they depend on routing alone.
 //
 // A group is a run of row blocks that are computed together, with one launch for each operator on a
@@ -51,6 +52,9 @@ struct GroupLimits {
   // true: every expert has as many rows as the busiest (PlanOptions::padded_experts), and groups
   // have one each.
   bool padded = false;
+  // (microbatches of the routing) 1: an expert's rows of this one begin a new row block, since a
+  // chunk begins (plan/step/sum_shape.h). Empty: none but the first does.
+  std::vector<uint8_t> begins_block = {};
 };
 std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupLimits& limits);
 

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/step/sum_shape.h"
+
 namespace pagoda {
 
 // Switches that change the order of a step, to measure what each part of it is worth. None changes
@@ -39,6 +41,7 @@ struct RecordShape {
   int64_t expert = -1;  // -1: dense
   int device = 0;       // the device whose streams compute it
   int64_t state_bytes = 0;  // of its optimizer state, when training
+  int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
 };
 
 struct RunShape {
@@ -56,6 +59,7 @@ struct RunShape {
   std::vector<int64_t> layer_record;  // (num_layers); expert e of a MoE layer is + 1 + e
 
   int64_t microbatches = 0;        // per step
+  SumShape sums = {};
   int64_t microbatch_tokens = 0;   // T
   int64_t row_block = 0;           // rows of an expert whose gradients are one sum
   // How many row blocks of one or several experts are computed together

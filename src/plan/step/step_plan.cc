@@ -188,6 +188,15 @@ void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int
   }
 }
 
+std::vector<uint8_t> StepPlan::begins_block(Microbatches microbatches) const {
+  const int64_t columns = shape_.microbatches / shape_.sums.chunks;
+  std::vector<uint8_t> begins;
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    begins.push_back(b % columns == 0);
+  }
+  return begins;
+}
+
 // Adds dispatch, experts and combine of every group, in expert order. With several devices the
 // combine lags, so that device 0 can hand out work before it waits for results; combines, and so
 // their sums, keep the order of the experts.
@@ -200,9 +209,9 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const Laye
   tasks.push_back(index);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
-  const std::vector<ExpertGroup> groups = expert_groups(
-      routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
-                shape_.options.padded_experts});
+  const std::vector<ExpertGroup> groups =
+      expert_groups(routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
+                              shape_.options.padded_experts, begins_block(microbatches)});
   const auto first_of = [&](int64_t i) {
     return block_task(TaskKind::kDispatch, phase, layer, groups[i].blocks.front());
   };
@@ -232,20 +241,54 @@ void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
   }
 }
 
+uint8_t StepPlan::head_buffer(int64_t buffer) const {
+  const bool kept = buffer == 0 && shape_.tied_embeddings;
+  return kept ? kept_head_buffer() : static_cast<uint8_t>(buffer);
+}
+
+// Adds the sums that are complete behind the microbatch. `task`: has the elements to add.
+void StepPlan::add_sums(Task task, const Summand& newest, TaskList& tasks) const {
+  const bool head = task.record == shape_.head();
+  for (int64_t i = 0; i < newest.additions; ++i) {
+    const int64_t addend = newest.buffer - i;
+    task.gradient = head ? head_buffer(addend - 1) : static_cast<uint8_t>(addend - 1);
+    task.addend = static_cast<uint8_t>(addend);
+    tasks.push_back(task);
+  }
+}
+
+Task StepPlan::sums_task(int64_t record, int64_t first_element, int64_t elements) const {
+  Task t = task(TaskKind::kAddSums, Phase::kBackward, shape_.records[record].layer, -1);
+  t.record = record;
+  t.first_element = first_element;
+  t.elements = elements;
+  return t;
+}
+
 void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
+  CHECK(microbatches == all_microbatches(shape_));
   TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
   if (options_.generating) kind = TaskKind::kLogits;
-  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+  const int64_t record = shape_.head();
+  // The final norm, then the table, which is the embedding if they are tied.
+  const int64_t table =
+      shape_.tied_embeddings ? shape_.records[shape_.embedding()].num_elements : 0;
+  const Task sums = sums_task(record, 0, shape_.records[record].num_elements + table);
+  for (const Summand& summand : order_) {
+    const int64_t b = summand.microbatch;
     Task t = task(kind, Phase::kForward, -1, b);
-    t.use(pages_.weights(shape_.head()), kDevice0, Access::kRead);
+    t.gradient = head_buffer(summand.buffer);
+    t.first = summand.first;
+    t.use(pages_.weights(record), kDevice0, Access::kRead);
     t.use(pages_.layer_input(shape_.num_layers, b), kDevice0, Access::kRead, true);
     if (shape_.tied_embeddings) {
       t.use(pages_.weights(shape_.embedding()), kDevice0, Access::kRead);
     }
     if (options_.training) t.use(pages_.dresidual(b), kDevice0, Access::kCreate);
     tasks.push_back(t);
+    if (options_.training) add_sums(sums, summand, tasks);
   }
-  if (options_.training && completes(microbatches)) gradient(shape_.head(), 0, tasks);
+  if (options_.training) gradient(record, head_buffer(0), tasks);
 }
 
 void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
@@ -264,10 +307,13 @@ void StepPlan::gradient(int64_t record, uint8_t which, TaskList& tasks) const {
 
 // The backward of one microbatch through a part of a layer. `saved`: the page that the forward
 // saved.
-Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t b, PageId saved,
+Task StepPlan::backward_task(TaskKind kind, int64_t layer, const Summand& summand, PageId saved,
                              bool last_use) const {
+  const int64_t b = summand.microbatch;
   const bool replay = kind == TaskKind::kRouteReplay;
   Task t = task(kind, Phase::kBackward, layer, b);
+  t.gradient = static_cast<uint8_t>(summand.buffer);
+  t.first = summand.first;
   t.use(pages_.weights(shape_.layer_record[layer]), kDevice0, Access::kRead);
   t.use(saved, kDevice0, Access::kRead, last_use);
   t.use(pages_.dresidual(b), kDevice0, replay ? Access::kRead : Access::kWrite);
@@ -279,34 +325,56 @@ Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t b, PageId sav
   return t;
 }
 
+// The gradients of the shared expert are summed here, those of the record's rest with attention's.
 void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
                                 const LayerRouting& routing, TaskList& tasks) const {
   CHECK(microbatches == all_microbatches(shape_));
-  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    tasks.push_back(
-        backward_task(TaskKind::kRouteReplay, layer, b, pages_.middle(layer, b), false));
+  const int64_t record = shape_.layer_record[layer];
+  const RecordShape& dense = shape_.records[record];
+  const Task sums =
+      sums_task(record, dense.num_elements - dense.shared_elements, dense.shared_elements);
+  for (const Summand& summand : order_) {
+    tasks.push_back(backward_task(TaskKind::kRouteReplay, layer, summand,
+                                  pages_.middle(layer, summand.microbatch), false));
+    if (dense.shared_elements > 0) add_sums(sums, summand, tasks);
   }
   expert_tasks(layer, microbatches, routing, Phase::kBackward, tasks);
 }
 
 void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
+  CHECK(microbatches == all_microbatches(shape_));
+  const int64_t record = shape_.layer_record[layer];
+  const RecordShape& dense = shape_.records[record];
+  const Task sums = sums_task(record, 0, dense.num_elements - dense.shared_elements);
   const TaskKind above =
       shape_.is_moe[layer] ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
-  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    tasks.push_back(backward_task(above, layer, b, pages_.middle(layer, b), true));
-    tasks.push_back(
-        backward_task(TaskKind::kAttentionBackward, layer, b, pages_.layer_input(layer, b), true));
+  for (const Summand& summand : order_) {
+    const int64_t b = summand.microbatch;
+    tasks.push_back(backward_task(above, layer, summand, pages_.middle(layer, b), true));
+    tasks.push_back(backward_task(TaskKind::kAttentionBackward, layer, summand,
+                                  pages_.layer_input(layer, b), true));
+    add_sums(sums, summand, tasks);
   }
-  if (completes(microbatches)) gradient(shape_.layer_record[layer], 0, tasks);
+  gradient(record, 0, tasks);
 }
 
 void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const {
-  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    Task t = task(TaskKind::kEmbedBackward, Phase::kBackward, -1, b);
-    t.use(pages_.dresidual(b), kDevice0, Access::kRead, true);
+  CHECK(microbatches == all_microbatches(shape_));
+  const int64_t record = shape_.embedding();
+  // A head's sum has the final norm in front of its table, so the embedding's has room there.
+  Task sums = sums_task(record, shape_.hidden_size, shape_.records[record].num_elements);
+  for (const Summand& summand : order_) {
+    Task t = task(TaskKind::kEmbedBackward, Phase::kBackward, -1, summand.microbatch);
+    t.gradient = static_cast<uint8_t>(summand.buffer);
+    t.first = summand.first;
+    t.use(pages_.dresidual(summand.microbatch), kDevice0, Access::kRead, true);
     tasks.push_back(t);
+    add_sums(sums, summand, tasks);
   }
-  if (completes(microbatches)) gradient(shape_.embedding(), 0, tasks);
+  if (!shape_.tied_embeddings) return gradient(record, 0, tasks);
+  sums.gradient = kept_head_buffer();
+  tasks.push_back(sums);
+  gradient(record, kept_head_buffer(), tasks);
 }
 
 }  // namespace pagoda

@@ -36,7 +36,10 @@ class StepPlan {
   };
 
   StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
-      : shape_(shape), pages_(pages), options_(options) {}
+      : shape_(shape),
+        pages_(pages),
+        options_(options),
+        order_(summation_order(shape.sums, shape.microbatches)) {}
 
   // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
   // applied.
@@ -74,12 +77,14 @@ class StepPlan {
                TaskList& tasks) const;
   void combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
                PageId outbound, TaskList& tasks) const;
-  Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
+  std::vector<uint8_t> begins_block(Microbatches microbatches) const;
+  Task backward_task(TaskKind kind, int64_t layer, const Summand& summand, PageId saved,
                      bool last_use) const;
-  // The gradients of the records that the microbatches' action uses are complete behind it.
-  bool completes(Microbatches microbatches) const {
-    return microbatches.end() == shape_.microbatches;
-  }
+  Task sums_task(int64_t record, int64_t first_element, int64_t elements) const;
+  // A sum's buffer among the device's; a tied head's whole sum waits apart for the embedding's.
+  uint8_t head_buffer(int64_t buffer) const;
+  uint8_t kept_head_buffer() const { return static_cast<uint8_t>(sum_buffers(shape_.sums)); }
+  void add_sums(Task task, const Summand& newest, TaskList& tasks) const;
   void prefetch_updated(int64_t record, TaskList& tasks) const;
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
@@ -88,6 +93,7 @@ class StepPlan {
   RunShape shape_;
   PageTable pages_;
   Options options_;
+  std::vector<Summand> order_;
 };
 
 }  // namespace pagoda

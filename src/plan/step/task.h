@@ -14,31 +14,32 @@ namespace pagoda {
 
 // What a task does. plan/step/task_table.h has the other facts of each kind.
 enum class TaskKind : uint8_t {
-  kAdam,               // optimizer steps of one record, up to the newest
-  kPrefetch,           // no work: its pages are uploaded ahead of use
-  kUpload,             // no work: its pages are uploaded before later work of the device
-  kEmbed,              // tokens -> layer_input(0)
-  kAttention,          // layer_input -> middle
-  kCachedAttention,    // kAttention over the cached keys of earlier tokens too
-  kRoute,              // middle -> normed rows, chosen experts
-  kIndex,              // chosen experts of one or all microbatches -> each expert's rows
-  kDispatch,           // one microbatch's rows of a group -> inbound
-  kExpert,             // inbound -> outbound
-  kCombine,            // outbound -> one microbatch's sum over experts
-  kResidual,           // middle + sum -> next layer_input
-  kDenseMlp,           // middle -> next layer_input, for layers without experts
-  kHead,               // loss and its gradient
-  kLoss,               // the loss alone
-  kLogits,             // logits of the last tokens, to choose the next by
-  kRouteReplay,        // backward: kRoute again, with the choices of the forward
+  kAdam,             // optimizer steps of one record, up to the newest
+  kPrefetch,         // no work: its pages are uploaded ahead of use
+  kUpload,           // no work: its pages are uploaded before later work of the device
+  kEmbed,            // tokens -> layer_input(0)
+  kAttention,        // layer_input -> middle
+  kCachedAttention,  // kAttention over the cached keys of earlier tokens too
+  kRoute,            // middle -> normed rows, chosen experts
+  kIndex,            // chosen experts of one or all microbatches -> each expert's rows
+  kDispatch,         // one microbatch's rows of a group -> inbound
+  kExpert,           // inbound -> outbound
+  kCombine,          // outbound -> one microbatch's sum over experts
+  kResidual,         // middle + sum -> next layer_input
+  kDenseMlp,         // middle -> next layer_input, for layers without experts
+  kHead,             // loss and its gradient
+  kLoss,             // the loss alone
+  kLogits,           // logits of the last tokens, to choose the next by
+  kRouteReplay,      // backward: kRoute again, with the choices of the forward
   kDispatchBackward,
   kExpertBackward,
   kCombineBackward,
-  kRouteBackward,      // router, norm: gradient of the middle residual
+  kRouteBackward,  // router, norm: gradient of the middle residual
   kDenseMlpBackward,
   kAttentionBackward,  // gradient of the layer's input
   kEmbedBackward,
-  kGradient,           // a record's finished fp32 gradient -> its gradient page, and its norm
+  kAddSums,   // fp32 sum += fp32 sum: two shards' gradients of a dense record
+  kGradient,  // a record's finished fp32 gradient -> its gradient page, and its norm
 };
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
@@ -50,12 +51,17 @@ struct Task {
   Phase phase = Phase::kForward;
   uint8_t device = 0;      // the device whose compute stream runs it; kAdam: see on_host
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
-  bool first = false;      // the first block of an expert
+  bool first = false;      // the first block of an expert; or the first microbatch of a shard,
+                           // whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
   // kExpert, kExpertBackward: the task is computed together with the next one of its kind; the
   // pages of both stay leased until that one is enqueued.
   bool joins_next = false;
-  uint8_t gradient = 0;    // kExpertBackward, kGradient: index of the device's gradient buffer
+  // Index of the device's fp32 buffer that gradients are summed in: an expert's, or a dense
+  // record's (plan/step/sum_shape.h). kAddSums adds elements [first_element, first_element +
+  // elements) of buffer `addend` to it.
+  uint8_t gradient = 0;
+  uint8_t addend = 0;
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;   // -1: none
@@ -69,6 +75,7 @@ struct Task {
   int64_t block_row = 0;   // the first of them in the group
   int64_t rows = 0;
   int64_t padding = 0;     // rows of zeros behind them, computed too (padded_experts)
+  int64_t first_element = 0, elements = 0;  // kAddSums
   std::array<PageUse, 5> uses{};
   uint8_t num_uses = 0;
 

@@ -18,6 +18,7 @@ enum class TaskUnit : uint8_t {
   kRows,             // rows of experts
   kComputedRows,     // rows of experts, and the padding behind them
   kElements,         // elements of its record
+  kSummedElements,   // Task::elements
   kUpdatedElements,  // elements of its record x updates it applies
 };
 
@@ -73,6 +74,7 @@ inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
      TaskColour::kAttention},
     {TaskKind::kEmbedBackward, "embed backward", kInBackward, TaskUnit::kTokens,
      TaskColour::kOther},
+    {TaskKind::kAddSums, "add sums", kInBackward, TaskUnit::kSummedElements, TaskColour::kOther},
     {TaskKind::kGradient, "gradient", kInBackward, TaskUnit::kElements, TaskColour::kOther},
 }};
 

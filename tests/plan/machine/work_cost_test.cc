@@ -105,7 +105,7 @@ TEST(WorkCost, OfAForwardIsCountedByHand) {
                   {TaskKind::kResidual, 0, 0, 8 * kD, 0},
                   {TaskKind::kDispatch, 0, 0, 4 * kD, 0},
                   {TaskKind::kExpert, 2 * 3 * kMatrix, 0, 2 * (2 * kD + 3 * kFfn), 2 * 3 * kMatrix},
-                  {TaskKind::kCombine, 0, 0, 12 * kD, 0},
+                  {TaskKind::kCombine, 0, 0, 10 * kD, 0},
                   {TaskKind::kEmbed, 0, 0, 4 * kD, 0},
                   // Logits in fp32 and in bf16, forward and backward.
                   {TaskKind::kHead, 3 * 2 * kTable, 0, 2 * kVocab * (4 + 2), 3 * 2 * kTable}},
@@ -125,7 +125,7 @@ TEST(WorkCost, OfABackwardIsCountedByHand) {
        // Four of six products read a matrix; all gradients are added to sums in fp32.
        {TaskKind::kExpertBackward, 2 * 6 * kMatrix, 0, 2 * (4 * kD + 5 * kFfn),
         2 * 4 * kMatrix + 2 * 4 * 3 * kMatrix},
-       {TaskKind::kCombineBackward, 0, 0, 12 * kD, 0},
+       {TaskKind::kCombineBackward, 0, 0, 10 * kD, 0},
        {TaskKind::kEmbedBackward, 0, 0, 8 * kD, 0},
        {TaskKind::kGradient, 0, 0, 4 + 2, 0},
        // Gradient and weight read, weight written; 10 bytes of state both.
@@ -220,8 +220,8 @@ TEST(PassCost, OfRowsIsCountedByHand) {
   EXPECT_NEAR(rows.reading.backward_s, (2 * 6 + 8 * 3) * kMatrix / 500e9, 1e-18);
   EXPECT_DOUBLE_EQ(rows.group.forward_s, 5e-6);
   const RowPass copies = clock.copies(model.layers[1]);
-  EXPECT_DOUBLE_EQ(copies.row.forward_s, 16 * kD / 1000e9);
-  EXPECT_DOUBLE_EQ(copies.row.backward_s, 20 * kD / 1000e9);
+  EXPECT_DOUBLE_EQ(copies.row.forward_s, 14 * kD / 1000e9);
+  EXPECT_DOUBLE_EQ(copies.row.backward_s, 18 * kD / 1000e9);
   EXPECT_DOUBLE_EQ(copies.copy.both_s(), 4 * 5e-6);
   // A quarter of each expert: whole rows go in and out.
   const RowPass part = clock.experts(model.layers[1], true, 0.25);

@@ -114,6 +114,27 @@ TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
   EXPECT_GT(cut, 300);
 }
 
+// Microbatches 0 and 1 are a chunk, 2 another. Expert 0 has 5 + 4 rows and 4, expert 1 has 2 and 1.
+TEST(ExpertGroups, RowBlocksBeginAnewInEachChunk) {
+  const LayerRouting routing = {{5, 0}, {4, 2}, {4, 1}};
+  GroupLimits limits{4, 16, false, false};
+  limits.begins_block = {1, 0, 1};
+  const std::vector<ExpertGroup> groups = expert_groups(routing, limits);
+  const std::vector<std::vector<std::pair<int64_t, int64_t>>> expected = {
+      {{0, 9}}, {{0, 4}, {1, 2}}, {{1, 1}}};  // (expert, rows) of each group
+  ASSERT_EQ(groups.size(), expected.size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    std::vector<std::pair<int64_t, int64_t>> blocks;
+    for (const ExpertGroup::Block& b : groups[g].blocks) blocks.push_back({b.expert, b.rows});
+    EXPECT_EQ(blocks, expected[g]);
+    expect_laid_out(groups[g], plain_rows(routing));
+  }
+  EXPECT_TRUE(groups[0].blocks[0].first && !groups[0].blocks[0].last);
+  EXPECT_TRUE(!groups[1].blocks[0].first && groups[1].blocks[0].last);
+  EXPECT_EQ(groups[1].blocks[0].ordinal, 0);
+  EXPECT_EQ(groups[2].blocks[0].ordinal, 1);
+}
+
 // The distribution of tokens over microbatches changes no block, so sums are the same. Groups do
 // not change what an expert computes either.
 TEST(ExpertGroups, DoNotDependOnTheMicrobatches) {

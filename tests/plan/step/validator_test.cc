@@ -142,6 +142,7 @@ TEST(Validator, GenerationKeepsEveryRule) {
     Case c(random, static_cast<int>(1 + random() % 2), {}, 0);
     RunShape one = c.shape;
     one.microbatches = 1;
+    one.sums = SumShape();
     const StepPlan plan(one, c.pages, {.training = false, .generating = true});
     ExpertForecast forecast(one, c.pages, c.memory.classes);
     Replay replay(&c.pages, c.start());
@@ -180,7 +181,7 @@ struct Recorded {
     do {
       made = std::make_unique<Case>(random, 1, mode, 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
-             made->shape.microbatches < 2);
+             made->shape.microbatches < 2 || made->shape.sums.shards < 2);
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
       std::vector<std::vector<int64_t>> layers(made->shape.num_layers);
@@ -437,6 +438,24 @@ TEST(Validator, SeesGradientsMadeOrConsumedTwiceOrNever) {
   expect_broken(PlanRule::kGradientOnce, "not consumed", [](Steps& steps) {
     erase(steps, find(steps, consumes, 1));
   });
+}
+
+TEST(Validator, SeesSumsInAnotherOrder) {
+  const auto begins = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kRouteBackward && t.task.first;
+  };
+  expect_broken(PlanRule::kSumOrder, "two sums are not added",
+                [](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kAddSums))); });
+  expect_broken(PlanRule::kSumOrder, "two sums are added twice",
+                [](Steps& steps) { repeat(steps, find(steps, of_kind(TaskKind::kAddSums))); });
+  expect_broken(PlanRule::kSumOrder, "two sums change places", [](Steps& steps) {
+    Task& t = steps[1][find(steps, of_kind(TaskKind::kAddSums))].task;
+    std::swap(t.gradient, t.addend);
+  });
+  expect_broken(PlanRule::kSumOrder, "a shard begins in the sum of the one before",
+                [&](Steps& steps) { steps[1][find(steps, begins, 1)].task.first = false; });
+  expect_broken(PlanRule::kSumOrder, "a shard is summed elsewhere",
+                [&](Steps& steps) { ++steps[1][find(steps, begins, 1)].task.gradient; });
 }
 
 TEST(Validator, SeesStateUsedTwice) {

@@ -13,6 +13,7 @@ void OrderCheck::begin_step() {
   rows_.clear();
   exchange_.clear();
   computed_.clear();
+  sums_.clear();
 }
 
 void OrderCheck::fault(const Task& task, const char* what) {
@@ -157,6 +158,61 @@ void OrderCheck::check_gradient(const Task& task) {
     ready = all_done(TaskKind::kAttentionBackward, Phase::kBackward, task.layer);
   }
   if (!ready) fault(task, "before the gradient is complete");
+  if (shape_.records[r].expert < 0) check_sum(task);
+}
+
+// Notes the microbatch that a dense task adds to its buffer.
+void OrderCheck::note_sum(const Task& task) {
+  const bool shared = task.kind == TaskKind::kRouteReplay;
+  const bool begins =
+      shared || task.kind == TaskKind::kHead || task.kind == TaskKind::kRouteBackward ||
+      task.kind == TaskKind::kDenseMlpBackward || task.kind == TaskKind::kEmbedBackward;
+  if (!begins) return;
+  std::string& sum = sums_[{task.gradient, shared}];
+  const std::string microbatch = std::to_string(task.microbatch);
+  sum = task.first ? microbatch : sum + "+" + microbatch;
+}
+
+bool OrderCheck::shared_part(const Task& task) const {
+  return task.first_element > 0 && task.record != shape_.embedding();
+}
+
+void OrderCheck::add_sums(const Task& task) {
+  const bool shared = shared_part(task);
+  std::string& sum = sums_[{task.gradient, shared}];
+  sum = "(" + sum + "," + sums_[{task.addend, shared}] + ")";
+}
+
+// The tree over shards, from its leaves up.
+std::string OrderCheck::expected_sum() const {
+  const int64_t columns = shape_.microbatches / shape_.sums.chunks;
+  std::vector<std::string> level(static_cast<size_t>(shape_.sums.shards));
+  for (int64_t b = 0; b < shape_.microbatches; ++b) {
+    std::string& leaf = level[static_cast<size_t>(b % columns * shape_.sums.shards / columns)];
+    leaf += (leaf.empty() ? "" : "+") + std::to_string(b);
+  }
+  while (level.size() > 1) {
+    std::vector<std::string> above;
+    for (size_t i = 0; i + 1 < level.size(); i += 2) {
+      above.push_back("(" + level[i] + "," + level[i + 1] + ")");
+    }
+    if (level.size() % 2 != 0) above.push_back(level.back());
+    level = above;
+  }
+  return level.front();
+}
+
+void OrderCheck::check_sum(const Task& task) {
+  const RecordShape& record = shape_.records[task.record];
+  const std::string tree = expected_sum();
+  const bool tied = shape_.tied_embeddings && task.record == shape_.embedding();
+  const std::string expected = tied ? "(" + tree + "," + tree + ")" : tree;
+  const std::string sum = sums_[{task.gradient, false}];
+  const std::string shared = record.shared_elements > 0 ? sums_[{task.gradient, true}] : tree;
+  if (sum == expected && shared == tree) return;
+  faults_.push_back(
+      {PlanRule::kSumOrder, strf("record %lld sums %s and %s, not %s", (long long)task.record,
+                                 sum.c_str(), shared.c_str(), expected.c_str())});
 }
 
 void OrderCheck::check(const Task& task) {
@@ -165,6 +221,8 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kAdam:
     case TaskKind::kPrefetch:
     case TaskKind::kUpload: return;
+    case TaskKind::kAddSums:
+      return add_sums(task);
     case TaskKind::kGradient: return check_gradient(task);
     case TaskKind::kIndex: {
       const bool forward = task.phase == Phase::kForward;
@@ -183,6 +241,7 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kCombineBackward: return check_group(task);
     default:
       check_dense(task);
+      note_sum(task);
       done_.insert({task.kind, task.phase, task.layer, task.microbatch});
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -62,6 +63,11 @@ class OrderCheck {
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_gradient(const Task& task);
+  void note_sum(const Task& task);
+  void add_sums(const Task& task);
+  void check_sum(const Task& task);
+  bool shared_part(const Task& task) const;
+  std::string expected_sum() const;
 
   const RunShape& shape_;
   PlanFaults& faults_;
@@ -69,6 +75,9 @@ class OrderCheck {
   std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
   std::map<PageId, Group> exchange_;
   std::set<int64_t> computed_;
+  // What a buffer of dense gradients holds, written out as a sum of microbatches: "(0+1,2+3)". A
+  // layer's shared expert has sums of its own: [buffer, whether it is those].
+  std::map<std::pair<int, bool>, std::string> sums_;
 };
 
 }  // namespace pagoda

@@ -1,5 +1,7 @@
 #include "tests/testing/plan/random_plan.h"
 
+#include <numeric>
+
 namespace pagoda {
 
 PlacedTask place(Replay& replay, const Task& task) {
@@ -20,7 +22,10 @@ RunShape random_shape(std::mt19937& random, int devices) {
   shape.experts_per_token = 1 + pick(2);
   shape.tied_embeddings = pick(2) == 0;
   shape.dtype_bytes = 2 + 2 * pick(2);
-  shape.microbatches = 1 + pick(4);
+  shape.microbatches = 1 + pick(6);
+  const auto divisor = [&](int64_t n) { return std::gcd(n, 1 + pick(n)); };
+  shape.sums.chunks = divisor(shape.microbatches);
+  shape.sums.shards = divisor(shape.microbatches / shape.sums.chunks);
   shape.microbatch_tokens = 10 + pick(300);
   shape.row_block = 16 << pick(5);
   shape.devices = devices;
@@ -30,6 +35,7 @@ RunShape random_shape(std::mt19937& random, int devices) {
     shape.is_moe.push_back(pick(4) != 0);
     shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     shape.records.push_back({shape.is_moe[l] ? dense : dense + 3000, l});
+    if (shape.is_moe[l]) shape.records.back().shared_elements = 2000 * pick(2);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
       shape.records.push_back({expert, l, e, static_cast<int>(e % devices)});
     }

@@ -1,0 +1,83 @@
+// A configuration as text: its hash, its run file, and what differs from another one's.
+#include <xxhash.h>
+
+#include <map>
+#include <sstream>
+
+#include "base/number_text.h"
+#include "config/run_config.h"
+
+namespace pagoda {
+namespace {
+
+// The values of a text that to_toml() made, as they stand there, by key.
+std::map<std::string, std::string> values_of(const std::string& toml) {
+  std::map<std::string, std::string> values;
+  std::istringstream lines(toml);
+  std::string section;
+  for (std::string line; std::getline(lines, line);) {
+    const size_t equals = line.find(" = ");
+    if (line.starts_with("[")) section = line.substr(1, line.size() - 2);
+    if (equals != std::string::npos) {
+      values[section + "." + line.substr(0, equals)] = line.substr(equals + 3);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+std::string RunConfig::hashed_text() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    if (option.affects == Affects::kResults) text += option.key + " = " + option.toml() + "\n";
+  }
+  return text;
+}
+
+uint64_t RunConfig::config_hash() const {
+  const std::string text = hashed_text();
+  return XXH3_64bits(text.data(), text.size());
+}
+
+int64_t RunConfig::saved_shards(const std::string& toml) {
+  int64_t shards = 0;
+  return parse_int64(values_of(toml)["train.shards"], shards) ? shards : 0;
+}
+
+std::string RunConfig::difference_from(const std::string& toml) const {
+  std::map<std::string, std::string> before = values_of(toml);
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  for (const Option& option : table.options()) {
+    if (option.affects != Affects::kResults || before[option.key] == option.toml()) continue;
+    return option.key + " is " + option.toml() + ", was " + before[option.key];
+  }
+  return "";
+}
+
+std::string RunConfig::to_toml() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  return "# Every option of a pagoda run; `pagoda train --help` explains them.\n\n" +
+         options_toml(table);
+}
+
+std::string RunConfig::to_json() const {
+  RunConfig copy = *this;
+  OptionTable table;
+  copy.declare(table);
+  std::string text;
+  for (const Option& option : table.options()) {
+    // The literals of TOML that options have are those of JSON too.
+    text += (text.empty() ? "\"" : ", \"") + option.key + "\": " + option.toml();
+  }
+  return "{" + text + "}";
+}
+
+}  // namespace pagoda
