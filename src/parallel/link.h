@@ -1,0 +1,53 @@
+// A link carries bytes from one device's memory to another's, as part of the order of a step: each
+// transfer has a number, which the sending and the receiving task share.
+//
+// Both calls return at once. A send waits for what its lane has before it, a receive for that and
+// for the send; nothing else waits. So transfers cannot deadlock if one total order of tasks has
+// each send before its receive. Errors do not stop a lane: the bytes are zeros then, and status()
+// tells.
+//
+// Threading: one thread, that which issues the tasks, calls everything but status().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+
+#include "base/status.h"
+#include "device/device.h"
+
+namespace pagoda {
+
+struct Transfer {
+  int64_t number = 0;    // grows with every transfer between the same two devices
+  int from = 0, to = 0;  // devices
+  int64_t bytes = 0;
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  // Sends `source`, which is written when `lane` gets here. The event happens when it may be
+  // overwritten.
+  virtual Event send(const Transfer& transfer, const std::byte* source, Stream& lane) = 0;
+  // Work enqueued on `lane` afterwards finds the bytes at `target`, which work before it may use.
+  virtual void receive(const Transfer& transfer, std::byte* target, Stream& lane) = 0;
+
+  virtual Status status() const = 0;
+
+  struct Count {
+    int64_t transfers = 0, bytes = 0;
+    bool operator==(const Count&) const = default;
+  };
+  using Counts = std::map<std::pair<int, int>, Count>;  // [from, to], what was received
+  virtual const Counts& counts() const = 0;
+
+ protected:
+  Link() = default;
+};
+
+}  // namespace pagoda

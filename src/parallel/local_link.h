@@ -1,0 +1,31 @@
+// A link between devices of one process: the receiving lane copies from the sender's memory, once.
+// REQUIRES: each send is issued before its receive, and received with as many bytes.
+#pragma once
+
+#include <map>
+
+#include "parallel/link.h"
+
+namespace pagoda {
+
+class LocalLink : public Link {
+ public:
+  ~LocalLink() override;
+
+  Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane) override;
+  Status status() const override { return Status(); }
+  const Counts& counts() const override { return counts_; }
+
+ private:
+  struct Sent {
+    Transfer transfer;
+    const std::byte* source = nullptr;
+    Event ready;     // the source is written
+    Event received;  // the source may be overwritten
+  };
+  std::map<int64_t, Sent> sent_;  // by number, until it is received
+  Counts counts_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,41 @@
+// A link that takes time, around one that does not: for tests of order, and to emulate a network on
+// one machine. Each pair of devices has a wire of its own, on which one transfer follows another.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+
+#include "parallel/link.h"
+
+namespace pagoda {
+
+class SlowLink : public Link {
+ public:
+  struct Speed {
+    double latency_s = 0;
+    double bytes_per_s = 0;  // 0: no limit
+    // Each transfer takes up to this much longer, drawn from `seed`.
+    double jitter_s = 0;
+    uint64_t seed = 1;
+  };
+
+  SlowLink(std::unique_ptr<Link> inner, const Speed& speed);
+  ~SlowLink() override;
+
+  Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane) override;
+  Status status() const override { return inner_->status(); }
+  const Counts& counts() const override { return inner_->counts(); }
+
+ private:
+  Stream& wire(int from, int to);
+
+  std::unique_ptr<Link> inner_;
+  Speed speed_;
+  std::mt19937_64 random_;
+  std::map<std::pair<int, int>, std::unique_ptr<Stream>> wires_;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,118 @@
+// Transfers arrive whole, in any order of the lanes, with or without delays, and the sender's
+// memory is free once they have.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "parallel/local_link.h"
+#include "parallel/slow_link.h"
+
+namespace pagoda {
+namespace {
+
+std::unique_ptr<Stream> make_lane(const char* name) {
+  return make_host_stream({name, WorkKind::kOther, nullptr}, std::make_shared<ThreadPool>(1));
+}
+
+std::vector<std::byte> numbered(int first, size_t bytes) {
+  std::vector<std::byte> data(bytes);
+  for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(first + static_cast<int>(i));
+  return data;
+}
+
+std::unique_ptr<Link> make_link(uint64_t seed) {
+  auto local = std::make_unique<LocalLink>();
+  if (seed == 0) return local;
+  return std::make_unique<SlowLink>(
+      std::move(local), SlowLink::Speed{.latency_s = 1e-4, .jitter_s = 2e-3, .seed = seed});
+}
+
+TEST(Link, BytesArriveWhenTheLaneGoesOn) {
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const std::unique_ptr<Link> link = make_link(seed);
+    const auto out = make_lane("out"), in = make_lane("in");
+    // The source is written by the sender's lane, and again once it may be.
+    std::vector<std::byte> source(1000), target(1000);
+    std::vector<std::vector<std::byte>> arrived;
+    for (int64_t number = 0; number < 20; ++number) {
+      const Transfer transfer{number, 0, 1, 1000};
+      const auto content = numbered(static_cast<int>(number), 1000);
+      out->enqueue([&source, content] { source = content; });
+      const Event free = link->send(transfer, source.data(), *out);
+      link->receive(transfer, target.data(), *in);
+      in->enqueue([&arrived, &target] { arrived.push_back(target); });
+      out->wait(free);
+    }
+    out->synchronize();
+    in->synchronize();
+    ASSERT_EQ(arrived.size(), 20u);
+    for (int i = 0; i < 20; ++i) EXPECT_EQ(arrived[static_cast<size_t>(i)], numbered(i, 1000));
+    EXPECT_EQ(link->counts(), (Link::Counts{{{0, 1}, {20, 20000}}}));
+    EXPECT_TRUE(link->status().ok());
+  }
+}
+
+// Both lanes of both devices are busy with transfers in both directions.
+TEST(Link, DirectionsDoNotWaitForEachOther) {
+  const std::unique_ptr<Link> link = make_link(7);
+  const std::unique_ptr<Stream> out[2] = {make_lane("out 0"), make_lane("out 1")};
+  const std::unique_ptr<Stream> in[2] = {make_lane("in 0"), make_lane("in 1")};
+  const auto content = numbered(1, 64);
+  std::vector<std::byte> target[2] = {std::vector<std::byte>(64), std::vector<std::byte>(64)};
+  for (int64_t number = 0; number < 10; ++number) {
+    const int from = static_cast<int>(number % 2), to = 1 - from;
+    const Transfer transfer{number, from, to, 64};
+    link->send(transfer, content.data(), *out[from]);
+    link->receive(transfer, target[to].data(), *in[to]);
+  }
+  for (const auto& lane : in) lane->synchronize();
+  EXPECT_EQ(target[0], content);
+  EXPECT_EQ(target[1], content);
+  EXPECT_EQ(link->counts(), (Link::Counts{{{0, 1}, {5, 320}}, {{1, 0}, {5, 320}}}));
+}
+
+TEST(Link, NothingIsAMessageToo) {
+  LocalLink link;
+  const auto lane = make_lane("lane");
+  link.send({1, 0, 1, 0}, nullptr, *lane);
+  link.receive({1, 0, 1, 0}, nullptr, *lane);
+  lane->synchronize();
+  EXPECT_EQ(link.counts(), (Link::Counts{{{0, 1}, {1, 0}}}));
+}
+
+TEST(Link, AnUnreceivedTransferStopsNobody) {
+  const auto lane = make_lane("lane"), other = make_lane("other");
+  {
+    LocalLink link;
+    const std::byte source{};
+    other->wait(link.send({1, 0, 1, 1}, &source, *lane));
+  }
+  other->synchronize();
+}
+
+TEST(LinkDeathTest, MismatchesAreBugs) {
+  const auto lane = make_lane("lane");
+  const std::byte source{};
+  std::byte target{};
+  EXPECT_DEATH(LocalLink().receive({1, 0, 1, 1}, &target, *lane), "before it is sent");
+  EXPECT_DEATH(
+      {
+        LocalLink link;
+        link.send({1, 0, 1, 1}, &source, *lane);
+        link.receive({1, 0, 1, 2}, &target, *lane);
+      },
+      "not received as it was sent");
+  EXPECT_DEATH(
+      {
+        LocalLink link;
+        link.send({1, 0, 1, 1}, &source, *lane);
+        link.send({1, 0, 1, 1}, &source, *lane);
+      },
+      "sent twice");
+}
+
+}  // namespace
+}  // namespace pagoda
