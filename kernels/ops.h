@@ -198,6 +198,9 @@ class Ops {
   virtual void gather_row_runs(DType dt, const void* x, const int32_t* rows,
                                std::span<const RowRun> runs, int64_t dim, void* out,
                                Stream& s) = 0;
+  // out[to + i] = x[from + i] for each run; at most kMostTogether runs, which do not overlap.
+  virtual void copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
+                             void* out, Stream& s) = 0;
   // y[rows[from + i]] += scale[to + i] * x[to + i], run after run. The rows of a run ascend. Rows
   // of several runs may meet; then the earlier run is added first.
   virtual void scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,

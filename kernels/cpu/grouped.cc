@@ -39,6 +39,15 @@ void CpuOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
   }
 }
 
+void CpuOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
+                           void* out, Stream& s) {
+  CHECK(std::ssize(runs) <= kMostTogether && dim > 0);
+  for (const RowRun& run : runs) {
+    s.copy(at(dt, out, run.to * dim), at(dt, x, run.from * dim),
+           run.count * dim * dtype_bytes(dt));
+  }
+}
+
 void CpuOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows, const float* scale,
                                   std::span<const RowRun> runs, int64_t dim, float* y, Stream& s) {
   CHECK(std::ssize(runs) <= kMostTogether);

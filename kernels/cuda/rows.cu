@@ -77,6 +77,22 @@ struct GatherRuns {
   }
 };
 
+template <typename T>
+struct CopyRuns {
+  static constexpr int kThreads = 128, kSharedBytes = 0;
+  const T* x;
+  int64_t columns;
+  T* out;
+  Runs runs;
+  PAGODA_GPU void operator()() const {
+    int64_t row;
+    const Runs::Run& run = runs.of[runs.find(row)];
+    for (int64_t j = thread_number(); j < columns; j += kThreads) {
+      out[(run.to + row) * columns + j] = x[(run.from + row) * columns + j];
+    }
+  }
+};
+
 // If rows of several runs meet in a row of y, the thread block of the first run's row adds them
 // all, in the runs' order; those of the others do nothing. So every row of y has one writer.
 template <typename T>
@@ -245,6 +261,16 @@ void CudaOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
   Queue queue(s, "gather_row_runs");
   with_type(dt, [&]<typename T>(T) {
     const GatherRuns<T> kernel{typed<T>(x), rows, dim, typed<T>(out), Runs(runs)};
+    queue.launch(kernel.runs.rows(), kernel);
+  });
+}
+
+void CudaOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
+                            void* out, Stream& s) {
+  CHECK(dim > 0);
+  Queue queue(s, "copy_row_runs");
+  with_type(dt, [&]<typename T>(T) {
+    const CopyRuns<T> kernel{typed<T>(x), dim, typed<T>(out), Runs(runs)};
     queue.launch(kernel.runs.rows(), kernel);
   });
 }

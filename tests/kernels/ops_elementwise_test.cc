@@ -406,6 +406,25 @@ TEST(Rows, GatherScatterAdd) {
   }
 }
 
+TEST(Rows, RunsAreCopiedToTheirPlaces) {
+  constexpr int64_t kDim = 5;
+  const std::vector<RowRun> runs = {{7, 0, 2}, {0, 4, 3}, {4, 2, 0}, {3, 9, 1}};
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, 9 * kDim), out(dt, 10 * kDim);
+    x.randomise(12);
+    out.randomise(13);
+    Doubles want = out.doubles();
+    for (const RowRun& run : runs) {
+      for (int64_t i = 0; i < run.count * kDim; ++i) {
+        want[static_cast<size_t>(run.to * kDim + i)] = x.get(run.from * kDim + i);
+      }
+    }
+    ops().copy_row_runs(dt, x.data(), runs, kDim, out.data(), test_stream());
+    test_stream().synchronize();
+    EXPECT_EQ(out.doubles(), want);
+  }
+}
+
 TEST(Rows, AddRoundsOnce) {
   constexpr int64_t kN = 20001;
   for (DType dt : kDTypes) {

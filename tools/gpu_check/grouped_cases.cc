@@ -130,15 +130,19 @@ void add_runs(DType dt, int64_t tokens, int64_t dim, std::vector<OpCase>& cases)
     runs.insert(runs.begin() + 1, {0, 0, 0});
     Tensor &rows = t.ints(list), &from = t.random(dt, tokens * dim, 105);
     Tensor &out = t.filled(dt, block * dim), &x = t.random(dt, block * dim, 106);
+    Tensor &long_list = t.random(dt, std::ssize(list) * dim, 110),
+           &copied = t.filled(dt, block * dim);
     Tensor &scale = t.random(DType::kF32, block, 107),
            &y = t.random(DType::kF32, tokens * dim, 108);
     Tensor& plain = t.random(DType::kF32, tokens * dim, 109);
     t.run([&](Ops& ops, const At& at, Stream& s) {
       ops.gather_row_runs(dt, at(from), at(rows), runs, dim, at(out), s);
+      ops.copy_row_runs(dt, at(long_list), runs, dim, at(copied), s);
       ops.scatter_add_row_runs(dt, at(x), at(rows), at(scale), runs, dim, at(y), s);
       ops.scatter_add_row_runs(dt, at(x), at(rows), nullptr, runs, dim, at(plain), s);
     });
     t.expect_same("out", out);
+    t.expect_same("copied", copied);
     t.expect_same("y", y);
     t.expect_same("y without scale", plain);
   }});
