@@ -100,9 +100,12 @@ class Blocks {
                           void* dresidual, GradientSum sum, const Workspace& w, Stream& s) const;
 
   // Copies microbatch b's rows of a group; each run holds one expert's rows, experts in order. Rows
-  // of padding behind them are zeroed; b is -1 if the group is nothing but padding.
-  // plan/step/pages.h has the layout of inbound and outbound.
-  void dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b, const LayerBuffers& in,
+  // of padding are zeroed; b is -1 if the group is nothing but padding. plan/step/pages.h has the
+  // layout of inbound and outbound.
+  struct Padding {
+    int64_t at = 0, count = 0;  // rows of the group
+  };
+  void dispatch(std::span<const RowRun> runs, Padding padding, int64_t b, const LayerBuffers& in,
                 void* inbound, bool backward, const Workspace& w, Stream& s) const;
   // The experts of a group, whose rows follow one another. An expert's output, and the gradient of
   // its input, are rounded to the compute dtype, as a row that leaves the expert's device.
@@ -135,9 +138,8 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
-  void gather_padded(DType dt, const void* from, const int32_t* index,
-                     std::span<const RowRun> runs, GroupRows rows, int64_t dim, void* group,
-                     Stream& s) const;
+  void gather_padded(DType dt, const void* from, const int32_t* index, std::span<const RowRun> runs,
+                     Padding padding, int64_t dim, void* group, Stream& s) const;
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;

@@ -108,27 +108,28 @@ int64_t computed_rows(std::span<const GroupExpert> group) {
 
 // The rows that `index` names in the runs, and zeros behind them.
 void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
-                           std::span<const RowRun> runs, GroupRows rows, int64_t dim, void* group,
+                           std::span<const RowRun> runs, Padding padding, int64_t dim, void* group,
                            Stream& s) const {
-  if (rows.count > 0) ops_.gather_row_runs(dt, from, index, runs, dim, group, s);
-  if (rows.padding == 0) return;
+  if (!runs.empty()) ops_.gather_row_runs(dt, from, index, runs, dim, group, s);
+  if (padding.count == 0) return;
   const int64_t row_bytes = dim * dtype_bytes(dt);
-  std::byte* padding = static_cast<std::byte*>(group) + (rows.at + rows.count) * row_bytes;
-  ops_.fill_zero(padding, rows.padding * row_bytes, s);
+  ops_.fill_zero(static_cast<std::byte*>(group) + padding.at * row_bytes, padding.count * row_bytes,
+                 s);
 }
 
-void Blocks::dispatch(std::span<const RowRun> runs, GroupRows rows, int64_t b,
+void Blocks::dispatch(std::span<const RowRun> runs, Padding padding, int64_t b,
                       const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
                       Stream& s) const {
   const int64_t d = c_.hidden_size, all = size_.group_rows();
-  gather_padded(dt_, in.normed, w.rows, runs, rows, d, inbound, s);
+  gather_padded(dt_, in.normed, w.rows, runs, padding, d, inbound, s);
   if (!backward) return;
   const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
                                c_.experts_per_token;
   const float* weights = w.weights + first_choice;
-  gather_padded(dt_, in.dresidual, w.rows, runs, rows, d, at(inbound, inbound_gradient(all, d)), s);
-  gather_padded(DType::kF32, weights, w.choices, runs, rows, 1, at(inbound, inbound_scale(all, d)),
+  gather_padded(dt_, in.dresidual, w.rows, runs, padding, d, at(inbound, inbound_gradient(all, d)),
                 s);
+  gather_padded(DType::kF32, weights, w.choices, runs, padding, 1,
+                at(inbound, inbound_scale(all, d)), s);
 }
 
 void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,

@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "kernels/gpu_adam.h"
 #include "optim/clip.h"
+#include "plan/step/step_plan.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -97,7 +98,8 @@ void Executor::begin_pass(const GenerationPass& pass) {
 }
 
 void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
-  routed_[layer] = {first_microbatch, routing, routing};
+  const Microbatches routed{first_microbatch, std::ssize(routing)};
+  routed_[layer] = {first_microbatch, routing, layer_waves(*setup_.shape, layer, routed, routing)};
   LayerRouting& first = routed_[layer].first_row;
   int64_t row = 0;
   for (size_t e = 0; e < routing.front().size(); ++e) {
@@ -172,7 +174,6 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
 
 void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger) {
   const int64_t l = task.layer, b = task.microbatch;
-  const GroupRows rows{task.first_row, task.block_row, task.rows, task.padding};
   const LayerBuffers in = layer_buffers(task, lease);
   const int64_t residual_bytes =
       setup_.size.microbatch_tokens * setup_.config.hidden_size * dtype_bytes(setup_.size.dtype);
@@ -196,14 +197,12 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kIndex: return enqueue_index(task, s);
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward:
-      return blocks_.dispatch(runs_of(task), rows, b, in, page(0),
-                              task.kind == TaskKind::kDispatchBackward, step_, s);
+      return enqueue_dispatch(task, lease, in, s);
     case TaskKind::kExpert:
     case TaskKind::kExpertBackward: return enqueue_experts(task, lease, s);
     case TaskKind::kCombine:
     case TaskKind::kCombineBackward:
-      return blocks_.combine(runs_of(task), b, page(0), task.kind == TaskKind::kCombineBackward,
-                             in.sum, step_, s);
+      return enqueue_combine(task, lease, in, s);
     case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
       return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
@@ -275,22 +274,65 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   }
 }
 
-// The rows of a task's microbatch, expert by expert.
-std::vector<RowRun> Executor::runs_of(const Task& task) const {
+const ExpertWave& Executor::wave_of(const Task& task) const {
   const RoutedRows& routed = routed_[task.layer];
-  const auto b = static_cast<size_t>(task.microbatch - routed.first_microbatch);
+  CHECK(static_cast<size_t>(task.wave) < routed.waves.size(), "layer %d has fewer waves",
+        task.layer);
+  return routed.waves[static_cast<size_t>(task.wave)];
+}
+
+// Its index in the routing that set_routing() was given.
+int64_t Executor::routed_microbatch(const Task& task) const {
+  return task.microbatch - routed_[task.layer].first_microbatch;
+}
+
+void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in,
+                                Stream& s) {
+  const ExpertGroup& group = wave_of(task)[task.peer];
   std::vector<RowRun> runs;
-  int64_t left = task.rows;
-  for (auto e = static_cast<size_t>(task.expert); left > 0; ++e) {
-    CHECK(e < routed.rows[b].size(), "layer %d has fewer rows than its tasks", task.layer);
-    const int64_t own = routed.first_row[b][e];
-    const int64_t first = std::max(own, task.first_row);
-    const int64_t count = std::min(left, own + routed.rows[b][e] - first);
-    if (count <= 0) continue;
-    runs.push_back({first, task.block_row + first - task.first_row, count});
-    left -= count;
+  if (task.rows > 0) {
+    const ExpertGroup::Part* part = group.part(routed_microbatch(task));
+    CHECK(part != nullptr && part->rows == task.rows, "layer %d has other rows", task.layer);
+    for (const ExpertGroup::Run& run : part->runs) {
+      runs.push_back({run.first_row, run.group_row, run.rows});
+    }
   }
-  return runs;
+  blocks_.dispatch(runs, {group.rows(), task.padding}, task.microbatch, in, lease.data(0),
+                   task.kind == TaskKind::kDispatchBackward, step_, s);
+}
+
+// Adds what the devices gave in the order of the experts. The task's pages are in the order in
+// which these begin.
+void Executor::enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in,
+                               Stream& s) {
+  struct Given {
+    RowRun run;
+    int64_t expert;
+    size_t device;
+  };
+  if (task.rows == 0) return;
+  const ExpertWave& wave = wave_of(task);
+  std::vector<Given> given;
+  for (size_t d = 0; d < wave.size(); ++d) {
+    const ExpertGroup::Part* part = wave[d].part(routed_microbatch(task));
+    if (part == nullptr) continue;
+    for (const ExpertGroup::Run& run : part->runs) {
+      if (run.expert < task.expert || run.expert > task.last_expert) continue;
+      given.push_back({{run.first_row, run.group_row, run.rows}, run.expert, d});
+    }
+  }
+  std::sort(given.begin(), given.end(),
+            [](const Given& a, const Given& b) { return a.expert < b.expert; });
+  std::vector<size_t> devices;  // of the task's pages
+  for (size_t i = 0; i < given.size();) {
+    const size_t device = given[i].device;
+    std::vector<RowRun> runs;
+    for (; i < given.size() && given[i].device == device; ++i) runs.push_back(given[i].run);
+    auto page = std::find(devices.begin(), devices.end(), device);
+    if (page == devices.end()) page = devices.insert(page, device);
+    blocks_.combine(runs, task.microbatch, lease.data(static_cast<size_t>(page - devices.begin())),
+                    task.kind == TaskKind::kCombineBackward, in.sum, step_, s);
+  }
 }
 
 // Enqueues the work of the tasks that join this one together with its own.

@@ -63,6 +63,7 @@ class Executor {
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned; [0] computes everything but experts
     Ops* ops = nullptr;            // operators of the devices; not owned
+    const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
     int optimizer_threads = 1;
@@ -134,7 +135,10 @@ class Executor {
   GradientSum gradient_sum(const Task& task) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
-  std::vector<RowRun> runs_of(const Task& task) const;
+  const ExpertWave& wave_of(const Task& task) const;
+  int64_t routed_microbatch(const Task& task) const;
+  void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
+  void enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
 
   // Neighbouring tensors of a record with the same decay setting are one span.
@@ -160,7 +164,8 @@ class Executor {
   // re-index vector.
   struct RoutedRows {
     int64_t first_microbatch = 0;
-    LayerRouting rows, first_row;  // of each microbatch from that one on, by expert
+    LayerRouting first_row;  // of each microbatch from that one on, by expert
+    std::vector<ExpertWave> waves;
   };
   std::vector<RoutedRows> routed_;  // (num_layers)
   // Tasks that the next one computes too, and their pages.

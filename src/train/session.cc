@@ -136,6 +136,7 @@ Status Session::allocate() try {
   setup.table = table_;
   setup.size = options_.size;
   setup.adam = options_.adam;
+  setup.shape = &shape_;
   setup.pages = &pages_;
   setup.pager = pager_.get();
   setup.optimizer_threads = options_.optimizer_threads;

@@ -57,8 +57,10 @@ std::string page_name(const RunShape& shape, const PageTable& pages, PageId page
     case PageKind::kActivation: return activation_name(shape, pages, page);
     case PageKind::kLayerBuffer:
       return layer_buffers_name(shape, pages, page);
-    case PageKind::kInbound: return strf("inbound %d", (page - pages.inbound(0)) / 2);
-    case PageKind::kOutbound: return strf("outbound %d", (page - pages.outbound(0)) / 2);
+    case PageKind::kInbound:
+      return strf("inbound %d", (page - pages.inbound(0, 0)) / 2);
+    case PageKind::kOutbound:
+      return strf("outbound %d", (page - pages.outbound(0, 0)) / 2);
   }
   return "page";
 }

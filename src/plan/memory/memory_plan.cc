@@ -54,8 +54,8 @@ void add_distinct(const Task& task, std::vector<PageUse>& uses) {
 
 // The most experts whose weights a group uses at once (plan/step/expert_blocks.h).
 int64_t experts_at_once(const RunShape& shape) {
-  const bool several = shape.devices == 1 && !shape.options.padded_experts;
-  return several ? std::min(shape.group_blocks, shape.num_experts) : 1;
+  if (shape.options.padded_experts) return 1;
+  return std::min(shape.group_blocks, div_ceil(shape.num_experts, shape.devices));
 }
 
 // The fewest slots of every class at every place, and their depths.

@@ -13,18 +13,24 @@ std::vector<int64_t> tokens_per_expert(const LayerRouting& routing) {
   return sum;
 }
 
+const ExpertGroup::Part* ExpertGroup::part(int64_t microbatch) const {
+  const auto at = std::lower_bound(parts.begin(), parts.end(), microbatch,
+                                   [](const Part& part, int64_t b) { return part.microbatch < b; });
+  return at != parts.end() && at->microbatch == microbatch ? &*at : nullptr;
+}
+
 namespace {
 
 // Hands an expert's tokens to groups, microbatch by microbatch.
 class ExpertRows {
  public:
   ExpertRows(const LayerRouting& routing, int64_t expert, int64_t first_row)
-      : routing_(routing), expert_(static_cast<size_t>(expert)), row_(first_row) {}
+      : routing_(routing), expert_(expert), row_(first_row) {}
 
   void take(int64_t rows, ExpertGroup& group) {
     int64_t group_row = group.blocks.back().group_row;
     while (rows > 0) {
-      const int64_t left = routing_[microbatch_][expert_] - done_;
+      const int64_t left = routing_[microbatch_][static_cast<size_t>(expert_)] - done_;
       const int64_t count = std::min(left, rows);
       if (count > 0) add(count, group_row, group.parts);
       row_ += count;
@@ -42,16 +48,19 @@ class ExpertRows {
  private:
   void add(int64_t count, int64_t group_row, std::vector<ExpertGroup::Part>& parts) const {
     const auto microbatch = static_cast<int64_t>(microbatch_);
-    for (ExpertGroup::Part& part : parts) {
-      if (part.microbatch != microbatch) continue;
-      part.rows += count;
-      return;
+    auto at = std::find_if(parts.begin(), parts.end(), [&](const ExpertGroup::Part& part) {
+      return part.microbatch >= microbatch;
+    });
+    if (at == parts.end() || at->microbatch != microbatch) {
+      at = parts.insert(at, {microbatch, 0, {}});
     }
-    parts.push_back({microbatch, row_, group_row, count});
+    at->rows += count;
+    at->runs.push_back({expert_, row_, group_row, count});
   }
 
   const LayerRouting& routing_;
-  size_t expert_, microbatch_ = 0;
+  int64_t expert_;
+  size_t microbatch_ = 0;
   int64_t row_, done_ = 0;  // the microbatch's next row, and its rows so far
 };
 
@@ -68,26 +77,56 @@ int64_t run_end(const LayerRouting& routing, const GroupLimits& limits, size_t e
   return left == 0 || left == rows ? computed : left;
 }
 
+// Puts row blocks into the newest wave, or begins another.
+class Waves {
+ public:
+  explicit Waves(const GroupLimits& limits)
+      : limits_(limits), ordinals_(static_cast<size_t>(limits.devices), 0) {}
+
+  // The group that takes the expert's next row blocks, and how many it has room for. A group has
+  // one run of rows of an expert, so that its products can be computed in any order.
+  ExpertGroup& group_for(int64_t expert, size_t device, int64_t& room) {
+    if (!waves_.empty()) {
+      ExpertGroup& group = waves_.back()[device];
+      const bool alone = limits_.padded && !group.blocks.empty();
+      const bool again = !group.blocks.empty() && group.blocks.back().expert == expert;
+      room = limits_.group_blocks - row_blocks_[device];
+      if (room > 0 && !alone && !again) return group;
+    }
+    waves_.emplace_back(static_cast<size_t>(limits_.devices));
+    row_blocks_.assign(static_cast<size_t>(limits_.devices), 0);
+    room = limits_.group_blocks;
+    return waves_.back()[device];
+  }
+  void took(size_t device, int64_t rows) {
+    row_blocks_[device] += (rows + limits_.row_block - 1) / limits_.row_block;
+  }
+  int64_t& ordinal(size_t device) { return ordinals_[device]; }
+  std::vector<ExpertWave> take() { return std::move(waves_); }
+
+ private:
+  const GroupLimits& limits_;
+  std::vector<ExpertWave> waves_;
+  std::vector<int64_t> row_blocks_;  // [device] of the newest wave
+  std::vector<int64_t> ordinals_;    // [device]
+};
+
 }  // namespace
 
-std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupLimits& limits) {
+std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits) {
   const std::vector<int64_t> tokens = tokens_per_expert(routing);
   const int64_t least = limits.padded ? *std::max_element(tokens.begin(), tokens.end()) : 0;
-  std::vector<ExpertGroup> groups;
-  int64_t first_row = 0, ordinal = 0, room = 0;  // row blocks that the newest group has room for
+  Waves waves(limits);
+  int64_t first_row = 0;
   for (int64_t e = 0; e < std::ssize(tokens); ++e) {
-    const int64_t own = tokens[static_cast<size_t>(e)], computed = std::max(own, least);
+    const auto expert = static_cast<size_t>(e);
+    const auto device = static_cast<size_t>(limits.seats.empty() ? 0 : limits.seats[expert]);
+    const int64_t own = tokens[expert], computed = std::max(own, least);
     ExpertRows rows(routing, e, first_row);
-    if (limits.padded || limits.one_expert) room = 0;
     for (int64_t done = 0; done < computed;) {
-      // A group has one run of rows of an expert, so that its products can be computed in any
-      // order.
-      if (room == 0 || (done > 0 && groups.back().blocks.back().expert == e)) {
-        groups.emplace_back();
-        room = limits.group_blocks;
-      }
-      ExpertGroup& group = groups.back();
-      const int64_t end = run_end(routing, limits, static_cast<size_t>(e), done, computed);
+      int64_t room = 0;
+      ExpertGroup& group = waves.group_for(e, device, room);
+      const int64_t end = run_end(routing, limits, expert, done, computed);
       const int64_t height = std::min(room * limits.row_block, end - done);
       ExpertGroup::Block block;
       block.expert = e;
@@ -97,16 +136,16 @@ std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupL
       block.group_row = group.blocks.empty() ? 0 : group.rows();
       block.rows = std::clamp<int64_t>(own - done, 0, height);
       block.padding = height - block.rows;
-      block.ordinal = ordinal;
+      block.ordinal = waves.ordinal(device);
       group.blocks.push_back(block);
       rows.take(block.rows, group);
-      room -= (height + limits.row_block - 1) / limits.row_block;
+      waves.took(device, height);
       done += height;
     }
     first_row = rows.row();
-    ordinal += computed > 0;
+    waves.ordinal(device) += computed > 0;
   }
-  return groups;
+  return waves.take();
 }
 
 }  // namespace pagoda

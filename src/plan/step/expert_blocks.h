@@ -3,10 +3,13 @@
 // anew in each chunk of microbatches.
 // The blocks fix which rows are summed together, so they depend on routing alone.
 //
-// A group is a run of row blocks that are computed together, with one launch for each operator on a
-// GPU, and whose weights are there at once. It holds blocks of one expert, or the last blocks of
-// one expert and blocks of the experts behind it. Groups change no bit: an expert's row blocks are
-// cut from its own first row on, and a group computes each block as it would alone. Pure.
+// A group holds row blocks of one device's experts that are computed together, with one launch for
+// each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
+// last blocks of one expert and blocks of the device's experts behind it. A wave is a group for
+// each device: all experts of a run of neighbours, until the first group is full. So waves, one
+// after the other, have the experts in order, which is that of a token's sum. Neither changes a
+// bit: an expert's row blocks are cut from its own first row on, and a group computes each block as
+// it would alone. Pure.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +25,18 @@ using LayerRouting = std::vector<std::vector<int64_t>>;
 std::vector<int64_t> tokens_per_expert(const LayerRouting& routing);
 
 struct ExpertGroup {
-  // The rows [first_row, first_row + rows) of one microbatch.
-  struct Part {
-    int64_t microbatch = 0;  // an index into the LayerRouting
-    int64_t first_row = 0;   // in the layer's re-index vector
+  // Rows of one expert and one microbatch.
+  struct Run {
+    int64_t expert = 0;
+    int64_t first_row = 0;  // in the layer's re-index vector
     int64_t group_row = 0;
     int64_t rows = 0;
+  };
+  // All rows of one microbatch.
+  struct Part {
+    int64_t microbatch = 0;  // an index into the LayerRouting
+    int64_t rows = 0;
+    std::vector<Run> runs;  // by expert
   };
   // Rows of one expert: whole row blocks, of which the expert's last may be shorter.
   struct Block {
@@ -38,24 +47,28 @@ struct ExpertGroup {
     int64_t group_row = 0;
     int64_t rows = 0;
     int64_t padding = 0;  // rows of zeros behind the block; such a group has one expert
-    int64_t ordinal = 0;  // the block's number among the expert's blocks that compute rows
+    int64_t ordinal = 0;  // counts the device's experts that compute rows, from 0
   };
-  std::vector<Block> blocks;  // in the order of the rows
-  std::vector<Part> parts;    // in the order of their first rows; none: nothing but padding
+  std::vector<Block> blocks;  // in the order of the rows; none: the device has nothing to do
+  std::vector<Part> parts;    // in the order of the microbatches; none: nothing but padding
   int64_t rows() const { return blocks.back().group_row + blocks.back().rows; }
+  int64_t padding() const { return blocks.back().padding; }
+  const Part* part(int64_t microbatch) const;  // nullptr: it has no rows here
 };
+using ExpertWave = std::vector<ExpertGroup>;  // [device]
 
 struct GroupLimits {
   int64_t row_block = 0;
   int64_t group_blocks = 1;  // row blocks in a group, at most
-  bool one_expert = false;   // groups have one expert each: neighbours are on other devices
   // true: every expert has as many rows as the busiest (PlanOptions::padded_experts), and groups
   // have one each.
   bool padded = false;
+  int devices = 1;
+  std::vector<int> seats = {};  // [expert] the device that computes it; empty: all are on device 0
   // (microbatches of the routing) 1: an expert's rows of this one begin a new row block, since a
   // chunk begins (plan/step/sum_shape.h). Empty: none but the first does.
   std::vector<uint8_t> begins_block = {};
 };
-std::vector<ExpertGroup> expert_groups(const LayerRouting& routing, const GroupLimits& limits);
+std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits);
 
 }  // namespace pagoda

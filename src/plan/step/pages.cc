@@ -3,7 +3,9 @@
 namespace pagoda {
 
 PageTable::PageTable(const RunShape& shape)
-    : num_records_(static_cast<int64_t>(shape.records.size())), microbatches_(shape.microbatches) {
+    : num_records_(static_cast<int64_t>(shape.records.size())),
+      microbatches_(shape.microbatches),
+      devices_(shape.devices) {
   for (int64_t r = 0; r < num_records_; ++r) {
     const RecordShape& record = shape.records[r];
     const auto id = static_cast<uint32_t>(r);
@@ -31,7 +33,7 @@ PageTable::PageTable(const RunShape& shape)
   add_scratch(PageKind::kLayerBuffer, t * d * 4, microbatches_);
   add_scratch(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());
-  for (int64_t i = 0; i < blocks_in_flight(shape.devices); ++i) {
+  for (int64_t i = 0; i < waves_in_flight(shape.devices) * shape.devices; ++i) {
     add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
     add_exchange(PageKind::kOutbound, d * shape.dtype_bytes + 4, shape);
   }
@@ -41,7 +43,7 @@ PageTable::PageTable(const RunShape& shape)
 int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_microbatch = (shape.num_layers + 1) + shape.num_layers + 3;
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         2 * blocks_in_flight(shape.devices);
+         2 * waves_in_flight(shape.devices) * shape.devices;
 }
 
 void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {

@@ -12,9 +12,9 @@
 //   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
 //   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
 // Between devices:
-//   inbound(i)             rows on their way to experts: (B, d) input, (B, d) output gradient
+//   inbound(d, i)          rows for the experts of device d: (B, d) input, (B, d) output gradient
 //                          (backward), (B) fp32 routing weights; B = group_rows()
-//   outbound(i)            rows on their way back: (B, d), (B) fp32 routing weight gradients
+//   outbound(d, i)         rows that these give: (B, d), (B) fp32 routing weight gradients
 // Everything but weights and state is scratch: its content ends with the process.
 #pragma once
 
@@ -37,9 +37,9 @@ enum class PageKind : uint8_t {
   kOutbound,
 };
 
-// Blocks in flight between devices: the combine of a block is issued this many blocks after its
-// dispatch, so that devices overlap; with one device a block is combined at once.
-constexpr int64_t blocks_in_flight(int devices) { return devices > 1 ? 2 * devices : 1; }
+// Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
+// so that devices overlap; with one device it is combined at once.
+constexpr int64_t waves_in_flight(int devices) { return devices > 1 ? 2 : 1; }
 
 // A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
@@ -89,8 +89,10 @@ struct PageTable {
   PageId normed(int64_t microbatch) const { return layer_buffers(0, microbatch); }
   PageId sum(int64_t microbatch) const { return layer_buffers(1, microbatch); }
   PageId dresidual(int64_t microbatch) const { return layer_buffers(2, microbatch); }
-  PageId inbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i); }
-  PageId outbound(int64_t i) const { return static_cast<PageId>(first_exchange_ + 2 * i + 1); }
+  PageId inbound(int64_t device, int64_t i) const {
+    return static_cast<PageId>(first_exchange_ + 2 * (i * devices_ + device));
+  }
+  PageId outbound(int64_t device, int64_t i) const { return inbound(device, i) + 1; }
 
  private:
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
@@ -101,7 +103,7 @@ struct PageTable {
     return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
 
-  int64_t num_records_, microbatches_;
+  int64_t num_records_, microbatches_, devices_;
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0;
 };
 

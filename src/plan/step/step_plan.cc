@@ -11,6 +11,23 @@ namespace {
 constexpr Place kDevice0{Tier::kDevice, 0};
 }
 
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing) {
+  GroupLimits limits;
+  limits.row_block = shape.row_block;
+  limits.group_blocks = shape.group_blocks;
+  limits.padded = shape.options.padded_experts;
+  limits.devices = shape.devices;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    limits.seats.push_back(shape.records[shape.expert(layer, e)].device);
+  }
+  const int64_t columns = shape.microbatches / shape.sums.chunks;
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    limits.begins_block.push_back(b % columns == 0);
+  }
+  return expert_waves(routing, limits);
+}
+
 Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
   Task task;
   task.kind = kind;
@@ -96,11 +113,17 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
   }
 }
 
-Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
-                          const ExpertGroup::Block& block) const {
-  Task t = task(kind, phase, layer, -1);
+Task StepPlan::wave_task(TaskKind kind, const WavePlace& at) const {
+  Task t = task(kind, at.phase, at.layer, -1);
+  t.wave = static_cast<int32_t>(at.wave);
+  return t;
+}
+
+Task StepPlan::block_task(const WavePlace& at, const ExpertGroup::Block& block) const {
+  const bool backward = at.phase == Phase::kBackward;
+  Task t = wave_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, at);
   t.expert = static_cast<int32_t>(block.expert);
-  t.record = shape_.expert(layer, block.expert);
+  t.record = shape_.expert(at.layer, block.expert);
   t.first_row = block.first_row;
   t.block_row = block.group_row;
   t.rows = block.rows;
@@ -112,19 +135,6 @@ Task StepPlan::block_task(TaskKind kind, Phase phase, int64_t layer,
 }
 
 namespace {
-
-// The task for one microbatch's part of a group, made from `first`; if the group has no part, the
-// task for its padding.
-Task part_of(Task first, const ExpertGroup& group, size_t i, int64_t first_microbatch) {
-  if (i + 1 < group.parts.size()) first.padding = 0;
-  if (group.parts.empty()) return first;
-  const ExpertGroup::Part& part = group.parts[i];
-  first.microbatch = static_cast<int32_t>(first_microbatch + part.microbatch);
-  first.first_row = part.first_row;
-  first.block_row = part.group_row;
-  first.rows = part.rows;
-  return first;
-}
 
 // Marks the normed rows' last use: no later task reads them, and a backward computes them again.
 void give_up_normed(size_t first_task, TaskList& tasks) {
@@ -140,93 +150,134 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 
 }  // namespace
 
-void StepPlan::dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
-                        PageId inbound, TaskList& tasks) const {
-  const bool backward = first.phase == Phase::kBackward;
-  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
-    Task t = part_of(first, group, i, first_microbatch);
-    t.kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
-    t.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
-    if (t.rows > 0) t.use(pages_.normed(t.microbatch), kDevice0, Access::kRead);
-    if (t.rows > 0 && backward) t.use(pages_.dresidual(t.microbatch), kDevice0, Access::kRead);
+// Adds a dispatch for each microbatch's rows in each device's group; the last of a group has its
+// padding, too.
+void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
+  const bool backward = at.phase == Phase::kBackward;
+  for (size_t d = 0; d < wave.size(); ++d) {
+    const ExpertGroup& group = wave[d];
+    if (group.blocks.empty()) continue;
+    const PageId inbound = pages_.inbound(static_cast<int64_t>(d), at.slot);
+    Task t = wave_task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, at);
+    t.peer = static_cast<uint8_t>(d);
+    t.expert = static_cast<int32_t>(group.blocks.front().expert);
+    for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
+      Task part = t;
+      if (!group.parts.empty()) {
+        part.microbatch = static_cast<int32_t>(at.first_microbatch + group.parts[i].microbatch);
+        part.rows = group.parts[i].rows;
+      }
+      if (i + 1 >= group.parts.size()) part.padding = group.padding();
+      part.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
+      if (part.rows > 0) part.use(pages_.normed(part.microbatch), kDevice0, Access::kRead);
+      if (part.rows > 0 && backward) {
+        part.use(pages_.dresidual(part.microbatch), kDevice0, Access::kRead);
+      }
+      tasks.push_back(part);
+    }
+  }
+}
+
+// Adds combines of each microbatch's rows in the wave, in the order of the experts. A task reads
+// what a few devices gave; more of them take further tasks.
+void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
+  const bool backward = at.phase == Phase::kBackward;
+  const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+  bool any = false;
+  for (int64_t b = 0; b < at.microbatches; ++b) {
+    std::vector<std::pair<const ExpertGroup::Run*, size_t>> runs;  // with their devices
+    for (size_t d = 0; d < wave.size(); ++d) {
+      const ExpertGroup::Part* part = wave[d].part(b);
+      if (part == nullptr) continue;
+      for (const ExpertGroup::Run& run : part->runs) runs.emplace_back(&run, d);
+    }
+    std::sort(runs.begin(), runs.end(),
+              [](const auto& x, const auto& y) { return x.first->expert < y.first->expert; });
+    Task t;
+    for (const auto& [run, device] : runs) {
+      const PageId outbound = pages_.outbound(static_cast<int64_t>(device), at.slot);
+      const auto used = t.used();
+      const bool there = std::any_of(used.begin(), used.end(),
+                                     [&](const PageUse& use) { return use.page == outbound; });
+      if (!there && t.num_uses + 2u > t.uses.size()) {
+        add_combine(t, tasks);
+        t = Task();
+      }
+      if (t.rows == 0) {
+        t = wave_task(kind, at);
+        t.microbatch = static_cast<int32_t>(at.first_microbatch + b);
+        t.expert = static_cast<int32_t>(run->expert);
+      }
+      if (!there || t.num_uses == 0) t.use(outbound, kDevice0, Access::kRead);
+      t.last_expert = static_cast<int32_t>(run->expert);
+      t.rows += run->rows;
+    }
+    if (t.rows > 0) add_combine(t, tasks);
+    any = any || t.rows > 0;
+  }
+  if (any) return;
+  // Nothing but padding; what is computed of it is given up.
+  for (size_t d = 0; d < wave.size(); ++d) {
+    if (wave[d].blocks.empty()) continue;
+    Task t = wave_task(kind, at);
+    t.use(pages_.outbound(static_cast<int64_t>(d), at.slot), kDevice0, Access::kRead);
     tasks.push_back(t);
   }
 }
 
-void StepPlan::combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
-                       PageId outbound, TaskList& tasks) const {
-  const bool backward = first.phase == Phase::kBackward;
-  for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
-    Task t = part_of(first, group, i, first_microbatch);
-    t.kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
-    t.use(outbound, kDevice0, Access::kRead);
-    if (t.rows > 0) t.use(pages_.sum(t.microbatch), kDevice0, Access::kWrite);
-    tasks.push_back(t);
-  }
+void StepPlan::add_combine(Task task, TaskList& tasks) const {
+  task.use(pages_.sum(task.microbatch), kDevice0, Access::kWrite);
+  tasks.push_back(task);
 }
 
 // Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
-void StepPlan::compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
+void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int device,
                        TaskList& tasks) const {
-  const bool backward = phase == Phase::kBackward;
+  const bool backward = at.phase == Phase::kBackward;
   for (size_t i = 0; i < group.blocks.size(); ++i) {
-    Task t = block_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, phase, layer,
-                        group.blocks[i]);
-    const int device = shape_.records[t.record].device;
+    Task t = block_task(at, group.blocks[i]);
     t.device = static_cast<uint8_t>(device);
     t.joins_next = i + 1 < group.blocks.size();
     const Place place = Place::on_device(device);
     t.use(pages_.weights(t.record), place, Access::kRead);
-    t.use(pages_.inbound(slot), place, Access::kRead);
-    t.use(pages_.outbound(slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    t.use(pages_.inbound(device, at.slot), place, Access::kRead);
+    t.use(pages_.outbound(device, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
     tasks.push_back(t);
   }
   for (const ExpertGroup::Block& block : group.blocks) {
     if (!backward || !block.last) continue;
-    const Task t = block_task(TaskKind::kExpertBackward, phase, layer, block);
+    const Task t = block_task(at, block);
     gradient(t.record, t.gradient, tasks);
   }
 }
 
-std::vector<uint8_t> StepPlan::begins_block(Microbatches microbatches) const {
-  const int64_t columns = shape_.microbatches / shape_.sums.chunks;
-  std::vector<uint8_t> begins;
-  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    begins.push_back(b % columns == 0);
-  }
-  return begins;
-}
-
-// Adds dispatch, experts and combine of every group, in expert order. With several devices the
-// combine lags, so that device 0 can hand out work before it waits for results; combines, and so
-// their sums, keep the order of the experts.
+// Adds dispatch, experts and combine of every wave. With several devices the combine lags, so that
+// device 0 can hand out work before it waits for results; combines, and so their sums, keep the
+// order of the experts.
 void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                             Phase phase, TaskList& tasks) const {
-  const bool backward = phase == Phase::kBackward;
-  const int64_t in_flight = blocks_in_flight(shape_.devices);
+  const int64_t in_flight = waves_in_flight(shape_.devices);
   Task index = task(TaskKind::kIndex, phase, layer, microbatches.first);
   index.microbatches = static_cast<int32_t>(microbatches.count);
   tasks.push_back(index);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
-  const std::vector<ExpertGroup> groups =
-      expert_groups(routing, {shape_.row_block, shape_.group_blocks, shape_.devices > 1,
-                              shape_.options.padded_experts, begins_block(microbatches)});
-  const auto first_of = [&](int64_t i) {
-    return block_task(TaskKind::kDispatch, phase, layer, groups[i].blocks.front());
+  const std::vector<ExpertWave> waves = layer_waves(shape_, layer, microbatches, routing);
+  const auto place = [&](int64_t i) {
+    return WavePlace{phase, layer, i, i % in_flight, microbatches.first, microbatches.count};
   };
-  const auto combine_group = [&](int64_t i) {
-    combine(first_of(i), groups[i], microbatches.first, pages_.outbound(i % in_flight), tasks);
-  };
-  const auto count = static_cast<int64_t>(groups.size());
+  const auto count = static_cast<int64_t>(waves.size());
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t slot = i % in_flight;
-    dispatch(first_of(i), groups[i], microbatches.first, pages_.inbound(slot), tasks);
-    compute(phase, layer, groups[i], slot, tasks);
-    if (i + 1 >= in_flight) combine_group(i + 1 - in_flight);
+    dispatch(place(i), waves[i], tasks);
+    for (size_t d = 0; d < waves[i].size(); ++d) {
+      compute(place(i), waves[i][d], static_cast<int>(d), tasks);
+    }
+    if (i + 1 >= in_flight) combine(place(i + 1 - in_flight), waves[i + 1 - in_flight], tasks);
   }
-  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) combine_group(i);
-  if (!backward) give_up_normed(first_task, tasks);
+  for (int64_t i = std::max<int64_t>(0, count + 1 - in_flight); i < count; ++i) {
+    combine(place(i), waves[i], tasks);
+  }
+  if (phase == Phase::kForward) give_up_normed(first_task, tasks);
 }
 
 void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,

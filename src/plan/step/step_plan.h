@@ -25,6 +25,10 @@
 
 namespace pagoda {
 
+// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing);
+
 class StepPlan {
  public:
   struct Options {
@@ -66,18 +70,20 @@ class StepPlan {
   const Options& options() const { return options_; }
 
  private:
+  // A wave among those of an action, and which of the exchange pages it has.
+  struct WavePlace {
+    Phase phase = Phase::kForward;
+    int64_t layer = 0, wave = 0, slot = 0, first_microbatch = 0, microbatches = 0;
+  };
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   void expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                     Phase phase, TaskList& tasks) const;
-  Task block_task(TaskKind kind, Phase phase, int64_t layer,
-                  const ExpertGroup::Block& block) const;
-  void dispatch(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
-                PageId inbound, TaskList& tasks) const;
-  void compute(Phase phase, int64_t layer, const ExpertGroup& group, int64_t slot,
-               TaskList& tasks) const;
-  void combine(const Task& first, const ExpertGroup& group, int64_t first_microbatch,
-               PageId outbound, TaskList& tasks) const;
-  std::vector<uint8_t> begins_block(Microbatches microbatches) const;
+  Task wave_task(TaskKind kind, const WavePlace& at) const;
+  Task block_task(const WavePlace& at, const ExpertGroup::Block& block) const;
+  void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertGroup& group, int device, TaskList& tasks) const;
+  void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
+  void add_combine(Task task, TaskList& tasks) const;
   Task backward_task(TaskKind kind, int64_t layer, const Summand& summand, PageId saved,
                      bool last_use) const;
   Task sums_task(int64_t record, int64_t first_element, int64_t elements) const;

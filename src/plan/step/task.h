@@ -22,7 +22,7 @@ enum class TaskKind : uint8_t {
   kCachedAttention,  // kAttention over the cached keys of earlier tokens too
   kRoute,            // middle -> normed rows, chosen experts
   kIndex,            // chosen experts of one or all microbatches -> each expert's rows
-  kDispatch,         // one microbatch's rows of a group -> inbound
+  kDispatch,         // one microbatch's rows of a device's group -> inbound
   kExpert,           // inbound -> outbound
   kCombine,          // outbound -> one microbatch's sum over experts
   kResidual,         // middle + sum -> next layer_input
@@ -68,11 +68,14 @@ struct Task {
   int32_t microbatches = 1;  // kIndex indexes this many, from `microbatch` on
   int64_t record = -1;     // kAdam, kGradient, kExpert
   int64_t updates = 0;     // kAdam: optimizer steps it applies
-  // Rows of an expert in a group (plan/step/expert_blocks.h), or one microbatch's rows in the whole
-  // group: `rows` of that microbatch's rows from first_row on. In the group, rows of other
-  // microbatches may lie between them.
-  int64_t first_row = 0;   // the first of them in the layer's re-index vector
-  int64_t block_row = 0;   // the first of them in the group
+  // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
+  // device's group; kDispatch has one microbatch's rows in the group of device `peer`, kCombine
+  // those of experts [expert, last_expert] in the wave.
+  int32_t wave = -1;
+  int32_t last_expert = -1;
+  uint8_t peer = 0;
+  int64_t first_row = 0;  // kExpert: the first of them in the layer's re-index vector
+  int64_t block_row = 0;  // kExpert: the first of them in the group
   int64_t rows = 0;
   int64_t padding = 0;     // rows of zeros behind them, computed too (padded_experts)
   int64_t first_element = 0, elements = 0;  // kAddSums

@@ -36,90 +36,139 @@ std::vector<Row> plain_rows(const LayerRouting& routing) {
   return rows;
 }
 
-// Expects of a group that its experts' rows stand behind one another, and that each microbatch's
-// part has all of the microbatch's rows there, from its first one on.
-void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows) {
-  const int64_t first = group.blocks.front().first_row;
-  int64_t at = 0;
-  std::map<int64_t, int64_t> of_microbatch, first_of;
-  for (const ExpertGroup::Block& block : group.blocks) {
-    EXPECT_EQ(block.group_row, at);
-    EXPECT_EQ(block.first_row, first + at);
-    for (int64_t r = block.first_row; r < block.first_row + block.rows; ++r) {
-      const Row& row = rows[static_cast<size_t>(r)];
-      EXPECT_EQ(row.expert, block.expert);
-      first_of.try_emplace(row.microbatch, r);
-      ++of_microbatch[row.microbatch];
-    }
-    at += block.rows;
-  }
-  ASSERT_EQ(group.parts.size(), of_microbatch.size());
-  int64_t last_row = -1;
-  for (const ExpertGroup::Part& part : group.parts) {
-    EXPECT_EQ(part.rows, of_microbatch[part.microbatch]);
-    EXPECT_EQ(part.first_row, first_of[part.microbatch]);
-    EXPECT_EQ(part.group_row, part.first_row - first);
-    EXPECT_GT(part.first_row, last_row);
-    last_row = part.first_row;
-  }
-  EXPECT_EQ(group.rows(), at);
+// The groups of a single device.
+std::vector<ExpertGroup> groups_of_one(const LayerRouting& routing, const GroupLimits& limits) {
+  std::vector<ExpertGroup> groups;
+  for (const ExpertWave& wave : expert_waves(routing, limits)) groups.push_back(wave.front());
+  return groups;
 }
 
-TEST(ExpertGroups, HaveEveryRowOnceAndInOrder) {
-  int64_t several = 0, cut = 0;  // groups of several experts; experts in several groups
+// Expects of a group that its experts' rows stand behind one another, and that its parts have all
+// of them, each microbatch's by expert. Counts them in `seen`.
+void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows,
+                     std::vector<int>& seen) {
+  int64_t at = 0, in_parts = 0, last_microbatch = -1;
+  std::map<int64_t, const ExpertGroup::Block*> block_of;  // [expert]
+  for (const ExpertGroup::Block& block : group.blocks) {
+    EXPECT_EQ(block.group_row, at);
+    EXPECT_TRUE(block_of.emplace(block.expert, &block).second) << "an expert is there once";
+    at += block.rows;
+  }
+  EXPECT_EQ(group.rows(), at);
+  for (const ExpertGroup::Part& part : group.parts) {
+    EXPECT_GT(part.microbatch, last_microbatch);
+    last_microbatch = part.microbatch;
+    int64_t of_part = 0, last_expert = -1;
+    for (const ExpertGroup::Run& run : part.runs) {
+      EXPECT_GT(run.expert, last_expert);
+      last_expert = run.expert;
+      of_part += run.rows;
+      ASSERT_TRUE(block_of.contains(run.expert));
+      const ExpertGroup::Block& block = *block_of[run.expert];
+      EXPECT_EQ(run.group_row - block.group_row, run.first_row - block.first_row);
+      for (int64_t r = run.first_row; r < run.first_row + run.rows; ++r) {
+        EXPECT_EQ(rows[static_cast<size_t>(r)].expert, run.expert);
+        EXPECT_EQ(rows[static_cast<size_t>(r)].microbatch, part.microbatch);
+        ++seen[static_cast<size_t>(r)];
+      }
+    }
+    EXPECT_EQ(part.rows, of_part);
+    EXPECT_EQ(group.part(part.microbatch), &part);
+    in_parts += of_part;
+  }
+  EXPECT_EQ(in_parts, at);
+  EXPECT_EQ(group.part(last_microbatch + 1), nullptr);
+}
+
+TEST(ExpertWaves, HaveEveryRowOnceAndExpertsInOrder) {
+  int64_t several = 0, cut = 0, beside = 0;  // groups of several experts; experts in several
+                                             // groups; waves with work for several devices
   for (uint32_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     const auto microbatches = static_cast<int64_t>(1 + random() % 5);
     const auto experts = static_cast<int64_t>(1 + random() % 9);
-    const auto row_block = static_cast<int64_t>(1 + random() % 16);
-    const auto group_blocks = static_cast<int64_t>(1 + random() % 5);
-    const bool one_expert = random() % 3 == 0;
+    GroupLimits limits;
+    limits.row_block = static_cast<int64_t>(1 + random() % 16);
+    limits.group_blocks = static_cast<int64_t>(1 + random() % 5);
+    limits.devices = static_cast<int>(1 + random() % 3);
+    for (int64_t e = 0; e < experts; ++e) {
+      limits.seats.push_back(static_cast<int>(random() % static_cast<uint32_t>(limits.devices)));
+    }
     const LayerRouting routing = random_layer(random, microbatches, experts);
     const std::vector<Row> rows = plain_rows(routing);
     const std::vector<int64_t> tokens = tokens_per_expert(routing);
+    std::vector<int> seen(rows.size(), 0);
     std::vector<int64_t> computed(static_cast<size_t>(experts), 0);
-    int64_t next_row = 0, last_expert = -1, ordinal = -1;
-    const std::vector<ExpertGroup> groups =
-        expert_groups(routing, {row_block, group_blocks, one_expert, false});
-    for (size_t g = 0; g < groups.size(); ++g) {
-      int64_t row_blocks = 0;
-      for (const ExpertGroup::Block& block : groups[g].blocks) {
-        EXPECT_EQ(block.padding, 0);
-        EXPECT_GT(block.rows, 0);
-        EXPECT_EQ(block.first, block.expert != last_expert);
-        cut += !block.first;
-        ordinal += block.first;
-        EXPECT_EQ(block.ordinal, ordinal);
-        EXPECT_EQ(block.first_row, next_row);
-        EXPECT_TRUE(!one_expert || block.expert == groups[g].blocks.front().expert);
-        next_row += block.rows;
-        last_expert = block.expert;
-        int64_t& done = computed[static_cast<size_t>(block.expert)];
-        EXPECT_EQ(done % row_block, 0) << "row blocks begin with their expert's first row";
-        done += block.rows;
-        EXPECT_EQ(block.last, done == tokens[static_cast<size_t>(block.expert)]);
-        row_blocks += (block.rows + row_block - 1) / row_block;
+    std::vector<int64_t> ordinal(static_cast<size_t>(limits.devices), -1);
+    int64_t last_expert = -1;
+    const std::vector<ExpertWave> waves = expert_waves(routing, limits);
+    for (size_t w = 0; w < waves.size(); ++w) {
+      ASSERT_EQ(std::ssize(waves[w]), limits.devices);
+      int64_t first = experts, last = -1, fullest = 0, busy = 0;
+      for (size_t d = 0; d < waves[w].size(); ++d) {
+        const ExpertGroup& group = waves[w][d];
+        if (group.blocks.empty()) continue;
+        int64_t row_blocks = 0;
+        for (const ExpertGroup::Block& block : group.blocks) {
+          EXPECT_EQ(block.padding, 0);
+          EXPECT_GT(block.rows, 0);
+          EXPECT_EQ(limits.seats[static_cast<size_t>(block.expert)], static_cast<int>(d));
+          int64_t& done = computed[static_cast<size_t>(block.expert)];
+          EXPECT_EQ(block.first, done == 0);
+          cut += !block.first;
+          EXPECT_EQ(block.ordinal, ordinal[d] += block.first);
+          EXPECT_EQ(done % limits.row_block, 0) << "row blocks begin with their expert's first row";
+          done += block.rows;
+          EXPECT_EQ(block.last, done == tokens[static_cast<size_t>(block.expert)]);
+          row_blocks += (block.rows + limits.row_block - 1) / limits.row_block;
+          first = std::min(first, block.expert);
+          last = std::max(last, block.expert);
+        }
+        several += group.blocks.size() > 1;
+        EXPECT_LE(row_blocks, limits.group_blocks);
+        fullest = std::max(fullest, row_blocks);
+        ++busy;
+        expect_laid_out(group, rows, seen);
       }
-      several += groups[g].blocks.size() > 1;
-      EXPECT_LE(row_blocks, group_blocks);
-      const bool more = g + 1 < groups.size() &&
-                        (!one_expert || groups[g + 1].blocks.front().expert == last_expert);
-      EXPECT_TRUE(!more || row_blocks == group_blocks) << "a group with room left";
-      expect_laid_out(groups[g], rows);
+      beside += busy > 1;
+      EXPECT_GE(first, last_expert) << "waves have the experts in order";
+      EXPECT_TRUE(first > last_expert || computed[static_cast<size_t>(first)] > 0);
+      last_expert = last;
+      EXPECT_TRUE(w + 1 == waves.size() || fullest == limits.group_blocks) << "room left";
     }
     EXPECT_EQ(computed, tokens);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), std::ssize(seen));
   }
   EXPECT_GT(several, 300);
   EXPECT_GT(cut, 300);
+  EXPECT_GT(beside, 300);
+}
+
+// Two devices with the even and the odd experts, one row block a group.
+TEST(ExpertWaves, TakeNeighboursOfAllDevices) {
+  GroupLimits limits;
+  limits.row_block = 4;
+  limits.devices = 2;
+  limits.seats = {0, 1, 0, 1};
+  const std::vector<ExpertWave> waves = expert_waves({{3, 6, 0, 1}}, limits);
+  // Expert 1 has rows for two waves, the second of which has room for nothing else on its device.
+  const std::vector<std::vector<int64_t>> expected = {{3, 4}, {0, 2}, {0, 1}};
+  ASSERT_EQ(waves.size(), expected.size());
+  for (size_t w = 0; w < waves.size(); ++w) {
+    for (size_t d = 0; d < 2; ++d) {
+      EXPECT_EQ(waves[w][d].blocks.empty() ? 0 : waves[w][d].rows(), expected[w][d]);
+    }
+  }
 }
 
 // Microbatches 0 and 1 are a chunk, 2 another. Expert 0 has 5 + 4 rows and 4, expert 1 has 2 and 1.
-TEST(ExpertGroups, RowBlocksBeginAnewInEachChunk) {
+TEST(ExpertWaves, RowBlocksBeginAnewInEachChunk) {
   const LayerRouting routing = {{5, 0}, {4, 2}, {4, 1}};
-  GroupLimits limits{4, 16, false, false};
+  GroupLimits limits{4, 16};
   limits.begins_block = {1, 0, 1};
-  const std::vector<ExpertGroup> groups = expert_groups(routing, limits);
+  const std::vector<ExpertGroup> groups = groups_of_one(routing, limits);
+  std::vector<int> seen(16, 0);
   const std::vector<std::vector<std::pair<int64_t, int64_t>>> expected = {
       {{0, 9}}, {{0, 4}, {1, 2}}, {{1, 1}}};  // (expert, rows) of each group
   ASSERT_EQ(groups.size(), expected.size());
@@ -127,8 +176,9 @@ TEST(ExpertGroups, RowBlocksBeginAnewInEachChunk) {
     std::vector<std::pair<int64_t, int64_t>> blocks;
     for (const ExpertGroup::Block& b : groups[g].blocks) blocks.push_back({b.expert, b.rows});
     EXPECT_EQ(blocks, expected[g]);
-    expect_laid_out(groups[g], plain_rows(routing));
+    expect_laid_out(groups[g], plain_rows(routing), seen);
   }
+  EXPECT_EQ(seen, std::vector<int>(16, 1));
   EXPECT_TRUE(groups[0].blocks[0].first && !groups[0].blocks[0].last);
   EXPECT_TRUE(!groups[1].blocks[0].first && groups[1].blocks[0].last);
   EXPECT_EQ(groups[1].blocks[0].ordinal, 0);
@@ -137,14 +187,15 @@ TEST(ExpertGroups, RowBlocksBeginAnewInEachChunk) {
 
 // The distribution of tokens over microbatches changes no block, so sums are the same. Groups do
 // not change what an expert computes either.
-TEST(ExpertGroups, DoNotDependOnTheMicrobatches) {
+TEST(ExpertWaves, DoNotDependOnTheMicrobatches) {
   for (uint32_t seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
-    const GroupLimits limits{16, 1 + seed % 3, false, seed % 2 == 0};
+    const GroupLimits limits{16, 1 + seed % 3, seed % 2 == 0};
     const LayerRouting routing = random_layer(random, 4, 5);
-    const auto groups = expert_groups(routing, limits);
-    const auto of_one = expert_groups({tokens_per_expert(routing)}, limits);
+    const auto groups = groups_of_one(routing, limits);
+    const auto of_one = groups_of_one({tokens_per_expert(routing)}, limits);
+    std::vector<int> seen(plain_rows(routing).size(), 0);
     ASSERT_EQ(groups.size(), of_one.size());
     const std::vector<int64_t> tokens = tokens_per_expert(routing);
     const int64_t busiest = *std::max_element(tokens.begin(), tokens.end());
@@ -162,7 +213,7 @@ TEST(ExpertGroups, DoNotDependOnTheMicrobatches) {
         EXPECT_EQ(block.last, other.last);
         computed[static_cast<size_t>(block.expert)] += block.rows + block.padding;
       }
-      expect_laid_out(groups[g], plain_rows(routing));
+      expect_laid_out(groups[g], plain_rows(routing), seen);
     }
     for (size_t e = 0; e < 5; ++e) EXPECT_EQ(computed[e], limits.padded ? busiest : tokens[e]);
   }

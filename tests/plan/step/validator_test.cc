@@ -273,22 +273,22 @@ TEST(Validator, SeesTasksBeforeTheirInputs) {
     expect_broken(PlanRule::kInputs, what.c_str(),
                   [&](Steps& steps) { erase(steps, find(steps, of_kind(kind))); });
   }
-  expect_broken(PlanRule::kInputs, "two combines change places", [](Steps& steps) {
-    const size_t a = find(steps, of_kind(TaskKind::kCombine), 0);
-    const size_t b = find(steps, of_kind(TaskKind::kCombine), 1);
-    std::swap(steps[1][a], steps[1][b]);
+  expect_broken(PlanRule::kInputs, "two combines of a microbatch change places", [](Steps& steps) {
+    const auto first = [](const PlacedTask& t) {
+      return t.task.kind == TaskKind::kCombine && t.task.microbatch == 0;
+    };
+    std::swap(steps[1][find(steps, first, 0)].task.wave, steps[1][find(steps, first, 1)].task.wave);
+  });
+  expect_broken(PlanRule::kInputs, "rows not where they lie in their block", [](Steps& steps) {
+    ++steps[1][find(steps, of_kind(TaskKind::kExpert))].task.block_row;
   });
   for (TaskKind kind : {TaskKind::kDispatch, TaskKind::kCombineBackward}) {
     expect_broken(PlanRule::kInputs, "rows of another microbatch", [&](Steps& steps) {
       Task& t = steps[1][find(steps, of_kind(kind))].task;
       t.microbatch = 1 - t.microbatch;
     });
-    expect_broken(PlanRule::kInputs, "rows beyond their block", [&](Steps& steps) {
-      ++steps[1][find(steps, of_kind(kind))].task.rows;
-    });
-    expect_broken(PlanRule::kInputs, "rows not where they lie in their block", [&](Steps& steps) {
-      ++steps[1][find(steps, of_kind(kind))].task.block_row;
-    });
+    expect_broken(PlanRule::kInputs, "rows beyond their block",
+                  [&](Steps& steps) { ++steps[1][find(steps, of_kind(kind))].task.rows; });
   }
   for (Move::Kind kind : {Move::Kind::kFetch, Move::Kind::kUpload}) {
     expect_broken(PlanRule::kInputs, "a page does not come", [&](Steps& steps) {
@@ -303,10 +303,10 @@ TEST(Validator, SeesGroupsThatFallApart) {
   static const Recorded grouped(false, 5);
   const auto joins = [](const PlacedTask& t) { return t.task.joins_next; };
   const auto later_part = [](const PlacedTask& t) {
-    return t.task.kind == TaskKind::kDispatch && t.task.block_row > 0;
+    return t.task.kind == TaskKind::kDispatch && t.task.microbatch > 0;
   };
   const auto later_combine = [](const PlacedTask& t) {
-    return t.task.kind == TaskKind::kCombineBackward && t.task.block_row > 0;
+    return t.task.kind == TaskKind::kCombineBackward && t.task.microbatch > 0;
   };
   expect_broken(PlanRule::kInputs, "an expert is left out",
                 [&](Steps& steps) { erase(steps, find(steps, joins)); }, grouped);

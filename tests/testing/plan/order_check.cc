@@ -37,7 +37,14 @@ bool OrderCheck::all_done(TaskKind kind, Phase phase, int64_t layer) const {
 // Every row that was handed out has come back.
 bool OrderCheck::experts_over(const Task& task) const {
   const auto rows = rows_.find({task.phase, task.layer});
-  return rows != rows_.end() && rows->second.dispatched == rows->second.combined;
+  if (rows == rows_.end()) return false;
+  const Rows& r = rows->second;
+  int64_t end = 0;  // experts have computed each row once
+  for (const auto& [first, count] : r.computed_rows) {
+    if (first != end) return false;
+    end += count;
+  }
+  return end == r.dispatched && r.combined == r.dispatched;
 }
 
 // The gradient of what the layer gave to the microbatch is there.
@@ -89,47 +96,51 @@ bool OrderCheck::possible_height(const Task& task) const {
   return task.rows >= least && height > 0 && height <= shape_.group_rows();
 }
 
-// The first part of a group begins the page; the others have their places in it, in order.
+// The first microbatch of a group begins its page, and each comes once.
 void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   Group& group = exchange_[task.uses[0].page];
-  if (task.block_row == 0) {
-    if (task.rows > 0 && task.first_row != rows.dispatched) fault(task, "skips or repeats rows");
-    group = {task.phase, task.layer, task.first_row, task.rows, task.first_row};
-  } else {
-    if (!group.lies_in(task) || task.first_row <= group.newest) {
-      fault(task, "does not follow what its group has");
-    }
-    group.rows += task.rows;
-    group.newest = task.first_row;
-  }
+  if (task.uses[0].access == Access::kCreate) group = {task.phase, task.layer, task.wave};
+  if (!group.is_of(task)) fault(task, "is handed out where another group is");
+  if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
+  group.rows += task.rows;
   rows.dispatched += task.rows;
 }
 
 // The experts of a group read what was handed out, one behind the other.
-void OrderCheck::check_expert(const Task& task) {
+void OrderCheck::check_expert(const Task& task, Rows& rows) {
   const Group& in = exchange_[task.uses[1].page];
   Group& out = exchange_[task.uses[2].page];
   if (!possible_height(task)) fault(task, "of an impossible height");
-  if (!in.holds(task)) fault(task, "reads rows that are not its own");
-  if (task.block_row == 0) {
-    out = {task.phase, task.layer, task.first_row, 0, -1};
-  } else if (!out.lies_in(task) || out.rows != task.block_row) {
+  if (!in.is_of(task)) fault(task, "reads rows that are not its own");
+  if (task.uses[2].access == Access::kCreate) out = {task.phase, task.layer, task.wave};
+  if (!out.is_of(task) || out.rows != task.block_row) {
     fault(task, "does not follow the experts before it");
   }
   out.rows += task.rows;
-  if (!task.joins_next && out.rows != in.rows) fault(task, "leaves rows of its group");
+  out.whole = !task.joins_next;
+  if (out.whole && out.rows != in.rows) fault(task, "leaves rows of its group");
+  if (task.rows > 0 && !rows.computed_rows.emplace(task.first_row, task.rows).second) {
+    fault(task, "computes rows twice");
+  }
   if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
 }
 
-// Groups in order, and the parts of each.
+// A microbatch's sum takes waves, and in each wave experts, in order.
 void OrderCheck::check_combine(const Task& task, Rows& rows) {
-  Group& group = exchange_[task.uses[0].page];
-  if (!group.holds(task)) fault(task, "combines rows that are not its own");
-  const bool begins = task.rows > 0 && task.block_row == 0;
-  const bool in_order = begins ? task.first_row == rows.combined
-                               : task.rows == 0 || task.first_row > group.newest;
-  if (!in_order) fault(task, "sums out of the experts' order");
-  group.newest = task.first_row;
+  for (const PageUse& use : task.used()) {
+    const auto group = exchange_.find(use.page);
+    if (group == exchange_.end()) continue;  // the sum
+    if (!group->second.is_of(task) || !group->second.whole) {
+      fault(task, "combines rows that are not its own");
+    }
+  }
+  if (task.rows == 0) return;
+  const std::pair<int64_t, int64_t> at = {task.wave, task.expert};
+  const auto newest = rows.newest.find(task.microbatch);
+  if (newest != rows.newest.end() && at <= newest->second) {
+    fault(task, "sums out of the experts' order");
+  }
+  rows.newest[task.microbatch] = {task.wave, task.last_expert};
   rows.combined += task.rows;
 }
 
@@ -140,7 +151,8 @@ void OrderCheck::check_group(const Task& task) {
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward: return check_dispatch(task, rows->second);
     case TaskKind::kExpert:
-    case TaskKind::kExpertBackward: return check_expert(task);
+    case TaskKind::kExpertBackward:
+      return check_expert(task, rows->second);
     default: return check_combine(task, rows->second);
   }
 }

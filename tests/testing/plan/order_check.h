@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "plan/step/run_shape.h"
@@ -30,18 +31,17 @@ class OrderCheck {
   // Rows of one layer that go through its experts.
   struct Rows {
     int64_t dispatched = 0, combined = 0;
+    std::map<int64_t, int64_t> computed_rows;  // [first row of the layer] how many from there on
+    std::map<int64_t, std::pair<int64_t, int64_t>> newest;  // [microbatch] wave and expert combined
   };
-  // Rows that an exchange page holds, of a group.
+  // Rows that an exchange page holds, of a wave's group on one device.
   struct Group {
     Phase phase = Phase::kForward;
-    int64_t layer = -1, first_row = 0, rows = 0;
-    int64_t newest = -1;  // first row of the part that came last, or was combined last
-    bool lies_in(const Task& part) const {
-      return phase == part.phase && layer == part.layer &&
-             first_row + part.block_row == part.first_row;
-    }
-    bool holds(const Task& part) const {
-      return lies_in(part) && part.block_row + part.rows <= rows;
+    int64_t layer = -1, wave = -1, rows = 0;
+    bool whole = false;                   // all of its experts have computed
+    std::set<int64_t> microbatches = {};  // handed out
+    bool is_of(const Task& task) const {
+      return phase == task.phase && layer == task.layer && wave == task.wave;
     }
   };
   struct Done {
@@ -59,7 +59,7 @@ class OrderCheck {
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
   void check_dispatch(const Task& task, Rows& rows);
-  void check_expert(const Task& task);
+  void check_expert(const Task& task, Rows& rows);
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_gradient(const Task& task);
