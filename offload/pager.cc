@@ -23,7 +23,13 @@ Lease& Lease::operator=(Lease&& other) noexcept {
 }
 
 void Lease::release() {
-  if (pager_) std::exchange(pager_, nullptr)->release(*this);
+  const auto is_guess = [](const PageUse& use) { return use.access == Access::kPrefetch; };
+  if (std::all_of(uses_.begin(), uses_.end(), is_guess)) pager_ = nullptr;  // nothing is leased
+  if (pager_) release(stream_->record());
+}
+
+void Lease::release(const Event& done) {
+  if (pager_) std::exchange(pager_, nullptr)->release(*this, done);
 }
 
 int64_t Pager::device_bytes(const Options& options, int device) {
@@ -146,7 +152,7 @@ void Pager::carry_out(const Move& move) {
   SlotState& slot = slot_state(move.page, host, move.host_slot);
   std::byte* buffer = slot_data(move.page, host, move.host_slot) - kPageHeaderBytes;
   const int64_t bytes = options_.page_bytes[options_.page_class[move.page]];
-  CHECK(bytes == file_->pages()[move.page].bytes, "page %u never goes to disk", move.page);
+  CHECK(move.page < file_->pages().size(), "page %u never goes to disk", move.page);
   if (move.kind == Move::Kind::kFetch) {
     const Event after = when_all({before_overwrite(slot), disk_ready_[move.page]});
     slot.ready = file_->read(move.page, buffer, after);
@@ -222,12 +228,9 @@ Lease Pager::acquire(std::span<const PageUse> uses, Stream& stream, uint64_t gen
   return lease;
 }
 
-void Pager::release(Lease& lease) {
-  const auto is_guess = [](const PageUse& use) { return use.access == Access::kPrefetch; };
-  if (std::all_of(lease.uses_.begin(), lease.uses_.end(), is_guess)) return;  // nothing is leased
-  const Event done = lease.stream_->record();
+void Pager::release(Lease& lease, const Event& done) {
   for (const PageUse& use : lease.uses_) {
-    if (is_guess(use)) continue;
+    if (use.access == Access::kPrefetch) continue;
     SlotState& slot = slot_state(use.page, residency_.place_index(use.place),
                                  residency_.slot_at(use.page, use.place));
     if (use.access == Access::kRead) {
@@ -242,11 +245,12 @@ void Pager::release(Lease& lease) {
 
 void Pager::discard(PageId page) {
   residency_.discard(page);
-  if (!file_->pages()[page].durable) file_->drop(page);
+  const bool stored = page < file_->pages().size();
+  if (stored && !file_->pages()[page].durable) file_->drop(page);
 }
 
 Status Pager::flush() {
-  for (PageId page = 0; page < residency_.num_pages(); ++page) {
+  for (PageId page = 0; page < file_->pages().size(); ++page) {
     if (!file_->pages()[page].durable) continue;
     moves_.clear();
     residency_.flush(page, moves_);

@@ -40,6 +40,8 @@ class Lease {
   // The bytes of uses[i] of the acquire; nullptr for a kPrefetch.
   std::byte* data(size_t i) const { return data_[i]; }
   void release();
+  // release(), but the slots may be reused when `done` has happened.
+  void release(const Event& done);
 
  private:
   friend class Pager;
@@ -56,7 +58,9 @@ class Pager {
     std::vector<int64_t> arena_offset;      // where the slots begin in each device's arena
     std::vector<SlotClass> classes;
     std::vector<int64_t> page_bytes;        // of each class
-    std::vector<uint16_t> page_class;       // [page] its class; page p is page p of the file
+    // [page] its class. Page p is page p of the file; pages beyond those of the file stay on one
+    // device, which has slots for all of them.
+    std::vector<uint16_t> page_class;
     PageTrace trace = {};
   };
 
@@ -125,7 +129,7 @@ class Pager {
   void trace_resident(Stream& stream);
   void carry_out(const Move& move);
   void copy(const Move& move, bool up);
-  void release(Lease& lease);
+  void release(Lease& lease, const Event& done);
   static Event before_overwrite(const SlotState& slot);
   static void add_reader(SlotState& slot, const Event& done);
 

@@ -11,13 +11,13 @@
 namespace pagoda {
 namespace {
 
-constexpr int kFormat = 3;
+constexpr int kFormat = 4;
 constexpr int64_t kVersionBytes = 20;
 
 // No run has more; see the ranges of its options.
 constexpr int64_t kMostSteps = int64_t{1} << 40, kMostStepTokens = int64_t{1} << 31;
 constexpr int64_t kMostRows = kMostSteps * (kMostStepTokens >> 10);
-constexpr int64_t kMostSlots = 16, kMostDevices = 64, kMostDirectories = 4096;
+constexpr int64_t kMostSlots = 16, kMostDirectories = 4096;
 constexpr uint64_t kMostGenerations = uint64_t{1} << 62;
 
 std::string hash_text(const std::string& bytes) {
@@ -102,7 +102,6 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"page_slots", c.page_slots},
       {"microbatches", c.microbatches},
       {"microbatch_tokens", c.microbatch_tokens},
-      {"devices", c.devices},
       {"dtype", c.dtype},
       {"state_format", c.state_format},
       {"record_steps", c.record_steps},
@@ -196,9 +195,8 @@ void read_fields(Fields& f, RunCheckpoint& c) {
   f.integers("record_steps", 0, kMostSteps, c.record_steps);
   f.integer("microbatches", 1, kMostStepTokens, c.microbatches);
   f.integer("microbatch_tokens", 1, kMostStepTokens, c.microbatch_tokens);
-  f.require("microbatches", c.microbatch_tokens >= 1 &&
-                                c.microbatches <= kMostStepTokens / c.microbatch_tokens);
-  f.integer("devices", 1, kMostDevices, c.devices);
+  f.require("microbatches",
+            c.microbatch_tokens >= 1 && c.microbatches <= kMostStepTokens / c.microbatch_tokens);
   f.text("dtype", c.dtype);
   f.require("dtype", c.dtype == dtype_name(DType::kF32) || c.dtype == dtype_name(DType::kBF16));
   f.text("state_format", c.state_format);

@@ -42,7 +42,7 @@ struct RunCheckpoint {
   // which may move between a commit and a load.
   std::vector<std::string> directories;
   std::string file_name;
-  int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0, devices = 1;
+  int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0;
   std::string dtype, state_format;
   std::vector<int64_t> record_steps;  // Adam's t of each record
   std::vector<PageVersion> pages;

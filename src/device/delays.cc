@@ -14,6 +14,8 @@ const char* work_kind_name(WorkKind kind) {
     case WorkKind::kFetch: return "fetch";
     case WorkKind::kWriteBack: return "write_back";
     case WorkKind::kOptimizer: return "optimizer";
+    case WorkKind::kLink:
+      return "link";
     case WorkKind::kWake: return "wake";
     case WorkKind::kOther: return "other";
   }

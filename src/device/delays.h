@@ -22,10 +22,11 @@ enum class WorkKind : uint8_t {
   kFetch,      // disk -> host, checks included
   kWriteBack,  // host -> disk, checksums included
   kOptimizer,
+  kLink,   // device -> device
   kWake,   // a woken thread does not run yet, since all cores are busy
   kOther,  // work outside of the program's streams
 };
-inline constexpr int kWorkKinds = 8;
+inline constexpr int kWorkKinds = 9;
 
 const char* work_kind_name(WorkKind kind);  // "write_back"
 

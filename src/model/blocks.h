@@ -105,16 +105,18 @@ class Blocks {
   struct Padding {
     int64_t at = 0, count = 0;  // rows of the group
   };
-  void dispatch(std::span<const RowRun> runs, Padding padding, int64_t b, const LayerBuffers& in,
-                void* inbound, bool backward, const Workspace& w, Stream& s) const;
+  // group_rows: all of the group, its padding too.
+  void dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
+                const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
+                Stream& s) const;
   // The experts of a group, whose rows follow one another. An expert's output, and the gradient of
   // its input, are rounded to the compute dtype, as a row that leaves the expert's device.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                void* outbound, const ExpertSpace& w, Stream& s) const;
   void experts_backward(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                         void* outbound, const ExpertSpace& w, Stream& s) const;
-  void combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
-               float* sum, const Workspace& w, Stream& s) const;
+  void combine(std::span<const RowRun> runs, int64_t group_rows, int64_t b, const void* outbound,
+               bool backward, float* sum, const Workspace& w, Stream& s) const;
 
   // Writes the loss of b, summed over targets, to w.loss_sums[b]. With a total_weight > 0 it also
   // computes the gradient of the step's sum divided by total_weight: that of x into dresidual (T,

@@ -117,10 +117,10 @@ void Blocks::gather_padded(DType dt, const void* from, const int32_t* index,
                  s);
 }
 
-void Blocks::dispatch(std::span<const RowRun> runs, Padding padding, int64_t b,
+void Blocks::dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
                       const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
                       Stream& s) const {
-  const int64_t d = c_.hidden_size, all = size_.group_rows();
+  const int64_t d = c_.hidden_size, all = group_rows;
   gather_padded(dt_, in.normed, w.rows, runs, padding, d, inbound, s);
   if (!backward) return;
   const int64_t first_choice = std::max<int64_t>(b, 0) * size_.microbatch_tokens *
@@ -175,12 +175,12 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
                               const void* inbound, void* outbound, const ExpertSpace& w,
                               Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
-  const int64_t all = size_.group_rows(), down_at = 2 * f * d;
+  const int64_t down_at = 2 * f * d;
   const std::vector<RowsOfWeight> gate_ups = weights_of(group, 0),
                                   downs = weights_of(group, down_at);
-  const void* dout = at(inbound, inbound_gradient(all, d));
-  const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(all, d)));
-  auto* dscale = static_cast<float*>(at(outbound, outbound_scale(all, d)));
+  const void* dout = at(inbound, inbound_gradient(n, d));
+  const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(n, d)));
+  auto* dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
   void* gate_up = gate_up_of(layer, group, w);
   if (gate_up == w.gate_up) {
     ops_.grouped_linear(dt_, inbound, gate_ups, d, 2 * f, dt_, gate_up, s);
@@ -193,8 +193,9 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
   ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
 }
 
-void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbound, bool backward,
-                     float* sum, const Workspace& w, Stream& s) const {
+void Blocks::combine(std::span<const RowRun> runs, int64_t group_rows, int64_t b,
+                     const void* outbound, bool backward, float* sum, const Workspace& w,
+                     Stream& s) const {
   const int64_t d = c_.hidden_size;
   if (runs.empty()) return;
   const int64_t first_choice = b * size_.microbatch_tokens * c_.experts_per_token;
@@ -203,7 +204,7 @@ void Blocks::combine(std::span<const RowRun> runs, int64_t b, const void* outbou
     ops_.scatter_add_row_runs(dt_, outbound, w.rows, w.scale, runs, d, sum, s);
     return;
   }
-  const void* dscale = at(outbound, outbound_scale(size_.group_rows(), d));
+  const void* dscale = at(outbound, outbound_scale(group_rows, d));
   ops_.scatter_add_row_runs(dt_, outbound, w.rows, nullptr, runs, d, sum, s);
   ops_.scatter_add_row_runs(DType::kF32, dscale, w.choices, nullptr, runs, 1,
                             w.dweights + first_choice, s);

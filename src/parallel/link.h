@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "base/status.h"
+#include "base/trace.h"
 #include "device/device.h"
 
 namespace pagoda {
@@ -34,8 +35,10 @@ class Link {
   // Sends `source`, which is written when `lane` gets here. The event happens when it may be
   // overwritten.
   virtual Event send(const Transfer& transfer, const std::byte* source, Stream& lane) = 0;
-  // Work enqueued on `lane` afterwards finds the bytes at `target`, which work before it may use.
-  virtual void receive(const Transfer& transfer, std::byte* target, Stream& lane) = 0;
+  // Work enqueued on `lane` afterwards finds the bytes at `target`, which work before it may use. A
+  // traced lane shows the transfer, without the wait for it, by `label`.
+  virtual void receive(const Transfer& transfer, std::byte* target, Stream& lane,
+                       const TraceLabel& label = {}) = 0;
 
   virtual Status status() const = 0;
 

@@ -17,7 +17,8 @@ Event LocalLink::send(const Transfer& transfer, const std::byte* source, Stream&
   return received;
 }
 
-void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lane) {
+void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lane,
+                        const TraceLabel& label) {
   const auto found = sent_.find(transfer.number);
   CHECK(found != sent_.end(), "transfer %lld is received before it is sent",
         static_cast<long long>(transfer.number));
@@ -27,7 +28,9 @@ void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lan
             sent.transfer.bytes == transfer.bytes,
         "transfer %lld is not received as it was sent", static_cast<long long>(transfer.number));
   lane.wait(sent.ready);
+  if (lane.traced()) lane.begin_span(label);
   lane.copy(target, sent.source, transfer.bytes);
+  lane.end_span();
   lane.record().when_happened([received = sent.received]() mutable { received.signal(); });
   Count& count = counts_[{transfer.from, transfer.to}];
   ++count.transfers;

@@ -13,7 +13,8 @@ class LocalLink : public Link {
   ~LocalLink() override;
 
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
-  void receive(const Transfer& transfer, std::byte* target, Stream& lane) override;
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane,
+               const TraceLabel& label = {}) override;
   Status status() const override { return Status(); }
   const Counts& counts() const override { return counts_; }
 

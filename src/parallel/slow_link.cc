@@ -33,8 +33,9 @@ Event SlowLink::send(const Transfer& transfer, const std::byte* source, Stream& 
   return inner_->send(transfer, source, on_its_way);
 }
 
-void SlowLink::receive(const Transfer& transfer, std::byte* target, Stream& lane) {
-  inner_->receive(transfer, target, lane);
+void SlowLink::receive(const Transfer& transfer, std::byte* target, Stream& lane,
+                       const TraceLabel& label) {
+  inner_->receive(transfer, target, lane, label);
 }
 
 }  // namespace pagoda

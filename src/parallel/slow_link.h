@@ -25,7 +25,8 @@ class SlowLink : public Link {
   ~SlowLink() override;
 
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
-  void receive(const Transfer& transfer, std::byte* target, Stream& lane) override;
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane,
+               const TraceLabel& label = {}) override;
   Status status() const override { return inner_->status(); }
   const Counts& counts() const override { return inner_->counts(); }
 

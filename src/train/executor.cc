@@ -6,7 +6,6 @@
 #include "base/random.h"
 #include "kernels/gpu_adam.h"
 #include "optim/clip.h"
-#include "plan/step/step_plan.h"
 #include "train/trace_names.h"
 
 namespace pagoda {
@@ -35,6 +34,10 @@ Executor::Executor(Setup setup)
     lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), step_, experts_[d]);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
+    if (setup_.devices.size() > 1) {
+      lanes_.push_back({setup_.devices[d]->make_stream(strf("out %zu", d), WorkKind::kLink),
+                        setup_.devices[d]->make_stream(strf("in %zu", d), WorkKind::kLink)});
+    }
     compute_.back()->use_scratch(
         {experts_[d].scratch, static_cast<size_t>(experts_[d].scratch_bytes)});
   }
@@ -97,22 +100,11 @@ void Executor::begin_pass(const GenerationPass& pass) {
   s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
-void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
-  const Microbatches routed{first_microbatch, std::ssize(routing)};
-  routed_[layer] = {first_microbatch, routing, layer_waves(*setup_.shape, layer, routed, routing)};
-  LayerRouting& first = routed_[layer].first_row;
-  int64_t row = 0;
-  for (size_t e = 0; e < routing.front().size(); ++e) {
-    for (size_t b = 0; b < routing.size(); ++b) {
-      first[b][e] = row;
-      row += routing[b][e];
-    }
-  }
-  CHECK(row <= tokens_ * setup_.config.experts_per_token, "routing of %lld rows", (long long)row);
-}
-
 Stream& Executor::stream_of(const Task& task) {
-  return task.on_host ? *optimizer_ : *compute_[task.device];
+  if (task.on_host) return *optimizer_;
+  if (task.lane == Lane::kCompute) return *compute_[task.device];
+  const Lanes& lanes = lanes_[task.device];
+  return task.lane == Lane::kOut ? *lanes.out : *lanes.in;
 }
 
 Blocks::Documents Executor::documents(int64_t microbatch) const {
@@ -159,11 +151,15 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
         continue;
       }
       const Task all = with_rows_of(task, joined_);
-      if (s.traced()) s.begin_span(task_label(all));
-      if (times_) times_->begin(all, s);
-      enqueue(task, lease, s, ledger);
-      if (times_) times_->end(s);
-      s.end_span();
+      if (task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive) {
+        transfer(task, lease, s);
+      } else {
+        if (s.traced()) s.begin_span(task_label(all));
+        if (times_) times_->begin(all, s);
+        enqueue(task, lease, s, ledger);
+        if (times_) times_->end(s);
+        s.end_span();
+      }
       joined_.clear();
     }
     for (const PageUse& use : task.used()) {
@@ -185,7 +181,11 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   const GradientSum sum = gradient_sum(task);
   switch (task.kind) {
     case TaskKind::kPrefetch:
-    case TaskKind::kUpload: return;
+    case TaskKind::kUpload:
+    case TaskKind::kSend:
+      return;
+    case TaskKind::kReceive:
+      return;  // transfer()
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
     case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
     case TaskKind::kAttention:
@@ -261,78 +261,6 @@ LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const
     }
   }
   return in;
-}
-
-void Executor::enqueue_index(const Task& task, Stream& s) {
-  const int64_t k = setup_.config.experts_per_token;
-  const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
-  const LayerRouting& first = routed_[task.layer].first_row;
-  for (size_t i = 0; i < first.size(); ++i) {
-    const int64_t b = task.microbatch + static_cast<int64_t>(i);
-    setup_.ops->index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
-                         first[i].data(), step_.rows, step_.choices, s);
-  }
-}
-
-const ExpertWave& Executor::wave_of(const Task& task) const {
-  const RoutedRows& routed = routed_[task.layer];
-  CHECK(static_cast<size_t>(task.wave) < routed.waves.size(), "layer %d has fewer waves",
-        task.layer);
-  return routed.waves[static_cast<size_t>(task.wave)];
-}
-
-// Its index in the routing that set_routing() was given.
-int64_t Executor::routed_microbatch(const Task& task) const {
-  return task.microbatch - routed_[task.layer].first_microbatch;
-}
-
-void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in,
-                                Stream& s) {
-  const ExpertGroup& group = wave_of(task)[task.peer];
-  std::vector<RowRun> runs;
-  if (task.rows > 0) {
-    const ExpertGroup::Part* part = group.part(routed_microbatch(task));
-    CHECK(part != nullptr && part->rows == task.rows, "layer %d has other rows", task.layer);
-    for (const ExpertGroup::Run& run : part->runs) {
-      runs.push_back({run.first_row, run.group_row, run.rows});
-    }
-  }
-  blocks_.dispatch(runs, {group.rows(), task.padding}, task.microbatch, in, lease.data(0),
-                   task.kind == TaskKind::kDispatchBackward, step_, s);
-}
-
-// Adds what the devices gave in the order of the experts. The task's pages are in the order in
-// which these begin.
-void Executor::enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in,
-                               Stream& s) {
-  struct Given {
-    RowRun run;
-    int64_t expert;
-    size_t device;
-  };
-  if (task.rows == 0) return;
-  const ExpertWave& wave = wave_of(task);
-  std::vector<Given> given;
-  for (size_t d = 0; d < wave.size(); ++d) {
-    const ExpertGroup::Part* part = wave[d].part(routed_microbatch(task));
-    if (part == nullptr) continue;
-    for (const ExpertGroup::Run& run : part->runs) {
-      if (run.expert < task.expert || run.expert > task.last_expert) continue;
-      given.push_back({{run.first_row, run.group_row, run.rows}, run.expert, d});
-    }
-  }
-  std::sort(given.begin(), given.end(),
-            [](const Given& a, const Given& b) { return a.expert < b.expert; });
-  std::vector<size_t> devices;  // of the task's pages
-  for (size_t i = 0; i < given.size();) {
-    const size_t device = given[i].device;
-    std::vector<RowRun> runs;
-    for (; i < given.size() && given[i].device == device; ++i) runs.push_back(given[i].run);
-    auto page = std::find(devices.begin(), devices.end(), device);
-    if (page == devices.end()) page = devices.insert(page, device);
-    blocks_.combine(runs, task.microbatch, lease.data(static_cast<size_t>(page - devices.begin())),
-                    task.kind == TaskKind::kCombineBackward, in.sum, step_, s);
-  }
 }
 
 // Enqueues the work of the tasks that join this one together with its own.
@@ -456,6 +384,10 @@ void Executor::synchronize() {
   // Device 0 waits for the others, so that its waiting time names them.
   Stream& s = *compute_[0];
   for (size_t d = 1; d < compute_.size(); ++d) s.wait(compute_[d]->record());
+  for (const Lanes& lanes : lanes_) {
+    s.wait(lanes.out->record());
+    s.wait(lanes.in->record());
+  }
   s.wait(optimizer_->record());
   s.synchronize();
 }

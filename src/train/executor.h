@@ -10,13 +10,16 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "model/blocks.h"
 #include "offload/pager.h"
 #include "optim/adam.h"
+#include "parallel/link.h"
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/task.h"
@@ -66,12 +69,15 @@ class Executor {
     const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
+    Link* link = nullptr;          // between the devices; not owned; nullptr with one device
     int optimizer_threads = 1;
     bool prefetch = true;          // false: a task that needs an upload waits for its device's work
     Trace* trace = nullptr;        // not owned
   };
 
-  static constexpr int kStreamsPerDevice = 1;  // compute; the optimizer's stream comes on top, once
+  // Compute, and with several devices what leaves and what arrives; the optimizer's stream comes on
+  // top, once.
+  static constexpr int streams_per_device(int devices) { return devices > 1 ? kLanes : 1; }
 
   explicit Executor(Setup setup);
   ~Executor();
@@ -135,6 +141,12 @@ class Executor {
   GradientSum gradient_sum(const Task& task) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
   void enqueue_index(const Task& task, Stream& s);
+  struct Lanes {
+    std::unique_ptr<Stream> out, in;
+  };
+  using Channels = std::map<std::pair<int, int>, int64_t>;  // [from, to] transfers so far
+  void transfer(const Task& task, Lease& lease, Stream& s);
+  static Transfer next_transfer(const Task& task, Channels& channels);
   const ExpertWave& wave_of(const Task& task) const;
   int64_t routed_microbatch(const Task& task) const;
   void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
@@ -179,6 +191,8 @@ class Executor {
   int64_t host_updates_ = 0;
   const Trace::Lane issue_lane_;  // lane of the calling thread
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
+  std::vector<Lanes> lanes_;                      // [device]; empty with one device
+  Channels sent_, received_;
   std::unique_ptr<Stream> optimizer_;
 };
 

@@ -81,7 +81,8 @@ int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options
 
 int session_threads(const SessionOptions& options) {
   const int workers = options.threads - 1;  // workers of a pool, beside the stream that calls it
-  const int of_device = workers + Executor::kStreamsPerDevice + Pager::kStreamsPerDevice;
+  const int of_device =
+      workers + Executor::streams_per_device(options.devices) + Pager::kStreamsPerDevice;
   return options.devices * of_device + options.optimizer_threads + PageFile::kStreams;
 }
 

@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "hardware/machine.h"
 #include "kernels/gpu_ops.h"
+#include "parallel/local_link.h"
 #include "train/saved_layers.h"
 #include "train/trace_names.h"
 
@@ -10,8 +11,9 @@ namespace pagoda {
 
 std::vector<PageSpec> page_specs(const PageTable& pages) {
   std::vector<PageSpec> specs;
-  for (const PageTable::Page& page : pages.pages) {
-    specs.push_back({page.file_bytes, page.record, page.durable});
+  for (int64_t i = 0; i < pages.num_stored(); ++i) {
+    const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
+    specs.push_back({page.bytes, page.record, page.durable});
   }
   return specs;
 }
@@ -139,6 +141,8 @@ Status Session::allocate() try {
   setup.shape = &shape_;
   setup.pages = &pages_;
   setup.pager = pager_.get();
+  if (options_.devices > 1) link_ = std::make_unique<LocalLink>();
+  setup.link = link_.get();
   setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;
   setup.trace = options_.trace;
@@ -150,6 +154,7 @@ Status Session::allocate() try {
 
 void Session::remove_files() {
   executor_.reset();
+  link_.reset();
   pager_.reset();
   file_.reset();
   const Status removed = PageFile::remove(storage_, file_options());

@@ -71,6 +71,7 @@ class Session {
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
   PageFile& file() { return *file_; }
+  const Link* link() const { return link_.get(); }  // nullptr with one device
 
  private:
   Session(const ModelConfig& config, const SessionOptions& options, MemoryPlan memory,
@@ -91,6 +92,7 @@ class Session {
   std::unique_ptr<Ops> gpu_ops_;  // nullptr: the CPU's
   std::unique_ptr<PageFile> file_;
   std::unique_ptr<Pager> pager_;
+  std::unique_ptr<Link> link_;  // between the devices; nullptr with one
   std::unique_ptr<Executor> executor_;
 };
 

@@ -167,7 +167,6 @@ Status Trainer::start_fresh() {
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
-  checkpoint_.devices = options.devices;
   checkpoint_.dtype = dtype_name(options.size.dtype);
   checkpoint_.state_format = stored_state_name(options.adam.state);
   ASSIGN_OR_RETURN(session_, Session::create(folder_->config(), options, storage_));
@@ -272,10 +271,6 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
     return mismatch("this is a copy of " + checkpoint.run_folder + ", whose pages are in " +
                         checkpoint.directories.front(),
                     "resume that, or export it and start anew");
-  }
-  const SessionOptions options = session_options(config_, prompts_);
-  if (checkpoint.devices != options.devices) {
-    return mismatch("saved with another train.host_devices", "use the same number");
   }
   return Status();
 }

@@ -40,7 +40,6 @@ RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, St
   setup.size.microbatch_tokens = checkpoint.microbatch_tokens;
   setup.size.dtype = dtype_of(checkpoint);
   setup.adam.state = state;
-  setup.devices = static_cast<int>(checkpoint.devices);
   return make_run_shape(model_shape(config), setup);
 }
 
@@ -141,8 +140,9 @@ Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const ModelConf
   if (PageTable::count(shape) > kMostPages) return none;
   PageTable pages(shape);
   __int128 bytes = 0;
-  for (const PageTable::Page& page : pages.pages) {
-    bytes += checkpoint.page_slots * __int128{kPageHeaderBytes + page.file_bytes};
+  for (int64_t i = 0; i < pages.num_stored(); ++i) {
+    const int64_t page_bytes = kPageHeaderBytes + pages.pages[static_cast<size_t>(i)].bytes;
+    bytes += checkpoint.page_slots * __int128{page_bytes};
   }
   if (bytes > std::numeric_limits<int64_t>::max()) return none;
   return pages;

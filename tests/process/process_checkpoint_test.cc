@@ -207,7 +207,6 @@ TEST_F(CheckpointTest, ForgedCheckpoints) {
       [](RunCheckpoint& c) { c.microbatches = int64_t{1} << 24; },
       [](RunCheckpoint& c) { c.microbatch_tokens = int64_t{1} << 29; },
       [](RunCheckpoint& c) { c.microbatches = 0; },
-      [](RunCheckpoint& c) { c.devices = 0; },
       [](RunCheckpoint& c) { c.page_slots = 1; },
       [](RunCheckpoint& c) { c.page_slots = int64_t{1} << 60; },
       [](RunCheckpoint& c) { c.directories.clear(); },

@@ -82,7 +82,6 @@ TEST_F(ResumeTest, OtherSettingsAreNamed) {
       {"train.dtype", "fp32", "train.dtype is \"fp32\", was \"bf16\""},
       {"optim.clip", "none", "optim.clip is \"none\", was \"global\""},
       {"data.sequence_len", "64", "data.sequence_len is 64, was 32"},
-      {"train.host_devices", "2", "train.host_devices"},
   };
   for (const auto& [key, value, named] : changes) {
     Flags other = flags_of(8);

@@ -27,9 +27,15 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
   drive_write_ = timeline_.add_stream("drive writes");
   checks_ = timeline_.add_stream("checks of reads");
   for (int d = 0; d < shape_.devices; ++d) {
-    devices_.push_back({timeline_.add_stream(strf("compute %d", d)),
-                        timeline_.add_stream(strf("upload %d", d)),
-                        timeline_.add_stream(strf("download %d", d))});
+    Device device;
+    device.lanes.fill(timeline_.add_stream(strf("compute %d", d)));
+    device.upload = timeline_.add_stream(strf("upload %d", d));
+    device.download = timeline_.add_stream(strf("download %d", d));
+    if (shape_.devices > 1) {
+      device.lanes[static_cast<size_t>(Lane::kOut)] = timeline_.add_stream(strf("out %d", d));
+      device.lanes[static_cast<size_t>(Lane::kIn)] = timeline_.add_stream(strf("in %d", d));
+    }
+    devices_.push_back(device);
   }
   for (const SlotClass& c : replay_.residency().classes()) {
     auto& places = slots_.emplace_back();
@@ -127,7 +133,7 @@ Simulator::Work Simulator::carry_out(const Move& move) {
 }
 
 int Simulator::stream_of(const Task& task) const {
-  return task.on_host ? optimizer_ : devices_[task.device].compute;
+  return task.on_host ? optimizer_ : devices_[task.device].lanes[static_cast<size_t>(task.lane)];
 }
 
 // Issuing a task takes its thread some time; without prefetch it also waits before a page is
@@ -162,6 +168,13 @@ void Simulator::run(const Task& task) {
       add_before_overwrite(slot, after);
     }
   }
+  if (task.kind == TaskKind::kReceive) {
+    after.push_back(sent_[{task.peer, task.device}].front().ready);
+  } else if (task.lane != Lane::kCompute) {
+    after.push_back(indexed_);
+  } else if (task.kind == TaskKind::kIndex) {
+    for (int lane : devices_[0].lanes) after.push_back(timeline_.last(lane));
+  }
   Cost cost = profile_.of(task.kind);
   joined_.seconds += cost.seconds(task_units(task, shape_));
   if (task.joins_next) return;
@@ -179,6 +192,16 @@ void Simulator::run(const Task& task) {
       slot = {done, {}};
     }
   }
+  if (task.kind == TaskKind::kSend) {
+    const auto& [use, at] = all.uses.front();
+    sent_[{task.device, task.peer}].push_back({&slot_state(use.page, use.place, at), done});
+  } else if (task.kind == TaskKind::kReceive) {
+    std::deque<Sent>& channel = sent_[{task.peer, task.device}];
+    channel.front().source->readers.push_back(done);
+    channel.pop_front();
+  } else if (task.kind == TaskKind::kIndex) {
+    indexed_ = done;
+  }
 }
 
 void Simulator::run(const TaskList& tasks) {
@@ -190,13 +213,13 @@ void Simulator::run(const StepPiece& piece) {
   run(piece.tasks);
   using Wait = StepPiece::Wait;
   if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
-  const Work learnt = timeline_.last(devices_[0].compute);
+  const Work learnt = timeline_.last(devices_[0].lanes[0]);
   timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, {&learnt, 1});
 }
 
 void Simulator::end_step() {
   std::vector<Work> after = {timeline_.last(optimizer_)};
-  for (const Device& device : devices_) after.push_back(timeline_.last(device.compute));
+  for (const Device& device : devices_) after.push_back(timeline_.last(device.lanes[0]));
   step_ends_.push_back(timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, after));
 }
 

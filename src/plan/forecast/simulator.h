@@ -11,7 +11,10 @@
 // served, and tasks that run beside each other disturb each other's caches.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,13 +88,20 @@ class Simulator {
     std::vector<Work> readers;
   };
   struct Device {
-    int compute, upload, download;  // streams
+    int upload, download;           // streams
+    std::array<int, kLanes> lanes;  // streams; without other devices, only the first
   };
   // What the newest task computes together with the tasks that join it.
   struct Joined {
     std::vector<Work> after;
     std::vector<std::pair<PageUse, int32_t>> uses;  // with their slots
     double seconds = 0;
+  };
+
+  // A wave's rows on their way.
+  struct Sent {
+    SlotState* source = nullptr;
+    Work ready = Timeline::kNothing;
   };
 
   void run(const Task& task);
@@ -120,6 +130,8 @@ class Simulator {
   std::vector<Work> step_ends_;
   const Task* task_ = nullptr;  // the task that is being issued
   Joined joined_;
+  std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
+  Work indexed_ = Timeline::kNothing;  // the newest kIndex, which device 0's other lanes wait for
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;
 };

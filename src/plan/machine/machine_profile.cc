@@ -20,6 +20,8 @@ double task_units(const Task& task, const RunShape& shape) {
     case TaskUnit::kElements: return elements();
     case TaskUnit::kSummedElements:
       return static_cast<double>(task.elements);
+    case TaskUnit::kBytes:
+      return static_cast<double>(task.bytes);
     case TaskUnit::kUpdatedElements: return elements() * static_cast<double>(task.updates);
   }
   CHECK(false, "no such unit");

@@ -137,6 +137,9 @@ void Costs::updates(MachineProfile& p) const {
 void Costs::moves(MachineProfile& p) const {
   constexpr double kGiga = 1e9, kMicro = 1e-6;
   p.upload = p.download = clock_.copy();
+  const bool linked = sheet_.gpu() && sheet_.link.gb_s > 0;
+  p.of(TaskKind::kReceive) =
+      linked ? WorkClock::link(sheet_.link.gb_s, sheet_.link.latency_us) : clock_.copy();
   p.checksum = {0, 1 / (sheet_.host.checksum_gb_s * kGiga), 1};
   const auto drives = static_cast<double>(sheet_.disk.drives);
   p.read = {0, 1 / (sheet_.disk.read_gb_s * drives * kGiga), 0};

@@ -58,6 +58,15 @@ int64_t experts_at_once(const RunShape& shape) {
   return std::min(shape.group_blocks, div_ceil(shape.num_experts, shape.devices));
 }
 
+// Exchange pages of a class that lie on a device.
+int64_t exchange_pages(const PageTable& pages, size_t c, int device) {
+  int64_t count = 0;
+  for (auto page = static_cast<PageId>(pages.num_stored()); page < pages.pages.size(); ++page) {
+    count += pages.pages[page].slot_class == c && pages.exchange_device(page) == device;
+  }
+  return count;
+}
+
 // The fewest slots of every class at every place, and their depths.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const int devices = plan.shape().devices;
@@ -80,7 +89,13 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     int64_t passing = std::min<int64_t>(2, info.num_pages);
-    if (info.is_exchange()) passing = devices > 1 ? info.num_pages : 0;
+    if (info.is_exchange()) {
+      passing = 0;
+      for (int d = 0; d < devices; ++d) {
+        int32_t& held = slots[c].device_slots[d];
+        if (held > 0) held = static_cast<int32_t>(exchange_pages(pages, c, d));
+      }
+    }
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
     // The weights of a group are uploaded while another group is in work.
     if (info.kind == PageKind::kWeights && info.expert) {
@@ -109,7 +124,7 @@ int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, 
 // Pages of a class that live on a device: experts are spread over devices, the rest is on device 0.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
   const PageTable::Class& info = pages.classes[c];
-  if (info.is_exchange()) return info.num_pages;
+  if (info.is_exchange()) return exchange_pages(pages, c, device);
   if (info.only_device_0()) return device == 0 ? info.num_pages : 0;
   int64_t count = 0;
   for (const PageTable::Page& page : pages.pages) {

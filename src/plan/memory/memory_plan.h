@@ -45,7 +45,8 @@ struct MemoryPlan {
   // The memory.device from which on everything stays on the devices, and nothing moves.
   int64_t whole_device_bytes = 0;
   // With these devices, the memory.host from which on a step in which every expert is used needs no
-  // disk.
+  // disk. With several devices it is that of a step whose experts have a row block each: others
+  // make other waves (plan/step/expert_blocks.h), and may need some more.
   int64_t whole_host_bytes = 0;
 
   // Bytes of one kind's slots on all devices or in host memory.

@@ -33,17 +33,23 @@ PageTable::PageTable(const RunShape& shape)
   add_scratch(PageKind::kLayerBuffer, t * d * 4, microbatches_);
   add_scratch(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, microbatches_);
   first_exchange_ = static_cast<int64_t>(pages.size());
-  for (int64_t i = 0; i < waves_in_flight(shape.devices) * shape.devices; ++i) {
-    add_exchange(PageKind::kInbound, 2 * d * shape.dtype_bytes + 4, shape);
-    add_exchange(PageKind::kOutbound, d * shape.dtype_bytes + 4, shape);
-  }
+  const int64_t waves = waves_in_flight(shape.devices), rows_of_group = shape.group_rows();
+  const auto add_pairs = [&](int64_t pairs) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      add_scratch(PageKind::kInbound, rows_of_group * (2 * d * shape.dtype_bytes + 4), 1);
+      add_scratch(PageKind::kOutbound, rows_of_group * (d * shape.dtype_bytes + 4), 1);
+    }
+  };
+  add_pairs(waves * shape.devices);
+  first_leaving_ = static_cast<int64_t>(pages.size());
+  add_pairs(waves * (shape.devices - 1));
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
 }
 
 int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_microbatch = (shape.num_layers + 1) + shape.num_layers + 3;
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         2 * waves_in_flight(shape.devices) * shape.devices;
+         2 * waves_in_flight(shape.devices) * (2 * shape.devices - 1);
 }
 
 void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
@@ -53,9 +59,10 @@ void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
   }
 }
 
-void PageTable::add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape) {
-  add_scratch(kind, shape.group_rows() * row_bytes, 1);
-  pages.back().file_bytes = align_up(shape.row_block * row_bytes, kIoAlign);
+int PageTable::exchange_device(PageId page) const {
+  CHECK(page >= first_exchange_, "page %u is not between devices", page);
+  if (page >= first_leaving_) return 0;
+  return static_cast<int>((page - first_exchange_) / 2 % devices_);
 }
 
 uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {
@@ -72,7 +79,7 @@ void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable,
   const int64_t page_bytes = align_up(bytes, kIoAlign);
   const uint16_t c = class_of(kind, page_bytes, expert);
   ++classes[c].num_pages;
-  pages.push_back({page_bytes, page_bytes, record, durable, c});
+  pages.push_back({page_bytes, record, durable, c});
 }
 
 }  // namespace pagoda

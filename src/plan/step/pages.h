@@ -15,6 +15,11 @@
 //   inbound(d, i)          rows for the experts of device d: (B, d) input, (B, d) output gradient
 //                          (backward), (B) fp32 routing weights; B = group_rows()
 //   outbound(d, i)         rows that these give: (B, d), (B) fp32 routing weight gradients
+//   leaving(d, i)          inbound(d, i) on device 0, before it is sent
+//   arriving(d, i)         outbound(d, i) on device 0, after it was received
+// A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
+// These pages stay where they are made: they have slots of their own, and none in host or page
+// file.
 // Everything but weights and state is scratch: its content ends with the process.
 #pragma once
 
@@ -51,9 +56,6 @@ struct PageTable {
 
   struct Page {
     int64_t bytes = 0;
-    // The bytes that the page file has room for. For exchange pages, which never go there, it is
-    // the size of one row block, so that a store does not depend on group_blocks.
-    int64_t file_bytes = 0;
     uint32_t record = 0;
     bool durable = false;
     uint16_t slot_class = 0;
@@ -93,18 +95,26 @@ struct PageTable {
     return static_cast<PageId>(first_exchange_ + 2 * (i * devices_ + device));
   }
   PageId outbound(int64_t device, int64_t i) const { return inbound(device, i) + 1; }
+  // REQUIRES of both: another device than 0.
+  PageId leaving(int64_t device, int64_t i) const {
+    return static_cast<PageId>(first_leaving_ + 2 * (i * (devices_ - 1) + device - 1));
+  }
+  PageId arriving(int64_t device, int64_t i) const { return leaving(device, i) + 1; }
+  // Pages between devices come last; the others have room in the page file.
+  int64_t num_stored() const { return first_exchange_; }
+  int exchange_device(PageId page) const;
 
  private:
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
   void add_scratch(PageKind kind, int64_t bytes, int64_t count);
-  void add_exchange(PageKind kind, int64_t row_bytes, const RunShape& shape);
   PageId layer_buffers(int64_t which, int64_t microbatch) const {
     return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
 
   int64_t num_records_, microbatches_, devices_;
-  int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0;
+  int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
+          first_leaving_ = 0;
 };
 
 }  // namespace pagoda

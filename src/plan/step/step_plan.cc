@@ -150,15 +150,43 @@ void give_up_normed(size_t first_task, TaskList& tasks) {
 
 }  // namespace
 
+// The rows of a group that are computed, and the bytes of each on its way there or back.
+int64_t StepPlan::travelling_bytes(const ExpertGroup& group, Phase phase, bool back) const {
+  const int64_t row = shape_.hidden_size * shape_.dtype_bytes;
+  const bool backward = phase == Phase::kBackward;
+  const int64_t scale = backward ? static_cast<int64_t>(sizeof(float)) : 0;
+  return (group.rows() + group.padding()) * ((backward && !back ? 2 : 1) * row + scale);
+}
+
+// Sends what `from` holds on one device to `to` on another.
+void StepPlan::transfer(const WavePlace& at, const Travel& travel, TaskList& tasks) const {
+  Task send = wave_task(TaskKind::kSend, at);
+  send.lane = Lane::kOut;
+  send.device = static_cast<uint8_t>(travel.from);
+  send.peer = static_cast<uint8_t>(travel.to);
+  send.bytes = travel.bytes;
+  send.use(travel.source, Place::on_device(travel.from), Access::kRead);
+  tasks.push_back(send);
+  Task receive = wave_task(TaskKind::kReceive, at);
+  receive.lane = Lane::kIn;
+  receive.device = static_cast<uint8_t>(travel.to);
+  receive.peer = static_cast<uint8_t>(travel.from);
+  receive.bytes = travel.bytes;
+  receive.use(travel.target, Place::on_device(travel.to), Access::kCreate);
+  tasks.push_back(receive);
+}
+
 // Adds a dispatch for each microbatch's rows in each device's group; the last of a group has its
-// padding, too.
+// padding, too. Rows for other devices are put together beside the computation, and sent.
 void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
   const bool backward = at.phase == Phase::kBackward;
   for (size_t d = 0; d < wave.size(); ++d) {
     const ExpertGroup& group = wave[d];
     if (group.blocks.empty()) continue;
-    const PageId inbound = pages_.inbound(static_cast<int64_t>(d), at.slot);
+    const auto device = static_cast<int>(d);
+    const PageId page = device == 0 ? pages_.inbound(0, at.slot) : pages_.leaving(device, at.slot);
     Task t = wave_task(backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch, at);
+    t.lane = device == 0 ? Lane::kCompute : Lane::kOut;
     t.peer = static_cast<uint8_t>(d);
     t.expert = static_cast<int32_t>(group.blocks.front().expert);
     for (size_t i = 0; i < std::max<size_t>(1, group.parts.size()); ++i) {
@@ -168,14 +196,25 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& t
         part.rows = group.parts[i].rows;
       }
       if (i + 1 >= group.parts.size()) part.padding = group.padding();
-      part.use(inbound, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
+      part.use(page, kDevice0, i == 0 ? Access::kCreate : Access::kWrite);
       if (part.rows > 0) part.use(pages_.normed(part.microbatch), kDevice0, Access::kRead);
       if (part.rows > 0 && backward) {
         part.use(pages_.dresidual(part.microbatch), kDevice0, Access::kRead);
       }
       tasks.push_back(part);
     }
+    if (device == 0) continue;
+    transfer(at,
+             {0, device, page, pages_.inbound(device, at.slot),
+              travelling_bytes(group, at.phase, false)},
+             tasks);
   }
+}
+
+// Where device 0 finds what a device's experts gave.
+PageId StepPlan::returned(size_t device, int64_t slot) const {
+  const auto d = static_cast<int64_t>(device);
+  return d == 0 ? pages_.outbound(0, slot) : pages_.arriving(d, slot);
 }
 
 // Adds combines of each microbatch's rows in the wave, in the order of the experts. A task reads
@@ -195,7 +234,7 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
               [](const auto& x, const auto& y) { return x.first->expert < y.first->expert; });
     Task t;
     for (const auto& [run, device] : runs) {
-      const PageId outbound = pages_.outbound(static_cast<int64_t>(device), at.slot);
+      const PageId outbound = returned(device, at.slot);
       const auto used = t.used();
       const bool there = std::any_of(used.begin(), used.end(),
                                      [&](const PageUse& use) { return use.page == outbound; });
@@ -205,6 +244,7 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
       }
       if (t.rows == 0) {
         t = wave_task(kind, at);
+        t.lane = combining_lane();
         t.microbatch = static_cast<int32_t>(at.first_microbatch + b);
         t.expert = static_cast<int32_t>(run->expert);
       }
@@ -220,7 +260,8 @@ void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& ta
   for (size_t d = 0; d < wave.size(); ++d) {
     if (wave[d].blocks.empty()) continue;
     Task t = wave_task(kind, at);
-    t.use(pages_.outbound(static_cast<int64_t>(d), at.slot), kDevice0, Access::kRead);
+    t.lane = combining_lane();
+    t.use(returned(d, at.slot), kDevice0, Access::kRead);
     tasks.push_back(t);
   }
 }
@@ -243,6 +284,12 @@ void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int device
     t.use(pages_.inbound(device, at.slot), place, Access::kRead);
     t.use(pages_.outbound(device, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
     tasks.push_back(t);
+  }
+  if (device != 0 && !group.blocks.empty()) {
+    transfer(at,
+             {device, 0, pages_.outbound(device, at.slot), returned(device, at.slot),
+              travelling_bytes(group, at.phase, true)},
+             tasks);
   }
   for (const ExpertGroup::Block& block : group.blocks) {
     if (!backward || !block.last) continue;

@@ -84,6 +84,16 @@ class StepPlan {
   void compute(const WavePlace& at, const ExpertGroup& group, int device, TaskList& tasks) const;
   void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void add_combine(Task task, TaskList& tasks) const;
+  struct Travel {
+    int from = 0, to = 0;  // devices
+    PageId source = 0, target = 0;
+    int64_t bytes = 0;
+  };
+  void transfer(const WavePlace& at, const Travel& travel, TaskList& tasks) const;
+  int64_t travelling_bytes(const ExpertGroup& group, Phase phase, bool back) const;
+  PageId returned(size_t device, int64_t slot) const;
+  // With several devices a combine waits for others, so it runs beside the computation.
+  Lane combining_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
   Task backward_task(TaskKind kind, int64_t layer, const Summand& summand, PageId saved,
                      bool last_use) const;
   Task sums_task(int64_t record, int64_t first_element, int64_t elements) const;

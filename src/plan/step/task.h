@@ -23,6 +23,8 @@ enum class TaskKind : uint8_t {
   kRoute,            // middle -> normed rows, chosen experts
   kIndex,            // chosen experts of one or all microbatches -> each expert's rows
   kDispatch,         // one microbatch's rows of a device's group -> inbound
+  kSend,             // a wave's rows leave for device `peer`
+  kReceive,          // rows that device `peer` sent arrive
   kExpert,           // inbound -> outbound
   kCombine,          // outbound -> one microbatch's sum over experts
   kResidual,         // middle + sum -> next layer_input
@@ -43,13 +45,19 @@ enum class TaskKind : uint8_t {
 };
 inline constexpr int kTaskKinds = static_cast<int>(TaskKind::kGradient) + 1;
 
+// A device's streams of tasks: what is computed, what leaves for other devices and what arrives. So
+// no computation waits behind an exchange that it does not need.
+enum class Lane : uint8_t { kCompute, kOut, kIn };
+inline constexpr int kLanes = static_cast<int>(Lane::kIn) + 1;
+
 enum class Phase : uint8_t { kForward, kBackward, kOptimize };
 inline constexpr int kPhases = static_cast<int>(Phase::kOptimize) + 1;
 
 struct Task {
   TaskKind kind = TaskKind::kEmbed;
   Phase phase = Phase::kForward;
-  uint8_t device = 0;      // the device whose compute stream runs it; kAdam: see on_host
+  Lane lane = Lane::kCompute;
+  uint8_t device = 0;      // the device whose lane runs it; kAdam: see on_host
   bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
   bool first = false;      // the first block of an expert; or the first microbatch of a shard,
                            // whose gradients begin at zero
@@ -70,10 +78,12 @@ struct Task {
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
   // device's group; kDispatch has one microbatch's rows in the group of device `peer`, kCombine
-  // those of experts [expert, last_expert] in the wave.
+  // those of experts [expert, last_expert] in the wave. The n-th kReceive from a device takes what
+  // its n-th kSend gave: `bytes`.
   int32_t wave = -1;
   int32_t last_expert = -1;
   uint8_t peer = 0;
+  int64_t bytes = 0;      // kSend, kReceive
   int64_t first_row = 0;  // kExpert: the first of them in the layer's re-index vector
   int64_t block_row = 0;  // kExpert: the first of them in the group
   int64_t rows = 0;

@@ -19,6 +19,7 @@ enum class TaskUnit : uint8_t {
   kComputedRows,     // rows of experts, and the padding behind them
   kElements,         // elements of its record
   kSummedElements,   // Task::elements
+  kBytes,            // Task::bytes
   kUpdatedElements,  // elements of its record x updates it applies
 };
 
@@ -52,6 +53,8 @@ inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
     {TaskKind::kRoute, "route", kInForward, TaskUnit::kTokens, TaskColour::kOther},
     {TaskKind::kIndex, "index", kInBoth, TaskUnit::kChoices, TaskColour::kOther},
     {TaskKind::kDispatch, "dispatch", kInForward, TaskUnit::kComputedRows, TaskColour::kOther},
+    {TaskKind::kSend, "send", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
+    {TaskKind::kReceive, "receive", kInBoth, TaskUnit::kBytes, TaskColour::kOther},
     {TaskKind::kExpert, "expert", kInForward, TaskUnit::kComputedRows, TaskColour::kExperts},
     {TaskKind::kCombine, "combine", kInForward, TaskUnit::kRows, TaskColour::kOther},
     {TaskKind::kResidual, "residual", kInForward, TaskUnit::kTokens, TaskColour::kOther},

@@ -384,11 +384,11 @@ TEST(ClusterSearch, CountsTheWorkOfTwoKindsByHand) {
     const double copies_s = 2 * (4 * 64 - least_copies) * 5e-6;
     near(kind.of.attention.forward_s,
          seconds(2 * (projections + router), 2 * score_product,
-                 attention_bytes + 12 * d + 8 * d + k * 16 + k * (4 * d + 12 * d)) +
+                 attention_bytes + 12 * d + 8 * d + k * 16 + k * (4 * d + 10 * d)) +
              copies_s);
     near(kind.of.attention.backward_s,
          seconds(6 * (projections + router), 7 * score_product,
-                 3 * attention_bytes + 36 * d + k * 16 + k * (8 * d + 12 * d)) +
+                 3 * attention_bytes + 36 * d + k * 16 + k * (8 * d + 10 * d)) +
              copies_s);
     near(kind.of.attention_once.forward_s,
          2 * (projections + router) / kind.memory + (4 + 2 * least_copies) * 5e-6);

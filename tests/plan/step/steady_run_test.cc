@@ -69,8 +69,6 @@ void expect_predicted(const RunConfig& config) {
 
 TEST(SteadyRun, IsWhatARunThatUsesEveryExpertMoves) {
   TinyRun run(DType::kBF16, kEveryExpert);
-  run.use_minimum_budgets();
-  const int64_t device = run.config().device_bytes(), host = run.config().host_bytes();
   for (const auto& [more_device, more_host] :
        {std::pair{int64_t{0}, int64_t{0}}, {100 * kKiB, 200 * kKiB}, {int64_t{0}, 600 * kKiB},
         {40 * kMiB, 40 * kMiB}}) {
@@ -83,9 +81,11 @@ TEST(SteadyRun, IsWhatARunThatUsesEveryExpertMoves) {
         run.new_run();
         run.config().optim.clip = clip;
         run.config().train.host_devices = devices;
-        run.config().memory.device = MemorySize::of_bytes(device + more_device);
-        run.config().memory.host =
-            MemorySize::of_bytes(host + more_host + (devices - 1) * 400 * kKiB);
+        run.config().memory.device = run.config().memory.host = MemorySize::of_bytes(64 * kMiB);
+        run.use_minimum_budgets();
+        run.config().memory.device =
+            MemorySize::of_bytes(run.config().device_bytes() + more_device);
+        run.config().memory.host = MemorySize::of_bytes(run.config().host_bytes() + more_host);
         expect_predicted(run.config());
         if (testing::Test::HasFailure()) return;
       }
@@ -130,6 +130,7 @@ TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
   std::optional<int64_t> of_one;
   for (int64_t microbatches : {1, 16}) {
     shape.microbatches = microbatches;
+    shape.sums = SumShape();
     const StepPlan plan(shape, PageTable(shape), {});
     int64_t tasks = 0;
     SteadyRun run(&plan, SteadyRun::Tokens::kOne);

@@ -173,13 +173,13 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
-  explicit Recorded(bool eager, int64_t group_blocks = 1) {
+  explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1) {
     std::mt19937 random(7);
     Mode mode;
     mode.eager = eager;
     mode.group_blocks = group_blocks;
     do {
-      made = std::make_unique<Case>(random, 1, mode, 0.0);
+      made = std::make_unique<Case>(random, devices, mode, 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
              made->shape.microbatches < 2 || made->shape.sums.shards < 2);
     Replay replay(&made->pages, made->start());
@@ -438,6 +438,35 @@ TEST(Validator, SeesGradientsMadeOrConsumedTwiceOrNever) {
   expect_broken(PlanRule::kGradientOnce, "not consumed", [](Steps& steps) {
     erase(steps, find(steps, consumes, 1));
   });
+}
+
+TEST(Validator, SeesRowsThatDoNotArrive) {
+  static const Recorded two(false, 2, 2);
+  expect_broken(
+      PlanRule::kMatched, "rows are received that nobody has sent",
+      [](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kSend))); }, two);
+  expect_broken(
+      PlanRule::kMatched, "rows are sent that nobody receives",
+      [](Steps& steps) { erase(steps, find(steps, of_kind(TaskKind::kReceive))); }, two);
+  expect_broken(
+      PlanRule::kMatched, "a receive takes another device's rows",
+      [](Steps& steps) {
+        Task& t = steps[1][find(steps, of_kind(TaskKind::kReceive))].task;
+        std::swap(t.device, t.peer);
+      },
+      two);
+  expect_broken(
+      PlanRule::kMatched, "fewer bytes are received",
+      [](Steps& steps) { steps[1][find(steps, of_kind(TaskKind::kReceive))].task.bytes -= 2; },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "more bytes than the rows'",
+      [](Steps& steps) {
+        const size_t i = find(steps, of_kind(TaskKind::kSend));
+        steps[1][i].task.bytes += 2;
+        steps[1][i + 1].task.bytes += 2;
+      },
+      two);
 }
 
 TEST(Validator, SeesSumsInAnotherOrder) {

@@ -14,6 +14,11 @@ void OrderCheck::begin_step() {
   exchange_.clear();
   computed_.clear();
   sums_.clear();
+  for (const auto& [channel, sent] : sent_) {
+    if (!sent.empty())
+      faults_.push_back({PlanRule::kMatched, "rows are sent that nobody receives"});
+  }
+  sent_.clear();
 }
 
 void OrderCheck::fault(const Task& task, const char* what) {
@@ -144,6 +149,34 @@ void OrderCheck::check_combine(const Task& task, Rows& rows) {
   rows.combined += task.rows;
 }
 
+void OrderCheck::check_send(const Task& task) {
+  const Group& group = exchange_[task.uses[0].page];
+  const auto row = static_cast<int64_t>(shape_.hidden_size * shape_.dtype_bytes);
+  // Inputs, and in the backward output gradients and routing weights; or what experts gave.
+  const bool back = group.whole, backward = task.phase == Phase::kBackward;
+  const int64_t row_bytes = (backward && !back ? 2 : 1) * row + (backward ? 4 : 0);
+  if (!group.is_of(task)) fault(task, "sends rows that are not its own");
+  const bool padded = shape_.options.padded_experts;
+  if (padded ? task.bytes < group.rows * row_bytes : task.bytes != group.rows * row_bytes) {
+    fault(task, "sends other bytes than its rows'");
+  }
+  sent_[{task.device, task.peer}].emplace_back(group, task.bytes);
+}
+
+void OrderCheck::check_receive(const Task& task) {
+  auto& channel = sent_[{task.peer, task.device}];
+  if (channel.empty()) {
+    faults_.push_back({PlanRule::kMatched, "rows are received that nobody has sent"});
+    return;
+  }
+  const auto [group, bytes] = channel.front();
+  channel.pop_front();
+  if (!group.is_of(task) || bytes != task.bytes) {
+    faults_.push_back({PlanRule::kMatched, "other rows are received than were sent"});
+  }
+  exchange_[task.uses[0].page] = group;
+}
+
 void OrderCheck::check_group(const Task& task) {
   const auto rows = rows_.find({task.phase, task.layer});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
@@ -153,6 +186,8 @@ void OrderCheck::check_group(const Task& task) {
     case TaskKind::kExpert:
     case TaskKind::kExpertBackward:
       return check_expert(task, rows->second);
+    case TaskKind::kSend: return check_send(task);
+    case TaskKind::kReceive: return check_receive(task);
     default: return check_combine(task, rows->second);
   }
 }
@@ -248,6 +283,8 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kDispatch:
     case TaskKind::kExpert:
     case TaskKind::kCombine:
+    case TaskKind::kSend:
+    case TaskKind::kReceive:
     case TaskKind::kDispatchBackward:
     case TaskKind::kExpertBackward:
     case TaskKind::kCombineBackward: return check_group(task);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -60,6 +61,8 @@ class OrderCheck {
   bool possible_height(const Task& task) const;
   void check_dispatch(const Task& task, Rows& rows);
   void check_expert(const Task& task, Rows& rows);
+  void check_send(const Task& task);
+  void check_receive(const Task& task);
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_gradient(const Task& task);
@@ -74,6 +77,8 @@ class OrderCheck {
   std::set<Done> done_;
   std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
   std::map<PageId, Group> exchange_;
+  // [from, to] what was sent and not received yet, with its bytes.
+  std::map<std::pair<int, int>, std::deque<std::pair<Group, int64_t>>> sent_;
   std::set<int64_t> computed_;
   // What a buffer of dense gradients holds, written out as a sum of microbatches: "(0+1,2+3)". A
   // layer's shared expert has sums of its own: [buffer, whether it is those].

@@ -1,5 +1,7 @@
 #include "tests/testing/plan/place_check.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 
 namespace pagoda {
@@ -48,7 +50,8 @@ void PlaceCheck::put(PageId page, int place, int32_t slot) {
   }
   const PageId victim = holders[slot];
   if (victim != kNobody && victim != page) {
-    if (copies(victim) == 1) fault(PlanRule::kSlots, victim, "loses its only copy");
+    const bool made_anew = std::find(created_.begin(), created_.end(), victim) != created_.end();
+    if (copies(victim) == 1 && !made_anew) fault(PlanRule::kSlots, victim, "loses its only copy");
     drop(victim, place);
   }
   if (where(page, place) != kNoSlot && where(page, place) != slot) {
@@ -100,6 +103,10 @@ void PlaceCheck::check_held() {
 
 void PlaceCheck::check(const Task& task, std::span<const Move> moves,
                        std::span<const int32_t> slots) {
+  created_.clear();
+  for (const PageUse& use : task.used()) {
+    if (use.access == Access::kCreate) created_.push_back(use.page);
+  }
   for (const Move& move : moves) carry_out(move);
   if (task.kind == TaskKind::kPrefetch) return;
   for (size_t i = 0; i < task.num_uses; ++i) check_use(task.uses[i], slots[i]);

@@ -44,6 +44,7 @@ class PlaceCheck {
   int devices_;
   std::vector<int32_t> where_;    // [page][place]; places: devices, then host
   std::vector<uint8_t> on_disk_;  // [page]
+  std::vector<PageId> created_;   // by the task: what they held before may be lost
   std::vector<std::pair<PageUse, int32_t>> held_;  // with their slots: of tasks that go together
   std::vector<std::vector<std::vector<PageId>>> holder_;  // [class][place][slot]
 };

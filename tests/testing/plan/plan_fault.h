@@ -14,6 +14,7 @@ enum class PlanRule : uint8_t {
   kNeeded,        // nothing is moved to where it already is
   kReadOnce,      // weights come to a place once forward and once backward, besides prefetches
   kGradientOnce,  // a gradient is made once, consumed once, and not later than the next step
+  kMatched,       // what a device sends to another is received there, in that order
   kSumOrder,      // dense gradients are added as plan/step/sum_shape.h says
   kStateOnce,     // optimizer state is read and written once for an update
 };
