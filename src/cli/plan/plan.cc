@@ -52,7 +52,7 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
-  StepDemand demand() const {
+  ClusterDemand demand() const {
     return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
   }
   // What was found; kDoesNotFit where nothing was.

@@ -275,7 +275,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
     forecast.saved_layers =
         std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
   }
-  StepWork work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
+  CostSettings work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "base/si_units.h"
 #include "plan/machine/work_cost.h"
 
 namespace pagoda {
@@ -11,7 +12,7 @@ namespace {
 class Costs {
  public:
   Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
-        const StepWork& work);
+        const CostSettings& work);
 
   MachineProfile profile() const;
 
@@ -28,7 +29,7 @@ class Costs {
 
   const MachineSheet& sheet_;
   const RunShape& run_;
-  const StepWork& work_;
+  const CostSettings& work_;
   const WorkClock clock_;
   const ModelCost model_;
   const WorkSizes sizes_;
@@ -36,7 +37,7 @@ class Costs {
 };
 
 Costs::Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
-             const StepWork& work)
+             const CostSettings& work)
     : sheet_(sheet),
       run_(run),
       work_(work),
@@ -135,7 +136,6 @@ void Costs::updates(MachineProfile& p) const {
 }
 
 void Costs::moves(MachineProfile& p) const {
-  constexpr double kGiga = 1e9, kMicro = 1e-6;
   p.upload = p.download = clock_.copy();
   const bool linked = sheet_.gpu() && sheet_.link.gb_s > 0;
   p.of(TaskKind::kReceive) =
@@ -149,7 +149,6 @@ void Costs::moves(MachineProfile& p) const {
 }
 
 MachineProfile Costs::profile() const {
-  constexpr double kMicro = 1e-6;
   MachineProfile p;
   p.cores = sheet_.host.cores;
   for (Cost& cost : p.tasks) cost.cores = sheet_.gpu() ? 0 : sheet_.host.cores;
@@ -167,7 +166,7 @@ MachineProfile Costs::profile() const {
 }  // namespace
 
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
-                          const StepWork& work) {
+                          const CostSettings& work) {
   return Costs(sheet, model, run, work).profile();
 }
 

@@ -19,7 +19,7 @@ struct Coarseness {
   bool operator==(const Coarseness&) const = default;
 };
 
-struct StepWork {
+struct CostSettings {
   int64_t sequence_len = 0;  // tokens that see each other
   int64_t peers = 1;         // equal devices side by side, this one included, that exchange rows
   bool state_on_device = false;
@@ -32,6 +32,6 @@ struct StepWork {
 // The profile of one device with its part of the machine (share_of_device). A CPU's tasks take all
 // its cores. REQUIRES: sheet.check(), check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
-                          const StepWork& work);
+                          const CostSettings& work);
 
 }  // namespace pagoda

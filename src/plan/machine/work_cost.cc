@@ -1,9 +1,10 @@
 #include "plan/machine/work_cost.h"
 
+#include "base/si_units.h"
+
 namespace pagoda {
 namespace {
 
-constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 constexpr double kValue = 2, kSum = 4;  // bytes of an activation, and of what is summed in fp32
 
 // Products with all three weights of an MLP in its backward.

@@ -14,17 +14,17 @@ constexpr size_t kMostNodes = 64;
 struct Change {
   std::string text;
   ClusterSheet cluster;
-  StepDemand demand;
+  ClusterDemand demand;
 };
 
-Change with_tokens(const ClusterSheet& cluster, const StepDemand& demand, int64_t sequences) {
+Change with_tokens(const ClusterSheet& cluster, const ClusterDemand& demand, int64_t sequences) {
   return {strf("train.tokens_per_step = %lld", (long long)(sequences * demand.sequence_len)),
           cluster, {demand.sequence_len, sequences}};
 }
 
 // The cluster with `count` nodes, its own repeated in turn; with two kinds of nodes, `count` is a
 // multiple of their number.
-Change with_nodes(const ClusterSheet& cluster, const StepDemand& demand, size_t count) {
+Change with_nodes(const ClusterSheet& cluster, const ClusterDemand& demand, size_t count) {
   Change change{strf("%zu such nodes", count), cluster, demand};
   change.cluster.nodes.clear();
   for (size_t i = 0; i < count; ++i) {
@@ -33,7 +33,7 @@ Change with_nodes(const ClusterSheet& cluster, const StepDemand& demand, size_t 
   return change;
 }
 
-Change with_memory(const ClusterSheet& cluster, const StepDemand& demand, int64_t times) {
+Change with_memory(const ClusterSheet& cluster, const ClusterDemand& demand, int64_t times) {
   Change change{strf("%lld times the device memory", (long long)times), cluster, demand};
   if (times == 2) change.text = "twice the device memory";
   for (MachineSheet& node : change.cluster.nodes) {
@@ -42,14 +42,14 @@ Change with_memory(const ClusterSheet& cluster, const StepDemand& demand, int64_
   return change;
 }
 
-Change with_network(const ClusterSheet& cluster, const StepDemand& demand) {
+Change with_network(const ClusterSheet& cluster, const ClusterDemand& demand) {
   Change change{"twice the rate of the network", cluster, demand};
   change.cluster.network.gb_s *= 2;
   change.cluster.network.beyond_gb_s *= 2;
   return change;
 }
 
-Change with_links(const ClusterSheet& cluster, const StepDemand& demand) {
+Change with_links(const ClusterSheet& cluster, const ClusterDemand& demand) {
   Change change{"twice the rate of links inside nodes", cluster, demand};
   for (MachineSheet& node : change.cluster.nodes) node.link.gb_s *= 2;
   return change;
@@ -69,7 +69,7 @@ bool gpus(const ClusterSheet& cluster) {
                      [](const MachineSheet& node) { return node.gpu(); });
 }
 
-std::vector<Change> fewer_tokens(const ClusterSheet& cluster, const StepDemand& demand) {
+std::vector<Change> fewer_tokens(const ClusterSheet& cluster, const ClusterDemand& demand) {
   std::vector<Change> changes;
   for (int64_t n = demand.sequences; n % 2 == 0;) {
     n /= 2;
@@ -78,7 +78,7 @@ std::vector<Change> fewer_tokens(const ClusterSheet& cluster, const StepDemand& 
   return changes;
 }
 
-std::vector<Change> more_nodes(const ClusterSheet& cluster, const StepDemand& demand) {
+std::vector<Change> more_nodes(const ClusterSheet& cluster, const ClusterDemand& demand) {
   std::vector<Change> changes;
   const size_t now = cluster.nodes.size(), step = cluster.equal_nodes() ? 1 : now;
   for (size_t n = now + step; n <= kMostNodes; n = n < 2 * now ? n + step : 2 * n) {
@@ -87,7 +87,7 @@ std::vector<Change> more_nodes(const ClusterSheet& cluster, const StepDemand& de
   return changes;
 }
 
-std::vector<Change> more_memory(const ClusterSheet& cluster, const StepDemand& demand) {
+std::vector<Change> more_memory(const ClusterSheet& cluster, const ClusterDemand& demand) {
   std::vector<Change> changes;
   for (int64_t times = 2; gpus(cluster) && times <= 16; times *= 2) {
     changes.push_back(with_memory(cluster, demand, times));
@@ -98,7 +98,7 @@ std::vector<Change> more_memory(const ClusterSheet& cluster, const StepDemand& d
 }  // namespace
 
 std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterSheet& cluster,
-                                         const StepDemand& demand, const Strategy& best) {
+                                         const ClusterDemand& demand, const Strategy& best) {
   std::vector<Change> changes = {with_tokens(cluster, demand, 2 * demand.sequences),
                                  with_network(cluster, demand), with_links(cluster, demand),
                                  with_nodes(cluster, demand, 2 * cluster.nodes.size())};
@@ -117,7 +117,7 @@ std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterS
 }
 
 std::vector<ClusterChange> cluster_fits_with(const ModelShape& model, const ClusterSheet& cluster,
-                                             const StepDemand& demand) {
+                                             const ClusterDemand& demand) {
   std::vector<ClusterChange> found;
   for (const auto& kind : {fewer_tokens(cluster, demand), more_nodes(cluster, demand),
                            more_memory(cluster, demand)}) {

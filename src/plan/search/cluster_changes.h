@@ -21,13 +21,13 @@ struct ClusterChange {
 // Returns the changes that gain a fiftieth or more over `best`, the largest gain first. Takes five
 // searches.
 std::vector<ClusterChange> cluster_helps(const ModelShape& model, const ClusterSheet& cluster,
-                                         const StepDemand& demand, const Strategy& best);
+                                         const ClusterDemand& demand, const Strategy& best);
 
 // Single changes with which a strategy fits, the smallest of each kind: fewer tokens a step
 // (halves), more nodes of the same make (one more at a time up to twice as many, then doublings up
 // to 64; with two kinds, the same multiple of both), larger devices (doublings up to 16 times).
 // Gains are 0.
 std::vector<ClusterChange> cluster_fits_with(const ModelShape& model, const ClusterSheet& cluster,
-                                             const StepDemand& demand);
+                                             const ClusterDemand& demand);
 
 }  // namespace pagoda

@@ -92,7 +92,7 @@ std::string Strategy::text() const {
 }
 
 Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const ClusterSheet& cluster,
-                                             const StepDemand& demand) {
+                                             const ClusterDemand& demand) {
   RETURN_IF_ERROR(cluster.check());
   RETURN_IF_ERROR(check_integer("sequence_len", demand.sequence_len));
   RETURN_IF_ERROR(check_integer("the sequences of a step", demand.sequences));
@@ -109,7 +109,7 @@ Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const Clus
 }
 
 Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                           const StepDemand& demand, const Strategy& strategy) {
+                                           const ClusterDemand& demand, const Strategy& strategy) {
   if (strategy.kind != StrategyKind::kMesh)
     return node_pair_timeline(model, cluster, demand, strategy);
   ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model));

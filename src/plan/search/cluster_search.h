@@ -14,13 +14,13 @@
 #include "base/status.h"
 #include "plan/machine/machine_sheet.h"
 #include "plan/machine/model_shape.h"
-#include "plan/mesh/step_estimate.h"
+#include "plan/mesh/mesh_forecast.h"
 #include "plan/search/strategy_timeline.h"
 #include "plan/zebra/zebra.h"
 
 namespace pagoda {
 
-struct StepDemand {
+struct ClusterDemand {
   int64_t sequence_len = 0;  // tokens
   int64_t sequences = 0;     // sequences of a step, all devices together
 };
@@ -75,10 +75,10 @@ struct Strategy {
 // kUsage: nodes of more than two kinds, sequences that no strategy divides, the errors of the
 // sheets and of check_model. kDoesNotFit when no strategy fits, naming one and what it lacks.
 Result<std::vector<Strategy>> search_cluster(const ModelShape& model, const ClusterSheet& cluster,
-                                             const StepDemand& demand);
+                                             const ClusterDemand& demand);
 
 // The timeline of a step of a strategy that was found. Returns the errors of the search.
 Result<StrategyTimeline> strategy_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                           const StepDemand& demand, const Strategy& strategy);
+                                           const ClusterDemand& demand, const Strategy& strategy);
 
 }  // namespace pagoda

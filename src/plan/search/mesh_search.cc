@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/si_units.h"
 #include "plan/machine/work_cost.h"
 #include "plan/mesh/recomputed_layers.h"
 #include "plan/refusals.h"
@@ -11,7 +12,6 @@
 namespace pagoda {
 namespace {
 
-constexpr double kTera = 1e12;
 constexpr double kSooner = 1 - 1e-9;
 
 // Weights of whole layers that pass through a device, and their gradients.
@@ -126,7 +126,7 @@ StrategyMemory stage_room(const std::string& name, const std::vector<PipelinePie
 
 class MeshSearch {
  public:
-  MeshSearch(const ModelCost& cost, const ClusterSheet& cluster, const StepDemand& demand)
+  MeshSearch(const ModelCost& cost, const ClusterSheet& cluster, const ClusterDemand& demand)
       : cost_(cost), cluster_(cluster), profile_(cluster_profile(cluster)), demand_(demand) {}
 
   Result<std::vector<Strategy>> run() {
@@ -152,7 +152,7 @@ class MeshSearch {
   const ModelCost& cost_;
   const ClusterSheet& cluster_;
   const ClusterProfile profile_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
   std::vector<Strategy> strategies_;
   bool tried_ = false;
   Status least_;  // why the newest did not fit
@@ -234,9 +234,9 @@ Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
   ASSIGN_OR_RETURN(FittedStages fitted, fit_stages(cost, node, strategy));
   MeshStep step;
   ASSIGN_OR_RETURN(step.updates, state_updates(node, strategy.state, fitted.most));
-  const StepChoices choices{strategy.sharing, strategy.schedule, std::move(fitted.recomputed)};
+  const MeshChoices choices{strategy.sharing, strategy.schedule, std::move(fitted.recomputed)};
   ASSIGN_OR_RETURN(step.estimate,
-                   estimate_step(cost, strategy.mesh, strategy.batch, profile, node, choices));
+                   forecast_mesh(cost, strategy.mesh, strategy.batch, profile, node, choices));
   step.stages = std::move(fitted.stages);
   return step;
 }
@@ -267,7 +267,7 @@ Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet
 }
 
 Result<std::vector<Strategy>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
-                                            const StepDemand& demand) {
+                                            const ClusterDemand& demand) {
   return MeshSearch(cost, cluster, demand).run();
 }
 

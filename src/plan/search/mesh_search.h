@@ -26,7 +26,7 @@ struct MeshStage {
 
 // The simulated step of a strategy.
 struct MeshStep {
-  StepEstimate estimate;
+  MeshForecast estimate;
   std::vector<MeshStage> stages;  // [PP]
   StateUpdates updates;           // after the estimate's step
 
@@ -37,7 +37,7 @@ struct MeshStep {
 ClusterProfile cluster_profile(const ClusterSheet& cluster);
 
 // REQUIRES: equal nodes, a strategy of kMesh with its mesh, batch, sharing, schedule and state.
-// kDoesNotFit, and the errors of estimate_step.
+// kDoesNotFit, and the errors of forecast_mesh.
 Result<MeshStep> mesh_step(const ModelCost& cost, const ClusterSheet& cluster,
                            const Strategy& strategy);
 
@@ -50,6 +50,6 @@ Result<StrategyTimeline> mesh_timeline(const ModelCost& cost, const ClusterSheet
 // sheets. kDoesNotFit when no mesh fits, naming one. O(meshes x divisors of the sequences x states)
 // simulations of at most 2 PP M pieces.
 Result<std::vector<Strategy>> search_meshes(const ModelCost& cost, const ClusterSheet& cluster,
-                                            const StepDemand& demand);
+                                            const ClusterDemand& demand);
 
 }  // namespace pagoda

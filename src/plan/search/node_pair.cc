@@ -4,20 +4,20 @@
 #include <numeric>
 #include <utility>
 
+#include "base/si_units.h"
 #include "plan/machine/pass_cost.h"
 
 namespace pagoda {
 namespace {
 
-constexpr double kGiga = 1e9, kMicro = 1e-6;
 
-double step_tokens(const StepDemand& demand) {
+double step_tokens(const ClusterDemand& demand) {
   return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
 }
 
 // What one device takes for all tokens in one layer. The backward computes everything again.
 DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& cost,
-                   const StepDemand& demand) {
+                   const ClusterDemand& demand) {
   const LayerCost& layer = cost.layers.front();
   const PassClock clock(sheet, cost, demand.sequence_len);
   const double tokens = step_tokens(demand);
@@ -67,7 +67,7 @@ Result<NodePair> node_pair(const ClusterSheet& cluster) {
 }
 
 HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet& cluster,
-                                     const NodePair& kinds, const StepDemand& demand) {
+                                     const NodePair& kinds, const ClusterDemand& demand) {
   const ModelCost cost = model_cost(model).take();
   const double tokens = step_tokens(demand);
   const auto d = static_cast<double>(kValueBytes * model.hidden_size);
@@ -87,7 +87,7 @@ HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet
 }
 
 CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const NodePair& kinds,
-                       const StepDemand& demand, int32_t copies) {
+                       const ClusterDemand& demand, int32_t copies) {
   CopiedStep copy{kinds, demand, {}};
   copy.kinds.faster_devices /= copies;
   copy.kinds.slower_devices /= copies;

@@ -25,17 +25,17 @@ Result<ModelCost> node_pair_cost(const ModelShape& model);
 // One step's work on both kinds, for `demand` tokens and equal layers;
 // plan/zebra/heterogeneous_step.h simulates it. REQUIRES: a model all of whose layers have experts.
 HeterogeneousStep heterogeneous_step(const ModelShape& model, const ClusterSheet& cluster,
-                                     const NodePair& kinds, const StepDemand& demand);
+                                     const NodePair& kinds, const ClusterDemand& demand);
 
 // The step of one of several copies, which have equal parts of the devices and of the tokens.
 // REQUIRES: as for heterogeneous_step; `copies` divides both kinds' devices, and the sequences.
 struct CopiedStep {
   NodePair kinds;
-  StepDemand demand;
+  ClusterDemand demand;
   HeterogeneousStep step;
 };
 CopiedStep copied_step(const ModelShape& model, const ClusterSheet& cluster, const NodePair& kinds,
-                       const StepDemand& demand, int32_t copies);
+                       const ClusterDemand& demand, int32_t copies);
 
 // The memory of a device of each kind.
 struct NodePairBytes {
@@ -59,7 +59,7 @@ Result<StateUpdates> node_pair_updates(const NodePair& kinds, const StateChoice&
 // arguments must outlive it.
 class NodePairMemory {
  public:
-  NodePairMemory(const ModelCost& cost, const NodePair& kinds, const StepDemand& demand)
+  NodePairMemory(const ModelCost& cost, const NodePair& kinds, const ClusterDemand& demand)
       : cost_(cost), kinds_(kinds), tokens_(step_tokens(demand)) {}
 
   // With everything on every device; and with attention on the faster ones, experts on the slower.
@@ -77,7 +77,7 @@ class NodePairMemory {
   struct StageBytes {
     double fixed = 0, layer = 0;
   };
-  static double step_tokens(const StepDemand& demand) {
+  static double step_tokens(const ClusterDemand& demand) {
     return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
   }
   StageBytes stage_bytes(const StateChoice& state, int32_t pipelines, int32_t microbatches) const;

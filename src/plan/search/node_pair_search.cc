@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/si_units.h"
 #include "plan/search/node_pair.h"
 #include "plan/search/shared_step.h"
 #include "plan/search/zebra_search.h"
@@ -12,12 +13,11 @@
 namespace pagoda {
 namespace {
 
-constexpr double kTera = 1e12;
 
 class NodePairSearch {
  public:
   NodePairSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                 const NodePair& kinds, const StepDemand& demand)
+                 const NodePair& kinds, const ClusterDemand& demand)
       : model_(model), cost_(cost), cluster_(cluster), kinds_(kinds), demand_(demand) {
     const double peak = kinds.faster->device.peak_tflops * kinds.faster_devices * kTera +
                         kinds.slower->device.peak_tflops * kinds.slower_devices * kTera;
@@ -49,7 +49,7 @@ class NodePairSearch {
   const ModelCost& cost_;
   const ClusterSheet& cluster_;
   const NodePair& kinds_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
   double peak_flops_s_ = 0;
   std::vector<Strategy> strategies_;
 };
@@ -129,7 +129,7 @@ void NodePairSearch::pipelines(int32_t microbatches) {
 }  // namespace
 
 Result<std::vector<Strategy>> search_node_pair(const ModelShape& model, const ClusterSheet& cluster,
-                                               const StepDemand& demand) {
+                                               const ClusterDemand& demand) {
   ASSIGN_OR_RETURN(const NodePair kinds, node_pair(cluster));
   ASSIGN_OR_RETURN(const ModelCost cost, node_pair_cost(model));
   std::vector<Strategy> strategies = NodePairSearch(model, cost, cluster, kinds, demand).run();

@@ -18,11 +18,11 @@ inline constexpr int32_t kMostParts = 8;
 
 // The timeline of a step of one of these strategies. Returns the strategy's errors.
 Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                            const StepDemand& demand, const Strategy& strategy);
+                                            const ClusterDemand& demand, const Strategy& strategy);
 
 // Returns the strategies unordered, and only those zebra layouts that may be among the best.
 // kUsage: other than two kinds, layers without experts. kDoesNotFit: no strategy fits.
 Result<std::vector<Strategy>> search_node_pair(const ModelShape& model, const ClusterSheet& cluster,
-                                               const StepDemand& demand);
+                                               const ClusterDemand& demand);
 
 }  // namespace pagoda

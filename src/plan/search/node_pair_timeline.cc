@@ -180,7 +180,7 @@ void add_memory(const NodePair& kinds, const NodePairBytes& bytes, Drawn& drawn)
 class StrategyDrawer {
  public:
   StrategyDrawer(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                 const NodePair& kinds, const StepDemand& demand)
+                 const NodePair& kinds, const ClusterDemand& demand)
       : model_(model), cost_(cost), cluster_(cluster), kinds_(kinds), demand_(demand) {}
 
   Result<Drawn> zebra(const Strategy& strategy) const {
@@ -238,13 +238,13 @@ class StrategyDrawer {
   const ModelCost& cost_;
   const ClusterSheet& cluster_;
   const NodePair& kinds_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
 };
 
 }  // namespace
 
 Result<StrategyTimeline> node_pair_timeline(const ModelShape& model, const ClusterSheet& cluster,
-                                            const StepDemand& demand, const Strategy& strategy) {
+                                            const ClusterDemand& demand, const Strategy& strategy) {
   ASSIGN_OR_RETURN(const NodePair kinds, node_pair(cluster));
   ASSIGN_OR_RETURN(const ModelCost cost, node_pair_cost(model));
   ASSIGN_OR_RETURN(Drawn drawn, StrategyDrawer(model, cost, cluster, kinds, demand).draw(strategy));

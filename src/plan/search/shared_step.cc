@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "plan/mesh/device_shares.h"
+#include "plan/mesh/data_model_centric.h"
 
 namespace pagoda {
 namespace {
@@ -117,7 +117,7 @@ std::vector<StreamTask> SharedQueue::take(int32_t layers, const std::array<doubl
 }  // namespace
 
 Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
-                               const NodePair& kinds, const StepDemand& demand,
+                               const NodePair& kinds, const ClusterDemand& demand,
                                ExpertSharing sharing) {
   if (sharing == ExpertSharing::kRows) {
     return Status(Exit::kUsage, "rows that are exchanged share no expert; take another strategy");
@@ -168,7 +168,7 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
   return shared;
 }
 
-NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const StepDemand& demand,
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const ClusterDemand& demand,
                            const SharedStep& step, const StateChoice& state) {
   const LayerCost& layer = cost.layers.front();
   const auto layers = static_cast<double>(cost.layers.size());

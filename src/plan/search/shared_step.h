@@ -1,5 +1,5 @@
 // HEXA-MoE's sharing of experts over devices of two kinds (sections 3.3 and 3.4,
-// plan/mesh/device_shares.h): every device attends to a share of the sequences, by its speed.
+// plan/mesh/data_model_centric.h): every device attends to a share of the sequences, by its speed.
 // Data-centric: it also computes their experts, with weights that pass through it a layer at a
 // time, the next layer's while one works. Model-centric: it computes its share of each expert's
 // hidden dimension, by its speed with experts, for all rows. Both are simulated. Planned only:
@@ -30,13 +30,13 @@ struct SharedStep {
 
 // kUsage: kRows, which is another strategy; the errors of shares_by_speed. O(layers).
 Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& cluster,
-                               const NodePair& kinds, const StepDemand& demand,
+                               const NodePair& kinds, const ClusterDemand& demand,
                                ExpertSharing sharing);
 
 // The memory of its devices: kept inputs of all layers for its sequences, room for one layer, and,
 // data-centric, room for weights of two layers and gradients of one, or, model-centric, room for
 // the rows of all.
-NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const StepDemand& demand,
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const ClusterDemand& demand,
                            const SharedStep& step, const StateChoice& state);
 
 }  // namespace pagoda

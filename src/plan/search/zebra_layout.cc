@@ -4,18 +4,18 @@
 #include <cmath>
 
 #include "base/bytes.h"
+#include "base/si_units.h"
 #include "plan/mesh/cluster.h"
 
 namespace pagoda {
 namespace {
 
-constexpr double kGiga = 1e9, kMicro = 1e-6;
 
 Status indivisible(const std::string& what) {
   return Status(Exit::kUsage, "zebra groups: " + what);
 }
 
-Status check_layout(const ModelShape& model, const NodePair& kinds, const StepDemand& demand,
+Status check_layout(const ModelShape& model, const NodePair& kinds, const ClusterDemand& demand,
                     const ZebraLayout& l) {
   if (l.stages < 1 || l.copies < 1 || l.chunks < 1 || l.microbatches < 1) {
     return indivisible(strf("%d stages, %d copies, %d chunks, %d microbatches: give at least one "
@@ -43,13 +43,13 @@ Status check_layout(const ModelShape& model, const NodePair& kinds, const StepDe
 }  // namespace
 
 Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet& cluster,
-                                     const NodePair& kinds, const StepDemand& demand,
+                                     const NodePair& kinds, const ClusterDemand& demand,
                                      const ZebraLayout& layout) {
   RETURN_IF_ERROR(check_layout(model, kinds, demand, layout));
   NodePair group = kinds;
   group.faster_devices /= layout.groups();
   group.slower_devices /= layout.groups();
-  StepDemand chunk = demand;
+  ClusterDemand chunk = demand;
   chunk.sequences /= int64_t{layout.copies} * layout.chunks;
   HeterogeneousStep step = heterogeneous_step(model, cluster, group, chunk);
   step.groups = layout.copies;

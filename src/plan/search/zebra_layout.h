@@ -33,7 +33,7 @@ struct ZebraLayout {
 // (devices; experts over a group's; sequences over copies, chunks, microbatches and a group's
 // attention devices), more stages than layers. REQUIRES: sheets that pass check().
 Result<ZebraPipeline> zebra_pipeline(const ModelShape& model, const ClusterSheet& cluster,
-                                     const NodePair& kinds, const StepDemand& demand,
+                                     const NodePair& kinds, const ClusterDemand& demand,
                                      const ZebraLayout& layout);
 
 // A lower bound, in seconds, for any order of the stages' work and any assignment of experts within
@@ -61,7 +61,7 @@ struct ZebraRoom {
 class ZebraMemory {
  public:
   // The arguments must outlive it.
-  ZebraMemory(const ModelCost& cost, const NodePair& kinds, const StepDemand& demand)
+  ZebraMemory(const ModelCost& cost, const NodePair& kinds, const ClusterDemand& demand)
       : cost_(cost), kinds_(kinds), demand_(demand) {}
 
   // [stage] the bounds of experts that can move. kDoesNotFit naming a stage and what it lacks.
@@ -89,7 +89,7 @@ class ZebraMemory {
 
   const ModelCost& cost_;
   const NodePair& kinds_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
 };
 
 }  // namespace pagoda

@@ -43,7 +43,7 @@ int64_t tasks_of(const ZebraPipeline& pipeline) {
 class ZebraSearch {
  public:
   ZebraSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-              const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+              const NodePair& kinds, const ClusterDemand& demand, double peak_flops_s,
               std::vector<Strategy>& strategies)
       : model_(model),
         cluster_(cluster),
@@ -101,7 +101,7 @@ class ZebraSearch {
   const ModelShape& model_;
   const ClusterSheet& cluster_;
   const NodePair& kinds_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
   const ZebraMemory memory_;
   const double peak_flops_s_;
   std::vector<Strategy>& strategies_;
@@ -236,7 +236,7 @@ void ZebraSearch::add_strategies(const Candidate& c) {
 }  // namespace
 
 std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const NodePair& kinds,
-                                       const StepDemand& demand) {
+                                       const ClusterDemand& demand) {
   std::vector<ZebraLayout> layouts;
   const int32_t most_groups = std::gcd(kinds.faster_devices, kinds.slower_devices);
   for (int32_t stages = 1; stages <= most_groups && stages <= model.num_layers(); ++stages) {
@@ -262,7 +262,7 @@ ZebraLayout layout_of(const Strategy& strategy) {
 }
 
 void search_zebras(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                   const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+                   const NodePair& kinds, const ClusterDemand& demand, double peak_flops_s,
                    std::vector<Strategy>& strategies) {
   ZebraSearch(model, cost, cluster, kinds, demand, peak_flops_s, strategies).run();
 }

@@ -22,7 +22,7 @@ inline constexpr int32_t kMostZebraMicrobatches = 32;
 
 // Every layout that divides devices, experts and sequences; send_again is not set.
 std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const NodePair& kinds,
-                                       const StepDemand& demand);
+                                       const ClusterDemand& demand);
 
 // Adds to `strategies` the zebras that fit and may be among the best of all strategies.
 // `peak_flops_s`: model flops over the peak of all devices. O(layouts x states) bounds, O(layouts)
@@ -30,7 +30,7 @@ std::vector<ZebraLayout> zebra_layouts(const ModelShape& model, const NodePair& 
 inline constexpr int64_t kMostZebraTasks = 4'000'000;
 inline constexpr size_t kBestStrategies = 20;
 void search_zebras(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,
-                   const NodePair& kinds, const StepDemand& demand, double peak_flops_s,
+                   const NodePair& kinds, const ClusterDemand& demand, double peak_flops_s,
                    std::vector<Strategy>& strategies);
 
 // The layout of a strategy of kZebra.

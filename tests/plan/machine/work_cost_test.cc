@@ -67,7 +67,7 @@ struct Counted {
 };
 
 void expect_counted(const std::vector<Counted>& all, double kept_share) {
-  StepWork work;
+  CostSettings work;
   work.sequence_len = 512;
   work.state_on_device = true;
   work.kept_share = kept_share;

@@ -108,13 +108,13 @@ TEST(ClusterOfOne, RecomputationLeavesAtMostFourFifths) {
   cluster.in_node = cluster.in_switch = cluster.between_switches = {0, 1};
   for (const char* name : {"mixtral-8x7b", "qwen3-30b-a3b", "olmoe-1b-7b", "deepseek-v3"}) {
     const ModelCost model = model_cost(published(name).shape).take();
-    StepChoices choices;
+    MeshChoices choices;
     const PipelineBatch batch{1024, 8, 1, SequencesOf::kRank};
     const double kept =
-        estimate_step(model, {1, 1, 1}, batch, cluster, operations_only(), choices)->mfu;
+        forecast_mesh(model, {1, 1, 1}, batch, cluster, operations_only(), choices)->mfu;
     choices.recomputed.assign(model.layers.size(), 1);
     const double again =
-        estimate_step(model, {1, 1, 1}, batch, cluster, operations_only(), choices)->mfu;
+        forecast_mesh(model, {1, 1, 1}, batch, cluster, operations_only(), choices)->mfu;
     std::printf("%-17s at most %.1f %% of the peak, %.1f %% with recomputation\n", name, 100 * kept,
                 100 * again);
     EXPECT_GT(again, 0.75);
@@ -160,7 +160,7 @@ double layer_mfu(const std::string& name) {
   ClusterSheet node;
   node.nodes = {machine("gpu-8x80gb")};
   node.network.gb_s = 1;
-  return estimate_step(model, {1, 8, 1}, {kLen, 4, 1, SequencesOf::kRank}, cluster_profile(node),
+  return forecast_mesh(model, {1, 8, 1}, {kLen, 4, 1, SequencesOf::kRank}, cluster_profile(node),
                        node.nodes.front())
       ->mfu;
 }

@@ -117,7 +117,7 @@ double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterS
   const int64_t expert = layer_parameters(model, model.num_layers() - 1).expert;
   const bool cached = strategy.sharing == ExpertSharing::kDataCentric;
   const int64_t room = node.auto_device_bytes() - (cached ? 3 * 2 * model.num_experts * expert : 0);
-  StepChoices choices{strategy.sharing, strategy.schedule, {}};
+  MeshChoices choices{strategy.sharing, strategy.schedule, {}};
   int64_t most = 0, records = 0;
   for (int64_t stage = 0; stage < strategy.mesh.pipeline; ++stage) {
     const StageMemory memory =
@@ -161,7 +161,7 @@ double seconds_of(const ModelShape& model, const ModelCost& cost, const ClusterS
 // Every PP, EP and DP below the number of devices, every number of microbatches, schedule, sharing
 // and state, whether it divides or not; what does not is refused by the parts.
 double best_of_all_meshes(const ModelShape& model, const ClusterSheet& sheet,
-                          const StepDemand& demand, int64_t& fitting) {
+                          const ClusterDemand& demand, int64_t& fitting) {
   const ModelCost cost = model_cost(model).take();
   const ClusterProfile profile = cluster_profile(sheet);
   double best = std::numeric_limits<double>::infinity();
@@ -206,7 +206,7 @@ TEST(ClusterSearch, FindsTheBestMesh) {
   struct Case {
     const char* model;
     ClusterSheet sheet;
-    StepDemand demand;
+    ClusterDemand demand;
   };
   const Case cases[] = {{"qwen3-30b-a3b", cluster("4x8-gpu-80gb"), {4096, 256}},
                         {"mixtral-8x7b", cluster("4x8-gpu-80gb"), {4096, 128}},
@@ -258,7 +258,7 @@ TEST(ClusterSearch, FindsTheBestOfRandomMeshes) {
     sheet.nodes.assign(static_cast<size_t>(power(3)), node);
     sheet.cluster.nodes_per_switch = power(3);
     sheet.network = {12, 5, 3, 9};
-    const StepDemand demand{64, power(6)};
+    const ClusterDemand demand{64, power(6)};
     int64_t fitting = 0;
     const double best = best_of_all_meshes(model, sheet, demand, fitting);
     auto strategies = search_cluster(model, sheet, demand);
@@ -299,7 +299,7 @@ TEST(ClusterSearch, KeepsExpertsInsideANode) {
 // The best of all strategies to spread the work of two kinds of devices where there is room for
 // everything, simulated one by one, each zebra layout with all that Asym-EA finds for it.
 double best_of_node_pair(const ModelShape& model, const ClusterSheet& sheet,
-                         const StepDemand& demand) {
+                         const ClusterDemand& demand) {
   const NodePair kinds = node_pair(sheet).take();
   double best = std::numeric_limits<double>::infinity();
   for (const int32_t copies : {1, 2}) {
@@ -327,7 +327,7 @@ TEST(ClusterSearch, FindsTheBestOfANodePair) {
   ModelShape model = published("olmoe-1b-7b");
   const ClusterSheet sheet = cluster("a40-v100");
   model.is_moe.resize(4);
-  const StepDemand demand{2048, 16};
+  const ClusterDemand demand{2048, 16};
   auto strategies = search_cluster(model, sheet, demand);
   ASSERT_TRUE(strategies.ok()) << strategies.status().message();
   const NodePair kinds = node_pair(sheet).take();
@@ -359,7 +359,7 @@ TEST(ClusterSearch, FindsTheBestOfANodePair) {
 TEST(ClusterSearch, CountsTheWorkOfTwoKindsByHand) {
   ModelShape model = published("olmoe-1b-7b");
   const ClusterSheet sheet = cluster("a40-v100");
-  const StepDemand demand{2048, 48};
+  const ClusterDemand demand{2048, 48};
   const HeterogeneousStep work = heterogeneous_step(model, sheet, node_pair(sheet).take(), demand);
   const double d = 2048, f = 1024, experts = 64, k = 8, s = 2048, tokens = 48 * s, vocab = 50304;
   const double projections = 4 * d * d + 2 * d;  // with norms of queries and keys
@@ -422,7 +422,7 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
     node.device.launch_us = 0;
   }
   const NodePair kinds = node_pair(sheet).take();
-  const StepDemand demand{2048, 48};
+  const ClusterDemand demand{2048, 48};
   const HeterogeneousStep work = heterogeneous_step(model, sheet, kinds, demand);
   const auto slower_of = [](const PassSeconds& a, const PassSeconds& b) {
     return PassSeconds{std::max(a.forward_s, b.forward_s), std::max(a.backward_s, b.backward_s)};
@@ -456,7 +456,7 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
   EXPECT_LE(columns.step_s(), (1 + 1e-6) * ((attention + experts).both_s() + head_s));
   // Links that take nearly all of the step: many tokens make rows dearer than weights.
   sheet.network.gb_s = 0.1;
-  const auto step_s = [&](const StepDemand& d, ExpertSharing sharing) {
+  const auto step_s = [&](const ClusterDemand& d, ExpertSharing sharing) {
     return shared_step(model, sheet, kinds, d, sharing)->step_s();
   };
   EXPECT_LT(step_s({2048, 480}, ExpertSharing::kDataCentric),
@@ -467,7 +467,7 @@ TEST(ClusterSearch, SharesExpertsBySpeed) {
 
 // What is drawn of a strategy is what it was ranked by: pieces of a lane one after the other, the
 // same end, and as many bytes at most.
-void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const StepDemand& demand,
+void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const ClusterDemand& demand,
                   const Strategy& strategy) {
   SCOPED_TRACE(strategy.text());
   const auto timeline = strategy_timeline(model, sheet, demand, strategy);
@@ -506,7 +506,7 @@ void expect_drawn(const ModelShape& model, const ClusterSheet& sheet, const Step
 TEST(ClusterSearch, DrawsWhatItRanked) {
   const ModelShape qwen = published("qwen3-30b-a3b");
   const ClusterSheet nodes = cluster("4x8-gpu-80gb");
-  const StepDemand demand{4096, 128};
+  const ClusterDemand demand{4096, 128};
   const auto strategies = search_cluster(qwen, nodes, demand).take();
   for (size_t i = 0; i < strategies.size(); i += 1 + strategies.size() / 40) {
     expect_drawn(qwen, nodes, demand, strategies[i]);
@@ -514,7 +514,7 @@ TEST(ClusterSearch, DrawsWhatItRanked) {
   ModelShape olmoe = published("olmoe-1b-7b");
   olmoe.is_moe.resize(8);
   const ClusterSheet unequal = cluster("a40-v100");
-  const StepDemand small{2048, 16};
+  const ClusterDemand small{2048, 16};
   bool seen[6] = {};
   const std::vector<Strategy> of_two = search_cluster(olmoe, unequal, small).take();
   for (const Strategy& strategy : of_two) {
@@ -547,7 +547,7 @@ TEST(ClusterSearch, SaysWhatWouldBeEnough) {
   const ModelShape model = published("deepseek-v3");
   ClusterSheet sheet = cluster("4x8-gpu-80gb");
   sheet.nodes.resize(1);
-  const StepDemand demand{4096, 64};
+  const ClusterDemand demand{4096, 64};
   EXPECT_EQ(search_cluster(model, sheet, demand).status().code(), Exit::kDoesNotFit);
   const auto fitting = cluster_fits_with(model, sheet, demand);
   ASSERT_FALSE(fitting.empty());
@@ -570,7 +570,7 @@ TEST(ClusterSearch, SaysWhatWouldBeEnough) {
 TEST(ClusterSearch, SaysWhatWouldHelp) {
   const ModelShape model = published("qwen3-30b-a3b");
   const ClusterSheet sheet = cluster("4x8-gpu-80gb");
-  const StepDemand demand{4096, 128};
+  const ClusterDemand demand{4096, 128};
   const Strategy best = search_cluster(model, sheet, demand)->front();
   const auto helps = cluster_helps(model, sheet, demand, best);
   ASSERT_FALSE(helps.empty());

@@ -71,7 +71,7 @@ int64_t layers_of(int64_t layers, int32_t stages, int32_t stage) {
 }
 
 // Whether both kinds of devices of every stage have room, from the model's sizes alone.
-bool fits(const ModelShape& model, const ClusterSheet& cluster, const StepDemand& demand,
+bool fits(const ModelShape& model, const ClusterSheet& cluster, const ClusterDemand& demand,
           const ZebraLayout& l, int32_t m, int32_t n, const StateChoice& state,
           const std::vector<int32_t>& offloaded) {
   const LayerParameters p = layer_parameters(model, 0);
@@ -135,7 +135,7 @@ std::vector<std::vector<int32_t>> assignments(int64_t layers, int32_t m, int32_t
 
 class BruteForce {
  public:
-  BruteForce(const ModelShape& model, const ClusterSheet& cluster, const StepDemand& demand)
+  BruteForce(const ModelShape& model, const ClusterSheet& cluster, const ClusterDemand& demand)
       : model_(model), cluster_(cluster), demand_(demand), kinds_(node_pair(cluster).take()) {}
 
   Exhaustive run() {
@@ -178,7 +178,7 @@ class BruteForce {
 
   const ModelShape& model_;
   const ClusterSheet& cluster_;
-  const StepDemand& demand_;
+  const ClusterDemand& demand_;
   const NodePair kinds_;
   Exhaustive found_;
 };
@@ -203,7 +203,7 @@ TEST(ZebraSearch, FindsTheBestLayout) {
     Node faster, slower;
     double gb_s;
     ModelShape model;
-    StepDemand demand;
+    ClusterDemand demand;
   };
   const int64_t much = int64_t{1} << 36;
   const Case cases[] = {
@@ -246,7 +246,7 @@ TEST(ZebraSearch, IsAsGoodAsAllOnRandomClusters) {
     const ClusterSheet cluster =
         cluster_of({faster, 20, between(2, 10), memory()},
                    {slower, between(5, 18), between(0.2, 1), memory()}, between(2, 60));
-    const StepDemand demand{256, faster * power(4)};
+    const ClusterDemand demand{256, faster * power(4)};
     const Exhaustive all = BruteForce(model, cluster, demand).run();
     const auto strategies = search_cluster(model, cluster, demand);
     if (!strategies.ok()) {
@@ -286,7 +286,7 @@ TEST(ZebraSearch, CountsSumsBetweenCopies) {
   const ModelShape model = small_model(3, 4);
   const ClusterSheet cluster = cluster_of({2, 20, 10, much}, {2, 12, 0.4, much}, 5);
   const NodePair kinds = node_pair(cluster).take();
-  const StepDemand demand{256, 8};
+  const ClusterDemand demand{256, 8};
   ZebraPipeline copies = zebra_pipeline(model, cluster, kinds, demand, {1, 2, 1, 2}).take();
   const ZebraPipeline stages = zebra_pipeline(model, cluster, kinds, demand, {2, 1, 1, 2}).take();
   const LayerParameters p = layer_parameters(model, 0);
@@ -313,7 +313,7 @@ TEST(ZebraSearch, RefusesWhatDoesNotDivide) {
   const ClusterSheet cluster = cluster_of({2, 20, 10, much}, {4, 12, 0.4, much}, 5);
   const NodePair kinds = node_pair(cluster).take();
   const ModelShape model = small_model(3, 4);
-  const auto code = [&](const ModelShape& m, const StepDemand& demand, const ZebraLayout& l) {
+  const auto code = [&](const ModelShape& m, const ClusterDemand& demand, const ZebraLayout& l) {
     const auto pipeline = zebra_pipeline(m, cluster, kinds, demand, l);
     if (pipeline.ok()) return Exit::kOk;
     EXPECT_EQ(pipeline.status().message().find('\n'), std::string::npos);

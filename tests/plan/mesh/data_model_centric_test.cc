@@ -1,6 +1,6 @@
 // Shares of unequal devices: HEXA-MoE Table 2, all divisions of small wholes, and bytes counted by
 // hand.
-#include "plan/mesh/device_shares.h"
+#include "plan/mesh/data_model_centric.h"
 
 #include <gtest/gtest.h>
 

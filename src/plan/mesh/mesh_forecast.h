@@ -25,11 +25,11 @@ namespace pagoda {
 
 // How the EP devices of a group share a layer's experts. Either each has some experts, and rows
 // travel; or each has a part of every expert, and weights (data-centric) or rows to all
-// (model-centric) travel, as in HEXA-MoE (plan/mesh/device_shares.h).
+// (model-centric) travel, as in HEXA-MoE (plan/mesh/data_model_centric.h).
 enum class ExpertSharing : uint8_t { kRows, kDataCentric, kModelCentric };
 
 // Seconds of a step of the stage that works longest.
-struct StepTimes {
+struct MeshTimes {
   double compute_s = 0;        // recomputation included
   double communication_s = 0;  // all-to-alls, transfers between stages, gradients of the copies
   double bubble_s = 0;         // waiting for other stages
@@ -50,8 +50,8 @@ struct StageWork {
   }
 };
 
-struct StepEstimate {
-  StepTimes times;
+struct MeshForecast {
+  MeshTimes times;
   double tokens = 0;               // tokens of a step on all devices
   double model_flops = 0;          // F_model
   double hardware_efficiency = 0;  // F_model / (peak G compute)
@@ -62,7 +62,7 @@ struct StepEstimate {
 };
 
 // How to run a mesh and its batch.
-struct StepChoices {
+struct MeshChoices {
   ExpertSharing sharing = ExpertSharing::kRows;
   PipelineSchedule schedule = PipelineSchedule::kOneForwardOneBackward;
   std::vector<uint8_t> recomputed;  // [layers] 1: computed again before its backward; empty: none
@@ -70,27 +70,27 @@ struct StepChoices {
 
 // Equation (12). kUsage: no device, flops or a peak not above zero, times that are negative or no
 // numbers, no time for computing.
-Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
-                                 const StepTimes& times);
+Result<MeshForecast> mesh_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
+                                 const MeshTimes& times);
 
 // The work of a stage for a microbatch: the passes through its layers, embedding and head on the
 // first and the last stage, and for each MoE layer two all-to-alls in each pass (the cheaper of
 // flat and hierarchical). A layer that is computed again has kept its input alone: its backward
 // takes longer, and has a third all-to-all, which sends rows to their experts once more. A stage
-// that sends does not compute. [PP]. Returns the errors of estimate_step. O(layers * nodes * EP +
+// that sends does not compute. [PP]. Returns the errors of forecast_mesh. O(layers * nodes * EP +
 // PP * devices).
 Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
                                            const PipelineBatch& batch,
                                            const ClusterProfile& cluster, const MachineSheet& node,
-                                           const StepChoices& choices = {});
+                                           const MeshChoices& choices = {});
 
 // The step ends when every stage has done its part of the schedule and has then summed its
 // gradients in rings: replicated ones among EP x DP devices and those of experts among DP, two
 // bytes each. A ring is as slow as its slowest link. kUsage: the errors of check_cluster,
 // check_mesh, check_batch and expert_group; kPaper, which no run has; `recomputed` of a wrong
 // length. REQUIRES: node.check(). O(stage_works + PP M).
-Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
+Result<MeshForecast> forecast_mesh(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const MachineSheet& node, const StepChoices& choices = {});
+                                   const MachineSheet& node, const MeshChoices& choices = {});
 
 }  // namespace pagoda

@@ -1,11 +1,12 @@
-#include "plan/mesh/step_estimate.h"
+#include "plan/mesh/mesh_forecast.h"
 
 #include <algorithm>
 #include <utility>
 #include <vector>
 
+#include "base/si_units.h"
 #include "plan/machine/pass_cost.h"
-#include "plan/mesh/device_shares.h"
+#include "plan/mesh/data_model_centric.h"
 #include "plan/mesh/exchange_traffic.h"
 #include "plan/mesh/hierarchical_exchange.h"
 #include "plan/refusals.h"
@@ -13,7 +14,6 @@
 namespace pagoda {
 namespace {
 
-constexpr double kTera = 1e12;
 
 // The slowest link of a ring through these devices in their order.
 const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_t>& ring) {
@@ -33,7 +33,7 @@ struct LayerPass {
 class Estimate {
  public:
   Estimate(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-           const ClusterProfile& cluster, const MachineSheet& node, const StepChoices& choices)
+           const ClusterProfile& cluster, const MachineSheet& node, const MeshChoices& choices)
       : model_(model),
         mesh_(mesh),
         batch_(batch),
@@ -68,7 +68,7 @@ class Estimate {
   const PipelineBatch& batch_;
   const ClusterProfile& cluster_;
   const PassClock clock_;
-  const StepChoices& choices_;
+  const MeshChoices& choices_;
 };
 
 // Routing is balanced, so that a device's experts get as many rows as its tokens make: of its part
@@ -198,7 +198,7 @@ double Estimate::gradients_s(int64_t stage) const {
 }
 
 Status check_step(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-                  const ClusterProfile& cluster, const StepChoices& choices) {
+                  const ClusterProfile& cluster, const MeshChoices& choices) {
   RETURN_IF_ERROR(check_cluster(cluster));
   RETURN_IF_ERROR(check_batch(batch, mesh));
   RETURN_IF_ERROR(
@@ -212,14 +212,14 @@ Status check_step(const ModelCost& model, const Mesh& mesh, const PipelineBatch&
 }
 
 // The times of the stage that works longest; it waits for the rest of the step.
-StepTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
+MeshTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
                    int64_t microbatches) {
   const auto m = static_cast<double>(microbatches);
-  StepTimes longest;
+  MeshTimes longest;
   double step_s = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     const StageWork& work = stages[s];
-    const StepTimes times{
+    const MeshTimes times{
         m * (work.forward_compute_s + work.backward_compute_s),
         m * (work.forward_communication_s + work.backward_communication_s) + work.gradients_s};
     if (times.step_s() > longest.step_s()) longest = times;
@@ -231,15 +231,15 @@ StepTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
 
 }  // namespace
 
-Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
-                                 const StepTimes& times) {
+Result<MeshForecast> mesh_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
+                                 const MeshTimes& times) {
   RETURN_IF_ERROR(check_rate("model_flops", model_flops));
   RETURN_IF_ERROR(check_rate("peak_flops_per_s", peak_flops_per_s));
   RETURN_IF_ERROR(check_integer("the number of devices", devices, 1, kMaxCount * kMaxCount));
   RETURN_IF_ERROR(check_rate("compute_s", times.compute_s));
   RETURN_IF_ERROR(check_amount("communication_s", times.communication_s));
   RETURN_IF_ERROR(check_amount("bubble_s", times.bubble_s));
-  StepEstimate estimate;
+  MeshForecast estimate;
   estimate.times = times;
   estimate.model_flops = model_flops;
   estimate.hardware_efficiency =
@@ -252,7 +252,7 @@ Result<StepEstimate> step_utilisation(double model_flops, double peak_flops_per_
 Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& mesh,
                                            const PipelineBatch& batch,
                                            const ClusterProfile& cluster, const MachineSheet& node,
-                                           const StepChoices& choices) {
+                                           const MeshChoices& choices) {
   RETURN_IF_ERROR(check_step(model, mesh, batch, cluster, choices));
   const Estimate estimate(model, mesh, batch, cluster, node, choices);
   std::vector<StageWork> works;
@@ -263,9 +263,9 @@ Result<std::vector<StageWork>> stage_works(const ModelCost& model, const Mesh& m
   return works;
 }
 
-Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
+Result<MeshForecast> forecast_mesh(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const ClusterProfile& cluster,
-                                   const MachineSheet& node, const StepChoices& choices) {
+                                   const MachineSheet& node, const MeshChoices& choices) {
   ASSIGN_OR_RETURN(std::vector<StageWork> works,
                    stage_works(model, mesh, batch, cluster, node, choices));
   std::vector<StageSeconds> seconds;
@@ -275,8 +275,8 @@ Result<StepEstimate> estimate_step(const ModelCost& model, const Mesh& mesh,
   const double sequences = static_cast<double>(batch.microbatch_sequences) *
                            static_cast<double>(batch.microbatches) * static_cast<double>(groups);
   const double flops = model_flops(model, batch.sequence_len, sequences);
-  ASSIGN_OR_RETURN(StepEstimate estimate,
-                   step_utilisation(flops, kTera * node.device.peak_tflops, mesh.devices(),
+  ASSIGN_OR_RETURN(MeshForecast estimate,
+                   mesh_utilisation(flops, kTera * node.device.peak_tflops, mesh.devices(),
                                     times_of(works, run, batch.microbatches)));
   estimate.tokens = sequences * static_cast<double>(batch.sequence_len);
   estimate.stages = std::move(works);

@@ -1,4 +1,4 @@
-#include "plan/mesh/device_shares.h"
+#include "plan/mesh/data_model_centric.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Meshes, traffic and the time of a step: constraints (7) to (10) against trying every mesh,
 // volumes against counting rows one by one, equation (6) in its readings, equation (12), and a step
 // put together by hand.
-#include "plan/mesh/step_estimate.h"
+#include "plan/mesh/mesh_forecast.h"
 
 #include <gtest/gtest.h>
 
@@ -206,24 +206,24 @@ TEST(ExchangeTraffic, RefusesNonsense) {
   }
 }
 
-TEST(StepEstimate, IsEquation12) {
-  const StepTimes times{.compute_s = 6, .communication_s = 3, .bubble_s = 0};
-  const StepEstimate estimate = step_utilisation(2.4e15, 1e14, 8, times).take();
+TEST(MeshForecast, IsEquation12) {
+  const MeshTimes times{.compute_s = 6, .communication_s = 3, .bubble_s = 0};
+  const MeshForecast estimate = mesh_utilisation(2.4e15, 1e14, 8, times).take();
   EXPECT_DOUBLE_EQ(estimate.hardware_efficiency, 2.4e15 / (1e14 * 8 * 6));
   EXPECT_DOUBLE_EQ(estimate.compute_fraction, 1 - 3.0 / 9);
   EXPECT_DOUBLE_EQ(estimate.mfu, 2.4e15 / (1e14 * 8 * 9));
   // The bubble, which the printed fraction leaves out, counts like sending.
-  const StepTimes bubble{.compute_s = 6, .communication_s = 1, .bubble_s = 2};
-  EXPECT_DOUBLE_EQ(step_utilisation(2.4e15, 1e14, 8, bubble).take().mfu, estimate.mfu);
+  const MeshTimes bubble{.compute_s = 6, .communication_s = 1, .bubble_s = 2};
+  EXPECT_DOUBLE_EQ(mesh_utilisation(2.4e15, 1e14, 8, bubble).take().mfu, estimate.mfu);
   for (const double bad : {0.0, -1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
-    EXPECT_FALSE(step_utilisation(bad, 1e14, 8, times).ok());
-    EXPECT_FALSE(step_utilisation(2.4e15, bad, 8, times).ok());
-    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {bad, 3, 0}).ok());
+    EXPECT_FALSE(mesh_utilisation(bad, 1e14, 8, times).ok());
+    EXPECT_FALSE(mesh_utilisation(2.4e15, bad, 8, times).ok());
+    EXPECT_FALSE(mesh_utilisation(2.4e15, 1e14, 8, {bad, 3, 0}).ok());
     if (bad == 0) continue;
-    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {6, bad, 0}).ok());
-    EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 8, {6, 3, bad}).ok());
+    EXPECT_FALSE(mesh_utilisation(2.4e15, 1e14, 8, {6, bad, 0}).ok());
+    EXPECT_FALSE(mesh_utilisation(2.4e15, 1e14, 8, {6, 3, bad}).ok());
   }
-  EXPECT_FALSE(step_utilisation(2.4e15, 1e14, 0, times).ok());
+  EXPECT_FALSE(mesh_utilisation(2.4e15, 1e14, 0, times).ok());
 }
 
 // A GPU on which operations alone take time: 150 TFLOP/s of products, 120 of attention's scores.
@@ -241,11 +241,11 @@ MachineSheet gpu() {
 // Relative 1e-12: some hundred roundings of 2^-53 in sums of like sign.
 void expect_close(double a, double b) { EXPECT_NEAR(a, b, 1e-12 * std::max(a, b)); }
 
-TEST(StepEstimate, OfOneDeviceIsComputingAlone) {
+TEST(MeshForecast, OfOneDeviceIsComputingAlone) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
-  const StepEstimate estimate =
-      estimate_step(model, {1, 1, 1}, batch, cluster_of(1, 1, 1), gpu()).take();
+  const MeshForecast estimate =
+      forecast_mesh(model, {1, 1, 1}, batch, cluster_of(1, 1, 1), gpu()).take();
   EXPECT_EQ(estimate.times.communication_s, 0);
   EXPECT_EQ(estimate.times.bubble_s, 0);
   EXPECT_EQ(estimate.compute_fraction, 1);
@@ -262,13 +262,13 @@ TEST(StepEstimate, OfOneDeviceIsComputingAlone) {
 
 // PP 2 x EP 4 x DP 2 on 4 nodes of 4 devices, 2 under a switch: stages are one node apart, under a
 // switch; copies two nodes apart, between switches.
-TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
+TEST(MeshForecast, OfAMeshIsPutTogetherByHand) {
   const int64_t d = 1024, f = 2048, k = 2, s = 512, b = 2, M = 6;
   const ModelCost model = piper_cost({4, d, 16, 8, k, f}).take();
   const ClusterProfile cluster = cluster_of(4, 4, 2);
   const Mesh mesh{2, 4, 2};
   const PipelineBatch batch{s, b, M, SequencesOf::kRank};
-  const StepEstimate estimate = estimate_step(model, mesh, batch, cluster, gpu()).take();
+  const MeshForecast estimate = forecast_mesh(model, mesh, batch, cluster, gpu()).take();
   const double tokens = b * s;
   const double products = tokens * 2 * 4 * d * d + tokens * k * 2 * 3 * d * f;
   const double scores = b * 2.0 * 2 * d * (s * (s + 1) / 2);
@@ -289,8 +289,8 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
   expect_close(estimate.mfu,
                estimate.model_flops / (312e12 * 16 * estimate.times.step_s()));
   // The same by group: as many sequences in all, divided among the 4.
-  const StepEstimate by_group =
-      estimate_step(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, gpu()).take();
+  const MeshForecast by_group =
+      forecast_mesh(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, gpu()).take();
   expect_close(by_group.times.step_s(), estimate.times.step_s());
   EXPECT_EQ(by_group.tokens, estimate.tokens);
   // Equation (6) is a bound of what all-to-alls take.
@@ -301,17 +301,17 @@ TEST(StepEstimate, OfAMeshIsPutTogetherByHand) {
 // Layers that are computed again take attention's forward once more and gate and up of experts, and
 // send their rows once more; the stages that have them are then slower, and a step is what the
 // schedule makes of that.
-TEST(StepEstimate, OfLayersComputedAgainIsLonger) {
+TEST(MeshForecast, OfLayersComputedAgainIsLonger) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
   const ClusterProfile one = cluster_of(1, 1, 1), four = cluster_of(1, 4, 1);
-  const double whole = estimate_step(model, {1, 1, 1}, batch, one, gpu())->times.step_s();
+  const double whole = forecast_mesh(model, {1, 1, 1}, batch, one, gpu())->times.step_s();
   const double tokens = 2 * 512;
   const double again_s = tokens * 2 * (4 * 1024 * 1024 + 2 * 2 * 1024 * 2048) / 150e12 +
                          2 * 2.0 * 2048 * (512 * 513 / 2) / 120e12;
-  StepChoices choices;
+  MeshChoices choices;
   choices.recomputed = {1, 0, 0, 1};
-  expect_close(estimate_step(model, {1, 1, 1}, batch, one, gpu(), choices)->times.step_s(),
+  expect_close(forecast_mesh(model, {1, 1, 1}, batch, one, gpu(), choices)->times.step_s(),
                whole + 3 * 2 * again_s);
   for (const auto schedule :
        {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
@@ -329,27 +329,27 @@ TEST(StepEstimate, OfLayersComputedAgainIsLonger) {
     EXPECT_EQ(works[0].seconds().forward_s, without[0].seconds().forward_s);
     EXPECT_EQ(works[1].seconds().backward_s, without[1].seconds().backward_s);
     choices.recomputed = {1, 0, 0, 0};
-    const StepEstimate step = estimate_step(model, mesh, batch, four, gpu(), choices).take();
+    const MeshForecast step = forecast_mesh(model, mesh, batch, four, gpu(), choices).take();
     std::vector<StageSeconds> seconds = {works[0].seconds(), works[1].seconds()};
     const PipelineRun run = run_pipeline(schedule, seconds, 3).take();
     expect_close(step.times.step_s(), std::max(run.end_s(0) + works[0].gradients_s,
                                                run.end_s(1) + works[1].gradients_s));
   }
   choices.recomputed = {1, 0, 0};
-  EXPECT_EQ(estimate_step(model, {1, 1, 1}, batch, one, gpu(), choices).status().code(),
+  EXPECT_EQ(forecast_mesh(model, {1, 1, 1}, batch, one, gpu(), choices).status().code(),
             Exit::kUsage);
 }
 
 // Experts shared by HEXA-MoE's two ways on four devices: each computes its own rows with the
 // weights of all, or a quarter of every expert for the rows of all.
-TEST(StepEstimate, OfSharedExpertsIsPutTogetherByHand) {
+TEST(MeshForecast, OfSharedExpertsIsPutTogetherByHand) {
   const double d = 1024, f = 2048, tokens = 2 * 512;
   const ModelCost model = piper_cost({1, 1024, 16, 8, 2, 2048}).take();
   const PipelineBatch batch{512, 2, 1, SequencesOf::kRank};
   ClusterProfile cluster = cluster_of(1, 4, 1);
   cluster.in_node = {0, 1.0 / 1e9};  // slow, so that weights do not hide
   const auto work = [&](ExpertSharing sharing, bool again) {
-    StepChoices choices;
+    MeshChoices choices;
     choices.sharing = sharing;
     choices.recomputed = {again};
     return stage_works(model, {1, 4, 1}, batch, cluster, gpu(), choices)->front();
@@ -377,26 +377,26 @@ TEST(StepEstimate, OfSharedExpertsIsPutTogetherByHand) {
 }
 
 // More than a node for the experts of a layer is what Piper is there to avoid.
-TEST(StepEstimate, PrefersExpertsWithinANode) {
+TEST(MeshForecast, PrefersExpertsWithinANode) {
   const ModelCost model = piper_cost({32, 2048, 16, 64, 8, 1024}).take();
   const ClusterProfile cluster = cluster_of(8, 8, 8);
   const auto step = [&](Mesh mesh, int64_t microbatches) {
     const PipelineBatch batch{4096, 64 / microbatches, microbatches, SequencesOf::kRank};
-    return estimate_step(model, mesh, batch, cluster, gpu()).take();
+    return forecast_mesh(model, mesh, batch, cluster, gpu()).take();
   };
-  const StepEstimate inside = step({8, 8, 1}, 64), across = step({1, 64, 1}, 64);
+  const MeshForecast inside = step({8, 8, 1}, 64), across = step({1, 64, 1}, 64);
   std::printf("PP 8 x EP 8: %.3f s, MFU %.1f %%; EP 64: %.3f s, MFU %.1f %%\n",
               inside.times.step_s(), 100 * inside.mfu, across.times.step_s(), 100 * across.mfu);
   EXPECT_EQ(inside.tokens * 8, across.tokens);
   EXPECT_GT(inside.mfu, across.mfu);
 }
 
-TEST(StepEstimate, RefusesNonsense) {
+TEST(MeshForecast, RefusesNonsense) {
   const ModelCost model = piper_cost({4, 1024, 16, 8, 2, 2048}).take();
   const ClusterProfile cluster = cluster_of(2, 4, 2);
   const PipelineBatch batch{512, 2, 3, SequencesOf::kRank};
   const auto code = [&](Mesh mesh, PipelineBatch of, ClusterProfile on) {
-    const Status status = estimate_step(model, mesh, of, on, gpu()).status();
+    const Status status = forecast_mesh(model, mesh, of, on, gpu()).status();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
     return status.code();
   };
