@@ -156,7 +156,8 @@ TEST(RootPromise, ExactlyTheRowsTravelBetweenDevices) {
   for (int device = 1; device < kDevices; ++device) {
     int64_t rows = 0;
     for (const auto& tokens : step.tokens_per_expert) {
-      for (auto e = static_cast<size_t>(device); e < tokens.size(); e += kDevices) rows += tokens[e];
+      for (auto e = static_cast<size_t>(device); e < tokens.size(); e += kDevices)
+        rows += tokens[e];
     }
     ASSERT_GT(rows, 0);
     const auto bytes = [&](int from, int to) {

@@ -13,8 +13,8 @@ namespace {
 constexpr Refusal invalid("shares");
 
 Status check_experts(const SharedExperts& e) {
-  const int64_t counts[] = {e.layers, e.layer_weight_bytes, e.layer_gradient_bytes,
-                            e.token_bytes, e.tokens, e.cached_layers};
+  const int64_t counts[] = {e.layers, e.layer_weight_bytes, e.layer_gradient_bytes, e.token_bytes,
+                            e.tokens, e.cached_layers};
   if (*std::min_element(std::begin(counts), std::end(counts)) >= 1) return Status();
   return invalid(
       strf("%d layers of %lld B with gradients of %lld B, %lld tokens of %lld B, %d "
@@ -79,8 +79,7 @@ Result<SharedBytes> data_centric_bytes(const SharedExperts& experts, double hidd
   RETURN_IF_ERROR(check_share(hidden_share));
   SharedBytes bytes;
   bytes.resident = resident_bytes(experts, hidden_share);
-  bytes.cache =
-      experts.cached_layers * experts.layer_weight_bytes + experts.layer_gradient_bytes;
+  bytes.cache = experts.cached_layers * experts.layer_weight_bytes + experts.layer_gradient_bytes;
   return bytes;
 }
 

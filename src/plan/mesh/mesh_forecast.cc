@@ -14,7 +14,6 @@
 namespace pagoda {
 namespace {
 
-
 // The slowest link of a ring through these devices in their order.
 const Cost& slowest_link(const ClusterProfile& cluster, const std::vector<int64_t>& ring) {
   const Cost* slowest = &cluster.in_node;
@@ -116,9 +115,8 @@ Result<PassSeconds> Estimate::exchanges_s(const LayerCost& layer, double overlap
   if (choices_.sharing != ExpertSharing::kRows) {
     return shared_s(layer, group, overlapped_s, again);
   }
-  ASSIGN_OR_RETURN(
-      const ExchangeTraffic traffic,
-      exchange_traffic(model_.hidden_size, layer.experts_per_token, batch_, mesh_));
+  ASSIGN_OR_RETURN(const ExchangeTraffic traffic,
+                   exchange_traffic(model_.hidden_size, layer.experts_per_token, batch_, mesh_));
   ASSIGN_OR_RETURN(const ExchangeChoice choice, cheaper_exchange(group, traffic.pair_bytes));
   return PassSeconds{2, again ? 3.0 : 2.0} * choice.cost.total_s;
 }
@@ -232,7 +230,7 @@ MeshTimes times_of(const std::vector<StageWork>& stages, const PipelineRun& run,
 }  // namespace
 
 Result<MeshForecast> mesh_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
-                                 const MeshTimes& times) {
+                                      const MeshTimes& times) {
   RETURN_IF_ERROR(check_rate("model_flops", model_flops));
   RETURN_IF_ERROR(check_rate("peak_flops_per_s", peak_flops_per_s));
   RETURN_IF_ERROR(check_integer("the number of devices", devices, 1, kMaxCount * kMaxCount));

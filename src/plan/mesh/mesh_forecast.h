@@ -71,7 +71,7 @@ struct MeshChoices {
 // Equation (12). kUsage: no device, flops or a peak not above zero, times that are negative or no
 // numbers, no time for computing.
 Result<MeshForecast> mesh_utilisation(double model_flops, double peak_flops_per_s, int64_t devices,
-                                 const MeshTimes& times);
+                                      const MeshTimes& times);
 
 // The work of a stage for a microbatch: the passes through its layers, embedding and head on the
 // first and the last stage, and for each MoE layer two all-to-alls in each pass (the cheaper of

@@ -10,7 +10,6 @@
 namespace pagoda {
 namespace {
 
-
 double step_tokens(const ClusterDemand& demand) {
   return static_cast<double>(demand.sequence_len) * static_cast<double>(demand.sequences);
 }

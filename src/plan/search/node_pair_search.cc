@@ -13,7 +13,6 @@
 namespace pagoda {
 namespace {
 
-
 class NodePairSearch {
  public:
   NodePairSearch(const ModelShape& model, const ModelCost& cost, const ClusterSheet& cluster,

@@ -168,8 +168,9 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
   return shared;
 }
 
-NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const ClusterDemand& demand,
-                           const SharedStep& step, const StateChoice& state) {
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
+                           const ClusterDemand& demand, const SharedStep& step,
+                           const StateChoice& state) {
   const LayerCost& layer = cost.layers.front();
   const auto layers = static_cast<double>(cost.layers.size());
   const auto experts = static_cast<double>(layer.num_experts * layer.expert_parameters);

@@ -36,7 +36,8 @@ Result<SharedStep> shared_step(const ModelShape& model, const ClusterSheet& clus
 // The memory of its devices: kept inputs of all layers for its sequences, room for one layer, and,
 // data-centric, room for weights of two layers and gradients of one, or, model-centric, room for
 // the rows of all.
-NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost, const ClusterDemand& demand,
-                           const SharedStep& step, const StateChoice& state);
+NodePairBytes shared_bytes(const ModelShape& model, const ModelCost& cost,
+                           const ClusterDemand& demand, const SharedStep& step,
+                           const StateChoice& state);
 
 }  // namespace pagoda

@@ -10,7 +10,6 @@
 namespace pagoda {
 namespace {
 
-
 Status indivisible(const std::string& what) {
   return Status(Exit::kUsage, "zebra groups: " + what);
 }

@@ -183,7 +183,7 @@ TEST(ExchangeTraffic, IsEquation6InEachReading) {
 TEST(ExchangeTraffic, OfARingIsWhatItsStepsSend) {
   for (int64_t n = 1; n <= 9; ++n) {
     const double bytes = 2520.0 * 3;  // whole parts for each n
-    double sent = 0;  // n - 1 steps that add, n - 1 that hand on
+    double sent = 0;                  // n - 1 steps that add, n - 1 that hand on
     for (int64_t step = 0; step < 2 * (n - 1); ++step) sent += bytes / static_cast<double>(n);
     EXPECT_DOUBLE_EQ(all_reduce_bytes(bytes, n).take(), sent);
   }
@@ -286,8 +286,7 @@ TEST(MeshForecast, OfAMeshIsPutTogetherByHand) {
   expect_close(estimate.times.bubble_s, compute + sending);
   expect_close(estimate.times.step_s(), (M + 1) * (compute + sending) + gradients);
   EXPECT_EQ(estimate.tokens, 2 * 4 * M * b * s);
-  expect_close(estimate.mfu,
-               estimate.model_flops / (312e12 * 16 * estimate.times.step_s()));
+  expect_close(estimate.mfu, estimate.model_flops / (312e12 * 16 * estimate.times.step_s()));
   // The same by group: as many sequences in all, divided among the 4.
   const MeshForecast by_group =
       forecast_mesh(model, mesh, {s, 4 * b, M, SequencesOf::kGroup}, cluster, gpu()).take();
@@ -313,8 +312,7 @@ TEST(MeshForecast, OfLayersComputedAgainIsLonger) {
   choices.recomputed = {1, 0, 0, 1};
   expect_close(forecast_mesh(model, {1, 1, 1}, batch, one, gpu(), choices)->times.step_s(),
                whole + 3 * 2 * again_s);
-  for (const auto schedule :
-       {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
+  for (const auto schedule : {PipelineSchedule::kGpipe, PipelineSchedule::kOneForwardOneBackward}) {
     choices.schedule = schedule;
     choices.recomputed = {1, 0, 0, 0};
     const Mesh mesh{2, 2, 1};
