@@ -1,21 +1,29 @@
 # NVIDIA GPUs: whether this build has them. Sets PAGODA_HAS_CUDA, and where it is true the target
 # CUDA::cudart_static. The CUDA runtime is linked statically, so that the program starts where there
-# is no CUDA; the driver is found at run time.
+# is no CUDA; the driver is found at run time. PAGODA_HAS_CUDA_KERNELS says whether the build can
+# compute on them too: the target kernels_cuda, which takes nvcc minutes.
 
-set(PAGODA_CUDA AUTO CACHE STRING "Run on NVIDIA GPUs: AUTO (where nvcc 12 or later is), ON, OFF")
+set(PAGODA_CUDA AUTO CACHE STRING
+  "Run on NVIDIA GPUs: AUTO (where nvcc 12 or later and a GPU are), ON (where nvcc is), OFF")
 set_property(CACHE PAGODA_CUDA PROPERTY STRINGS AUTO ON OFF)
-# This machine's GPUs; without any, one architecture to compile for.
+set(PAGODA_CUDA_ARCHITECTURES "" CACHE STRING
+  "Compute capabilities to compile kernels for, as CMAKE_CUDA_ARCHITECTURES; empty: this machine's")
 execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
   OUTPUT_VARIABLE cuda_here ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
 string(REGEX MATCHALL "[0-9]+\\.[0-9]" cuda_here "${cuda_here}")
 string(REPLACE "." "" cuda_here "${cuda_here}")
 list(REMOVE_DUPLICATES cuda_here)
 set(cuda_is_here ${cuda_here})
-if(NOT cuda_here)
-  set(cuda_here 90)
+if(EXISTS /dev/nvidiactl)
+  set(cuda_is_here ON)
 endif()
-set(PAGODA_CUDA_ARCHITECTURES ${cuda_here} CACHE STRING
-  "Compute capabilities to compile kernels for, as CMAKE_CUDA_ARCHITECTURES")
+set(cuda_architectures ${PAGODA_CUDA_ARCHITECTURES})
+if(NOT cuda_architectures)
+  set(cuda_architectures ${cuda_here})
+endif()
+if(NOT cuda_architectures)
+  set(cuda_architectures 90)
+endif()
 
 set(PAGODA_HAS_CUDA OFF)
 if(NOT PAGODA_CUDA STREQUAL "OFF")
@@ -41,14 +49,19 @@ if(NOT PAGODA_CUDA STREQUAL "OFF")
   endif()
 endif()
 
-# Kernels, once kernels/gpu_ops.h has an implementation: with the warnings and the arithmetic of the
-# rest (nvcc would contract products and sums). Not in sanitized builds, which run none.
-set(cuda_gpu_ops ${PROJECT_SOURCE_DIR}/kernels/cuda/gpu_ops.cc)
+# Kernels where a GPU is to run them, or where they are asked for: with the warnings and the
+# arithmetic of the rest (nvcc would contract products and sums). Sanitized builds run none.
 set(PAGODA_HAS_CUDA_KERNELS OFF)
-if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
-  set(PAGODA_HAS_CUDA_KERNELS ON)
+if(PAGODA_HAS_CUDA AND NOT PAGODA_SANITIZE)
+  if(cuda_is_here OR PAGODA_CUDA_ARCHITECTURES OR PAGODA_CUDA STREQUAL "ON")
+    set(PAGODA_HAS_CUDA_KERNELS ON)
+  else()
+    message(STATUS "Without kernels for GPUs: there is none here; -DPAGODA_CUDA=ON compiles them")
+  endif()
+endif()
+if(PAGODA_HAS_CUDA_KERNELS)
   set(CMAKE_CUDA_COMPILER ${PAGODA_NVCC})
-  set(CMAKE_CUDA_ARCHITECTURES ${PAGODA_CUDA_ARCHITECTURES})
+  set(CMAKE_CUDA_ARCHITECTURES ${cuda_architectures})
   if(CCACHE)
     set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE})
   endif()
@@ -74,7 +87,7 @@ if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
     set(cuda_library_attention cudnn)
   endif()
   message(STATUS "Attention of a library on GPUs: ${cuda_library_attention}")
-  add_library(kernels_cuda STATIC ${cuda_sources} ${cuda_gpu_ops}
+  add_library(kernels_cuda STATIC ${cuda_sources} ${PROJECT_SOURCE_DIR}/kernels/cuda/gpu_ops.cc
     ${PROJECT_SOURCE_DIR}/kernels/cuda/library_attention_${cuda_library_attention}.cc)
   if(cuda_library_attention STREQUAL "cudnn")
     target_include_directories(kernels_cuda SYSTEM PRIVATE ${PAGODA_CUDNN_INCLUDE}
@@ -89,8 +102,8 @@ if(PAGODA_HAS_CUDA AND EXISTS ${cuda_gpu_ops} AND NOT PAGODA_SANITIZE)
   if(PAGODA_PORTABLE AND CUDAToolkit_VERSION VERSION_GREATER_EQUAL 13)  # drivers take it
     target_compile_options(kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--compress-mode=size>)
   endif()
-  string(REPLACE ";" "," cuda_architectures "${PAGODA_CUDA_ARCHITECTURES}")
+  string(REPLACE ";" "," cuda_architectures_text "${cuda_architectures}")
   target_compile_definitions(kernels_cuda PRIVATE
-    PAGODA_CUDA_ARCHITECTURES="${cuda_architectures}")
+    PAGODA_CUDA_ARCHITECTURES="${cuda_architectures_text}")
   target_link_libraries(kernels_cuda PUBLIC device optim CUDA::cudart_static)
 endif()

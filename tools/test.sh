@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Everything that must hold before a change is merged: installs what is missing, builds, runs all
-# tests in release, the unit tests and tiny training runs under AddressSanitizer and UBSan, and
-# those with threads under ThreadSanitizer (own GEMM instead of oneDNN), and compiles for AArch64
-# what has code per instruction set, where a compiler for that is installed. The last line counts
-# test cases.
+# Installs what is missing, builds, and runs tests. The last line counts test cases.
 #
-#   tools/test.sh                 all stages
-#   tools/test.sh release         one of: release, asan, tsan, neon (may be repeated)
+#   tools/test.sh             what a user needs to believe in the build: all tests in release
+#   tools/test.sh all         what must hold before a change is merged: cuda, asan, tsan and neon
+#   tools/test.sh STAGE...    one or several of
+#
+#     release   all tests in release
+#     cuda      the same with kernels for GPUs compiled, where nvcc is
+#     asan      unit tests and tiny training runs under AddressSanitizer and UBSan
+#     tsan      those with threads under ThreadSanitizer, with our own GEMM instead of oneDNN
+#     neon      what has code per instruction set compiles for AArch64, where a compiler for it is
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -90,6 +93,16 @@ stage() {
   run_tests "$preset" "$@" || stage_failed=1
 }
 
+# All tests in release, in a build with kernels for GPUs if these can be compiled here.
+cuda() {
+  if ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null; then
+    say "cuda: SKIPPED, there is no nvcc to compile kernels for GPUs; release takes its place"
+    stage release
+    return
+  fi
+  stage cuda
+}
+
 # What has code per instruction set also compiles for AArch64, where its vectors are NEON's.
 neon() {
   local compiler=aarch64-linux-gnu-g++ source
@@ -106,7 +119,8 @@ neon() {
 }
 
 wanted=("$@")
-if [ "${#wanted[@]}" -eq 0 ]; then wanted=(release asan tsan neon); fi
+if [ "$*" = "" ]; then wanted=(release); fi
+if [ "$*" = all ]; then wanted=(cuda asan tsan neon); fi
 mkdir -p build
 
 say "install"
@@ -114,11 +128,12 @@ bash tools/install-deps.sh || exit $?
 for name in "${wanted[@]}"; do
   case "$name" in
     release) stage release ;;
+    cuda) cuda ;;
     asan) stage asan "${asan_tests[@]}" ;;
     tsan) stage tsan "${tsan_tests[@]}" ;;
     neon) neon ;;
     *)
-      echo "test: unknown stage \"$name\" (release, asan, tsan, neon)" >&2
+      echo "test: unknown stage \"$name\" (all, or some of release, cuda, asan, tsan, neon)" >&2
       exit 2
       ;;
   esac
