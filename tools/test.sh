@@ -34,7 +34,7 @@ asan_tests=(
 )
 # ThreadSanitizer: what has threads.
 tsan_tests=(
-  trace_test delays_test
+  trace_test delays_test link_test
   device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_threads_test
   ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
