@@ -1,11 +1,21 @@
-// Descriptor: owner of one POSIX file descriptor.
+// Descriptor: owner of one POSIX file descriptor. And what calls on descriptors share.
 #pragma once
 
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <string>
 #include <utility>
 
 namespace pagoda {
+
+// One read(2) or write(2) moves at most 2 GiB; larger transfers go in parts.
+inline constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;
+
+// What the system says of the call that failed last on this thread.
+inline std::string last_error() { return std::strerror(errno); }
 
 class Descriptor {
  public:

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -18,15 +17,6 @@
 #include "base/process_limits.h"
 
 namespace pagoda {
-
-namespace {
-
-std::string reason() { return std::strerror(errno); }
-
-// One read(2) moves at most 2 GiB; larger transfers go in parts.
-constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;
-
-}  // namespace
 
 Result<InputFile> InputFile::open(const std::string& path, Links links) {
   // O_NONBLOCK: opening a FIFO must not wait for a writer; it has no effect on regular files.
@@ -47,7 +37,7 @@ Result<InputFile> InputFile::open(const std::string& path, Links links) {
   struct stat st;
   if (fstat(fd, &st) != 0) {
     return Status(Exit::kNoInput,
-                  strf("%s: cannot stat: %s", printable(path).c_str(), reason().c_str()));
+                  strf("%s: cannot stat: %s", printable(path).c_str(), last_error().c_str()));
   }
   if (!S_ISREG(st.st_mode)) {
     return Status(Exit::kBadData,
@@ -83,7 +73,7 @@ Status InputFile::read(int64_t offset, void* out, int64_t bytes) const {
                     strf("%s: read error at byte %lld: %s; check the disk and that nothing "
                          "changes the file",
                          printable(path_).c_str(), (long long)offset,
-                         n == 0 ? "the file became shorter" : reason().c_str()));
+                         n == 0 ? "the file became shorter" : last_error().c_str()));
     }
     to += n;
     offset += n;
@@ -131,7 +121,7 @@ Result<std::string> read_file_or_pipe(const std::string& path, int64_t limit_byt
     if (::poll(&waited, 1, -1) < 0 && errno != EINTR) break;
   }
   if (errno == EISDIR) return refused(Exit::kNoInput, "is a folder; name a file");
-  return refused(Exit::kNoInput, reason() + "; name a file that can be read");
+  return refused(Exit::kNoInput, last_error() + "; name a file that can be read");
 }
 
 Descriptor unnamed_file(const std::string& directory) {

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -21,11 +20,6 @@ namespace {
 
 constexpr char kUnfinished[] = ".tmp";
 
-std::string reason() { return std::strerror(errno); }
-
-// One write(2) moves at most 2 GiB; larger transfers go in parts.
-constexpr int64_t kMaxTransferBytes = int64_t{1} << 30;
-
 Status write_exact(int fd, const std::string& path, int64_t offset, const void* data,
                    int64_t bytes) {
   const char* from = static_cast<const char*>(data);
@@ -38,7 +32,7 @@ Status write_exact(int fd, const std::string& path, int64_t offset, const void* 
                     strf("%s: write error at byte %lld: %s; the incomplete file is removed, make "
                          "room or use another disk",
                          printable(path).c_str(), (long long)offset,
-                         n == 0 ? "nothing written" : reason().c_str()));
+                         n == 0 ? "nothing written" : last_error().c_str()));
     }
     from += n;
     offset += n;
@@ -84,7 +78,7 @@ Result<Descriptor> open_stream(const std::string& path) {
   if (good) return stream;
   return Status(Exit::kCannotCreate,
                 strf("%s: cannot be written to: %s; a pipe needs its reader first",
-                     printable(path).c_str(), reason().c_str()));
+                     printable(path).c_str(), last_error().c_str()));
 }
 
 }  // namespace
@@ -140,13 +134,13 @@ Status OutputFile::commit() {
   CHECK(fd_ >= 0);
   if (fsync(fd_) != 0) {
     const Status error(exit_of_write(errno), strf("%s: flush failed: %s; the file is removed",
-                                                  printable(path_).c_str(), reason().c_str()));
+                                                  printable(path_).c_str(), last_error().c_str()));
     discard();
     return error;
   }
   if (rename(temporary_.c_str(), path_.c_str()) != 0) {
     const Status error(exit_of_write(errno), strf("%s: rename failed: %s; the file is removed",
-                                                  printable(path_).c_str(), reason().c_str()));
+                                                  printable(path_).c_str(), last_error().c_str()));
     discard();
     return error;
   }
@@ -180,7 +174,7 @@ Status write_output(const std::string& path, const std::string& content) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       return Status(exit_of_write(errno), strf("%s: write error: %s; the output is incomplete",
-                                               printable(path).c_str(), reason().c_str()));
+                                               printable(path).c_str(), last_error().c_str()));
     }
     done += static_cast<size_t>(n);
   }
@@ -198,7 +192,7 @@ Status sync_directory_of(const std::string& path) {
   const char* directory = parent.empty() ? "." : parent.c_str();
   const int fd = ::open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   const bool synced = fd >= 0 && fsync(fd) == 0;
-  const std::string why = synced ? "" : reason();
+  const std::string why = synced ? "" : last_error();
   if (fd >= 0) ::close(fd);
   if (synced) return Status();
   return Status(Exit::kIoError,

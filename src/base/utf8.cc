@@ -45,7 +45,7 @@ std::string replace_invalid_utf8(std::string_view text) {
   out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
     const Sequence sequence = sequence_at(text, i);
-    out += sequence.whole ? text.substr(i, sequence.bytes) : std::string_view("\xEF\xBF\xBD");
+    out += sequence.whole ? text.substr(i, sequence.bytes) : kReplacementCharacter;
     i += sequence.bytes;
   }
   return out;

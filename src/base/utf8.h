@@ -8,6 +8,9 @@
 
 namespace pagoda {
 
+// U+FFFD, in place of what is not well-formed.
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
+
 // Offset of the first byte that begins no well-formed sequence, or npos when all is well.
 size_t first_invalid_utf8(std::string_view text);
 

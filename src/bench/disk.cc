@@ -14,7 +14,7 @@ namespace pagoda {
 namespace {
 
 using Op = IoRequest::Op;
-constexpr int kSweepRounds = 3;
+constexpr int kSettingRounds = 3;
 constexpr std::array<Op, 2> kDirections = {Op::kWrite, Op::kRead};
 
 const char* direction_name(Op op) { return op == Op::kRead ? "read" : "write"; }
@@ -60,7 +60,7 @@ class DiskRace {
   Status find_settings(DiskPages* pages) {
     for (const Op op : kDirections) {
       set_status_line(strf("bench disk: which setting %ss best", direction_name(op)));
-      const int rounds = std::min(kSweepRounds, bench_.rounds);
+      const int rounds = std::min(kSettingRounds, bench_.rounds);
       ASSIGN_OR_RETURN(settings_[op == Op::kRead], sweep(roof_, op, pages->region(), rounds));
     }
     swept_ = true;

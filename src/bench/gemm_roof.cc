@@ -13,8 +13,6 @@ namespace {
 constexpr double kLeastSeconds = 0.05;
 constexpr int64_t kRegisterRounds = 10000;
 
-void use(double value) { asm volatile("" : : "x"(value) : "memory"); }
-
 int64_t saturate(const BlockKernel& kernel) {
   const BlockSession session(kernel);
   return session.saturate(kRegisterRounds);
@@ -73,7 +71,7 @@ void GemmRoof::measure(Part part) {
     const int64_t share = share_of(experts_.weight_bytes());
     const std::byte* all = reinterpret_cast<const std::byte*>(experts_.weights(0));
     timing = measured_timing(stream_, [&](int64_t t) {
-      use(stream_sum(reinterpret_cast<const double*>(all + t * share), share));
+      use_result(stream_sum(reinterpret_cast<const double*>(all + t * share), share));
       return share;
     });
   } else {

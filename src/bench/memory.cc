@@ -44,21 +44,17 @@ struct MemoryStream {
   void (*run)(const Arrays& arrays, int64_t begin, int64_t bytes);
 };
 
-// Keeps the compiler from leaving out what has no other use.
-void use(double value) { asm volatile("" : : "x"(value) : "memory"); }
-
 constexpr MemoryStream kReference = {"memcpy", 2, [](const Arrays& a, int64_t begin, int64_t n) {
                                        std::memcpy(a.part(0, begin), a.part(1, begin),
                                                    static_cast<size_t>(n));
                                      }};
 
 constexpr MemoryStream kStreams[] = {
-    {"read", 1, [](const Arrays& a, int64_t b, int64_t n) { use(stream_sum(a.part(1, b), n)); }},
+    {"read", 1,
+     [](const Arrays& a, int64_t b, int64_t n) { use_result(stream_sum(a.part(1, b), n)); }},
     {"write", 1, [](const Arrays& a, int64_t b, int64_t n) { stream_fill(a.part(0, b), 1.0, n); }},
     {"copy", 2,
-     [](const Arrays& a, int64_t b, int64_t n) {
-       copy_past_cache(a.part(0, b), a.part(1, b), n);
-     }},
+     [](const Arrays& a, int64_t b, int64_t n) { copy_past_cache(a.part(0, b), a.part(1, b), n); }},
     {"triad", 3,
      [](const Arrays& a, int64_t b, int64_t n) {
        stream_triad(a.part(0, b), a.part(1, b), a.part(2, b), 0.5, n);

@@ -17,9 +17,9 @@ namespace {
 
 constexpr int64_t kMaxIndexBytes = 100000000;
 constexpr size_t kMaxShards = 10000;
-constexpr int64_t kPieceElements = int64_t{1} << 18;
+constexpr int64_t kReadElements = int64_t{1} << 18;
 
-Status bad(const std::string& path, const std::string& why) {
+Status bad_folder(const std::string& path, const std::string& why) {
   return Status(Exit::kBadData, printable(path) + ": " + why);
 }
 
@@ -44,12 +44,13 @@ Result<WeightMap> parse_weight_map(const std::string& path) {
   ASSIGN_OR_RETURN(const Json root,
                    parse_json(text, path, {.max_bytes = kMaxIndexBytes, .max_values = 2000000}));
   const auto map = root.find("weight_map");
-  if (map == root.end() || !map->is_object()) return bad(path, "has no \"weight_map\" object");
+  if (map == root.end() || !map->is_object())
+    return bad_folder(path, "has no \"weight_map\" object");
   WeightMap result;
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string() || !is_base_name(file.get_ref<const std::string&>())) {
-      return bad(path, "tensor \"" + printable(tensor) +
-                           "\" is not in a plain file of this folder; nothing was read");
+      return bad_folder(path, "tensor \"" + printable(tensor) +
+                                  "\" is not in a plain file of this folder; nothing was read");
     }
     result.emplace(tensor, file.get<std::string>());
   }
@@ -60,7 +61,7 @@ Result<WeightMap> parse_weight_map(const std::string& path) {
 Status several(const std::string& path, size_t count, const std::string& name,
                const std::string& why) {
   const std::string more = count > 1 ? strf(" (and %zu more tensors)", count - 1) : "";
-  return bad(path, "tensor \"" + printable(name) + "\" " + why + more);
+  return bad_folder(path, "tensor \"" + printable(name) + "\" " + why + more);
 }
 
 }  // namespace
@@ -84,9 +85,9 @@ Status HfFolder::open_shards() {
   const std::string index = single + ".index.json";
   const bool has_single = entry_exists(single), has_index = entry_exists(index);
   if (has_single && has_index) {
-    return bad(directory_,
-               "holds both model.safetensors and model.safetensors.index.json; remove "
-               "the one that does not belong");
+    return bad_folder(directory_,
+                      "holds both model.safetensors and model.safetensors.index.json; remove "
+                      "the one that does not belong");
   }
   if (has_index) return open_index(index);
   if (!has_single) {
@@ -104,14 +105,15 @@ Status HfFolder::open_index(const std::string& index_path) {
   ASSIGN_OR_RETURN(const WeightMap map, parse_weight_map(index_path));
   std::map<std::string, size_t> shard_of;
   for (const auto& [tensor, file] : map) shard_of.emplace(file, 0);
-  if (shard_of.size() > kMaxShards) return bad(index_path, "names more than 10000 files");
+  if (shard_of.size() > kMaxShards) return bad_folder(index_path, "names more than 10000 files");
   for (auto& [name, shard] : shard_of) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(directory_ + "/" + name));
     for (const SafetensorsEntry& entry : file.entries()) {
       const auto at = map.find(entry.name);
       if (at == map.end() || at->second != name) {
-        return bad(file.path(), "tensor \"" + printable(entry.name) +
-                                    "\" is here, but not according to " + printable(index_path));
+        return bad_folder(file.path(), "tensor \"" + printable(entry.name) +
+                                           "\" is here, but not according to " +
+                                           printable(index_path));
       }
     }
     shard = shards_.size();
@@ -119,8 +121,8 @@ Status HfFolder::open_index(const std::string& index_path) {
   }
   for (const auto& [tensor, file] : map) {
     if (shards_[shard_of[file]].find(tensor) == nullptr) {
-      return bad(index_path, "tensor \"" + printable(tensor) + "\" is not in " + printable(file) +
-                                 ", where the index puts it");
+      return bad_folder(index_path, "tensor \"" + printable(tensor) + "\" is not in " +
+                                        printable(file) + ", where the index puts it");
     }
   }
   return Status();
@@ -143,8 +145,9 @@ Status HfFolder::choose_layout() {
     }
   }
   if (found[0] != nullptr && found[1] != nullptr) {
-    return bad(directory_, "mixes two layouts of experts: \"" + printable(*found[0]) + "\" and \"" +
-                               printable(*found[1]) + "\"; convert it to one of them");
+    return bad_folder(directory_, "mixes two layouts of experts: \"" + printable(*found[0]) +
+                                      "\" and \"" + printable(*found[1]) +
+                                      "\"; convert it to one of them");
   }
   if (found[1] != nullptr) layout_ = ExpertLayout::kFused;
   return Status();
@@ -201,8 +204,8 @@ Result<bool> HfFolder::is_redundant(const SafetensorsFile& file,
   const SafetensorsEntry& other = shards_[place.shard].entries()[place.entry];
   if (entry.shape != other.shape || entry.dtype != other.dtype) return false;
   std::string mine, others;
-  for (int64_t at = 0; at < entry.bytes; at += kPieceElements) {
-    const int64_t bytes = std::min(kPieceElements, entry.bytes - at);
+  for (int64_t at = 0; at < entry.bytes; at += kReadElements) {
+    const int64_t bytes = std::min(kReadElements, entry.bytes - at);
     mine.resize(static_cast<size_t>(bytes));
     others.resize(static_cast<size_t>(bytes));
     RETURN_IF_ERROR(file.read(entry, at, mine.data(), bytes));
@@ -242,7 +245,7 @@ Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float
   const SafetensorsFile& file = shards_[places_[t].shard];
   const SafetensorsEntry& entry = file.entries()[places_[t].entry];
   const int64_t element_bytes = stored_bytes(dtypes_[t]);
-  const int64_t most = std::min(count, kPieceElements);
+  const int64_t most = std::min(count, kReadElements);
   const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(most * element_bytes));
   for (const int64_t end = first + count; first < end; first += most) {
     const int64_t piece = std::min(most, end - first);

@@ -12,7 +12,7 @@ namespace pagoda {
 
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{1} << 18;
+constexpr int64_t kWrittenElements = int64_t{1} << 18;
 constexpr int64_t kMaxCompanionBytes = int64_t{1} << 28;
 constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
                                            "tokenizer_config.json",
@@ -154,11 +154,11 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
   const StoredDType dtype = options_.dtypes[tensor];
   CHECK(count <= spec.num_elements() - next_element_);
   std::vector<std::byte> raw(
-      static_cast<size_t>(std::min(count, kPieceElements) * stored_bytes(dtype)));
-  std::vector<float> back(static_cast<size_t>(std::min(count, kPieceElements)));
-  for (int64_t first = 0; first < count; first += kPieceElements) {
+      static_cast<size_t>(std::min(count, kWrittenElements) * stored_bytes(dtype)));
+  std::vector<float> back(static_cast<size_t>(std::min(count, kWrittenElements)));
+  for (int64_t first = 0; first < count; first += kWrittenElements) {
     RETURN_IF_ERROR(stop_status("writing the model's folder"));
-    const int64_t piece = std::min(kPieceElements, count - first);
+    const int64_t piece = std::min(kWrittenElements, count - first);
     float_to_stored(dtype, values + first, piece, raw.data());
     // What was written is checked, not what came: rounding can overflow.
     stored_to_float(dtype, raw.data(), piece, back.data());

@@ -15,7 +15,7 @@ namespace pagoda {
 
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{1} << 16;
+constexpr int64_t kDrawnElements = int64_t{1} << 16;
 
 float initial_value(const ModelConfig& config, TensorInit init, uint64_t seed, int64_t tensor,
                     int64_t element) {
@@ -28,12 +28,12 @@ float initial_value(const ModelConfig& config, TensorInit init, uint64_t seed, i
 
 Status write_random_weights(const ModelConfig& config, const TensorTable& table, uint64_t seed,
                             HfWriter& writer) {
-  std::vector<float> values(kPieceElements);
+  std::vector<float> values(kDrawnElements);
   for (const int64_t t : writer.order()) {
     const TensorSpec& tensor = table.tensors[t];
     const int64_t total = tensor.num_elements();
-    for (int64_t first = 0; first < total; first += kPieceElements) {
-      const int64_t count = std::min(kPieceElements, total - first);
+    for (int64_t first = 0; first < total; first += kDrawnElements) {
+      const int64_t count = std::min(kDrawnElements, total - first);
       for (int64_t i = 0; i < count; ++i) {
         values[i] = initial_value(config, tensor.init, seed, t, first + i);
       }

@@ -12,7 +12,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{1} << 16;
+constexpr int64_t kCopiedElements = int64_t{1} << 16;
 constexpr double kAuxLossCoef = 0.02;  // Mixtral-8x7B's value
 
 // What Mixtral's config.json says of the dense model, and of its experts. Everything is spelt out:
@@ -55,10 +55,10 @@ Result<std::string> mixtral_config(const HfFolder& dense, const UpcycleOptions& 
 // Standard deviation of a tensor's values.
 Result<double> deviation(const HfFolder& folder, int64_t tensor) {
   const int64_t total = folder.table().tensors[tensor].num_elements();
-  std::vector<float> values(static_cast<size_t>(std::min(total, kPieceElements)));
+  std::vector<float> values(static_cast<size_t>(std::min(total, kCopiedElements)));
   double sum = 0, squares = 0;
-  for (int64_t first = 0; first < total; first += kPieceElements) {
-    const int64_t count = std::min(kPieceElements, total - first);
+  for (int64_t first = 0; first < total; first += kCopiedElements) {
+    const int64_t count = std::min(kCopiedElements, total - first);
     RETURN_IF_ERROR(folder.read_values(tensor, first, count, values.data()));
     for (int64_t i = 0; i < count; ++i) {
       sum += values[i];
@@ -126,8 +126,8 @@ class Upcycle {
   Status write_tensor(int64_t tensor, HfWriter& writer) {
     const int64_t total = table_.tensors[tensor].num_elements(), from = source(tensor);
     ASSIGN_OR_RETURN(const double random, randomness(tensor));
-    for (int64_t first = 0; first < total; first += kPieceElements) {
-      const int64_t count = std::min(kPieceElements, total - first);
+    for (int64_t first = 0; first < total; first += kCopiedElements) {
+      const int64_t count = std::min(kCopiedElements, total - first);
       values_.assign(static_cast<size_t>(count), 0.0f);
       if (from >= 0) RETURN_IF_ERROR(dense_.read_values(from, first, count, values_.data()));
       for (int64_t i = 0; random > 0 && i < count; ++i) {

@@ -12,14 +12,14 @@ namespace pagoda {
 
 namespace {
 
-constexpr size_t kBlockBytes = size_t{1} << 20;
+constexpr size_t kUnpackedBlockBytes = size_t{1} << 20;
 constexpr int kMaxWindowLog = 27;
 constexpr int64_t kMaxExpansion = 1000;
 constexpr int64_t kSmallBytes = 64 * kMiB;  // up to here the expansion is not looked at
 
 class PackedStream : public Decompressor {
  protected:
-  explicit PackedStream(const std::string& path) : path_(path), block_(kBlockBytes) {}
+  explicit PackedStream(const std::string& path) : path_(path), block_(kUnpackedBlockBytes) {}
 
   Status bad(const std::string& why) const {
     return Status(Exit::kBadData, strf("%s: %s; nothing was trained, get or pack the file again",

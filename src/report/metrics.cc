@@ -6,7 +6,7 @@
 namespace pagoda {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kDeepest = 16;  // the deepest nesting of objects and arrays
 
@@ -29,24 +29,28 @@ const char* type_name(MetricsType type) {
 }
 
 struct ToJson {
-  Json operator()(double value) const { return std::isfinite(value) ? Json(value) : Json(); }
-  Json operator()(const MetricsObject& value) const { return Json::parse(value.json); }
+  OrderedJson operator()(double value) const {
+    return std::isfinite(value) ? OrderedJson(value) : OrderedJson();
+  }
+  OrderedJson operator()(const MetricsObject& value) const {
+    return OrderedJson::parse(value.json);
+  }
   template <typename T>
-  Json operator()(const T& value) const {
-    return Json(value);
+  OrderedJson operator()(const T& value) const {
+    return OrderedJson(value);
   }
 };
 
-void add_fields(const MetricsFields& fields, Json& object) {
+void add_fields(const MetricsFields& fields, OrderedJson& object) {
   for (const auto& [name, value] : fields) object[name] = std::visit(ToJson(), value);
 }
 
-std::string text_of(const Json& object) {
-  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string text_of(const OrderedJson& object) {
+  return object.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 // The step an object is about, -1 if it names none.
-int64_t step_of(const Json& object) {
+int64_t step_of(const OrderedJson& object) {
   const auto step = object.is_object() ? object.find("step") : object.end();
   return step != object.end() && step->is_number_integer() ? step->get<int64_t>() : -1;
 }
@@ -63,14 +67,14 @@ void EvalHistory::add(int64_t step, double loss) {
 }
 
 std::string metrics_line(MetricsType type, const MetricsFields& fields) {
-  Json object;
+  OrderedJson object;
   object["type"] = type_name(type);
   add_fields(fields, object);
   return text_of(object);
 }
 
 MetricsObject metrics_object(const MetricsFields& fields) {
-  Json object = Json::object();
+  OrderedJson object = OrderedJson::object();
   add_fields(fields, object);
   return {text_of(object)};
 }
@@ -92,15 +96,17 @@ Result<std::unique_ptr<MetricsFile>> MetricsFile::open(const std::string& path, 
 bool MetricsFile::note(std::string_view line, int64_t last) {
   if (!line.ends_with('\n')) return false;
   // Nesting deeper than in any line of ours is left out: a hostile file must not take memory by it.
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kDeepest; };
-  const Json object = Json::parse(line, shallow, /*allow_exceptions=*/false);
+  const auto shallow = [](int depth, OrderedJson::parse_event_t, OrderedJson&) {
+    return depth < kDeepest;
+  };
+  const OrderedJson object = OrderedJson::parse(line, shallow, /*allow_exceptions=*/false);
   const int64_t step = step_of(object);
   if (step > last) return false;
   if (step < 0) return true;
-  const Json type = object.value("type", Json());
+  const OrderedJson type = object.value("type", OrderedJson());
   if (type == type_name(MetricsType::kSample)) last_sample_step_ = step;
   if (type != type_name(MetricsType::kEval)) return true;
-  const Json loss = object.value("loss", Json());
+  const OrderedJson loss = object.value("loss", OrderedJson());
   evals_.add(step, loss.is_number() ? loss.get<double>() : NAN);
   return true;
 }

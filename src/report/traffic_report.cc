@@ -46,7 +46,7 @@ int64_t durable_bytes(const PageTable& pages) {
   return bytes;
 }
 
-std::string count_text(double count) {
+std::string millions_text(double count) {
   if (count < 1e6) return strf("%.0f", count);
   if (count < 1e9) return strf("%.1f million", count / 1e6);
   return strf("%.1f billion", count / 1e9);
@@ -132,10 +132,11 @@ std::vector<std::string> drive_lines(const PageTable& pages, const SessionOption
            format_decimal_bytes(a_step / tokens * 1e6).c_str())};
   if (outlook.drive_tbw > 0) {
     const double life = outlook.drive_tbw * 1e12;
-    lines.push_back(strf("        %.2g %% of the %g TB it is rated for; they last for %s steps or "
-                         "%s tokens like these",
-                         100 * all / life, outlook.drive_tbw, count_text(life / a_step).c_str(),
-                         count_text(life / a_step * tokens).c_str()));
+    lines.push_back(
+        strf("        %.2g %% of the %g TB it is rated for; they last for %s steps or "
+             "%s tokens like these",
+             100 * all / life, outlook.drive_tbw, millions_text(life / a_step).c_str(),
+             millions_text(life / a_step * tokens).c_str()));
   }
   return lines;
 }

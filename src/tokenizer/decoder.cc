@@ -9,7 +9,6 @@ namespace pagoda {
 namespace {
 
 using Tokens = std::vector<std::string>;
-constexpr const char* kReplacement = "\xEF\xBF\xBD";
 
 std::string join(const Tokens& tokens, const char* between) {
   std::string text;
@@ -46,7 +45,7 @@ Tokens from_fallback_bytes(const Tokens& tokens) {
     if (bytes.empty()) return;
     const bool whole = first_invalid_utf8(bytes) == std::string_view::npos;
     if (whole) out.push_back(bytes);
-    for (size_t i = 0; !whole && i < bytes.size(); ++i) out.push_back(kReplacement);
+    for (size_t i = 0; !whole && i < bytes.size(); ++i) out.emplace_back(kReplacementCharacter);
     bytes.clear();
   };
   for (const std::string& token : tokens) {

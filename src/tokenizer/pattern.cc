@@ -47,6 +47,8 @@ Status gives_up(std::string_view text, size_t at) {
                      text.size(), at + 1, printable(std::string(text.substr(at, bytes))).c_str()));
 }
 
+}  // namespace
+
 struct FreePcre2 {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_compile_context* p) const { pcre2_compile_context_free(p); }
@@ -56,8 +58,6 @@ struct FreePcre2 {
 };
 template <typename T>
 using Pcre2 = std::unique_ptr<T, FreePcre2>;
-
-}  // namespace
 
 struct MatchMemory::State {
   State() {

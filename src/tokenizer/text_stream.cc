@@ -3,12 +3,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace pagoda {
-namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
-
-}  // namespace
 
 TextStream::TextStream(Tokenizer tokenizer, std::vector<uint32_t> before)
     : tokenizer_(std::move(tokenizer)), tokens_(std::move(before)) {
@@ -27,8 +24,8 @@ std::string TextStream::take(size_t end) {
 // Replacement characters at the end may be the beginning of a character.
 size_t TextStream::whole_end() const {
   size_t end = text_.size();
-  while (std::string_view(text_).substr(0, end).ends_with(kReplacement)) {
-    end -= kReplacement.size();
+  while (std::string_view(text_).substr(0, end).ends_with(kReplacementCharacter)) {
+    end -= kReplacementCharacter.size();
   }
   return end;
 }

@@ -21,16 +21,6 @@ constexpr JsonLimits kTokenizerLimits = {.max_bytes = kMaxTokenizerBytes,
 // Part of identity(): raise it when a change here changes ids.
 constexpr const char* kEngine = "bpe 1";
 
-// What one call of encode needs, kept for the next.
-struct Memory {
-  MatchMemory match;
-  BpeMemory bpe;
-  std::vector<TextPart> parts, normalized_parts;
-  std::vector<TokenRange> words;
-  std::vector<WordToken> tokens;
-  size_t room_bytes = 0;  // how much longer the normalized text of this call may become
-};
-
 // Where a call's results go.
 struct Output {
   std::vector<uint32_t>* ids;
@@ -56,6 +46,16 @@ class Tokenizer::Engine {
   std::optional<uint32_t> find(std::string_view token) const;
 
  private:
+  // What one call of encode needs, kept for the next.
+  struct Memory {
+    MatchMemory match;
+    BpeMemory bpe;
+    std::vector<TextPart> parts, normalized_parts;
+    std::vector<TokenRange> words;
+    std::vector<WordToken> tokens;
+    size_t room_bytes = 0;  // how much longer the normalized text of this call may become
+  };
+
   Engine(TokenizerSpec spec, Bpe bpe);
   Status check_added_tokens(const std::string& where);
   Status check_template(const std::vector<uint32_t>& before_text, const std::string& where);
@@ -183,7 +183,7 @@ std::optional<uint32_t> Tokenizer::Engine::find(std::string_view token) const {
   return bpe_.vocabulary().find(token);
 }
 
-std::unique_ptr<Memory> Tokenizer::Engine::take_memory() const {
+std::unique_ptr<Tokenizer::Engine::Memory> Tokenizer::Engine::take_memory() const {
   const std::lock_guard lock(memory_mutex_);
   if (idle_memory_.empty()) return std::make_unique<Memory>();
   std::unique_ptr<Memory> memory = std::move(idle_memory_.back());

@@ -21,4 +21,7 @@ double stream_sum(const double* source, int64_t bytes);
 // target = factor * target + 1, as kParts streams side by side.
 void stream_update(double* target, double factor, int64_t bytes);
 
+// Keeps the compiler from leaving out what has no other use.
+inline void use_result(double value) { asm volatile("" : : "x"(value) : "memory"); }
+
 }  // namespace pagoda

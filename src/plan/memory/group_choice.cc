@@ -6,13 +6,12 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
+constexpr int64_t kAmple = int64_t{1} << 60;  // bytes
 constexpr int64_t kShare = 8;
 
 int64_t least_bytes(const RunShape& shape) {
   const RunShape brief = brief_shape(shape);
-  MemoryBudget budget{kNoLimit, kNoLimit,
-                      std::vector<int64_t>(static_cast<size_t>(shape.devices), 0)};
+  MemoryBudget budget{kAmple, kAmple, std::vector<int64_t>(static_cast<size_t>(shape.devices), 0)};
   return plan_memory(brief, PageTable(brief), budget, 0).take().min_device_bytes;
 }
 

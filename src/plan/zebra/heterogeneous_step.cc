@@ -12,7 +12,7 @@
 namespace pagoda {
 namespace {
 
-constexpr Refusal invalid("step on two kinds of devices");
+constexpr Refusal invalid_step("step on two kinds of devices");
 
 bool is_work(const PassSeconds& pass) {
   return is_amount(pass.forward_s) && is_amount(pass.backward_s) && pass.forward_s > 0 &&
@@ -21,39 +21,39 @@ bool is_work(const PassSeconds& pass) {
 
 Status check_kind(const char* name, const DeviceKind& kind) {
   if (kind.devices < 1) {
-    return invalid(strf("%d %s devices; give at least one", kind.devices, name));
+    return invalid_step(strf("%d %s devices; give at least one", kind.devices, name));
   }
   const bool once = is_amount(kind.attention_once.both_s()) &&
                     is_amount(kind.experts_once.both_s()) && is_amount(kind.head_once_s);
   if (!is_work(kind.attention) || !is_work(kind.experts) || !is_amount(kind.head_s) || !once) {
-    return invalid(
+    return invalid_step(
         strf("%s devices: attention takes %g and %g s, experts %g and %g s, the head "
              "%g s, which no device does; measure them again",
              name, kind.attention.forward_s, kind.attention.backward_s, kind.experts.forward_s,
              kind.experts.backward_s, kind.head_s));
   }
   if (kind.most_layers < 0) {
-    return invalid(
+    return invalid_step(
         strf("%s devices hold %d layers; give a count, 0 for any", name, kind.most_layers));
   }
   return Status();
 }
 
 Status check_step(const HeterogeneousStep& step) {
-  if (step.layers < 1) return invalid(strf("%d layers; give at least one", step.layers));
+  if (step.layers < 1) return invalid_step(strf("%d layers; give at least one", step.layers));
   RETURN_IF_ERROR(check_kind("faster", step.faster));
   RETURN_IF_ERROR(check_kind("slower", step.slower));
   if (!is_amount(step.link_bytes_per_s) || step.link_bytes_per_s == 0 ||
       !is_amount(step.exchange_bytes) || !is_amount(step.boundary_bytes) ||
       !is_amount(step.latency_s)) {
-    return invalid(
+    return invalid_step(
         strf("%g and %g bytes over links of %g bytes/s with %g s of latency; give what "
              "the network has",
              step.exchange_bytes, step.boundary_bytes, step.link_bytes_per_s, step.latency_s));
   }
   if (step.groups < 1 || !is_amount(step.attention_gradient_bytes) ||
       !is_amount(step.expert_gradient_bytes)) {
-    return invalid(
+    return invalid_step(
         strf("%d groups with gradients of %g and %g bytes a layer; give at least one, "
              "and what the model has",
              step.groups, step.attention_gradient_bytes, step.expert_gradient_bytes));
@@ -63,7 +63,7 @@ Status check_step(const HeterogeneousStep& step) {
 
 Status check_parts(int32_t parts) {
   if (parts >= 1) return Status();
-  return invalid(strf("an all-to-all in %d parts; give at least one", parts));
+  return invalid_step(strf("an all-to-all in %d parts; give at least one", parts));
 }
 
 // A kind's part of the step, in seconds of one device.
@@ -395,7 +395,7 @@ Result<double> ideal_step_s(const HeterogeneousStep& step, int32_t most_parts) {
 Result<PipelineStep> pipeline_step(const HeterogeneousStep& step, int32_t microbatches) {
   RETURN_IF_ERROR(check_step(step));
   if (microbatches < 1) {
-    return invalid(strf("%d microbatches; give at least one", microbatches));
+    return invalid_step(strf("%d microbatches; give at least one", microbatches));
   }
   PipelineStep pipeline;
   pipeline.pipelines = std::gcd(step.faster.devices, step.slower.devices);

@@ -10,16 +10,17 @@
 namespace pagoda {
 namespace {
 
-constexpr Refusal invalid("zebra groups");
+constexpr Refusal invalid_groups("zebra groups");
 
 Status check_groups(std::span<const ZebraGroup> groups) {
   RETURN_IF_ERROR(check_integer("the number of groups", static_cast<int64_t>(groups.size())));
   for (const ZebraGroup& group : groups) {
     RETURN_IF_ERROR(check_zebra(group));
-    if (!group.backward) return invalid("one has no backward, so no gradients to sum");
+    if (!group.backward) return invalid_groups("one has no backward, so no gradients to sum");
     const bool alike = group.layers == groups.front().layers &&
                        group.last_layer_experts == groups.front().last_layer_experts;
-    if (!alike) return invalid("they have other layers than each other; all train one model");
+    if (!alike)
+      return invalid_groups("they have other layers than each other; all train one model");
   }
   return Status();
 }
@@ -84,11 +85,11 @@ Result<std::vector<int32_t>> share_microbatches(std::span<const ZebraGroup> grou
                                                 int32_t microbatches) {
   RETURN_IF_ERROR(check_groups(groups));
   for (const ZebraGroup& group : groups) {
-    if (!group.sizes.empty()) return invalid("microbatches that are shared out are equal");
+    if (!group.sizes.empty()) return invalid_groups("microbatches that are shared out are equal");
   }
   if (microbatches < static_cast<int64_t>(groups.size())) {
-    return invalid(strf("%d microbatches for %zu groups; give each at least one", microbatches,
-                        groups.size()));
+    return invalid_groups(strf("%d microbatches for %zu groups; give each at least one",
+                               microbatches, groups.size()));
   }
   RETURN_IF_ERROR(check_integer("microbatches", microbatches));
   std::vector<int32_t> shares(groups.size(), 1);

@@ -12,7 +12,7 @@
 namespace pagoda {
 namespace {
 
-constexpr Refusal invalid("zebra pipeline");
+constexpr Refusal invalid_pipeline("zebra pipeline");
 
 bool is_forward(ZebraKind kind) {
   return kind == ZebraKind::kAttention || kind == ZebraKind::kDispatch ||
@@ -22,13 +22,14 @@ bool is_forward(ZebraKind kind) {
 
 // The tasks of one stage for all chunks: those of its two kinds of devices, and of the links to
 // other stages.
-class Stage {
+class ZebraStage {
  public:
-  Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags, ZebraPipelinePlan* plan);
-  Stage(const Stage&) = delete;  // its tasks refer to its groups
+  ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
+             ZebraPipelinePlan* plan);
+  ZebraStage(const ZebraStage&) = delete;  // its tasks refer to its groups
 
   // Appends the tasks that are ready, in order; returns whether there was any.
-  bool advance(Stage* next, Stage* before);
+  bool advance(ZebraStage* next, ZebraStage* before);
   bool done() const;
 
  private:
@@ -44,7 +45,7 @@ class Stage {
   void add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward, bool backward,
                  List& list) const;
   bool issue(List& list);
-  bool send(int64_t& next, Phase phase, Stage* other);
+  bool send(int64_t& next, Phase phase, ZebraStage* other);
   bool last() const { return stage_ + 1 == stages_; }
   int64_t microbatches() const { return int64_t{chunks_} * group_.microbatches; }
 
@@ -62,8 +63,8 @@ ZebraGroup without_sums(ZebraGroup group) {
   return group;
 }
 
-Stage::Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
-             ZebraPipelinePlan* plan)
+ZebraStage::ZebraStage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
+                       ZebraPipelinePlan* plan)
     : stage_(stage),
       stages_(static_cast<int32_t>(pipeline.stages.size())),
       chunks_(pipeline.chunks),
@@ -81,7 +82,7 @@ Stage::Stage(const ZebraPipeline& pipeline, int32_t stage, const Lags& lags,
       last() ? lags : Lags{all, all, all});
 }
 
-void Stage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
+void ZebraStage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
   for (size_t w = 0; w < order.size(); ++w) {
     const auto chunk = static_cast<int32_t>(order[w].microbatch);
     const bool forward = order[w].phase == Phase::kForward;
@@ -95,15 +96,15 @@ void Stage::add(const std::vector<PipelineWork>& order, const Lags& lags) {
   }
 }
 
-void Stage::add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward,
-                      bool backward, List& list) const {
+void ZebraStage::add_tasks(const std::vector<ZebraTask>& from, int32_t chunk, bool forward,
+                           bool backward, List& list) const {
   for (const ZebraTask& task : from) {
     if (task.kind == ZebraKind::kHead && !last()) continue;
     if (is_forward(task.kind) ? forward : backward) list.tasks.push_back({chunk, task});
   }
 }
 
-bool Stage::issue(List& list) {
+bool ZebraStage::issue(List& list) {
   const size_t before = list.next;
   while (list.next < list.tasks.size()) {
     const Issued& issued = list.tasks[list.next];
@@ -116,7 +117,7 @@ bool Stage::issue(List& list) {
 }
 
 // Microbatches leave a stage in their order, forward and backward.
-bool Stage::send(int64_t& next, Phase phase, Stage* other) {
+bool ZebraStage::send(int64_t& next, Phase phase, ZebraStage* other) {
   const int64_t before = next;
   for (; other && next < microbatches(); ++next) {
     const auto chunk = static_cast<size_t>(next / group_.microbatches);
@@ -140,14 +141,14 @@ bool Stage::send(int64_t& next, Phase phase, Stage* other) {
   return next > before;
 }
 
-bool Stage::advance(Stage* next, Stage* before) {
+bool ZebraStage::advance(ZebraStage* next, ZebraStage* before) {
   bool any = issue(attention_);
   any = issue(expert_) || any;
   any = send(to_next_, Phase::kForward, next) || any;
   return send(to_before_, Phase::kBackward, before) || any;
 }
 
-bool Stage::done() const {
+bool ZebraStage::done() const {
   return attention_.next == attention_.tasks.size() && expert_.next == expert_.tasks.size();
 }
 
@@ -157,15 +158,16 @@ Status check_zebra_pipeline(const ZebraPipeline& p) {
   RETURN_IF_ERROR(check_integer("the number of stages", static_cast<int64_t>(p.stages.size())));
   RETURN_IF_ERROR(check_integer("the number of chunks", p.chunks));
   if (!std::isfinite(p.boundary_s) || p.boundary_s < 0) {
-    return invalid(
+    return invalid_pipeline(
         strf("a boundary takes %g s, which no network does; measure it again", p.boundary_s));
   }
   for (const ZebraGroup& stage : p.stages) {
     RETURN_IF_ERROR(check_zebra(stage));
-    if (!stage.backward) return invalid("a stage has no backward; plan the forward by itself");
+    if (!stage.backward)
+      return invalid_pipeline("a stage has no backward; plan the forward by itself");
     if (stage.microbatches == p.stages.front().microbatches) continue;
-    return invalid(strf("stages of %d and of %d microbatches; give all as many",
-                        p.stages.front().microbatches, stage.microbatches));
+    return invalid_pipeline(strf("stages of %d and of %d microbatches; give all as many",
+                                 p.stages.front().microbatches, stage.microbatches));
   }
   return Status();
 }
@@ -183,18 +185,18 @@ Result<ZebraPipelinePlan> plan_zebra_pipeline(const ZebraPipeline& pipeline, con
   RETURN_IF_ERROR(check_zebra_pipeline(pipeline));
   RETURN_IF_ERROR(check_lags(lags));
   ZebraPipelinePlan plan;
-  std::deque<Stage> stages;  // they stay where they are
+  std::deque<ZebraStage> stages;  // they stay where they are
   for (size_t s = 0; s < pipeline.stages.size(); ++s) {
     stages.emplace_back(pipeline, static_cast<int32_t>(s), lags, &plan);
   }
   for (bool any = true; any;) {
     any = false;
     for (size_t s = 0; s < stages.size(); ++s) {
-      Stage* next = s + 1 < stages.size() ? &stages[s + 1] : nullptr;
+      ZebraStage* next = s + 1 < stages.size() ? &stages[s + 1] : nullptr;
       any = stages[s].advance(next, s > 0 ? &stages[s - 1] : nullptr) || any;
     }
   }
-  for (const Stage& stage : stages) {
+  for (const ZebraStage& stage : stages) {
     if (!stage.done()) return lags_that_wait(lags);
   }
   return plan;
