@@ -1,12 +1,12 @@
 find_package(GTest REQUIRED)    # apt: libgtest-dev
 find_package(OpenSSL REQUIRED)  # apt: libssl-dev
 
-# Nothing of a test is worth -O3: what they test has it. In Release the last -O counts.
+# What tests share is not worth -O3: what they test has it. In Release the last -O counts.
 set(test_optimisation $<$<CONFIG:Release>:-O1>)
-# Under a sanitizer the tests themselves are compiled quickly: what they test has its checks.
-set(test_program_options ${test_optimisation})
+# Tests themselves are compiled quickly. -U: no checks of the C library without optimisation.
+set(test_program_options -O0 -U_FORTIFY_SOURCE)
 if(PAGODA_SANITIZE)
-  set(test_program_options -O0 -fno-sanitize=undefined)
+  list(APPEND test_program_options -fno-sanitize=undefined)  # what they test has its checks
 endif()
 
 # The GPU's ops for the host (kernels/cuda/machine/machine.cuh): each .cu as C++, beside the
@@ -39,7 +39,7 @@ target_compile_definitions(testing PUBLIC
 target_compile_options(testing PRIVATE ${test_optimisation})
 # Its vectors cross no object boundary.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.cc
-  PROPERTIES COMPILE_OPTIONS -Wno-psabi)
+  PROPERTIES COMPILE_OPTIONS -Wno-psabi SKIP_UNITY_BUILD_INCLUSION ON)
 
 # What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
@@ -51,6 +51,19 @@ if(PAGODA_HAS_CUDA)
   add_executable(pagoda_fake_gpu tests/cuda/fake_gpu_program.cc $<TARGET_OBJECTS:fake_cuda>)
   target_link_libraries(pagoda_fake_gpu PRIVATE cli kernels_emulated)
 endif()
+
+# What most tests include, compiled once. -fpch-preprocess: for ccache.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND test_program_options -fpch-preprocess)
+endif()
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/test_headers.cc CONTENT "int main() {}\n")
+add_executable(test_headers ${PROJECT_BINARY_DIR}/test_headers.cc)  # a program, as they are
+target_link_libraries(test_headers PRIVATE testing GTest::gtest_main)
+target_compile_options(test_headers PRIVATE ${test_program_options})
+target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hpp>
+  <algorithm> <array> <atomic> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <map>
+  <memory> <mutex> <numeric> <optional> <random> <set> <span> <string> <thread> <unordered_map>
+  <utility> <vector>)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
@@ -66,6 +79,7 @@ foreach(source ${test_sources})
   endif()
   target_link_libraries(${name} PRIVATE testing GTest::gtest_main)
   target_compile_options(${name} PRIVATE ${test_program_options})
+  target_precompile_headers(${name} REUSE_FROM test_headers)
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
@@ -140,31 +154,25 @@ add_test(NAME es_moe_tables
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/es-moe-tables)
 
+# Programs that measure and that no test runs: ninja benches, or one by its name.
+add_custom_target(benches)
+function(pagoda_bench name room)
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/tools/bench/)
+  add_executable(${name} EXCLUDE_FROM_ALL ${ARGN})
+  target_link_libraries(${name} PRIVATE ${room})
+  add_dependencies(benches ${name})
+endfunction()
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
-add_executable(tokenizer_probe ${PROJECT_SOURCE_DIR}/tools/bench/tokenizer_probe.cc)
-target_link_libraries(tokenizer_probe PRIVATE data)
-
+pagoda_bench(tokenizer_probe data tokenizer_probe.cc)
 # Asked by tools/bench/adam_peers.py.
-add_executable(adam_probe ${PROJECT_SOURCE_DIR}/tools/bench/adam_probe.cc)
-target_link_libraries(adam_probe PRIVATE bench)
-
+pagoda_bench(adam_probe bench adam_probe.cc)
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.
-add_executable(residency_study ${PROJECT_SOURCE_DIR}/tools/bench/residency_study.cc)
-target_link_libraries(residency_study PRIVATE testing)
+pagoda_bench(residency_study testing residency_study.cc)
 # Prints how far the simulator's times are from those of real steps on this machine.
-add_executable(simulator_check ${PROJECT_SOURCE_DIR}/tools/bench/simulator_check.cc
-  ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
-  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(simulator_check PRIVATE testing)
+pagoda_bench(simulator_check testing simulator_check.cc measured_run.cc random_token_run.cc)
 # Prints how far predictions are from steps of models that were not measured beforehand.
-add_executable(plan_check ${PROJECT_SOURCE_DIR}/tools/bench/plan_check.cc
-  ${PROJECT_SOURCE_DIR}/tools/bench/measured_run.cc
-  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(plan_check PRIVATE testing)
+pagoda_bench(plan_check testing plan_check.cc measured_run.cc random_token_run.cc)
 # Prints steps that page beside the least time this machine allows them.
-add_executable(step_bound ${PROJECT_SOURCE_DIR}/tools/bench/step_bound.cc
-  ${PROJECT_SOURCE_DIR}/tools/bench/random_token_run.cc)
-target_link_libraries(step_bound PRIVATE testing)
+pagoda_bench(step_bound testing step_bound.cc random_token_run.cc)
 # Prints what the planner's algorithms reach where the papers give figures.
-add_executable(planner_figures ${PROJECT_SOURCE_DIR}/tools/bench/planner_figures.cc)
-target_link_libraries(planner_figures PRIVATE testing)
+pagoda_bench(planner_figures testing planner_figures.cc)
