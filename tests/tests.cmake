@@ -65,6 +65,16 @@ target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hp
   <memory> <mutex> <numeric> <optional> <random> <set> <span> <string> <thread> <unordered_map>
   <utility> <vector>)
 
+# What they compute takes longer than to compile them for it. They read their headers themselves.
+set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_attention_test
+  products_test packed_step_test)
+
+# What says nothing of this build on this machine: planning for clusters, emulated GPUs, inputs that
+# fuzzers found, and the measuring programs. tools/test.sh leaves it to tools/test.sh all.
+set(rooms_for_all "/tests/(plan/(exchange|zebra|mesh|search)|fuzz|cuda|bench)/")
+set(names_for_all process_bench_test process_mpi_test)
+add_custom_target(user_tests)
+
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/*_test.cc)
 list(FILTER test_sources EXCLUDE REGEX "/tests/testing/")
@@ -78,15 +88,30 @@ foreach(source ${test_sources})
     add_executable(${name} tests/cuda/skipped.cc)
   endif()
   target_link_libraries(${name} PRIVATE testing GTest::gtest_main)
-  target_compile_options(${name} PRIVATE ${test_program_options})
-  target_precompile_headers(${name} REUSE_FROM test_headers)
+  if(name IN_LIST computing_tests AND NOT PAGODA_SANITIZE)
+    target_compile_options(${name} PRIVATE ${test_optimisation})
+  else()
+    target_compile_options(${name} PRIVATE ${test_program_options})
+    target_precompile_headers(${name} REUSE_FROM test_headers)
+  endif()
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
+  if((source MATCHES "${rooms_for_all}" OR name IN_LIST names_for_all) AND NOT name MATCHES "^gpu_")
+    set_tests_properties(${name} PROPERTIES LABELS for_all)
+  else()
+    add_dependencies(user_tests ${name})
+  endif()
   if(NOT name MATCHES "^gpu_")  # tests of the CPU also run where a GPU is
     set_tests_properties(${name} PROPERTIES ENVIRONMENT CUDA_VISIBLE_DEVICES=)
   endif()
 endforeach()
+# trainer_fault_test makes one call in four fail.
+if(NOT PAGODA_SANITIZE)
+  add_test(NAME trainer_fault_every_call COMMAND trainer_fault_test --every-call)
+  set_tests_properties(trainer_fault_every_call PROPERTIES TIMEOUT 900 LABELS for_all
+    ENVIRONMENT CUDA_VISIBLE_DEVICES=)
+endif()
 # What libFuzzer runs in a build of its own (tests/fuzz/fuzz.cmake), replayed.
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/*.cc)
 list(FILTER fuzz_sources EXCLUDE REGEX "_test\\.cc$")
@@ -118,6 +143,7 @@ if(PAGODA_HAS_CUDA_KERNELS AND TARGET CUDA::cublas)
   target_link_libraries(gpu_check PRIVATE op_cases CUDA::cublas)
   target_compile_definitions(gpu_check PRIVATE
     PAGODA_GPU_CHECK_DIR="${PROJECT_SOURCE_DIR}/tools/gpu_check")
+  add_dependencies(user_tests gpu_check)
   add_test(NAME gpu_check COMMAND gpu_check --ops)
   set_tests_properties(gpu_check PROPERTIES TIMEOUT 900 SKIP_RETURN_CODE 69)
 else()
@@ -146,6 +172,7 @@ if(NOT PAGODA_SANITIZE)
             --pagoda $<TARGET_FILE:pagoda> --dir ${PROJECT_BINARY_DIR})
   set_tests_properties(attack_quick attack_self_test PROPERTIES TIMEOUT 900
     ENVIRONMENT "CUDA_VISIBLE_DEVICES=;PYTHONDONTWRITEBYTECODE=1")
+  set_tests_properties(attack_self_test PROPERTIES LABELS for_all)
 endif()
 
 # Tries the tables on models of no size; nothing is timed.
@@ -153,6 +180,7 @@ add_test(NAME es_moe_tables
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/es_moe_tables.py
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/es-moe-tables)
+set_tests_properties(es_moe_tables PROPERTIES LABELS for_all)
 
 # Programs that measure and that no test runs: ninja benches, or one by its name.
 add_custom_target(benches)

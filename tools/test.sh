@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs tests. The last line counts test cases.
 #
-#   tools/test.sh             what a user needs to believe in the build: all tests in release
+#   tools/test.sh             what a user needs to believe in the build on this machine
 #   tools/test.sh all         what must hold before a change is merged: cuda, asan, tsan and neon
 #   tools/test.sh STAGE...    one or several of
 #
-#     release   all tests in release
-#     cuda      the same with kernels for GPUs compiled, where nvcc is
+#     release   tests of what this machine runs, in release
+#     cuda      all tests in release, with kernels for GPUs compiled, where nvcc is
 #     asan      unit tests and tiny training runs under AddressSanitizer and UBSan
 #     tsan      those with threads under ThreadSanitizer, with our own GEMM instead of oneDNN
 #     neon      what has code per instruction set compiles for AArch64, where a compiler for it is
@@ -61,7 +61,7 @@ build() {
   ninja -C "build/$preset" -j "$jobs" "$@"
 }
 
-# run_tests PRESET [NAME...]: all tests, or those named.
+# run_tests PRESET [NAME...]: all tests, those named, or with user_tests those of `release`.
 run_tests() {
   local preset=$1 folder only=()
   shift
@@ -69,8 +69,12 @@ run_tests() {
   rm -rf "$folder"
   mkdir -p "$folder"
   folders+=("$folder")
-  if [ $# -gt 0 ]; then only=(-R "^($(IFS='|'; echo "$*"))\$"); fi
-  say "$preset: ${#} programs named (0: all)"
+  if [ "$*" = user_tests ]; then
+    only=(-LE for_all)
+  elif [ $# -gt 0 ]; then
+    only=(-R "^($(IFS='|'; echo "$*"))\$")
+  fi
+  say "$preset: run ${*:-all tests}"
   GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure \
     --no-tests=error --output-junit "$folder/ctest.xml" "${only[@]}"
 }
@@ -80,7 +84,7 @@ stage() {
   local preset=$1 name
   shift
   for name in "$@"; do
-    [ -n "$(find tests -name "$name.cc")" ] && continue
+    [ "$name" = user_tests ] || [ -n "$(find tests -name "$name.cc")" ] && continue
     echo "test: tools/test.sh names $name, but no folder of tests/ has $name.cc" >&2
     stage_failed=1
     return
@@ -96,7 +100,7 @@ stage() {
 # All tests in release, in a build with kernels for GPUs if these can be compiled here.
 cuda() {
   if ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null; then
-    say "cuda: SKIPPED, there is no nvcc to compile kernels for GPUs; release takes its place"
+    say "cuda: SKIPPED, there is no nvcc; release takes its place, with all tests"
     stage release
     return
   fi
@@ -127,7 +131,7 @@ say "install"
 bash tools/install-deps.sh || exit $?
 for name in "${wanted[@]}"; do
   case "$name" in
-    release) stage release ;;
+    release) stage release user_tests ;;
     cuda) cuda ;;
     asan) stage asan "${asan_tests[@]}" ;;
     tsan) stage tsan "${tsan_tests[@]}" ;;

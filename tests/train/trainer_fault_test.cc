@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <thread>
 
@@ -18,8 +19,8 @@ namespace {
 
 using Kind = SimFault::Kind;
 
-// Sanitized builds try only one call in kThinning.
-constexpr int64_t kThinning = kUnderThreadSanitizer ? 12 : kUnderAddressSanitizer ? 5 : 1;
+// Only one call in so many is tried, unless the program is started with --every-call.
+int64_t thinning = kUnderThreadSanitizer ? 12 : kUnderAddressSanitizer ? 5 : 4;
 
 // One layer with experts and one without: few calls, so that each can be made to fail.
 constexpr const char* kSmallConfig = R"({
@@ -220,7 +221,7 @@ struct Plan {
 void run_plan(FaultyRun& run, const Plan& plan, bool resumed) {
   const int64_t calls = run.calls(resumed);
   const int64_t struck_before = run.struck(), failed_before = run.failed();
-  const int64_t stride = plan.stride * kThinning;
+  const int64_t stride = plan.stride * thinning;
   int64_t runs = 0;
   for (int64_t nth = 1 + static_cast<int64_t>(plan.kind) % stride; nth <= calls; nth += stride) {
     SimFault fault;
@@ -333,7 +334,7 @@ TEST(TrainerFaults, AFailedStepReturnsOnlyWhenItsWorkIsOver) {
 TEST(TrainerFaults, LifeAfterLifeUntilItIsDone) {
   FaultyRun run(kSmallConfig);
   int lives = 0, seeds = 0;
-  for (int64_t seed = 1; seed <= 60; seed += kThinning, ++seeds) {
+  for (int64_t seed = 1; seed <= 60; seed += thinning, ++seeds) {
     lives += run.lives_until_done(static_cast<uint64_t>(seed));
     if (HasFailure()) return;
   }
@@ -342,4 +343,13 @@ TEST(TrainerFaults, LifeAfterLifeUntilItIsDone) {
 }
 
 }  // namespace
+
+void try_every_call() { thinning = 1; }
+
 }  // namespace pagoda
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  if (argc == 2 && std::strcmp(argv[1], "--every-call") == 0) pagoda::try_every_call();
+  return RUN_ALL_TESTS();
+}
