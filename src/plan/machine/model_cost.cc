@@ -59,35 +59,6 @@ double score_flops(const LayerCost& layer, int64_t sequence_len) {
 
 }  // namespace
 
-Result<ModelCost> piper_cost(const PiperModel& model) {
-  RETURN_IF_ERROR(check_integer("layers", model.layers, 1, 1 << 16));
-  RETURN_IF_ERROR(check_integer("hidden_size", model.hidden_size));
-  RETURN_IF_ERROR(check_integer("heads", model.heads));
-  RETURN_IF_ERROR(check_integer("num_experts", model.num_experts));
-  RETURN_IF_ERROR(
-      check_integer("experts_per_token", model.experts_per_token, 1, model.num_experts));
-  RETURN_IF_ERROR(check_integer("expert_ffn", model.expert_ffn));
-  const int64_t d = model.hidden_size, f = model.expert_ffn;
-  const __int128 each = __int128{4} * d * d + __int128{3} * model.num_experts * d * f;
-  if (each * model.layers > kMaxParameters) {
-    return Status(Exit::kUsage, "the model has more parameters than can be counted in bytes");
-  }
-  LayerCost layer;
-  layer.replicated_parameters = layer.attention_parameters = 4 * d * d;
-  layer.expert_parameters = 3 * d * f;
-  layer.expert_ffn = f;
-  layer.num_experts = model.num_experts;
-  layer.experts_per_token = model.experts_per_token;
-  layer.token_bytes = 12 * d;
-  layer.row_bytes = kept_of_row(d, f);
-  layer.heads = model.heads;
-  layer.score_width = 2 * d;  // heads * head_dim is d
-  ModelCost cost;
-  cost.hidden_size = d;
-  cost.layers.assign(static_cast<size_t>(model.layers), layer);
-  return cost;
-}
-
 Result<ModelCost> model_cost(const ModelShape& shape) {
   RETURN_IF_ERROR(check_model(shape));
   ModelCost cost;

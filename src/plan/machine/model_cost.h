@@ -44,22 +44,6 @@ struct ModelCost {
   bool tied_embeddings = false;  // with one stage the head's projection is the embedding
 };
 
-// The symbols of Piper's Table II; all layers are alike.
-struct PiperModel {
-  int64_t layers = 0;             // L
-  int64_t hidden_size = 0;        // d
-  int64_t heads = 0;              // H
-  int64_t num_experts = 0;        // E
-  int64_t experts_per_token = 0;  // k
-  int64_t expert_ffn = 0;         // d_ffn of an expert
-};
-
-// Table III: attention has 4 d^2 parameters and keeps 12 d bytes for a token; an expert has 3 d
-// d_ffn parameters and keeps 2 (3 d_ffn + d) bytes for a row. There is neither embedding nor head.
-// kUsage: a size that is not positive, more experts for a token than there are, more parameters
-// than can be counted in bytes.
-Result<ModelCost> piper_cost(const PiperModel& model);
-
 // A token keeps the layer's input, queries, keys, values, attention's output and its projection
 // (Table III's six, each in its own width; latent attention also keeps the latents), fp32
 // probabilities of the router, and the bytes of a row for the dense or shared experts that it

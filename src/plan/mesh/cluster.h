@@ -42,7 +42,7 @@ struct Mesh {
 
 // Constraints (7) to (10), (7) with data parallelism as third axis: PP EP DP = n g, EP divides E
 // (0: no experts, EP = 1), PP <= L, EP <= g N_h. kUsage naming the one that is violated. Constraint
-// (11), memory, is check_device_memory of plan/mesh/stage_memory.h.
+// (11), memory, is fullest_stage of plan/mesh/stage_memory.h.
 Status check_mesh(const Mesh& mesh, const ClusterProfile& cluster, int64_t num_layers,
                   int64_t num_experts);
 

@@ -26,15 +26,6 @@ Result<ExchangeTraffic> exchange_traffic(int64_t hidden_size, int64_t experts_pe
   return traffic;
 }
 
-Result<double> all_to_all_bound_s(int64_t hidden_size, int64_t experts_per_token,
-                                  const PipelineBatch& batch, const Mesh& mesh,
-                                  double device_bytes_per_s) {
-  RETURN_IF_ERROR(check_rate("device_bytes_per_s", device_bytes_per_s));
-  ASSIGN_OR_RETURN(const ExchangeTraffic traffic,
-                   exchange_traffic(hidden_size, experts_per_token, batch, mesh));
-  return 2 * traffic.sent_bytes / device_bytes_per_s;
-}
-
 Result<double> stage_send_bytes(int64_t hidden_size, const PipelineBatch& batch,
                                 const Mesh& mesh) {
   RETURN_IF_ERROR(check_batch(batch, mesh));
@@ -43,13 +34,6 @@ Result<double> stage_send_bytes(int64_t hidden_size, const PipelineBatch& batch,
                        static_cast<double>(batch.microbatch_sequences) *
                        static_cast<double>(batch.sequence_len);
   return batch.of == SequencesOf::kGroup ? bytes / static_cast<double>(mesh.expert) : bytes;
-}
-
-Result<double> all_reduce_bytes(double bytes, int64_t devices) {
-  RETURN_IF_ERROR(check_amount("the bytes of an all-reduce", bytes));
-  RETURN_IF_ERROR(check_integer("the devices of an all-reduce", devices));
-  const auto n = static_cast<double>(devices);
-  return 2 * (n - 1) / n * bytes;
 }
 
 }  // namespace pagoda

@@ -26,22 +26,8 @@ struct ExchangeTraffic {
 Result<ExchangeTraffic> exchange_traffic(int64_t hidden_size, int64_t experts_per_token,
                                      const PipelineBatch& batch, const Mesh& mesh);
 
-// Equation (6): a lower bound, in seconds, for dispatch and combine of one layer and microbatch:
-// the time of a device's sent bytes at its network rate. It is 4 b s k d (EP - 1) / (EP B) with
-// kRank and that over EP with kGroup. The printed 4 b s k d / (EP B) is (EP - 1) times too small
-// under the first reading, and more than is sent under the second. Returns the errors of
-// exchange_traffic, and kUsage for a rate that is not above zero.
-Result<double> all_to_all_bound_s(int64_t hidden_size, int64_t experts_per_token,
-                                  const PipelineBatch& batch, const Mesh& mesh,
-                                  double device_bytes_per_s);
-
 // The bytes of one microbatch from a device of a stage to its counterpart in the next one: 2 b s d
 // (over EP with kGroup). All devices of a stage send EP times that (III-B2).
 Result<double> stage_send_bytes(int64_t hidden_size, const PipelineBatch& batch, const Mesh& mesh);
-
-// The bytes that a device sends in a ring all-reduce of `bytes` among n devices: 2 (n - 1) / n of
-// them. Gradients of replicated parameters are summed over EP x DP devices, those of experts over
-// DP. kUsage: no device, bytes that are negative or no number.
-Result<double> all_reduce_bytes(double bytes, int64_t devices);
 
 }  // namespace pagoda

@@ -127,17 +127,4 @@ Result<FullestStage> fullest_stage(const ModelCost& model, const Mesh& mesh,
   return fullest;
 }
 
-Status check_device_memory(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-                           const MemoryOptions& options, int64_t device_bytes) {
-  const Result<FullestStage> fullest = fullest_stage(model, mesh, batch, options);
-  if (!fullest.ok()) return fullest.status();
-  const auto [stage, peak_bytes] = fullest.value();
-  if (peak_bytes <= device_bytes) return Status();
-  return Status(Exit::kDoesNotFit,
-                strf("stage %lld of PP %lld x EP %lld needs %s of each device, which has %s; "
-                     "smaller microbatches, more stages or more devices for experts take less",
-                     (long long)stage, (long long)mesh.pipeline, (long long)mesh.expert,
-                     format_bytes_up(peak_bytes).c_str(), format_bytes(device_bytes).c_str()));
-}
-
 }  // namespace pagoda

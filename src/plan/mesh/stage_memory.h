@@ -85,8 +85,4 @@ struct FullestStage {
 Result<FullestStage> fullest_stage(const ModelCost& model, const Mesh& mesh,
                                    const PipelineBatch& batch, const MemoryOptions& options);
 
-// Constraint (11): kDoesNotFit naming the fullest stage and what it lacks.
-Status check_device_memory(const ModelCost& model, const Mesh& mesh, const PipelineBatch& batch,
-                           const MemoryOptions& options, int64_t device_bytes);
-
 }  // namespace pagoda

@@ -24,7 +24,6 @@ struct StreamTimes {
     double busy_s = 0;
     double start_s = 0, end_s = 0;  // start of its first task, end of its last; 0 without tasks
     // Time without work between its first task and its last.
-    double gaps_s() const { return end_s - start_s - busy_s; }
   };
   std::vector<double> start_s, end_s;  // [task]
   std::vector<Stream> streams;

@@ -14,6 +14,7 @@
 #include "plan/machine/model_cost.h"
 #include "plan/refusals.h"
 #include "preview/model_sizes.h"
+#include "tests/testing/plan/piper_model.h"
 #include "tests/testing/tiny_config.h"
 
 namespace pagoda {
@@ -367,7 +368,7 @@ TEST(ModelCost, OfALayerLikeThePapersIsThePapers) {
   ModelShape shape = mixtral_8x7b();
   shape.attention.kv_heads = shape.attention.heads;
   const ModelCost ours = model_cost(shape).take();
-  const ModelCost paper = piper_cost({32, 4096, 32, 8, 2, 14336}).take();
+  const ModelCost paper = piper_cost({32, 4096, 32, 8, 2, 14336});
   ASSERT_EQ(ours.layers.size(), paper.layers.size());
   const LayerCost &a = ours.layers[0], &b = paper.layers[0];
   EXPECT_EQ(a.replicated_parameters, b.replicated_parameters + 2 * 4096 + 8 * 4096);
@@ -450,9 +451,6 @@ TEST(ModelShape, RefusesNonsense) {
   refuse("dense_ffn", [](ModelShape& m) { m.dense_ffn = 0; });
   refuse("no layer", [](ModelShape& m) { m.is_moe = layers(4, 0); });
   refuse("more parameters", [](ModelShape& m) { m.num_experts = m.expert_ffn = kMaxCount; });
-  EXPECT_FALSE(piper_cost({32, 4096, 32, 8, 9, 14336}).ok());
-  EXPECT_FALSE(piper_cost({0, 4096, 32, 8, 2, 14336}).ok());
-  EXPECT_FALSE(piper_cost({kMaxCount, kMaxCount, 32, 8, 2, 14336}).ok());
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "plan/machine/pass_cost.h"
 #include "plan/machine/task_costs.h"
+#include "tests/testing/plan/piper_model.h"
 
 namespace pagoda {
 namespace {
@@ -260,7 +261,7 @@ TEST(PassCost, OfTablesIsCountedByHand) {
   EXPECT_EQ(head.token.backward_s, 0);
   const TokenPass embedding = PassClock(sheet, model, 512).embedding();
   EXPECT_NEAR(embedding.token.both_s(), 12 * kD / 1000e9, 1e-18);
-  const ModelCost paper = piper_cost({2, 1024, 16, 8, 2, 512}).take();
+  const ModelCost paper = piper_cost({2, 1024, 16, 8, 2, 512});
   EXPECT_EQ(PassClock(sheet, paper, 512).head().seconds(100).both_s(), 0);
   EXPECT_EQ(PassClock(sheet, paper, 512).embedding().seconds(100).both_s(), 0);
 }

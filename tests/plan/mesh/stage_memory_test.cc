@@ -13,6 +13,7 @@
 
 #include "base/bytes.h"
 #include "plan/mesh/recomputed_layers.h"
+#include "tests/testing/plan/piper_model.h"
 
 namespace pagoda {
 namespace {
@@ -53,7 +54,7 @@ double equation_5(const Symbols& y) {
 
 int64_t peak(const Symbols& y, const MemoryOptions& options, int64_t stage,
              SequencesOf of = SequencesOf::kPaper) {
-  const ModelCost model = piper_cost(y.model()).take();
+  const ModelCost model = piper_cost(y.model());
   const Result<StageMemory> memory =
       stage_memory(model, y.mesh(), y.batch(of), options, stage);
   EXPECT_TRUE(memory.ok()) << memory.status().message();
@@ -149,7 +150,7 @@ TEST(StageMemory, ReadsSequencesByRankAndByGroupAsCountingTokensDoes) {
     Symbols y = random_symbols(random);
     y.s = y.E;  // so that a whole number of rounds goes to the experts
     const int64_t per_device = y.b / y.M;
-    const ModelCost model = piper_cost(y.model()).take();
+    const ModelCost model = piper_cost(y.model());
     const auto kept = [&](SequencesOf of, int64_t sequences) {
       const PipelineBatch batch{y.s, sequences, y.M, of};
       return stage_memory(model, y.mesh(), batch, k1f1b, 0).take().microbatch_bytes;
@@ -195,18 +196,13 @@ TEST(StageMemory, HasEveryParameterOnce) {
   }
 }
 
-TEST(StageMemory, FindsTheFullestStageAndRefusesWhatDoesNotFit) {
-  const ModelCost model = piper_cost({32, 4096, 32, 8, 2, 14336}).take();
+TEST(StageMemory, FindsTheFullestStage) {
+  const ModelCost model = piper_cost({32, 4096, 32, 8, 2, 14336});
   const Mesh mesh{8, 8, 1};
   const PipelineBatch batch{4096, 1, 32, SequencesOf::kPaper};
   const FullestStage fullest = fullest_stage(model, mesh, batch, k1f1b).take();
   EXPECT_EQ(fullest.stage, 0);
   EXPECT_EQ(fullest.peak_bytes, int64_t{87375} * kGiB / 1000);
-  EXPECT_TRUE(check_device_memory(model, mesh, batch, k1f1b, fullest.peak_bytes).ok());
-  const Status status = check_device_memory(model, mesh, batch, k1f1b, fullest.peak_bytes - 1);
-  EXPECT_EQ(status.code(), Exit::kDoesNotFit);
-  EXPECT_NE(status.message().find("stage 0"), std::string::npos) << status.message();
-  EXPECT_EQ(status.message().find('\n'), std::string::npos);
   // Less state on the device: 2 bytes of weights alone.
   MemoryOptions offloaded = k1f1b;
   offloaded.expert_bytes = 2;
@@ -261,7 +257,7 @@ TEST(RecomputedLayers, AreTheFewestThatFit) {
 // The skew of equation (5) goes: on 40 GiB Mixtral's first stages compute layers again, its last
 // does not.
 TEST(RecomputedLayers, EvenOutTheStages) {
-  const ModelCost model = piper_cost({32, 4096, 32, 8, 2, 14336}).take();
+  const ModelCost model = piper_cost({32, 4096, 32, 8, 2, 14336});
   const PipelineBatch batch{4096, 1, 32, SequencesOf::kPaper};
   size_t before = 4;
   for (int64_t i = 0; i < 8; ++i) {
@@ -282,8 +278,7 @@ TEST(RecomputedLayers, EvenOutTheStages) {
 }
 
 TEST(StageMemory, RefusesNonsense) {
-
-  const ModelCost model = piper_cost({6, 64, 4, 12, 2, 32}).take();
+  const ModelCost model = piper_cost({6, 64, 4, 12, 2, 32});
   const auto code = [&](Mesh mesh, PipelineBatch batch, MemoryOptions options, int64_t stage) {
     const Status status = stage_memory(model, mesh, batch, options, stage).status();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
