@@ -33,10 +33,13 @@ target_compile_options(op_cases PRIVATE ${test_optimisation})
 
 # What tests share, compiled once.
 pagoda_layer(testing DIR tests/testing tests/testing/plan tests/testing/storage
-  DEPENDS cli op_cases kernels_emulated GTest::gtest OpenSSL::Crypto)
+  DEPENDS cli op_cases GTest::gtest OpenSSL::Crypto)
 target_compile_definitions(testing PUBLIC
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
+# What only tests with emulated kernels may take from the library.
+set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/emulated_machines.cc
+  PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 # Its vectors cross no object boundary.
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.cc
   PROPERTIES COMPILE_OPTIONS -Wno-psabi SKIP_UNITY_BUILD_INCLUSION ON)
@@ -67,12 +70,13 @@ target_precompile_headers(test_headers PRIVATE <gtest/gtest.h> <nlohmann/json.hp
 
 # What they compute takes longer than to compile them for it. They read their headers themselves.
 set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_attention_test
-  products_test packed_step_test)
+  products_test packed_step_test page_file_crash_test)
 
-# What says nothing of this build on this machine: planning for clusters, emulated GPUs, inputs that
-# fuzzers found, and the measuring programs. tools/test.sh leaves it to tools/test.sh all.
-set(rooms_for_all "/tests/(plan/(exchange|zebra|mesh|search)|fuzz|cuda|bench)/")
-set(names_for_all process_bench_test process_mpi_test)
+# What says whether this build computes, keeps and saves the right weights on this machine:
+# tools/test.sh. The other tests say the same on every machine; tools/test.sh all has them too.
+set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
+set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
+set(names_for_all process_bench_test process_mpi_test process_plan_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -97,10 +101,14 @@ foreach(source ${test_sources})
   add_dependencies(${name} pagoda)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
-  if((source MATCHES "${rooms_for_all}" OR name IN_LIST names_for_all) AND NOT name MATCHES "^gpu_")
-    set_tests_properties(${name} PROPERTIES LABELS for_all)
-  else()
+  if(source MATCHES "/tests/cuda/" AND NOT name STREQUAL gpu_run_test)
+    target_link_libraries(${name} PRIVATE kernels_emulated)
+  endif()
+  if((source MATCHES "${user_rooms}" AND NOT name IN_LIST names_for_all) OR
+     name IN_LIST user_names)
     add_dependencies(user_tests ${name})
+  else()
+    set_tests_properties(${name} PROPERTIES LABELS for_all)
   endif()
   if(NOT name MATCHES "^gpu_")  # tests of the CPU also run where a GPU is
     set_tests_properties(${name} PROPERTIES ENVIRONMENT CUDA_VISIBLE_DEVICES=)
@@ -157,6 +165,7 @@ add_test(NAME check_tree
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py ${PROJECT_SOURCE_DIR})
 add_test(NAME check_tree_self_test
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/check_tree.py --self-test)
+set_tests_properties(check_tree check_tree_self_test PROPERTIES LABELS for_all)
 
 add_test(NAME bench_rounds
   COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/pagoda_runs_test.py)

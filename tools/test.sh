@@ -75,8 +75,8 @@ run_tests() {
     only=(-R "^($(IFS='|'; echo "$*"))\$")
   fi
   say "$preset: run ${*:-all tests}"
-  GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j "$jobs" --output-on-failure \
-    --no-tests=error --output-junit "$folder/ctest.xml" "${only[@]}"
+  GTEST_OUTPUT="xml:$folder/" ctest --test-dir "build/$preset" -j $((jobs + 1)) \
+    --output-on-failure --no-tests=error --output-junit "$folder/ctest.xml" "${only[@]}"
 }
 
 # stage PRESET [NAME...]: builds and runs; a failure is remembered, later stages still run.
