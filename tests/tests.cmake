@@ -213,3 +213,11 @@ pagoda_bench(plan_check testing plan_check.cc measured_run.cc random_token_run.c
 pagoda_bench(step_bound testing step_bound.cc random_token_run.cc)
 # Prints what the planner's algorithms reach where the papers give figures.
 pagoda_bench(planner_figures testing planner_figures.cc)
+
+# The longest begin first, so that none of them runs alone at the end.
+set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
+  process_bench_test check_tree process_mpi_test)
+if(NOT PAGODA_SANITIZE)
+  list(APPEND long_tests trainer_fault_every_call)
+endif()
+set_tests_properties(${long_tests} PROPERTIES COST 1)
