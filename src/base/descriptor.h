@@ -1,4 +1,4 @@
-// Descriptor: owner of one POSIX file descriptor. And what calls on descriptors share.
+// Descriptor owns one POSIX file descriptor; with it stands what calls on descriptors share.
 #pragma once
 
 #include <unistd.h>
