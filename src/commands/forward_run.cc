@@ -20,6 +20,8 @@ SessionOptions ForwardRun::options() const {
   SessionOptions options = session_options(config_);
   options.size.training = false;
   options.size.microbatches = 1;
+  options.size.sums = SumShape();
+  options.size.shard_device.clear();  // device 0 attends
   options.page_slots = 1;
   options.directories = {config_.scratch_parent()};
   return options;

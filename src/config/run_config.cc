@@ -86,6 +86,14 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
 }
 
+void declare_parallel(RunConfig& c, OptionTable& t) {
+  t.section("parallel", "Devices, and what each of them does; none of it changes a bit");
+  t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
+                "devices that share all work but the experts'; auto: all, or as many as there are "
+                "train.shards",
+                "devices");
+}
+
 void declare_sample(RunConfig& c, OptionTable& t) {
   t.section("sample", "Samples: what the model makes of prompts before, during and after");
   t.add("prompts", c.sample.prompts, kRunOnly, "texts to continue, always by the likeliest token");
@@ -216,7 +224,21 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
-  return check_range("train.host_devices", t.host_devices, 1, 64);
+  RETURN_IF_ERROR(check_range("train.host_devices", t.host_devices, 1, 64));
+  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0, t.host_devices);
+}
+
+// A device that attends has a shard of its own. The checkpoint fixes how many there are.
+Status check_attention(const RunConfig& c) {
+  const int64_t wanted = c.parallel.attention_devices;
+  if (wanted <= 1 || c.train.micro_batch_tokens == 0 || wanted <= c.sums().shards) return Status();
+  const int64_t shards = c.sums().shards;
+  return Status(
+      Exit::kMismatch,
+      strf("parallel.attention_devices = %lld: a step has %lld train.shards, one for each "
+           "device at least; let at most %lld attend, or set train.shards, which changes "
+           "bits",
+           (long long)wanted, (long long)shards, (long long)shards));
 }
 
 Status check_device(const RunConfig::Train& t) {
@@ -314,6 +336,7 @@ Status missing(const char* key, const char* what) {
 void RunConfig::declare(OptionTable& table) {
   declare_inputs(*this, table);
   declare_train(*this, table);
+  declare_parallel(*this, table);
   declare_sample(*this, table);
   declare_optim(*this, table);
   declare_memory(*this, table);
@@ -323,6 +346,7 @@ void RunConfig::declare(OptionTable& table) {
 Status RunConfig::validate() const {
   RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
+  RETURN_IF_ERROR(check_attention(*this));
   RETURN_IF_ERROR(check_device(train));
   RETURN_IF_ERROR(check_sample(sample));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
@@ -374,6 +398,11 @@ Status RunConfig::check_sums() const {
 SumShape RunConfig::sums() const {
   const int64_t columns = micro_batches() / train.chunks;
   return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
+}
+
+int64_t RunConfig::attention_devices() const {
+  if (parallel.attention_devices > 0) return parallel.attention_devices;
+  return std::min(train.host_devices, sums().shards);
 }
 
 std::string RunConfig::scratch_parent() const {

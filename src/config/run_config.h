@@ -70,6 +70,10 @@ struct RunConfig {
     int64_t host_devices = 1;
   } train;
 
+  struct Parallel {
+    int64_t attention_devices = 0;
+  } parallel;
+
   struct Sample {
     std::vector<std::string> prompts;
     int64_t max_new_tokens = 64;
@@ -157,6 +161,8 @@ struct RunConfig {
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
   SumShape sums() const;  // train.chunks and train.shards; the same is required
+  // parallel.attention_devices of train.host_devices; the same is required.
+  int64_t attention_devices() const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

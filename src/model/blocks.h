@@ -41,7 +41,7 @@ struct GroupExpert {
 
 // Where a microbatch's gradients of a dense record are added.
 struct GradientSum {
-  float* data = nullptr;  // Workspace::sums
+  float* data = nullptr;  // PageTable::gradient_sum
   bool first = false;     // the sum begins here, at zero
 };
 
@@ -109,6 +109,14 @@ class Blocks {
   void dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding padding, int64_t b,
                 const LayerBuffers& in, void* inbound, bool backward, const Workspace& w,
                 Stream& s) const;
+  // Copies a parcel (plan/step/expert_blocks.h), which is laid out like inbound, to its rows of
+  // inbound.
+  void place_rows(std::span<const RowRun> runs, int64_t parcel_rows, int64_t group_rows,
+                  Padding padding, const void* parcel, void* inbound, bool backward,
+                  Stream& s) const;
+  // Copies the parcel's rows of outbound to the parcel, which is laid out like it.
+  void pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t parcel_rows,
+                 const void* outbound, void* parcel, bool backward, Stream& s) const;
   // The experts of a group, whose rows follow one another. An expert's output, and the gradient of
   // its input, are rounded to the compute dtype, as a row that leaves the expert's device.
   void experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
@@ -140,6 +148,8 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
+  // The arrays behind one another in an inbound or an outbound page, and bytes of a row of each.
+  std::vector<int64_t> row_bytes(bool outbound, bool backward) const;
   void gather_padded(DType dt, const void* from, const int32_t* index, std::span<const RowRun> runs,
                      Padding padding, int64_t dim, void* group, Stream& s) const;
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)

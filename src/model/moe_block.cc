@@ -132,6 +132,42 @@ void Blocks::dispatch(std::span<const RowRun> runs, int64_t group_rows, Padding 
                 at(inbound, inbound_scale(all, d)), s);
 }
 
+std::vector<int64_t> Blocks::row_bytes(bool outbound, bool backward) const {
+  const int64_t row = c_.hidden_size * dtype_bytes(dt_);
+  std::vector<int64_t> bytes = {row};
+  if (backward && !outbound) bytes.push_back(row);
+  if (backward) bytes.push_back(static_cast<int64_t>(sizeof(float)));
+  return bytes;
+}
+
+void Blocks::place_rows(std::span<const RowRun> runs, int64_t parcel_rows, int64_t group_rows,
+                        Padding padding, const void* parcel, void* inbound, bool backward,
+                        Stream& s) const {
+  const auto* from = static_cast<const std::byte*>(parcel);
+  auto* to = static_cast<std::byte*>(inbound);
+  for (const int64_t bytes : row_bytes(false, backward)) {
+    for (const RowRun& run : runs) {
+      s.copy(to + run.to * bytes, from + run.from * bytes, run.count * bytes);
+    }
+    if (padding.count > 0) ops_.fill_zero(to + padding.at * bytes, padding.count * bytes, s);
+    from += parcel_rows * bytes;
+    to += group_rows * bytes;
+  }
+}
+
+void Blocks::pack_rows(std::span<const RowRun> runs, int64_t group_rows, int64_t parcel_rows,
+                       const void* outbound, void* parcel, bool backward, Stream& s) const {
+  const auto* from = static_cast<const std::byte*>(outbound);
+  auto* to = static_cast<std::byte*>(parcel);
+  for (const int64_t bytes : row_bytes(true, backward)) {
+    for (const RowRun& run : runs) {
+      s.copy(to + run.to * bytes, from + run.from * bytes, run.count * bytes);
+    }
+    from += group_rows * bytes;
+    to += parcel_rows * bytes;
+  }
+}
+
 void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,
                          const ExpertSpace& w) const {
   if (layer < size_.first_kept(c_.num_layers)) return w.gate_up;

@@ -109,31 +109,8 @@ int64_t latent_bytes(const ModelShape& model, const WorkspaceSize& size) {
 
 }  // namespace
 
-namespace {
-
-// Elements of each of Workspace::sums.
-std::vector<int64_t> sums_elements(const ModelShape& model, const WorkspaceSize& size) {
-  const int64_t table = model.hidden_size + model.vocab_size * model.hidden_size;
-  int64_t largest = table;
-  for (const ModelRecord& record : model_records(model)) {
-    if (record.kind == RecordKind::kLayer) largest = std::max(largest, record.num_elements);
-  }
-  std::vector<int64_t> elements(static_cast<size_t>(sum_buffers(size.sums)), largest);
-  if (model.tied_embeddings) elements.push_back(table);
-  return elements;
-}
-
-}  // namespace
-
-int64_t sums_bytes(const ModelShape& model, const WorkspaceSize& size) {
-  int64_t bytes = 0;
-  for (const int64_t elements : sums_elements(model, size)) {
-    bytes += elements * static_cast<int64_t>(sizeof(float));
-  }
-  return bytes;
-}
-
-void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size) {
+void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
+                        int device) {
   const int64_t n = size.tokens(), m = size.microbatches;
   const int64_t k = model.experts_per_token, e = model.num_experts;
   tokens = arena.take<int32_t>(n);
@@ -153,13 +130,19 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   mlp = lay_out_mlp(arena, model, size);
   head = lay_out_head(arena, model, size);
   first_kept = size.first_kept(model.num_layers());
-  microbatches = m;
+  own.clear();
+  num_own = 0;
+  for (int64_t b = 0; b < m; ++b) {
+    const int attends = device_of_shard(size.shard_device, size.sums.shard(b, m));
+    own.push_back(attends == device ? num_own++ : -1);
+  }
   WorkspaceArena during_training = arena;
-  cache = lay_out_cache(arena, model, size);
+  const bool generates = device_of_shard(size.shard_device, 0) == device;
+  if (generates) cache = lay_out_cache(arena, model, size);
   if (!size.training) return;
   lay_out_training(during_training, model, size);
+  lay_out_saved(during_training, model, size);
   arena.used = std::max(arena.used, during_training.used);
-  lay_out_saved(arena, model, size);
 }
 
 void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
@@ -168,7 +151,7 @@ void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
   kept_mlp.clear();
   for (int64_t l = first_kept; l < model.num_layers(); ++l) {
     const int64_t f = model.is_moe[static_cast<size_t>(l)] ? model.shared_ffn : model.dense_ffn;
-    for (int64_t b = 0; b < microbatches; ++b) {
+    for (int64_t b = 0; b < num_own; ++b) {
       lay_out_attention_results(arena, model, size, kept_attention.emplace_back(attention));
       MlpSpace& m = kept_mlp.emplace_back(mlp);
       if (f > 0) m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f *
@@ -186,10 +169,6 @@ void Workspace::lay_out_training(WorkspaceArena& arena, const ModelShape& model,
   dnormed = arena.take_bytes(t * d * mat);
   dlogits = arena.take_bytes(t * e * mat);
   aux_grad = arena.take<float>(m * e);
-  sums.clear();
-  for (const int64_t elements : sums_elements(model, size)) {
-    sums.push_back(arena.take<float>(elements));
-  }
 }
 
 void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
@@ -217,7 +196,7 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
 
 void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
                        int device, Workspace& step, ExpertSpace& expert) {
-  if (device == 0) step.lay_out(arena, model, size);
+  if (attends(size.shard_device, device)) step.lay_out(arena, model, size, device);
   expert.lay_out(arena, model, size);
 }
 

@@ -59,6 +59,7 @@ struct WorkspaceSize {
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t saved_layers = 0;  // the last layers; only in training
   SumShape sums = {};
+  std::vector<int> shard_device = {};  // RunShape's
   int64_t records = 0;  // records whose gradients a device finishes; 0: every record of the model
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }
   int64_t tokens() const { return microbatches * microbatch_tokens; }
@@ -127,9 +128,10 @@ struct LayerBuffers {
   void* dresidual = nullptr;  // (T, d) mat, gradient of the residual stream
 };
 
-// Working memory on device 0.
+// Working memory on a device that attends to microbatches. What is counted for all N tokens has the
+// values of those that it attends to.
 struct Workspace {
-  // The step's input.
+  // The step's input, of all tokens.
   int32_t* tokens = nullptr;     // (N)
   int32_t* targets = nullptr;    // (N), -1: none
   int32_t* positions = nullptr;  // (N)
@@ -149,11 +151,6 @@ struct Workspace {
   void* dnormed = nullptr;       // (T, d) mat, training
   void* dlogits = nullptr;       // (T, E) mat, router, training
   float* aux_grad = nullptr;     // (M, E), training
-  // Sums of dense gradients (plan/step/sum_shape.h), training: sum_buffers() of the elements of the
-  // largest dense record, and with tied embeddings one more for the head's sum. A record's elements
-  // begin at 0, but for the embedding's, which have the head's table's place: (d + V d), the final
-  // norm's and then the table's.
-  std::vector<float*> sums;
   double* loss_sums = nullptr;   // (M)
 
   AttentionSpace attention;
@@ -161,7 +158,8 @@ struct Workspace {
   HeadSpace head;
   CacheSpace cache;
 
-  // The space of a layer: a saved layer has one for each microbatch, the others share one.
+  // The space of a layer: a saved layer has one for each microbatch of the device, the others share
+  // one.
   const AttentionSpace& attention_of(int64_t layer, int64_t microbatch) const {
     return keeps(layer) ? kept_attention[kept(layer, microbatch)] : attention;
   }
@@ -170,18 +168,20 @@ struct Workspace {
   }
   bool keeps(int64_t layer) const { return layer >= first_kept; }
 
-  void lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
+  void lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
+               int device);
 
  private:
   void lay_out_training(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
   void lay_out_saved(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
   size_t kept(int64_t layer, int64_t microbatch) const {
-    return static_cast<size_t>((layer - first_kept) * microbatches + microbatch);
+    return static_cast<size_t>((layer - first_kept) * num_own + own[microbatch]);
   }
 
-  int64_t first_kept = 0, microbatches = 0;
-  std::vector<AttentionSpace> kept_attention;  // [kept layer][microbatch]
-  std::vector<MlpSpace> kept_mlp;              // [saved layer][microbatch]; own gate_up
+  int64_t first_kept = 0, num_own = 0;
+  std::vector<int64_t> own;  // [microbatch] its number among those of the device; -1: not its own
+  std::vector<AttentionSpace> kept_attention;  // [kept layer][microbatch of the device]
+  std::vector<MlpSpace> kept_mlp;  // [saved layer][microbatch of the device]; own gate_up
 };
 
 // Working memory on every device that computes experts.
@@ -200,12 +200,9 @@ struct ExpertSpace {
   void lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
 };
 
-// Device 0 holds the step's space, every device an expert's space.
+// A device that attends holds a step's space, every device an expert's space.
 void lay_out_workspace(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
                        int device, Workspace& step, ExpertSpace& expert);
-
-// Bytes of device 0's workspace that sums of dense gradients take in training.
-int64_t sums_bytes(const ModelShape& model, const WorkspaceSize& size);
 
 // Bytes of the device's arena that the workspaces take, from its start. With latent attention,
 // which is planned for and not yet trained, they include its latents.

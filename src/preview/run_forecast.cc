@@ -21,13 +21,18 @@ Status check_division(const ModelShape& model, int64_t microbatches, int64_t pee
                                    (long long)peers, (long long)microbatches));
 }
 
+RunSetup on_one_device(RunSetup setup) {
+  setup.devices = 1;
+  setup.size.shard_device.clear();
+  return setup;
+}
+
 // The share of one of `peers` equal devices.
 RunShape peers_share(const RunShape& whole, int64_t peers) {
   if (peers == 1) return whole;
   RunShape share = whole;
   share.num_experts /= peers;
-  share.microbatches /= peers;
-  share.sums = coarser(share.sums, share.microbatches);
+  share.set_microbatches(share.microbatches / peers);
   share.ep_degree = peers;  // the router's probabilities are of all
   share.records.clear();
   share.layer_record.clear();
@@ -75,9 +80,7 @@ RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
   plan.host_bytes = run.budget.host_bytes * run.peers;
   plan.disk_bytes = sheet.disk_bytes();
   plan.least = least_memory(run);
-  RunSetup whole = run_setup(config);
-  whole.devices = 1;
-  const PageTable pages(make_run_shape(model.shape, whole));
+  const PageTable pages(make_run_shape(model.shape, on_one_device(run_setup(config))));
   plan.store_bytes = PageFile::disk_bytes(page_specs(pages), config.train.save_steps > 0 ? 2 : 1,
                                           static_cast<int>(sheet.disk.drives));
   plan.fits = check_fit(plan);
@@ -103,7 +106,7 @@ Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
   RETURN_IF_ERROR(check_division(model.shape, config.micro_batches(), peers));
   RunSetup setup = run_setup(config);
   setup.size.on_gpu = sheet.gpu();
-  if (peers > 1) setup.devices = 1;
+  if (peers > 1) setup = on_one_device(setup);
   DeviceRun run;
   run.shape = peers_share(make_run_shape(model.shape, setup), peers);
   run.header_bytes = kPageHeaderBytes;

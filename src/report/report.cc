@@ -56,18 +56,22 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
                     int64_t microbatch_bytes) {
   constexpr int64_t kMost = int64_t{1} << 31;
   const ModelShape model = model_shape(config);
-  const auto bytes = [&](int64_t microbatches) {
+  // Several devices attend to equal parts of it.
+  const SumShape& sums = options.size.sums;
+  const int64_t unit = options.size.shard_device.empty() ? 1 : sums.chunks * sums.shards;
+  const int64_t unit_tokens = unit * options.size.microbatch_tokens;
+  const auto bytes = [&](int64_t units) {
     WorkspaceSize size = options.size;
-    size.microbatches = microbatches;
-    return workspace_bytes(model, size, 0) + page_bytes +
-           microbatches * microbatch_bytes;
+    size.microbatches = units * unit;
+    if (unit == 1) size.sums = SumShape();
+    return workspace_bytes(model, size, 0) + page_bytes + units * unit * microbatch_bytes;
   };
-  int64_t fit = 0, too_many = kMost / options.size.microbatch_tokens + 1;
+  int64_t fit = 0, too_many = kMost / unit_tokens + 1;
   while (too_many - fit > 1) {
     const int64_t middle = fit + (too_many - fit) / 2;
     (bytes(middle) <= options.device_bytes ? fit : too_many) = middle;
   }
-  return fit * options.size.microbatch_tokens;
+  return fit * unit_tokens;
 }
 
 // A task's pages do not depend on the number of microbatches; whether all in-layer buffers stay
@@ -87,10 +91,11 @@ std::string workspace_line(const ModelConfig& config, const SessionOptions& opti
       (long long)most_tokens(config, none, needed, layer_buffers));
 }
 
-std::string sums_line(const ModelConfig& config, const SessionOptions& options) {
+std::string sums_line(const SessionOptions& options, const PageTable& pages,
+                      const MemoryPlan& memory) {
   const SumShape& sums = options.size.sums;
-  return strf("  %-12s %11s in the workspace, for dense gradients in %lld shard%s of the step%s",
-              "sums", format_bytes(sums_bytes(model_shape(config), options.size)).c_str(),
+  return strf("  %-12s %11s on the devices, for dense gradients in %lld shard%s of the step%s",
+              "sums", format_bytes(memory.on_devices(pages, PageKind::kGradientSum)).c_str(),
               (long long)sums.shards, sums.shards == 1 ? "" : "s",
               sums.shards == 1 ? "" : "; fewer train.shards take less");
 }
@@ -156,7 +161,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   lines.push_back(layer_buffers_line(held(pages, memory, PageKind::kLayerBuffer)));
   if (options.size.training) {
     lines.push_back(workspace_line(config, options, pages, memory));
-    lines.push_back(sums_line(config, options));
+    lines.push_back(sums_line(options, pages, memory));
   }
   if (options.size.saved_layers > 0 || (options.size.training && memory.state_on_device)) {
     lines.push_back(kept_line(config, options, memory));

@@ -18,6 +18,9 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
 Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
       blocks_(setup_.config, setup_.table, setup_.size, *setup_.ops),
+      steps_(setup_.devices.size()),
+      attending_(setup_.shape->attending_devices()),
+      generating_(device_of_shard(setup_.shape->shard_device, 0)),
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
       finite_(setup_.table.records.size(), 1),
@@ -31,7 +34,7 @@ Executor::Executor(Setup setup)
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     WorkspaceArena arena{setup_.devices[d]->arena()};
-    lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), step_, experts_[d]);
+    lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), steps_[d], experts_[d]);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
     if (setup_.devices.size() > 1) {
@@ -67,20 +70,23 @@ std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
 
 void Executor::begin_step(const StepBatch& batch) {
   batch_ = &batch;
-  Stream& s = *compute_[0];
   const int64_t n = setup_.size.tokens();
   CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
   CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
   tokens_ = n;
   blocks_.set_microbatch_tokens(setup_.size.microbatch_tokens);
-  s.copy(step_.tokens, batch.tokens.data(), n * 4);
-  s.copy(step_.targets, batch.targets.data(), n * 4);
-  s.copy(step_.positions, batch.positions.data(), n * 4);
-  s.copy(step_.loss_weights, batch.weights.data(), n * 4);
-  if (batch.padding.empty()) {
-    setup_.ops->fill_zero(step_.padding, n, s);
-  } else {
-    s.copy(step_.padding, batch.padding.data(), n);
+  for (const int device : attending_) {
+    Stream& s = *compute_[device];
+    const Workspace& step = steps_[device];
+    s.copy(step.tokens, batch.tokens.data(), n * 4);
+    s.copy(step.targets, batch.targets.data(), n * 4);
+    s.copy(step.positions, batch.positions.data(), n * 4);
+    s.copy(step.loss_weights, batch.weights.data(), n * 4);
+    if (batch.padding.empty()) {
+      setup_.ops->fill_zero(step.padding, n, s);
+    } else {
+      s.copy(step.padding, batch.padding.data(), n);
+    }
   }
 }
 
@@ -92,12 +98,13 @@ void Executor::begin_pass(const GenerationPass& pass) {
   wanted_ = static_cast<int64_t>(pass.wanted.size());
   CHECK(wanted_ <= setup_.size.wanted_tokens());
   blocks_.set_microbatch_tokens(n);
-  Stream& s = *compute_[0];
-  s.copy(step_.tokens, pass.tokens.data(), n * 4);
-  s.copy(step_.positions, pass.positions.data(), n * 4);
-  s.copy(step_.cache.sequence, pass.sequences.data(), n * 4);
-  setup_.ops->fill_zero(step_.padding, n, s);
-  s.copy(step_.cache.wanted, pass.wanted.data(), wanted_ * 4);
+  Stream& s = *compute_[generating_];
+  const Workspace& step = steps_[generating_];
+  s.copy(step.tokens, pass.tokens.data(), n * 4);
+  s.copy(step.positions, pass.positions.data(), n * 4);
+  s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
+  setup_.ops->fill_zero(step.padding, n, s);
+  s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
 Stream& Executor::stream_of(const Task& task) {
@@ -154,6 +161,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
       if (task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive) {
         transfer(task, lease, s);
       } else {
+        if (task.kind == TaskKind::kIndex) wait_for_lanes(task, s);
         if (s.traced()) s.begin_span(task_label(all));
         if (times_) times_->begin(all, s);
         enqueue(task, lease, s, ledger);
@@ -178,20 +186,25 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     return reinterpret_cast<int32_t*>(lease.data(i) + residual_bytes);
   };
   const bool tied = setup_.config.tie_word_embeddings;
-  const GradientSum sum = gradient_sum(task);
+  const GradientSum sum = gradient_sum(task, lease);
+  const Workspace& step = steps_[task.device];
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload:
     case TaskKind::kSend:
-      return;
     case TaskKind::kReceive:
-      return;  // transfer()
+      return;  // no work, or transfer()'s
+    case TaskKind::kPlaceRows:
+      return enqueue_place(task, lease, s);
+    case TaskKind::kPackRows:
+      return enqueue_pack(task, lease, s);
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
-    case TaskKind::kEmbed: return blocks_.embed(b, page(0), page(1), step_, s);
+    case TaskKind::kEmbed:
+      return blocks_.embed(b, page(0), page(1), step, s);
     case TaskKind::kAttention:
-      return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step_, s);
+      return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step, s);
     case TaskKind::kCachedAttention:
-      return blocks_.cached_attention(l, page(0), page(1), page(2), step_, s);
+      return blocks_.cached_attention(l, page(0), page(1), page(2), step, s);
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
@@ -205,40 +218,48 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return enqueue_combine(task, lease, in, s);
     case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
-      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step_, s);
+      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step, s);
     case TaskKind::kHead:
     case TaskKind::kLoss:
       return blocks_.head(b, page(0), tied ? page(2) : nullptr, page(1),
                           task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
-                          sum, step_, s);
+                          sum, step, s);
     case TaskKind::kLogits:
-      return blocks_.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step_, s);
+      return blocks_.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step, s);
     case TaskKind::kRouteReplay:
-      blocks_.route(l, b, page(0), page(1), choices(1), true, in, step_, s);
-      return blocks_.begin_sum_backward(l, b, page(0), in, sum, step_, s);
+      blocks_.route(l, b, page(0), page(1), choices(1), true, in, step, s);
+      return blocks_.begin_sum_backward(l, b, page(0), in, sum, step, s);
     case TaskKind::kRouteBackward:
-      return blocks_.route_backward(l, b, page(0), page(1), in, sum, step_, s);
+      return blocks_.route_backward(l, b, page(0), page(1), in, sum, step, s);
     case TaskKind::kDenseMlpBackward:
-      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step_, s);
+      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step, s);
     case TaskKind::kAttentionBackward:
       return blocks_.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, sum,
-                                        step_, s);
+                                        step, s);
     case TaskKind::kEmbedBackward:
-      return blocks_.embed_backward(b, in.dresidual, sum, step_, s);
-    case TaskKind::kAddSums: {
-      float* to = sum.data + task.first_element;
-      return setup_.ops->add(DType::kF32, to, DType::kF32,
-                             step_.sums[task.addend] + task.first_element, task.elements, to, s);
-    }
+      return blocks_.embed_backward(b, in.dresidual, sum, step, s);
+    case TaskKind::kAddSums:
+      return enqueue_add_sums(task, lease, s);
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
   }
   CHECK(false, "no such task");
 }
 
-// Where a dense record's task sums gradients; none in a forward.
-GradientSum Executor::gradient_sum(const Task& task) const {
-  if (task.gradient >= step_.sums.size()) return {};
-  return {step_.sums[task.gradient], task.first};
+// The sum of dense gradients that the task has leased; none in a forward.
+GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
+  const PageTable& pages = *setup_.pages;
+  for (size_t i = 0; i < task.num_uses; ++i) {
+    const PageTable::Page& page = pages.pages[task.uses[i].page];
+    if (pages.classes[page.slot_class].kind != PageKind::kGradientSum) continue;
+    return {reinterpret_cast<float*>(lease.data(i)), task.first};
+  }
+  return {};
+}
+
+void Executor::enqueue_add_sums(const Task& task, const Lease& lease, Stream& s) {
+  float* to = reinterpret_cast<float*>(lease.data(0)) + task.first_element;
+  const float* from = reinterpret_cast<const float*>(lease.data(1)) + task.first_element;
+  setup_.ops->add(DType::kF32, to, DType::kF32, from, task.elements, to, s);
 }
 
 // The in-layer buffers of its microbatch that the task has leased.
@@ -285,13 +306,14 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   const int64_t l = task.layer, b = task.microbatch;
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step_, s);
-  blocks_.begin_sum(l, b, lease.data(0), in, step_, s);
+  const Workspace& step = steps_[task.device];
+  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
+  blocks_.begin_sum(l, b, lease.data(0), in, step, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
-  const float* grad = gradient_sum(task).data;
+  const float* grad = gradient_sum(task, lease).data;
   if (record.kind == RecordKind::kExpert) {
     grad = experts_[task.device].grad + task.gradient * record.num_elements;
   }
@@ -363,25 +385,37 @@ bool Executor::weights_overflowed() const {
   return weights_overflowed_ || std::count(finite_.begin(), finite_.end(), 0) > 0;
 }
 
+template <typename T>
+void Executor::read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to) {
+  const RunShape& shape = *setup_.shape;
+  to.resize(static_cast<size_t>(setup_.size.microbatches * of_one));
+  for (int64_t first = 0; first < setup_.size.microbatches;) {
+    const int device = shape.attending(first);
+    int64_t end = first + 1;
+    while (end < setup_.size.microbatches && shape.attending(end) == device) ++end;
+    compute_[device]->copy(to.data() + first * of_one, steps_[device].*from + first * of_one,
+                           (end - first) * of_one * static_cast<int64_t>(sizeof(T)));
+    first = end;
+  }
+}
+
 void Executor::read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums) {
   const TraceScope reading(setup_.trace, issue_lane_, "read back routing");
-  const int64_t n = setup_.size.microbatches * setup_.config.num_experts;
-  counts.resize(n);
-  prob_sums.resize(n);
-  Stream& s = *compute_[0];
-  s.copy(counts.data(), step_.counts, n * 4);
-  s.copy(prob_sums.data(), step_.prob_sums, n * 8);
-  s.synchronize();
+  read_back(&Workspace::counts, setup_.config.num_experts, counts);
+  read_back(&Workspace::prob_sums, setup_.config.num_experts, prob_sums);
+  for (const int device : attending_) compute_[device]->synchronize();
 }
 
 void Executor::set_aux_gradient(const std::vector<float>& gradient) {
-  Stream& s = *compute_[0];
-  s.copy(step_.aux_grad, gradient.data(), static_cast<int64_t>(gradient.size()) * 4);
-  s.synchronize();
+  for (const int device : attending_) {
+    compute_[device]->copy(steps_[device].aux_grad, gradient.data(),
+                           static_cast<int64_t>(gradient.size()) * 4);
+  }
+  for (const int device : attending_) compute_[device]->synchronize();
 }
 
 void Executor::synchronize() {
-  // Device 0 waits for the others, so that its waiting time names them.
+  // The first device waits for the others, so that its waiting time names them.
   Stream& s = *compute_[0];
   for (size_t d = 1; d < compute_.size(); ++d) s.wait(compute_[d]->record());
   for (const Lanes& lanes : lanes_) {
@@ -393,18 +427,17 @@ void Executor::synchronize() {
 }
 
 std::vector<double> Executor::loss_sums() {
-  std::vector<double> sums(setup_.size.microbatches);
-  Stream& s = *compute_[0];
-  s.copy(sums.data(), step_.loss_sums, static_cast<int64_t>(sums.size() * sizeof(double)));
-  s.synchronize();
+  std::vector<double> sums;
+  read_back(&Workspace::loss_sums, 1, sums);
+  for (const int device : attending_) compute_[device]->synchronize();
   return sums;
 }
 
 void Executor::read_logits(int64_t i, std::vector<float>& logits) {
   const int64_t v = setup_.config.vocab_size;
   logits.resize(static_cast<size_t>(v));
-  Stream& s = *compute_[0];
-  s.copy(logits.data(), step_.head.logits + i * v, v * 4);
+  Stream& s = *compute_[generating_];
+  s.copy(logits.data(), steps_[generating_].head.logits + i * v, v * 4);
   s.synchronize();
 }
 

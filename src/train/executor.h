@@ -64,7 +64,7 @@ class Executor {
     TensorTable table;
     WorkspaceSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
-    std::vector<Device*> devices;  // not owned; [0] computes everything but experts
+    std::vector<Device*> devices;  // not owned
     Ops* ops = nullptr;            // operators of the devices; not owned
     const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned
@@ -82,9 +82,10 @@ class Executor {
   explicit Executor(Setup setup);
   ~Executor();
 
-  // Copies the step's input to device 0. `batch` stays valid until synchronize().
+  // Copies the step's input to the devices that attend. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
-  // Copies the input of a pass of generation to device 0. The tasks of the pass follow.
+  // Copies the input of a pass of generation to the device that attends to the first shard. The
+  // tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
   // Sets a layer's tokens per expert, which its next kIndex task needs: those of that task's
   // microbatch, or of all.
@@ -100,7 +101,7 @@ class Executor {
   // From now on takes the times of tasks into `times`. Not owned; nullptr: none are taken.
   void time_tasks(TaskTimes* times) { times_ = times; }
 
-  // Waits for device 0 and reads back what routing of the newest layer chose.
+  // Waits for the devices that attend and reads back what routing of the newest layer chose.
   // counts (M, E), prob_sums (M, E)
   void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
   // Sets the gradient of the balance loss with respect to each probability. (M, E)
@@ -110,7 +111,7 @@ class Executor {
   // After synchronize(): the loss sum of each microbatch, and each record's squared gradient norm.
   std::vector<double> loss_sums();
   double square_sum(int64_t record) const;
-  // Waits for device 0: the logits of a pass's i-th wanted token. (V)
+  // Waits for the pass: the logits of a pass's i-th wanted token. (V)
   void read_logits(int64_t i, std::vector<float>& logits);
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
@@ -134,12 +135,14 @@ class Executor {
   AdamStep adam_step(const Ledger::Step& step, int64_t record) const;
   void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const LayerBuffers& in,
                      Stream& s);
+  void enqueue_add_sums(const Task& task, const Lease& lease, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
-  GradientSum gradient_sum(const Task& task) const;
+  GradientSum gradient_sum(const Task& task, const Lease& lease) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
+  void wait_for_lanes(const Task& task, Stream& s);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
     std::unique_ptr<Stream> out, in;
@@ -151,6 +154,11 @@ class Executor {
   int64_t routed_microbatch(const Task& task) const;
   void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
+  void enqueue_place(const Task& task, const Lease& lease, Stream& s);
+  void enqueue_pack(const Task& task, const Lease& lease, Stream& s);
+  // Copies rows [b * of_one, (b + 1) * of_one) of each microbatch b from the device that attends.
+  template <typename T>
+  void read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
 
   // Neighbouring tensors of a record with the same decay setting are one span.
@@ -158,7 +166,9 @@ class Executor {
 
   Setup setup_;
   Blocks blocks_;
-  Workspace step_;
+  std::vector<Workspace> steps_;      // [device] of those that attend
+  std::vector<int> attending_;        // devices
+  int generating_ = 0;                // the device of passes of generation
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the

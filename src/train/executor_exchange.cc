@@ -28,31 +28,37 @@ Transfer Executor::next_transfer(const Task& task, Channels& channels) {
 }
 
 void Executor::transfer(const Task& task, Lease& lease, Stream& s) {
+  std::byte* bytes = lease.data(0) + task.first_element * static_cast<int64_t>(sizeof(float));
   if (task.kind == TaskKind::kSend) {
-    return lease.release(setup_.link->send(next_transfer(task, sent_), lease.data(0), s));
+    return lease.release(setup_.link->send(next_transfer(task, sent_), bytes, s));
   }
   const TraceLabel label = s.traced() ? task_label(task) : TraceLabel();
-  setup_.link->receive(next_transfer(task, received_), lease.data(0), s, label);
+  setup_.link->receive(next_transfer(task, received_), bytes, s, label);
 }
 
-// The other lanes of device 0 read what is written here, and so they wait for it, and it for them.
+// Before kIndex, since the other lanes of the device read what it overwrites.
+void Executor::wait_for_lanes(const Task& task, Stream& s) {
+  if (lanes_.empty()) return;
+  s.wait(lanes_[task.device].out->record());
+  s.wait(lanes_[task.device].in->record());
+}
+
+// The other lanes of the device wait for what is written here.
 void Executor::enqueue_index(const Task& task, Stream& s) {
-  if (!lanes_.empty()) {
-    s.wait(lanes_.front().out->record());
-    s.wait(lanes_.front().in->record());
-  }
+  const Workspace& step = steps_[task.device];
   const int64_t k = setup_.config.experts_per_token;
   const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
   const LayerRouting& first = routed_[task.layer].first_row;
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
-    setup_.ops->index_rows(step_.experts + b * t * k, t, k, setup_.config.num_experts,
-                           first[i].data(), step_.rows, step_.choices, s);
+    if (setup_.shape->attending(b) != task.device) continue;
+    setup_.ops->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
+                           first[i].data(), step.rows, step.choices, s);
   }
   if (lanes_.empty()) return;
   const Event indexed = s.record();
-  lanes_.front().out->wait(indexed);
-  lanes_.front().in->wait(indexed);
+  lanes_[task.device].out->wait(indexed);
+  lanes_[task.device].in->wait(indexed);
 }
 
 const ExpertWave& Executor::wave_of(const Task& task) const {
@@ -67,55 +73,87 @@ int64_t Executor::routed_microbatch(const Task& task) const {
   return task.microbatch - routed_[task.layer].first_microbatch;
 }
 
+namespace {
+
+const ExpertGroup::Parcel& parcel_of(const ExpertGroup& group, int device) {
+  const ExpertGroup::Parcel* parcel = group.parcel(device);
+  CHECK(parcel != nullptr, "device %d has no rows in the group", device);
+  return *parcel;
+}
+
+}  // namespace
+
 void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in,
                                 Stream& s) {
   const ExpertGroup& group = wave_of(task)[task.peer];
+  const bool stays = task.device == task.peer;
   std::vector<RowRun> runs;
   if (task.rows > 0) {
     const ExpertGroup::Part* part = group.part(routed_microbatch(task));
     CHECK(part != nullptr && part->rows == task.rows, "layer %d has other rows", task.layer);
     for (const ExpertGroup::Run& run : part->runs) {
-      runs.push_back({run.first_row, run.group_row, run.rows});
+      runs.push_back({run.first_row, stays ? run.group_row : run.parcel_row, run.rows});
     }
   }
-  blocks_.dispatch(runs, group.rows() + group.padding(), {group.rows(), task.padding},
-                   task.microbatch, in, lease.data(0), task.kind == TaskKind::kDispatchBackward,
-                   step_, s);
+  const int64_t all = stays ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
+  blocks_.dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in, lease.data(0),
+                   task.kind == TaskKind::kDispatchBackward, steps_[task.device], s);
 }
 
-// Adds what the devices gave in the order of the experts. The task's pages are in the order in
-// which these begin.
+void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
+  const ExpertGroup& group = wave_of(task)[task.device];
+  const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
+  std::vector<RowRun> runs;
+  for (const auto& run : parcel.runs) runs.push_back({run.parcel_row, run.group_row, run.rows});
+  blocks_.place_rows(runs, parcel.rows, group.rows() + group.padding(),
+                     {group.rows(), task.padding}, lease.data(1), lease.data(0),
+                     task.phase == Phase::kBackward, s);
+}
+
+void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
+  const ExpertGroup& group = wave_of(task)[task.device];
+  const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
+  std::vector<RowRun> runs;
+  for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.parcel_row, run.rows});
+  blocks_.pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1), lease.data(0),
+                    task.phase == Phase::kBackward, s);
+}
+
+// Adds what the seats gave in the order of the experts. The task's pages are in the order in which
+// these begin.
 void Executor::enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in,
                                Stream& s) {
   struct Given {
     RowRun run;
     int64_t expert;
-    size_t device;
+    size_t seat;
   };
-  if (task.rows == 0) return;
   const ExpertWave& wave = wave_of(task);
   std::vector<Given> given;
-  for (size_t d = 0; d < wave.size(); ++d) {
-    const ExpertGroup::Part* part = wave[d].part(routed_microbatch(task));
+  for (size_t seat = 0; seat < wave.size(); ++seat) {
+    const ExpertGroup::Part* part = wave[seat].part(routed_microbatch(task));
     if (part == nullptr) continue;
     for (const ExpertGroup::Run& run : part->runs) {
       if (run.expert < task.expert || run.expert > task.last_expert) continue;
-      given.push_back({{run.first_row, run.group_row, run.rows}, run.expert, d});
+      const int64_t at = seat == task.device ? run.group_row : run.parcel_row;
+      given.push_back({{run.first_row, at, run.rows}, run.expert, seat});
     }
   }
   std::sort(given.begin(), given.end(),
             [](const Given& a, const Given& b) { return a.expert < b.expert; });
-  std::vector<size_t> devices;  // of the task's pages
+  std::vector<size_t> seats;  // of the task's pages
   for (size_t i = 0; i < given.size();) {
-    const size_t device = given[i].device;
+    const size_t seat = given[i].seat;
     std::vector<RowRun> runs;
-    for (; i < given.size() && given[i].device == device; ++i) runs.push_back(given[i].run);
-    auto page = std::find(devices.begin(), devices.end(), device);
-    if (page == devices.end()) page = devices.insert(page, device);
-    const ExpertGroup& group = wave[device];
-    blocks_.combine(runs, group.rows() + group.padding(), task.microbatch,
-                    lease.data(static_cast<size_t>(page - devices.begin())),
-                    task.kind == TaskKind::kCombineBackward, in.sum, step_, s);
+    for (; i < given.size() && given[i].seat == seat; ++i) runs.push_back(given[i].run);
+    auto page = std::find(seats.begin(), seats.end(), seat);
+    if (page == seats.end()) page = seats.insert(page, seat);
+    const ExpertGroup& group = wave[seat];
+    const int64_t all =
+        seat == task.device ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
+    blocks_.combine(runs, all, task.microbatch,
+                    lease.data(static_cast<size_t>(page - seats.begin())),
+                    task.kind == TaskKind::kCombineBackward, in.sum, steps_[task.device], s);
   }
 }
 

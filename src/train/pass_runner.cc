@@ -7,8 +7,7 @@ namespace {
 constexpr uint64_t kGeneration = 1;
 
 RunShape one_microbatch(RunShape shape) {
-  shape.microbatches = 1;
-  shape.sums = SumShape();
+  shape.set_microbatches(1);
   return shape;
 }
 

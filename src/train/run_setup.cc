@@ -1,5 +1,7 @@
 #include "train/run_setup.h"
 
+#include "plan/step/assignment.h"
+
 namespace pagoda {
 
 RunSetup run_setup(const RunConfig& config) {
@@ -17,6 +19,10 @@ RunSetup run_setup(const RunConfig& config) {
   setup.adam.state = config.optim.state;
   setup.adam.seed = static_cast<uint64_t>(config.train.seed);
   setup.devices = static_cast<int>(config.train.host_devices);
+  if (setup.devices > 1) {
+    const std::vector<double> equal(static_cast<size_t>(config.attention_devices()), 1.0);
+    setup.size.shard_device = deal_shards(setup.size.sums.shards, equal);
+  }
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
   setup.pinned_share = config.pinned_share();
@@ -34,11 +40,15 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.tied_embeddings = model.tied_embeddings;
   shape.training = size.training;
   shape.dtype_bytes = dtype_bytes(size.dtype);
+  shape.shard_device = size.shard_device;
+  const std::vector<int> attending = shape.attending_devices();
   for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) {
       shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     }
-    const int device = record.expert < 0 ? 0 : static_cast<int>(record.expert % setup.devices);
+    const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
+    const int device = record.expert < 0 ? attending[at % attending.size()]
+                                         : static_cast<int>(record.expert % setup.devices);
     const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
     const bool with_shared =
         record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;

@@ -26,7 +26,8 @@ struct RunSetup {
 // The setup of a training run on the CPU: whether a GPU computes is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
-// Experts go round the devices; every other record is device 0's. REQUIRES: check_model(model).
+// Experts go round the devices, dense layers round those that attend; the embedding and the head
+// are the first one's. REQUIRES: check_model(model).
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on a device with this budget. `shape` may be a part of

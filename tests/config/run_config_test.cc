@@ -77,16 +77,38 @@ TEST(RunConfig, ResolvedTomlReadsBackEqual) {
 }
 
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
-  const std::vector<std::string> harmless = {
-      "model.path",         "data.path",           "train.device",
-      "data.eval_path",     "train.output_dir",      "train.save_steps", "train.eval_steps",
-      "train.eval_batches", "train.log_steps",       "train.threads",    "train.host_devices",
-      "train.trace_steps",  "memory.device",         "memory.host",      "memory.disk",
-      "memory.io",          "memory.pin",            "sample.prompts",   "sample.max_new_tokens",
-      "memory.drive_tbw",   "train.optimizer_threads", "train.device",
-      "sample.steps",       "sample.chat",           "plan.prefetch",    "plan.optimizer_at_end",
-      "plan.whole_layers",  "plan.microbatch_major", "plan.padded_experts", "train.trace_routing",
-      "plan.group_blocks"};
+  const std::vector<std::string> harmless = {"model.path",
+                                             "data.path",
+                                             "train.device",
+                                             "data.eval_path",
+                                             "train.output_dir",
+                                             "train.save_steps",
+                                             "train.eval_steps",
+                                             "train.eval_batches",
+                                             "train.log_steps",
+                                             "train.threads",
+                                             "train.host_devices",
+                                             "parallel.attention_devices",
+                                             "train.trace_steps",
+                                             "memory.device",
+                                             "memory.host",
+                                             "memory.disk",
+                                             "memory.io",
+                                             "memory.pin",
+                                             "sample.prompts",
+                                             "sample.max_new_tokens",
+                                             "memory.drive_tbw",
+                                             "train.optimizer_threads",
+                                             "train.device",
+                                             "sample.steps",
+                                             "sample.chat",
+                                             "plan.prefetch",
+                                             "plan.optimizer_at_end",
+                                             "plan.whole_layers",
+                                             "plan.microbatch_major",
+                                             "plan.padded_experts",
+                                             "train.trace_routing",
+                                             "plan.group_blocks"};
   const uint64_t before = complete_config().config_hash();
   EXPECT_EQ(before, complete_config().config_hash());
   RunConfig names;
@@ -170,6 +192,23 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
     EXPECT_NE(status.message().find(wrong.names), std::string::npos) << status.message();
     EXPECT_EQ(status.message().find('\n'), std::string::npos);
   }
+}
+
+// Four microbatches a step make four shards.
+TEST(RunConfig, ADeviceThatAttendsHasAShard) {
+  RunConfig config = complete_config();
+  config.train.host_devices = 6;
+  EXPECT_TRUE(config.validate_for_training().ok());
+  EXPECT_EQ(config.attention_devices(), 4);
+  config.parallel.attention_devices = 3;
+  EXPECT_TRUE(config.validate_for_training().ok());
+  EXPECT_EQ(config.attention_devices(), 3);
+  config.parallel.attention_devices = 5;
+  const Status status = config.validate_for_training();
+  EXPECT_EQ(status.code(), Exit::kMismatch);
+  EXPECT_NE(status.message().find("let at most 4 attend"), std::string::npos) << status.message();
+  config.parallel.attention_devices = 7;
+  EXPECT_EQ(config.validate_for_training().code(), Exit::kUsage) << "more than there are";
 }
 
 TEST(RunConfig, DerivedValues) {

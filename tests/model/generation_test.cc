@@ -391,7 +391,7 @@ TEST(Generation, TrainingSharesItsBytesWithTheCache) {
     size.cache = cache;
     return workspace_bytes(model, size, 0);
   };
-  EXPECT_EQ(bytes({2, 32}), bytes({})) << "a small cache fits into what training needs";
+  EXPECT_EQ(bytes({1, 8}), bytes({})) << "a small cache fits into what training needs";
   EXPECT_GT(bytes({2, 100000}), bytes({}));
 }
 

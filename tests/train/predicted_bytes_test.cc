@@ -206,9 +206,9 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
     std::optional<PageTraffic> of_one;
     for (int64_t microbatches : {1, 2, 5, 8}) {
       std::mt19937 random(seed);
-      RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2)), one = shape;
-      one.microbatches = 1;
-      shape.sums = one.sums = SumShape();
+      RunShape shape = random_shape(random, static_cast<int>(1 + seed % 2));
+      shape.set_microbatches(1);  // all of them have one shard, and so one device attends
+      const RunShape one = shape;
       shape.microbatches = microbatches;
       shape.microbatch_tokens = kTokens / microbatches;
       const PageTable pages(shape);
@@ -225,12 +225,10 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
         // The room that one microbatch would leave is not the same; it is made equal.
         for (int d = 0; d < shape.devices; ++d) {
           classes[c].device_slots[d] =
-              info.only_device_0() ? static_cast<int32_t>(info.num_pages) : 2;
+              info.of_microbatches() ? static_cast<int32_t>(info.num_pages) : 2;
         }
         classes[c].host_slots = 3;
-        if (info.kind == PageKind::kInbound || info.kind == PageKind::kOutbound) {
-          classes[c] = memory->classes[c];
-        }
+        if (info.stays()) classes[c] = memory->classes[c];
       }
       shape.eager_adam = seed % 3 == 0;
       DryRun run(shape, pages, classes, false,

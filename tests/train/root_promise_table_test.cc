@@ -30,6 +30,7 @@ struct Row {
   uint64_t seed = 1;      // of the simulated drive's completion order
   int directories = 1;
   int64_t devices = 1;
+  int64_t attention = 0;  // devices that attend; 0: all, or as many as there are shards
   int page_slots = 2;
   const char* pin = "off";
   bool resumed = false;   // halfway; needs two page slots
@@ -56,7 +57,10 @@ const Row kRows[] = {
     {.what = "another order of completions", .seed = 2},
     {.what = "more device", .more_device = 150, .seed = 3},
     {.what = "more host", .more_host = 300, .seed = 4},
-    {.what = "more of both, resumed", .more_device = 300, .more_host = 400, .seed = 5,
+    {.what = "more of both, resumed",
+     .more_device = 300,
+     .more_host = 400,
+     .seed = 5,
      .resumed = true},
     {.what = "threads", .drive = Drive::kThreads},
     {.what = "threads, two drives", .drive = Drive::kThreads, .directories = 2, .page_slots = 1},
@@ -66,29 +70,48 @@ const Row kRows[] = {
     {.what = "two drives", .seed = 6, .directories = 2},
     {.what = "one slot a page", .seed = 7, .page_slots = 1},
     {.what = "two devices", .seed = 8, .devices = 2},
+    {.what = "two devices, one attends", .seed = 35, .devices = 2, .attention = 1},
     {.what = "three devices, two drives", .seed = 9, .directories = 2, .devices = 3},
     {.what = "two devices, io_uring", .drive = Drive::kUring, .devices = 2, .resumed = true},
-    {.what = "three devices, more of both", .more_device = 60, .more_host = 500, .seed = 10,
-     .devices = 3, .page_slots = 1},
+    {.what = "three devices, more of both",
+     .more_device = 60,
+     .more_host = 500,
+     .seed = 10,
+     .devices = 3,
+     .page_slots = 1},
     {.what = "pinned", .more_device = 120, .seed = 11, .pin = "25%", .resumed = true},
     {.what = "pinned, two devices", .more_device = 80, .seed = 12, .devices = 2, .pin = "100%"},
     {.what = "no prefetch", .seed = 13, .plan = kNoPrefetch},
-    {.what = "no prefetch, three devices", .drive = Drive::kThreads, .devices = 3,
+    {.what = "no prefetch, three devices",
+     .drive = Drive::kThreads,
+     .devices = 3,
      .plan = kNoPrefetch},
     {.what = "optimizer at the end", .more_host = 100, .seed = 14, .page_slots = 1, .plan = kAtEnd},
-    {.what = "optimizer at the end, resumed", .seed = 15, .devices = 2, .resumed = true,
+    {.what = "optimizer at the end, resumed",
+     .seed = 15,
+     .devices = 2,
+     .resumed = true,
      .plan = kAtEnd},
     {.what = "whole layers", .seed = 16, .directories = 2, .plan = kWhole},
     {.what = "whole layers, pinned", .more_device = 90, .seed = 17, .pin = "50%", .plan = kWhole},
     {.what = "microbatch-major", .seed = 18, .resumed = true, .plan = kByMicrobatch},
-    {.what = "microbatch-major, two devices", .drive = Drive::kUring, .devices = 2,
+    {.what = "microbatch-major, two devices",
+     .drive = Drive::kUring,
+     .devices = 2,
      .plan = kByMicrobatch},
     {.what = "padded experts", .more_device = 50, .seed = 21, .resumed = true, .plan = kPadded},
     {.what = "generic offloading", .seed = 19, .page_slots = 1, .plan = kGeneric},
-    {.what = "every switch, two drives, three devices", .seed = 20, .directories = 2,
-     .devices = 3, .resumed = true, .plan = kAll},
+    {.what = "every switch, two drives, three devices",
+     .seed = 20,
+     .directories = 2,
+     .devices = 3,
+     .resumed = true,
+     .plan = kAll},
     {.what = "groups of two", .seed = 25, .plan = kPairs},
-    {.what = "groups of sixteen, resumed", .more_device = 20, .seed = 26, .resumed = true,
+    {.what = "groups of sixteen, resumed",
+     .more_device = 20,
+     .seed = 26,
+     .resumed = true,
      .plan = kGroups},
     {.what = "groups, two devices", .drive = Drive::kThreads, .devices = 2, .plan = kGroups},
     {.what = "groups and other switches", .seed = 27, .plan = kAllInGroups},
@@ -107,6 +130,7 @@ void configure(const Row& row, TinyRun& run) {
   config.train.steps = kSteps;
   config.train.save_steps = row.page_slots == 2 ? kSteps : 0;
   config.train.host_devices = row.devices;
+  config.parallel.attention_devices = row.attention;
   config.plan = row.plan;
   config.memory.pin = row.pin;
   for (int i = 0; i < row.directories && row.directories > 1; ++i) {
@@ -241,6 +265,25 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
     {{.what = "some in the host", .more_host = 200, .drive = Drive::kUring}},
     {{.what = "two devices", .seed = 26, .devices = 2}},
+    {{.what = "four devices", .seed = 36, .devices = 4}},
+    {{.what = "four devices, three attend",
+      .more_device = 30,
+      .drive = Drive::kThreads,
+      .devices = 4,
+      .attention = 3,
+      .resumed = true},
+     kShared},
+    {{.what = "three devices, tied embeddings, fp32", .seed = 37, .devices = 3, .plan = kGroups},
+     kTied,
+     DType::kF32,
+     2,
+     4},
+    {{.what = "three devices, every switch",
+      .seed = 38,
+      .devices = 3,
+      .page_slots = 1,
+      .plan = kAll},
+     kShared},
     {{.what = "microbatch-major", .drive = Drive::kThreads, .plan = kByMicrobatch}},
     {{.what = "padded experts", .seed = 28, .plan = kPadded}},
     {{.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll}},
@@ -283,8 +326,12 @@ std::pair<int64_t, int64_t> layer_buffers_beyond(const RunConfig& config) {
     const PageTable::Class& info = plan.pages.classes[c];
     if (info.kind != PageKind::kLayerBuffer) continue;
     const SlotClass& slots = plan.memory.classes[c];
-    device += info.num_pages - slots.device_slots[0];
-    host += info.num_pages - slots.device_slots[0] - slots.host_slots;
+    host += info.num_pages - slots.host_slots;
+    for (const int32_t on_device : slots.device_slots) {
+      device -= on_device;
+      host -= on_device;
+    }
+    device += info.num_pages;
   }
   return {device, host};
 }

@@ -141,11 +141,13 @@ TEST(RootPromise, SeveralHostDevices) {
   }
 }
 
-// A row travels to its expert's device and back, forward and backward, and nothing else does.
+// Where device 0 attends alone, a row travels to its expert's device and back, forward and
+// backward, and nothing else does.
 TEST(RootPromise, ExactlyTheRowsTravelBetweenDevices) {
   constexpr int64_t kDevices = 3, kWidth = 32, kValue = 2, kFloat = 4;  // of the tiny model in bf16
   TinyRun run;
   run.config().train.host_devices = kDevices;
+  run.config().parallel.attention_devices = 1;
   run.use_minimum_budgets();
   SimStorage storage(52);
   auto trainer = Trainer::start(run.config(), false, &storage);
@@ -168,6 +170,45 @@ TEST(RootPromise, ExactlyTheRowsTravelBetweenDevices) {
     // gradients and those of the routing weights.
     EXPECT_EQ(bytes(0, device), rows * (3 * kWidth * kValue + kFloat));
     EXPECT_EQ(bytes(device, 0), rows * (2 * kWidth * kValue + kFloat));
+  }
+}
+
+// Two devices attend to a microbatch each. Rows travel from those that attend to those that have
+// the experts; and the sum of a dense gradient goes to the record's home, once.
+TEST(RootPromise, ExactlyRowsAndSumsTravelWhereAllAttend) {
+  constexpr int64_t kWidth = 32, kValue = 2, kFloat = 4;
+  constexpr int64_t kThere = 3 * kWidth * kValue + kFloat, kBack = 2 * kWidth * kValue + kFloat;
+  TinyRun run;
+  run.config().train.host_devices = 2;
+  run.use_minimum_budgets();
+  SimStorage storage(54);
+  auto trainer = Trainer::start(run.config(), false, &storage);
+  ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+  Session& session = (*trainer)->session();
+  ASSERT_EQ(session.shape().shard_device, (std::vector<int>{0, 1}));
+  ASSERT_EQ(session.shape().microbatches, 2);
+  const StepResult step = (*trainer)->step().value();
+  for (const int from : {0, 1}) {
+    const int to = 1 - from;
+    int64_t there = 0, back = 0, elements = 0;
+    for (const auto& tokens : step.routing[static_cast<size_t>(from)]) {
+      for (size_t e = 0; e < tokens.size(); ++e)
+        there += e % 2 != static_cast<size_t>(from) ? tokens[e] : 0;
+    }
+    for (const auto& tokens : step.routing[static_cast<size_t>(to)]) {
+      for (size_t e = 0; e < tokens.size(); ++e)
+        back += e % 2 == static_cast<size_t>(from) ? tokens[e] : 0;
+    }
+    // Layers have their homes by turns; the embedding and the head are at home on device 0.
+    for (const RecordSpec& record : session.table().records) {
+      if (record.kind == RecordKind::kExpert) continue;
+      const int64_t home = record.kind == RecordKind::kLayer ? record.layer % 2 : 0;
+      elements += home == to ? record.num_elements : 0;
+    }
+    ASSERT_GT(there, 0);
+    ASSERT_GT(back, 0);
+    EXPECT_EQ(session.link()->counts().at({from, to}).bytes,
+              there * kThere + back * kBack + elements * kFloat);
   }
 }
 

@@ -14,7 +14,8 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
       pages_(*pages),
       profile_(profile),
       replay_(pages, std::move(start)),
-      disk_ready_(pages->pages.size(), Timeline::kNothing) {
+      disk_ready_(pages->pages.size(), Timeline::kNothing),
+      indexed_(static_cast<size_t>(shape->devices), Timeline::kNothing) {
   timeline_.set_slice(profile_.slice_s);
   cores_ = timeline_.add_resource(profile_.cores);
   drive_reads_ = timeline_.add_resource(1);
@@ -171,9 +172,9 @@ void Simulator::run(const Task& task) {
   if (task.kind == TaskKind::kReceive) {
     after.push_back(sent_[{task.peer, task.device}].front().ready);
   } else if (task.lane != Lane::kCompute) {
-    after.push_back(indexed_);
+    after.push_back(indexed_[task.device]);
   } else if (task.kind == TaskKind::kIndex) {
-    for (int lane : devices_[0].lanes) after.push_back(timeline_.last(lane));
+    for (int lane : devices_[task.device].lanes) after.push_back(timeline_.last(lane));
   }
   Cost cost = profile_.of(task.kind);
   joined_.seconds += cost.seconds(task_units(task, shape_));
@@ -200,7 +201,7 @@ void Simulator::run(const Task& task) {
     channel.front().source->readers.push_back(done);
     channel.pop_front();
   } else if (task.kind == TaskKind::kIndex) {
-    indexed_ = done;
+    indexed_[task.device] = done;
   }
 }
 
@@ -213,8 +214,11 @@ void Simulator::run(const StepPiece& piece) {
   run(piece.tasks);
   using Wait = StepPiece::Wait;
   if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
-  const Work learnt = timeline_.last(devices_[0].lanes[0]);
-  timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, {&learnt, 1});
+  std::vector<Work> learnt;
+  for (const int d : shape_.attending_devices()) {
+    learnt.push_back(timeline_.last(devices_[static_cast<size_t>(d)].lanes[0]));
+  }
+  timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, learnt);
 }
 
 void Simulator::end_step() {

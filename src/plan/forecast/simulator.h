@@ -131,7 +131,7 @@ class Simulator {
   const Task* task_ = nullptr;  // the task that is being issued
   Joined joined_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
-  Work indexed_ = Timeline::kNothing;  // the newest kIndex, which device 0's other lanes wait for
+  std::vector<Work> indexed_;  // [device] its newest kIndex, which its other lanes wait for
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;
 };

@@ -32,11 +32,10 @@ int64_t most_fixed(const DeviceRun& run) {
 }
 
 std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory) {
-  constexpr std::pair<PageKind, const char*> kKinds[] = {{PageKind::kWeights, "weights"},
-                                                         {PageKind::kState, "state"},
-                                                         {PageKind::kGradient, "gradients"},
-                                                         {PageKind::kActivation, "activations"},
-                                                         {PageKind::kLayerBuffer, "in-layer"}};
+  constexpr std::pair<PageKind, const char*> kKinds[] = {
+      {PageKind::kWeights, "weights"},      {PageKind::kState, "state"},
+      {PageKind::kGradient, "gradients"},   {PageKind::kActivation, "activations"},
+      {PageKind::kLayerBuffer, "in-layer"}, {PageKind::kGradientSum, "sums"}};
   std::vector<KindBytes> kinds;
   for (const auto& [kind, name] : kKinds) {
     KindBytes bytes{name};
@@ -66,9 +65,9 @@ Coarseness fitting_coarseness(const DeviceRun& run, const LeastMemory& least,
 }
 
 // Each of the experts that are one here would have uploaded the pages that do not stay.
-void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes,
-                          PageTable& pages) {
-  if (layer_buffers_stay(pages, classes)) return;
+void move_for_each_expert(int64_t experts, const RunShape& shape,
+                          const std::vector<SlotClass>& classes, PageTable& pages) {
+  if (layer_buffers_stay(shape, pages, classes)) return;
   for (PageTable::Page& page : pages.pages) {
     if (pages.classes[page.slot_class].kind == PageKind::kLayerBuffer) page.bytes *= experts;
   }
@@ -78,7 +77,7 @@ void move_for_each_expert(int64_t experts, const std::vector<SlotClass>& classes
 // and these stay.
 bool gathers(const RunShape& shape, const PageTable& pages,
              const std::vector<SlotClass>& classes) {
-  return shape.devices == 1 && layer_buffers_stay(pages, classes);
+  return shape.devices == 1 && layer_buffers_stay(shape, pages, classes);
 }
 
 // How many tasks divide an expert's rows by microbatch in each block.
@@ -283,7 +282,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   work.kept_share =
       static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
   const MachineProfile profile = task_costs(sheet, model, shape, work);
-  move_for_each_expert(forecast.coarseness.experts, memory.classes, pages);
+  move_for_each_expert(forecast.coarseness.experts, shape, memory.classes, pages);
   forecast.simulated = TimedStep(shape, pages, memory)
                            .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);

@@ -12,9 +12,13 @@ double task_units(const Task& task, const RunShape& shape) {
   switch (task_row(task.kind).unit) {
     case TaskUnit::kNothing: return 0;
     case TaskUnit::kTokens: return static_cast<double>(shape.microbatch_tokens);
-    case TaskUnit::kChoices:
-      return static_cast<double>(task.microbatches * shape.microbatch_tokens *
-                                 shape.experts_per_token);
+    case TaskUnit::kChoices: {
+      int64_t tokens = 0;  // of the microbatches that the device attends to
+      for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
+        if (shape.attending(b) == task.device) tokens += shape.microbatch_tokens;
+      }
+      return static_cast<double>(tokens * shape.experts_per_token);
+    }
     case TaskUnit::kRows: return static_cast<double>(task.rows);
     case TaskUnit::kComputedRows: return static_cast<double>(task.rows + task.padding);
     case TaskUnit::kElements: return elements();

@@ -99,6 +99,7 @@ void Costs::rows(MachineProfile& p) const {
   work.dispatch_backward.link_bytes = 2 * wire;
   p.of(TaskKind::kDispatch) = of(work.dispatch, parts);
   p.of(TaskKind::kDispatchBackward) = of(work.dispatch_backward, parts);
+  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
   p.of(TaskKind::kCombine) = of(work.combine, parts);
   p.of(TaskKind::kCombineBackward) = p.of(TaskKind::kCombine);
   p.of(TaskKind::kExpert) = clock_.cost(work.expert, tasks, launches);

@@ -4,6 +4,7 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "plan/step/pages.h"
 
 namespace pagoda {
 namespace {
@@ -50,8 +51,10 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
                                 shape.num_experts / 4);
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
-  c.microbatches =
-      fewest_together(shape.microbatches, shape.microbatches, most, shape.microbatches);
+  // The microbatches of a shard are one device's.
+  const int64_t of_shard = shape.sums.columns(shape.microbatches) / shape.sums.shards;
+  const int64_t divided = one_device ? shape.microbatches : of_shard;
+  c.microbatches = fewest_together(divided, shape.microbatches, most, divided);
   const int64_t blocks = div_ceil(even_rows(shape), shape.row_block);
   const int64_t all = blocks * expert_records(shape) / c.experts;
   if (!one_device || all <= limits.blocks) return c;
@@ -64,8 +67,8 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   RunShape coarse = shape;
   coarse.ep_degree = shape.ep_degree * c.experts;
   coarse.num_experts = shape.num_experts / c.experts;
-  coarse.microbatches = shape.microbatches / c.microbatches;
-  coarse.sums = coarser(shape.sums, coarse.microbatches);
+  coarse.least_sums = PageTable::sum_pages(shape);
+  coarse.set_microbatches(shape.microbatches / c.microbatches);
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
   coarse.row_block = shape.row_block * c.experts * c.blocks;
   coarse.group_blocks = std::max<int64_t>(1, shape.group_blocks / (c.experts * c.blocks));
@@ -91,8 +94,11 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 
 RunShape brief_shape(const RunShape& shape) {
   RunShape brief = shape;
-  brief.microbatches = std::min<int64_t>(2, shape.microbatches);
-  brief.sums = coarser(shape.sums, brief.microbatches);
+  brief.least_sums = PageTable::sum_pages(shape);
+  // Every device that attends keeps a shard.
+  const int64_t fewest =
+      shape.devices > 1 ? std::max<int64_t>(2, shape.sums.chunks * shape.sums.shards) : 2;
+  brief.set_microbatches(std::min(fewest, shape.microbatches));
   brief.is_moe.clear();
   brief.layer_record.clear();
   brief.records = {shape.records.front()};

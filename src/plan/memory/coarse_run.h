@@ -38,7 +38,8 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
 // REQUIRES: coarseness(shape, any limits).
 RunShape coarse_shape(const RunShape& shape, const Coarseness& coarseness);
 
-// The run cut down to at most two layers of each kind and at most two microbatches. A step of it
+// The run cut down to at most two layers of each kind and at most two microbatches, or with
+// several devices as many as its sums divide. A step of it
 // needs at least as much memory as one of the run.
 RunShape brief_shape(const RunShape& shape);
 

@@ -34,8 +34,9 @@ class StepCount {
   StepCount(const StepPlan* plan, const std::vector<SlotClass>& slots)
       : plan_(*plan), slots_(slots) {
     ExpertForecast forecast(plan->shape(), plan->pages(), slots);
-    const auto tokens = layer_buffers_stay(plan->pages(), slots) ? SteadyRun::Tokens::kOne
-                                                                 : SteadyRun::Tokens::kEven;
+    const auto tokens = layer_buffers_stay(plan->shape(), plan->pages(), slots)
+                            ? SteadyRun::Tokens::kOne
+                            : SteadyRun::Tokens::kEven;
     SteadyRun run(plan, tokens, &forecast);
     for (TaskList& step : steps_) {
       run.step([&](const StepPiece& piece) { add(piece.tasks, step); });
@@ -61,7 +62,7 @@ void StepCount::add(const TaskList& tasks, TaskList& step) const {
     kept.joins_next = task.joins_next;
     for (int i = 0; i < task.num_uses; ++i) {
       const PageUse& use = task.uses[i];
-      if (pages.classes[pages.pages[use.page].slot_class].is_exchange()) continue;
+      if (pages.classes[pages.pages[use.page].slot_class].stays()) continue;
       kept.use(use.page, use.place, use.access, use.last);
     }
     if (kept.num_uses > 0) step.push_back(kept);
@@ -161,7 +162,7 @@ HostDivision::HostDivision(const StepPlan* plan, int64_t left_bytes, int64_t hea
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = plan->pages().classes[c];
     least_.push_back(slots[c].host_slots);
-    const int64_t most = info.is_exchange() ? 0 : info.num_pages;
+    const int64_t most = info.stays() ? 0 : info.num_pages;
     curves_.push_back({info.page_bytes + header_bytes, std::max<int64_t>(most, least_[c])});
   }
 }

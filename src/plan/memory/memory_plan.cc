@@ -58,15 +58,6 @@ int64_t experts_at_once(const RunShape& shape) {
   return std::min(shape.group_blocks, div_ceil(shape.num_experts, shape.devices));
 }
 
-// Exchange pages of a class that lie on a device.
-int64_t exchange_pages(const PageTable& pages, size_t c, int device) {
-  int64_t count = 0;
-  for (auto page = static_cast<PageId>(pages.num_stored()); page < pages.pages.size(); ++page) {
-    count += pages.pages[page].slot_class == c && pages.exchange_device(page) == device;
-  }
-  return count;
-}
-
 // The fewest slots of every class at every place, and their depths.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   const int devices = plan.shape().devices;
@@ -89,11 +80,12 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     int64_t passing = std::min<int64_t>(2, info.num_pages);
-    if (info.is_exchange()) {
+    if (info.stays()) {
       passing = 0;
-      for (int d = 0; d < devices; ++d) {
-        int32_t& held = slots[c].device_slots[d];
-        if (held > 0) held = static_cast<int32_t>(exchange_pages(pages, c, d));
+      std::vector<int32_t>& held = slots[c].device_slots;
+      const bool used = *std::max_element(held.begin(), held.end()) > 0;
+      for (int d = 0; d < devices && used; ++d) {
+        held[d] = static_cast<int32_t>(pages_on_device(plan.shape(), pages, c, d));
       }
     }
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
@@ -121,18 +113,6 @@ int64_t host_bytes(const PageTable& pages, const std::vector<SlotClass>& slots, 
   return bytes;
 }
 
-// Pages of a class that live on a device: experts are spread over devices, the rest is on device 0.
-int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t c, int device) {
-  const PageTable::Class& info = pages.classes[c];
-  if (info.is_exchange()) return exchange_pages(pages, c, device);
-  if (info.only_device_0()) return device == 0 ? info.num_pages : 0;
-  int64_t count = 0;
-  for (const PageTable::Page& page : pages.pages) {
-    if (page.slot_class == c) count += shape.records[page.record].device == device;
-  }
-  return count;
-}
-
 // In-layer buffers come first: one without room is uploaded for one expert after the other.
 void grow_device(const RunShape& shape, const PageTable& pages, int device, int64_t left,
                  bool everything, std::vector<SlotClass>& slots) {
@@ -142,7 +122,8 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
     SlotShare share{&slots[c].device_slots[device], info.page_bytes,
                     pages_on_device(shape, pages, c, device)};
     // A model without experts, or one that only generates, has no use for some.
-    if (info.kind == PageKind::kLayerBuffer && *share.slots == 0) share.most = 0;
+    const bool unused = info.kind == PageKind::kLayerBuffer && *share.slots == 0;
+    if (unused || info.stays()) share.most = 0;
     share.most = std::max<int64_t>(share.most, *share.slots);
     const bool updated_below = info.kind == PageKind::kState || info.kind == PageKind::kGradient;
     if (updated_below && !everything) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 
 namespace pagoda {
 
@@ -17,6 +18,12 @@ const ExpertGroup::Part* ExpertGroup::part(int64_t microbatch) const {
   const auto at = std::lower_bound(parts.begin(), parts.end(), microbatch,
                                    [](const Part& part, int64_t b) { return part.microbatch < b; });
   return at != parts.end() && at->microbatch == microbatch ? &*at : nullptr;
+}
+
+const ExpertGroup::Parcel* ExpertGroup::parcel(int device) const {
+  const auto at = std::find_if(parcels.begin(), parcels.end(),
+                               [&](const Parcel& parcel) { return parcel.device == device; });
+  return at != parcels.end() ? &*at : nullptr;
 }
 
 namespace {
@@ -55,7 +62,7 @@ class ExpertRows {
       at = parts.insert(at, {microbatch, 0, {}});
     }
     at->rows += count;
-    at->runs.push_back({expert_, row_, group_row, count});
+    at->runs.push_back({expert_, row_, group_row, count, 0});
   }
 
   const LayerRouting& routing_;
@@ -75,6 +82,30 @@ int64_t run_end(const LayerRouting& routing, const GroupLimits& limits, size_t e
     rows += routing[b][expert];
   }
   return left == 0 || left == rows ? computed : left;
+}
+
+// Finds the parcels of a group whose parts are complete.
+void divide(const GroupLimits& limits, ExpertGroup& group) {
+  std::vector<std::pair<ExpertGroup::Run*, int>> runs;  // with the devices that attend to them
+  for (ExpertGroup::Part& part : group.parts) {
+    const auto b = static_cast<size_t>(part.microbatch);
+    const int device = limits.attends.empty() ? 0 : limits.attends[b];
+    for (ExpertGroup::Run& run : part.runs) runs.emplace_back(&run, device);
+  }
+  std::sort(runs.begin(), runs.end(),
+            [](const auto& x, const auto& y) { return x.first->group_row < y.first->group_row; });
+  std::map<int, ExpertGroup::Parcel> parcels;
+  for (const auto& [run, device] : runs) {
+    ExpertGroup::Parcel& parcel = parcels[device];
+    parcel.device = device;
+    run->parcel_row = parcel.rows;
+    const bool follows = !parcel.runs.empty() &&
+                         parcel.runs.back().group_row + parcel.runs.back().rows == run->group_row;
+    if (!follows) parcel.runs.push_back({parcel.rows, run->group_row, 0});
+    parcel.runs.back().rows += run->rows;
+    parcel.rows += run->rows;
+  }
+  for (auto& [device, parcel] : parcels) group.parcels.push_back(std::move(parcel));
 }
 
 // Puts row blocks into the newest wave, or begins another.
@@ -102,7 +133,12 @@ class Waves {
     row_blocks_[device] += (rows + limits_.row_block - 1) / limits_.row_block;
   }
   int64_t& ordinal(size_t device) { return ordinals_[device]; }
-  std::vector<ExpertWave> take() { return std::move(waves_); }
+  std::vector<ExpertWave> take() {
+    for (ExpertWave& wave : waves_) {
+      for (ExpertGroup& group : wave) divide(limits_, group);
+    }
+    return std::move(waves_);
+  }
 
  private:
   const GroupLimits& limits_;

@@ -3,6 +3,9 @@
 // anew in each chunk of microbatches.
 // The blocks fix which rows are summed together, so they depend on routing alone.
 //
+// A group's rows come from the devices that attend to their tokens. A parcel has those of one such
+// device, in the order that they have in the group; it travels where another device computes them.
+//
 // A group holds row blocks of one device's experts that are computed together, with one launch for
 // each operator on a GPU, and whose weights are there at once. It has blocks of one expert, or the
 // last blocks of one expert and blocks of the device's experts behind it. A wave is a group for
@@ -31,6 +34,7 @@ struct ExpertGroup {
     int64_t first_row = 0;  // in the layer's re-index vector
     int64_t group_row = 0;
     int64_t rows = 0;
+    int64_t parcel_row = 0;  // in the parcel of the device that attends to the microbatch
   };
   // All rows of one microbatch.
   struct Part {
@@ -49,11 +53,24 @@ struct ExpertGroup {
     int64_t padding = 0;  // rows of zeros behind the block; such a group has one expert
     int64_t ordinal = 0;  // counts the device's experts that compute rows, from 0
   };
+  // All rows of one attending device.
+  struct Parcel {
+    struct Rows {
+      int64_t parcel_row = 0, group_row = 0, rows = 0;
+    };
+    int device = 0;
+    int64_t rows = 0;
+    std::vector<Rows> runs;  // as few as there can be, in their order
+  };
   std::vector<Block> blocks;  // in the order of the rows; none: the device has nothing to do
   std::vector<Part> parts;    // in the order of the microbatches; none: nothing but padding
+  std::vector<Parcel> parcels;  // in the order of the devices
   int64_t rows() const { return blocks.back().group_row + blocks.back().rows; }
   int64_t padding() const { return blocks.back().padding; }
   const Part* part(int64_t microbatch) const;  // nullptr: it has no rows here
+  const Parcel* parcel(int device) const;      // nullptr: it has no rows here
+  // The group is one parcel, so that it travels as it is.
+  bool is_parcel() const { return parcels.size() == 1 && padding() == 0; }
 };
 using ExpertWave = std::vector<ExpertGroup>;  // [device]
 
@@ -68,6 +85,8 @@ struct GroupLimits {
   // (microbatches of the routing) 1: an expert's rows of this one begin a new row block, since a
   // chunk begins (plan/step/sum_shape.h). Empty: none but the first does.
   std::vector<uint8_t> begins_block = {};
+  // (microbatches of the routing) the device that attends to each; empty: device 0 to all
+  std::vector<int> attends = {};
 };
 std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits);
 

@@ -1,6 +1,19 @@
 #include "plan/step/pages.h"
 
+#include <algorithm>
+
+#include "plan/step/sum_plan.h"
+
 namespace pagoda {
+namespace {
+
+// Pages that a wave's parcels between two devices take. Without padding, a device that attends
+// alone sends whole groups.
+int64_t parcel_pages(const RunShape& shape) {
+  return shape.attending_devices().size() > 1 || shape.options.padded_experts ? 4 : 2;
+}
+
+}  // namespace
 
 PageTable::PageTable(const RunShape& shape)
     : num_records_(static_cast<int64_t>(shape.records.size())),
@@ -24,45 +37,98 @@ PageTable::PageTable(const RunShape& shape)
   // Inputs and middles share slots, so they share a size.
   const int64_t activation = rows + t * shape.experts_per_token * 4;
   first_activation_ = static_cast<int64_t>(pages.size());
-  add_scratch(PageKind::kActivation, activation, (shape.num_layers + 1) * microbatches_);
+  add_of_microbatches(PageKind::kActivation, activation, shape.num_layers + 1, shape);
   first_middle_ = static_cast<int64_t>(pages.size());
-  add_scratch(PageKind::kActivation, activation, shape.num_layers * microbatches_);
+  add_of_microbatches(PageKind::kActivation, activation, shape.num_layers, shape);
   first_layer_buffer_ = static_cast<int64_t>(pages.size());
   const int64_t probabilities = shape.num_experts * shape.ep_degree;
-  add_scratch(PageKind::kLayerBuffer, rows + t * (1 + probabilities) * 4, microbatches_);
-  add_scratch(PageKind::kLayerBuffer, t * d * 4, microbatches_);
-  add_scratch(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, microbatches_);
+  add_of_microbatches(PageKind::kLayerBuffer, rows + t * (1 + probabilities) * 4, 1, shape);
+  add_of_microbatches(PageKind::kLayerBuffer, t * d * 4, 1, shape);
+  add_of_microbatches(PageKind::kLayerBuffer, shape.training ? rows : kIoAlign, 1, shape);
   first_exchange_ = static_cast<int64_t>(pages.size());
-  const int64_t waves = waves_in_flight(shape.devices), rows_of_group = shape.group_rows();
-  const auto add_pairs = [&](int64_t pairs) {
-    for (int64_t i = 0; i < pairs; ++i) {
-      add_scratch(PageKind::kInbound, rows_of_group * (2 * d * shape.dtype_bytes + 4), 1);
-      add_scratch(PageKind::kOutbound, rows_of_group * (d * shape.dtype_bytes + 4), 1);
-    }
-  };
-  add_pairs(waves * shape.devices);
-  first_leaving_ = static_cast<int64_t>(pages.size());
-  add_pairs(waves * (shape.devices - 1));
+  add_exchange(shape);
+  first_sum_ = static_cast<int64_t>(pages.size());
+  add_sums(shape);
   CHECK(static_cast<int64_t>(pages.size()) == count(shape), "%zu pages", pages.size());
 }
 
 int64_t PageTable::count(const RunShape& shape) {
   const int64_t of_microbatch = (shape.num_layers + 1) + shape.num_layers + 3;
+  const int64_t attend = std::ssize(shape.attending_devices());
+  const int64_t parcels = attend * (shape.devices - 1) * parcel_pages(shape);
+  const int64_t sums = shape.training ? attend * sum_pages(shape) + shape.tied_embeddings : 0;
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         2 * waves_in_flight(shape.devices) * (2 * shape.devices - 1);
+         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums;
 }
 
-void PageTable::add_scratch(PageKind kind, int64_t bytes, int64_t count) {
-  const bool exchange = kind == PageKind::kInbound || kind == PageKind::kOutbound;
-  for (int64_t i = 0; i < count; ++i) {
-    add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
+int64_t PageTable::sum_pages(const RunShape& shape) {
+  int64_t most = shape.least_sums;
+  for (const int home : shape.attending_devices()) {
+    const SumPlan plan = plan_sums(shape.sums, shape.shard_device, shape.microbatches, home);
+    most = std::max(most, plan.buffers);
+  }
+  return most;
+}
+
+void PageTable::add_exchange(const RunShape& shape) {
+  const int64_t waves = waves_in_flight(shape.devices), rows = shape.group_rows();
+  const int64_t row = shape.hidden_size * shape.dtype_bytes;
+  const auto add_inbound = [&](int64_t device) {
+    add_on(device, PageKind::kInbound, rows * (2 * row + 4));
+  };
+  const auto add_outbound = [&](int64_t device) {
+    add_on(device, PageKind::kOutbound, rows * (row + 4));
+  };
+  for (int64_t i = 0; i < waves; ++i) {
+    for (int64_t d = 0; d < devices_; ++d) {
+      add_inbound(d);
+      add_outbound(d);
+    }
+  }
+  const std::vector<int> attending = shape.attending_devices();
+  parcel_pages_ = parcel_pages(shape);
+  pairs_.assign(static_cast<size_t>(devices_ * devices_), -1);
+  first_parcel_ = static_cast<int64_t>(pages.size());
+  for (int64_t i = 0; i < waves; ++i) {
+    num_pairs_ = 0;
+    for (const int from : attending) {
+      for (int64_t seat = 0; seat < devices_; ++seat) {
+        if (seat == from) continue;
+        pairs_[static_cast<size_t>(from * devices_ + seat)] = static_cast<int32_t>(num_pairs_++);
+        add_inbound(from);
+        add_outbound(from);
+        if (parcel_pages_ == 2) continue;
+        add_inbound(seat);
+        add_outbound(seat);
+      }
+    }
   }
 }
 
-int PageTable::exchange_device(PageId page) const {
-  CHECK(page >= first_exchange_, "page %u is not between devices", page);
-  if (page >= first_leaving_) return 0;
-  return static_cast<int>((page - first_exchange_) / 2 % devices_);
+void PageTable::add_sums(const RunShape& shape) {
+  if (!shape.training) return;
+  const int64_t sums = sum_pages(shape);
+  const int64_t bytes = shape.sum_elements() * static_cast<int64_t>(sizeof(float));
+  sum_place_.assign(static_cast<size_t>(devices_), 0);
+  for (const int d : shape.attending_devices()) {
+    sum_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_sum_;
+    for (int64_t i = 0; i < sums; ++i) add_on(d, PageKind::kGradientSum, bytes);
+  }
+  if (!shape.tied_embeddings) return;
+  add_on(shape.records[shape.embedding()].device, PageKind::kGradientSum, bytes);
+}
+
+void PageTable::add_of_microbatches(PageKind kind, int64_t bytes, int64_t sets,
+                                    const RunShape& shape) {
+  for (int64_t i = 0; i < sets; ++i) {
+    for (int64_t b = 0; b < microbatches_; ++b) add_on(shape.attending(b), kind, bytes);
+  }
+}
+
+void PageTable::add_on(int64_t device, PageKind kind, int64_t bytes) {
+  const bool exchange = kind == PageKind::kInbound || kind == PageKind::kOutbound;
+  add(kind, bytes, static_cast<uint32_t>(num_records_), false, exchange);
+  pages.back().device = static_cast<int16_t>(device);
 }
 
 uint16_t PageTable::class_of(PageKind kind, int64_t bytes, bool expert) {
@@ -79,7 +145,23 @@ void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable,
   const int64_t page_bytes = align_up(bytes, kIoAlign);
   const uint16_t c = class_of(kind, page_bytes, expert);
   ++classes[c].num_pages;
-  pages.push_back({page_bytes, record, durable, c});
+  pages.push_back({page_bytes, record, durable, c, -1});
+}
+
+int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
+                        int device) {
+  const PageTable::Class& info = pages.classes[slot_class];
+  const bool dense_weights = info.kind == PageKind::kWeights && !info.expert;
+  int64_t count = 0;
+  for (const PageTable::Page& page : pages.pages) {
+    if (page.slot_class != slot_class) continue;
+    if (page.device >= 0) {
+      count += page.device == device;
+    } else {
+      count += dense_weights ? shape.attends(device) : shape.records[page.record].device == device;
+    }
+  }
+  return count;
 }
 
 }  // namespace pagoda

@@ -11,16 +11,25 @@
 //                          and (T, E) probabilities
 //   sum(b)                 (T, d) fp32: sum over experts, or its gradient with respect to normed
 //   dresidual(b)           (T, d) gradient of the residual stream; from the head to the embedding
-// Between devices:
-//   inbound(d, i)          rows for the experts of device d: (B, d) input, (B, d) output gradient
-//                          (backward), (B) fp32 routing weights; B = group_rows()
-//   outbound(d, i)         rows that these give: (B, d), (B) fp32 routing weight gradients
-//   leaving(d, i)          inbound(d, i) on device 0, before it is sent
-//   arriving(d, i)         outbound(d, i) on device 0, after it was received
+// Of a wave's group, B = group_rows(); s is the device that computes it, a another that attends to
+// tokens of it, whose rows in the group are a parcel (plan/step/expert_blocks.h):
+//   inbound(s, i)          rows for the experts of s: (B, d) input, (B, d) output gradient
+//                          (backward), (B) fp32 routing weights
+//   outbound(s, i)         rows that these give: (B, d), (B) fp32 routing weight gradients
+//   leaving(a, s, i)       on a: its parcel of inbound(s, i), before it is sent
+//   landing(a, s, i)       on s: the same, before its rows are placed among others'
+//   returning(a, s, i)     on s: a's parcel of outbound(s, i), before it is sent
+//   arriving(a, s, i)      on a: the same, after it was received
 // A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
-// These pages stay where they are made: they have slots of their own, and none in host or page
-// file.
-// Everything but weights and state is scratch: its content ends with the process.
+// Sums of dense gradients (plan/step/sum_plan.h), in training:
+//   gradient_sum(d, i)     fp32 elements of the largest dense record. A record's begin at 0, but
+//   for
+//                          the embedding's, which have the place of the head's table: the final
+//                          norm's d elements stand before them
+//   kept_sum()             of tied embeddings: the head's whole sum, until the embedding's is added
+// Exchange pages and sums stay on the device that makes them: they have slots of their own, and
+// none in host or page file. Everything but weights and state is scratch: its content ends with the
+// process.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +49,7 @@ enum class PageKind : uint8_t {
   kLayerBuffer,
   kInbound,
   kOutbound,
+  kGradientSum,
 };
 
 // Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
@@ -53,12 +63,15 @@ struct PageTable {
   // REQUIRES: count(shape) <= kMostPages.
   explicit PageTable(const RunShape& shape);
   static int64_t count(const RunShape& shape);
+  // Sums of dense gradients that each device has room for: what the largest of them needs.
+  static int64_t sum_pages(const RunShape& shape);
 
   struct Page {
     int64_t bytes = 0;
     uint32_t record = 0;
     bool durable = false;
     uint16_t slot_class = 0;
+    int16_t device = -1;  // the only one that uses it, if it is a microbatch's or stays
   };
   // A set of pages of one kind and size, which share slots.
   struct Class {
@@ -67,10 +80,12 @@ struct PageTable {
     int64_t num_pages = 0;
     bool expert = false;  // pages of experts, not of dense records
     int64_t total_bytes() const { return page_bytes * num_pages; }
-    bool only_device_0() const {
+    // Each of its pages is of one microbatch, and so for the device that attends to it.
+    bool of_microbatches() const {
       return kind == PageKind::kActivation || kind == PageKind::kLayerBuffer;
     }
-    bool is_exchange() const { return kind == PageKind::kInbound || kind == PageKind::kOutbound; }
+    // Its pages stay on the device that makes them.
+    bool stays() const { return kind >= PageKind::kInbound; }
   };
 
   std::vector<Page> pages;
@@ -95,26 +110,49 @@ struct PageTable {
     return static_cast<PageId>(first_exchange_ + 2 * (i * devices_ + device));
   }
   PageId outbound(int64_t device, int64_t i) const { return inbound(device, i) + 1; }
-  // REQUIRES of both: another device than 0.
-  PageId leaving(int64_t device, int64_t i) const {
-    return static_cast<PageId>(first_leaving_ + 2 * (i * (devices_ - 1) + device - 1));
+  // REQUIRES: from attends, and is not `seat`.
+  PageId leaving(int64_t from, int64_t seat, int64_t i) const { return parcel(from, seat, i); }
+  PageId arriving(int64_t from, int64_t seat, int64_t i) const { return parcel(from, seat, i) + 1; }
+  // REQUIRES also: several devices attend, or groups have padding; else whole groups travel.
+  PageId landing(int64_t from, int64_t seat, int64_t i) const { return parcel(from, seat, i) + 2; }
+  PageId returning(int64_t from, int64_t seat, int64_t i) const {
+    return parcel(from, seat, i) + 3;
   }
-  PageId arriving(int64_t device, int64_t i) const { return leaving(device, i) + 1; }
-  // Pages between devices come last; the others have room in the page file.
+  // REQUIRES: the device attends.
+  PageId gradient_sum(int64_t device, int64_t i) const {
+    return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
+  }
+  // REQUIRES: tied embeddings.
+  PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
+  // Pages that stay come last; the others have room in the page file.
   int64_t num_stored() const { return first_exchange_; }
-  int exchange_device(PageId page) const;
 
  private:
   uint16_t class_of(PageKind kind, int64_t bytes, bool expert);
   void add(PageKind kind, int64_t bytes, uint32_t record, bool durable, bool expert);
-  void add_scratch(PageKind kind, int64_t bytes, int64_t count);
+  void add_on(int64_t device, PageKind kind, int64_t bytes);
+  void add_of_microbatches(PageKind kind, int64_t bytes, int64_t sets, const RunShape& shape);
+  void add_exchange(const RunShape& shape);
+  PageId parcel(int64_t from, int64_t seat, int64_t i) const {
+    const int64_t pair = pairs_[static_cast<size_t>(from * devices_ + seat)];
+    return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
+  }
+  void add_sums(const RunShape& shape);
   PageId layer_buffers(int64_t which, int64_t microbatch) const {
     return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
 
   int64_t num_records_, microbatches_, devices_;
+  std::vector<int32_t> pairs_;  // [from * devices + seat] its number; -1: there is none
+  int64_t num_pairs_ = 0, parcel_pages_ = 0;
+  std::vector<int64_t> sum_place_;  // [device] its first sum among all
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
-          first_leaving_ = 0;
+          first_parcel_ = 0, first_sum_ = 0;
 };
+
+// Pages of a class that a device may use: those of its experts, of the dense weights if it attends,
+// and those that no other device uses.
+int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
+                        int device);
 
 }  // namespace pagoda

@@ -39,7 +39,9 @@ struct RecordShape {
   int64_t num_elements = 0;
   int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
   int64_t expert = -1;  // -1: dense
-  int device = 0;       // the device whose streams compute it
+  // The device that computes an expert; a dense record's home, where its gradient is finished and
+  // its update made, one of those that attend.
+  int device = 0;
   int64_t state_bytes = 0;  // of its optimizer state, when training
   int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
 };
@@ -60,12 +62,16 @@ struct RunShape {
 
   int64_t microbatches = 0;        // per step
   SumShape sums = {};
+  // [shard] the device that attends to its microbatches: it computes everything but their experts.
+  // Empty: device 0 attends to all.
+  std::vector<int> shard_device = {};
+  int64_t least_sums = 0;  // each device has room for so many sums at least (plan/step/pages.h)
   int64_t microbatch_tokens = 0;   // T
   int64_t row_block = 0;           // rows of an expert whose gradients are one sum
   // How many row blocks of one or several experts are computed together
   // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
-  int devices = 1;                 // device 0 computes everything but experts
+  int devices = 1;
   PlanOptions options;
   // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
   // its last gradient to begin it.
@@ -79,6 +85,17 @@ struct RunShape {
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }
   int64_t expert(int64_t layer, int64_t e) const { return layer_record[layer] + 1 + e; }
+  int attending(int64_t microbatch) const {
+    return device_of_shard(shard_device, sums.shard(microbatch, microbatches));
+  }
+  // In their order; each has a copy of the dense weights that it uses.
+  std::vector<int> attending_devices() const;
+  bool attends(int device) const { return pagoda::attends(shard_device, device); }
+  // Elements of the largest dense record, where the embedding's follow the final norm's.
+  int64_t sum_elements() const;
+  // Makes it the shape of so many microbatches, whose sums are divided alike as far as they can be.
+  // A dense record whose home attends no more goes to the device of the first shard.
+  void set_microbatches(int64_t count);
 };
 
 }  // namespace pagoda

@@ -79,11 +79,13 @@ void SteadyRun::update(StepPiece piece, const Visit& visit) {
   gradients_.account(piece.tasks);
 }
 
-bool layer_buffers_stay(const PageTable& pages, const std::vector<SlotClass>& classes) {
+bool layer_buffers_stay(const RunShape& shape, const PageTable& pages,
+                        const std::vector<SlotClass>& classes) {
   for (size_t c = 0; c < classes.size(); ++c) {
-    const PageTable::Class& info = pages.classes[c];
-    const bool fits = classes[c].device_slots[0] >= info.num_pages;
-    if (info.kind == PageKind::kLayerBuffer && !fits) return false;
+    if (pages.classes[c].kind != PageKind::kLayerBuffer) continue;
+    for (int d = 0; d < shape.devices; ++d) {
+      if (classes[c].device_slots[d] < pages_on_device(shape, pages, c, d)) return false;
+    }
   }
   return true;
 }
@@ -95,7 +97,8 @@ constexpr int kStepsUntilSettled = 3;
 // Blocks of an expert use the same pages, but for those that go between devices and for in-layer
 // buffers that move.
 SteadyRun::Tokens tokens_that_matter(const StepPlan& plan, const std::vector<SlotClass>& classes) {
-  const bool one = plan.shape().devices == 1 && layer_buffers_stay(plan.pages(), classes);
+  const bool one =
+      plan.shape().devices == 1 && layer_buffers_stay(plan.shape(), plan.pages(), classes);
   return one ? SteadyRun::Tokens::kOne : SteadyRun::Tokens::kEven;
 }
 

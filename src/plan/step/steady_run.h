@@ -64,7 +64,8 @@ class SteadyRun {
 
 // Whether device 0 has room for all in-layer buffers. Otherwise the tokens of a block decide how
 // often the buffers move.
-bool layer_buffers_stay(const PageTable& pages, const std::vector<SlotClass>& classes);
+bool layer_buffers_stay(const RunShape& shape, const PageTable& pages,
+                        const std::vector<SlotClass>& classes);
 
 // The traffic of a step in a settled run, uploads on a guess included. Every expert gets the same
 // number of tokens, at least one. The function replays some steps as a trainer issues them,

@@ -4,23 +4,26 @@
 // expert's weights are read once forward and once backward per step, whatever the number of
 // microbatches, and its gradient is complete when its layer's backward ends.
 //
-// A group takes rows of several microbatches, whose in-layer buffers are pages. Each microbatch's
-// rows have a dispatch and a combine of their own, so that a task never needs more than a few
-// pages. Where device 0 lacks room for all buffers, they are uploaded for one group after the
-// other. Each expert of a group is a task of its own, with its weights' page; the last such task
-// computes the whole group (Task::joins_next).
+// A microbatch is computed by the device that attends to it (RunShape::shard_device), but for its
+// experts. A group takes rows of several microbatches, whose in-layer buffers are pages. Each
+// microbatch's rows have a dispatch and a combine of their own, so that a task never needs more
+// than a few pages. Where a device lacks room for all buffers, they are uploaded for one group
+// after the other. Each expert of a group is a task of its own, with its weights' page; the last
+// such task computes the whole group (Task::joins_next).
 //
 // Tasks that depend on routing are generated ("resolved") once the caller passes the layer's
 // routing. Pure: the same arguments give the same tasks.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 
 #include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
+#include "plan/step/sum_plan.h"
 #include "plan/step/task.h"
 
 namespace pagoda {
@@ -39,11 +42,7 @@ class StepPlan {
     bool generating = false;
   };
 
-  StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
-      : shape_(shape),
-        pages_(pages),
-        options_(options),
-        order_(summation_order(shape.sums, shape.microbatches)) {}
+  StepPlan(const RunShape& shape, const PageTable& pages, const Options& options);
 
   // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
   // applied.
@@ -75,41 +74,53 @@ class StepPlan {
     Phase phase = Phase::kForward;
     int64_t layer = 0, wave = 0, slot = 0, first_microbatch = 0, microbatches = 0;
   };
+  // A record's sum of gradients, or a part of it: elements [first_element, + elements).
+  struct SumPart {
+    int64_t record = 0, first_element = 0, elements = 0;
+    bool again = false;  // the buffers hold another part of it already
+  };
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
+  Place attending(int64_t microbatch) const;
   void expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                     Phase phase, TaskList& tasks) const;
-  Task wave_task(TaskKind kind, const WavePlace& at) const;
-  Task block_task(const WavePlace& at, const ExpertGroup::Block& block) const;
+  void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
+  Task wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const;
+  Task block_task(const WavePlace& at, const ExpertGroup::Block& block, int64_t device) const;
   void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
-  void compute(const WavePlace& at, const ExpertGroup& group, int device, TaskList& tasks) const;
+  void dispatch(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
+  void give_back(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                 TaskList& tasks) const;
   void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void add_combine(Task task, TaskList& tasks) const;
   struct Travel {
-    int from = 0, to = 0;  // devices
+    int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
     int64_t bytes = 0;
   };
-  void transfer(const WavePlace& at, const Travel& travel, TaskList& tasks) const;
-  int64_t travelling_bytes(const ExpertGroup& group, Phase phase, bool back) const;
-  PageId returned(size_t device, int64_t slot) const;
-  // With several devices a combine waits for others, so it runs beside the computation.
-  Lane combining_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
-  Task backward_task(TaskKind kind, int64_t layer, const Summand& summand, PageId saved,
+  void transfer(const Task& like, const Travel& travel, Access access, TaskList& tasks) const;
+  int64_t travelling_bytes(int64_t rows, Phase phase, bool back) const;
+  // With several devices what arrives is combined and placed beside the computation.
+  Lane arriving_lane() const { return shape_.devices > 1 ? Lane::kIn : Lane::kCompute; }
+  const SumPlan& sums_of(int64_t record) const;
+  PageId sum_page(int64_t record, int64_t device, int64_t buffer) const;
+  template <typename OfChain>
+  void sum(const SumPart& part, TaskList& tasks, const OfChain& of_chain) const;
+  void add_sums(const SumPart& part, int64_t device, PageId to, PageId from, TaskList& tasks) const;
+  Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
                      bool last_use) const;
-  Task sums_task(int64_t record, int64_t first_element, int64_t elements) const;
-  // A sum's buffer among the device's; a tied head's whole sum waits apart for the embedding's.
-  uint8_t head_buffer(int64_t buffer) const;
-  uint8_t kept_head_buffer() const { return static_cast<uint8_t>(sum_buffers(shape_.sums)); }
-  void add_sums(Task task, const Summand& newest, TaskList& tasks) const;
   void prefetch_updated(int64_t record, TaskList& tasks) const;
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
-  Task weights_task(TaskKind kind, Phase phase, int64_t record, Access access) const;
-  void gradient(int64_t record, uint8_t which, TaskList& tasks) const;
+  Task weights_task(TaskKind kind, Phase phase, int64_t record, int device, Access access) const;
+  void dense_gradient(int64_t record, TaskList& tasks) const;
+  void gradient(const Task& task, TaskList& tasks) const;
 
   RunShape shape_;
   PageTable pages_;
   Options options_;
-  std::vector<Summand> order_;
+  std::vector<int> attending_;
+  std::map<int, SumPlan> sums_;  // [home]
 };
 
 }  // namespace pagoda

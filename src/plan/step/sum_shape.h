@@ -11,6 +11,8 @@
 // (plan/step/expert_blocks.h) begin anew in every chunk. Pure.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -19,6 +21,13 @@ namespace pagoda {
 struct SumShape {
   int64_t chunks = 1;  // C, divides M
   int64_t shards = 1;  // D, divides M / C
+
+  int64_t columns(int64_t microbatches) const { return microbatches / chunks; }
+  // The shard of microbatch b of so many.
+  int64_t shard(int64_t b, int64_t microbatches) const {
+    const int64_t w = columns(microbatches);
+    return b % w * shards / w;
+  }
   bool operator==(const SumShape&) const = default;
 };
 
@@ -29,20 +38,16 @@ SumShape coarser(const SumShape& sums, int64_t microbatches);
 // begins on one device may go on with eight.
 int64_t default_shards(int64_t columns);
 
-// A microbatch's place in the sum of a dense gradient.
-struct Summand {
-  int64_t microbatch = 0;
-  int64_t shard = 0;
-  bool first = false;  // of its shard: its chain begins at zero
-  int64_t buffer = 0;  // holds its shard's sum
-  // How many sums are added behind it, each into the one before: buffer into buffer - 1, and so on.
-  int64_t additions = 0;
-};
-// All M microbatches, shard by shard, so that a device that has them all keeps few buffers: as a
-// binary counter carries, two sums of as many shards become one. The whole sum ends in buffer 0.
-// REQUIRES: the shape divides.
-std::vector<Summand> summation_order(const SumShape& sums, int64_t microbatches);
-// The buffers that it names: 1 for one shard, 4 for eight.
-int64_t sum_buffers(const SumShape& sums);
+// `shard_device`: [shard], or empty for device 0.
+inline int device_of_shard(const std::vector<int>& shard_device, int64_t shard) {
+  return shard_device.empty() ? 0 : shard_device[static_cast<size_t>(shard)];
+}
+inline bool attends(const std::vector<int>& shard_device, int device) {
+  if (shard_device.empty()) return device == 0;
+  return std::find(shard_device.begin(), shard_device.end(), device) != shard_device.end();
+}
+// The devices of so many shards in place of shard_device.size(), which they divide: each of the
+// fewer shards goes where the first of those went that it is made of.
+std::vector<int> fewer_shards(const std::vector<int>& shard_device, int64_t shards);
 
 }  // namespace pagoda

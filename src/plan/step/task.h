@@ -22,10 +22,12 @@ enum class TaskKind : uint8_t {
   kCachedAttention,  // kAttention over the cached keys of earlier tokens too
   kRoute,            // middle -> normed rows, chosen experts
   kIndex,            // chosen experts of one or all microbatches -> each expert's rows
-  kDispatch,         // one microbatch's rows of a device's group -> inbound
-  kSend,             // a wave's rows leave for device `peer`
-  kReceive,          // rows that device `peer` sent arrive
+  kDispatch,         // one microbatch's rows of the group of device `peer` -> inbound or a parcel
+  kSend,             // a parcel, a whole group or a sum leaves for device `peer`
+  kReceive,          // what device `peer` sent arrives
+  kPlaceRows,        // the parcel from device `peer` -> its rows of inbound
   kExpert,           // inbound -> outbound
+  kPackRows,         // rows of outbound -> the parcel for device `peer`
   kCombine,          // outbound -> one microbatch's sum over experts
   kResidual,         // middle + sum -> next layer_input
   kDenseMlp,         // middle -> next layer_input, for layers without experts
@@ -65,11 +67,9 @@ struct Task {
   // kExpert, kExpertBackward: the task is computed together with the next one of its kind; the
   // pages of both stay leased until that one is enqueued.
   bool joins_next = false;
-  // Index of the device's fp32 buffer that gradients are summed in: an expert's, or a dense
-  // record's (plan/step/sum_shape.h). kAddSums adds elements [first_element, first_element +
-  // elements) of buffer `addend` to it.
+  // kExpertBackward, and kGradient of an expert: index of the device's fp32 buffer that its
+  // gradient is summed in. Those of dense records are pages (plan/step/pages.h).
   uint8_t gradient = 0;
-  uint8_t addend = 0;
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;   // -1: none
@@ -78,8 +78,8 @@ struct Task {
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
   // device's group; kDispatch has one microbatch's rows in the group of device `peer`, kCombine
-  // those of experts [expert, last_expert] in the wave. The n-th kReceive from a device takes what
-  // its n-th kSend gave: `bytes`.
+  // those of experts [expert, last_expert] in the wave. kPlaceRows and kPackRows have a parcel's
+  // rows. The n-th kReceive from a device takes what its n-th kSend gave: `bytes`.
   int32_t wave = -1;
   int32_t last_expert = -1;
   uint8_t peer = 0;
@@ -88,8 +88,10 @@ struct Task {
   int64_t block_row = 0;  // kExpert: the first of them in the group
   int64_t rows = 0;
   int64_t padding = 0;     // rows of zeros behind them, computed too (padded_experts)
-  int64_t first_element = 0, elements = 0;  // kAddSums
-  std::array<PageUse, 5> uses{};
+  // kAddSums adds elements [first_element, first_element + elements) of its second page to those
+  // of its first; kSend and kReceive of a sum carry its elements from first_element on.
+  int64_t first_element = 0, elements = 0;
+  std::array<PageUse, 6> uses{};
   uint8_t num_uses = 0;
 
   std::span<const PageUse> used() const { return {uses.data(), num_uses}; }

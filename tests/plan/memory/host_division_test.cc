@@ -27,8 +27,7 @@ struct Case {
 
   static RunShape small_shape(std::mt19937& random) {
     RunShape shape = random_shape(random, static_cast<int>(1 + random() % 2));
-    shape.microbatches = 1 + static_cast<int64_t>(random() % 2);
-    shape.sums = coarser(shape.sums, shape.microbatches);
+    shape.set_microbatches(1 + static_cast<int64_t>(random() % 2));
     shape.options.microbatch_major = random() % 4 == 0;
     shape.options.whole_layers = random() % 6 == 0;
     shape.options.optimizer_at_end = random() % 6 == 0;
@@ -85,7 +84,7 @@ struct Case {
   int32_t most(size_t c) const {
     const PageTable::Class& info = pages.classes[c];
     const int32_t fewest = least.classes[c].host_slots;
-    return info.is_exchange() ? fewest : std::max(fewest, static_cast<int32_t>(info.num_pages));
+    return info.stays() ? fewest : std::max(fewest, static_cast<int32_t>(info.num_pages));
   }
   int64_t wanted_bytes() const {
     int64_t bytes = 0;

@@ -128,7 +128,10 @@ TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
     EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
               Exit::kDeviceMemory);
     int64_t exchange = 0;
-    for (const PageTable::Class& c : pages.classes) exchange += c.is_exchange() * c.page_bytes;
+    for (const PageTable::Class& c : pages.classes) {
+      const bool rows = c.kind == PageKind::kInbound || c.kind == PageKind::kOutbound;
+      exchange += rows * c.page_bytes;
+    }
     const int64_t weights = pages.pages[pages.weights(shape.expert(0, 0))].bytes;
     return std::pair{roomy.min_device_bytes - exchange, weights};
   };

@@ -141,8 +141,7 @@ TEST(Validator, GenerationKeepsEveryRule) {
     std::mt19937 random(seed);
     Case c(random, static_cast<int>(1 + random() % 2), {}, 0);
     RunShape one = c.shape;
-    one.microbatches = 1;
-    one.sums = SumShape();
+    one.set_microbatches(1);
     const StepPlan plan(one, c.pages, {.training = false, .generating = true});
     ExpertForecast forecast(one, c.pages, c.memory.classes);
     Replay replay(&c.pages, c.start());
@@ -181,7 +180,8 @@ struct Recorded {
     do {
       made = std::make_unique<Case>(random, devices, mode, 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
-             made->shape.microbatches < 2 || made->shape.sums.shards < 2);
+             made->shape.microbatches < 2 || made->shape.sums.shards < 2 ||
+             std::ssize(made->shape.attending_devices()) < devices);
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
       std::vector<std::vector<int64_t>> layers(made->shape.num_layers);
@@ -479,12 +479,60 @@ TEST(Validator, SeesSumsInAnotherOrder) {
                 [](Steps& steps) { repeat(steps, find(steps, of_kind(TaskKind::kAddSums))); });
   expect_broken(PlanRule::kSumOrder, "two sums change places", [](Steps& steps) {
     Task& t = steps[1][find(steps, of_kind(TaskKind::kAddSums))].task;
-    std::swap(t.gradient, t.addend);
+    std::swap(t.uses[0].page, t.uses[1].page);
   });
   expect_broken(PlanRule::kSumOrder, "a shard begins in the sum of the one before",
                 [&](Steps& steps) { steps[1][find(steps, begins, 1)].task.first = false; });
-  expect_broken(PlanRule::kSumOrder, "a shard is summed elsewhere",
-                [&](Steps& steps) { ++steps[1][find(steps, begins, 1)].task.gradient; });
+  expect_broken(PlanRule::kSumOrder, "a shard is summed elsewhere", [&](Steps& steps) {
+    Task& t = steps[1][find(steps, begins, 1)].task;
+    t.uses[t.num_uses - 1].page = steps[1][find(steps, begins, 0)].task.uses[t.num_uses - 1].page;
+  });
+}
+
+// Two devices that both attend.
+TEST(Validator, SeesParcelsAndSumsThatGoAstray) {
+  static const Recorded two(false, 2, 2);
+  const auto travels = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kSend && t.task.elements > 0;
+  };
+  for (const TaskKind kind : {TaskKind::kPlaceRows, TaskKind::kPackRows}) {
+    expect_broken(
+        PlanRule::kInputs, "a parcel is left out",
+        [&](Steps& steps) { erase(steps, find(steps, of_kind(kind))); }, two);
+    expect_broken(
+        PlanRule::kInputs, "a parcel has another's rows",
+        [&](Steps& steps) { ++steps[1][find(steps, of_kind(kind))].task.rows; }, two);
+    expect_broken(
+        PlanRule::kInputs, "a parcel is taken for another device's",
+        [&](Steps& steps) {
+          Task& t = steps[1][find(steps, of_kind(kind))].task;
+          t.peer = t.device;
+        },
+        two);
+  }
+  expect_broken(
+      PlanRule::kSumOrder, "a sum is not sent",
+      [&](Steps& steps) {
+        const size_t i = find(steps, travels);
+        erase(steps, i + 1);
+        erase(steps, i);
+      },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "a part of a sum is sent",
+      [&](Steps& steps) {
+        const size_t i = find(steps, travels);
+        steps[1][i].task.bytes -= 4;
+        steps[1][i + 1].task.bytes -= 4;
+      },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "a page is used where another device has it",
+      [](Steps& steps) {
+        Task& t = steps[1][find(steps, of_kind(TaskKind::kAttention))].task;
+        for (size_t i = 0; i < t.num_uses; ++i) t.uses[i].place.device ^= 1;
+      },
+      two);
 }
 
 TEST(Validator, SeesStateUsedTwice) {

@@ -1,12 +1,18 @@
 #include "tests/testing/plan/order_check.h"
 
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "plan/step/task_table.h"
 
 namespace pagoda {
 
-OrderCheck::OrderCheck(const RunShape* shape, PlanFaults* faults)
-    : shape_(*shape), faults_(*faults) {}
+OrderCheck::OrderCheck(const RunShape* shape, const PageTable* pages, PlanFaults* faults)
+    : shape_(*shape), pages_(*pages), faults_(*faults) {}
+
+bool OrderCheck::is_sum(PageId page) const {
+  return pages_.classes[pages_.pages[page].slot_class].kind == PageKind::kGradientSum;
+}
 
 void OrderCheck::begin_step() {
   done_.clear();
@@ -16,7 +22,7 @@ void OrderCheck::begin_step() {
   sums_.clear();
   for (const auto& [channel, sent] : sent_) {
     if (!sent.empty())
-      faults_.push_back({PlanRule::kMatched, "rows are sent that nobody receives"});
+      faults_.push_back({PlanRule::kMatched, "bytes are sent that nobody receives"});
   }
   sent_.clear();
 }
@@ -108,6 +114,7 @@ void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   if (!group.is_of(task)) fault(task, "is handed out where another group is");
   if (!group.microbatches.insert(task.microbatch).second) fault(task, "is handed out twice");
   group.rows += task.rows;
+  group.rows_of[task.device] += task.rows;
   rows.dispatched += task.rows;
 }
 
@@ -122,6 +129,7 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
     fault(task, "does not follow the experts before it");
   }
   out.rows += task.rows;
+  out.rows_of = in.rows_of;
   out.whole = !task.joins_next;
   if (out.whole && out.rows != in.rows) fault(task, "leaves rows of its group");
   if (task.rows > 0 && !rows.computed_rows.emplace(task.first_row, task.rows).second) {
@@ -149,35 +157,83 @@ void OrderCheck::check_combine(const Task& task, Rows& rows) {
   rows.combined += task.rows;
 }
 
+// A parcel joins what is in the group already.
+void OrderCheck::check_place(const Task& task) {
+  Group& group = exchange_[task.uses[0].page];
+  const Group& parcel = exchange_[task.uses[1].page];
+  if (task.uses[0].access == Access::kCreate) group = {task.phase, task.layer, task.wave};
+  if (!group.is_of(task) || !parcel.is_of(task)) fault(task, "places rows of another group");
+  if (parcel.rows != task.rows ||
+      parcel.rows_of != std::map<int, int64_t>{{task.peer, task.rows}}) {
+    fault(task, "places other rows than arrived");
+  }
+  for (const int64_t b : parcel.microbatches) {
+    if (!group.microbatches.insert(b).second) fault(task, "is handed out twice");
+  }
+  group.rows += parcel.rows;
+  group.rows_of[task.peer] += parcel.rows;
+}
+
+// All rows of a device are taken out of what the experts gave.
+void OrderCheck::check_pack(const Task& task) {
+  const Group& group = exchange_[task.uses[1].page];
+  if (!group.is_of(task) || !group.whole) fault(task, "packs rows that are not its own");
+  const auto rows = group.rows_of.find(task.peer);
+  if (rows == group.rows_of.end() || rows->second != task.rows) {
+    fault(task, "packs other rows than the device's");
+  }
+  Group parcel{task.phase, task.layer, task.wave, task.rows, true};
+  parcel.rows_of[task.peer] = task.rows;
+  exchange_[task.uses[0].page] = parcel;
+}
+
 void OrderCheck::check_send(const Task& task) {
-  const Group& group = exchange_[task.uses[0].page];
+  std::deque<Sent>& channel = sent_[{task.device, task.peer}];
+  const PageId page = task.uses[0].page;
+  if (is_sum(page)) {
+    const std::string& sum = sums_[{page, shared_part(task)}];
+    const auto element = static_cast<int64_t>(sizeof(float));
+    if (sum.empty()) fault(task, "sends no sum");
+    if (task.bytes != task.elements * element) fault(task, "sends other bytes than its sum's");
+    return channel.push_back({{}, sum, task.bytes});
+  }
+  const Group& group = exchange_[page];
   const auto row = static_cast<int64_t>(shape_.hidden_size * shape_.dtype_bytes);
   // Inputs, and in the backward output gradients and routing weights; or what experts gave.
   const bool back = group.whole, backward = task.phase == Phase::kBackward;
   const int64_t row_bytes = (backward && !back ? 2 : 1) * row + (backward ? 4 : 0);
   if (!group.is_of(task)) fault(task, "sends rows that are not its own");
-  const bool padded = shape_.options.padded_experts;
-  if (padded ? task.bytes < group.rows * row_bytes : task.bytes != group.rows * row_bytes) {
-    fault(task, "sends other bytes than its rows'");
+  if (task.bytes != group.rows * row_bytes) fault(task, "sends other bytes than its rows'");
+  const int owner = back ? task.peer : task.device;
+  if (group.rows_of != std::map<int, int64_t>{{owner, group.rows}}) {
+    fault(task, "sends rows that another device attends to");
   }
-  sent_[{task.device, task.peer}].emplace_back(group, task.bytes);
+  channel.push_back({group, "", task.bytes});
 }
 
 void OrderCheck::check_receive(const Task& task) {
-  auto& channel = sent_[{task.peer, task.device}];
+  std::deque<Sent>& channel = sent_[{task.peer, task.device}];
   if (channel.empty()) {
-    faults_.push_back({PlanRule::kMatched, "rows are received that nobody has sent"});
+    faults_.push_back({PlanRule::kMatched, "bytes are received that nobody has sent"});
     return;
   }
-  const auto [group, bytes] = channel.front();
+  const Sent sent = channel.front();
   channel.pop_front();
-  if (!group.is_of(task) || bytes != task.bytes) {
-    faults_.push_back({PlanRule::kMatched, "other rows are received than were sent"});
+  const PageId page = task.uses[0].page;
+  const bool same = is_sum(page) ? !sent.sum.empty() : sent.sum.empty() && sent.group.is_of(task);
+  if (!same || sent.bytes != task.bytes) {
+    faults_.push_back({PlanRule::kMatched, "other bytes are received than were sent"});
   }
-  exchange_[task.uses[0].page] = group;
+  if (is_sum(page)) {
+    sums_[{page, shared_part(task)}] = sent.sum;
+  } else {
+    exchange_[page] = sent.group;
+  }
 }
 
 void OrderCheck::check_group(const Task& task) {
+  if (task.kind == TaskKind::kSend) return check_send(task);
+  if (task.kind == TaskKind::kReceive) return check_receive(task);
   const auto rows = rows_.find({task.phase, task.layer});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
   switch (task.kind) {
@@ -186,8 +242,10 @@ void OrderCheck::check_group(const Task& task) {
     case TaskKind::kExpert:
     case TaskKind::kExpertBackward:
       return check_expert(task, rows->second);
-    case TaskKind::kSend: return check_send(task);
-    case TaskKind::kReceive: return check_receive(task);
+    case TaskKind::kPlaceRows:
+      return check_place(task);
+    case TaskKind::kPackRows:
+      return check_pack(task);
     default: return check_combine(task, rows->second);
   }
 }
@@ -214,8 +272,9 @@ void OrderCheck::note_sum(const Task& task) {
   const bool begins =
       shared || task.kind == TaskKind::kHead || task.kind == TaskKind::kRouteBackward ||
       task.kind == TaskKind::kDenseMlpBackward || task.kind == TaskKind::kEmbedBackward;
-  if (!begins) return;
-  std::string& sum = sums_[{task.gradient, shared}];
+  const PageUse& use = task.uses[task.num_uses - 1];
+  if (!begins || !is_sum(use.page)) return;
+  std::string& sum = sums_[{use.page, shared}];
   const std::string microbatch = std::to_string(task.microbatch);
   sum = task.first ? microbatch : sum + "+" + microbatch;
 }
@@ -226,13 +285,20 @@ bool OrderCheck::shared_part(const Task& task) const {
 
 void OrderCheck::add_sums(const Task& task) {
   const bool shared = shared_part(task);
-  std::string& sum = sums_[{task.gradient, shared}];
-  sum = "(" + sum + "," + sums_[{task.addend, shared}] + ")";
+  const std::string& addend = sums_[{task.uses[1].page, shared}];
+  std::string& sum = sums_[{task.uses[0].page, shared}];
+  // A sum of two numbers is the same in both orders. Earlier shards stand first.
+  const auto first = [](const std::string& text) {
+    return std::stoll(text.substr(std::min(text.size(), text.find_first_not_of('('))));
+  };
+  if (sum.empty() || addend.empty()) return fault(task, "adds a sum that is not there");
+  sum =
+      first(sum) <= first(addend) ? "(" + sum + "," + addend + ")" : "(" + addend + "," + sum + ")";
 }
 
 // The tree over shards, from its leaves up.
 std::string OrderCheck::expected_sum() const {
-  const int64_t columns = shape_.microbatches / shape_.sums.chunks;
+  const int64_t columns = shape_.sums.columns(shape_.microbatches);
   std::vector<std::string> level(static_cast<size_t>(shape_.sums.shards));
   for (int64_t b = 0; b < shape_.microbatches; ++b) {
     std::string& leaf = level[static_cast<size_t>(b % columns * shape_.sums.shards / columns)];
@@ -254,8 +320,9 @@ void OrderCheck::check_sum(const Task& task) {
   const std::string tree = expected_sum();
   const bool tied = shape_.tied_embeddings && task.record == shape_.embedding();
   const std::string expected = tied ? "(" + tree + "," + tree + ")" : tree;
-  const std::string sum = sums_[{task.gradient, false}];
-  const std::string shared = record.shared_elements > 0 ? sums_[{task.gradient, true}] : tree;
+  const PageId page = task.uses[1].page;
+  const std::string sum = sums_[{page, false}];
+  const std::string shared = record.shared_elements > 0 ? sums_[{page, true}] : tree;
   if (sum == expected && shared == tree) return;
   faults_.push_back(
       {PlanRule::kSumOrder, strf("record %lld sums %s and %s, not %s", (long long)task.record,
@@ -275,6 +342,7 @@ void OrderCheck::check(const Task& task) {
       const bool forward = task.phase == Phase::kForward;
       const TaskKind routed = forward ? TaskKind::kRoute : TaskKind::kRouteReplay;
       for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
+        if (shape_.attending(b) != task.device) continue;
         if (!done(routed, task.phase, task.layer, b)) fault(task, "before the layer's routing");
       }
       rows_[{task.phase, task.layer}] = {};
@@ -285,6 +353,8 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kCombine:
     case TaskKind::kSend:
     case TaskKind::kReceive:
+    case TaskKind::kPlaceRows:
+    case TaskKind::kPackRows:
     case TaskKind::kDispatchBackward:
     case TaskKind::kExpertBackward:
     case TaskKind::kCombineBackward: return check_group(task);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
 #include "plan/step/task.h"
 #include "tests/testing/plan/plan_fault.h"
@@ -19,8 +20,8 @@ namespace pagoda {
 
 class OrderCheck {
  public:
-  // `shape` and `faults` are not owned.
-  OrderCheck(const RunShape* shape, PlanFaults* faults);
+  // Nothing is owned.
+  OrderCheck(const RunShape* shape, const PageTable* pages, PlanFaults* faults);
 
   // What was computed before is forgotten.
   void begin_step();
@@ -35,12 +36,13 @@ class OrderCheck {
     std::map<int64_t, int64_t> computed_rows;  // [first row of the layer] how many from there on
     std::map<int64_t, std::pair<int64_t, int64_t>> newest;  // [microbatch] wave and expert combined
   };
-  // Rows that an exchange page holds, of a wave's group on one device.
+  // Rows that an exchange page holds, of a wave's group on one device or a parcel of it.
   struct Group {
     Phase phase = Phase::kForward;
     int64_t layer = -1, wave = -1, rows = 0;
     bool whole = false;                   // all of its experts have computed
     std::set<int64_t> microbatches = {};  // handed out
+    std::map<int, int64_t> rows_of = {};  // [device that attends]
     bool is_of(const Task& task) const {
       return phase == task.phase && layer == task.layer && wave == task.wave;
     }
@@ -63,6 +65,14 @@ class OrderCheck {
   void check_expert(const Task& task, Rows& rows);
   void check_send(const Task& task);
   void check_receive(const Task& task);
+  void check_place(const Task& task);
+  void check_pack(const Task& task);
+  struct Sent {
+    Group group;
+    std::string sum;  // or of dense gradients
+    int64_t bytes = 0;
+  };
+  bool is_sum(PageId page) const;
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_gradient(const Task& task);
@@ -73,16 +83,16 @@ class OrderCheck {
   std::string expected_sum() const;
 
   const RunShape& shape_;
+  const PageTable& pages_;
   PlanFaults& faults_;
   std::set<Done> done_;
   std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
   std::map<PageId, Group> exchange_;
-  // [from, to] what was sent and not received yet, with its bytes.
-  std::map<std::pair<int, int>, std::deque<std::pair<Group, int64_t>>> sent_;
+  std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
-  // What a buffer of dense gradients holds, written out as a sum of microbatches: "(0+1,2+3)". A
-  // layer's shared expert has sums of its own: [buffer, whether it is those].
-  std::map<std::pair<int, bool>, std::string> sums_;
+  // What a page holds of a sum of dense gradients, written out as one of microbatches: "(0+1,2+3)".
+  // A layer's shared expert has sums of its own: [page, whether it is those].
+  std::map<std::pair<PageId, bool>, std::string> sums_;
 };
 
 }  // namespace pagoda

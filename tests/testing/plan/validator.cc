@@ -12,7 +12,7 @@ PlanValidator::PlanValidator(const RunShape* shape, const PageTable* pages,
     : shape_(*shape),
       pages_(*pages),
       places_(pages, start, &faults_),
-      order_(shape, &faults_) {
+      order_(shape, pages, &faults_) {
   for (const PageTable::Page& page : pages_.pages) {
     kind_.push_back(pages_.classes[page.slot_class].kind);
   }
@@ -75,9 +75,13 @@ void PlanValidator::check_gradient_uses(const Task& task) {
   }
 }
 
-// A task uses its own microbatch's in-layer buffers.
+// A task uses its own microbatch's in-layer buffers, and a page of one device where that is.
 void PlanValidator::check_layer_buffer_uses(const Task& task) {
   for (const PageUse& use : task.used()) {
+    const int device = pages_.pages[use.page].device;
+    if (device >= 0 && use.place != Place::on_device(device)) {
+      fault(PlanRule::kInputs, use.page, "is used where another device has it");
+    }
     if (kind_[use.page] != PageKind::kLayerBuffer) continue;
     const int64_t b = task.microbatch;
     const bool own = b >= 0 && (use.page == pages_.normed(b) || use.page == pages_.sum(b) ||
@@ -108,14 +112,16 @@ void PlanValidator::check_freshness(const Task& task) {
   }
 }
 
-// The table of tied embeddings is read at both ends of the forward; an update reads the weights as
-// a part of the masters.
+// Each device that attends reads the dense weights, and the table of tied embeddings at both ends
+// of the forward; an update reads the weights as a part of the masters, and uploads them again.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
-  if (phase == Phase::kOptimize) return updates_[pages_.pages[page].record];
-  if (phase != Phase::kForward) return 1;
-  const bool table = pages_.pages[page].record == shape_.embedding();
-  const bool twice = shape_.tied_embeddings && table;
-  return (shape_.options.microbatch_major ? shape_.microbatches : 1) + (twice ? 1 : 0);
+  const int64_t record = pages_.pages[page].record;
+  const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
+  const int64_t readers = dense ? std::ssize(shape_.attending_devices()) : 1;
+  if (phase == Phase::kOptimize) return updates_[record] * readers;
+  if (phase != Phase::kForward) return readers;
+  const bool twice = shape_.tied_embeddings && record == shape_.embedding();
+  return (shape_.options.microbatch_major ? shape_.microbatches : readers) + (twice ? readers : 0);
 }
 
 void PlanValidator::count_moves(const Task& task, std::span<const Move> moves) {

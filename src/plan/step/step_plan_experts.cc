@@ -1,0 +1,304 @@
+// The tasks of a layer's experts: rows to the devices that compute them, and back.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "plan/step/step_plan.h"
+
+namespace pagoda {
+
+std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
+                                    const LayerRouting& routing) {
+  GroupLimits limits;
+  limits.row_block = shape.row_block;
+  limits.group_blocks = shape.group_blocks;
+  limits.padded = shape.options.padded_experts;
+  limits.devices = shape.devices;
+  for (int64_t e = 0; e < shape.num_experts; ++e) {
+    limits.seats.push_back(shape.records[shape.expert(layer, e)].device);
+  }
+  const int64_t columns = shape.sums.columns(shape.microbatches);
+  for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+    limits.begins_block.push_back(b % columns == 0);
+    limits.attends.push_back(shape.attending(b));
+  }
+  return expert_waves(routing, limits);
+}
+
+Task StepPlan::wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const {
+  Task t = task(kind, at.phase, at.layer, -1);
+  t.wave = static_cast<int32_t>(at.wave);
+  t.device = static_cast<uint8_t>(device);
+  t.lane = lane;
+  return t;
+}
+
+Task StepPlan::block_task(const WavePlace& at, const ExpertGroup::Block& block,
+                          int64_t device) const {
+  const bool backward = at.phase == Phase::kBackward;
+  Task t = wave_task(backward ? TaskKind::kExpertBackward : TaskKind::kExpert, at, device,
+                     Lane::kCompute);
+  t.expert = static_cast<int32_t>(block.expert);
+  t.record = shape_.expert(at.layer, block.expert);
+  t.first_row = block.first_row;
+  t.block_row = block.group_row;
+  t.rows = block.rows;
+  t.padding = block.padding;
+  t.first = block.first;
+  t.last = block.last;
+  t.gradient = static_cast<uint8_t>(block.ordinal % shape_.group_blocks);
+  return t;
+}
+
+namespace {
+
+// Marks the normed rows' last use: no later task reads them, and a backward computes them again.
+void give_up_normed(size_t first_task, TaskList& tasks) {
+  std::vector<PageId> seen;
+  for (size_t i = tasks.size(); i-- > first_task;) {
+    Task& t = tasks[i];
+    if (t.kind != TaskKind::kDispatch || t.rows == 0) continue;
+    PageUse& normed = t.uses[1];
+    normed.last = std::find(seen.begin(), seen.end(), normed.page) == seen.end();
+    if (normed.last) seen.push_back(normed.page);
+  }
+}
+
+}  // namespace
+
+// Bytes of so many rows on their way to the experts, or back.
+int64_t StepPlan::travelling_bytes(int64_t rows, Phase phase, bool back) const {
+  const int64_t row = shape_.hidden_size * shape_.dtype_bytes;
+  const bool backward = phase == Phase::kBackward;
+  const int64_t scale = backward ? static_cast<int64_t>(sizeof(float)) : 0;
+  return rows * ((backward && !back ? 2 : 1) * row + scale);
+}
+
+// Sends what `source` holds on one device to `target` on another, for tasks like this one.
+void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
+                        TaskList& tasks) const {
+  Task send = like;
+  send.kind = TaskKind::kSend;
+  send.lane = Lane::kOut;
+  send.device = static_cast<uint8_t>(travel.from);
+  send.peer = static_cast<uint8_t>(travel.to);
+  send.bytes = travel.bytes;
+  Task receive = send;
+  receive.kind = TaskKind::kReceive;
+  receive.lane = Lane::kIn;
+  std::swap(receive.device, receive.peer);
+  send.use(travel.source, Place::on_device(travel.from), Access::kRead);
+  receive.use(travel.target, Place::on_device(travel.to), access);
+  tasks.push_back(send);
+  tasks.push_back(receive);
+}
+
+void StepPlan::dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
+  for (size_t d = 0; d < wave.size(); ++d) {
+    if (!wave[d].blocks.empty()) dispatch(at, wave[d], static_cast<int64_t>(d), tasks);
+  }
+}
+
+// Adds a dispatch for each microbatch's rows in a device's group. Rows of tokens that other devices
+// attend to are put together there beside the computation, sent, and placed among the rest. What is
+// written into the group last has its padding, too.
+void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                        TaskList& tasks) const {
+  const bool backward = at.phase == Phase::kBackward;
+  const TaskKind kind = backward ? TaskKind::kDispatchBackward : TaskKind::kDispatch;
+  const PageId inbound = pages_.inbound(seat, at.slot);
+  const Place there = Place::on_device(static_cast<int>(seat));
+  size_t newest = 0;  // the task that wrote inbound last; 0: none did
+  const auto use_inbound = [&](Task& t) {
+    t.use(inbound, there, newest == 0 ? Access::kCreate : Access::kWrite);
+    newest = tasks.size() + 1;
+  };
+  const auto hand_out = [&](const ExpertGroup::Parcel& parcel) {
+    const bool stays = parcel.device == seat;
+    const Place here = Place::on_device(parcel.device);
+    bool begun = false;
+    for (const ExpertGroup::Part& of_microbatch : group.parts) {
+      const int64_t b = at.first_microbatch + of_microbatch.microbatch;
+      if (shape_.attending(b) != parcel.device) continue;
+      Task t = wave_task(kind, at, parcel.device, stays ? Lane::kCompute : Lane::kOut);
+      t.peer = static_cast<uint8_t>(seat);
+      t.expert = static_cast<int32_t>(group.blocks.front().expert);
+      t.microbatch = static_cast<int32_t>(b);
+      t.rows = of_microbatch.rows;
+      if (stays) {
+        use_inbound(t);
+      } else {
+        t.use(pages_.leaving(parcel.device, seat, at.slot), here,
+              std::exchange(begun, true) ? Access::kWrite : Access::kCreate);
+      }
+      t.use(pages_.normed(b), here, Access::kRead);
+      if (backward) t.use(pages_.dresidual(b), here, Access::kRead);
+      tasks.push_back(t);
+    }
+  };
+  const ExpertGroup::Parcel* own = group.parcel(static_cast<int>(seat));
+  if (own != nullptr) hand_out(*own);
+  for (const ExpertGroup::Parcel& parcel : group.parcels) {
+    if (parcel.device == seat) continue;
+    hand_out(parcel);
+    const PageId target =
+        group.is_parcel() ? inbound : pages_.landing(parcel.device, seat, at.slot);
+    const Travel travel{parcel.device, seat, pages_.leaving(parcel.device, seat, at.slot), target,
+                        travelling_bytes(parcel.rows, at.phase, false)};
+    Task t = wave_task(TaskKind::kPlaceRows, at, seat, Lane::kIn);
+    transfer(t, travel, Access::kCreate, tasks);
+    if (group.is_parcel()) return;
+    t.peer = static_cast<uint8_t>(parcel.device);
+    t.rows = parcel.rows;
+    use_inbound(t);
+    t.use(target, there, Access::kRead);
+    tasks.push_back(t);
+  }
+  if (newest == 0) {  // nothing but padding
+    Task t = wave_task(kind, at, seat, Lane::kCompute);
+    t.peer = static_cast<uint8_t>(seat);
+    t.expert = static_cast<int32_t>(group.blocks.front().expert);
+    use_inbound(t);
+    tasks.push_back(t);
+  }
+  tasks[newest - 1].padding = group.padding();
+}
+
+// Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
+void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                       TaskList& tasks) const {
+  const Place place = Place::on_device(static_cast<int>(seat));
+  for (size_t i = 0; i < group.blocks.size(); ++i) {
+    Task t = block_task(at, group.blocks[i], seat);
+    t.joins_next = i + 1 < group.blocks.size();
+    t.use(pages_.weights(t.record), place, Access::kRead);
+    t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
+    t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    tasks.push_back(t);
+  }
+  if (!group.blocks.empty()) give_back(at, group, seat, tasks);
+  for (const ExpertGroup::Block& block : group.blocks) {
+    if (at.phase == Phase::kForward || !block.last) continue;
+    const Task of_block = block_task(at, block, seat);
+    Task t = task(TaskKind::kGradient, Phase::kBackward, at.layer, -1);
+    t.expert = of_block.expert;
+    t.record = of_block.record;
+    t.gradient = of_block.gradient;
+    t.device = of_block.device;
+    t.use(pages_.gradient(t.record), place, Access::kCreate);
+    gradient(t, tasks);
+  }
+}
+
+// Sends what the experts gave to the devices that attend to its tokens.
+void StepPlan::give_back(const WavePlace& at, const ExpertGroup& group, int64_t seat,
+                         TaskList& tasks) const {
+  const Place place = Place::on_device(static_cast<int>(seat));
+  for (const ExpertGroup::Parcel& parcel : group.parcels) {
+    if (parcel.device == seat) continue;
+    PageId source = pages_.outbound(seat, at.slot);
+    Task pack = wave_task(TaskKind::kPackRows, at, seat, Lane::kOut);
+    const Task like = pack;
+    if (!group.is_parcel()) {
+      pack.peer = static_cast<uint8_t>(parcel.device);
+      pack.rows = parcel.rows;
+      pack.use(pages_.returning(parcel.device, seat, at.slot), place, Access::kCreate);
+      pack.use(source, place, Access::kRead);
+      tasks.push_back(pack);
+      source = pages_.returning(parcel.device, seat, at.slot);
+    }
+    transfer(like,
+             {seat, parcel.device, source, pages_.arriving(parcel.device, seat, at.slot),
+              travelling_bytes(parcel.rows, at.phase, true)},
+             Access::kCreate, tasks);
+  }
+}
+
+// Adds combines of each microbatch's rows in the wave, in the order of the experts. A task reads
+// what a few devices gave; more of them take further tasks.
+void StepPlan::combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const {
+  const bool backward = at.phase == Phase::kBackward;
+  const TaskKind kind = backward ? TaskKind::kCombineBackward : TaskKind::kCombine;
+  for (int64_t i = 0; i < at.microbatches; ++i) {
+    const int64_t b = at.first_microbatch + i;
+    const int device = shape_.attending(b);
+    std::vector<std::pair<const ExpertGroup::Run*, size_t>> runs;  // with their seats
+    for (size_t seat = 0; seat < wave.size(); ++seat) {
+      const ExpertGroup::Part* part = wave[seat].part(i);
+      if (part == nullptr) continue;
+      for (const ExpertGroup::Run& run : part->runs) runs.emplace_back(&run, seat);
+    }
+    std::sort(runs.begin(), runs.end(),
+              [](const auto& x, const auto& y) { return x.first->expert < y.first->expert; });
+    Task t;
+    for (const auto& [run, seat_index] : runs) {
+      const auto seat = static_cast<int64_t>(seat_index);
+      const PageId given =
+          seat == device ? pages_.outbound(seat, at.slot) : pages_.arriving(device, seat, at.slot);
+      const auto used = t.used();
+      const bool there = std::any_of(used.begin(), used.end(),
+                                     [&](const PageUse& use) { return use.page == given; });
+      if (!there && t.num_uses + 2u > t.uses.size()) {
+        add_combine(t, tasks);
+        t = Task();
+      }
+      if (t.rows == 0) {
+        t = wave_task(kind, at, device, arriving_lane());
+        t.microbatch = static_cast<int32_t>(b);
+        t.expert = static_cast<int32_t>(run->expert);
+      }
+      if (!there || t.num_uses == 0) t.use(given, attending(b), Access::kRead);
+      t.last_expert = static_cast<int32_t>(run->expert);
+      t.rows += run->rows;
+    }
+    if (t.rows > 0) add_combine(t, tasks);
+  }
+}
+
+void StepPlan::add_combine(Task task, TaskList& tasks) const {
+  task.use(pages_.sum(task.microbatch), attending(task.microbatch), Access::kWrite);
+  tasks.push_back(task);
+}
+
+void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const {
+  for (const int device : attending_) {
+    Task t = task(TaskKind::kIndex, phase, layer, microbatches.first);
+    t.microbatches = static_cast<int32_t>(microbatches.count);
+    t.device = static_cast<uint8_t>(device);
+    bool any = false;
+    for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
+      any = any || shape_.attending(b) == device;
+    }
+    if (any) tasks.push_back(t);
+  }
+}
+
+// Adds dispatch, experts and combine of every wave. With several devices a wave is handed out
+// before the one before it is computed, and combined after the one behind it is: so no device waits
+// for rows that another still computes. Combines, and so their sums, keep the order of the experts.
+void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
+                            Phase phase, TaskList& tasks) const {
+  const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
+  index(layer, microbatches, phase, tasks);
+  if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
+  const size_t first_task = tasks.size();
+  const std::vector<ExpertWave> waves = layer_waves(shape_, layer, microbatches, routing);
+  const auto count = static_cast<int64_t>(waves.size());
+  const auto place = [&](int64_t i) {
+    return WavePlace{phase, layer, i, i % in_flight, microbatches.first, microbatches.count};
+  };
+  for (int64_t i = -ahead; i < count + ahead; ++i) {
+    const int64_t next = i + ahead, before = i - ahead;
+    if (next < count) dispatch(place(next), waves[static_cast<size_t>(next)], tasks);
+    if (i >= 0 && i < count) {
+      const ExpertWave& wave = waves[static_cast<size_t>(i)];
+      for (size_t d = 0; d < wave.size(); ++d) {
+        compute(place(i), wave[d], static_cast<int64_t>(d), tasks);
+      }
+    }
+    if (before >= 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
+  }
+  if (phase == Phase::kForward) give_up_normed(first_task, tasks);
+}
+
+}  // namespace pagoda

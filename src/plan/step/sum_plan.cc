@@ -1,0 +1,153 @@
+#include "plan/step/sum_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+class Summation {
+ public:
+  Summation(const SumShape& sums, int home) : shards_(sums.shards), home_(home) {}
+
+  void chain(int device, int64_t shard, int64_t microbatch, bool first) {
+    if (first) open_[shard] = {device, take(device)};
+    plan_.steps.push_back({.kind = SumStep::Kind::kChain,
+                           .device = device,
+                           .buffer = open_[shard].buffer,
+                           .microbatch = microbatch,
+                           .first = first});
+  }
+  // The shard's chain is complete.
+  void end_chain(int64_t shard) { settle({0, shard}, open_[shard]); }
+
+  SumPlan finish() {
+    across_ = true;
+    // A sum that another device has a part of waits at its place in the tree, the lowest first.
+    while (!waiting_.empty() && !done_) {
+      const auto [node, sum] = *waiting_.begin();
+      waiting_.erase(waiting_.begin());
+      settle(node, sum);
+    }
+    CHECK(done_);
+    plan_.root = root_.device == home_ ? root_.buffer : move(root_, home_).buffer;
+    return std::move(plan_);
+  }
+
+ private:
+  struct Node {
+    int64_t level = 0, index = 0;
+    auto operator<=>(const Node&) const = default;
+  };
+  struct Sum {
+    int device = 0;
+    int64_t buffer = 0;
+  };
+
+  int64_t take(int device) {
+    std::set<int64_t>& used = used_[device];
+    int64_t buffer = 0;
+    while (used.contains(buffer)) ++buffer;
+    used.insert(buffer);
+    plan_.buffers = std::max(plan_.buffers, buffer + 1);
+    return buffer;
+  }
+
+  Sum move(const Sum& sum, int to) {
+    const Sum moved{to, take(to)};
+    plan_.steps.push_back({.kind = SumStep::Kind::kMove,
+                           .device = sum.device,
+                           .buffer = sum.buffer,
+                           .other = moved.buffer,
+                           .to = to});
+    used_[sum.device].erase(sum.buffer);
+    return moved;
+  }
+
+  Sum add(Sum left, Sum right) {
+    if (left.device != right.device) {
+      Sum& leaves = right.device == home_ ? left : right;
+      leaves = move(leaves, right.device == home_ ? right.device : left.device);
+    }
+    plan_.steps.push_back({.kind = SumStep::Kind::kAdd,
+                           .device = left.device,
+                           .buffer = left.buffer,
+                           .other = right.buffer});
+    used_[left.device].erase(right.buffer);
+    return left;
+  }
+
+  // Takes a complete sum up the tree, as far as its neighbours are there.
+  void settle(Node node, Sum sum) {
+    for (;;) {
+      const int64_t nodes = (shards_ + (int64_t{1} << node.level) - 1) >> node.level;
+      if (nodes == 1) {
+        done_ = true;
+        root_ = sum;
+        return;
+      }
+      const Node neighbour{node.level, node.index ^ 1};
+      if (neighbour.index < nodes) {
+        const auto other = waiting_.find(neighbour);
+        const bool there = other != waiting_.end();
+        if (!there || (other->second.device != sum.device && !across_)) {
+          waiting_[node] = sum;
+          return;
+        }
+        const Sum beside = other->second;
+        waiting_.erase(other);
+        sum = node.index % 2 == 0 ? add(sum, beside) : add(beside, sum);
+      }
+      node = {node.level + 1, node.index / 2};
+    }
+  }
+
+  int64_t shards_;
+  int home_;
+  bool across_ = false, done_ = false;
+  Sum root_;
+  SumPlan plan_;
+  std::map<int64_t, Sum> open_;            // [shard] its chain
+  std::map<Node, Sum> waiting_;            // complete, for their neighbours
+  std::map<int, std::set<int64_t>> used_;  // [device] buffers
+};
+
+struct Turn {
+  int64_t shard = 0, microbatch = 0;
+  bool first = false, last = false;  // of the shard's chain
+};
+
+}  // namespace
+
+SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, int64_t microbatches,
+                  int home) {
+  CHECK(sums.chunks > 0 && microbatches % sums.chunks == 0);
+  const int64_t columns = sums.columns(microbatches);
+  CHECK(sums.shards > 0 && columns % sums.shards == 0);
+  CHECK(shard_device.empty() || std::ssize(shard_device) == sums.shards);
+  const int64_t width = columns / sums.shards, length = sums.chunks * width;
+  std::map<int, std::vector<Turn>> turns;  // [device]
+  for (int64_t shard = 0; shard < sums.shards; ++shard) {
+    std::vector<Turn>& own = turns[device_of_shard(shard_device, shard)];
+    for (int64_t i = 0; i < length; ++i) {
+      const int64_t microbatch = i / width * columns + shard * width + i % width;
+      own.push_back({shard, microbatch, i == 0, i + 1 == length});
+    }
+  }
+  Summation summation(sums, home);
+  for (size_t i = 0, left = turns.size(); left > 0; ++i) {
+    left = 0;
+    for (const auto& [device, own] : turns) {
+      if (i >= own.size()) continue;
+      ++left;
+      summation.chain(device, own[i].shard, own[i].microbatch, own[i].first);
+      if (own[i].last) summation.end_chain(own[i].shard);
+    }
+  }
+  return summation.finish();
+}
+
+}  // namespace pagoda

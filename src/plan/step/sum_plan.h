@@ -1,0 +1,45 @@
+// The order in which a dense record's gradient is summed over a step's microbatches, on one device
+// or on several: which microbatch adds to which buffer of which device, when two sums are added and
+// when one goes to another device. The tree of additions is that of plan/step/sum_shape.h, whoever
+// attends, so that the sum has the same bits. Two sums are added on the home of the record if one
+// of them is there, and else where the earlier shards' is; so of two devices the one that is not
+// the home sends one sum. Pure.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/step/sum_shape.h"
+
+namespace pagoda {
+
+struct SumStep {
+  enum class Kind : uint8_t {
+    kChain,  // the microbatch's gradient is added to `buffer`; `first`: which begins at zero
+    kAdd,    // `other` is added to `buffer`, and given up
+    kMove,   // `buffer` goes to `other` of device `to`, and is given up
+  };
+  Kind kind = Kind::kChain;
+  int device = 0;
+  int64_t buffer = 0;  // of the device
+  int64_t microbatch = -1;
+  bool first = false;
+  int64_t other = -1;
+  int to = 0;
+};
+
+struct SumPlan {
+  // Devices take their microbatches by turns, each shard by shard, so that a device keeps few
+  // buffers: as a binary counter carries, two sums of as many shards become one. What other devices
+  // have comes behind all microbatches.
+  std::vector<SumStep> steps;
+  int64_t root = 0;     // the home's buffer that the whole sum ends in
+  int64_t buffers = 0;  // on any device at most; 1 for one shard on one device, 4 for eight
+};
+
+// `shard_device`: [shard] the device that attends to it; empty: device 0 to all. REQUIRES: the
+// shape divides the microbatches.
+SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, int64_t microbatches,
+                  int home);
+
+}  // namespace pagoda

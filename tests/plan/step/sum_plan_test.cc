@@ -1,0 +1,137 @@
+#include "plan/step/sum_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace pagoda {
+namespace {
+
+using Kind = SumStep::Kind;
+
+// Carries out the plan with texts for numbers: what it leaves at the home, written out. Both orders
+// of two numbers that are added give the same bits, so that of the smaller microbatch stands first.
+// Each buffer must have what a step reads, and nothing that a step overwrites.
+std::string carry_out(const SumPlan& plan, int home) {
+  std::map<std::pair<int, int64_t>, std::string> held;
+  const auto take = [&](int device, int64_t buffer) {
+    const auto at = held.find({device, buffer});
+    EXPECT_NE(at, held.end()) << "device " << device << " has nothing in buffer " << buffer;
+    const std::string text = at == held.end() ? "" : at->second;
+    held.erase({device, buffer});
+    return text;
+  };
+  const auto put = [&](int device, int64_t buffer, const std::string& text) {
+    EXPECT_LT(buffer, plan.buffers);
+    EXPECT_TRUE(held.emplace(std::pair{device, buffer}, text).second) << "overwritten";
+  };
+  const auto first = [](const std::string& text) {
+    return std::stoll(text.substr(text.find_first_not_of('(')));
+  };
+  for (const SumStep& step : plan.steps) {
+    const std::string microbatch = std::to_string(step.microbatch);
+    if (step.kind == Kind::kChain) {
+      put(step.device, step.buffer,
+          step.first ? microbatch : take(step.device, step.buffer) + "+" + microbatch);
+    } else if (step.kind == Kind::kMove) {
+      EXPECT_NE(step.device, step.to);
+      put(step.to, step.other, take(step.device, step.buffer));
+    } else {
+      const std::string a = take(step.device, step.buffer), b = take(step.device, step.other);
+      const bool ordered = first(a) < first(b);
+      put(step.device, step.buffer, "(" + (ordered ? a + "," + b : b + "," + a) + ")");
+    }
+  }
+  EXPECT_EQ(held.size(), 1u) << "something is left";
+  return take(home, plan.root);
+}
+
+std::string sum_of(const SumShape& sums, int64_t microbatches) {
+  const SumPlan plan = plan_sums(sums, {}, microbatches, 0);
+  EXPECT_EQ(plan.root, 0);
+  return carry_out(plan, 0);
+}
+
+TEST(SumPlan, OneShardIsAChain) { EXPECT_EQ(sum_of({1, 1}, 4), "0+1+2+3"); }
+
+TEST(SumPlan, ShardsAreTheLeavesOfABinaryTree) {
+  EXPECT_EQ(sum_of({1, 2}, 4), "(0+1,2+3)");
+  EXPECT_EQ(sum_of({1, 4}, 4), "((0,1),(2,3))");
+  EXPECT_EQ(sum_of({1, 8}, 8), "(((0,1),(2,3)),((4,5),(6,7)))");
+}
+
+TEST(SumPlan, AShardWithoutNeighbourGoesUpAlone) {
+  EXPECT_EQ(sum_of({1, 3}, 3), "((0,1),2)");
+  EXPECT_EQ(sum_of({1, 5}, 5), "(((0,1),(2,3)),4)");
+  EXPECT_EQ(sum_of({1, 6}, 6), "(((0,1),(2,3)),(4,5))");
+  EXPECT_EQ(sum_of({1, 7}, 7), "(((0,1),(2,3)),((4,5),6))");
+}
+
+// Two chunks of four columns: microbatches 4..7 lie under 0..3.
+TEST(SumPlan, AShardHasTheSameColumnsOfEveryChunk) {
+  EXPECT_EQ(sum_of({2, 2}, 8), "(0+1+4+5,2+3+6+7)");
+  EXPECT_EQ(sum_of({2, 4}, 8), "((0+4,1+5),(2+6,3+7))");
+  EXPECT_EQ(sum_of({4, 1}, 4), "0+1+2+3");
+}
+
+TEST(SumPlan, BuffersGrowWithTheLogarithmOfTheShards) {
+  const std::map<int64_t, int64_t> expected = {{1, 1}, {2, 2}, {3, 2}, {4, 3},
+                                               {5, 3}, {7, 3}, {8, 4}, {16, 5}};
+  for (const auto& [shards, buffers] : expected) {
+    EXPECT_EQ(plan_sums({1, shards}, {}, shards, 0).buffers, buffers) << shards;
+  }
+}
+
+int64_t moves(const SumPlan& plan, int from, int to) {
+  int64_t count = 0;
+  for (const SumStep& step : plan.steps) {
+    count += step.kind == Kind::kMove && step.device == from && step.to == to;
+  }
+  return count;
+}
+
+// Half of the shards each: the device that is not the home sends its sum, once.
+TEST(SumPlan, TheHomeReceivesOneSumOfAnotherDevice) {
+  const std::vector<int> halves = {0, 0, 1, 1};
+  for (const int home : {0, 1}) {
+    const SumPlan plan = plan_sums({1, 4}, halves, 8, home);
+    EXPECT_EQ(carry_out(plan, home), "((0+1,2+3),(4+5,6+7))");
+    EXPECT_EQ(moves(plan, 1 - home, home), 1);
+    EXPECT_EQ(moves(plan, home, 1 - home), 0);
+  }
+}
+
+// Devices take turns: no device's first microbatch stands behind another's last.
+TEST(SumPlan, DevicesTakeTheirMicrobatchesByTurns) {
+  const SumPlan plan = plan_sums({1, 4}, {0, 0, 1, 1}, 8, 0);
+  std::vector<int> devices;
+  for (const SumStep& step : plan.steps) {
+    if (step.kind == Kind::kChain) devices.push_back(step.device);
+  }
+  EXPECT_EQ(devices, (std::vector<int>{0, 1, 0, 1, 0, 1, 0, 1}));
+}
+
+// Whoever attends to which shards, and wherever the home is, the sum is the one of one device.
+TEST(SumPlan, RandomDealsGiveTheSumOfOneDevice) {
+  std::mt19937 random(11);
+  int64_t moved = 0;
+  for (int trial = 0; trial < 2000; ++trial) {
+    const auto shards = static_cast<int64_t>(1 + random() % 9);
+    const auto chunks = static_cast<int64_t>(1 + random() % 3);
+    const int64_t microbatches = chunks * shards * static_cast<int64_t>(1 + random() % 3);
+    const SumShape sums{chunks, shards};
+    std::vector<int> deal;
+    for (int64_t i = 0; i < shards; ++i) deal.push_back(static_cast<int>(random() % 4));
+    const int home = static_cast<int>(random() % 4);
+    const SumPlan plan = plan_sums(sums, deal, microbatches, home);
+    EXPECT_EQ(carry_out(plan, home), sum_of(sums, microbatches)) << "trial " << trial;
+    for (const SumStep& step : plan.steps) moved += step.kind == Kind::kMove;
+  }
+  EXPECT_GT(moved, 2000);
+}
+
+}  // namespace
+}  // namespace pagoda
