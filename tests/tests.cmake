@@ -216,8 +216,13 @@ pagoda_bench(planner_figures testing planner_figures.cc)
 
 # The longest begin first, so that none of them runs alone at the end.
 set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
-  process_bench_test check_tree process_mpi_test)
+  process_refusal_test process_resume_test process_test process_kill_test process_bench_test
+  process_checkpoint_test process_mpi_test tokenizer_test predicted_bytes_test pager_test
+  check_tree)
+set(longest_tests es_moe_tables)
 if(NOT PAGODA_SANITIZE)
-  list(APPEND long_tests trainer_fault_every_call)
+  list(APPEND longest_tests trainer_fault_every_call)
+  list(APPEND long_tests attack_quick attack_self_test)
 endif()
 set_tests_properties(${long_tests} PROPERTIES COST 1)
+set_tests_properties(${longest_tests} PROPERTIES COST 2)

@@ -12,6 +12,7 @@
 #include "kernels/cpu/products/operands.h"
 #include "tests/testing/lowered_kernel.h"
 #include "tests/testing/op_testing.h"
+#include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
@@ -160,7 +161,7 @@ class ProductsTest : public ::testing::Test {
   }
   template <typename Body>
   static void for_sizes_and_kernels(Body&& body) {
-    for (const Size& size : kSizes) {
+    for (const Size& size : fewer_for_threads(kSizes, 3)) {
       for (const BlockKernel* kernel : tested_kernels()) body(size, *kernel);
     }
   }

@@ -2,6 +2,9 @@
 // tests do less there.
 #pragma once
 
+#include <cstddef>
+#include <vector>
+
 namespace pagoda {
 
 #if defined(__SANITIZE_THREAD__)
@@ -17,5 +20,14 @@ inline constexpr bool kUnderAddressSanitizer = false;
 #endif
 
 inline constexpr bool kUnderSanitizer = kUnderThreadSanitizer || kUnderAddressSanitizer;
+
+// Returns one in so many of the cases under ThreadSanitizer, for which any of them has the threads
+// of all, and elsewhere all of them.
+template <typename Case, size_t kCount>
+std::vector<Case> fewer_for_threads(const Case (&all)[kCount], size_t one_in) {
+  std::vector<Case> some;
+  for (size_t i = 0; i < kCount; i += kUnderThreadSanitizer ? one_in : 1) some.push_back(all[i]);
+  return some;
+}
 
 }  // namespace pagoda

@@ -180,7 +180,7 @@ TEST_P(RootPromiseTable, EveryRunGivesOneHash) {
   expect_hash(row, run, resident);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(kRows));
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(fewer_for_threads(kRows, 3)));
 
 constexpr const char* kManyExperts = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 272,
@@ -240,7 +240,7 @@ TEST_P(RootPromiseKept, EveryRunGivesOneHash) {
   expect_hash(row, run, resident);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(kKeptRows));
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(fewer_for_threads(kKeptRows, 2)));
 
 // The tiny model with some keys changed.
 std::string tiny_with(const char* changes) {
@@ -352,7 +352,8 @@ TEST_P(RootPromiseInLayer, EveryRunGivesOneHash) {
   expect_hash(row, *run, resident);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer, testing::ValuesIn(kLayerBufferRows));
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer,
+                         testing::ValuesIn(fewer_for_threads(kLayerBufferRows, 3)));
 
 // Everything on the devices, and room to keep none, some or all layers.
 TEST(RootPromise, HoweverManyLayersAreKept) {
