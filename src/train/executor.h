@@ -98,6 +98,9 @@ class Executor {
   // [layer], (N, k), empty for dense layers. Not owned; nullptr: the model chooses.
   void impose_routing(const std::vector<std::vector<int32_t>>* experts) { imposed_ = experts; }
 
+  // Replaces Setup::link. REQUIRES: nothing was sent so far.
+  void set_link(Link* link) { setup_.link = link; }
+
   // From now on takes the times of tasks into `times`. Not owned; nullptr: none are taken.
   void time_tasks(TaskTimes* times) { times_ = times; }
 

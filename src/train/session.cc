@@ -152,6 +152,12 @@ Status Session::allocate() try {
   return threads_refused(error);
 }
 
+void Session::slow_link(const SlowLink::Speed& speed) {
+  CHECK(link_ != nullptr);
+  link_ = std::make_unique<SlowLink>(std::move(link_), speed);
+  executor_->set_link(link_.get());
+}
+
 void Session::remove_files() {
   executor_.reset();
   link_.reset();

@@ -11,6 +11,7 @@
 #include "device/gpus.h"
 #include "model/tensors.h"
 #include "offload/pager.h"
+#include "parallel/slow_link.h"
 #include "plan/memory/memory_plan.h"
 #include "train/executor.h"
 #include "train/run_setup.h"
@@ -72,6 +73,9 @@ class Session {
   const Executor& executor() const { return *executor_; }
   PageFile& file() { return *file_; }
   const Link* link() const { return link_.get(); }  // nullptr with one device
+  // Makes transfers between the devices take time from here on, as over a network. REQUIRES:
+  // several devices, and no step so far.
+  void slow_link(const SlowLink::Speed& speed);
 
  private:
   Session(const ModelConfig& config, const SessionOptions& options, MemoryPlan memory,

@@ -212,6 +212,33 @@ TEST(RootPromise, ExactlyRowsAndSumsTravelWhereAllAttend) {
   }
 }
 
+// Transfers that are late, each by another time, change the order in which lanes of all devices go
+// on.
+TEST(RootPromise, DelayedLinks) {
+  constexpr uint64_t kSeedsOfDelays = kUnderSanitizer ? 3 : 20;
+  for (uint64_t seed = 1; seed <= kSeedsOfDelays; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    TinyRun run;
+    run.config().train.host_devices = 2 + static_cast<int64_t>(seed % 2);
+    run.config().plan.group_blocks = seed % 3 == 0 ? 4 : 0;
+    run.config().plan.microbatch_major = seed % 5 == 0;
+    run.config().train.save_steps = 0;
+    run.use_minimum_budgets();
+    SimStorage storage(seed);
+    auto trainer = Trainer::start(run.config(), false, &storage);
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    (*trainer)->session().slow_link({.latency_s = 1e-5, .jitter_s = 4e-4, .seed = seed});
+    std::vector<double> losses;
+    while ((*trainer)->steps_done() < run.config().train.steps) {
+      auto step = (*trainer)->step();
+      ASSERT_TRUE(step.ok()) << step.status().message();
+      losses.push_back(step->loss);
+    }
+    EXPECT_GT((*trainer)->session().link()->counts().size(), 0u);
+    EXPECT_EQ(outcome_hash(**trainer, losses), global_reference());
+  }
+}
+
 TEST(RootPromise, ResumedOnOtherDevices) {
   TinyRun run;
   SimStorage storage(53);
