@@ -121,14 +121,14 @@ Status BenchMachineCommand::check_out() const {
 }
 
 Result<std::optional<Gpu>> BenchMachineCommand::find_gpu() const {
-  ASSIGN_OR_RETURN(const DeviceChoice device,
-                   parse_choice<DeviceChoice>("--device", device_,
-                                              {{"auto", DeviceChoice::kAuto},
-                                               {"cpu", DeviceChoice::kCpu},
-                                               {"cuda", DeviceChoice::kCuda}}));
-  if (device == DeviceChoice::kCpu) return std::optional<Gpu>();
+  enum class Measured : uint8_t { kAuto, kCpu, kCuda };
+  ASSIGN_OR_RETURN(const Measured device, parse_choice<Measured>("--device", device_,
+                                                                 {{"auto", Measured::kAuto},
+                                                                  {"cpu", Measured::kCpu},
+                                                                  {"cuda", Measured::kCuda}}));
+  if (device == Measured::kCpu) return std::optional<Gpu>();
   const UsableGpu found = usable_gpu();
-  if (device == DeviceChoice::kCuda && !found.gpu) {
+  if (device == Measured::kCuda && !found.gpu) {
     return Status(Exit::kUnavailable, "--device cuda: " + found.why_not);
   }
   return found.gpu;

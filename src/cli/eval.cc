@@ -23,8 +23,7 @@ bool eval_takes_from_run(const Option& option) {
 // The options an evaluation reads; a run file may hold the others too.
 bool read_by_eval(const Option& option) {
   return eval_takes_from_run(option) || option.section == "memory" ||
-         is_one_of(option, {"model.path", "train.eval_batches", "train.threads", "train.device",
-                           "train.host_devices"});
+         is_one_of(option, {"model.path", "train.eval_batches", "train.threads", "train.devices"});
 }
 
 class EvalCommand : public RunCommand {

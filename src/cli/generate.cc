@@ -21,7 +21,7 @@ bool generate_takes_from_run(const Option& option) {
 bool read_by_generate(const Option& option) {
   return generate_takes_from_run(option) || option.section == "memory" ||
          option.key == "model.path" || option.key == "train.threads" ||
-         option.key == "train.device" || option.key == "train.host_devices";
+         option.key == "train.devices";
 }
 
 class GenerateCommand : public RunCommand {

@@ -21,7 +21,7 @@ SessionOptions ForwardRun::options() const {
   options.size.training = false;
   options.size.microbatches = 1;
   options.size.sums = SumShape();
-  options.size.shard_device.clear();  // device 0 attends
+  options.deal_attention(1);
   options.page_slots = 1;
   options.directories = {config_.scratch_parent()};
   return options;

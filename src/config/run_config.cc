@@ -61,8 +61,10 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "type of weights and activations; master weights are fp32");
-  t.add("device", c.train.device, {"auto", "cpu", "cuda"}, kRunOnly,
-        "device that computes; auto: an NVIDIA GPU if one is usable, else the CPU");
+  t.add("devices", c.train.devices, kRunOnly,
+        "devices that compute: auto (an NVIDIA GPU if one is usable, else the CPU), cpu, cuda:0; "
+        "cpu*4: four, cpu/8: a CPU device slowed 8 times, cpu/8:24: 8 times at experts and 24 at "
+        "the rest");
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
   t.add("save_steps", c.train.save_steps, kRunOnly, "interval of checkpoints; 0: no checkpoints",
         "steps");
@@ -83,7 +85,6 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("optimizer_threads", c.train.optimizer_threads, kRunOnly,
         "threads that update weights, beside the compute threads; 0: as many as those, at most 16 "
         "for each NUMA node");
-  t.add("host_devices", c.train.host_devices, kRunOnly, "CPU devices that share the experts");
 }
 
 void declare_parallel(RunConfig& c, OptionTable& t) {
@@ -224,8 +225,12 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
-  RETURN_IF_ERROR(check_range("train.host_devices", t.host_devices, 1, 64));
-  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0, t.host_devices);
+  const auto devices = parse_devices(t.devices);
+  if (!devices.ok()) {
+    return Status(devices.status().code(), "train.devices: " + devices.status().message());
+  }
+  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0,
+                     std::ssize(c.devices()));
 }
 
 // A device that attends has a shard of its own. The checkpoint fixes how many there are.
@@ -241,15 +246,17 @@ Status check_attention(const RunConfig& c) {
            (long long)wanted, (long long)shards, (long long)shards));
 }
 
-Status check_device(const RunConfig::Train& t) {
-  if (t.device != DeviceChoice::kCuda) return Status();
-  if (t.host_devices > 1) {
-    return refuse("train.host_devices", std::to_string(t.host_devices),
-                  "they are the CPU's; leave it at 1 with train.device = \"cuda\"");
+bool is_auto(const RunConfig& c) { return parse_devices(c.train.devices).value().empty(); }
+
+Status check_gpu(const RunConfig& c) {
+  const std::vector<ListedDevice> devices = c.devices();
+  if (!names_gpus(devices)) return Status();
+  if (devices.size() > 1 || devices.front().index > 0) {
+    return refuse("train.devices", "cuda", "a run computes on one GPU so far, cuda:0");
   }
   const UsableGpu found = usable_gpu();
   if (found.gpu) return Status();
-  return Status(Exit::kUnavailable, "train.device = \"cuda\": " + found.why_not);
+  return Status(Exit::kUnavailable, "train.devices = \"cuda\": " + found.why_not);
 }
 
 Status check_data(const RunConfig::Data& d) {
@@ -347,7 +354,7 @@ Status RunConfig::validate() const {
   RETURN_IF_ERROR(validate_data());
   RETURN_IF_ERROR(check_counts(*this));
   RETURN_IF_ERROR(check_attention(*this));
-  RETURN_IF_ERROR(check_device(train));
+  RETURN_IF_ERROR(check_gpu(*this));
   RETURN_IF_ERROR(check_sample(sample));
   RETURN_IF_ERROR(check_optim(optim, train.steps));
   if (plan.group_blocks > kMostTogether) {
@@ -400,9 +407,15 @@ SumShape RunConfig::sums() const {
   return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
 }
 
+std::vector<ListedDevice> RunConfig::devices() const {
+  std::vector<ListedDevice> devices = parse_devices(train.devices).value();
+  if (devices.empty()) devices.emplace_back();
+  return devices;
+}
+
 int64_t RunConfig::attention_devices() const {
   if (parallel.attention_devices > 0) return parallel.attention_devices;
-  return std::min(train.host_devices, sums().shards);
+  return std::min<int64_t>(std::ssize(devices()), sums().shards);
 }
 
 std::string RunConfig::scratch_parent() const {
@@ -413,6 +426,14 @@ std::optional<StepRange> RunConfig::trace_range() const { return parse_range(tra
 
 int RunConfig::compute_threads() const {
   return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
+}
+
+int RunConfig::threads_of(const ListedDevice& device) const {
+  if (device.throttle.slows()) return 1;
+  const std::vector<ListedDevice> all = devices();
+  const auto whole = std::count_if(all.begin(), all.end(),
+                                   [](const ListedDevice& d) { return !d.throttle.slows(); });
+  return std::max(1, compute_threads() / narrow<int>(whole));
 }
 
 int RunConfig::optimizer_threads() const {
@@ -433,13 +454,11 @@ Result<ExampleOptions> RunConfig::example_options(const std::string& model_path)
 }
 
 std::optional<Gpu> RunConfig::gpu() const {
-  const bool asked = train.device == DeviceChoice::kCuda;
-  const bool open = train.device == DeviceChoice::kAuto && train.host_devices == 1;
-  return asked || open ? usable_gpu().gpu : std::nullopt;
+  return is_auto(*this) || names_gpus(devices()) ? usable_gpu().gpu : std::nullopt;
 }
 
 std::string RunConfig::unused_gpu() const {
-  if (train.device != DeviceChoice::kAuto || train.host_devices > 1) return "";
+  if (!is_auto(*this)) return "";
   const UsableGpu found = usable_gpu();
   return found.is_there ? found.why_not : "";
 }

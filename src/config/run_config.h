@@ -12,6 +12,7 @@
 #include "base/memory_size.h"
 #include "base/options.h"
 #include "base/status.h"
+#include "config/device_list.h"
 #include "data/dataset.h"
 #include "data/example.h"
 #include "device/gpus.h"
@@ -22,8 +23,6 @@
 
 namespace pagoda {
 
-// auto: a GPU if there is one that can compute this run.
-enum class DeviceChoice : uint8_t { kAuto, kCpu, kCuda };
 enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
 // The update of an expert without tokens: what AdamW does for a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
@@ -57,7 +56,7 @@ struct RunConfig {
     int64_t shards = 0;  // 0: auto
     int64_t seed = 0;
     DType dtype = DType::kBF16;
-    DeviceChoice device = DeviceChoice::kAuto;
+    std::vector<std::string> devices = {"auto"};
     std::string output_dir;
     int64_t save_steps = 500;
     int64_t eval_steps = 100;
@@ -67,7 +66,6 @@ struct RunConfig {
     std::string trace_routing;
     int64_t threads = 0;
     int64_t optimizer_threads = 0;
-    int64_t host_devices = 1;
   } train;
 
   struct Parallel {
@@ -143,12 +141,15 @@ struct RunConfig {
   std::vector<std::string> disk_directories() const;  // memory.disk, or OUTPUT_DIR/store
   std::string scratch_parent() const;  // for runs without output: memory.disk's first, or "."
   int compute_threads() const;                        // train.threads, or the usable cores
+  // The threads that compute on one of devices(): a slowed CPU device has one, and the others
+  // divide compute_threads().
+  int threads_of(const ListedDevice& device) const;
   // train.optimizer_threads, or as many as compute_threads(), at most 16 for each NUMA node.
   // Updates and compute share the cores; with fewer threads than cores, an update that compute
   // waits for would take longer. But updates wait for memory, and 16 cores use up the rate of a
   // node's.
   int optimizer_threads() const;
-  // The GPU that the run computes on; none: the CPU. Looks for GPUs at each call.
+  // The GPU that the run computes on; none: the CPU. It looks for GPUs at each call.
   std::optional<Gpu> gpu() const;
   std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
   int64_t device_bytes() const;                       // memory.device on this machine
@@ -161,7 +162,9 @@ struct RunConfig {
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
   SumShape sums() const;  // train.chunks and train.shards; the same is required
-  // parallel.attention_devices of train.host_devices; the same is required.
+  // train.devices; one where it is auto. REQUIRES: validate().
+  std::vector<ListedDevice> devices() const;
+  // parallel.attention_devices of train.devices; the same as for sums() is required.
   int64_t attention_devices() const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };

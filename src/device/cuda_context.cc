@@ -40,7 +40,8 @@ Result<std::shared_ptr<CudaContext>> CudaContext::create(int index, int threads)
   if (asked != cudaSuccess || answer != cudaDriverEntryPointSuccess || found == nullptr) {
     return Status(Exit::kUnavailable,
                   strf("the NVIDIA driver has no %s, which streams wait with; update the driver, "
-                       "or train on the CPU with train.device = \"cpu\"", kCall));
+                       "or train on the CPU with train.devices = \"cpu\"",
+                       kCall));
   }
   return std::shared_ptr<CudaContext>(
       new CudaContext(index, threads, reinterpret_cast<WaitValue>(found)));

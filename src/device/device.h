@@ -110,6 +110,9 @@ class Stream {
   virtual void copy(void* target, const void* source, int64_t bytes) = 0;
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
+  // From now on what is enqueued takes `factor` times as long as its thread computes: the thread
+  // sleeps for the rest. Only the host's streams do; REQUIRES: a pool of one thread, 1 <= factor.
+  virtual void slow_down(double factor) { CHECK(factor == 1); }
 
   // Gives the stream device memory that its kernels use while they run, each op from its start on
   // (kernels/gpu_scratch.h). Call it before the first op. Ops of the CPU need none.

@@ -1,7 +1,9 @@
 // The CPU as a device: a stream is a thread with a queue (the idea is mlx's scheduler), device
 // memory is one anonymous mapping.
 #include <sys/mman.h>
+#include <time.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -31,6 +33,31 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
   munmap(end, static_cast<size_t>(begin + mapped - end));
   return aligned;
 }
+
+int64_t thread_cpu_ns() {
+  timespec time{};
+  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
+  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
+}
+
+// Makes work take a multiple of its processor time, which does not depend on who else uses the
+// cores. One thread.
+class SleepingThrottle {
+ public:
+  void run(const std::function<void()>& work, double slowness) {
+    const int64_t begin_ns = thread_cpu_ns();
+    work();
+    owed_us_ += (slowness - 1) * static_cast<double>(thread_cpu_ns() - begin_ns) / 1000;
+    if (owed_us_ < kLeastSleepUs) return;
+    const int64_t asleep_us = monotonic_us();
+    std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(owed_us_)));
+    owed_us_ -= static_cast<double>(monotonic_us() - asleep_us);
+  }
+
+ private:
+  static constexpr double kLeastSleepUs = 200;  // a sleep ends some 60 us late
+  double owed_us_ = 0;                          // below 0: it slept too long
+};
 
 class HostStream final : public Stream {
  public:
@@ -70,9 +97,14 @@ class HostStream final : public Stream {
   void enqueue(std::function<void()> work) override {
     {
       std::lock_guard lock(mutex_);
-      queue_.push_back(std::move(work));
+      queue_.push_back({std::move(work), slowness_});
     }
     changed_.notify_one();
+  }
+
+  void slow_down(double factor) override {
+    CHECK(factor == 1 || pool_->threads() == 1, "other threads' time is not seen");
+    slowness_ = factor;
   }
 
   void copy(void* target, const void* source, int64_t bytes) override {
@@ -127,11 +159,15 @@ class HostStream final : public Stream {
       changed_.wait(lock, [this] { return stop_ || !queue_.empty(); });
       if (queue_.empty()) return;
       if (idle_since_us_ >= 0) idle_us_ += monotonic_us() - std::exchange(idle_since_us_, -1);
-      std::function<void()> work = std::move(queue_.front());
+      Queued next = std::move(queue_.front());
       queue_.pop_front();
       lock.unlock();
-      work();
-      work = nullptr;  // captured owners go before the next wait
+      if (next.slowness > 1) {
+        throttle_.run(next.work, next.slowness);
+      } else {
+        next.work();
+      }
+      next.work = nullptr;  // captured owners go before the next wait
       lock.lock();
       if (queue_.empty()) idle_since_us_ = monotonic_us();
     }
@@ -157,16 +193,24 @@ class HostStream final : public Stream {
   const std::shared_ptr<ThreadPool> pool_;
   const Trace::Lane lane_;
   const int64_t made_us_ = monotonic_us();
-  bool spanning_ = false;  // issuing thread only
+  struct Queued {
+    std::function<void()> work;
+    double slowness = 1;
+  };
+
+  // Issuing thread only.
+  bool spanning_ = false;
+  double slowness_ = 1;
 
   // This stream's thread only.
+  SleepingThrottle throttle_;
   Delays delays_;
   TraceLabel span_label_;
   int64_t span_begin_us_ = 0;
 
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
+  std::deque<Queued> queue_;
   bool stop_ = false;
   int64_t idle_since_us_ = made_us_;  // -1: at work
   int64_t idle_us_ = 0;               // before that

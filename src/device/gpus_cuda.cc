@@ -14,7 +14,7 @@
 namespace pagoda {
 namespace {
 
-constexpr const char* kOrOnCpu = "or train on the CPU with train.device = \"cpu\"";
+constexpr const char* kOrOnCpu = "or train on the CPU with train.devices = \"cpu\"";
 
 std::string version_text(int version) {
   return strf("%d.%d", version / 1000, version % 1000 / 10);

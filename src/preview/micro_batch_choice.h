@@ -11,8 +11,8 @@ namespace pagoda {
 // number of the run's newest checkpoint, whatever the planner would choose now, since other
 // microbatches give other bits; otherwise it becomes the planner's choice
 // (choose_micro_batch_tokens) for the model in config.model.path on the device of
-// config.train.device (this_machine_sheet), within the run's budgets; the choice is logged. Returns
-// the errors of these functions and of read_model_sizes.
+// config.train.devices (this_machine_sheet), within the run's budgets; the choice is logged.
+// Returns the errors of these functions and of read_model_sizes.
 Status choose_micro_batch(RunConfig& config, bool resume);
 
 // For commands that do not train, where a step is one microbatch: sets train.tokens_per_step to a

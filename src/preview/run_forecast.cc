@@ -22,7 +22,7 @@ Status check_division(const ModelShape& model, int64_t microbatches, int64_t pee
 }
 
 RunSetup on_one_device(RunSetup setup) {
-  setup.devices = 1;
+  setup.devices.resize(1);
   setup.size.shard_device.clear();
   return setup;
 }

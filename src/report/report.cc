@@ -138,11 +138,12 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        (long long)config.experts_per_token));
   if (options.gpu) lines.push_back("computes on " + options.gpu->text());
   lines.push_back(offload_line(options, memory, traffic.step));
-  lines.push_back(strf(
-      "device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
-      format_bytes(workspace + slots).c_str(),
-      format_bytes(options.device_bytes * options.devices).c_str(), format_bytes(workspace).c_str(),
-      format_bytes(slots).c_str(), format_bytes_up(memory.min_device_bytes).c_str()));
+  lines.push_back(
+      strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
+           format_bytes(workspace + slots).c_str(),
+           format_bytes(options.device_bytes * options.num_devices()).c_str(),
+           format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
+           format_bytes_up(memory.min_device_bytes).c_str()));
   if (options.size.group_blocks > 1) {
     lines.push_back(strf("experts: up to %lld blocks of %lld rows are computed together",
                          (long long)options.size.group_blocks, (long long)kRowBlock));

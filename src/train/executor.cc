@@ -145,6 +145,9 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
   const TraceScope issuing(setup_.trace, issue_lane_, "issue tasks");
   for (const Task& task : tasks) {
     Stream& s = stream_of(task);
+    if (!setup_.throttles.empty() && !task.on_host) {
+      s.slow_down(setup_.throttles[task.device].of(task.kind));
+    }
     const Residency& residency = setup_.pager->residency();
     prefetches_.before(task, residency);
     host_updates_ += task.on_host;

@@ -23,6 +23,7 @@
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/task.h"
+#include "plan/step/throttle.h"
 #include "train/ledger.h"
 #include "train/prefetch_score.h"
 #include "train/task_times.h"
@@ -65,6 +66,7 @@ class Executor {
     WorkspaceSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned
+    std::vector<Throttle> throttles;  // [device]; empty: none is slowed
     Ops* ops = nullptr;            // operators of the devices; not owned
     const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned

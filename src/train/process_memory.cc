@@ -68,22 +68,36 @@ int64_t sampling_bytes(const ModelConfig& config, const WorkspaceSize& size) {
   return size.cache.sequences > 0 ? config.vocab_size * (kCandidateBytes + kLogitBytes) : 0;
 }
 
+// What the CPU's kernels take for themselves on all devices.
+int64_t working_bytes(const ModelConfig& config, const SessionOptions& options) {
+  if (options.gpu) return 0;
+  int64_t bytes = 0;
+  for (const DeviceSetup& device : options.devices) {
+    bytes += kernel_working_bytes(kernel_sizes(config, options.size), device.threads);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
   const ModelShape model = model_shape(config);
   int64_t bytes = 0;
-  for (int d = 0; d < options.devices; ++d) {
+  for (int d = 0; d < options.num_devices(); ++d) {
     bytes += workspace_bytes(model, options.size, d);
   }
   return bytes;
 }
 
 int session_threads(const SessionOptions& options) {
-  const int workers = options.threads - 1;  // workers of a pool, beside the stream that calls it
-  const int of_device =
-      workers + Executor::streams_per_device(options.devices) + Pager::kStreamsPerDevice;
-  return options.devices * of_device + options.optimizer_threads + PageFile::kStreams;
+  const int devices = options.num_devices();
+  int threads = options.optimizer_threads + PageFile::kStreams;
+  for (const DeviceSetup& device : options.devices) {
+    // The workers of a pool are beside the stream that calls it.
+    threads +=
+        device.threads - 1 + Executor::streams_per_device(devices) + Pager::kStreamsPerDevice;
+  }
+  return threads;
 }
 
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
@@ -113,10 +127,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   const RunShape shape = make_run_shape(model_shape(config), options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
-         (options.gpu ? 0 : options.devices *
-              kernel_working_bytes(kernel_sizes(config, options.size), options.threads)) +
-         step_bytes(config, options.size, options.plan) + record_bytes(table, options.size) +
-         (options.trace ? options.trace->most_bytes() : 0) +
+         working_bytes(config, options) + step_bytes(config, options.size, options.plan) +
+         record_bytes(table, options.size) + (options.trace ? options.trace->most_bytes() : 0) +
          // While the text grows, the old one and a new one twice as long are both in memory.
          (options.trace_routing ? 3 * most_routing_bytes(shape) : 0) +
          sampling_bytes(config, options.size);

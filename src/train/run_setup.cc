@@ -18,15 +18,23 @@ RunSetup run_setup(const RunConfig& config) {
   setup.adam.clip_norm = config.optim.clip_norm;
   setup.adam.state = config.optim.state;
   setup.adam.seed = static_cast<uint64_t>(config.train.seed);
-  setup.devices = static_cast<int>(config.train.host_devices);
-  if (setup.devices > 1) {
-    const std::vector<double> equal(static_cast<size_t>(config.attention_devices()), 1.0);
-    setup.size.shard_device = deal_shards(setup.size.sums.shards, equal);
+  setup.devices.clear();
+  for (const ListedDevice& device : config.devices()) {
+    setup.devices.push_back({config.threads_of(device), device.throttle});
   }
+  setup.deal_attention(config.attention_devices());
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
   setup.pinned_share = config.pinned_share();
   return setup;
+}
+
+void RunSetup::deal_attention(int64_t most) {
+  size.shard_device.clear();
+  if (devices.size() == 1) return;
+  std::vector<double> speeds;
+  for (const DeviceSetup& device : devices) speeds.push_back(device.attention_speed());
+  size.shard_device = deal_shards(size.sums.shards, speeds, most);
 }
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -42,13 +50,16 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.dtype_bytes = dtype_bytes(size.dtype);
   shape.shard_device = size.shard_device;
   const std::vector<int> attending = shape.attending_devices();
+  std::vector<double> speeds;
+  for (const DeviceSetup& device : setup.devices) speeds.push_back(device.expert_speed());
+  const std::vector<int> seats = deal(model.num_experts, speeds);
   for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) {
       shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     }
     const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
     const int device = record.expert < 0 ? attending[at % attending.size()]
-                                         : static_cast<int>(record.expert % setup.devices);
+                                         : seats[static_cast<size_t>(record.expert)];
     const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
     const bool with_shared =
         record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
@@ -61,7 +72,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
-  shape.devices = setup.devices;
+  shape.devices = setup.num_devices();
   shape.options = setup.plan;
   shape.eager_adam = setup.eager_adam;
   shape.pinned_share = setup.pinned_share;
@@ -84,7 +95,7 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t
   budget.host_bytes = host_bytes;
   // A GPU is told by what to clip when it is given the update.
   budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
-  for (int d = 0; d < setup.devices; ++d) {
+  for (int d = 0; d < setup.num_devices(); ++d) {
     budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
   }
   return budget;

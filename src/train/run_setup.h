@@ -4,30 +4,45 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "config/run_config.h"
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/run_shape.h"
+#include "plan/step/throttle.h"
 #include "train/executor.h"
 
 namespace pagoda {
 
+// One of a run's devices.
+struct DeviceSetup {
+  int threads = 1;  // compute
+  Throttle throttle;
+  // In units that are the same for all devices of the run.
+  double attention_speed() const { return threads / throttle.rest; }
+  double expert_speed() const { return threads / throttle.experts; }
+};
+
 struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
-  int devices = 1;            // 1 with a GPU
+  std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);  // one with a GPU
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
+
+  int num_devices() const { return static_cast<int>(devices.size()); }
+  // The `most` that are the fastest at attention attend, each to shards by its speed.
+  void deal_attention(int64_t most);
 };
 
 // The setup of a training run on the CPU: whether a GPU computes is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
-// Experts go round the devices, dense layers round those that attend; the embedding and the head
-// are the first one's. REQUIRES: check_model(model).
+// Experts go to the devices by speed, dense layers round those that attend; the embedding and the
+// head are the first one's. REQUIRES: check_model(model).
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on a device with this budget. `shape` may be a part of

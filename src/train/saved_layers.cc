@@ -9,7 +9,7 @@ namespace {
 
 bool fits(const ModelConfig& config, const SessionOptions& options, const MemoryPlan& memory) {
   const ModelShape model = model_shape(config);
-  for (int d = 0; d < options.devices; ++d) {
+  for (int d = 0; d < options.num_devices(); ++d) {
     const int64_t slots = memory.device_slot_bytes[static_cast<size_t>(d)];
     if (workspace_bytes(model, options.size, d) + slots > options.device_bytes) return false;
   }
@@ -42,7 +42,7 @@ int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options
   WorkspaceSize all = options.size;
   all.saved_layers = config.num_layers;
   int64_t most = 0;
-  for (int d = 0; d < options.devices; ++d) {
+  for (int d = 0; d < options.num_devices(); ++d) {
     most = std::max(most, workspace_bytes(model, all, d) - workspace_bytes(model, none, d));
   }
   return most;

@@ -31,7 +31,8 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   if (options.gpu && !gpu_ops_take_head(config.head_dim)) {
     return Status(Exit::kUnavailable,
                   strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
-                       "train.device = \"cpu\" computes it", (long long)config.head_dim));
+                       "train.devices = \"cpu\" computes it",
+                       (long long)config.head_dim));
   }
   const ModelShape model = model_shape(config);
   const GroupChoice group =
@@ -110,8 +111,9 @@ Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
   return PageFile::open(storage, options, page_specs(pages), store_id, versions);
 }
 
-Result<std::unique_ptr<Device>> Session::open_device(int64_t arena_bytes) const {
-  const DeviceOptions options{arena_bytes, options_.threads, options_.trace};
+Result<std::unique_ptr<Device>> Session::open_device(int index, int64_t arena_bytes) const {
+  const int threads = options_.devices[static_cast<size_t>(index)].threads;
+  const DeviceOptions options{arena_bytes, threads, options_.trace};
   return options_.gpu ? open_gpu(options_.gpu->index, options) : open_host_device(options);
 }
 
@@ -122,13 +124,14 @@ Status Session::allocate() try {
   for (const PageTable::Page& page : pages_.pages) options.page_class.push_back(page.slot_class);
   options.trace = page_trace();
   Executor::Setup setup;
-  for (int d = 0; d < options_.devices; ++d) {
+  for (int d = 0; d < options_.num_devices(); ++d) {
     const int64_t fixed = workspace_bytes(model_shape(config_), options_.size, d);
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                     open_device(fixed + memory_.device_slot_bytes[d]));
+                     open_device(d, fixed + memory_.device_slot_bytes[d]));
     options.devices.push_back(device.get());
     options.arena_offset.push_back(fixed);
     setup.devices.push_back(device.get());
+    setup.throttles.push_back(options_.devices[static_cast<size_t>(d)].throttle);
     devices_.push_back(std::move(device));
   }
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
@@ -141,7 +144,7 @@ Status Session::allocate() try {
   setup.shape = &shape_;
   setup.pages = &pages_;
   setup.pager = pager_.get();
-  if (options_.devices > 1) link_ = std::make_unique<LocalLink>();
+  if (options_.devices.size() > 1) link_ = std::make_unique<LocalLink>();
   setup.link = link_.get();
   setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;

@@ -21,7 +21,6 @@ namespace pagoda {
 // What a run asks of its model, and where it runs.
 struct SessionOptions : RunSetup {
   std::optional<Gpu> gpu = std::nullopt;  // what computes; none: the CPU
-  int threads = 1;            // threads that compute, for each device
   int optimizer_threads = 1;
   int64_t device_bytes = 0;  // budget of each device
   int64_t host_bytes = 0;
@@ -83,7 +82,7 @@ class Session {
   PageFile::Options file_options() const;
   PageTrace page_trace() const;
   Status allocate();  // devices, pager and executor, once the page file stands
-  Result<std::unique_ptr<Device>> open_device(int64_t arena_bytes) const;
+  Result<std::unique_ptr<Device>> open_device(int index, int64_t arena_bytes) const;
 
   ModelConfig config_;
   TensorTable table_;

@@ -77,7 +77,6 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.size.cache = cache_for(prompts, config.sample.max_new_tokens);
   options.gpu = config.gpu();
   options.size.on_gpu = options.gpu.has_value();
-  options.threads = config.compute_threads();
   options.optimizer_threads = config.optimizer_threads();
   options.device_bytes = config.device_bytes();
   options.host_bytes = config.host_bytes();

@@ -79,7 +79,7 @@ TEST(RunConfig, ResolvedTomlReadsBackEqual) {
 TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
   const std::vector<std::string> harmless = {"model.path",
                                              "data.path",
-                                             "train.device",
+                                             "train.devices",
                                              "data.eval_path",
                                              "train.output_dir",
                                              "train.save_steps",
@@ -87,7 +87,6 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "train.eval_batches",
                                              "train.log_steps",
                                              "train.threads",
-                                             "train.host_devices",
                                              "parallel.attention_devices",
                                              "train.trace_steps",
                                              "memory.device",
@@ -99,7 +98,6 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "sample.max_new_tokens",
                                              "memory.drive_tbw",
                                              "train.optimizer_threads",
-                                             "train.device",
                                              "sample.steps",
                                              "sample.chat",
                                              "plan.prefetch",
@@ -162,7 +160,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.log_steps", {"0"}, "from 1"},
                              Wrong{"train.threads", {"-1"}, "from 0"},
                              Wrong{"train.optimizer_threads", {"1025"}, "from 0 to 1024"},
-                             Wrong{"train.host_devices", {"0"}, "from 1"},
+                             Wrong{"train.devices", {"gpu"}, "name cpu or cuda"},
                              Wrong{"optim.learning_rate", {"0"}, "above 0"},
                              Wrong{"optim.weight_decay", {"-0.1"}, "negative"},
                              Wrong{"optim.beta1", {"1"}, "below 1"},
@@ -197,7 +195,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
 // Four microbatches a step make four shards.
 TEST(RunConfig, ADeviceThatAttendsHasAShard) {
   RunConfig config = complete_config();
-  config.train.host_devices = 6;
+  config.train.devices = {"cpu*6"};
   EXPECT_TRUE(config.validate_for_training().ok());
   EXPECT_EQ(config.attention_devices(), 4);
   config.parallel.attention_devices = 3;

@@ -55,7 +55,7 @@ struct Refusal {
 
 TEST_F(CudaDevice, WhatCannotBeUsedIsRefusedInOneLine) {
   const std::vector<Refusal> refusals = {
-      {"no driver", {.driver = 0}, Exit::kUnavailable, {"no NVIDIA driver", "train.device"}},
+      {"no driver", {.driver = 0}, Exit::kUnavailable, {"no NVIDIA driver", "train.devices"}},
       {"an old driver", {.driver = 11040}, Exit::kUnavailable, {"up to 11.4", "update"}},
       {"no GPU", {.gpus = 0}, Exit::kUnavailable, {"no GPU", "CUDA_VISIBLE_DEVICES"}},
       {"no gates", {.waits_for_values = false}, Exit::kUnavailable, {"cuStreamWaitValue32"}},

@@ -52,14 +52,14 @@ TEST_F(CudaProcess, TheQuickstartsCommandsComputeOnTheGpu) {
   EXPECT_NE((trained.out + trained.err).find("computes on GPU 0 (Fake 0"), std::string::npos)
       << trained.out << trained.err;
   Flags on_cpu = quickstart("cpu");
-  on_cpu["train.device"] = "cpu";
+  on_cpu["train.devices"] = "cpu";
   const ProcessResult reference = run(train(on_cpu));
   ASSERT_EQ(reference.code, 0) << reference.err;
   EXPECT_EQ(losses("gpu"), losses("cpu"));
   EXPECT_EQ(evals("gpu"), evals("cpu"));
   EXPECT_EQ(losses("gpu").size(), 6u);
   EXPECT_EQ(exported("gpu"), exported("cpu"));
-  const Words cpu = {"--train.device", "cpu"};
+  const Words cpu = {"--train.devices", "cpu"};
   EXPECT_EQ(generated("gpu"), generated("gpu", cpu));
   EXPECT_EQ(evaluated("gpu"), evaluated("gpu", cpu));
 }
@@ -84,7 +84,7 @@ struct Case {
 TEST_F(CudaProcess, WhatAMachineLacksIsRefusedInOneLine) {
   const std::string full = strf("memory_bytes=%d taken_bytes=%d", 64 << 20, 63 << 20);
   const Case cases[] = {
-      {"driver=0", "cuda", 69, {"no NVIDIA driver", "train.device = \"cpu\""}},
+      {"driver=0", "cuda", 69, {"no NVIDIA driver", "train.devices = \"cpu\""}},
       {"driver=11040", "cuda", 69, {"up to 11.4", "update the driver"}},
       {"gpus=0", "cuda", 69, {"shows no GPU", "CUDA_VISIBLE_DEVICES"}},
       {"major=7 minor=0", "cuda", 69, {"sm_70", "kernels for 75,80", "PAGODA_CUDA_ARCHITECTURES"}},
@@ -95,7 +95,7 @@ TEST_F(CudaProcess, WhatAMachineLacksIsRefusedInOneLine) {
     SCOPED_TRACE(c.machine);
     on(c.machine);
     Flags flags = quickstart("run");
-    flags["train.device"] = c.device;
+    flags["train.devices"] = c.device;
     const ProcessResult refused = run(train(flags));
     expect_refused(refused, c.code, c.names);
     EXPECT_FALSE(fs::exists(dir_.file("run"))) << refused.err;
@@ -127,8 +127,8 @@ TEST_F(CudaProcess, AHeadWithoutAKernelIsRefused) {
                  dir_.file("odd")}).code, 0);
   Flags flags = quickstart("run");
   flags["model.path"] = dir_.file("odd");
-  expect_refused(run(train(flags)), 69, {"head_dim is 12", "train.device = \"cpu\""});
-  flags["train.device"] = "cpu";
+  expect_refused(run(train(flags)), 69, {"head_dim is 12", "train.devices = \"cpu\""});
+  flags["train.devices"] = "cpu";
   EXPECT_EQ(run(train(flags)).code, 0);
 }
 

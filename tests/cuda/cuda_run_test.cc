@@ -1,6 +1,6 @@
 // Whole runs through a GPU that is made up (tests/cuda/fake_cuda.h), whose kernels are the CPU's:
 // executor, pager and optimizer on CUDA's streams and events leave the bits that the CPU leaves,
-// whatever the budgets and however slow each piece of work is; and what train.device chooses.
+// whatever the budgets and however slow each piece of work is; and what train.devices chooses.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -39,7 +39,7 @@ class CudaRun : public testing::Test {
  protected:
   CudaRun() {
     fake_cuda::start({});
-    run_.config().train.device = DeviceChoice::kCuda;
+    run_.config().train.devices = {"cuda"};
   }
   ~CudaRun() override {
     fake_cuda::slow_down(0, 0);
@@ -151,7 +151,7 @@ TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
   EXPECT_EQ(sizes.front(), 1);
   EXPECT_EQ(sizes.back(), 16);
   EXPECT_GT(sizes.size(), 2u);
-  config.train.device = DeviceChoice::kCpu;
+  config.train.devices = {"cpu"};
   EXPECT_EQ(plan(64 * kMiB).value().group_blocks, 1);
 }
 
@@ -197,7 +197,7 @@ TEST_F(CudaRun, EagerUpdatesAndFp32LeaveTheBitsOfTheCpu) {
     SCOPED_TRACE(cuda ? "cuda" : "cpu");
     static std::string hash;
     TinyRun run(DType::kF32);
-    run.config().train.device = cuda ? DeviceChoice::kCuda : DeviceChoice::kCpu;
+    run.config().train.devices = {cuda ? "cuda" : "cpu"};
     run.config().optim.clip = ClipKind::kPerExpert;
     if (cuda) run.use_minimum_budgets();
     SimStorage storage(5);
@@ -213,9 +213,9 @@ TEST_F(CudaRun, EagerUpdatesAndFp32LeaveTheBitsOfTheCpu) {
 
 TEST_F(CudaRun, SamplesAreThoseOfTheCpu) {
   std::string text;
-  for (const DeviceChoice device : {DeviceChoice::kCpu, DeviceChoice::kCuda}) {
+  for (const std::string device : {"cpu", "cuda"}) {
     run_.new_run();
-    run_.config().train.device = device;
+    run_.config().train.devices = {device};
     run_.config().sample.prompts = {"row 1 ", "the"};
     run_.config().sample.max_new_tokens = 6;
     SimStorage storage(6);
@@ -226,7 +226,7 @@ TEST_F(CudaRun, SamplesAreThoseOfTheCpu) {
     ASSERT_TRUE(samples.ok()) << samples.status().message();
     std::string all;
     for (const Sample& sample : samples.value()) all += sample.text + "|";
-    if (device == DeviceChoice::kCpu) text = all;
+    if (device == "cpu") text = all;
     EXPECT_EQ(all, text);
   }
 }
@@ -234,12 +234,12 @@ TEST_F(CudaRun, SamplesAreThoseOfTheCpu) {
 // A build that computes elsewhere says so on resuming.
 TEST_F(CudaRun, ResumesOnTheOtherDeviceWithAWarning) {
   SimStorage storage(7);
-  run_.config().train.device = DeviceChoice::kCpu;
+  run_.config().train.devices = {"cpu"};
   {
     auto started = Trainer::start(run_.config(), false, &storage);
     ASSERT_TRUE(started.ok()) << started.status().message();
   }
-  run_.config().train.device = DeviceChoice::kCuda;
+  run_.config().train.devices = {"cuda"};
   testing::internal::CaptureStderr();
   const auto resumed = Trainer::start(run_.config(), true, &storage);
   const std::string warned = testing::internal::GetCapturedStderr();
@@ -249,21 +249,20 @@ TEST_F(CudaRun, ResumesOnTheOtherDeviceWithAWarning) {
 
 TEST_F(CudaRun, AutoTakesAGpuThatComputesTheRun) {
   RunConfig config;
-  ASSERT_EQ(config.train.device, DeviceChoice::kAuto);
+  ASSERT_EQ(config.train.devices, std::vector<std::string>{"auto"});
   EXPECT_TRUE(config.gpu());
   EXPECT_EQ(config.device_bytes(), static_cast<int64_t>(0.85 * double(kGiB)));
   config.memory.device = *MemorySize::parse("50%");
   EXPECT_EQ(config.device_bytes(), kGiB / 2);
   EXPECT_EQ(session_options(config).gpu->name, "Fake 0");
 
-  config.train.host_devices = 2;
+  config.train.devices = cpus(2);
   EXPECT_FALSE(config.gpu());
   EXPECT_EQ(config.unused_gpu(), "") << "the CPU's devices were asked for";
-  config.train.host_devices = 1;
-  config.train.device = DeviceChoice::kCpu;
+  config.train.devices = {"cpu"};
   EXPECT_FALSE(config.gpu());
 
-  config.train.device = DeviceChoice::kAuto;
+  config.train.devices = {"auto"};
   fake_cuda::start({.major = 7, .minor = 0});
   EXPECT_FALSE(config.gpu());
   EXPECT_NE(config.unused_gpu().find("kernels for 75,80"), std::string::npos);
@@ -282,7 +281,7 @@ struct Refusal {
 
 TEST_F(CudaRun, AskedForAGpuThatCannotComputeIsRefusedAtTheStart) {
   const std::vector<Refusal> refusals = {
-      {"no GPU", {.gpus = 0}, {"train.device = \"cuda\"", "no GPU"}},
+      {"no GPU", {.gpus = 0}, {"train.devices = \"cuda\"", "no GPU"}},
       {"no driver", {.driver = 0}, {"no NVIDIA driver"}},
       {"too old", {.major = 7, .minor = 0}, {"kernels for 75,80", "ARCHITECTURES=70"}},
   };
@@ -298,7 +297,7 @@ TEST_F(CudaRun, AskedForAGpuThatCannotComputeIsRefusedAtTheStart) {
     }
   }
   fake_cuda::start({});
-  run_.config().train.host_devices = 2;
+  run_.config().train.devices = {"cuda", "cpu"};
   EXPECT_EQ(run_.config().validate().code(), Exit::kUsage);
 }
 
@@ -312,7 +311,7 @@ TEST_F(CudaRun, BudgetsAndHeadsThatDoNotFitAreRefused) {
   const std::string head = "\"head_dim\": 16";
   odd.replace(odd.find(head), head.size(), "\"head_dim\": 12");
   TinyRun run(DType::kBF16, odd.c_str());
-  run.config().train.device = DeviceChoice::kCuda;
+  run.config().train.devices = {"cuda"};
   SimStorage storage(9);
   const auto started = Trainer::start(run.config(), false, &storage);
   ASSERT_FALSE(started.ok());

@@ -269,6 +269,24 @@ TEST(Stream, MeasuresHowLongItWaited) {
   EXPECT_GT(stream->time().all_waits_us(), 0);
 }
 
+// A slowed piece of work takes at least its factor times the processor time it took, but for the
+// sleep that is too short to be worth it; what is not slowed sleeps not at all.
+TEST(Stream, SleepsWhereItIsSlowed) {
+  constexpr int64_t kFactor = 20, kLeastSleepUs = 200;
+  auto stream = make_stream("slow");
+  int64_t cpu_us = 0;
+  const auto work = [&] {
+    const int64_t begin_us = thread_cpu_us();
+    while (thread_cpu_us() - begin_us < 2000) {
+    }
+    cpu_us = thread_cpu_us() - begin_us;
+  };
+  stream->slow_down(kFactor);
+  stream->enqueue(work);
+  stream->synchronize();
+  EXPECT_GE(stream->time().busy_us, kFactor * cpu_us - kLeastSleepUs);
+}
+
 TEST(Stream, DestructionFinishesQueuedWork) {
   const Watchdog watchdog("destruction", std::chrono::seconds(60));
   for (int round = 0; round < 50; ++round) {

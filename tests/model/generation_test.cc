@@ -103,8 +103,7 @@ class GenerationModel {
       : folder_(std::move(HfFolder::open(run.dir().file("model")).value())) {
     SessionOptions options;
     options.size = {1, pass_tokens, DType::kBF16, false, cache};
-    options.threads = 2;
-    options.devices = devices;
+    options.devices.assign(static_cast<size_t>(devices), {.threads = 2, .throttle = {}});
     options.directories = {run.dir().file(strf("generation-%d", ++made_))};
     options.page_slots = 1;
     options.plan.group_blocks = group_blocks;

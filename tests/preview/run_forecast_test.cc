@@ -70,7 +70,7 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
       TinyRun run;
       run.config().plan.group_blocks = group_blocks;
       run.config().optim.state = state;
-      run.config().train.host_devices = devices;
+      run.config().train.devices = cpus(devices);
       run.use_minimum_budgets();
       const ModelSizes model = read_model_sizes(run.config().model.path).take();
       MachineSheet sheet = machine("cpu-2-cores");
@@ -98,7 +98,7 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
 TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
     TinyRun run;
-    run.config().train.host_devices = devices;
+    run.config().train.devices = cpus(devices);
     const ModelSizes model = read_model_sizes(run.config().model.path).take();
     const ModelConfig& trained = *model.trained;
     SessionOptions options = session_options(run.config());

@@ -105,9 +105,8 @@ TEST_F(PlanTest, RefusesInOneLine) {
 
 // A run for a GPU is planned where there is none, if the machine is named.
 TEST_F(PlanTest, AnotherMachinesGpuNeedNotBeHere) {
-  const ProcessResult result =
-      plan(on("olmoe-1b-7b", "gpu-24gb") +
-           Words{"--train.device", "cuda", "--train.save_steps", "0"});
+  const ProcessResult result = plan(on("olmoe-1b-7b", "gpu-24gb") +
+                                    Words{"--train.devices", "cuda", "--train.save_steps", "0"});
   EXPECT_EQ(result.code, 0) << result.err;
 }
 

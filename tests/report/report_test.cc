@@ -26,7 +26,7 @@ TEST(Report, CountsTheThreadsThatAreStarted) {
   for (const auto& [devices, threads] : {std::pair{1, 1}, {1, 3}, {2, 2}, {3, 4}}) {
     SCOPED_TRACE(testing::Message() << devices << " devices, " << threads << " threads");
     TinyRun run;
-    run.config().train.host_devices = devices;
+    run.config().train.devices = cpus(devices);
     run.config().train.threads = threads;
     const int at_first = threads_of_this_process();
     auto storage = open_storage(IoKind::kThreads, run.dir().path());

@@ -80,7 +80,7 @@ TEST_F(StepTraceTest, ChangesNoBit) {
 }
 
 TEST_F(StepTraceTest, HasALaneForEachStreamAndTheDisk) {
-  run_.config().train.host_devices = 2;
+  run_.config().train.devices = cpus(2);
   run_.config().memory.device = run_.config().memory.host = MemorySize::of_bytes(64 * kMiB);
   run_.use_minimum_budgets();
   const TraceFile trace = run_traced(run_, &storage_, StepRange{2, 3}).trace;
@@ -191,7 +191,7 @@ TEST_F(StepTraceTest, ARunThatEndsEarlyLeavesWhatThereIs) {
 TEST(TraceNames, EveryPageHasANameOfItsOwn) {
   TinyRun run;
   SimStorage storage(1);
-  run.config().train.host_devices = 2;
+  run.config().train.devices = cpus(2);
   auto started = Trainer::start(run.config(), false, &storage);
   ASSERT_TRUE(started.ok()) << started.status().message();
   const Session& session = (*started)->session();

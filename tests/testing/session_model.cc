@@ -9,7 +9,7 @@ SessionModel::SessionModel(const std::string& folder, DType dtype, int64_t micro
   SessionOptions options;
   options.size = {microbatches, microbatch_tokens, dtype, true, cache};
   options.adam = {0.9, 0.95, 1e-8, 0.1};
-  options.threads = options.optimizer_threads = 2;
+  options.devices.front().threads = options.optimizer_threads = 2;
   options.device_bytes = options.host_bytes = 256 * kMiB;
   options.directories = {dir_.file("store")};
   options.page_slots = 1;

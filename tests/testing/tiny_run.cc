@@ -45,7 +45,7 @@ TinyRun::TinyRun(DType dtype, const char* model_config) {
   config_.train.micro_batch_tokens = 64;
   config_.train.seed = 3;
   config_.train.dtype = dtype;
-  config_.train.device = DeviceChoice::kCpu;
+  config_.train.devices = {"cpu"};
   new_run();
   config_.train.save_steps = 6;
   config_.train.eval_steps = 0;
@@ -55,6 +55,8 @@ TinyRun::TinyRun(DType dtype, const char* model_config) {
   config_.optim.warmup_steps = 2;
   config_.memory.device = config_.memory.host = MemorySize::of_bytes(64 * kMiB);
 }
+
+std::vector<std::string> cpus(int64_t count) { return {strf("cpu*%lld", (long long)count)}; }
 
 void TinyRun::new_run() {
   config_.train.output_dir = dir_.file(strf("run-%d", ++runs_));

@@ -39,6 +39,9 @@ class TinyRun {
   int runs_ = 0;
 };
 
+// train.devices: `count` CPU devices.
+std::vector<std::string> cpus(int64_t count);
+
 // How much a session's steps paged; loading, saving and looking at the result page too.
 struct Paging {
   int64_t fetches = 0, evictions = 0, write_backs = 0;

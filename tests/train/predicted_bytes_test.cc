@@ -110,7 +110,7 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
       if (kUnderThreadSanitizer && devices == 1) continue;
       TinyRun run;
       run.config().plan = plan;
-      run.config().train.host_devices = devices;
+      run.config().train.devices = cpus(devices);
       run.config().optim.untouched = UntouchedKind::kSkip;
       run.use_minimum_budgets();
       EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);

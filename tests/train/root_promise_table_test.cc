@@ -29,7 +29,7 @@ struct Row {
   Drive drive = Drive::kSim;
   uint64_t seed = 1;      // of the simulated drive's completion order
   int directories = 1;
-  int64_t devices = 1;
+  const char* devices = "cpu";
   int64_t attention = 0;  // devices that attend; 0: all, or as many as there are shards
   int page_slots = 2;
   const char* pin = "off";
@@ -69,27 +69,31 @@ const Row kRows[] = {
     {.what = "io_uring, more host", .more_host = 200, .drive = Drive::kUring, .page_slots = 1},
     {.what = "two drives", .seed = 6, .directories = 2},
     {.what = "one slot a page", .seed = 7, .page_slots = 1},
-    {.what = "two devices", .seed = 8, .devices = 2},
-    {.what = "two devices, one attends", .seed = 35, .devices = 2, .attention = 1},
-    {.what = "three devices, two drives", .seed = 9, .directories = 2, .devices = 3},
-    {.what = "two devices, io_uring", .drive = Drive::kUring, .devices = 2, .resumed = true},
+    {.what = "two devices", .seed = 8, .devices = "cpu*2"},
+    {.what = "two devices, one attends", .seed = 35, .devices = "cpu*2", .attention = 1},
+    {.what = "three devices, two drives", .seed = 9, .directories = 2, .devices = "cpu*3"},
+    {.what = "two devices, io_uring", .drive = Drive::kUring, .devices = "cpu*2", .resumed = true},
     {.what = "three devices, more of both",
      .more_device = 60,
      .more_host = 500,
      .seed = 10,
-     .devices = 3,
+     .devices = "cpu*3",
      .page_slots = 1},
     {.what = "pinned", .more_device = 120, .seed = 11, .pin = "25%", .resumed = true},
-    {.what = "pinned, two devices", .more_device = 80, .seed = 12, .devices = 2, .pin = "100%"},
+    {.what = "pinned, two devices",
+     .more_device = 80,
+     .seed = 12,
+     .devices = "cpu*2",
+     .pin = "100%"},
     {.what = "no prefetch", .seed = 13, .plan = kNoPrefetch},
     {.what = "no prefetch, three devices",
      .drive = Drive::kThreads,
-     .devices = 3,
+     .devices = "cpu*3",
      .plan = kNoPrefetch},
     {.what = "optimizer at the end", .more_host = 100, .seed = 14, .page_slots = 1, .plan = kAtEnd},
     {.what = "optimizer at the end, resumed",
      .seed = 15,
-     .devices = 2,
+     .devices = "cpu*2",
      .resumed = true,
      .plan = kAtEnd},
     {.what = "whole layers", .seed = 16, .directories = 2, .plan = kWhole},
@@ -97,14 +101,14 @@ const Row kRows[] = {
     {.what = "microbatch-major", .seed = 18, .resumed = true, .plan = kByMicrobatch},
     {.what = "microbatch-major, two devices",
      .drive = Drive::kUring,
-     .devices = 2,
+     .devices = "cpu*2",
      .plan = kByMicrobatch},
     {.what = "padded experts", .more_device = 50, .seed = 21, .resumed = true, .plan = kPadded},
     {.what = "generic offloading", .seed = 19, .page_slots = 1, .plan = kGeneric},
     {.what = "every switch, two drives, three devices",
      .seed = 20,
      .directories = 2,
-     .devices = 3,
+     .devices = "cpu*3",
      .resumed = true,
      .plan = kAll},
     {.what = "groups of two", .seed = 25, .plan = kPairs},
@@ -113,7 +117,13 @@ const Row kRows[] = {
      .seed = 26,
      .resumed = true,
      .plan = kGroups},
-    {.what = "groups, two devices", .drive = Drive::kThreads, .devices = 2, .plan = kGroups},
+    {.what = "ten to six", .seed = 40, .devices = "cpu/1.2,cpu/2", .resumed = true},
+    {.what = "the fast one attends",
+     .drive = Drive::kThreads,
+     .devices = "cpu/3,cpu/2:1",
+     .attention = 1,
+     .plan = kGroups},
+    {.what = "groups, two devices", .drive = Drive::kThreads, .devices = "cpu*2", .plan = kGroups},
     {.what = "groups and other switches", .seed = 27, .plan = kAllInGroups},
 };
 static_assert(std::size(kRows) >= 24);
@@ -129,7 +139,7 @@ void configure(const Row& row, TinyRun& run) {
   RunConfig& config = run.config();
   config.train.steps = kSteps;
   config.train.save_steps = row.page_slots == 2 ? kSteps : 0;
-  config.train.host_devices = row.devices;
+  config.train.devices = {row.devices};
   config.parallel.attention_devices = row.attention;
   config.plan = row.plan;
   config.memory.pin = row.pin;
@@ -197,11 +207,11 @@ struct KeptRow {
 };
 
 const KeptRow kKeptRows[] = {
-    {PageKind::kState, {.what = "some states", .more_host = 1000, .drive = Drive::kThreads,
-                        .resumed = true}},
+    {PageKind::kState,
+     {.what = "some states", .more_host = 1000, .drive = Drive::kThreads, .resumed = true}},
     {PageKind::kState, {.what = "half the states", .more_host = 3500, .seed = 22}},
-    {PageKind::kState, {.what = "states, two devices", .more_host = 3500, .seed = 23,
-                        .devices = 2}},
+    {PageKind::kState,
+     {.what = "states, two devices", .more_host = 3500, .seed = 23, .devices = "cpu*2"}},
     {PageKind::kGradient, {.what = "gradients", .more_host = 6000, .seed = 24}},
 };
 
@@ -264,23 +274,26 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "smallest budgets"}},
     {{.what = "some on the device", .more_device = 24, .seed = 25, .resumed = true}},
     {{.what = "some in the host", .more_host = 200, .drive = Drive::kUring}},
-    {{.what = "two devices", .seed = 26, .devices = 2}},
-    {{.what = "four devices", .seed = 36, .devices = 4}},
+    {{.what = "two devices", .seed = 26, .devices = "cpu*2"}},
+    {{.what = "four devices", .seed = 36, .devices = "cpu*4"}},
     {{.what = "four devices, three attend",
       .more_device = 30,
       .drive = Drive::kThreads,
-      .devices = 4,
+      .devices = "cpu*4",
       .attention = 3,
       .resumed = true},
      kShared},
-    {{.what = "three devices, tied embeddings, fp32", .seed = 37, .devices = 3, .plan = kGroups},
+    {{.what = "three devices, tied embeddings, fp32",
+      .seed = 37,
+      .devices = "cpu*3",
+      .plan = kGroups},
      kTied,
      DType::kF32,
      2,
      4},
     {{.what = "three devices, every switch",
       .seed = 38,
-      .devices = 3,
+      .devices = "cpu*3",
       .page_slots = 1,
       .plan = kAll},
      kShared},
@@ -291,7 +304,7 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "tied embeddings", .seed = 30}, kTied},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
-    {{.what = "chunks of two shards, two devices", .seed = 32, .devices = 2, .plan = kGroups},
+    {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},
      "{}",
      DType::kBF16,
      2,
@@ -363,7 +376,7 @@ TEST(RootPromise, HoweverManyLayersAreKept) {
     for (const int devices : {1, 2}) {
       const std::unique_ptr<TinyRun> run = small_microbatches(row);
       RunConfig& config = run->config();
-      config.train.host_devices = devices;
+      config.train.devices = cpus(devices);
       const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
       const SessionOptions options = session_options(config);
       const int64_t whole = Session::plan(folder.config(), options).take().whole_device_bytes;

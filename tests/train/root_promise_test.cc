@@ -130,7 +130,7 @@ TEST(RootPromise, SeveralHostDevices) {
     for (bool minimum : {false, true}) {
       SCOPED_TRACE(testing::Message() << devices << " devices, minimum budgets: " << minimum);
       TinyRun run;
-      run.config().train.host_devices = devices;
+      run.config().train.devices = cpus(devices);
       if (minimum) run.use_minimum_budgets();
       SimStorage storage(6);
       const Outcome outcome = run_to_end(run.config(), &storage);
@@ -146,7 +146,7 @@ TEST(RootPromise, SeveralHostDevices) {
 TEST(RootPromise, ExactlyTheRowsTravelBetweenDevices) {
   constexpr int64_t kDevices = 3, kWidth = 32, kValue = 2, kFloat = 4;  // of the tiny model in bf16
   TinyRun run;
-  run.config().train.host_devices = kDevices;
+  run.config().train.devices = cpus(kDevices);
   run.config().parallel.attention_devices = 1;
   run.use_minimum_budgets();
   SimStorage storage(52);
@@ -179,7 +179,7 @@ TEST(RootPromise, ExactlyRowsAndSumsTravelWhereAllAttend) {
   constexpr int64_t kWidth = 32, kValue = 2, kFloat = 4;
   constexpr int64_t kThere = 3 * kWidth * kValue + kFloat, kBack = 2 * kWidth * kValue + kFloat;
   TinyRun run;
-  run.config().train.host_devices = 2;
+  run.config().train.devices = cpus(2);
   run.use_minimum_budgets();
   SimStorage storage(54);
   auto trainer = Trainer::start(run.config(), false, &storage);
@@ -219,7 +219,7 @@ TEST(RootPromise, DelayedLinks) {
   for (uint64_t seed = 1; seed <= kSeedsOfDelays; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     TinyRun run;
-    run.config().train.host_devices = 2 + static_cast<int64_t>(seed % 2);
+    run.config().train.devices = cpus(2 + static_cast<int64_t>(seed % 2));
     run.config().plan.group_blocks = seed % 3 == 0 ? 4 : 0;
     run.config().plan.microbatch_major = seed % 5 == 0;
     run.config().train.save_steps = 0;
@@ -244,7 +244,7 @@ TEST(RootPromise, ResumedOnOtherDevices) {
   SimStorage storage(53);
   std::vector<double> losses;
   for (const int64_t devices : {1, 3, 2}) {
-    run.config().train.host_devices = devices;
+    run.config().train.devices = cpus(devices);
     run.config().memory.device = run.config().memory.host = MemorySize::of_bytes(64 * kMiB);
     run.use_minimum_budgets();
     auto trainer = Trainer::start(run.config(), devices != 1, &storage);
@@ -368,7 +368,7 @@ TEST(RootPromise, PlanOptions) {
         TinyRun run;
         run.config().optim.clip = clip;
         run.config().plan = c.plan;
-        run.config().train.host_devices = devices;
+        run.config().train.devices = cpus(devices);
         run.use_minimum_budgets();
         SimStorage storage(77);
         const Outcome outcome = run_to_end(run.config(), &storage, devices == 1 ? 3 : -1);
@@ -399,7 +399,7 @@ TEST(RootPromise, GroupsOfRowBlocks) {
     run.config().train.steps = run.config().train.save_steps = 2;
     run.config().train.tokens_per_step = 1024;
     run.config().train.micro_batch_tokens = 512;
-    run.config().train.host_devices = devices;
+    run.config().train.devices = cpus(devices);
     run.config().plan.group_blocks = group_blocks;
     run.config().plan.padded_experts = padded;
     if (minimum) run.use_minimum_budgets();
@@ -487,7 +487,7 @@ TEST(RootPromise, AnotherFamily) {
     "decoder_sparse_step": 1})";
   const auto outcome = [&](bool minimum, int64_t devices, int64_t stop) {
     TinyRun run(DType::kBF16, kConfig);
-    run.config().train.host_devices = devices;
+    run.config().train.devices = cpus(devices);
     if (minimum) run.use_minimum_budgets();
     SimStorage storage(31);
     Outcome result = run_to_end(run.config(), &storage, stop);

@@ -85,7 +85,7 @@ class FaultyRun {
   explicit FaultyRun(const char* model_config, ClipKind clip = ClipKind::kGlobal, int devices = 1)
       : run_(DType::kBF16, model_config) {
     run_.config().optim.clip = clip;
-    run_.config().train.host_devices = devices;
+    run_.config().train.devices = cpus(devices);
     run_.config().train.steps = 4;
     run_.config().train.save_steps = 2;
     run_.config().train.tokens_per_step = 64;

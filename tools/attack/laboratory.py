@@ -91,7 +91,7 @@ class Laboratory:
             "text.txt"), "train.output_dir": run, **RESIDENT, **(flags or {})}
         fixed = {"data.sequence_len": 64, "train.steps": STEPS, "train.tokens_per_step": 256,
                  "train.micro_batch_tokens": 128, "train.save_steps": 2, "train.threads": 1,
-                 "train.device": "cpu", "optim.schedule": "constant", "optim.learning_rate": 3e-3,
+                 "train.devices": "cpu", "optim.schedule": "constant", "optim.learning_rate": 3e-3,
                  "train.log_steps": 1}
         return ["train", *(f"--{key}={value}" for key, value in (fixed | given).items())]
 

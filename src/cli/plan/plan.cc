@@ -89,7 +89,8 @@ Status PlanCommand::read() {
   }
   // Whether this machine has a GPU is no matter where another is planned for.
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
-  if (elsewhere) config_.train.device = DeviceChoice::kAuto;
+  auto devices = parse_devices(config_.train.devices);
+  if (elsewhere && devices.ok() && names_gpus(*devices)) config_.train.devices = {"auto"};
   // On a cluster microbatches are the search's, rows each.
   if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
   return config_.validate();

@@ -1,21 +1,38 @@
 #include "plan/step/assignment.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace pagoda {
 
-std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds) {
-  std::vector<int64_t> count(speeds.size(), 0);
-  for (int64_t i = 0; i < shards; ++i) {
+std::vector<int> deal(int64_t count, std::span<const double> speeds) {
+  std::vector<int64_t> taken(speeds.size(), 0);
+  std::vector<int> device;
+  for (int64_t i = 0; i < count; ++i) {
     size_t next = 0;
-    const auto ends = [&](size_t d) { return static_cast<double>(count[d] + 1) / speeds[d]; };
+    const auto ends = [&](size_t d) { return static_cast<double>(taken[d] + 1) / speeds[d]; };
     for (size_t d = 1; d < speeds.size(); ++d) {
       if (ends(d) < ends(next)) next = d;
     }
-    ++count[next];
+    ++taken[next];
+    device.push_back(static_cast<int>(next));
   }
-  std::vector<int> device;
-  for (size_t d = 0; d < speeds.size(); ++d) {
-    device.insert(device.end(), static_cast<size_t>(count[d]), static_cast<int>(d));
-  }
+  return device;
+}
+
+std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most) {
+  std::vector<int> fastest(speeds.size());
+  std::iota(fastest.begin(), fastest.end(), 0);
+  std::stable_sort(fastest.begin(), fastest.end(), [&](int a, int b) {
+    return speeds[static_cast<size_t>(a)] > speeds[static_cast<size_t>(b)];
+  });
+  fastest.resize(std::min(fastest.size(), static_cast<size_t>(most)));
+  std::sort(fastest.begin(), fastest.end());
+  std::vector<double> their_speeds;
+  for (const int d : fastest) their_speeds.push_back(speeds[static_cast<size_t>(d)]);
+  std::vector<int> device = deal(shards, their_speeds);
+  for (int& d : device) d = fastest[static_cast<size_t>(d)];
+  std::sort(device.begin(), device.end());
   return device;
 }
 

@@ -7,10 +7,14 @@
 
 namespace pagoda {
 
-// Returns [shard] the device that attends to it. Each device of `speeds` has a run of neighbouring
-// shards, as many as its speed at attention allows, so that the slowest ends early: shards go one
-// after the other to the device that would end first with one more. A device may have none.
-// REQUIRES: speeds are above 0.
-std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds);
+// Returns [i] the device of each of `count` equal pieces of work that are dealt one after the
+// other, each to the device that would end first with one more, by its speed: equal devices take
+// turns. REQUIRES: speeds are above 0.
+std::vector<int> deal(int64_t count, std::span<const double> speeds);
+
+// Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
+// attention has a run of neighbouring shards, as many as its speed allows. A device may have none.
+// REQUIRES: speeds are above 0, 0 < most.
+std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most);
 
 }  // namespace pagoda

@@ -7,25 +7,38 @@
 namespace pagoda {
 namespace {
 
-std::vector<int> deal(int64_t shards, const std::vector<double>& speeds) {
-  return deal_shards(shards, speeds);
+std::vector<int> shards(int64_t count, const std::vector<double>& speeds, int64_t most = 64) {
+  return deal_shards(count, speeds, most);
 }
 
 TEST(Assignment, EqualDevicesShareAlike) {
-  EXPECT_EQ(deal(4, {1, 1}), (std::vector<int>{0, 0, 1, 1}));
-  EXPECT_EQ(deal(8, {1, 1, 1}), (std::vector<int>{0, 0, 0, 1, 1, 1, 2, 2}));
+  EXPECT_EQ(shards(4, {1, 1}), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(shards(8, {1, 1, 1}), (std::vector<int>{0, 0, 0, 1, 1, 1, 2, 2}));
 }
 
 // Ten to six: five of eight shards, and three.
 TEST(Assignment, AFasterDeviceTakesMore) {
-  EXPECT_EQ(deal(8, {10, 6}), (std::vector<int>{0, 0, 0, 0, 0, 1, 1, 1}));
-  EXPECT_EQ(deal(4, {1, 3}), (std::vector<int>{0, 1, 1, 1}));
+  EXPECT_EQ(shards(8, {10, 6}), (std::vector<int>{0, 0, 0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(shards(4, {1, 3}), (std::vector<int>{0, 1, 1, 1}));
 }
 
 // With the third shard the slow device alone would end at 8, the fast one with all of them at 3.
 TEST(Assignment, ADeviceThatIsTooSlowHasNone) {
-  EXPECT_EQ(deal(3, {1, 0.125}), (std::vector<int>{0, 0, 0}));
-  EXPECT_EQ(deal(1, {1, 2}), (std::vector<int>{1}));
+  EXPECT_EQ(shards(3, {1, 0.125}), (std::vector<int>{0, 0, 0}));
+  EXPECT_EQ(shards(1, {1, 2}), (std::vector<int>{1}));
+}
+
+TEST(Assignment, TheFastestAttend) {
+  EXPECT_EQ(shards(4, {1, 3, 2}, 1), (std::vector<int>{1, 1, 1, 1}));
+  EXPECT_EQ(shards(5, {1, 3, 2}, 2), (std::vector<int>{1, 1, 1, 2, 2}));
+  EXPECT_EQ(shards(2, {1, 1, 1}, 2), (std::vector<int>{0, 1})) << "of equal ones the first";
+}
+
+// Three to one: of eight the slow one has the fourth and the eighth.
+TEST(Assignment, ExpertsAreDealtBySpeed) {
+  const std::vector<double> equal = {2, 2, 2}, unequal = {3, 1};
+  EXPECT_EQ(deal(5, equal), (std::vector<int>{0, 1, 2, 0, 1}));
+  EXPECT_EQ(deal(8, unequal), (std::vector<int>{0, 0, 0, 1, 0, 0, 0, 1}));
 }
 
 }  // namespace

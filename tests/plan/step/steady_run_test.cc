@@ -80,7 +80,7 @@ TEST(SteadyRun, IsWhatARunThatUsesEveryExpertMoves) {
                      << devices << " devices");
         run.new_run();
         run.config().optim.clip = clip;
-        run.config().train.host_devices = devices;
+        run.config().train.devices = cpus(devices);
         run.config().memory.device = run.config().memory.host = MemorySize::of_bytes(64 * kMiB);
         run.use_minimum_budgets();
         run.config().memory.device =
