@@ -130,19 +130,29 @@ void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const Wo
   mlp = lay_out_mlp(arena, model, size);
   head = lay_out_head(arena, model, size);
   first_kept = size.first_kept(model.num_layers());
-  own.clear();
-  num_own = 0;
-  for (int64_t b = 0; b < m; ++b) {
-    const int attends = device_of_shard(size.shard_device, size.sums.shard(b, m));
-    own.push_back(attends == device ? num_own++ : -1);
-  }
+  count_own(arena, size, device);
   WorkspaceArena during_training = arena;
   const bool generates = device_of_shard(size.shard_device, 0) == device;
   if (generates) cache = lay_out_cache(arena, model, size);
   if (!size.training) return;
   lay_out_training(during_training, model, size);
-  lay_out_saved(during_training, model, size);
   arena.used = std::max(arena.used, during_training.used);
+  lay_out_saved(arena, model, size);  // a pass of generation uses it too
+}
+
+// What only counts bytes may be asked about billions of microbatches.
+void Workspace::count_own(const WorkspaceArena& arena, const WorkspaceSize& size, int device) {
+  const int64_t m = size.microbatches, shards = size.sums.shards;
+  int64_t own_shards = 0;
+  for (int64_t s = 0; s < shards; ++s) {
+    own_shards += device_of_shard(size.shard_device, s) == device;
+  }
+  num_own = m / shards * own_shards;
+  own.clear();
+  for (int64_t b = 0, count = 0; b < m && arena.base != nullptr; ++b) {
+    const int attends = device_of_shard(size.shard_device, size.sums.shard(b, m));
+    own.push_back(attends == device ? count++ : -1);
+  }
 }
 
 void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
@@ -151,11 +161,20 @@ void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
   kept_mlp.clear();
   for (int64_t l = first_kept; l < model.num_layers(); ++l) {
     const int64_t f = model.is_moe[static_cast<size_t>(l)] ? model.shared_ffn : model.dense_ffn;
-    for (int64_t b = 0; b < num_own; ++b) {
-      lay_out_attention_results(arena, model, size, kept_attention.emplace_back(attention));
-      MlpSpace& m = kept_mlp.emplace_back(mlp);
-      if (f > 0) m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f *
-                                               dtype_bytes(size.dtype));
+    const auto of_microbatch = [&](AttentionSpace& a, MlpSpace& m) {
+      lay_out_attention_results(arena, model, size, a);
+      if (f > 0)
+        m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f * dtype_bytes(size.dtype));
+    };
+    if (arena.base == nullptr) {
+      const int64_t before = arena.used;
+      AttentionSpace a;
+      MlpSpace m;
+      of_microbatch(a, m);
+      arena.used = before + num_own * (arena.used - before);
+    }
+    for (int64_t b = 0; b < num_own && arena.base != nullptr; ++b) {
+      of_microbatch(kept_attention.emplace_back(attention), kept_mlp.emplace_back(mlp));
     }
   }
 }

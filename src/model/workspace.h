@@ -172,6 +172,7 @@ struct Workspace {
                int device);
 
  private:
+  void count_own(const WorkspaceArena& arena, const WorkspaceSize& size, int device);
   void lay_out_training(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
   void lay_out_saved(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size);
   size_t kept(int64_t layer, int64_t microbatch) const {
