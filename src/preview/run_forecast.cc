@@ -113,6 +113,7 @@ Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
   run.sequence_len = config.data.sequence_len;
   run.peers = peers;
   setup.size.microbatches = run.shape.microbatches;
+  setup.size.sums = run.shape.sums;
   // Families that are trained are planned with the workspace that `train` takes, which has room for
   // the sums of every record.
   if (!model.trained) setup.size.records = std::ssize(run.shape.records);

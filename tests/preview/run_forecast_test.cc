@@ -94,6 +94,20 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
   }
 }
 
+// A device's part of the step has fewer microbatches than the step has chunks.
+TEST(RunForecast, DividesChunksAmongDevices) {
+  TinyRun run;
+  run.config().train.chunks = 2;  // of the step's two microbatches
+  const ModelSizes model = read_model_sizes(run.config().model.path).take();
+  MachineSheet sheet = machine("cpu-2-cores");
+  sheet.device.count = 2;
+  sheet.link.gb_s = 10;
+  const auto planned = device_run(model, run.config(), sheet);
+  ASSERT_TRUE(planned.ok()) << planned.status().message();
+  EXPECT_EQ(planned.value().shape.microbatches, 1);
+  EXPECT_EQ(planned.value().shape.sums.chunks, 1);
+}
+
 // Layers that keep what their backward reads, and that a step is shorter for it.
 TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
