@@ -350,18 +350,27 @@ void RunConfig::declare(OptionTable& table) {
   declare_plan(*this, table);
 }
 
-Status RunConfig::validate() const {
-  RETURN_IF_ERROR(validate_data());
-  RETURN_IF_ERROR(check_counts(*this));
-  RETURN_IF_ERROR(check_attention(*this));
-  RETURN_IF_ERROR(check_gpu(*this));
-  RETURN_IF_ERROR(check_sample(sample));
-  RETURN_IF_ERROR(check_optim(optim, train.steps));
-  if (plan.group_blocks > kMostTogether) {
-    return refuse("plan.group_blocks", std::to_string(plan.group_blocks),
+namespace {
+
+// All rules but check_attention().
+Status check_values(const RunConfig& c) {
+  RETURN_IF_ERROR(check_data(c.data));
+  RETURN_IF_ERROR(check_counts(c));
+  RETURN_IF_ERROR(check_gpu(c));
+  RETURN_IF_ERROR(check_sample(c.sample));
+  RETURN_IF_ERROR(check_optim(c.optim, c.train.steps));
+  if (c.plan.group_blocks > kMostTogether) {
+    return refuse("plan.group_blocks", std::to_string(c.plan.group_blocks),
                   strf("must be auto or from 1 to %lld", (long long)kMostTogether));
   }
-  return check_memory(memory);
+  return check_memory(c.memory);
+}
+
+}  // namespace
+
+Status RunConfig::validate() const {
+  RETURN_IF_ERROR(check_values(*this));
+  return check_attention(*this);
 }
 
 Status RunConfig::validate_data() const { return check_data(data); }
@@ -373,7 +382,7 @@ Status RunConfig::validate_for_training() const {
     if (path.empty()) return refuse("data.path", "\"\"", "name a file");
   }
   if (train.output_dir.empty()) return missing("train.output_dir", "a new folder");
-  return validate();
+  return check_values(*this);
 }
 
 std::vector<std::string> RunConfig::disk_directories() const {

@@ -114,7 +114,8 @@ struct RunConfig {
   Status check_sums() const;
   // Checks the rules of [data] alone.
   Status validate_data() const;
-  // Checks validate() and that the keys which training needs are set.
+  // Checks that the keys which training needs are set, and validate() but for what depends on the
+  // number of shards: a resumed run takes its checkpoint's first (preview/micro_batch_choice.h).
   Status validate_for_training() const;
 
   // XXH3-64 over the options that affect results. Two runs with equal hashes, data and model
