@@ -41,7 +41,8 @@ KernelSizes kernel_sizes(const ModelConfig& config, const WorkspaceSize& size) {
 // A step's input, twice while it is put together in vectors that double; the tasks of two layers;
 // and for all layers the foreseen uses of pages, as a list, with their next uses, and in the
 // rehearsal.
-int64_t step_bytes(const ModelConfig& config, const WorkspaceSize& size, const PlanOptions& plan) {
+int64_t step_bytes(const ModelConfig& config, const WorkspaceSize& size, const PlanOptions& plan,
+                   int devices) {
   constexpr int64_t kTokenBytes = 17, kTasksPerBlock = 6, kBlockBytes = 1280, kPartBytes = 640;
   // With padding every expert may have to compute all tokens of the step.
   const int64_t rows = size.tokens() *
@@ -50,9 +51,10 @@ int64_t step_bytes(const ModelConfig& config, const WorkspaceSize& size, const P
       div_ceil(rows, kRowBlock) + config.num_experts + 4 * size.microbatches;
   // The first microbatch's part of a block counts as the block.
   const int64_t parts = config.num_experts * (size.microbatches - 1);
-  return size.tokens() * kTokenBytes * 4 +
-         2 * (blocks * kTasksPerBlock + 4 * parts) * kTaskBytes +
-         config.num_layers * (blocks * kBlockBytes + parts * kPartBytes);
+  // Rows that another device attends to are put together, sent, received and placed, and back.
+  const int64_t tasks = kTasksPerBlock * devices;
+  return size.tokens() * kTokenBytes * 4 + 2 * (blocks * tasks + 4 * parts) * kTaskBytes +
+         config.num_layers * (blocks * kBlockBytes * devices + parts * kPartBytes);
 }
 
 // An evaluation rounds its weights from an fp32 copy of one record at a time.
@@ -127,7 +129,8 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   const RunShape shape = make_run_shape(model_shape(config), options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
-         working_bytes(config, options) + step_bytes(config, options.size, options.plan) +
+         working_bytes(config, options) +
+         step_bytes(config, options.size, options.plan, options.num_devices()) +
          record_bytes(table, options.size) + (options.trace ? options.trace->most_bytes() : 0) +
          // While the text grows, the old one and a new one twice as long are both in memory.
          (options.trace_routing ? 3 * most_routing_bytes(shape) : 0) +
