@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <tuple>
 
 #include "parallel/link.h"
 
@@ -25,7 +26,9 @@ class LocalLink : public Link {
     Event ready;     // the source is written
     Event received;  // the source may be overwritten
   };
-  std::map<int64_t, Sent> sent_;  // by number, until it is received
+  using Key = std::tuple<int, int, int64_t>;  // from, to, number
+  static Key key(const Transfer& transfer) { return {transfer.from, transfer.to, transfer.number}; }
+  std::map<Key, Sent> sent_;  // until it is received
   Counts counts_;
 };
 

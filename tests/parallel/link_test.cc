@@ -93,6 +93,21 @@ TEST(Link, AnUnreceivedTransferStopsNobody) {
   other->synchronize();
 }
 
+// Numbers count by pair of devices, so that several transfers may have one.
+TEST(LocalLink, TellsTransfersOfOneNumberApart) {
+  const auto lane = make_lane("lane");
+  LocalLink link;
+  const auto forth = numbered(1, 64), back = numbered(2, 64);
+  std::vector<std::byte> there(64), here(64);
+  link.send({0, 0, 1, 64}, forth.data(), *lane);
+  link.send({0, 1, 0, 64}, back.data(), *lane);
+  link.receive({0, 1, 0, 64}, here.data(), *lane);
+  link.receive({0, 0, 1, 64}, there.data(), *lane);
+  lane->synchronize();
+  EXPECT_EQ(there, forth);
+  EXPECT_EQ(here, back);
+}
+
 TEST(LinkDeathTest, MismatchesAreBugs) {
   const auto lane = make_lane("lane");
   const std::byte source{};
