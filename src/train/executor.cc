@@ -24,13 +24,16 @@ Executor::Executor(Setup setup)
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
       finite_(setup_.table.records.size(), 1),
+      counts_(setup_.size.microbatches * setup_.config.num_experts),
+      prob_sums_(counts_.size()),
+      routed_at_(setup_.size.microbatches),
       routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
-  pins_[0] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(square_sums_.data()),
-                                         std::ssize(square_sums_) * 8);
-  pins_[1] = setup_.devices.front()->pin(reinterpret_cast<std::byte*>(finite_.data()),
-                                         std::ssize(finite_) * 4);
+  pin(square_sums_);
+  pin(finite_);
+  pin(counts_);
+  pin(prob_sums_);
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     WorkspaceArena arena{setup_.devices[d]->arena()};
@@ -52,6 +55,12 @@ Executor::Executor(Setup setup)
 }
 
 Executor::~Executor() { synchronize(); }
+
+template <typename T>
+void Executor::pin(std::vector<T>& memory) {
+  pins_.push_back(setup_.devices.front()->pin(reinterpret_cast<std::byte*>(memory.data()),
+                                              std::ssize(memory) * int64_t{sizeof(T)}));
+}
 
 std::vector<AdamSpan> Executor::spans_of(int64_t record) const {
   const RecordSpec& spec = setup_.table.records[record];
@@ -311,6 +320,10 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
   const Workspace& step = steps_[task.device];
   blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
+  const int64_t e = setup_.config.num_experts;
+  s.copy(&counts_[b * e], step.counts + b * e, e * int64_t{sizeof(int32_t)});
+  s.copy(&prob_sums_[b * e], step.prob_sums + b * e, e * int64_t{sizeof(double)});
+  routed_at_[b] = s.record();
   blocks_.begin_sum(l, b, lease.data(0), in, step, s);
 }
 
@@ -402,11 +415,12 @@ void Executor::read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to
   }
 }
 
-void Executor::read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums) {
+Executor::Routed Executor::read_routing(int64_t microbatch) {
   const TraceScope reading(setup_.trace, issue_lane_, "read back routing");
-  read_back(&Workspace::counts, setup_.config.num_experts, counts);
-  read_back(&Workspace::prob_sums, setup_.config.num_experts, prob_sums);
-  for (const int device : attending_) compute_[device]->synchronize();
+  routed_at_[microbatch].wait();
+  const auto e = static_cast<size_t>(setup_.config.num_experts);
+  const size_t first = static_cast<size_t>(microbatch) * e;
+  return {std::span(counts_).subspan(first, e), std::span(prob_sums_).subspan(first, e)};
 }
 
 void Executor::set_aux_gradient(const std::vector<float>& gradient) {

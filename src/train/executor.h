@@ -106,9 +106,14 @@ class Executor {
   // From now on takes the times of tasks into `times`. Not owned; nullptr: none are taken.
   void time_tasks(TaskTimes* times) { times_ = times; }
 
-  // Waits for the devices that attend and reads back what routing of the newest layer chose.
-  // counts (M, E), prob_sums (M, E)
-  void read_routing(std::vector<int32_t>& counts, std::vector<double>& prob_sums);
+  // What routing of a microbatch chose in the newest layer; valid until its next kRoute task.
+  struct Routed {
+    std::span<const int32_t> counts;    // (E)
+    std::span<const double> prob_sums;  // (E)
+  };
+  // Waits until the microbatch is routed, and for nothing that its device does after that.
+  // REQUIRES: its kRoute task has run.
+  Routed read_routing(int64_t microbatch);
   // Sets the gradient of the balance loss with respect to each probability. (M, E)
   void set_aux_gradient(const std::vector<float>& gradient);
   // Waits for all streams.
@@ -133,6 +138,8 @@ class Executor {
   Stream& host_stream() { return *optimizer_; }
 
  private:
+  template <typename T>
+  void pin(std::vector<T>& memory);
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
   void enqueue_gpu_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,
@@ -181,7 +188,11 @@ class Executor {
   std::vector<double> square_sums_;
   std::vector<int32_t> finite_;  // [record] 0 if an update on a GPU made a weight that is not
                                  // finite
-  std::shared_ptr<void> pins_[2];  // page-lock square_sums_ and finite_
+  // Copies of Workspace::counts and prob_sums, and when each microbatch's are there.
+  std::vector<int32_t> counts_;              // (M, E)
+  std::vector<double> prob_sums_;            // (M, E)
+  std::vector<Event> routed_at_;             // (M)
+  std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // tokens of the current step or pass
   int64_t wanted_ = 0;  // wanted tokens of the current pass

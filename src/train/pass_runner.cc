@@ -20,10 +20,8 @@ PassRunner::PassRunner(Session* session)
       forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
 LayerRouting PassRunner::read_routing() {
-  std::vector<int32_t> counts;
-  std::vector<double> prob_sums;
-  session_.executor().read_routing(counts, prob_sums);
-  return {{counts.begin(), counts.begin() + session_.shape().num_experts}};
+  const std::span<const int32_t> counts = session_.executor().read_routing(0).counts;
+  return {{counts.begin(), counts.end()}};
 }
 
 Status PassRunner::run_tasks(bool with_logits) {

@@ -85,16 +85,14 @@ Status StepRunner::evaluate_layers(const StepBatch& batch) {
 // Returns the experts that the layer's routing chose, and adds to the balance loss's means.
 LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   const RunShape& shape = session_.shape();
-  std::vector<int32_t> counts;
-  std::vector<double> prob_sums;
-  session_.executor().read_routing(counts, prob_sums);
   LayerRouting routing;
   for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
-    const auto first = counts.begin() + b * shape.num_experts;
-    routing.emplace_back(first, first + shape.num_experts);
-    for (int64_t i = b * shape.num_experts; i < (b + 1) * shape.num_experts; ++i) {
-      forward.fractions[i] += counts[i] / forward.rows[b];
-      forward.prob_means[i] += prob_sums[i] / forward.rows[b];
+    const Executor::Routed routed = session_.executor().read_routing(b);
+    routing.emplace_back(routed.counts.begin(), routed.counts.end());
+    for (size_t e = 0; e < routed.counts.size(); ++e) {
+      const size_t i = static_cast<size_t>(b * shape.num_experts) + e;
+      forward.fractions[i] += routed.counts[e] / forward.rows[b];
+      forward.prob_means[i] += routed.prob_sums[e] / forward.rows[b];
     }
   }
   session_.executor().set_routing(piece.layer, piece.microbatches.first, routing);

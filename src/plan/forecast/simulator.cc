@@ -202,6 +202,8 @@ void Simulator::run(const Task& task) {
     channel.pop_front();
   } else if (task.kind == TaskKind::kIndex) {
     indexed_[task.device] = done;
+  } else if (task.kind == TaskKind::kRoute) {
+    routed_.push_back(done);
   }
 }
 
@@ -214,9 +216,11 @@ void Simulator::run(const StepPiece& piece) {
   run(piece.tasks);
   using Wait = StepPiece::Wait;
   if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
-  std::vector<Work> learnt;
-  for (const int d : shape_.attending_devices()) {
-    learnt.push_back(timeline_.last(devices_[static_cast<size_t>(d)].lanes[0]));
+  std::vector<Work> learnt = std::exchange(routed_, {});
+  if (piece.wait == Wait::kForwardDone) {
+    for (const int d : shape_.attending_devices()) {
+      learnt.push_back(timeline_.last(devices_[static_cast<size_t>(d)].lanes[0]));
+    }
   }
   timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, learnt);
 }

@@ -131,6 +131,7 @@ class Simulator {
   const Task* task_ = nullptr;  // the task that is being issued
   Joined joined_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
+  std::vector<Work> routed_;   // kRoute tasks whose choices are not read back yet
   std::vector<Work> indexed_;  // [device] its newest kIndex, which its other lanes wait for
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;
