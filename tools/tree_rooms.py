@@ -75,7 +75,6 @@ KEPT_FOR = {
     "src/plan/exchange/expert_assignment": "Pipelines: two models in one generate",
     "src/plan/exchange/inference_time": "Pipelines: two models in one generate",
     "src/plan/exchange/place_swaps": "Pipelines: two models in one generate",
-    "src/plan/exchange/expert_placement": "Devices: seats chosen for each layer and step",
     "src/plan/exchange/expert_migration": "HEXA: homes of experts that move",
     "src/plan/exchange/routed_traffic": "HEXA: plan --routing",
     "src/plan/zebra/zebra_join": "Pipelines: zebra groups as copies",

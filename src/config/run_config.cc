@@ -93,6 +93,9 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
                 "devices that share all work but the experts'; auto: all, or as many as there are "
                 "train.shards",
                 "devices");
+  t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
+        "where an expert is computed: step: by its tokens in each step, so that all devices end "
+        "together; home: always on the same device, as where all weights stay on devices");
 }
 
 void declare_sample(RunConfig& c, OptionTable& t) {
@@ -157,7 +160,7 @@ void declare_plan(RunConfig& c, OptionTable& t) {
   t.add("padded_experts", c.plan.padded_experts, kRunOnly,
         "every expert of a layer computes as many rows as the busiest one, zeros among them");
   t.add_or_auto("group_blocks", c.plan.group_blocks, kRunOnly,
-                "row blocks of experts computed together; auto: 1 on the CPU, up to 16 on a GPU",
+                "row blocks of experts computed together; auto: 1 on a CPU alone, else up to 16",
                 "blocks of 256 rows");
 }
 

@@ -27,6 +27,9 @@ enum class ClipKind : uint8_t { kGlobal, kPerExpert, kNone };
 // The update of an expert without tokens: what AdamW does for a zero gradient (lazily), or nothing.
 enum class UntouchedKind : uint8_t { kExact, kSkip };
 
+// Where an expert is computed: on the device of its home, or of a seat that it gets in each step.
+enum class PlaceKind : uint8_t { kStep, kHome };
+
 // Steps of a run, counted from 1; both belong to it.
 struct StepRange {
   int64_t first = 0, last = 0;
@@ -70,6 +73,7 @@ struct RunConfig {
 
   struct Parallel {
     int64_t attention_devices = 0;
+    PlaceKind place = PlaceKind::kStep;
   } parallel;
 
   struct Sample {

@@ -1,7 +1,5 @@
 #include "train/run_setup.h"
 
-#include "plan/step/assignment.h"
-
 namespace pagoda {
 
 RunSetup run_setup(const RunConfig& config) {
@@ -26,6 +24,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
   setup.pinned_share = config.pinned_share();
+  setup.seats_by_step = config.parallel.place == PlaceKind::kStep;
   return setup;
 }
 
@@ -52,14 +51,14 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   const std::vector<int> attending = shape.attending_devices();
   std::vector<double> speeds;
   for (const DeviceSetup& device : setup.devices) speeds.push_back(device.expert_speed());
-  const std::vector<int> seats = deal(model.num_experts, speeds);
+  const std::vector<int> homes = deal(model.num_experts, speeds);
   for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) {
       shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
     }
     const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
     const int device = record.expert < 0 ? attending[at % attending.size()]
-                                         : seats[static_cast<size_t>(record.expert)];
+                                         : homes[static_cast<size_t>(record.expert)];
     const StateLayout state(setup.adam.state, size.dtype, record.num_elements);
     const bool with_shared =
         record.kind == RecordKind::kLayer && model.is_moe[static_cast<size_t>(record.layer)] != 0;
@@ -73,6 +72,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
   shape.devices = setup.num_devices();
+  // A layer that is uploaded whole, or by microbatch, or pinned, has its experts at home.
+  const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
+  const bool by_step = setup.seats_by_step && moves && setup.pinned_share == 0;
+  if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
   shape.options = setup.plan;
   shape.eager_adam = setup.eager_adam;
   shape.pinned_share = setup.pinned_share;
@@ -82,9 +85,14 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
 GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
                          int64_t device_bytes) {
   WorkspaceSize size = setup.size;
-  return choose_group(shape, size.on_gpu, device_bytes, kMostTogether, [&](int64_t blocks) {
+  const bool any = size.on_gpu || setup.num_devices() > 1;
+  return choose_group(shape, any, device_bytes, kMostTogether, [&](int64_t blocks) {
     size.group_blocks = blocks;
-    return workspace_bytes(model, size, 0);
+    int64_t most = 0;
+    for (int d = 0; d < shape.devices; ++d) {
+      most = std::max(most, workspace_bytes(model, size, d));
+    }
+    return most;
   });
 }
 

@@ -10,20 +10,11 @@
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
 #include "plan/memory/memory_plan.h"
+#include "plan/step/assignment.h"
 #include "plan/step/run_shape.h"
-#include "plan/step/throttle.h"
 #include "train/executor.h"
 
 namespace pagoda {
-
-// One of a run's devices.
-struct DeviceSetup {
-  int threads = 1;  // compute
-  Throttle throttle;
-  // In units that are the same for all devices of the run.
-  double attention_speed() const { return threads / throttle.rest; }
-  double expert_speed() const { return threads / throttle.experts; }
-};
 
 struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
@@ -32,6 +23,7 @@ struct RunSetup {
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
+  bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
 
   int num_devices() const { return static_cast<int>(devices.size()); }
   // The `most` that are the fastest at attention attend, each to shards by its speed.

@@ -88,6 +88,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "train.log_steps",
                                              "train.threads",
                                              "parallel.attention_devices",
+                                             "parallel.place",
                                              "train.trace_steps",
                                              "memory.device",
                                              "memory.host",

@@ -113,6 +113,7 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   for (const int64_t devices : {1, 2}) {
     TinyRun run;
     run.config().train.devices = cpus(devices);
+    run.config().plan.group_blocks = 1;  // whatever the budget
     const ModelSizes model = read_model_sizes(run.config().model.path).take();
     const ModelConfig& trained = *model.trained;
     SessionOptions options = session_options(run.config());

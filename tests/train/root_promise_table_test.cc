@@ -31,6 +31,7 @@ struct Row {
   int directories = 1;
   const char* devices = "cpu";
   int64_t attention = 0;  // devices that attend; 0: all, or as many as there are shards
+  PlaceKind place = PlaceKind::kStep;
   int page_slots = 2;
   const char* pin = "off";
   bool resumed = false;   // halfway; needs two page slots
@@ -117,6 +118,10 @@ const Row kRows[] = {
      .seed = 26,
      .resumed = true,
      .plan = kGroups},
+    {.what = "two devices, experts at home",
+     .seed = 41,
+     .devices = "cpu*2",
+     .place = PlaceKind::kHome},
     {.what = "ten to six", .seed = 40, .devices = "cpu/1.2,cpu/2", .resumed = true},
     {.what = "the fast one attends",
      .drive = Drive::kThreads,
@@ -141,6 +146,7 @@ void configure(const Row& row, TinyRun& run) {
   config.train.save_steps = row.page_slots == 2 ? kSteps : 0;
   config.train.devices = {row.devices};
   config.parallel.attention_devices = row.attention;
+  config.parallel.place = row.place;
   config.plan = row.plan;
   config.memory.pin = row.pin;
   for (int i = 0; i < row.directories && row.directories > 1; ++i) {
@@ -190,7 +196,7 @@ TEST_P(RootPromiseTable, EveryRunGivesOneHash) {
   expect_hash(row, run, resident);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(fewer_for_threads(kRows, 3)));
+INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseTable, testing::ValuesIn(fewer_for_threads(kRows, 4)));
 
 constexpr const char* kManyExperts = R"({
   "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 272,
@@ -377,6 +383,7 @@ TEST(RootPromise, HoweverManyLayersAreKept) {
       const std::unique_ptr<TinyRun> run = small_microbatches(row);
       RunConfig& config = run->config();
       config.train.devices = cpus(devices);
+      config.plan.group_blocks = 1;  // whatever the budget
       const HfFolder folder = std::move(HfFolder::open(config.model.path).value());
       const SessionOptions options = session_options(config);
       const int64_t whole = Session::plan(folder.config(), options).take().whole_device_bytes;

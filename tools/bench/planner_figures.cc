@@ -15,8 +15,8 @@
 
 #include "base/random.h"
 #include "plan/exchange/expert_migration.h"
-#include "plan/exchange/expert_placement.h"
 #include "plan/exchange/heterogeneous_colocation.h"
+#include "plan/step/expert_seats.h"
 #include "plan/zebra/zebra_join.h"
 #include "plan/zebra/zebra_pipeline.h"
 #include "tests/testing/plan/heterogeneous_sweep.h"
@@ -155,12 +155,9 @@ void note_balance(const KnownAndUsed& loads, int32_t devices, Balance& balance) 
   const auto& [known, used] = loads;
   const ExpertDevices start = in_order(known.size(), devices);
   balance.in_order.note(imbalance(used, start, devices));
-  const auto times = expert_times(known, 0, 1).take();
-  const auto placed = [&](const ExpertPlacement& placement) {
-    return imbalance(used, placement.device_of_expert, devices);
-  };
-  balance.longest.note(placed(place_longest_first(times, devices).take()));
-  balance.balanced.note(placed(place_balanced(times, devices).take()));
+  const std::vector<double> speeds(static_cast<size_t>(devices), 1.0);
+  balance.longest.note(imbalance(used, place_longest_first(known, speeds), devices));
+  balance.balanced.note(imbalance(used, place_balanced(known, speeds), devices));
   const auto swapped = [&](SwapPartner partner, Speedup& ratios) {
     const Migration migration = balance_by_swaps(known, start, devices, partner).take();
     ratios.note(imbalance(used, migration.device_of_expert, devices));

@@ -250,7 +250,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   forecast.least = least_memory(run);
   RETURN_IF_ERROR(check_least(forecast.least, run));
   forecast.coarseness = fitting_coarseness(run, forecast.least, limits);
-  const RunShape shape = coarse_shape(run.shape, forecast.coarseness);
+  RunShape shape = coarse_shape(run.shape, forecast.coarseness);
   PageTable pages(shape);
   // Coarse pieces need more memory at a time; it is lent.
   const LeastMemory coarse = least_of(brief_shape(shape), run);
@@ -262,6 +262,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   budget.host_bytes += lent_host;
   ASSIGN_OR_RETURN(const MemoryPlan memory, divide(shape, pages, run, budget, limits.quick));
   forecast.state_on_device = memory.state_on_device;
+  shape = seated(std::move(shape), memory);
   forecast.device_bytes =
       *std::max_element(memory.device_slot_bytes.begin(), memory.device_slot_bytes.end()) +
       most_fixed(run) - lent_device;

@@ -1,5 +1,6 @@
-// Chooses how many row blocks of experts a GPU computes together: enough that an operator's launch
-// fills the card, but so few that most of its memory is left for pages. Pure: the same budget gives
+// Chooses how many row blocks of experts a device computes together: enough that an operator's
+// launch fills a GPU, and that several devices end a wave together though its experts have unequal
+// rows, but so few that most of the memory is left for pages. Pure: the same budget gives
 // the same choice. No choice changes a bit.
 #pragma once
 
@@ -17,11 +18,12 @@ struct GroupChoice {
   int64_t bytes = 0;
 };
 
-// The run's own PlanOptions::group_blocks, if set. Otherwise one block on the CPU, and on a GPU a
-// power of two up to `most`. A group takes at most an eighth of the memory beyond a step's least,
-// and a run that fits on the device without groups still does so with them. fixed_bytes(blocks):
-// workspace of the device. The group_blocks of `shape` are ignored.
-GroupChoice choose_group(RunShape shape, bool on_gpu, int64_t device_bytes, int64_t most,
+// The run's own PlanOptions::group_blocks, if set. Otherwise one block where `together` is false,
+// as on a CPU alone, and else a power of two up to `most`. A group takes at most an eighth of the
+// memory beyond a step's least, or a third on one of several devices, which wait for one another
+// between groups; and a run that fits on the device without groups still does so with them.
+// fixed_bytes(blocks): workspace of the device. The group_blocks of `shape` are ignored.
+GroupChoice choose_group(RunShape shape, bool together, int64_t device_bytes, int64_t most,
                          const std::function<int64_t(int64_t blocks)>& fixed_bytes);
 
 }  // namespace pagoda

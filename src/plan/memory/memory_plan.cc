@@ -4,6 +4,7 @@
 
 #include "plan/memory/host_division.h"
 #include "plan/memory/slot_share.h"
+#include "plan/step/expert_seats.h"
 #include "plan/step/steady_run.h"
 
 namespace pagoda {
@@ -52,10 +53,36 @@ void add_distinct(const Task& task, std::vector<PageUse>& uses) {
   }
 }
 
+// The most experts of a layer that a device computes.
+int64_t most_experts(const RunShape& shape) {
+  if (!shape.seat_speeds.empty()) return shape.num_experts;
+  std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    if (!shape.is_moe[l]) continue;
+    for (const int seat : layer_seats(shape, l, {})) ++experts[static_cast<size_t>(seat)];
+    break;  // all layers have the same homes
+  }
+  return *std::max_element(experts.begin(), experts.end());
+}
+
 // The most experts whose weights a group uses at once (plan/step/expert_blocks.h).
 int64_t experts_at_once(const RunShape& shape) {
-  if (shape.options.padded_experts) return 1;
-  return std::min(shape.group_blocks, div_ceil(shape.num_experts, shape.devices));
+  return shape.options.padded_experts ? 1 : std::min(shape.group_blocks, most_experts(shape));
+}
+
+// Where seats follow from routing, every device has room for what any of them computes.
+void hold_any_seat(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
+  if (shape.seat_speeds.empty()) return;
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    if (!info.expert || info.stays()) continue;
+    std::vector<int32_t>& held = slots[c].device_slots;
+    int32_t most = *std::max_element(held.begin(), held.end());
+    if (info.kind == PageKind::kWeights) {
+      most = std::max(most, static_cast<int32_t>(experts_at_once(shape)));
+    }
+    std::fill(held.begin(), held.end(), most);
+  }
 }
 
 // The fewest slots of every class at every place, and their depths.
@@ -76,6 +103,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     }
   });
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
+  hold_any_seat(plan.shape(), pages, slots);
   // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
@@ -176,6 +204,11 @@ Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
 
 }  // namespace
 
+RunShape seated(RunShape shape, const MemoryPlan& memory) {
+  if (memory.state_on_device) shape.seat_speeds.clear();
+  return shape;
+}
+
 int64_t MemoryPlan::on_devices(const PageTable& pages, PageKind kind) const {
   int64_t bytes = 0;
   for (size_t c = 0; c < classes.size(); ++c) {
@@ -207,10 +240,12 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   RETURN_IF_ERROR(check_minimum(plan, budget));
   // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
   // there.
-  std::vector<SlotClass> whole =
-      minimum_slots(StepPlan(shape, pages, {.training = shape.training, .state_on_device = true}));
+  RunShape at_home = shape;
+  at_home.seat_speeds.clear();
+  std::vector<SlotClass> whole = minimum_slots(
+      StepPlan(at_home, pages, {.training = shape.training, .state_on_device = true}));
   for (int d = 0; d < shape.devices; ++d) {
-    grow_device(shape, pages, d, kNoLimit, true, whole);
+    grow_device(at_home, pages, d, kNoLimit, true, whole);
     plan.whole_device_bytes = std::max(plan.whole_device_bytes,
                                        budget.fixed_bytes[d] + device_bytes(pages, whole, d));
   }

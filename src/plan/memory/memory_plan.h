@@ -9,7 +9,7 @@
 // that save most traffic with the disk (plan/memory/host_division.h). Where the host has room for a
 // part of the states or waiting gradients of experts, most of that part stays there
 // (SlotClass::host_kept). If everything fits on the devices, optimizer state included, Adam runs
-// there and no byte moves.
+// there, no byte moves, and experts have their seats at home (RunShape::seat_speeds).
 #pragma once
 
 #include <cstdint>
@@ -53,6 +53,9 @@ struct MemoryPlan {
   int64_t on_devices(const PageTable& pages, PageKind kind) const;
   int64_t in_host(const PageTable& pages, PageKind kind) const;
 };
+
+// The shape of the run that goes with the plan: experts are at home where all stays on the devices.
+RunShape seated(RunShape shape, const MemoryPlan& memory);
 
 // kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit.
 // `header_bytes` is the room before each host slot's payload.

@@ -5,7 +5,18 @@
 #include <span>
 #include <vector>
 
+#include "plan/step/throttle.h"
+
 namespace pagoda {
+
+// One of a run's devices.
+struct DeviceSetup {
+  int threads = 1;  // compute
+  Throttle throttle = {};
+  // In units that are the same for all devices of the run.
+  double attention_speed() const { return threads / throttle.rest; }
+  double expert_speed() const { return threads / throttle.experts; }
+};
 
 // Returns [i] the device of each of `count` equal pieces of work that are dealt one after the
 // other, each to the device that would end first with one more, by its speed: equal devices take

@@ -21,6 +21,8 @@ class ExpertForecast {
   // Records of the experts that the layer used last time, in their order; only as many as leave
   // room on the devices for the experts that routing then chooses.
   std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
+  // [expert] where the layer would compute its experts if it used them as it did last time.
+  std::vector<int> expected_seats(const RunShape& shape, int64_t layer) const;
 
  private:
   std::vector<int64_t> room_;  // [device] how many experts' weights may be uploaded

@@ -157,8 +157,11 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t sl
     if (page.slot_class != slot_class) continue;
     if (page.device >= 0) {
       count += page.device == device;
+    } else if (dense_weights) {
+      count += shape.attends(device);
     } else {
-      count += dense_weights ? shape.attends(device) : shape.records[page.record].device == device;
+      const bool any_seat = info.expert && !shape.seat_speeds.empty();
+      count += any_seat || shape.records[page.record].device == device;
     }
   }
   return count;

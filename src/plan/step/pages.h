@@ -150,8 +150,8 @@ struct PageTable {
           first_parcel_ = 0, first_sum_ = 0;
 };
 
-// Pages of a class that a device may use: those of its experts, of the dense weights if it attends,
-// and those that no other device uses.
+// Pages of a class that a device may use: those of experts that may have their seat there, of the
+// dense weights if it attends, and those that no other device uses.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
                         int device);
 

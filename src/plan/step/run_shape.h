@@ -26,8 +26,8 @@ struct PlanOptions {
   // Systems that multiply all experts at once do so (ES-MoE 2.2, HEXA-MoE 2.2). The rows beyond an
   // expert's own are zeros, go nowhere and make no gradient.
   bool padded_experts = false;
-  // How many row blocks of experts are computed together (RunShape::group_blocks). 0: one on the
-  // CPU, and on a GPU as many as its memory has room for.
+  // How many row blocks of experts are computed together (RunShape::group_blocks). 0: one on a CPU
+  // alone, and on a GPU or on several devices as many as their memory has room for.
   int64_t group_blocks = 0;
 
   // Whether the backward of an expert takes exactly the blocks of rows that its forward took.
@@ -39,8 +39,8 @@ struct RecordShape {
   int64_t num_elements = 0;
   int64_t layer = -1;   // dense part of a layer, or an expert of it; -1: embedding or head
   int64_t expert = -1;  // -1: dense
-  // The device that computes an expert; a dense record's home, where its gradient is finished and
-  // its update made, one of those that attend.
+  // The home: where an expert is computed unless its seat follows from its rows; where a dense
+  // record's gradient is finished and its update made, one of those that attend.
   int device = 0;
   int64_t state_bytes = 0;  // of its optimizer state, when training
   int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
@@ -72,6 +72,9 @@ struct RunShape {
   // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
   int devices = 1;
+  // [device] the speeds by which a layer's experts get their seats anew in each step, from its
+  // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
+  std::vector<double> seat_speeds = {};
   PlanOptions options;
   // An update needs no norm of all gradients (clip = per_expert, none), so a step need not wait for
   // its last gradient to begin it.

@@ -62,19 +62,21 @@ Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record, int devi
   return t;
 }
 
-void StepPlan::prefetch(std::span<const int64_t> records, TaskList& tasks) const {
+void StepPlan::prefetch(std::span<const int64_t> records, std::span<const int> seats,
+                        TaskList& tasks) const {
   for (int64_t record : records) {
-    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record,
-                                 shape_.records[record].device, Access::kPrefetch));
+    const auto expert = static_cast<size_t>(shape_.records[record].expert);
+    tasks.push_back(weights_task(TaskKind::kPrefetch, Phase::kForward, record, seats[expert],
+                                 Access::kPrefetch));
   }
 }
 
 // Uploads the weights from the host, where their update leaves them, to the slots that they had on
-// the devices.
-void StepPlan::prefetch_updated(int64_t record, TaskList& tasks) const {
+// the devices; an expert's is where its gradient was.
+void StepPlan::prefetch_updated(int64_t record, int seat, TaskList& tasks) const {
   if (options_.state_on_device || !shape_.options.prefetch) return;
-  const RecordShape& shape = shape_.records[record];
-  const std::vector<int> users = shape.expert < 0 ? attending_ : std::vector<int>{shape.device};
+  const bool dense = shape_.records[record].expert < 0;
+  const std::vector<int> users = dense ? attending_ : std::vector<int>{seat};
   for (const int device : users) {
     tasks.push_back(
         weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, device, Access::kPrefetch));
@@ -236,7 +238,7 @@ void StepPlan::gradient(const Task& task, TaskList& tasks) const {
   tasks.push_back(task);
   if (!shape_.updates_in_backward()) return;
   adam(task.record, 1, true, tasks);
-  prefetch_updated(task.record, tasks);
+  prefetch_updated(task.record, task.device, tasks);
 }
 
 // The backward of one microbatch through a part of a layer. `saved`: the page that the forward

@@ -47,8 +47,9 @@ class StepPlan {
   // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
   // applied.
   void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
-  // Uploads the weights of these records to their devices ahead of their use.
-  void prefetch(std::span<const int64_t> records, TaskList& tasks) const;
+  // Uploads the weights of these experts of a layer ahead of their use. `seats`: [expert] where to.
+  void prefetch(std::span<const int64_t> records, std::span<const int> seats,
+                TaskList& tasks) const;
 
   // Each function below makes the tasks of an action (plan/step/action.h).
   void embed(Microbatches microbatches, TaskList& tasks) const;
@@ -110,7 +111,7 @@ class StepPlan {
   void add_sums(const SumPart& part, int64_t device, PageId to, PageId from, TaskList& tasks) const;
   Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
                      bool last_use) const;
-  void prefetch_updated(int64_t record, TaskList& tasks) const;
+  void prefetch_updated(int64_t record, int seat, TaskList& tasks) const;
   void upload_layer(int64_t layer, Phase phase, TaskList& tasks) const;
   Task weights_task(TaskKind kind, Phase phase, int64_t record, int device, Access access) const;
   void dense_gradient(int64_t record, TaskList& tasks) const;

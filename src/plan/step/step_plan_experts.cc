@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/step/expert_seats.h"
 #include "plan/step/step_plan.h"
 
 namespace pagoda {
@@ -14,9 +15,7 @@ std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microb
   limits.group_blocks = shape.group_blocks;
   limits.padded = shape.options.padded_experts;
   limits.devices = shape.devices;
-  for (int64_t e = 0; e < shape.num_experts; ++e) {
-    limits.seats.push_back(shape.records[shape.expert(layer, e)].device);
-  }
+  limits.seats = layer_seats(shape, layer, tokens_per_expert(routing));
   const int64_t columns = shape.sums.columns(shape.microbatches);
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     limits.begins_block.push_back(b % columns == 0);
@@ -274,8 +273,9 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
 }
 
 // Adds dispatch, experts and combine of every wave. With several devices a wave is handed out
-// before the one before it is computed, and combined after the one behind it is: so no device waits
-// for rows that another still computes. Combines, and so their sums, keep the order of the experts.
+// before the one before it is computed, and combined before the one behind it is: so a device may
+// compute a wave while others are still at the one before. Combines, and so their sums, keep the
+// order of the experts.
 void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                             Phase phase, TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
@@ -290,13 +290,15 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const Laye
   for (int64_t i = -ahead; i < count + ahead; ++i) {
     const int64_t next = i + ahead, before = i - ahead;
     if (next < count) dispatch(place(next), waves[static_cast<size_t>(next)], tasks);
+    const bool combines = before >= 0;
+    if (combines && ahead > 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
     if (i >= 0 && i < count) {
       const ExpertWave& wave = waves[static_cast<size_t>(i)];
       for (size_t d = 0; d < wave.size(); ++d) {
         compute(place(i), wave[d], static_cast<int64_t>(d), tasks);
       }
     }
-    if (before >= 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
+    if (combines && ahead == 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);
   }
   if (phase == Phase::kForward) give_up_normed(first_task, tasks);
 }

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/check.h"
+#include "plan/step/expert_seats.h"
 
 namespace pagoda {
 namespace {
@@ -71,11 +72,10 @@ int64_t StepSchedule::records_of_layer(int64_t layer) const {
 void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record,
                                          TaskList& tasks) {
   if (updates_ == nullptr) return;
+  const int64_t layer = plan_.shape().records[first_record].layer;
   std::vector<int64_t> expected;
   // Whole layers take turns in the devices' slots.
-  if (!plan_.shape().options.whole_layers) {
-    expected = expected_experts(plan_.shape().records[first_record].layer);
-  }
+  if (!plan_.shape().options.whole_layers) expected = expected_experts(layer);
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
     const size_t before = tasks.size();
@@ -84,7 +84,7 @@ void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_reco
     const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
     if (!on_host || !wanted) continue;
     asked_.push_back(r);
-    plan_.prefetch({&r, 1}, tasks);
+    plan_.prefetch({&r, 1}, expected_seats(layer), tasks);
   }
 }
 
@@ -98,6 +98,13 @@ std::vector<int64_t> StepSchedule::expected_experts(int64_t layer) const {
   std::vector<int64_t> experts(static_cast<size_t>(shape.num_experts));
   std::iota(experts.begin(), experts.end(), shape.expert(layer, 0));
   return experts;
+}
+
+// [expert] where those experts are uploaded to.
+std::vector<int> StepSchedule::expected_seats(int64_t layer) const {
+  const RunShape& shape = plan_.shape();
+  return forecast_ != nullptr ? forecast_->expected_seats(shape, layer)
+                              : layer_seats(shape, layer, {});
 }
 
 void StepSchedule::embed(const Action& action, TaskList& tasks) {
@@ -122,7 +129,7 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
   std::erase_if(others, [this](int64_t record) {
     return std::binary_search(asked_.begin(), asked_.end(), record);
   });
-  plan_.prefetch(others, piece.tasks);
+  if (!others.empty()) plan_.prefetch(others, expected_seats(l), piece.tasks);
   if (first_microbatch) apply_overdue_records(next, after, piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
   if (l == 0 && first_microbatch) foresee_updates(after, piece);

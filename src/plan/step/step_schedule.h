@@ -110,6 +110,7 @@ class StepSchedule {
   // Records [first, last) of one layer, or of none.
   void apply_overdue_records(int64_t first_record, int64_t last_record, TaskList& tasks);
   std::vector<int64_t> expected_experts(int64_t layer) const;
+  std::vector<int> expected_seats(int64_t layer) const;
 
   const StepPlan& plan_;
   const PendingUpdates* updates_;

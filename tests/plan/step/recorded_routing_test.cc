@@ -9,10 +9,10 @@
 
 #include "base/bytes.h"
 #include "plan/exchange/expert_migration.h"
-#include "plan/exchange/expert_placement.h"
 #include "plan/exchange/routed_traffic.h"
 #include "plan/exchange/traffic.h"
 #include "plan/exchange/transmission_order.h"
+#include "plan/step/expert_seats.h"
 #include "tests/testing/plan/aurora_baselines.h"
 #include "tests/testing/plan/recorded_layers.h"
 
@@ -106,12 +106,13 @@ TEST(RecordedRouting, PlacementIsBalanced) {
       const double mean = static_cast<double>(sum(layer.tokens)) / devices;
       const auto hottest = static_cast<double>(
           *std::max_element(layer.tokens.begin(), layer.tokens.end()));
-      const auto times = expert_times(layer.tokens, 0, 1).take();
-      const ExpertPlacement longest = place_longest_first(times, devices).take();
-      const ExpertPlacement balanced = place_balanced(times, devices).take();
-      const double reached = *std::max_element(longest.device_s.begin(), longest.device_s.end());
+      const std::vector<double> speeds(static_cast<size_t>(devices), 1.0);
+      const auto ends = [&](const std::vector<int>& seats) {
+        return busiest_device(layer.tokens, seats, speeds);
+      };
+      const double reached = ends(place_longest_first(layer.tokens, speeds));
       EXPECT_LE(reached, 1.05 * std::max(mean, hottest)) << layer.step << " " << layer.layer;
-      EXPECT_LE(*std::max_element(balanced.device_s.begin(), balanced.device_s.end()), reached);
+      EXPECT_LE(ends(place_balanced(layer.tokens, speeds)), reached);
       if (hottest > mean) continue;
       longest_excess += reached / mean - 1;
       order_excess +=

@@ -1,0 +1,140 @@
+#include "plan/step/expert_seats.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+namespace {
+
+using Rows = std::vector<int64_t>;
+
+Rows rows_of_devices(std::span<const int64_t> rows, std::span<const int> seats, Rows taken) {
+  for (size_t e = 0; e < rows.size(); ++e) taken[static_cast<size_t>(seats[e])] += rows[e];
+  return taken;
+}
+
+// What devices have taken, or nothing.
+Rows begun(std::span<const int64_t> taken, size_t devices) {
+  return taken.empty() ? Rows(devices, 0) : Rows(taken.begin(), taken.end());
+}
+
+std::vector<double> device_ends(const Rows& taken, std::span<const double> speeds) {
+  std::vector<double> ends;
+  for (size_t d = 0; d < speeds.size(); ++d) {
+    ends.push_back(static_cast<double>(taken[d]) / speeds[d]);
+  }
+  return ends;
+}
+
+struct Exchange {
+  size_t expert = 0;  // on the busiest device
+  size_t other = 0;   // an expert of another device; the same expert: exchanged for none
+  int device = 0;
+  double end = 0;  // of the busier of the two devices afterwards
+};
+
+// The best exchange of the busiest device; its end is that device's when none helps.
+Exchange best_exchange(std::span<const int64_t> rows, std::span<const int> seats,
+                       std::span<const double> speeds, const std::vector<double>& ends) {
+  const auto busiest =
+      static_cast<size_t>(std::max_element(ends.begin(), ends.end()) - ends.begin());
+  Exchange best{0, 0, 0, ends[busiest]};
+  const auto consider = [&](size_t expert, size_t other, int device) {
+    const auto d = static_cast<size_t>(device);
+    const int64_t back = other == expert ? 0 : rows[other];
+    const auto given = static_cast<double>(rows[expert] - back);
+    const double end =
+        std::max(ends[busiest] - given / speeds[busiest], ends[d] + given / speeds[d]);
+    if (end < best.end) best = {expert, other, device, end};
+  };
+  for (size_t e = 0; e < rows.size(); ++e) {
+    if (seats[e] != static_cast<int>(busiest)) continue;
+    for (size_t d = 0; d < speeds.size(); ++d) {
+      if (d != busiest) consider(e, e, static_cast<int>(d));
+    }
+    for (size_t other = 0; other < rows.size(); ++other) {
+      if (seats[other] != static_cast<int>(busiest)) consider(e, other, seats[other]);
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+std::vector<int> place_longest_first(std::span<const int64_t> rows, std::span<const double> speeds,
+                                     std::span<const int64_t> taken) {
+  std::vector<size_t> order(rows.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return rows[a] > rows[b]; });
+  Rows has = begun(taken, speeds.size());
+  std::vector<int> seats(rows.size(), 0);
+  for (const size_t e : order) {
+    size_t first = 0;
+    const auto end = [&](size_t d) { return static_cast<double>(has[d] + rows[e]) / speeds[d]; };
+    for (size_t d = 1; d < speeds.size(); ++d) {
+      if (end(d) < end(first)) first = d;
+    }
+    has[first] += rows[e];
+    seats[e] = static_cast<int>(first);
+  }
+  return seats;
+}
+
+std::vector<int> place_balanced(std::span<const int64_t> rows, std::span<const double> speeds,
+                                std::span<const int64_t> taken) {
+  std::vector<int> seats = place_longest_first(rows, speeds, taken);
+  const Rows before = begun(taken, speeds.size());
+  for (int turn = 0; turn < kMostExchanges; ++turn) {
+    const std::vector<double> ends = device_ends(rows_of_devices(rows, seats, before), speeds);
+    const Exchange best = best_exchange(rows, seats, speeds, ends);
+    if (best.end >= *std::max_element(ends.begin(), ends.end())) break;
+    seats[best.other] = seats[best.expert];
+    seats[best.expert] = best.device;
+  }
+  return seats;
+}
+
+double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
+                      std::span<const double> speeds) {
+  const std::vector<double> ends =
+      device_ends(rows_of_devices(rows, seats, Rows(speeds.size(), 0)), speeds);
+  return *std::max_element(ends.begin(), ends.end());
+}
+
+namespace {
+
+// Neighbours that fill about a wave of all devices, from `first` on.
+size_t neighbours(const RunShape& shape, std::span<const int64_t> rows, size_t first) {
+  const int64_t room = shape.devices * shape.group_blocks;
+  size_t end = first;
+  for (int64_t blocks = 0; end < rows.size() && blocks < room; ++end) {
+    blocks += div_ceil(rows[end], shape.row_block);
+  }
+  return end - first;
+}
+
+}  // namespace
+
+std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows) {
+  std::vector<int> seats;
+  if (shape.seat_speeds.empty() || rows.empty()) {
+    for (int64_t e = 0; e < shape.num_experts; ++e) {
+      seats.push_back(shape.records[static_cast<size_t>(shape.expert(layer, e))].device);
+    }
+    return seats;
+  }
+  Rows taken(shape.seat_speeds.size(), 0);
+  while (seats.size() < rows.size()) {
+    const auto wave = rows.subspan(seats.size(), neighbours(shape, rows, seats.size()));
+    const std::vector<int> placed = place_balanced(wave, shape.seat_speeds, taken);
+    taken = rows_of_devices(wave, placed, std::move(taken));
+    seats.insert(seats.end(), placed.begin(), placed.end());
+  }
+  return seats;
+}
+
+}  // namespace pagoda

@@ -1,0 +1,43 @@
+// Chooses the device that computes each expert of a layer, its seat, by the rows that routing gave
+// the experts (ES-MoE, section 4.2): the longest first, each to the device that would end first
+// with it. Experts whose weights wait in the host may have another seat in every step. No bit of a
+// result follows from it. Pure.
+//
+// On equal devices the busiest has at most 4/3 - 1/(3 devices) of the least possible (Graham 1969);
+// 5, 5, 4, 4, 3, 3, 3 on three devices reach that bound. On unequal ones it is at most 2 devices /
+// (devices + 1) (Gonzalez, Ibarra and Sahni 1977).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "plan/step/run_shape.h"
+
+namespace pagoda {
+
+// [expert] its device. Among equal experts the lower comes first, among equal ends the lower
+// device. `speeds`: [device], above 0. O(E (log E + devices)).
+std::vector<int> place_longest_first(std::span<const int64_t> rows, std::span<const double> speeds,
+                                     std::span<const int64_t> taken = {});
+
+// Places longest first, then repeats, while that helps and at most kMostExchanges times, the best
+// exchange of the busiest device with any other: an expert for another one or for none. That is
+// closer to balance where experts are few (four a device), and never further. O(E^2) for each.
+inline constexpr int kMostExchanges = 32;
+// `taken`: [device] the rows that it has already; empty: none.
+std::vector<int> place_balanced(std::span<const int64_t> rows, std::span<const double> speeds,
+                                std::span<const int64_t> taken = {});
+
+// When the busiest device ends, in rows over speed.
+double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
+                      std::span<const double> speeds);
+
+// The seats of a layer's experts in a run. Where RunShape::seat_speeds says so, neighbours that
+// fill about a wave are placed together by place_balanced(), since devices go from wave to wave
+// together (plan/step/expert_blocks.h); what a device has more in one it has less in the next. Else
+// each expert is at home. `rows`: (num_experts), or empty while routing is unknown, which leaves
+// all at home.
+std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows);
+
+}  // namespace pagoda
