@@ -112,6 +112,7 @@ Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = config.data.sequence_len;
   run.peers = peers;
+  if (!sheet.gpu() && setup.num_devices() > 1) run.devices = setup.devices;
   setup.size.microbatches = run.shape.microbatches;
   setup.size.sums = run.shape.sums;
   // Families that are trained are planned with the workspace that `train` takes, which has room for

@@ -176,7 +176,7 @@ void Simulator::run(const Task& task) {
   } else if (task.kind == TaskKind::kIndex) {
     for (int lane : devices_[task.device].lanes) after.push_back(timeline_.last(lane));
   }
-  Cost cost = profile_.of(task.kind);
+  Cost cost = profile_.of(task);
   joined_.seconds += cost.seconds(task_units(task, shape_));
   if (task.joins_next) return;
   const Joined all = std::exchange(joined_, {});

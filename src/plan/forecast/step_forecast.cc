@@ -277,6 +277,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   }
   CostSettings work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;
+  work.devices = run.devices;
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));

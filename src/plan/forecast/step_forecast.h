@@ -26,6 +26,7 @@ struct DeviceRun {
   int64_t group_bytes = 0;       // MemoryPlan::group_bytes
   int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
   int64_t peers = 1;  // equal devices of the run, of which this is one
+  std::vector<DeviceSetup> devices = {};  // of the shape; empty: one that takes the whole machine
 };
 
 // The exact least budgets of a step.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "plan/step/run_shape.h"
 #include "plan/step/task.h"
@@ -22,11 +23,18 @@ struct Cost {
   double memory = 0;
   double link = 0;
   double seconds(double units) const { return fixed_s + unit_s * units; }
+  // The same work at this many times the seconds, as often interrupted.
+  Cost slower(double factor) const {
+    return {fixed_s * factor, unit_s * factor, cores / factor, memory / factor, link};
+  }
 };
+
+using TaskCosts = std::array<Cost, kTaskKinds>;  // [TaskKind]; units: task_units()
 
 struct MachineProfile {
   double cores = 1;  // cores, shared by compute, copies, checksums and the optimizer
-  std::array<Cost, kTaskKinds> tasks;  // [TaskKind]; units: task_units()
+  TaskCosts tasks;   // of each device, and of the host's optimizer
+  std::vector<TaskCosts> device_tasks = {};  // [device] where they are unlike; else empty
   Cost issue;                          // issuing a task, on the thread that does; no units
   // From the end of the work that the issuing thread waited for until it issues again.
   double wake_up_s = 0;
@@ -39,6 +47,10 @@ struct MachineProfile {
   // From the end of a transfer in the drive until the program knows it; transfers overlap in it.
   double completion_s = 0;
 
+  const Cost& of(const Task& task) const {
+    const bool own = !device_tasks.empty() && !task.on_host;
+    return (own ? device_tasks[task.device] : tasks)[static_cast<size_t>(task.kind)];
+  }
   const Cost& of(TaskKind kind) const { return tasks[static_cast<size_t>(kind)]; }
   Cost& of(TaskKind kind) { return tasks[static_cast<size_t>(kind)]; }
 };

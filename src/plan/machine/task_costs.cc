@@ -25,6 +25,7 @@ class Costs {
   void updates(MachineProfile& p) const;
   void moves(MachineProfile& p) const;
   LayerWork layer(bool moe) const;
+  TaskCosts of_device(const MachineProfile& p, const DeviceSetup& device) const;
   double ring_bytes(double elements) const;
 
   const MachineSheet& sheet_;
@@ -149,6 +150,17 @@ void Costs::moves(MachineProfile& p) const {
   p.completion_s = kMicro * sheet_.disk.latency_us;
 }
 
+// A device of some of the cores, which a slowed one leaves idle in between. What copies has one.
+TaskCosts Costs::of_device(const MachineProfile& p, const DeviceSetup& device) const {
+  TaskCosts costs = p.tasks;
+  for (size_t kind = 0; kind < costs.size(); ++kind) {
+    if (costs[kind].cores < p.cores) continue;
+    costs[kind] = costs[kind].slower(p.cores / device.threads);
+    costs[kind] = costs[kind].slower(device.throttle.of(static_cast<TaskKind>(kind)));
+  }
+  return costs;
+}
+
 MachineProfile Costs::profile() const {
   MachineProfile p;
   p.cores = sheet_.host.cores;
@@ -161,6 +173,7 @@ MachineProfile Costs::profile() const {
   // The thread that issues goes on as soon as a launch takes.
   p.wake_up_s = kMicro * sheet_.device.launch_us;
   p.of(TaskKind::kPrefetch) = p.of(TaskKind::kUpload) = {};
+  for (const DeviceSetup& device : work_.devices) p.device_tasks.push_back(of_device(p, device));
   return p;
 }
 

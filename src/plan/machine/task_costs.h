@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "plan/machine/machine_profile.h"
 #include "plan/machine/machine_sheet.h"
 #include "plan/machine/model_shape.h"
+#include "plan/step/assignment.h"
 
 namespace pagoda {
 
@@ -27,10 +29,12 @@ struct CostSettings {
   int64_t group_blocks = 1;  // row blocks in a group of the run; its experts share launches
   double dispatches = 1;  // dispatches of the run for each dispatch task here; combines too
   double kept_share = 0;  // share of layers that save what their backward reads
+  std::vector<DeviceSetup> devices = {};  // CPU devices; empty: one that takes all cores
 };
 
 // The profile of one device with its part of the machine (share_of_device). A CPU's tasks take all
-// its cores. REQUIRES: sheet.check(), check_model(model), 0 < sequence_len.
+// its cores, but where several devices have threads of their own. REQUIRES: sheet.check(),
+// check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const CostSettings& work);
 
