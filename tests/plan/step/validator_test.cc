@@ -23,6 +23,7 @@ struct Mode {
   double pinned_share = 0;
   bool keep_in_host = false;  // any number of pages of each class, as against what is planned
   int64_t group_blocks = 1;
+  bool seats_by_step = false;
   PlanOptions options;
 };
 
@@ -30,6 +31,9 @@ struct Mode {
 struct Case {
   Case(std::mt19937& random, int devices, const Mode& mode, double room)
       : mode(mode), shape(as_said(random_shape(random, devices), mode)), pages(shape) {
+    if (mode.seats_by_step && devices > 1) {
+      for (int d = 0; d < devices; ++d) shape.seat_speeds.push_back(1 + random() % 4);
+    }
     budget = {kGiB, kGiB, std::vector<int64_t>(devices, 12345)};
     auto roomy = plan_memory(shape, pages, budget, kHeaderBytes);
     CHECK(roomy.ok(), "%s", roomy.status().message().c_str());
@@ -44,6 +48,7 @@ struct Case {
     budget.device_bytes = between(roomy->min_device_bytes, all);
     budget.host_bytes = between(roomy->min_host_bytes, host_all);
     memory = plan_memory(shape, pages, budget, kHeaderBytes).take();
+    shape = seated(shape, memory);
     for (SlotClass& c : memory.classes) {
       if (mode.keep_in_host) c.host_kept = static_cast<int32_t>(random() % (c.host_slots + 1));
     }
@@ -128,6 +133,8 @@ TEST(Validator, RandomRunsKeepEveryRule) {
     const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
     const int devices = static_cast<int>(1 + random() % 3);
     mode.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    mode.seats_by_step = seed % 3 != 0 && mode.options.same_blocks() &&
+                         !mode.options.whole_layers && mode.pinned_share == 0;
     Case c(random, devices, mode, rooms[random() % 5]);
     expect_valid(random, c);
     if (testing::Test::HasFailure()) return;
@@ -489,9 +496,47 @@ TEST(Validator, SeesSumsInAnotherOrder) {
   });
 }
 
+// What a layer's attention adds to a sum comes before others read it, and to the same one.
+TEST(Validator, SeesSumsWithoutAttention) {
+  expect_broken(PlanRule::kInputs, "attention comes after the addition", [&](Steps& steps) {
+    // The first additions of a step are the head's, and a shared expert's have no attention.
+    const auto of_layer = [](const PlacedTask& t) {
+      const Task& task = t.task;
+      return task.kind == TaskKind::kAddSums && task.layer >= 0 && task.first_element == 0;
+    };
+    const size_t add = find(steps, of_layer);
+    size_t i = add;
+    while (steps[1][i].task.kind != TaskKind::kAttentionBackward) --i;
+    std::rotate(steps[1].begin() + static_cast<int64_t>(i),
+                steps[1].begin() + static_cast<int64_t>(i) + 1,
+                steps[1].begin() + static_cast<int64_t>(add) + 1);
+  });
+  expect_broken(PlanRule::kInputs, "a sum lacks an element", [](Steps& steps) {
+    --steps[1][find(steps, of_kind(TaskKind::kAddSums))].task.elements;
+  });
+  expect_broken(PlanRule::kInputs, "a sum begins elsewhere", [](Steps& steps) {
+    ++steps[1][find(steps, of_kind(TaskKind::kAddSums))].task.first_element;
+  });
+}
+
 // Two devices that both attend.
 TEST(Validator, SeesParcelsAndSumsThatGoAstray) {
   static const Recorded two(false, 2, 2);
+  expect_broken(
+      PlanRule::kInputs, "the second device does not sort its rows",
+      [](Steps& steps) {
+        erase(steps, find(steps, [](const PlacedTask& t) {
+                return t.task.kind == TaskKind::kIndex && t.task.device == 1;
+              }));
+      },
+      two);
+  expect_broken(
+      PlanRule::kInputs, "an expert is computed away from its seat",
+      [](Steps& steps) {
+        Task& t = steps[1][find(steps, of_kind(TaskKind::kExpertBackward))].task;
+        t.device = static_cast<uint8_t>(1 - t.device);
+      },
+      two);
   const auto travels = [](const PlacedTask& t) {
     return t.task.kind == TaskKind::kSend && t.task.elements > 0;
   };

@@ -20,6 +20,8 @@ void OrderCheck::begin_step() {
   exchange_.clear();
   computed_.clear();
   sums_.clear();
+  seats_.clear();
+  indexed_.clear();
   for (const auto& [channel, sent] : sent_) {
     if (!sent.empty())
       faults_.push_back({PlanRule::kMatched, "bytes are sent that nobody receives"});
@@ -118,11 +120,21 @@ void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
   rows.dispatched += task.rows;
 }
 
+// An expert is computed in one place in a step: at home, unless seats follow from its rows.
+void OrderCheck::check_seat(const Task& task) {
+  const int seat = seats_.emplace(task.record, task.device).first->second;
+  const bool at_home = shape_.records[task.record].device == task.device;
+  if (seat != task.device || (shape_.seat_speeds.empty() && !at_home)) {
+    fault(task, "is away from its expert's seat");
+  }
+}
+
 // The experts of a group read what was handed out, one behind the other.
 void OrderCheck::check_expert(const Task& task, Rows& rows) {
   const Group& in = exchange_[task.uses[1].page];
   Group& out = exchange_[task.uses[2].page];
   if (!possible_height(task)) fault(task, "of an impossible height");
+  check_seat(task);
   if (!in.is_of(task)) fault(task, "reads rows that are not its own");
   if (task.uses[2].access == Access::kCreate) out = {task.phase, task.layer, task.wave};
   if (!out.is_of(task) || out.rows != task.block_row) {
@@ -193,7 +205,8 @@ void OrderCheck::check_send(const Task& task) {
   if (is_sum(page)) {
     const std::string& sum = sums_[{page, shared_part(task)}];
     const auto element = static_cast<int64_t>(sizeof(float));
-    if (sum.empty()) fault(task, "sends no sum");
+    if (sum.empty() || sum.ends_with('?')) fault(task, "sends no sum, or not all of it");
+    check_elements(task);
     if (task.bytes != task.elements * element) fault(task, "sends other bytes than its sum's");
     return channel.push_back({{}, sum, task.bytes});
   }
@@ -231,11 +244,23 @@ void OrderCheck::check_receive(const Task& task) {
   }
 }
 
+// Whether the device's newest re-index vector has the microbatch's rows in this layer.
+bool OrderCheck::is_indexed(const Task& task) const {
+  const auto found = indexed_.find(task.device);
+  if (found == indexed_.end()) return false;
+  const Task& index = found->second;
+  const int64_t behind = task.microbatch - index.microbatch;
+  return index.phase == task.phase && index.layer == task.layer && behind >= 0 &&
+         behind < index.microbatches;
+}
+
 void OrderCheck::check_group(const Task& task) {
   if (task.kind == TaskKind::kSend) return check_send(task);
   if (task.kind == TaskKind::kReceive) return check_receive(task);
   const auto rows = rows_.find({task.phase, task.layer});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
+  const bool by_index = task.microbatch >= 0 && task.rows > 0;
+  if (by_index && !is_indexed(task)) fault(task, "before its device has sorted them");
   switch (task.kind) {
     case TaskKind::kDispatch:
     case TaskKind::kDispatchBackward: return check_dispatch(task, rows->second);
@@ -266,8 +291,16 @@ void OrderCheck::check_gradient(const Task& task) {
   if (shape_.records[r].expert < 0) check_sum(task);
 }
 
-// Notes the microbatch that a dense task adds to its buffer.
+// Notes the microbatch that a dense task adds to its buffer. A layer's is whole, and loses its "?",
+// when attention has added to the same buffer.
 void OrderCheck::note_sum(const Task& task) {
+  if (task.kind == TaskKind::kAttentionBackward) {
+    std::string& sum = sums_[{task.uses[task.num_uses - 1].page, false}];
+    const std::string begun = std::to_string(task.microbatch) + "?";
+    if (!sum.ends_with(begun)) return fault(task, "adds to another sum than the layer's rest");
+    sum.pop_back();
+    return;
+  }
   const bool shared = task.kind == TaskKind::kRouteReplay;
   const bool begins =
       shared || task.kind == TaskKind::kHead || task.kind == TaskKind::kRouteBackward ||
@@ -275,12 +308,34 @@ void OrderCheck::note_sum(const Task& task) {
   const PageUse& use = task.uses[task.num_uses - 1];
   if (!begins || !is_sum(use.page)) return;
   std::string& sum = sums_[{use.page, shared}];
-  const std::string microbatch = std::to_string(task.microbatch);
+  const bool half =
+      task.kind == TaskKind::kRouteBackward || task.kind == TaskKind::kDenseMlpBackward;
+  const std::string microbatch = std::to_string(task.microbatch) + (half ? "?" : "");
   sum = task.first ? microbatch : sum + "+" + microbatch;
 }
 
 bool OrderCheck::shared_part(const Task& task) const {
   return task.first_element > 0 && task.record != shape_.embedding();
+}
+
+// A sum is added and sent whole: a layer's shared expert, or the rest; the final norm and the table
+// behind it; or the embedding, which has the table's place.
+void OrderCheck::check_elements(const Task& task) {
+  const RecordShape& record = shape_.records[task.record];
+  int64_t first = 0, elements = record.num_elements;
+  if (task.record == shape_.embedding()) {
+    first = shape_.hidden_size;
+  } else if (task.record == shape_.head()) {
+    if (shape_.tied_embeddings) elements += shape_.records[shape_.embedding()].num_elements;
+  } else if (shared_part(task)) {
+    first = record.num_elements - record.shared_elements;
+    elements = record.shared_elements;
+  } else {
+    elements -= record.shared_elements;
+  }
+  if (task.first_element != first || task.elements != elements) {
+    fault(task, "takes other elements than the sum's");
+  }
 }
 
 void OrderCheck::add_sums(const Task& task) {
@@ -292,6 +347,8 @@ void OrderCheck::add_sums(const Task& task) {
     return std::stoll(text.substr(std::min(text.size(), text.find_first_not_of('('))));
   };
   if (sum.empty() || addend.empty()) return fault(task, "adds a sum that is not there");
+  if (sum.ends_with('?') || addend.ends_with('?')) fault(task, "adds a sum that attention lacks");
+  check_elements(task);
   sum =
       first(sum) <= first(addend) ? "(" + sum + "," + addend + ")" : "(" + addend + "," + sum + ")";
 }
@@ -346,6 +403,7 @@ void OrderCheck::check(const Task& task) {
         if (!done(routed, task.phase, task.layer, b)) fault(task, "before the layer's routing");
       }
       rows_[{task.phase, task.layer}] = {};
+      indexed_[task.device] = task;
       return;
     }
     case TaskKind::kDispatch:

@@ -62,6 +62,7 @@ class OrderCheck {
   void check_dense(const Task& task);
   bool possible_height(const Task& task) const;
   void check_dispatch(const Task& task, Rows& rows);
+  void check_seat(const Task& task);
   void check_expert(const Task& task, Rows& rows);
   void check_send(const Task& task);
   void check_receive(const Task& task);
@@ -80,6 +81,8 @@ class OrderCheck {
   void add_sums(const Task& task);
   void check_sum(const Task& task);
   bool shared_part(const Task& task) const;
+  void check_elements(const Task& task);
+  bool is_indexed(const Task& task) const;
   std::string expected_sum() const;
 
   const RunShape& shape_;
@@ -90,6 +93,8 @@ class OrderCheck {
   std::map<PageId, Group> exchange_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
+  std::map<int64_t, int> seats_;  // [record] the device that computes the expert in this step
+  std::map<int, Task> indexed_;   // [device] its newest kIndex
   // What a page holds of a sum of dense gradients, written out as one of microbatches: "(0+1,2+3)".
   // A layer's shared expert has sums of its own: [page, whether it is those].
   std::map<std::pair<PageId, bool>, std::string> sums_;
