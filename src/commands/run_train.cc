@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <optional>
+#include <tuple>
 
 #include "base/file.h"
 #include "base/log.h"
@@ -143,6 +144,7 @@ void TrainRun::report(const StepResult& result, const StepUsage& usage) {
   r.hit_rate = usage.hit_rate;
   r.stall_share = usage.stall_share();
   r.main_stall = usage.main_stall();
+  if (usage.devices.size() > 1) std::tie(r.least_busy, r.most_busy) = usage.busy_shares();
   progress_.step(r);
   MetricsFields fields = {{"step", r.step},
                           {"loss", r.loss},

@@ -24,6 +24,7 @@ struct Transfer {
   int64_t number = 0;    // grows with every transfer between the same two devices
   int from = 0, to = 0;  // devices
   int64_t bytes = 0;
+  int64_t rows = 0;  // of tokens, that the bytes are; 0: they are others
 };
 
 class Link {
@@ -43,7 +44,7 @@ class Link {
   virtual Status status() const = 0;
 
   struct Count {
-    int64_t transfers = 0, bytes = 0;
+    int64_t transfers = 0, bytes = 0, rows = 0;
     bool operator==(const Count&) const = default;
   };
   using Counts = std::map<std::pair<int, int>, Count>;  // [from, to], what was received

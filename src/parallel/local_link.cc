@@ -34,6 +34,7 @@ void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lan
   Count& count = counts_[{transfer.from, transfer.to}];
   ++count.transfers;
   count.bytes += transfer.bytes;
+  count.rows += transfer.rows;
 }
 
 }  // namespace pagoda

@@ -70,6 +70,9 @@ std::string step_line(const ProgressReport& r, double eta_s) {
   line += strf(" | lr %.2g | ", r.learning_rate) + count_text(tokens_per_s(r)) + " tok/s";
   line += share_text("hit", r.hit_rate) + share_text("stall", r.stall_share);
   if (!r.main_stall.empty()) line += " (" + r.main_stall + ")";
+  if (!std::isnan(r.least_busy)) {
+    line += strf(" | devices busy %.0f..%.0f%%", 100 * r.least_busy, 100 * r.most_busy);
+  }
   return line + " | eta " + duration_text(eta_s);
 }
 

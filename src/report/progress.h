@@ -2,6 +2,7 @@
 // progress bar, redrawn at each step.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -18,6 +19,8 @@ struct ProgressReport {
   double step_s = 0;       // seconds this step took
   double hit_rate = 0;     // page requests that found a copy on their device, 0..1
   double stall_share = 0;  // part of step_s in which device 0 did no work, 0..1
+  // The least and the most that one of several devices worked, of step_s; NaN: there is one.
+  double least_busy = NAN, most_busy = NAN;
   std::string main_stall;  // the longest of its causes (report/step_usage.h); "": not known
 };
 

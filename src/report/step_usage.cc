@@ -13,8 +13,8 @@ double share(int64_t part, int64_t whole) {
 
 double seconds(int64_t us) { return static_cast<double>(us) / 1e6; }
 
-std::vector<std::pair<std::string, double>> stalls_of(const StreamTime& time) {
-  std::vector<std::pair<std::string, double>> stalls;
+Stalls stalls_of(const StreamTime& time) {
+  Stalls stalls;
   for (int k = 0; k < kWorkKinds; ++k) {
     stalls.emplace_back(work_kind_name(static_cast<WorkKind>(k)),
                         seconds(time.waited_us[static_cast<size_t>(k)]));
@@ -23,12 +23,86 @@ std::vector<std::pair<std::string, double>> stalls_of(const StreamTime& time) {
   return stalls;
 }
 
+// [layer * devices + device] of the step.
+std::vector<int64_t> rows_between(const SessionCounters& before, const SessionCounters& after) {
+  std::vector<int64_t> rows = after.expert_rows;
+  for (size_t i = 0; i < before.expert_rows.size(); ++i) rows[i] -= before.expert_rows[i];
+  return rows;
+}
+
+double imbalance_of(const std::vector<int64_t>& rows, const std::vector<double>& speeds) {
+  const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  double busiest = 0, together = 0;
+  for (size_t first = 0; first < rows.size(); first += speeds.size()) {
+    double most = 0;
+    for (size_t d = 0; d < speeds.size(); ++d) {
+      const auto of_device = static_cast<double>(rows[first + d]);
+      most = std::max(most, of_device / speeds[d]);
+      together += of_device / all;
+    }
+    busiest += most;
+  }
+  return together > 0 ? busiest / together : NAN;
+}
+
+Link::Counts links_between(const Link::Counts& before, Link::Counts after) {
+  for (const auto& [pair, count] : before) {
+    Link::Count& now = after[pair];
+    now.transfers -= count.transfers;
+    now.bytes -= count.bytes;
+    now.rows -= count.rows;
+  }
+  return after;
+}
+
+MetricsObject links_object(const Link::Counts& links) {
+  std::vector<int64_t> from, to, transfers, bytes, rows;
+  for (const auto& [pair, count] : links) {
+    from.push_back(pair.first);
+    to.push_back(pair.second);
+    transfers.push_back(count.transfers);
+    bytes.push_back(count.bytes);
+    rows.push_back(count.rows);
+  }
+  return metrics_object(
+      {{"from", from}, {"to", to}, {"transfers", transfers}, {"bytes", bytes}, {"rows", rows}});
+}
+
+// A list for each quantity, by device.
+MetricsObject devices_object(const std::vector<DeviceUsage>& devices) {
+  std::vector<double> busy_s;
+  std::vector<int64_t> expert_rows;
+  for (const DeviceUsage& device : devices) {
+    busy_s.push_back(device.busy_s);
+    expert_rows.push_back(device.expert_rows);
+  }
+  MetricsFields stalls;
+  for (size_t cause = 0; cause < devices.front().stalls.size(); ++cause) {
+    std::vector<double> stall_s;
+    for (const DeviceUsage& device : devices) stall_s.push_back(device.stalls[cause].second);
+    stalls.emplace_back(devices.front().stalls[cause].first, stall_s);
+  }
+  return metrics_object(
+      {{"busy_s", busy_s}, {"stall_s", metrics_object(stalls)}, {"expert_rows", expert_rows}});
+}
+
 }  // namespace
 
 SessionCounters SessionCounters::read(const Session& session) {
-  return {session.pager().counters(), session.executor().prefetches(),
-          session.executor().device_time(), session.executor().optimizer_time(),
-          session.executor().host_updates()};
+  const Executor& executor = session.executor();
+  SessionCounters counters{.pager = session.pager().counters(),
+                           .prefetches = executor.prefetches(),
+                           .devices = {},
+                           .optimizer = executor.optimizer_time(),
+                           .expert_rows = executor.expert_rows(),
+                           .expert_speeds = {},
+                           .links = session.link() ? session.link()->counts() : Link::Counts(),
+                           .host_updates = executor.host_updates()};
+  for (const DeviceSetup& device : session.options().devices) {
+    counters.devices.push_back(executor.device_time(static_cast<int>(counters.devices.size())));
+    counters.expert_speeds.push_back(device.expert_speed());
+  }
+  return counters;
 }
 
 StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after, double step_s)
@@ -38,10 +112,20 @@ StepUsage::StepUsage(const SessionCounters& before, const SessionCounters& after
   const int64_t reads = b.device_reads - a.device_reads, hits = b.device_hits - a.device_hits;
   device_hit_rate = share(hits, reads);
   host_hit_rate = share(b.host_hits - a.host_hits, reads - hits);
-  stalls = stalls_of(after.device0 - before.device0);
+  const std::vector<int64_t> rows = rows_between(before, after);
+  for (size_t d = 0; d < after.devices.size(); ++d) {
+    const StreamTime time = after.devices[d] - before.devices[d];
+    DeviceUsage& device = devices.emplace_back();
+    device.busy_s = seconds(time.busy_us);
+    device.stalls = stalls_of(time);
+    for (size_t i = d; i < rows.size(); i += after.devices.size()) device.expert_rows += rows[i];
+  }
+  imbalance = imbalance_of(rows, after.expert_speeds);
+  links = links_between(before.links, after.links);
+  stalls = devices.front().stalls;
   const StreamTime optimizer = after.optimizer - before.optimizer;
   const auto waited_us =
-      (after.device0 - before.device0).waited_us[static_cast<size_t>(WorkKind::kOptimizer)];
+      (after.devices[0] - before.devices[0]).waited_us[static_cast<size_t>(WorkKind::kOptimizer)];
   optimizer_s = seconds(optimizer.busy_us);
   const bool worked = after.host_updates > before.host_updates;
   optimizer_hidden =
@@ -58,6 +142,13 @@ double StepUsage::stall_s() const {
   double sum = 0;
   for (const auto& [cause, stall] : stalls) sum += stall;
   return sum;
+}
+
+std::pair<double, double> StepUsage::busy_shares() const {
+  const auto [least, most] = std::minmax_element(
+      devices.begin(), devices.end(),
+      [](const DeviceUsage& a, const DeviceUsage& b) { return a.busy_s < b.busy_s; });
+  return {std::min(1.0, least->busy_s / step_s), std::min(1.0, most->busy_s / step_s)};
 }
 
 double StepUsage::stall_share() const { return std::min(1.0, stall_s() / step_s); }
@@ -86,6 +177,10 @@ void StepUsage::append_to(MetricsFields& fields) const {
                               {"prefetches", prefetches},
                               {"prefetch_accuracy", prefetch_accuracy}};
   fields.insert(fields.end(), mine.begin(), mine.end());
+  if (devices.size() == 1) return;
+  fields.emplace_back("devices", devices_object(devices));
+  fields.emplace_back("imbalance", imbalance);
+  fields.emplace_back("links", links_object(links));
 }
 
 ExpertLoad expert_load(std::span<const int64_t> tokens_per_expert) {

@@ -1,6 +1,7 @@
-// Tells how a step used the machine: where device 0's time went, what moved between the tiers,
-// which pages were already in place, how much of the optimizer's work was hidden, and how loaded
-// the experts were. It is the difference of two readings of a session's totals.
+// Tells how a step used the machine: where the devices' time went, what moved between the tiers and
+// between devices, which pages were already in place, how much of the optimizer's work was hidden,
+// and how loaded the experts and devices were. It is the difference of two readings of a session's
+// totals.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +19,25 @@ namespace pagoda {
 struct SessionCounters {
   Pager::Counters pager;
   PrefetchScore::Counts prefetches;
-  StreamTime device0, optimizer;
+  std::vector<StreamTime> devices = std::vector<StreamTime>(1);
+  StreamTime optimizer;
+  std::vector<int64_t> expert_rows;   // Executor's
+  std::vector<double> expert_speeds;  // [device]
+  Link::Counts links;
   int64_t host_updates = 0;  // updates of records on the optimizer's stream
 
   static SessionCounters read(const Session& session);
+};
+
+// How long a device did no work in a step, by cause: a kind of work it waited for
+// (device/delays.h), or "issue" when nothing was queued for it, because routing was read back or
+// tasks or the input were made.
+using Stalls = std::vector<std::pair<std::string, double>>;
+
+struct DeviceUsage {
+  double busy_s = 0;
+  Stalls stalls;
+  int64_t expert_rows = 0;  // rows of experts that its forward computed
 };
 
 struct StepUsage {
@@ -31,10 +47,7 @@ struct StepUsage {
   // that found it in host memory. NaN: there was none.
   double device_hit_rate = 0, host_hit_rate = 0;
 
-  // How long device 0 did no work, by cause: a kind of work it waited for (device/delays.h), or
-  // "issue" when nothing was queued for it, because routing was read back or tasks or the input
-  // were made. The times add up to stall_s().
-  std::vector<std::pair<std::string, double>> stalls;
+  Stalls stalls;  // of device 0; the times add up to stall_s()
   double stall_s() const;
   double stall_share() const;       // of step_s, 0..1
   std::string main_stall() const;   // the longest; "" when there was none
@@ -45,6 +58,14 @@ struct StepUsage {
 
   int64_t fetch_bytes = 0, write_back_bytes = 0;  // disk, without page headers
   int64_t upload_bytes = 0, download_bytes = 0;
+
+  std::vector<DeviceUsage> devices;
+  // When the busiest device ends a layer's experts over when all would end if they ended together,
+  // over all layers; NaN: no row was computed.
+  double imbalance = 0;
+  Link::Counts links;  // [from, to] what travelled between devices
+  // The least and the most of what devices worked, of step_s.
+  std::pair<double, double> busy_shares() const;
 
   int64_t prefetches = 0;        // weights uploaded before their routing was known
   double prefetch_accuracy = 0;  // share that was used in the same forward, 0..1; NaN: there were

@@ -29,6 +29,7 @@ Executor::Executor(Setup setup)
       routed_at_(setup_.size.microbatches),
       routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
+      expert_rows_(setup_.config.num_layers * setup_.devices.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
   pin(square_sums_);
   pin(finite_);
@@ -160,6 +161,9 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
     const Residency& residency = setup_.pager->residency();
     prefetches_.before(task, residency);
     host_updates_ += task.on_host;
+    if (task.kind == TaskKind::kExpert) {
+      expert_rows_[task.layer * setup_.devices.size() + task.device] += task.rows;
+    }
     if (waits_to_bring(task)) s.synchronize();
     {
       Lease lease = setup_.pager->acquire(task.used(), s, generation);

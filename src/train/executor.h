@@ -128,10 +128,12 @@ class Executor {
   // True once an update made a weight that is not finite: nothing may be saved any more.
   bool weights_overflowed() const;
 
-  // How device 0 and the optimizer on the host spent their time so far. The times are complete
-  // after synchronize(), in which device 0 waits for the work of the others.
-  StreamTime device_time() const { return compute_[0]->time(); }
+  // How a device's computing stream and the optimizer on the host spent their time so far. The
+  // times are complete after synchronize(), in which device 0 waits for the work of the others.
+  StreamTime device_time(int device) const { return compute_[device]->time(); }
   StreamTime optimizer_time() const { return optimizer_->time(); }
+  // [layer * devices + device] rows of experts that forwards computed so far.
+  const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
   int64_t host_updates() const { return host_updates_; }  // updates of records on the host so far
   const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
   Stream& stream(int device) { return *compute_[device]; }
@@ -215,6 +217,7 @@ class Executor {
   std::atomic<bool> saw_non_finite_{false}, weights_overflowed_{false};
   PrefetchScore prefetches_;
   int64_t host_updates_ = 0;
+  std::vector<int64_t> expert_rows_;
   const Trace::Lane issue_lane_;  // lane of the calling thread
   std::vector<std::unique_ptr<Stream>> compute_;  // [device]
   std::vector<Lanes> lanes_;                      // [device]; empty with one device

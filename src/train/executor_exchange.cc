@@ -24,7 +24,7 @@ void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerR
 Transfer Executor::next_transfer(const Task& task, Channels& channels) {
   const bool sends = task.kind == TaskKind::kSend;
   const int from = sends ? task.device : task.peer, to = sends ? task.peer : task.device;
-  return {channels[{from, to}]++, from, to, task.bytes};
+  return {channels[{from, to}]++, from, to, task.bytes, task.rows};
 }
 
 void Executor::transfer(const Task& task, Lease& lease, Stream& s) {

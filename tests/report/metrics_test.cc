@@ -192,6 +192,9 @@ TEST(Progress, StepLine) {
   EXPECT_EQ(step_line(report, 1).find("gnorm"), std::string::npos);
   report.main_stall = "fetch";
   EXPECT_NE(step_line(report, 1).find(" | stall 6% (fetch) | eta"), std::string::npos);
+  report.least_busy = 0.71;
+  report.most_busy = 0.934;
+  EXPECT_NE(step_line(report, 1).find("(fetch) | devices busy 71..93% | eta"), std::string::npos);
 }
 
 TEST(Progress, BarLine) {

@@ -153,7 +153,7 @@ TEST_F(StepTraceTest, WaitsAreThoseThatWereCounted) {
     if (span.name.starts_with("wait: "))
       waits_us[span.name.substr(6)] += span.end_us - span.begin_us;
   }
-  const StreamTime time = run.after.device0 - run.before.device0;
+  const StreamTime time = run.after.devices[0] - run.before.devices[0];
   for (int k = 0; k < kWorkKinds; ++k) {
     const int64_t us = time.waited_us[static_cast<size_t>(k)];
     if (us > 0) counted_us[work_kind_name(static_cast<WorkKind>(k))] = us;

@@ -20,10 +20,10 @@ TEST(StepUsage, SharesOfAKnownStep) {
   after.pager = {.uses = 200, .hits = 130, .device_reads = 30, .device_hits = 20, .host_hits = 4};
   before.prefetches = {.brought = 7, .used = 7};
   after.prefetches = {.brought = 11, .used = 10};
-  before.device0.idle_us = 9 * kUs;
-  after.device0.idle_us = 10 * kUs;
-  after.device0.waited_us[static_cast<size_t>(WorkKind::kFetch)] = 3 * kUs;
-  after.device0.waited_us[static_cast<size_t>(WorkKind::kOptimizer)] = 1 * kUs;
+  before.devices[0].idle_us = 9 * kUs;
+  after.devices[0].idle_us = 10 * kUs;
+  after.devices[0].waited_us[static_cast<size_t>(WorkKind::kFetch)] = 3 * kUs;
+  after.devices[0].waited_us[static_cast<size_t>(WorkKind::kOptimizer)] = 1 * kUs;
   after.optimizer.busy_us = 4 * kUs;
   after.host_updates = 5;
   const StepUsage usage(before, after, /*step_s=*/10);
@@ -37,6 +37,38 @@ TEST(StepUsage, SharesOfAKnownStep) {
   EXPECT_DOUBLE_EQ(usage.optimizer_hidden, 0.75);
   EXPECT_EQ(usage.prefetches, 4);
   EXPECT_DOUBLE_EQ(usage.prefetch_accuracy, 0.75);
+}
+
+// Two devices, the second half as fast. Layer 0 ends with the second at 30 / 1 where 60 rows over 3
+// would end at 20, layer 2 with the first at 40 / 2 where 50 over 3 would end at 50 / 3.
+TEST(StepUsage, OfSeveralDevices) {
+  SessionCounters before, after;
+  before.devices.resize(2);
+  after.devices.resize(2);
+  after.devices[0].busy_us = 9 * kUs;
+  after.devices[1].busy_us = 6 * kUs;
+  after.devices[1].waited_us[static_cast<size_t>(WorkKind::kLink)] = 4 * kUs;
+  before.expert_rows = {1, 2, 0, 0, 3, 4};
+  after.expert_rows = {31, 32, 0, 0, 43, 14};
+  after.expert_speeds = {2, 1};
+  before.links[{0, 1}] = {2, 100, 10};
+  after.links[{0, 1}] = {5, 700, 40};
+  after.links[{1, 0}] = {1, 64, 0};
+  const StepUsage usage(before, after, /*step_s=*/10);
+  EXPECT_EQ(usage.busy_shares(), std::pair(0.6, 0.9));
+  EXPECT_EQ(usage.devices[0].expert_rows, 70);
+  EXPECT_EQ(usage.devices[1].expert_rows, 40);
+  EXPECT_DOUBLE_EQ(usage.imbalance, (30.0 + 20) / (20 + 50.0 / 3));
+  EXPECT_EQ(usage.links.at({0, 1}), (Link::Count{3, 600, 30}));
+  MetricsFields fields;
+  usage.append_to(fields);
+  const auto json = nlohmann::json::parse(metrics_line(MetricsType::kStep, fields));
+  EXPECT_EQ(json["devices"]["busy_s"], (std::vector<double>{9, 6}));
+  EXPECT_EQ(json["devices"]["stall_s"]["link"], (std::vector<double>{0, 4}));
+  EXPECT_EQ(json["devices"]["expert_rows"], (std::vector<int64_t>{70, 40}));
+  EXPECT_EQ(json["links"]["to"], (std::vector<int64_t>{1, 0}));
+  EXPECT_EQ(json["links"]["bytes"], (std::vector<int64_t>{600, 64}));
+  EXPECT_EQ(json["links"]["rows"], (std::vector<int64_t>{30, 0}));
 }
 
 TEST(StepUsage, WhatDidNotHappenHasNoRate) {
@@ -53,6 +85,7 @@ TEST(StepUsage, WhatDidNotHappenHasNoRate) {
   EXPECT_TRUE(json["prefetch_accuracy"].is_null());
   EXPECT_EQ(json["stall_s"]["issue"], 0.0);
   EXPECT_EQ(json["stall_s"]["write_back"], 0.0);
+  EXPECT_FALSE(json.contains("devices")) << "there is one";
 }
 
 // Steps of a tiny run: what they used, one by one.

@@ -99,6 +99,7 @@ class StepPlan {
     int64_t from = 0, to = 0;  // devices
     PageId source = 0, target = 0;
     int64_t bytes = 0;
+    int64_t rows = 0;  // 0: the bytes are a sum's
   };
   void transfer(const Task& like, const Travel& travel, Access access, TaskList& tasks) const;
   int64_t travelling_bytes(int64_t rows, Phase phase, bool back) const;

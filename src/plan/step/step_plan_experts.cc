@@ -82,6 +82,7 @@ void StepPlan::transfer(const Task& like, const Travel& travel, Access access,
   send.device = static_cast<uint8_t>(travel.from);
   send.peer = static_cast<uint8_t>(travel.to);
   send.bytes = travel.bytes;
+  send.rows = travel.rows;
   Task receive = send;
   receive.kind = TaskKind::kReceive;
   receive.lane = Lane::kIn;
@@ -142,8 +143,12 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
     hand_out(parcel);
     const PageId target =
         group.is_parcel() ? inbound : pages_.landing(parcel.device, seat, at.slot);
-    const Travel travel{parcel.device, seat, pages_.leaving(parcel.device, seat, at.slot), target,
-                        travelling_bytes(parcel.rows, at.phase, false)};
+    const Travel travel{parcel.device,
+                        seat,
+                        pages_.leaving(parcel.device, seat, at.slot),
+                        target,
+                        travelling_bytes(parcel.rows, at.phase, false),
+                        parcel.rows};
     Task t = wave_task(TaskKind::kPlaceRows, at, seat, Lane::kIn);
     transfer(t, travel, Access::kCreate, tasks);
     if (group.is_parcel()) return;
@@ -208,7 +213,7 @@ void StepPlan::give_back(const WavePlace& at, const ExpertGroup& group, int64_t 
     }
     transfer(like,
              {seat, parcel.device, source, pages_.arriving(parcel.device, seat, at.slot),
-              travelling_bytes(parcel.rows, at.phase, true)},
+              travelling_bytes(parcel.rows, at.phase, true), parcel.rows},
              Access::kCreate, tasks);
   }
 }
