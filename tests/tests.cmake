@@ -201,6 +201,8 @@ function(pagoda_bench name room)
 endfunction()
 # Asked by tools/make_tokenizer_vectors.py --check and tools/bench/tokenizer_bench.py.
 pagoda_bench(tokenizer_probe data tokenizer_probe.cc)
+# Asked by tools/make_template_vectors.py --check.
+pagoda_bench(template_probe data template_probe.cc)
 # Asked by tools/bench/adam_peers.py.
 pagoda_bench(adam_probe bench adam_probe.cc)
 # Prints misses of residency's choices beside LRU's and the clairvoyant's.

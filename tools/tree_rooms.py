@@ -15,8 +15,8 @@ KERNELS = {"base", "device", "kernels", "optim/adam.h"}
 PLAN = {"base", "offload/residency.h", "offload/place.h", "plan"}
 KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
 RUN = {"base", "hardware", "device", "kernels", "offload", "optim", "parallel", "model",
-       "tokenizer", "data", "checkpoint", "plan", "plan/step", "plan/machine", "plan/memory",
-       "config"}
+       "tokenizer", "template", "data", "checkpoint", "plan", "plan/step", "plan/machine",
+       "plan/memory", "config"}
 ROOMS = {
     "base": set(),
     "hardware": {"base"},
@@ -35,7 +35,8 @@ ROOMS = {
     "model": {"base", "device", "kernels", "offload", "plan/machine/model_shape.h",
               "plan/step/sum_shape.h"},
     "tokenizer": {"base", "model/json.h", "model/json_type.h"},
-    "data": {"base", "hardware", "model/json.h", "model/json_type.h", "tokenizer"},
+    "template": {"base"},
+    "data": {"base", "hardware", "model/json.h", "model/json_type.h", "tokenizer", "template"},
     "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},
     "plan": {"base"},
     "plan/step": PLAN,

@@ -14,7 +14,8 @@ namespace {
 
 // What a continuation depends on: of the run that generates, unless told otherwise.
 bool generate_takes_from_run(const Option& option) {
-  return option.key == "data.chat_template" || option.key == "train.dtype";
+  return option.key == "data.chat_template" || option.key == "data.chat_date" ||
+         option.key == "train.dtype";
 }
 
 // The options generation reads; a run file may hold the others too.

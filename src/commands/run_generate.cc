@@ -130,7 +130,8 @@ Result<std::vector<TokenIds>> read_prompts(const RunConfig& config, const Genera
   const HfFolder& folder = *model.folder;
   std::optional<ChatTemplate> found;
   if (flags.chat) {
-    ASSIGN_OR_RETURN(found, find_chat_template(folder.directory(), config.data.chat_template));
+    ASSIGN_OR_RETURN(found, find_chat_template(folder.directory(), config.data.chat_template,
+                                               config.data.chat_date));
   }
   const ChatTemplate* chat = found ? &*found : nullptr;
   ASSIGN_OR_RETURN(std::vector<TokenIds> prompts,

@@ -10,6 +10,7 @@
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "config/computed_with.h"
+#include "preview/chat_date_choice.h"
 #include "preview/micro_batch_choice.h"
 #include "report/metrics.h"
 #include "report/progress.h"
@@ -337,6 +338,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   RunConfig config = asked;
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
   RETURN_IF_ERROR(choose_micro_batch(config, flags.resume));
+  RETURN_IF_ERROR(choose_chat_date(config, flags.resume));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
   warn_of_unused_gpu(config);

@@ -35,8 +35,11 @@ void declare_inputs(RunConfig& c, OptionTable& t) {
   t.add("fields", c.data.fields, kResults,
         "names of the rows' fields if they differ, for example prompt=query,completion=reply");
   t.add("chat_template", c.data.chat_template, kResults,
-        "auto: the model's; none: prompts are joined plainly; or a preset, see docs/data.md");
+        "auto: the model's; run: it is run even if there is a preset; none: prompts are joined "
+        "plainly; or a preset, see docs/data.md");
   t.alias("chat-template");
+  t.add("chat_date", c.data.chat_date, kResults,
+        "day that a chat template is told, for example 2026-11-23; empty: today");
   t.add("train_on", c.data.train_on, {"assistant", "last", "all"}, kResults,
         "part of a conversation to train: answers, the last answer, or everything");
 }
@@ -268,6 +271,7 @@ Status check_data(const RunConfig::Data& d) {
   if (!fields.ok()) {
     return refuse("data.fields", toml_string(d.fields), fields.status().message());
   }
+  RETURN_IF_ERROR(check_template_date(d.chat_date));
   return check_template_choice(d.chat_template);
 }
 
@@ -461,7 +465,8 @@ Result<ExampleOptions> RunConfig::example_options(const std::string& model_path)
   options.kind = data.kind;
   options.train_on = data.train_on;
   ASSIGN_OR_RETURN(options.fields, RowFields::parse(data.fields));
-  ASSIGN_OR_RETURN(options.chat, find_chat_template(model_path, data.chat_template));
+  ASSIGN_OR_RETURN(options.chat,
+                   find_chat_template(model_path, data.chat_template, data.chat_date));
   return options;
 }
 

@@ -48,6 +48,7 @@ struct RunConfig {
     RowKind kind = RowKind::kAuto;
     std::string fields;
     std::string chat_template = "auto";
+    std::string chat_date;
     TrainOn train_on = TrainOn::kAssistant;
   } data;
 
@@ -132,6 +133,8 @@ struct RunConfig {
   // train.shards in `toml`, a text that to_toml() made; 0 if it has none. A resumed run may have
   // others: sums change between steps, and the bits from there on are another run's.
   static int64_t saved_shards(const std::string& toml);
+  // data.chat_date of a text that to_toml() made; "": it has none.
+  static std::string saved_chat_date(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
   // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none.
   std::string difference_from(const std::string& toml) const;

@@ -48,6 +48,11 @@ int64_t RunConfig::saved_shards(const std::string& toml) {
   return parse_int64(values_of(toml)["train.shards"], shards) ? shards : 0;
 }
 
+std::string RunConfig::saved_chat_date(const std::string& toml) {
+  const std::string quoted = values_of(toml)["data.chat_date"];
+  return quoted.size() < 2 ? "" : quoted.substr(1, quoted.size() - 2);
+}
+
 std::string RunConfig::difference_from(const std::string& toml) const {
   std::map<std::string, std::string> before = values_of(toml);
   RunConfig copy = *this;

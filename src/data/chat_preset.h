@@ -29,6 +29,7 @@ struct RenderedChat {
 // The texts of the tokenizer's special tokens; empty if it has none.
 struct SpecialTexts {
   std::string begin_of_text, end_of_text;
+  std::string padding = {}, unknown = {};  // for templates that are run
 };
 
 class ChatPreset {

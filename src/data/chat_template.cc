@@ -1,6 +1,7 @@
 #include "data/chat_template.h"
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 
 #include "base/edit_distance.h"
@@ -104,6 +105,10 @@ Result<Folder> read_folder(const std::string& directory) {
   for (const Json* object : {&map, &config}) {
     const std::string begin = special_text(*object, "bos_token");
     const std::string end = special_text(*object, "eos_token");
+    const std::string pad = special_text(*object, "pad_token");
+    const std::string unknown = special_text(*object, "unk_token");
+    if (!pad.empty()) folder.special.padding = pad;
+    if (!unknown.empty()) folder.special.unknown = unknown;
     if (!begin.empty()) folder.special.begin_of_text = begin;
     if (!end.empty()) folder.special.end_of_text = end;
   }
@@ -114,6 +119,9 @@ Result<Folder> read_folder(const std::string& directory) {
                      read_text_file(jinja, Links::kFollow, kMaxTemplateBytes));
     return folder;
   }
+  ASSIGN_OR_RETURN(const Json own, object_in(directory, "chat_template.json"));
+  ASSIGN_OR_RETURN(folder.template_text, template_in(own, directory + "/chat_template.json"));
+  if (!folder.template_text.empty()) return folder;
   ASSIGN_OR_RETURN(folder.template_text, template_in(config, directory + "/tokenizer_config.json"));
   return folder;
 }
@@ -132,41 +140,76 @@ const ChatPreset* preset_of_template(const std::string& text) {
   return nullptr;
 }
 
+bool ChatTemplate::asks_date() const {
+  return program && source.find("strftime_now") != std::string::npos;
+}
+
 std::string template_hint() {
   return "name one that fits with --data.chat_template (" + chat_preset_names() + ")";
 }
 
 Status check_template_choice(const std::string& choice) {
-  if (choice == "auto" || choice == "none" || find_chat_preset(choice) != nullptr) return Status();
-  std::vector<std::string> names = {"auto", "none"};
+  if (choice == "auto" || choice == "run" || choice == "none" ||
+      find_chat_preset(choice) != nullptr)
+    return Status();
+  std::vector<std::string> names = {"auto", "run", "none"};
   for (const ChatPreset& preset : chat_presets()) names.push_back(preset.name);
   const std::string near = nearest_word(choice, names);
   return Status(Exit::kUsage, "data.chat_template = \"" + printable(choice) +
-                                  "\": is not auto, none or one of " + chat_preset_names() +
+                                  "\": is not auto, run, none or one of " + chat_preset_names() +
                                   (near.empty() ? "" : "; did you mean \"" + near + "\"?"));
 }
 
+Status check_template_date(const std::string& date) {
+  if (date.empty() || jinja::Date::parse(date).ok()) return Status();
+  return Status(Exit::kUsage,
+                "data.chat_date = \"" + printable(date) + "\": is no day as in 2026-11-23");
+}
+
+namespace {
+
+jinja::Date day_of(const std::string& date) {
+  if (!date.empty()) return jinja::Date::parse(date).take();
+  const std::time_t now = std::time(nullptr);
+  std::tm day = {};
+  localtime_r(&now, &day);
+  return {.year = day.tm_year + 1900, .month = day.tm_mon + 1, .day = day.tm_mday};
+}
+
+// Makes the template's text a program, or says why it is none.
+void take_program(const std::string& directory, const std::string& text, ChatTemplate* found) {
+  auto program = jinja::Template::parse(text);
+  if (program.ok()) {
+    found->program = program.take();
+    found->source = text;
+    return;
+  }
+  found->unknown = true;
+  found->missing =
+      "cannot run the chat template of " + printable(directory) + ": " + program.status().message();
+}
+
+}  // namespace
+
 Result<ChatTemplate> find_chat_template(const std::string& model_directory,
-                                        const std::string& choice) {
+                                        const std::string& choice, const std::string& date) {
   RETURN_IF_ERROR(check_template_choice(choice));
+  RETURN_IF_ERROR(check_template_date(date));
   ASSIGN_OR_RETURN(Folder folder, read_folder(model_directory));
   ChatTemplate found;
   found.special = std::move(folder.special);
+  found.today = day_of(date);
   if (choice == "none") {
     found.missing = "data.chat_template is \"none\"";
     return found;
   }
-  if (choice != "auto") {
+  if (choice != "auto" && choice != "run") {
     found.preset = find_chat_preset(choice);
   } else if (folder.template_text.empty()) {
     found.missing = printable(model_directory) + " has no chat template";
   } else {
-    found.preset = preset_of_template(folder.template_text);
-    found.unknown = found.preset == nullptr;
-    if (found.unknown) {
-      found.missing = printable(model_directory) +
-                      " has a chat template that no preset was verified against";
-    }
+    if (choice == "auto") found.preset = preset_of_template(folder.template_text);
+    if (found.preset == nullptr) take_program(model_directory, folder.template_text, &found);
   }
   if (found.preset != nullptr && found.preset->needs_end_of_text() &&
       found.special.end_of_text.empty()) {

@@ -6,8 +6,10 @@
 
 #include "base/log.h"
 #include "data/json_rows.h"
+#include "data/template_chat.h"
 #include "data/text_source.h"
 #include "model/json.h"
+#include "tokenizer/fingerprint.h"
 #include "tokenizer/text_pieces.h"
 
 namespace pagoda {
@@ -31,6 +33,7 @@ class FileReader {
         tokenizer_(tokenizer),
         options_(options),
         sink_(sink),
+        template_options_{options.fields, options.train_on, tokenizer.special_tokens()},
         kind_(options.kind) {}
 
   Status read() {
@@ -60,7 +63,7 @@ class FileReader {
 
   Status row(const RowPlace& place, const Json& json) {
     RETURN_IF_ERROR(check_kind(place, json));
-    auto parsed = parse_row(json, kind_, options_.fields);
+    auto parsed = parse_row(json, kind_, options_.fields, options_.chat.program.has_value());
     if (!parsed.ok()) return place.bad(parsed.status().message());
     if (num_rows_ == 0) sink_.file(path_, kind_);
     RETURN_IF_ERROR(count_row(place.text()));
@@ -127,16 +130,37 @@ class FileReader {
       return place.bad("the conversation has no assistant message, so there is nothing to train");
     }
     const ChatTemplate& chat = options_.chat;
+    if (chat.program) return run_template(place, row);
     const bool plain = chat.preset == nullptr && !chat.unknown && row.separator != nullptr;
     if (chat.preset == nullptr && !plain) {
-      return place.bad("needs a chat template, and " + chat.missing, template_hint().c_str());
+      return place.bad((chat.unknown ? "" : "needs a chat template, and ") + chat.missing,
+                       template_hint().c_str());
     }
+    Example example;
     auto rendered = plain ? join(row) : chat.preset->render(row.turns, chat.special);
     if (!rendered.ok()) return place.bad(rendered.status().message());
     if (rendered->text.size() > kMaxConversationBytes) {
       return place.bad(strf("the conversation is longer than %zu bytes", kMaxConversationBytes));
     }
-    return emit(place, row, *rendered, plain);
+    const std::vector<TrainedSpan> spans = trained_spans(row.turns, *rendered, options_.train_on);
+    RETURN_IF_ERROR(encode(place, rendered->text, spans, &example));
+    if (plain) add_ends(row.turns.back(), &example);
+    return emit(std::move(example));
+  }
+
+  Status run_template(const RowPlace& place, const Row& row) {
+    Status emitted;
+    const Status rendered = render_rows(options_.chat, row, place.source, template_options_,
+                                        [&](const TemplateRow& made) {
+                                          Example example;
+                                          example.unended = made.unended;
+                                          emitted = encode(place, made.text, made.spans, &example);
+                                          if (emitted.ok()) emitted = emit(std::move(example));
+                                          return emitted;
+                                        });
+    if (!emitted.ok() || rendered.ok()) return emitted;
+    return place.bad(rendered.message(),
+                     "repair the file or the template, or name a preset that fits");
   }
 
   // The contents behind each other; end-of-text follows as a token.
@@ -152,23 +176,27 @@ class FileReader {
     return chat;
   }
 
-  Status emit(const RowPlace& place, const Row& row, const RenderedChat& chat, bool plain) {
-    Example example;
+  Status encode(const RowPlace& place, const std::string& text,
+                const std::vector<TrainedSpan>& spans, Example* example) const {
     std::vector<TokenRange> ranges;
-    const Status encoded = tokenizer_.encode(chat.text, &example.tokens, &ranges);
+    const Status encoded = tokenizer_.encode(text, &example->tokens, &ranges);
     if (!encoded.ok()) return place.bad(encoded.message(), kTextRemedy);
-    const std::vector<TrainedSpan> spans = trained_spans(row.turns, chat, options_.train_on);
-    example.weights = token_weights(ranges, spans);
-    if (plain) {
-      if (const std::optional<uint32_t> begin = tokenizer_.begin_of_text(); begin.has_value()) {
-        example.tokens.insert(example.tokens.begin(), *begin);
-        example.weights.insert(example.weights.begin(), 0.0f);
-      }
-      // The end of an answer counts as much as the answer.
-      const Turn& answer = row.turns.back();
-      example.tokens.push_back(tokenizer_.end_of_text());
-      example.weights.push_back(answer.train.value_or(true) ? answer.weight : 0.0f);
+    example->weights = token_weights(ranges, spans);
+    return Status();
+  }
+
+  // What stands around prompt and answer where there is no template.
+  void add_ends(const Turn& answer, Example* example) const {
+    if (const std::optional<uint32_t> begin = tokenizer_.begin_of_text(); begin.has_value()) {
+      example->tokens.insert(example->tokens.begin(), *begin);
+      example->weights.insert(example->weights.begin(), 0.0f);
     }
+    // The end of an answer counts as much as the answer.
+    example->tokens.push_back(tokenizer_.end_of_text());
+    example->weights.push_back(answer.train.value_or(true) ? answer.weight : 0.0f);
+  }
+
+  Status emit(Example&& example) {
     const auto masked = std::count(example.weights.begin() + 1, example.weights.end(), 0.0f);
     num_masked_ += masked;
     num_trained_ += static_cast<int64_t>(example.weights.size()) - 1 - masked;
@@ -200,6 +228,7 @@ class FileReader {
   const Tokenizer& tokenizer_;
   const ExampleOptions& options_;
   ExampleSink& sink_;
+  const TemplateOptions template_options_;
   RowKind kind_;
   bool document_begins_ = true;
   int64_t num_rows_ = 0;
@@ -225,6 +254,13 @@ std::string ExampleOptions::cache_key() const {
                          kRulesVersion, name_of(kind), name_of(train_on),
                          chat.preset != nullptr ? chat.preset->name : "none",
                          chat.special.begin_of_text.c_str(), chat.special.end_of_text.c_str());
+  if (chat.program) {
+    Fingerprint source;
+    source.add(chat.source.data(), static_cast<int64_t>(chat.source.size()));
+    key += "; run " + source.hex();
+    key += "; padding \"" + chat.special.padding + "\"; unknown \"" + chat.special.unknown + "\"";
+    if (chat.asks_date()) key += "; date " + chat.today.text();
+  }
   for (size_t i = 0; i < kRowFields; ++i) key += "; " + fields[static_cast<RowField>(i)];
   return key;
 }

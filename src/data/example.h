@@ -24,6 +24,8 @@ struct Example {
   bool continues = false;  // the next example goes on with the same document
   // It is a text: every weight is 1, and its parts may be trained without each other.
   bool is_text = false;
+  // Its trained messages that end in no special token, where a template that is run wrote them.
+  int64_t unended = 0;
 };
 
 // The most memory that even a short row of data takes beside its tokens: its places in the index of
@@ -63,8 +65,9 @@ class ExampleSink {
 //   text                   pieces of about a MiB, all but the last with `continues`; the first
 //                          begins with begin-of-text where the tokenizer has one, the last ends
 //                          with end-of-text; every weight is 1
-//   conversation           rendered as data/chat_preset.h says and encoded as one text; a token has
-//                          the weight of the trained span it overlaps
+//   conversation           rendered as data/chat_preset.h or data/template_chat.h says and encoded
+//                          as one text; a token has the weight of the trained span it overlaps;
+//                          where a template rewrites earlier messages, one for each trained message
 //   prompt and answer      a conversation of user and assistant where there is a chat template;
 //                          else the two behind each other and end-of-text, the prompt masked
 // kBadData naming file and line (or row, in an array): not UTF-8, not JSON, a row of another kind

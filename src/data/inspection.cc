@@ -50,6 +50,7 @@ void Inspection::keep(const Example& example) {
 }
 
 void Inspection::count(const Example& example) {
+  files_.back().unended += example.unended;
   hash_ = XXH3_64bits_withSeed(example.tokens.data(), example.tokens.size() * 4, hash_);
   const auto first = example.weights.begin() + (tokens_ == 0 ? 1 : 0);
   const auto is_trained = [](float weight) { return weight > 0; };
@@ -91,6 +92,7 @@ Inspection::File Inspection::total() const {
     total.longer += file.longer;
     total.cut += file.cut;
     total.too_long += file.too_long;
+    total.unended += file.unended;
     total.longest = std::max(total.longest, file.longest);
   }
   return total;

@@ -27,6 +27,7 @@ class Inspection : public ExampleSink {
     int64_t cut = 0;             // of `longer`: texts, cut into several rows
     int64_t too_long = 0;        // of `longer`: the others that are not left out
     int64_t longest = 0;         // tokens
+    int64_t unended = 0;         // trained messages that end in no special token (data/example.h)
   };
   struct Shown {
     size_t file = 0;

@@ -79,6 +79,12 @@ std::string problems_text(const Inspection& inspection) {
     text += strf("left out, as no token that is kept is trained: %lld examples\n",
                  (long long)total.untrained);
   }
+  if (total.unended > 0) {
+    text += strf(
+        "trained answers without a special token at their end, behind which a model may "
+        "go on writing: %lld\n",
+        (long long)total.unended);
+  }
   const Inspection::Duplicates duplicates = inspection.duplicates();
   text += strf("duplicates: %lld", (long long)duplicates.examples);
   if (duplicates.examples > 0) {
@@ -118,6 +124,11 @@ std::string marked_text(const Example& example, const Tokenizer& tokenizer, bool
 
 Result<std::string> template_line(const ExampleOptions& options, const Tokenizer& tokenizer) {
   const ChatPreset* preset = options.chat.preset;
+  if (options.chat.program) {
+    return std::string(
+        "chat template: the model's own, which is run; where it rewrites earlier "
+        "messages, each trained one ends a row of its own");
+  }
   if (preset == nullptr) return std::string("chat template: none, ") + options.chat.missing;
   const std::string end = preset->end_of_answer(options.chat.special);
   std::vector<uint32_t> ids;
@@ -153,10 +164,15 @@ std::string inspection_text(const Inspection& inspection, const Tokenizer& token
 namespace {
 
 Json file_json(const Inspection::File& file) {
-  return {{"examples", file.examples},   {"tokens", file.tokens},
-          {"longer", file.longer},       {"trained_tokens", file.trained_tokens},
-          {"cut", file.cut},             {"too_long", file.too_long},
-          {"untrained", file.untrained}, {"longest", file.longest}};
+  return {{"examples", file.examples},
+          {"tokens", file.tokens},
+          {"longer", file.longer},
+          {"trained_tokens", file.trained_tokens},
+          {"cut", file.cut},
+          {"too_long", file.too_long},
+          {"untrained", file.untrained},
+          {"longest", file.longest},
+          {"unended", file.unended}};
 }
 
 Json shown_json(const Inspection::Shown& shown, const Inspection& inspection,
@@ -186,6 +202,7 @@ Json inspection_json(const Inspection& inspection, const Tokenizer& tokenizer,
                {"histogram", Json::array()},
                {"total", file_json(inspection.total())}};
   if (options.chat.preset != nullptr) root["chat_template"] = options.chat.preset->name;
+  if (options.chat.program) root["chat_template"] = "run";
   for (const Inspection::File& file : inspection.files()) {
     Json& entry = root["files"].emplace_back(file_json(file));
     entry["path"] = file.path;

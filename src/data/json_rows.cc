@@ -36,13 +36,14 @@ class RowText {
     }
     return true;
   }
-  Status end() const {
+  Status end() {
     const size_t invalid = first_invalid_utf8(text_);
     if (invalid != std::string::npos) {
       return place_.bad(strf("byte %zu: invalid UTF-8", invalid + 1));
     }
     const JsonLimits limits{.max_bytes = kMaxRowBytes, .max_string_bytes = kMaxRowBytes};
     ASSIGN_OR_RETURN(const Json row, parse_json(text_, place_.text(), limits));
+    place_.source = text_;
     return visit_(place_, row);
   }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "data/text_source.h"
@@ -18,6 +19,7 @@ struct RowPlace {
   const std::string& path;
   TextFormat format;
   int64_t number;  // line, or element of the array, from 1; 0: before the first
+  std::string_view source = {};  // the row as it is written; during a visit
 
   std::string text() const;    // "PATH:12", "PATH: row 12"; not yet printable()
   std::string suffix() const;  // what is behind the path there

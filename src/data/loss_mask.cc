@@ -35,6 +35,10 @@ bool trained_by_default(const Turn& turn, bool is_last_answer, TrainOn train_on)
 
 const char* name_of(TrainOn train_on) { return kTrainOnNames[static_cast<size_t>(train_on)]; }
 
+bool is_trained(const std::vector<Turn>& turns, size_t i, TrainOn train_on) {
+  return turns[i].train.value_or(trained_by_default(turns[i], i == last_answer(turns), train_on));
+}
+
 std::vector<TrainedSpan> trained_spans(const std::vector<Turn>& turns, const RenderedChat& chat,
                                        TrainOn train_on) {
   CHECK(turns.size() == chat.turns.size());

@@ -21,6 +21,9 @@ struct TrainedSpan {
   float weight;
 };
 
+// Whether turns[i] is trained: its "train" says so, else `train_on` does.
+bool is_trained(const std::vector<Turn>& turns, size_t i, TrainOn train_on);
+
 // Disjoint spans in order. A turn's "train" says whether it is trained, else `train_on` does; its
 // "weight" says how much. With kAll a turn's span is the whole turn, and bytes outside of turns are
 // trained too; else it is [trained_begin, trained_end).

@@ -106,27 +106,38 @@ Status read_marks(const Json& message, const RowFields& fields, Turn* turn) {
   return Status();
 }
 
+constexpr const char* kTemplateOnly[] = {"tool_calls", "function_call", "reasoning_content",
+                                         "thinking"};
+
 Result<Turn> read_turn(const Json& message, const RowFields& fields, RowField role_field,
-                       RowField content_field) {
+                       RowField content_field, bool for_template) {
   if (!message.is_object()) return bad("is not an object");
-  for (const char* name : {"tool_calls", "function_call", "reasoning_content"}) {
-    RETURN_IF_ERROR(refuse_unrendered(message, name));
-  }
   Turn turn;
+  bool more = false;
+  for (const char* name : kTemplateOnly) {
+    if (!for_template) RETURN_IF_ERROR(refuse_unrendered(message, name));
+    const Json* value = member(message, name);
+    more |= value != nullptr;
+    if (value != nullptr && !says_nothing(*value)) turn.template_only.push_back(name);
+  }
   ASSIGN_OR_RETURN(const std::string role, text_member(message, fields[role_field]));
   ASSIGN_OR_RETURN(turn.role, role_of(role));
-  ASSIGN_OR_RETURN(turn.content, content_member(message, fields[content_field]));
+  if (!more || member(message, fields[content_field]) != nullptr) {
+    ASSIGN_OR_RETURN(turn.content, content_member(message, fields[content_field]));
+  }
   RETURN_IF_ERROR(read_marks(message, fields, &turn));
   return turn;
 }
 
 Status read_turns(const Json& messages, const RowFields& fields, RowField role_field,
-                  RowField content_field, std::vector<Turn>* turns) {
+                  RowField content_field, const std::string& list, Row* out) {
   if (!messages.is_array()) return bad("the messages are not a list");
   for (size_t i = 0; i < messages.size(); ++i) {
-    auto turn = read_turn(messages[i], fields, role_field, content_field);
+    auto turn = read_turn(messages[i], fields, role_field, content_field, out->for_template);
     if (!turn.ok()) return bad(strf("message %zu: ", i + 1) + turn.status().message());
-    turns->push_back(turn.take());
+    turn->list = list;
+    turn->index = i;
+    out->turns.push_back(turn.take());
   }
   return Status();
 }
@@ -190,7 +201,7 @@ Status read_half(const Json& row, const RowFields& fields, RowField field, Role 
   const Json* half = member(row, fields[field]);
   if (half == nullptr || !half->is_array()) return add_turn(row, role, fields[field], out);
   out->separator = nullptr;
-  return read_turns(*half, fields, RowField::kRole, RowField::kContent, &out->turns);
+  return read_turns(*half, fields, RowField::kRole, RowField::kContent, fields[field], out);
 }
 
 Status read_prompt(const Json& row, const RowFields& fields, Row* out) {
@@ -216,7 +227,7 @@ Status read_kind(const Json& row, const RowFields& fields, Row* out) {
       const Json* list = member(row, name);
       if (list == nullptr) return bad("has no " + quoted(name));
       return read_turns(*list, fields, messages ? RowField::kRole : RowField::kFrom,
-                        messages ? RowField::kContent : RowField::kValue, &out->turns);
+                        messages ? RowField::kContent : RowField::kValue, name, out);
     }
     case RowKind::kInstruction:
       return read_instruction(row, fields, out);
@@ -274,11 +285,12 @@ RowKind kind_of(const Json& row, const RowFields& fields) {
   return has(RowField::kText) ? RowKind::kText : RowKind::kAuto;
 }
 
-Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields) {
+Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields, bool for_template) {
   Row out;
   out.kind = kind;
+  out.for_template = for_template;
   if (kind != RowKind::kText) {
-    RETURN_IF_ERROR(refuse_unrendered(row, fields[RowField::kTools]));
+    if (!for_template) RETURN_IF_ERROR(refuse_unrendered(row, fields[RowField::kTools]));
     RETURN_IF_ERROR(read_system(row, fields, &out));
   }
   const size_t num_systems = out.turns.size();

@@ -8,7 +8,7 @@
 //   question       {"question": T, "answer": T}
 // All but texts may have a "system" text (empty: none) in place of a system message; instruction
 // and question also the "history" before them, a list of [T, T], user and assistant. Other fields
-// are ignored, but not tools and tool calls, which no preset renders.
+// are ignored, but not tools, tool calls and thoughts, which only a template that is run renders.
 #pragma once
 
 #include <array>
@@ -61,6 +61,11 @@ struct Turn {
   bool given = false;  // part of a "prompt": it is context, whoever speaks
   std::optional<bool> train;  // "train" of the message; without it train_on decides
   float weight = 1.0f;        // "weight" of the message: how much it counts where it is trained
+  // The message is element `index` of this field of the row; empty: it is made of texts.
+  std::string list;
+  size_t index = 0;
+  // Its fields that say something and that only a template which is run renders.
+  std::vector<const char*> template_only;
 };
 
 struct Row {
@@ -69,15 +74,19 @@ struct Row {
   std::vector<Turn> turns;  // the others
   // Joins the turns' contents if there is no chat template; nullptr: the row needs a template.
   const char* separator = nullptr;
+  bool for_template = false;  // tools, tool calls and thoughts are not refused
 };
 
 // The kind of a row by the fields it has, the first in the order messages, conversations, prompt,
 // instruction, question, text; kAuto: none.
 RowKind kind_of(const Json& row, const RowFields& fields);
 
-// Reads a row as a `kind` (not kAuto). The error, kBadData, says what is wrong without the place:
-// no such field, an unknown role, no turns, two systems, a part of a content that is no text,
-// tools, "train" that is not a boolean, a "weight" outside [0, 1000].
-Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields);
+// Reads a row as a `kind` (not kAuto). With `for_template` tools, tool calls and thoughts stay in
+// the row, for a template that is run, and a message with them needs no content. The error,
+// kBadData, says what is wrong without the place: no such field, an unknown role, no turns, two
+// systems, a part of a content that is no text, tools, "train" that is not a boolean, a "weight"
+// outside [0, 1000].
+Result<Row> parse_row(const Json& row, RowKind kind, const RowFields& fields,
+                      bool for_template = false);
 
 }  // namespace pagoda

@@ -44,6 +44,7 @@ class Tokenizer::Engine {
   Status encode(std::string_view text, Output out) const;
   std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
   std::optional<uint32_t> find(std::string_view token) const;
+  std::vector<std::string> special_tokens() const;
 
  private:
   // What one call of encode needs, kept for the next.
@@ -280,6 +281,14 @@ std::string Tokenizer::Engine::decode(std::span<const uint32_t> ids, bool skip_s
   return decoder_.decode(std::move(tokens));
 }
 
+std::vector<std::string> Tokenizer::Engine::special_tokens() const {
+  std::vector<std::string> texts;
+  for (const AddedToken& token : added_tokens_) {
+    if (token.special && !token.content.empty()) texts.push_back(token.content);
+  }
+  return texts;
+}
+
 Result<Tokenizer> Tokenizer::open(const std::string& directory) {
   ASSIGN_OR_RETURN(std::shared_ptr<const Engine> engine, Engine::open(directory));
   return Tokenizer(std::move(engine));
@@ -298,6 +307,8 @@ Status Tokenizer::encode(std::string_view text, std::vector<uint32_t>* ids,
 std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
   return engine_->decode(ids, skip_special);
 }
+
+std::vector<std::string> Tokenizer::special_tokens() const { return engine_->special_tokens(); }
 
 std::optional<uint32_t> Tokenizer::find(std::string_view token) const {
   return engine_->find(token);

@@ -57,6 +57,9 @@ class Tokenizer {
   // passed over, bytes that are not UTF-8 become U+FFFD.
   std::string decode(std::span<const uint32_t> ids, bool skip_special) const;
 
+  // The texts of special added tokens, none of them empty.
+  std::vector<std::string> special_tokens() const;
+
   // The id of a token as tokenizer.json spells it ("<|im_end|>", "\u0120the").
   std::optional<uint32_t> find(std::string_view token) const;
 

@@ -1,5 +1,6 @@
 #include "train/prompts.h"
 
+#include "data/template_chat.h"
 #include "tokenizer/end_token.h"
 
 namespace pagoda {
@@ -7,6 +8,7 @@ namespace {
 
 // The turn of a user, and that of an assistant up to the text that it has to write.
 Result<std::string> chat_text(const std::string& question, const ChatTemplate& chat) {
+  if (chat.program) return render_prompt(chat, question);
   if (chat.preset == nullptr) {
     return Status(Exit::kBadData, chat.missing + "; " + template_hint());
   }

@@ -89,8 +89,9 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
 Result<std::vector<TokenIds>> sample_prompts(const RunConfig& config, const HfFolder& folder) {
   if (config.sample.prompts.empty()) return std::vector<TokenIds>();
   ASSIGN_OR_RETURN(const Tokenizer tokenizer, open_tokenizer(folder));
-  ASSIGN_OR_RETURN(const ChatTemplate chat,
-                   find_chat_template(folder.directory(), config.data.chat_template));
+  ASSIGN_OR_RETURN(
+      const ChatTemplate chat,
+      find_chat_template(folder.directory(), config.data.chat_template, config.data.chat_date));
   return encode_samples(config, folder.config(), tokenizer, chat);
 }
 

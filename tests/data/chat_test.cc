@@ -250,8 +250,12 @@ TEST_F(ChatTemplateTest, NoneUnknownAndForced) {
             std::string::npos);
   put("tokenizer_config.json", {{"chat_template", "{{ messages }}"}});
   EXPECT_EQ(choose()->preset, nullptr);
+  EXPECT_TRUE(choose()->program.has_value());
+  EXPECT_FALSE(choose()->unknown);
+  put("tokenizer_config.json", {{"chat_template", "{{ messages"}});
+  EXPECT_FALSE(choose()->program.has_value());
   EXPECT_TRUE(choose()->unknown);
-  EXPECT_NE(choose()->missing.find("that no preset was verified against"), std::string::npos);
+  EXPECT_NE(choose()->missing.find("line 1: \"{{\" has no \"}}\""), std::string::npos);
   EXPECT_STREQ(choose("chatml")->preset->name, "chatml");
   EXPECT_FALSE(choose("chatml")->unknown);
   EXPECT_EQ(choose("none")->preset, nullptr);

@@ -450,7 +450,11 @@ TEST_F(ExampleTest, ATemplateIsNeededForMessages) {
                  none);
   ExampleOptions unknown = none;
   unknown.chat.unknown = true;
-  expect_refused("m.jsonl", R"({"question":"a","answer":"b"})", "needs a chat template", unknown);
+  unknown.chat.missing = "cannot run the chat template of model: line 3: why";
+  expect_refused("m.jsonl", R"({"question":"a","answer":"b"})",
+                 "m.jsonl:1: cannot run the chat template of model: line 3: why; nothing was "
+                 "trained, name one that fits",
+                 unknown);
   EXPECT_EQ(one(R"({"text":"a"})", unknown), "[a$]");
 }
 
@@ -492,7 +496,7 @@ TEST_F(ExampleTest, ManyTurns) {
 }
 
 TEST_F(ExampleTest, CacheKeyTellsWhatChangesExamples) {
-  std::vector<ExampleOptions> different(7);
+  std::vector<ExampleOptions> different(12);
   different[1].kind = RowKind::kText;
   different[2].train_on = TrainOn::kLast;
   different[3].fields = RowFields::parse("text=body").value();
@@ -500,6 +504,14 @@ TEST_F(ExampleTest, CacheKeyTellsWhatChangesExamples) {
   different[5] = with_preset("mistral");
   different[6] = with_preset("mistral");
   different[6].chat.special.end_of_text = "<end>";
+  for (size_t i = 7; i < different.size(); ++i) {
+    ChatTemplate& chat = different[i].chat;
+    chat.source = i == 7 ? "{{ messages }}" : "{{ messages }}{{ strftime_now('%d') }}";
+    chat.program = jinja::Template::parse(chat.source).value();
+  }
+  different[9].chat.special.padding = "<pad>";
+  different[10].chat.special.unknown = "<pad>";
+  different[11].chat.today.day = 2;
   for (size_t i = 0; i < different.size(); ++i) {
     EXPECT_EQ(different[i].cache_key(), ExampleOptions(different[i]).cache_key());
     for (size_t j = 0; j < i; ++j) {

@@ -186,6 +186,25 @@ TEST_F(InspectionTest, TheCommand) {
   EXPECT_EQ(root["duplicates"]["examples"], 1);
 }
 
+TEST_F(InspectionTest, AnswersWithoutAnEndAreCounted) {
+  const std::string chat = dir_.file("chat.jsonl");
+  put_file(chat, R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},)"
+                 R"({"role":"user","content":"c"},{"role":"assistant","content":"d"}]})");
+  const std::string line =
+      "trained answers without a special token at their end, behind which a model may go on "
+      "writing: 2\n";
+  for (const bool ended : {false, true}) {
+    put_file(dir_.file("chat_template.jinja"),
+             strf("{%% for m in messages %%}{{ m.role }}:{{ m.content }}%s\n{%% endfor %%}",
+                  ended ? "<|endoftext|>" : ""));
+    const ProcessResult shown = inspect({"--data.path", chat});
+    EXPECT_EQ(shown.code, 0) << shown.err;
+    EXPECT_EQ(shown.out.find(line) == std::string::npos, ended) << shown.out;
+    const ProcessResult json = inspect({"--data.path", chat, "--json"});
+    EXPECT_EQ(Json::parse(json.out)["total"]["unended"], ended ? 0 : 2);
+  }
+}
+
 TEST_F(InspectionTest, TheCommandRefuses) {
   const std::string chat = dir_.file("chat.jsonl");
   put_file(chat, R"({"messages":[{"role":"user","content":"a"}]})");

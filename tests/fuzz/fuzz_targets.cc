@@ -9,6 +9,7 @@ std::span<const FuzzTarget> fuzz_targets() {
       {"index", fuzz_index, index_seeds},
       {"tokenizer", fuzz_tokenizer, tokenizer_seeds},
       {"rows", fuzz_rows, rows_seeds},
+      {"template", fuzz_template, template_seeds},
       {"run_file", fuzz_run_file, run_file_seeds},
       {"sheet", fuzz_sheet, sheet_seeds},
       {"manifest", fuzz_manifest, manifest_seeds},

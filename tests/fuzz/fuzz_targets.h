@@ -34,6 +34,9 @@ std::vector<std::string> tokenizer_seeds();
 // Rows of training data. The first byte chooses: bit 0 .json or .jsonl, bit 1 a chat template.
 void fuzz_rows(std::string_view input);
 std::vector<std::string> rows_seeds();
+// A chat template, rendered with the variables of its golden file.
+void fuzz_template(std::string_view input);
+std::vector<std::string> template_seeds();
 // A run file.
 void fuzz_run_file(std::string_view input);
 std::vector<std::string> run_file_seeds();

@@ -9,6 +9,7 @@
 #include "checkpoint/run_checkpoint.h"
 #include "offload/page_layout.h"
 #include "offload/storage.h"
+#include "template/template.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
 
@@ -74,6 +75,50 @@ class ResumeTest : public RunTest {
 
   std::string run_dir_;
 };
+
+// A run says which day its template was told, whenever it goes on or generates.
+TEST_F(ResumeTest, TheDayOfAChatTemplateIsTheRuns) {
+  put_file(dir_.file("model/chat_template.jinja"),
+           "{{ strftime_now('%d') }}{% for m in messages %}{{ m.role[0] }}{{ m.content }};"
+           "{% endfor %}{% if add_generation_prompt %}a{% endif %}");
+  std::string rows;
+  for (int i = 0; i < 40; ++i) {
+    rows += strf(R"({"messages":[{"role":"user","content":"%d"},)"
+                 R"({"role":"assistant","content":"%d"}]})"
+                 "\n",
+                 i, i + 1);
+  }
+  put_file(dir_.file("chat.jsonl"), rows);
+  const auto chat_flags = [&](int steps) {
+    Flags flags = flags_of(steps);
+    flags["data.path"] = dir_.file("chat.jsonl");
+    flags["train.output_dir"] = dir_.file("chat");
+    return flags;
+  };
+  const auto day = [&] {
+    const std::string resolved = get_file(dir_.file("chat") + "/resolved.toml");
+    const size_t at = resolved.find("chat_date = \"");
+    return at == std::string::npos ? "" : resolved.substr(at + 13, 10);
+  };
+  // The two clocks are 26 hours apart.
+  program_ = {"/usr/bin/env", "TZ=AAA+12", PAGODA_BINARY};
+  const ProcessResult first = run(train(chat_flags(4)));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string told = day();
+  EXPECT_TRUE(jinja::Date::parse(told).ok()) << told;
+  program_ = {"/usr/bin/env", "TZ=BBB-14", PAGODA_BINARY};
+  const ProcessResult second = run(train(chat_flags(8), {"--resume"}));
+  EXPECT_EQ(second.code, 0) << second.err;
+  EXPECT_EQ(day(), told);
+  EXPECT_EQ(losses("chat").size(), 8u);
+  const ProcessResult generated = run({"generate", "--checkpoint", dir_.file("chat"), "--chat",
+                                       "--prompt", "x", "--json", "--max_new_tokens", "1"});
+  ASSERT_EQ(generated.code, 0) << generated.err;
+  const auto json = nlohmann::json::parse(generated.out);
+  std::string prompt;
+  for (const int token : json["generated"][0]["prompt_tokens"]) prompt += static_cast<char>(token);
+  EXPECT_EQ(prompt, told.substr(8) + "ux;a");
+}
 
 TEST_F(ResumeTest, OtherSettingsAreNamed) {
   const std::vector<std::tuple<std::string, std::string, std::string>> changes = {
