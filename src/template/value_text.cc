@@ -74,10 +74,27 @@ std::string quoted(std::string_view text, char quote) {
   return out;
 }
 
-// Writes what Python's repr() gives.
-class Printer {
+// A text that grows, each part charged before it is taken.
+class ChargedText {
  public:
-  explicit Printer(Budget& budget) : budget_(budget) {}
+  explicit ChargedText(Budget& budget) : budget_(budget) {}
+
+  std::string out;
+
+ protected:
+  Status add(const std::string& text) {
+    RETURN_IF_ERROR(budget_.make(text.size()));
+    out += text;
+    return Status();
+  }
+
+  Budget& budget_;
+};
+
+// Writes what Python's repr() gives.
+class Printer : public ChargedText {
+ public:
+  using ChargedText::ChargedText;
 
   Status print(const Value& value, int depth) {
     RETURN_IF_ERROR(budget_.spend(1));
@@ -104,15 +121,7 @@ class Printer {
     return failed(strf("%s has no text", value.a_type().c_str()));
   }
 
-  std::string out;
-
  private:
-  Status add(const std::string& text) {
-    RETURN_IF_ERROR(budget_.make(text.size()));
-    out += text;
-    return Status();
-  }
-
   Status print_text(const std::string& text) {
     const bool doubled =
         text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
@@ -147,8 +156,6 @@ class Printer {
     }
     return add("}");
   }
-
-  Budget& budget_;
 };
 
 std::string json_real(double value) {
@@ -181,9 +188,9 @@ std::string json_text(std::string_view text, bool ascii) {
   return out;
 }
 
-class JsonWriter {
+class JsonWriter : public ChargedText {
  public:
-  JsonWriter(Budget& budget, const JsonStyle& style) : budget_(budget), style_(style) {}
+  JsonWriter(Budget& budget, const JsonStyle& style) : ChargedText(budget), style_(style) {}
 
   Status write(const Value& value, int level) {
     RETURN_IF_ERROR(budget_.spend(1));
@@ -201,15 +208,7 @@ class JsonWriter {
     return failed(strf("%s is no JSON", value.a_type().c_str()));
   }
 
-  std::string out;
-
  private:
-  Status add(const std::string& text) {
-    RETURN_IF_ERROR(budget_.make(text.size()));
-    out += text;
-    return Status();
-  }
-
   Status new_line(int level) {
     if (!style_.lines) return Status();
     RETURN_IF_ERROR(add("\n"));
@@ -268,7 +267,6 @@ class JsonWriter {
     return add("}");
   }
 
-  Budget& budget_;
   const JsonStyle& style_;
 };
 
