@@ -1,7 +1,6 @@
 // The CPU as a device: a stream is a thread with a queue (the idea is mlx's scheduler), device
 // memory is one anonymous mapping.
 #include <sys/mman.h>
-#include <time.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +9,7 @@
 #include <thread>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "device/device.h"
 #include "device/past_cache.h"
 
@@ -34,20 +34,14 @@ std::byte* map_aligned(int64_t bytes, int64_t alignment) {
   return aligned;
 }
 
-int64_t thread_cpu_ns() {
-  timespec time{};
-  CHECK(clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) == 0);
-  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
-}
-
 // Makes work take a multiple of its processor time, which does not depend on who else uses the
 // cores. One thread.
 class SleepingThrottle {
  public:
   void run(const std::function<void()>& work, double slowness) {
-    const int64_t begin_ns = thread_cpu_ns();
+    const int64_t begin_us = thread_cpu_us();
     work();
-    owed_us_ += (slowness - 1) * static_cast<double>(thread_cpu_ns() - begin_ns) / 1000;
+    owed_us_ += (slowness - 1) * static_cast<double>(thread_cpu_us() - begin_us);
     if (owed_us_ < kLeastSleepUs) return;
     const int64_t asleep_us = monotonic_us();
     std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(owed_us_)));
