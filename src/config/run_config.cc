@@ -98,7 +98,8 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
                 "devices");
   t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
-        "together; home: always on the same device, as where all weights stay on devices");
+        "together; home: always on the same device, as where all weights stay on devices or "
+        "memory.pin is set");
 }
 
 void declare_sample(RunConfig& c, OptionTable& t) {

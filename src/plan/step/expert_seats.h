@@ -17,7 +17,8 @@
 namespace pagoda {
 
 // [expert] its device. Among equal experts the lower comes first, among equal ends the lower
-// device. `speeds`: [device], above 0. O(E (log E + devices)).
+// device. `rows`: (experts), not below 0; `speeds`: [device], above 0; `taken`: [device] the rows
+// that it has already, or empty for none, as the bounds above assume. O(E (log E + devices)).
 std::vector<int> place_longest_first(std::span<const int64_t> rows, std::span<const double> speeds,
                                      std::span<const int64_t> taken = {});
 
@@ -25,7 +26,6 @@ std::vector<int> place_longest_first(std::span<const int64_t> rows, std::span<co
 // exchange of the busiest device with any other: an expert for another one or for none. That is
 // closer to balance where experts are few (four a device), and never further. O(E^2) for each.
 inline constexpr int kMostExchanges = 32;
-// `taken`: [device] the rows that it has already; empty: none.
 std::vector<int> place_balanced(std::span<const int64_t> rows, std::span<const double> speeds,
                                 std::span<const int64_t> taken = {});
 
