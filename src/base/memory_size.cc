@@ -1,5 +1,6 @@
 #include "base/memory_size.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/bytes.h"
@@ -78,6 +79,30 @@ std::string MemorySize::text() const {
       return std::to_string(bytes_ / unit.bytes) + unit.name;
   }
   return "0B";
+}
+
+MemorySizes::MemorySizes(std::vector<MemorySize> sizes) : sizes_(std::move(sizes)) {
+  CHECK(!sizes_.empty(), "no size");
+}
+
+Result<MemorySizes> MemorySizes::parse(const std::vector<std::string>& texts) {
+  std::vector<MemorySize> sizes;
+  for (const std::string& text : texts) {
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find(',', begin), text.size());
+      ASSIGN_OR_RETURN(const MemorySize size, MemorySize::parse(text.substr(begin, end - begin)));
+      sizes.push_back(size);
+      begin = end + 1;
+    }
+  }
+  if (sizes.empty()) return not_a_size("");
+  return MemorySizes(std::move(sizes));
+}
+
+const MemorySize& MemorySizes::of(size_t place) const {
+  if (sizes_.size() == 1) return sizes_.front();
+  CHECK(place < sizes_.size(), "%zu sizes for more places", sizes_.size());
+  return sizes_[place];
 }
 
 }  // namespace pagoda

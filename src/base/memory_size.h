@@ -1,9 +1,13 @@
 // MemorySize: an amount of memory as a person writes it: "24GiB", "1.5GiB", "512MiB", "24GB" (10^9)
 // or "80%" of a total that is known only on the machine, or "auto" (the program decides).
+// MemorySizes: one for each of several places, or one that each of them has.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 
@@ -32,6 +36,24 @@ class MemorySize {
   Kind kind_ = Kind::kAuto;
   int64_t bytes_ = 0;
   double percent_ = 0;
+};
+
+class MemorySizes {
+ public:
+  MemorySizes(MemorySize each = MemorySize()) : sizes_{each} {}  // of any number of places
+  // REQUIRES: not empty. One alone is that of each place.
+  explicit MemorySizes(std::vector<MemorySize> sizes);
+  // Texts with commas between sizes, or one for each. Returns the errors of MemorySize::parse.
+  static Result<MemorySizes> parse(const std::vector<std::string>& texts);
+
+  const std::vector<MemorySize>& listed() const { return sizes_; }
+  // REQUIRES: one is listed, or more than `place`.
+  const MemorySize& of(size_t place) const;
+
+  friend bool operator==(const MemorySizes&, const MemorySizes&) = default;
+
+ private:
+  std::vector<MemorySize> sizes_;
 };
 
 }  // namespace pagoda

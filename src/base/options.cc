@@ -23,6 +23,18 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
   return out;
 }
 
+std::vector<std::string> texts_of(const MemorySizes& sizes) {
+  std::vector<std::string> texts;
+  for (const MemorySize& size : sizes.listed()) texts.push_back(size.text());
+  return texts;
+}
+
+std::string toml_list(const std::vector<std::string>& texts) {
+  std::vector<std::string> quoted;
+  for (const std::string& text : texts) quoted.push_back(toml_string(text));
+  return "[" + join(quoted, ", ") + "]";
+}
+
 Status wrong(const Option& option, const std::string& text) {
   return Status(Exit::kUsage,
                 option.key + ": \"" + printable(text) + "\" is not " + option.expects());
@@ -66,6 +78,11 @@ struct Reader {
     if (value.ok()) return take(target, value.take());
     return Status(Exit::kUsage, option.key + ": " + value.status().message());
   }
+  Status operator()(MemorySizes* target) const {
+    Result<MemorySizes> value = MemorySizes::parse(texts);
+    if (value.ok()) return take(target, value.take());
+    return Status(Exit::kUsage, option.key + ": " + value.status().message());
+  }
   Status operator()(const ChoiceTarget& target) const {
     const auto found = std::find(target.names.begin(), target.names.end(), text());
     if (found == target.names.end()) return wrong(option, text());
@@ -101,6 +118,9 @@ std::string Option::expects() const {
                [](double*) -> std::string { return "a number"; },
                [](bool*) -> std::string { return "true or false"; },
                [](MemorySize*) -> std::string { return "a size such as \"24GiB\" or \"80%\""; },
+               [](MemorySizes*) -> std::string {
+                 return "a size such as \"24GiB\" or \"80%\", or a list of them";
+               },
                [](const ChoiceTarget& t) { return "one of " + join(t.names, ", "); }},
       target);
 }
@@ -115,17 +135,18 @@ std::string Option::text() const {
                              [](double* v) { return real_text(*v); },
                              [](bool* v) -> std::string { return *v ? "true" : "false"; },
                              [](MemorySize* v) { return v->text(); },
+                             [](MemorySizes* v) { return join(texts_of(*v), " "); },
                              [](const ChoiceTarget& t) { return t.names.at(t.get()); }},
                     target);
 }
 
 std::string Option::toml() const {
-  const auto list = [](std::vector<std::string>* v) {
-    std::vector<std::string> quoted;
-    for (const std::string& item : *v) quoted.push_back(toml_string(item));
-    return "[" + join(quoted, ", ") + "]";
-  };
-  return std::visit(Overload{[](std::string* v) { return toml_string(*v); }, list,
+  return std::visit(Overload{[](std::string* v) { return toml_string(*v); },
+                             [](std::vector<std::string>* v) { return toml_list(*v); },
+                             [](MemorySizes* v) {
+                               const std::vector<std::string> texts = texts_of(*v);
+                               return texts.size() == 1 ? toml_string(texts[0]) : toml_list(texts);
+                             },
                              [this](int64_t*) { return text(); },
                              [this](CountOrAuto v) {
                                return *v.count > 0 ? text() : toml_string(text());

@@ -42,7 +42,7 @@ struct CountOrAuto {
 };
 
 using OptionTarget = std::variant<std::string*, std::vector<std::string>*, int64_t*, double*, bool*,
-                                  MemorySize*, ChoiceTarget, CountOrAuto>;
+                                  MemorySize*, MemorySizes*, ChoiceTarget, CountOrAuto>;
 
 struct Option {
   std::string key;      // "train.steps"
@@ -54,12 +54,16 @@ struct Option {
   OptionTarget target;
   std::string default_text;  // the value the member had when it was declared
 
-  bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target); }
+  bool is_list() const {
+    return std::holds_alternative<std::vector<std::string>*>(target) ||
+           std::holds_alternative<MemorySizes*>(target);
+  }
   // "a whole number", "one of fp32, bf16": what may be written, for help and errors.
   std::string expects() const;
   // The current value as a person would type it after the flag; lists with spaces between.
   std::string text() const;
-  // The current value as a TOML literal that reads back as the same value.
+  // The current value as a TOML literal that reads back as the same value. Sizes of which there is
+  // one are no list.
   std::string toml() const;
   // Checks `texts` (one text, or any number for a list). kUsage with "KEY: ..." when wrong.
   Status check(const std::vector<std::string>& texts) const;

@@ -105,7 +105,7 @@ class StepRace {
       : bench_(bench), model_(model), products_(products), path_(path), race_(what()) {}
 
   Status run(const SessionOptions& options, Storage* storage) {
-    RETURN_IF_ERROR(check_available(options.device_bytes + options.host_bytes));
+    RETURN_IF_ERROR(check_available(options.device_bytes.of(0) + options.host_bytes));
     const int64_t before_bytes = resident_bytes();
     ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                      Session::create(model_.config, options, storage));

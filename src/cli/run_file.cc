@@ -31,7 +31,9 @@ std::string value_name(const Option& option) {
   if (std::holds_alternative<CountOrAuto>(option.target)) return "INT|auto";
   if (std::holds_alternative<double*>(option.target)) return "REAL";
   if (std::holds_alternative<bool*>(option.target)) return "true|false";
-  return std::holds_alternative<MemorySize*>(option.target) ? "SIZE" : "TEXT";
+  const bool size = std::holds_alternative<MemorySize*>(option.target) ||
+                    std::holds_alternative<MemorySizes*>(option.target);
+  return size ? "SIZE" : "TEXT";
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void widen_passes(const ModelConfig& architecture, int64_t waiting, SessionOptio
     const auto wide = Session::plan(architecture, wider);
     const bool pages = !wide.ok() || !wide.value().state_on_device;
     if (pages && narrow.value().state_on_device) return;
-    if (!wide.ok() || wide.value().min_device_bytes > options.device_bytes / 2) return;
+    if (!wide.ok() || wide.value().min_device_bytes > options.device_bytes.least() / 2) return;
     options.size.microbatch_tokens = tokens;
   }
 }

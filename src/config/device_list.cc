@@ -94,6 +94,13 @@ Status check_together(const std::vector<ListedDevice>& devices) {
 
 }  // namespace
 
+std::string ListedDevice::text() const {
+  if (kind == Processor::kGpu) return strf("cuda:%d", index);
+  if (!throttle.slows()) return "cpu";
+  if (throttle.experts == throttle.rest) return strf("cpu/%g", throttle.experts);
+  return strf("cpu/%g:%g", throttle.experts, throttle.rest);
+}
+
 bool names_gpus(const std::vector<ListedDevice>& devices) {
   return !devices.empty() && devices.front().kind == Processor::kGpu;
 }

@@ -18,6 +18,8 @@ struct ListedDevice {
   Processor kind = Processor::kCpu;
   int index = 0;  // of a GPU: CUDA's number
   Throttle throttle;
+
+  std::string text() const;  // as parse_devices() reads it: "cuda:1", "cpu", "cpu/8:24"
 };
 
 inline constexpr int kMostDevices = 64;

@@ -5,11 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/number_text.h"
-#include "config/usable_gpu.h"
-#include "hardware/machine.h"
-#include "hardware/numa.h"
 #include "kernels/ops.h"
-#include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
 namespace {
@@ -136,7 +132,8 @@ void declare_memory(RunConfig& c, OptionTable& t) {
   t.section("memory",
             "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
   t.add("device", c.memory.device, kRunOnly,
-        "budget of the device; auto: 85% of a GPU's memory; on the CPU, 30% of RAM");
+        "budget of each device, or a list in the order of train.devices; auto: 85% of a GPU's "
+        "memory; on the CPU, 30% of RAM; CPU devices share what is in percent or auto");
   t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside the device's; auto: 40%");
   t.add("disk", c.memory.disk, kRunOnly,
         "folder for the rest, repeat for several (none: OUTPUT_DIR/store); eval and generate put "
@@ -253,19 +250,6 @@ Status check_attention(const RunConfig& c) {
            (long long)wanted, (long long)shards, (long long)shards));
 }
 
-bool is_auto(const RunConfig& c) { return parse_devices(c.train.devices).value().empty(); }
-
-Status check_gpu(const RunConfig& c) {
-  const std::vector<ListedDevice> devices = c.devices();
-  if (!names_gpus(devices)) return Status();
-  if (devices.size() > 1 || devices.front().index > 0) {
-    return refuse("train.devices", "cuda", "a run computes on one GPU so far, cuda:0");
-  }
-  const UsableGpu found = usable_gpu();
-  if (found.gpu) return Status();
-  return Status(Exit::kUnavailable, "train.devices = \"cuda\": " + found.why_not);
-}
-
 Status check_data(const RunConfig::Data& d) {
   RETURN_IF_ERROR(check_range("data.sequence_len", d.sequence_len, 2, 1 << 24));
   const auto fields = RowFields::parse(d.fields);
@@ -322,8 +306,20 @@ std::optional<double> parse_pin(const std::string& text) {
   return percent / 100;
 }
 
+// A list of budgets has one for each device.
+Status check_device_budgets(const RunConfig& c) {
+  const std::vector<MemorySize>& budgets = c.memory.device.listed();
+  for (const MemorySize& budget : budgets) {
+    RETURN_IF_ERROR(check_budget("memory.device", budget));
+  }
+  const size_t devices = c.devices().size();
+  if (budgets.size() == 1 || budgets.size() == devices) return Status();
+  return Status(Exit::kUsage, strf("memory.device lists %zu budgets and train.devices has %zu "
+                                   "device%s; give one for each, in their order, or one for all",
+                                   budgets.size(), devices, devices == 1 ? "" : "s"));
+}
+
 Status check_memory(const RunConfig::Memory& m) {
-  RETURN_IF_ERROR(check_budget("memory.device", m.device));
   RETURN_IF_ERROR(check_budget("memory.host", m.host));
   if (!parse_pin(m.pin)) {
     return refuse("memory.pin", toml_string(m.pin), "must be auto, off or a percentage as \"25%\"");
@@ -364,13 +360,14 @@ namespace {
 Status check_values(const RunConfig& c) {
   RETURN_IF_ERROR(check_data(c.data));
   RETURN_IF_ERROR(check_counts(c));
-  RETURN_IF_ERROR(check_gpu(c));
+  RETURN_IF_ERROR(c.check_gpus());
   RETURN_IF_ERROR(check_sample(c.sample));
   RETURN_IF_ERROR(check_optim(c.optim, c.train.steps));
   if (c.plan.group_blocks > kMostTogether) {
     return refuse("plan.group_blocks", std::to_string(c.plan.group_blocks),
                   strf("must be auto or from 1 to %lld", (long long)kMostTogether));
   }
+  RETURN_IF_ERROR(check_device_budgets(c));
   return check_memory(c.memory);
 }
 
@@ -424,12 +421,6 @@ SumShape RunConfig::sums() const {
   return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
 }
 
-std::vector<ListedDevice> RunConfig::devices() const {
-  std::vector<ListedDevice> devices = parse_devices(train.devices).value();
-  if (devices.empty()) devices.emplace_back();
-  return devices;
-}
-
 int64_t RunConfig::attention_devices() const {
   if (parallel.attention_devices > 0) return parallel.attention_devices;
   return std::min<int64_t>(std::ssize(devices()), sums().shards);
@@ -441,26 +432,6 @@ std::string RunConfig::scratch_parent() const {
 
 std::optional<StepRange> RunConfig::trace_range() const { return parse_range(train.trace_steps); }
 
-int RunConfig::compute_threads() const {
-  return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
-}
-
-int RunConfig::threads_of(const ListedDevice& device) const {
-  if (device.throttle.slows()) return 1;
-  const std::vector<ListedDevice> all = devices();
-  const auto whole = std::count_if(all.begin(), all.end(),
-                                   [](const ListedDevice& d) { return !d.throttle.slows(); });
-  return std::max(1, compute_threads() / narrow<int>(whole));
-}
-
-int RunConfig::optimizer_threads() const {
-  // Sixteen threads come close to the rate of a socket's memory: a core's updates move 20 to 25
-  // GB/s (pagoda bench adam), and twelve channels of DDR5-4800 give 461 GB/s at most.
-  constexpr int kMostUpdatingThreads = 16;
-  if (train.optimizer_threads > 0) return narrow<int>(train.optimizer_threads);
-  return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));
-}
-
 Result<ExampleOptions> RunConfig::example_options(const std::string& model_path) const {
   ExampleOptions options;
   options.kind = data.kind;
@@ -471,30 +442,6 @@ Result<ExampleOptions> RunConfig::example_options(const std::string& model_path)
   return options;
 }
 
-std::optional<Gpu> RunConfig::gpu() const {
-  return is_auto(*this) || names_gpus(devices()) ? usable_gpu().gpu : std::nullopt;
-}
-
-std::string RunConfig::unused_gpu() const {
-  if (!is_auto(*this)) return "";
-  const UsableGpu found = usable_gpu();
-  return found.is_there ? found.why_not : "";
-}
-
-int64_t RunConfig::device_bytes() const {
-  if (const auto found = gpu()) {
-    return memory.device.resolve(
-        found->memory_bytes, static_cast<int64_t>(kAutoGpu * double(found->memory_bytes)));
-  }
-  const int64_t usable = machine_memory().usable_bytes();
-  return memory.device.resolve(usable, static_cast<int64_t>(kAutoDevice * double(usable)));
-}
-
 double RunConfig::pinned_share() const { return *parse_pin(memory.pin); }
-
-int64_t RunConfig::host_bytes() const {
-  const int64_t usable = machine_memory().usable_bytes();
-  return memory.host.resolve(usable, static_cast<int64_t>(kAutoHost * double(usable)));
-}
 
 }  // namespace pagoda

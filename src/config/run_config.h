@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include "offload/storage.h"
 #include "optim/schedule.h"
 #include "optim/state_format.h"
+#include "plan/step/device_budget.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
@@ -99,7 +101,7 @@ struct RunConfig {
   } optim;
 
   struct Memory {
-    MemorySize device;  // auto: 30 % of usable memory, 85 % of a GPU's
+    MemorySizes device;  // auto: 85 % of a GPU's memory; of usable memory, 30 % over all devices
     MemorySize host;    // auto: 40 % of usable memory
     std::vector<std::string> disk;
     IoKind io = IoKind::kAuto;
@@ -115,6 +117,8 @@ struct RunConfig {
   // Checks the rules of single values and between values that hold for every use. kUsage naming
   // key, value and remedy.
   Status validate() const;
+  // Checks that GPUs which train.devices names are there, and usable.
+  Status check_gpus() const;
   // Checks that chunks and shards divide what they must. REQUIRES: tokens are above 0.
   Status check_sums() const;
   // Checks the rules of [data] alone.
@@ -160,7 +164,11 @@ struct RunConfig {
   // The GPU that the run computes on; none: the CPU. It looks for GPUs at each call.
   std::optional<Gpu> gpu() const;
   std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
-  int64_t device_bytes() const;                       // memory.device on this machine
+  // memory.device on this machine: CPU devices have equal parts of its memory.
+  DeviceBudget device_budget() const;
+  // memory.device of devices with so much memory each; auto is a share of that.
+  DeviceBudget device_budget(std::span<const int64_t> memory_bytes, double auto_share) const;
+  int64_t device_bytes() const { return device_budget().of(0); }  // of the first device
   int64_t host_bytes() const;                         // memory.host on this machine
   double pinned_share() const;                        // memory.pin of each layer's experts; 0: off
   // train.trace_steps; none: nothing is traced. REQUIRES: validate().

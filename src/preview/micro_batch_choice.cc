@@ -27,7 +27,12 @@ Status plan_micro_batch(RunConfig& config) {
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
   const MachineSheet machine = this_machine_sheet(config.gpu());
   RunConfig planned = config;
-  planned.memory.device = MemorySize::of_bytes(config.device_bytes());
+  const DeviceBudget budget = config.device_budget();
+  std::vector<MemorySize> device;
+  for (size_t d = 0; d < config.devices().size(); ++d) {
+    device.push_back(MemorySize::of_bytes(budget.of(static_cast<int>(d))));
+  }
+  planned.memory.device = MemorySizes(std::move(device));
   planned.memory.host = MemorySize::of_bytes(config.host_bytes());
   ASSIGN_OR_RETURN(tokens, choose_micro_batch_tokens(model, planned, machine, kCoarsePlan));
   log_info(strf("train.micro_batch_tokens: %lld, as planned for %s", (long long)tokens,

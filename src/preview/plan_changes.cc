@@ -30,7 +30,8 @@ PlanChange set_step(int64_t tokens) {
 }
 
 // A budget, and `there`, the memory that the machine has.
-PlanChange set_budget(const char* key, MemorySize RunConfig::Memory::*budget, int64_t bytes,
+template <typename Budget>
+PlanChange set_budget(const char* key, Budget RunConfig::Memory::*budget, int64_t bytes,
                       int64_t there) {
   const MemorySize size = MemorySize::of_bytes(align_up(bytes, kMiB));
   const std::string beyond =
@@ -170,7 +171,7 @@ std::vector<PlanChange> more_of_the_machine(const RunConfig& c, const MachineShe
   constexpr double kMatters = 0.2;
   const auto matters = [&](Resource r) { return step.busy_s(r) >= kMatters * step.step_s(); };
   const int64_t host = c.memory.host.resolve(m.host_bytes(), m.auto_host_bytes());
-  const int64_t device = c.memory.device.resolve(m.device_bytes(), m.auto_device_bytes());
+  const int64_t device = c.memory.device.of(0).resolve(m.device_bytes(), m.auto_device_bytes());
   std::vector<PlanChange> changes;
   if (step.busy_s(Resource::kDrive) > 0) {
     changes.push_back({"twice the host memory", [host](RunConfig& r, MachineSheet& s) {

@@ -76,7 +76,7 @@ RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
   plan.flops = model_flops(cost, config.data.sequence_len,
                            static_cast<double>(plan.tokens / config.data.sequence_len));
   plan.peak_flops_per_s = sheet.device.peak_tflops * 1e12 * static_cast<double>(run.peers);
-  plan.device_bytes = run.budget.device_bytes;
+  plan.device_bytes = run.budget.device_bytes.least();
   plan.host_bytes = run.budget.host_bytes * run.peers;
   plan.disk_bytes = sheet.disk_bytes();
   plan.least = least_memory(run);
@@ -118,8 +118,11 @@ Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
   // Families that are trained are planned with the workspace that `train` takes, which has room for
   // the sums of every record.
   if (!model.trained) setup.size.records = std::ssize(run.shape.records);
-  const int64_t device_bytes =
-      config.memory.device.resolve(sheet.device_bytes(), sheet.auto_device_bytes());
+  // Devices of a CPU share its memory.
+  const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / run.shape.devices;
+  const DeviceBudget device_bytes = config.device_budget(
+      std::vector(static_cast<size_t>(run.shape.devices), own),
+      sheet.gpu() ? kAutoGpu : kAutoDevice);
   const int64_t host_bytes =
       config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes()) / peers;
   const GroupChoice group = choose_group(run.shape, model.shape, setup, device_bytes);

@@ -69,7 +69,7 @@ int64_t most_tokens(const ModelConfig& config, const SessionOptions& options, in
   int64_t fit = 0, too_many = kMost / unit_tokens + 1;
   while (too_many - fit > 1) {
     const int64_t middle = fit + (too_many - fit) / 2;
-    (bytes(middle) <= options.device_bytes ? fit : too_many) = middle;
+    (bytes(middle) <= options.device_bytes.of(0) ? fit : too_many) = middle;
   }
   return fit * unit_tokens;
 }
@@ -141,7 +141,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   lines.push_back(
       strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
            format_bytes(workspace + slots).c_str(),
-           format_bytes(options.device_bytes * options.num_devices()).c_str(),
+           format_bytes(options.device_bytes.sum(options.num_devices())).c_str(),
            format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
            format_bytes_up(memory.min_device_bytes).c_str()));
   if (options.size.group_blocks > 1) {

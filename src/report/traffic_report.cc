@@ -1,5 +1,6 @@
 #include "report/traffic_report.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/file.h"
@@ -53,9 +54,19 @@ std::string millions_text(double count) {
 }
 
 // A budget that would do, and by how much it is missed.
-std::string missed_text(const char* key, int64_t needed_bytes, int64_t budget_bytes) {
+std::string missed_text(const char* key, int64_t needed_bytes, int64_t missed_bytes) {
   return strf("%s = %s (%s more)", key, format_bytes_up(needed_bytes).c_str(),
-              format_bytes_up(needed_bytes - budget_bytes).c_str());
+              format_bytes_up(missed_bytes).c_str());
+}
+
+// Returns by how much the device that lacks most misses what would keep all on the devices.
+int64_t missed_on_device(const SessionOptions& options, const MemoryPlan& memory) {
+  int64_t most = 0;
+  for (int d = 0; d < options.num_devices(); ++d) {
+    const int64_t whole = memory.whole_on_device[static_cast<size_t>(d)];
+    most = std::max(most, whole - options.device_bytes.of(d));
+  }
+  return most;
 }
 
 }  // namespace
@@ -82,11 +93,12 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
   const bool device_would_do = !options.gpu || !options.eager_adam || !training;
   if (device_would_do) {
     line += "the device alone needs " + missed_text("memory.device", memory.whole_device_bytes,
-                                                    options.device_bytes);
+                                                    missed_on_device(options, memory));
   }
   if (disk) {
     line += (device_would_do ? ", no disk " : "no disk needs ") +
-            missed_text("memory.host", memory.whole_host_bytes, options.host_bytes);
+            missed_text("memory.host", memory.whole_host_bytes,
+                        memory.whole_host_bytes - options.host_bytes);
   }
   if (!training) return line;
   return line + (line.ends_with(": ") ? "" : "; ") + "the optimizer runs on the host";

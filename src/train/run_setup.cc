@@ -18,7 +18,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.adam.seed = static_cast<uint64_t>(config.train.seed);
   setup.devices.clear();
   for (const ListedDevice& device : config.devices()) {
-    setup.devices.push_back({config.threads_of(device), device.throttle});
+    setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
   setup.deal_attention(config.attention_devices());
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
@@ -83,21 +83,17 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
 }
 
 GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
-                         int64_t device_bytes) {
+                         const DeviceBudget& budget) {
   WorkspaceSize size = setup.size;
   const bool any = size.on_gpu || setup.num_devices() > 1;
-  return choose_group(shape, any, device_bytes, kMostTogether, [&](int64_t blocks) {
+  return choose_group(shape, any, budget, kMostTogether, [&](int64_t blocks, int device) {
     size.group_blocks = blocks;
-    int64_t most = 0;
-    for (int d = 0; d < shape.devices; ++d) {
-      most = std::max(most, workspace_bytes(model, size, d));
-    }
-    return most;
+    return workspace_bytes(model, size, device);
   });
 }
 
-MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t device_bytes,
-                         int64_t host_bytes) {
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& device_bytes, int64_t host_bytes) {
   MemoryBudget budget;
   budget.device_bytes = device_bytes;
   budget.host_bytes = host_bytes;
@@ -105,6 +101,7 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t
   budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
   for (int d = 0; d < setup.num_devices(); ++d) {
     budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
+    budget.device_names.push_back(setup.devices[static_cast<size_t>(d)].name);
   }
   return budget;
 }

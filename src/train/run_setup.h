@@ -37,13 +37,13 @@ RunSetup run_setup(const RunConfig& config);
 // head are the first one's. REQUIRES: check_model(model).
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
-// Row blocks of experts that go together on a device with this budget. `shape` may be a part of
+// Row blocks of experts that go together on devices with this budget. `shape` may be a part of
 // make_run_shape(model, setup), that of one of several equal devices.
 GroupChoice choose_group(const RunShape& shape, const ModelShape& model, const RunSetup& setup,
-                         int64_t device_bytes);
+                         const DeviceBudget& budget);
 
 // The budget of each device and of the host, with the workspace that each device takes.
-MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup, int64_t device_bytes,
-                         int64_t host_bytes);
+MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
+                         const DeviceBudget& device_bytes, int64_t host_bytes);
 
 }  // namespace pagoda

@@ -11,7 +11,7 @@ bool fits(const ModelConfig& config, const SessionOptions& options, const Memory
   const ModelShape model = model_shape(config);
   for (int d = 0; d < options.num_devices(); ++d) {
     const int64_t slots = memory.device_slot_bytes[static_cast<size_t>(d)];
-    if (workspace_bytes(model, options.size, d) + slots > options.device_bytes) return false;
+    if (workspace_bytes(model, options.size, d) + slots > options.device_bytes.of(d)) return false;
   }
   return check_machine_memory(config, options, memory).ok();
 }

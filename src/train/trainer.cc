@@ -78,7 +78,7 @@ SessionOptions session_options(const RunConfig& config, const std::vector<TokenI
   options.gpu = config.gpu();
   options.size.on_gpu = options.gpu.has_value();
   options.optimizer_threads = config.optimizer_threads();
-  options.device_bytes = config.device_bytes();
+  options.device_bytes = config.device_budget();
   options.host_bytes = config.host_bytes();
   options.directories = config.disk_directories();
   options.page_slots = config.train.save_steps > 0 ? 2 : 1;

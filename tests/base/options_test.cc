@@ -22,6 +22,7 @@ struct Sample {
   double rate = 0.5;
   bool on = false;
   MemorySize room;
+  MemorySizes rooms;
   Colour colour = Colour::kRed;
 
   void declare(OptionTable& table) {
@@ -33,6 +34,7 @@ struct Sample {
     table.add("rate", rate, Affects::kResults, "a rate");
     table.add("on", on, Affects::kResults, "a switch");
     table.add("room", room, Affects::kRunOnly, "a size");
+    table.add("rooms", rooms, Affects::kRunOnly, "a size of each");
     table.add("colour", colour, {"red", "green"}, Affects::kResults, "a colour");
   }
 };
@@ -104,6 +106,27 @@ TEST_F(OptionsTest, TextsAndDefaults) {
   EXPECT_EQ(table_.find("two.rate")->toml(), "0.5");
   EXPECT_EQ(table_.find("two.colour")->toml(), "\"red\"");
   EXPECT_EQ(table_.find("two.room")->toml(), "\"auto\"");
+}
+
+// One size is a text, several are a list; commas and lists say the same.
+TEST_F(OptionsTest, SizesOfEachOrOfSeveral) {
+  const Option& rooms = *table_.find("two.rooms");
+  EXPECT_EQ(rooms.toml(), "\"auto\"");
+  ASSERT_TRUE(assign("two.rooms", {"50%"}).ok());
+  EXPECT_EQ(rooms.toml(), "\"50%\"");
+  EXPECT_EQ(sample_.rooms.of(7).resolve(1000, 0), 500);
+  EXPECT_EQ(sample_.rooms, MemorySizes(MemorySize::of_percent(50)));
+  for (const std::vector<std::string>& texts :
+       {std::vector<std::string>{"1GiB", "auto", "25%"}, {"1GiB,auto,25%"}, {"1GiB", "auto,25%"}}) {
+    ASSERT_TRUE(assign("two.rooms", texts).ok());
+    EXPECT_EQ(rooms.toml(), "[\"1GiB\", \"auto\", \"25%\"]");
+    EXPECT_EQ(rooms.text(), "1GiB auto 25%");
+    ASSERT_EQ(sample_.rooms.listed().size(), 3u);
+    EXPECT_EQ(sample_.rooms.of(0).resolve(1000, 77), kGiB);
+    EXPECT_EQ(sample_.rooms.of(1).resolve(1000, 77), 77);
+    EXPECT_EQ(sample_.rooms.of(2).resolve(1000, 77), 250);
+    sample_.rooms = MemorySizes();
+  }
 }
 
 TEST_F(OptionsTest, SuggestsTheNearestKey) {

@@ -41,6 +41,7 @@ std::vector<std::string> other_value(const Option& option) {
   if (std::holds_alternative<bool*>(option.target))
     return {option.text() == "true" ? "false" : "true"};
   if (std::holds_alternative<MemorySize*>(option.target)) return {"123MiB"};
+  if (std::holds_alternative<MemorySizes*>(option.target)) return {"123MiB", "50%", "auto"};
   if (option.is_list()) return {"x \"quoted\"", "y\\z", "\xc3\xa4\x01#"};
   return {"text = \"odd\" # \xe2\x82\xac"};
 }
@@ -171,6 +172,7 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"optim.warmup_steps", {"1001"}, "train.steps = 1000"},
                              Wrong{"optim.warmup_steps", {"-1"}, "from 0"},
                              Wrong{"memory.device", {"0B"}, "above 0"},
+                             Wrong{"memory.device", {"1GiB", "2GiB"}, "2 budgets"},
                              Wrong{"memory.host", {"0B"}, "above 0"},
                              Wrong{"memory.pin", {"101%"}, "percentage"},
                              Wrong{"memory.pin", {"25"}, "percentage"},
@@ -231,6 +233,32 @@ TEST(RunConfig, DerivedValues) {
   const int64_t usable = machine_memory().usable_bytes();
   EXPECT_GT(usable, 0);
   EXPECT_NEAR(static_cast<double>(config.host_bytes()), 0.5 * static_cast<double>(usable), 1.0);
+}
+
+// A list has a budget for each device. CPU devices share the machine's memory, but not an amount.
+TEST(RunConfig, EachDeviceHasItsBudget) {
+  RunConfig config = complete_config();
+  config.train.devices = {"cpu*2", "cpu/8"};
+  config.memory.device = MemorySize::of_bytes(12345);
+  EXPECT_TRUE(config.validate().ok());
+  for (int d = 0; d < 3; ++d) EXPECT_EQ(config.device_budget().of(d), 12345);
+  const int64_t third = machine_memory().usable_bytes() / 3;
+  config.memory.device = MemorySizes();
+  for (int d = 0; d < 3; ++d) {
+    EXPECT_EQ(config.device_budget().of(d), static_cast<int64_t>(0.3 * double(third)));
+  }
+  config.memory.device = MemorySizes(
+      {MemorySize::of_bytes(777), MemorySize::of_percent(100), MemorySize::of_bytes(99)});
+  EXPECT_TRUE(config.validate().ok());
+  EXPECT_EQ(config.device_budget().of(0), 777);
+  EXPECT_EQ(config.device_budget().of(1), third);
+  EXPECT_EQ(config.device_budget().of(2), 99);
+  EXPECT_EQ(config.device_bytes(), 777);
+  config.train.devices = {"cpu*2"};
+  const Status status = config.validate();
+  EXPECT_EQ(status.code(), Exit::kUsage);
+  EXPECT_NE(status.message().find("3 budgets and train.devices has 2"), std::string::npos)
+      << status.message();
 }
 
 TEST(RunConfig, TraceStepsAreFirstAndLast) {

@@ -123,7 +123,7 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
     for (int64_t n = 0; n <= layers; ++n) {
       SCOPED_TRACE(testing::Message() << n << " layers, " << devices << " devices");
       options.device_bytes = whole + all * (2 * n + 1) / (2 * layers);
-      run.config().memory.device = MemorySize::of_bytes(options.device_bytes);
+      run.config().memory.device = MemorySize::of_bytes(options.device_bytes.of(0));
       const MemoryPlan memory = Session::plan(trained, options).take();
       const RunForecast plan =
           forecast_run(model, run.config(), machine("cpu-2-cores"), kFinePlan).take();

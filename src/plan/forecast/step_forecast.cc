@@ -59,7 +59,7 @@ Coarseness fitting_coarseness(const DeviceRun& run, const LeastMemory& least,
     if (c.kind == PageKind::kLayerBuffer) layer_buffers += c.total_bytes();
   }
   const bool stays =
-      run.budget.device_bytes - least.device_bytes - run.group_bytes >= layer_buffers;
+      run.budget.device_bytes.least() - least.device_bytes - run.group_bytes >= layer_buffers;
   if (stays) return coarseness(run.shape, limits);
   return coarseness(run.shape, limits, true);
 }
@@ -194,10 +194,10 @@ void add_peaks(StepForecast& forecast) {
 }
 
 Status check_least(const LeastMemory& least, const DeviceRun& run) {
-  if (run.budget.device_bytes < least.device_bytes) {
+  if (run.budget.device_bytes.least() < least.device_bytes) {
     return Status(Exit::kDeviceMemory,
                   strf("the device has %s for a step that needs at least %s (%s of it workspace)",
-                       format_bytes(run.budget.device_bytes).c_str(),
+                       format_bytes(run.budget.device_bytes.least()).c_str(),
                        format_bytes_up(least.device_bytes).c_str(),
                        format_bytes(most_fixed(run)).c_str()));
   }
@@ -271,7 +271,7 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent_host);
   forecast.kinds = kinds_of(pages, memory);
   if (run.kept_layer_bytes > 0) {
-    const int64_t left = run.budget.device_bytes - forecast.device_bytes;
+    const int64_t left = run.budget.device_bytes.least() - forecast.device_bytes;
     forecast.saved_layers =
         std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
   }

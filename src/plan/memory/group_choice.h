@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "plan/step/device_budget.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
@@ -21,9 +22,10 @@ struct GroupChoice {
 // The run's own PlanOptions::group_blocks, if set. Otherwise one block where `together` is false,
 // as on a CPU alone, and else a power of two up to `most`. A group takes at most an eighth of the
 // memory beyond a step's least, or a third on one of several devices, which wait for one another
-// between groups; and a run that fits on the device without groups still does so with them.
-// fixed_bytes(blocks): workspace of the device. The group_blocks of `shape` are ignored.
-GroupChoice choose_group(RunShape shape, bool together, int64_t device_bytes, int64_t most,
-                         const std::function<int64_t(int64_t blocks)>& fixed_bytes);
+// between groups; and a run that fits on the device without groups still does so with them. What
+// holds for one device holds for all. fixed_bytes(blocks, device): workspace of the device. The
+// group_blocks of `shape` are ignored.
+GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budget, int64_t most,
+                         const std::function<int64_t(int64_t blocks, int device)>& fixed_bytes);
 
 }  // namespace pagoda

@@ -183,16 +183,35 @@ void keep_in_host(const RunShape& shape, const PageTable& pages, std::vector<Slo
   }
 }
 
-Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
-  if (budget.device_bytes < plan.min_device_bytes) {
-    const int64_t fixed = *std::max_element(budget.fixed_bytes.begin(), budget.fixed_bytes.end());
-    return Status(Exit::kDeviceMemory,
-                  strf("memory.device is %s but a step needs at least %s (%s of it workspace); "
-                       "raise memory.device, or lower %s",
-                       format_bytes(budget.device_bytes).c_str(),
-                       format_bytes_up(plan.min_device_bytes).c_str(),
-                       format_bytes(fixed).c_str(), budget.lower));
+// The device of a run, to tell it from others.
+std::string among_others(const MemoryBudget& budget, size_t device) {
+  if (budget.fixed_bytes.size() == 1) return "";
+  const bool named = device < budget.device_names.size();
+  return strf(" on device %zu%s", device,
+              named ? (" (" + budget.device_names[device] + ")").c_str() : "");
+}
+
+Status check_device_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
+  int64_t most_lacking = 0;
+  size_t device = 0;
+  for (size_t d = 0; d < plan.min_on_device.size(); ++d) {
+    const int64_t lacking = plan.min_on_device[d] - budget.device_bytes.of(static_cast<int>(d));
+    if (lacking > most_lacking) device = d;
+    most_lacking = std::max(most_lacking, lacking);
   }
+  if (most_lacking == 0) return Status();
+  return Status(Exit::kDeviceMemory,
+                strf("memory.device is %s%s but a step needs at least %s%s (%s of it workspace); "
+                     "raise memory.device, or lower %s",
+                     format_bytes(budget.device_bytes.of(static_cast<int>(device))).c_str(),
+                     among_others(budget, device).c_str(),
+                     format_bytes_up(plan.min_on_device[device]).c_str(),
+                     plan.min_on_device.size() > 1 ? " there" : "",
+                     format_bytes(budget.fixed_bytes[device]).c_str(), budget.lower));
+}
+
+Status check_minimum(const MemoryPlan& plan, const MemoryBudget& budget) {
+  RETURN_IF_ERROR(check_device_minimum(plan, budget));
   if (budget.host_bytes < plan.min_host_bytes) {
     return Status(Exit::kHostMemory,
                   strf("memory.host is %s but a step needs at least %s; raise memory.host",
@@ -233,9 +252,10 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   MemoryPlan plan;
   plan.classes = minimum_slots(below);
   for (int d = 0; d < shape.devices; ++d) {
-    plan.min_device_bytes = std::max(
-        plan.min_device_bytes, budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
+    plan.min_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
   }
+  plan.min_device_bytes =
+      *std::max_element(plan.min_on_device.begin(), plan.min_on_device.end());
   plan.min_host_bytes = host_bytes(pages, plan.classes, header_bytes);
   RETURN_IF_ERROR(check_minimum(plan, budget));
   // Everything on the devices, if it fits: the state's slots come with the plan that has Adam
@@ -244,20 +264,21 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   at_home.seat_speeds.clear();
   std::vector<SlotClass> whole = minimum_slots(
       StepPlan(at_home, pages, {.training = shape.training, .state_on_device = true}));
+  plan.state_on_device = budget.device_updates || !shape.training;
   for (int d = 0; d < shape.devices; ++d) {
     grow_device(at_home, pages, d, kNoLimit, true, whole);
-    plan.whole_device_bytes = std::max(plan.whole_device_bytes,
-                                       budget.fixed_bytes[d] + device_bytes(pages, whole, d));
+    plan.whole_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, whole, d));
+    if (plan.whole_on_device.back() > budget.device_bytes.of(d)) plan.state_on_device = false;
   }
-  plan.state_on_device = plan.whole_device_bytes <= budget.device_bytes &&
-                         (budget.device_updates || !shape.training);
+  plan.whole_device_bytes =
+      *std::max_element(plan.whole_on_device.begin(), plan.whole_on_device.end());
   if (plan.state_on_device) {
     plan.classes = std::move(whole);
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
   } else {
     for (int d = 0; d < shape.devices; ++d) {
       const int64_t left =
-          budget.device_bytes - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
+          budget.device_bytes.of(d) - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
       grow_device(shape, pages, d, left, false, plan.classes);
     }
     plan.whole_host_bytes = divide_host(below, budget.host_bytes - plan.min_host_bytes,

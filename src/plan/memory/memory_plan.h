@@ -18,15 +18,18 @@
 
 #include "base/status.h"
 #include "plan/memory/host_division.h"
+#include "plan/step/device_budget.h"
 #include "plan/step/pages.h"
 #include "plan/step/step_plan.h"
 
 namespace pagoda {
 
 struct MemoryBudget {
-  int64_t device_bytes = 0;          // of each device
+  DeviceBudget device_bytes;
   int64_t host_bytes = 0;
   std::vector<int64_t> fixed_bytes;  // workspace on each device
+  // [device] as the run file names it, for the refusal of one among several.
+  std::vector<std::string> device_names = {};
   // Names the settings that take less device memory when they are lower, for the refusal.
   const char* lower = "train.tokens_per_step or train.micro_batch_tokens";
   bool device_updates = true;  // devices can run the optimizer
@@ -37,13 +40,16 @@ struct MemoryPlan {
   bool state_on_device = false;  // so are all weights; without training, the weights alone
   std::vector<int64_t> device_slot_bytes;  // on each device
   int64_t host_slot_bytes = 0;             // header room included
-  int64_t min_device_bytes = 0;            // smallest memory.device that would do
+  int64_t min_device_bytes = 0;  // smallest memory.device that would do, the same for each device
   int64_t min_host_bytes = 0;
+  std::vector<int64_t> min_on_device;  // [device] the smallest for it, with what groups take
   // How many row blocks of experts are computed together, and the device memory that takes beyond
   // min_device_bytes (plan/memory/group_choice.h).
   int64_t group_blocks = 1, group_bytes = 0;
-  // The memory.device from which on everything stays on the devices, and nothing moves.
+  // The memory.device from which on everything stays on the devices, and nothing moves: the same
+  // for each, and [device].
   int64_t whole_device_bytes = 0;
+  std::vector<int64_t> whole_on_device;
   // With these devices, the memory.host from which on a step in which every expert is used needs no
   // disk. With several devices it is that of a step whose experts have a row block each: others
   // make other waves (plan/step/expert_blocks.h), and may need some more.
@@ -57,7 +63,8 @@ struct MemoryPlan {
 // The shape of the run that goes with the plan: experts are at home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
 
-// kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit.
+// kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit; of
+// several devices also the one that lacks most.
 // `header_bytes` is the room before each host slot's payload.
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,

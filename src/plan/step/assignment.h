@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "plan/step/throttle.h"
@@ -13,6 +14,7 @@ namespace pagoda {
 struct DeviceSetup {
   int threads = 1;  // compute
   Throttle throttle = {};
+  std::string name = {};  // as the run file has it: "cuda:1", "cpu/8"; empty: it has none
   // In units that are the same for all devices of the run.
   double attention_speed() const { return threads / throttle.rest; }
   double expert_speed() const { return threads / throttle.experts; }

@@ -264,9 +264,9 @@ TEST(StepForecast, SaysWhatDoesNotFit) {
   const ModelShape m = model(3, 16);
   DeviceRun run = run_of(shape_of(m, 2), 0, 0);
   EXPECT_TRUE(forecast_step(run, m, sheet(), kFinePlan).ok());
-  --run.budget.device_bytes;
+  run.budget.device_bytes += -1;
   EXPECT_EQ(forecast_step(run, m, sheet(), kFinePlan).status().code(), Exit::kDeviceMemory);
-  ++run.budget.device_bytes;
+  run.budget.device_bytes += 1;
   --run.budget.host_bytes;
   EXPECT_EQ(forecast_step(run, m, sheet(), kFinePlan).status().code(), Exit::kHostMemory);
 }

@@ -94,16 +94,51 @@ TEST_P(Plans, MinimumBudgetIsEnoughAndNoMore) {
   // Aborts if there are too few slots.
   fetches_of(shape, pages, step(plan, {300, 0, 1, 256, 643}), tight->classes);
   for (int d = 0; d < shape.devices; ++d) {
-    EXPECT_LE(12345 + tight->device_slot_bytes[d], budget.device_bytes);
+    EXPECT_LE(12345 + tight->device_slot_bytes[d], budget.device_bytes.of(d));
   }
   EXPECT_LE(tight->host_slot_bytes, budget.host_bytes);
-  --budget.device_bytes;
+  budget.device_bytes += -1;
   EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
             Exit::kDeviceMemory);
-  ++budget.device_bytes;
+  budget.device_bytes += 1;
   --budget.host_bytes;
   EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
             Exit::kHostMemory);
+}
+
+// Each device may have just what it needs; a byte less is refused, and the device named.
+TEST_P(Plans, EachDeviceHasAMinimumOfItsOwn) {
+  const RunShape shape = small_shape(GetParam());
+  const PageTable pages(shape);
+  MemoryBudget budget{kGiB, kGiB, {}};
+  for (int d = 0; d < shape.devices; ++d) {
+    budget.fixed_bytes.push_back(10000 + 777 * d);
+    budget.device_names.push_back(strf("cuda:%d", 7 - d));
+  }
+  const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeaderBytes).take();
+  const std::vector<int64_t> least = roomy.min_on_device;
+  ASSERT_EQ(std::ssize(least), shape.devices);
+  EXPECT_EQ(*std::max_element(least.begin(), least.end()), roomy.min_device_bytes);
+  EXPECT_EQ(*std::max_element(roomy.whole_on_device.begin(), roomy.whole_on_device.end()),
+            roomy.whole_device_bytes);
+  budget.device_bytes = DeviceBudget(least);
+  const MemoryPlan tight = plan_memory(shape, pages, budget, kHeaderBytes).take();
+  for (int d = 0; d < shape.devices; ++d) {
+    EXPECT_LE(budget.fixed_bytes[d] + tight.device_slot_bytes[d], least[d]);
+    std::vector<int64_t> less = least;
+    less[d] -= 1;
+    budget.device_bytes = DeviceBudget(less);
+    const auto refused = plan_memory(shape, pages, budget, kHeaderBytes);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), Exit::kDeviceMemory);
+    const bool named = refused.status().message().find(strf("on device %d (cuda:%d)", d, 7 - d)) !=
+                       std::string::npos;
+    EXPECT_EQ(named, shape.devices > 1) << refused.status().message();
+  }
+  budget.device_bytes = DeviceBudget(roomy.whole_on_device);
+  EXPECT_TRUE(plan_memory(shape, pages, budget, kHeaderBytes)->state_on_device);
+  budget.device_bytes += -1;
+  EXPECT_FALSE(plan_memory(shape, pages, budget, kHeaderBytes)->state_on_device);
 }
 
 // A group's weights are there at once, and so is room for its rows on their way: no more, no less.
@@ -124,7 +159,7 @@ TEST(Groups, NeedTheirExpertsAtOnceAndNoMore) {
          {std::vector<int64_t>{300, 0, 1, 256, 643}, {1, 1, 1, 1, 1}, {5, 900, 290, 4, 1}}) {
       fetches_of(shape, pages, step(plan, tokens), tight.classes);
     }
-    --budget.device_bytes;
+    budget.device_bytes += -1;
     EXPECT_EQ(plan_memory(shape, pages, budget, kHeaderBytes).status().code(),
               Exit::kDeviceMemory);
     int64_t exchange = 0;

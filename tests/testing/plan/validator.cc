@@ -35,7 +35,7 @@ void PlanValidator::check_budget(const MemoryPlan& memory, const MemoryBudget& b
     for (size_t c = 0; c < memory.classes.size(); ++c) {
       device_bytes += memory.classes[c].device_slots[d] * pages_.classes[c].page_bytes;
     }
-    if (device_bytes > budget.device_bytes) {
+    if (device_bytes > budget.device_bytes.of(static_cast<int>(d))) {
       faults_.push_back({PlanRule::kBudget, strf("device %d has slots beyond its budget", d)});
     }
   }

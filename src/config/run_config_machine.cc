@@ -1,0 +1,89 @@
+// What a run takes of the machine that it is started on: devices, threads and budgets.
+#include <algorithm>
+
+#include "base/bytes.h"
+#include "config/run_config.h"
+#include "config/usable_gpu.h"
+#include "hardware/machine.h"
+#include "hardware/numa.h"
+#include "plan/machine/machine_sheet.h"
+
+namespace pagoda {
+namespace {
+
+bool is_auto(const RunConfig& c) { return parse_devices(c.train.devices).value().empty(); }
+
+}  // namespace
+
+Status RunConfig::check_gpus() const {
+  const std::vector<ListedDevice> devices = this->devices();
+  if (!names_gpus(devices)) return Status();
+  if (devices.size() > 1 || devices.front().index > 0) {
+    return Status(Exit::kUsage,
+                  "train.devices = cuda: a run computes on one GPU so far, cuda:0");
+  }
+  const UsableGpu found = usable_gpu();
+  if (found.gpu) return Status();
+  return Status(Exit::kUnavailable, "train.devices = \"cuda\": " + found.why_not);
+}
+
+std::vector<ListedDevice> RunConfig::devices() const {
+  std::vector<ListedDevice> devices = parse_devices(train.devices).value();
+  if (devices.empty()) devices.emplace_back();
+  return devices;
+}
+
+int RunConfig::compute_threads() const {
+  return train.threads > 0 ? narrow<int>(train.threads) : usable_cores();
+}
+
+int RunConfig::threads_of(const ListedDevice& device) const {
+  if (device.throttle.slows()) return 1;
+  const std::vector<ListedDevice> all = devices();
+  const auto whole = std::count_if(all.begin(), all.end(),
+                                   [](const ListedDevice& d) { return !d.throttle.slows(); });
+  return std::max(1, compute_threads() / narrow<int>(whole));
+}
+
+int RunConfig::optimizer_threads() const {
+  // Sixteen threads come close to the rate of a socket's memory: a core's updates move 20 to 25
+  // GB/s (pagoda bench adam), and twelve channels of DDR5-4800 give 461 GB/s at most.
+  constexpr int kMostUpdatingThreads = 16;
+  if (train.optimizer_threads > 0) return narrow<int>(train.optimizer_threads);
+  return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));
+}
+
+std::optional<Gpu> RunConfig::gpu() const {
+  return is_auto(*this) || names_gpus(devices()) ? usable_gpu().gpu : std::nullopt;
+}
+
+std::string RunConfig::unused_gpu() const {
+  if (!is_auto(*this)) return "";
+  const UsableGpu found = usable_gpu();
+  return found.is_there ? found.why_not : "";
+}
+
+DeviceBudget RunConfig::device_budget(std::span<const int64_t> memory_bytes,
+                                      double auto_share) const {
+  std::vector<int64_t> budgets;
+  for (size_t d = 0; d < memory_bytes.size(); ++d) {
+    const auto by_default =
+        static_cast<int64_t>(auto_share * static_cast<double>(memory_bytes[d]));
+    budgets.push_back(memory.device.of(d).resolve(memory_bytes[d], by_default));
+  }
+  return budgets;
+}
+
+DeviceBudget RunConfig::device_budget() const {
+  if (const auto found = gpu()) return device_budget(std::vector{found->memory_bytes}, kAutoGpu);
+  const size_t count = devices().size();
+  const int64_t own = machine_memory().usable_bytes() / static_cast<int64_t>(count);
+  return device_budget(std::vector(count, own), kAutoDevice);
+}
+
+int64_t RunConfig::host_bytes() const {
+  const int64_t usable = machine_memory().usable_bytes();
+  return memory.host.resolve(usable, static_cast<int64_t>(kAutoHost * double(usable)));
+}
+
+}  // namespace pagoda
