@@ -229,12 +229,12 @@ Status check_counts(const RunConfig& c) {
   RETURN_IF_ERROR(check_trace(t.trace_steps));
   RETURN_IF_ERROR(check_range("train.threads", t.threads, 0, 1024));
   RETURN_IF_ERROR(check_range("train.optimizer_threads", t.optimizer_threads, 0, 1024));
-  const auto devices = parse_devices(t.devices);
+  auto devices = parse_devices(t.devices);
   if (!devices.ok()) {
     return Status(devices.status().code(), "train.devices: " + devices.status().message());
   }
-  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0,
-                     std::ssize(c.devices()));
+  const int64_t most = devices->empty() ? kMostDevices : std::ssize(*devices);
+  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most);
 }
 
 // A device that attends has a shard of its own. The checkpoint fixes how many there are.
@@ -422,8 +422,8 @@ SumShape RunConfig::sums() const {
 }
 
 int64_t RunConfig::attention_devices() const {
-  if (parallel.attention_devices > 0) return parallel.attention_devices;
-  return std::min<int64_t>(std::ssize(devices()), sums().shards);
+  const int64_t wanted = parallel.attention_devices;
+  return std::min<int64_t>(std::ssize(devices()), wanted > 0 ? wanted : sums().shards);
 }
 
 std::string RunConfig::scratch_parent() const {

@@ -135,7 +135,7 @@ std::vector<PlanChange> fitting_changes(const ModelSizes& model, const RunConfig
   std::vector<std::vector<PlanChange>> kinds = smaller_steps(config);
   // Budgets below what the machine has; else it must have more.
   const PlanChange device = set_device(plan.least.device_bytes, sheet);
-  const PlanChange host = set_host(plan.peers * plan.least.host_bytes, sheet);
+  const PlanChange host = set_host(plan.least.host_bytes, sheet);
   kinds.push_back({device, host, both(device, host)});
   kinds.push_back(smaller_states(config));
   if (config.train.save_steps > 0) kinds.push_back({without_checkpoints()});
@@ -217,6 +217,30 @@ std::vector<PlanChange> candidates(const RunConfig& c, const MachineSheet& m,
   return changes;
 }
 
+// Other assignments of a run's work to its devices: fewer or more that attend, and experts that
+// stay at home or get their seats by their rows.
+std::vector<PlanChange> assignments(const RunConfig& c, const RunForecast& plan) {
+  const int64_t devices = std::ssize(plan.devices);
+  if (devices < 2) return {};
+  const int64_t most = std::min(devices, c.sums().shards);
+  const int64_t now = std::count_if(plan.devices.begin(), plan.devices.end(),
+                                    [](const auto& device) { return device.microbatches > 0; });
+  std::vector<int64_t> attending;
+  for (int64_t n = 1; n < most; n *= 2) attending.push_back(n);
+  attending.push_back(most);
+  std::vector<PlanChange> changes;
+  for (const int64_t n : attending) {
+    if (n == now) continue;
+    changes.push_back({strf("parallel.attention_devices = %lld", (long long)n),
+                       [n](RunConfig& r, MachineSheet&) { r.parallel.attention_devices = n; }});
+  }
+  const PlaceKind other =
+      c.parallel.place == PlaceKind::kStep ? PlaceKind::kHome : PlaceKind::kStep;
+  changes.push_back({strf("parallel.place = \"%s\"", other == PlaceKind::kStep ? "step" : "home"),
+                     [other](RunConfig& r, MachineSheet&) { r.parallel.place = other; }});
+  return changes;
+}
+
 class Study {
  public:
   Study(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,
@@ -232,6 +256,7 @@ class Study {
     }
     if (!before_) return {};
     for (const PlanChange& change : candidates(config_, sheet_, *before_->step)) consider(change);
+    try_assignments();
     std::stable_sort(
         found_.helpful.begin(), found_.helpful.end(),
         [](const HelpfulChange& a, const HelpfulChange& b) { return a.gain > b.gain; });
@@ -247,6 +272,16 @@ class Study {
     const double gain = before_ ? rate / before_->tokens_per_s() - 1 : 0;
     if (gain >= kWorthSaying) found_.helpful.push_back({change.text, rate, gain});
     return plan.take();
+  }
+  void try_assignments() {
+    double best = before_->tokens_per_s() * (1 + kWorthSaying);
+    for (const PlanChange& change : assignments(config_, *before_)) {
+      const std::optional<RunForecast> plan = consider(change);
+      found_.assignments += plan.has_value();
+      if (!plan || plan->tokens_per_s() < best) continue;
+      best = plan->tokens_per_s();
+      found_.best_assignment = change.text;
+    }
   }
   std::optional<RunForecast> doubled(int times) {
     const size_t said = found_.helpful.size();

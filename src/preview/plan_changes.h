@@ -40,6 +40,10 @@ struct PlanAdvice {
   std::vector<HelpfulChange> helpful;  // changes that gain a fiftieth or more, the largest gain
                                        // first
   ComputeBound compute_bound;
+  // With several devices: how many other assignments of work to them were tried, and the best of
+  // them if it gains as much as a helpful change; "" if none does.
+  int64_t assignments = 0;
+  std::string best_assignment;
 };
 // Empty if the run has no room.
 PlanAdvice advise(const ModelSizes& model, const RunConfig& config, const MachineSheet& sheet,

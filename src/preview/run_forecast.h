@@ -11,10 +11,10 @@
 
 namespace pagoda {
 
-// The run as one of the machine's devices sees it. Each of several devices takes its part of the
-// microbatches, of each layer's experts, of the dense records' states and of the host
-// (share_of_device). kUsage: experts or microbatches that the devices do not divide.
-Result<DeviceRun> device_run(const ModelSizes& model, const RunConfig& config,
+// The run as `train` makes it on the machine: on all its GPUs where it has some, else on the CPU
+// devices of train.devices. kUsage: CPU devices on a machine with GPUs, which the sheet has no
+// rates for; sums that the run's microbatches do not divide.
+Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& config,
                              const MachineSheet& sheet);
 
 struct RunForecast {
@@ -25,10 +25,18 @@ struct RunForecast {
   int64_t device_bytes = 0, host_bytes = 0, disk_bytes = 0;
   LeastMemory least;                 // the least budgets that would do
   int64_t store_bytes = 0;           // bytes of the page files on all drives
-  int64_t peers = 1;                 // devices; values below of one device exist this many times
+  // [device] what it does: microbatches of a step that it attends to, and experts of a layer that
+  // have their home there.
+  struct DeviceWork {
+    int64_t microbatches = 0, experts = 0;
+    bool operator==(const DeviceWork&) const = default;
+  };
+  std::vector<DeviceWork> devices;
+  // Experts that do not stay on the devices are computed where their rows say, not at home.
+  bool seats_by_step = false;
   double peak_flops_per_s = 0;       // peak of all devices together
   Status fits;                       // ok, or kDoesNotFit and why
-  std::optional<StepForecast> step;  // one device's step, if the run fits
+  std::optional<StepForecast> step;  // the step, if the run fits
 
   double tokens_per_s() const { return static_cast<double>(tokens) / step->step_s(); }
   double mfu() const { return flops / (peak_flops_per_s * step->step_s()); }
@@ -37,7 +45,7 @@ struct RunForecast {
 };
 
 // Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate(). Returns the
-// errors of device_run.
+// errors of planned_run.
 Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
                                     const MachineSheet& sheet);
 // Predicts the memory and a step. A step that has no room is no error.

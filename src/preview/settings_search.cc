@@ -56,7 +56,7 @@ bool same_settings(const RunConfig& a, const RunConfig& b) {
 int64_t lacking_bytes(const RunForecast& plan) {
   const auto lacks = [](int64_t needed, int64_t has) { return std::max<int64_t>(0, needed - has); };
   return lacks(plan.least.device_bytes, plan.device_bytes) +
-         lacks(plan.least.host_bytes, plan.host_bytes / plan.peers) +
+         lacks(plan.least.host_bytes, plan.host_bytes) +
          (plan.disk_bytes > 0 ? lacks(plan.store_bytes, plan.disk_bytes) : 0);
 }
 
@@ -69,7 +69,7 @@ SearchedRun searched_run(const RunConfig& config, const RunForecast& plan) {
   run.mfu = plan.mfu();
   run.bottleneck = step.bottleneck();
   run.device_bytes = step.device_bytes;
-  run.host_bytes = step.host_bytes * plan.peers;
+  run.host_bytes = step.host_bytes;
   run.written_bytes = plan.written_bytes();
   for (const KindBytes& kind : step.kinds) {
     if (std::string(kind.name) == "state") run.state = kind;

@@ -22,7 +22,7 @@ namespace pagoda {
 struct SessionOptions : RunSetup {
   std::optional<Gpu> gpu = std::nullopt;  // what computes; none: the CPU
   int optimizer_threads = 1;
-  DeviceBudget device_bytes;
+  DeviceBudget device_bytes = {};
   int64_t host_bytes = 0;
   std::vector<std::string> directories = {};  // of the page file
   std::string file_name = "pages";       // in each of them

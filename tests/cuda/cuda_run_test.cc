@@ -131,7 +131,7 @@ TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
   std::vector<int64_t> sizes;
   for (int64_t more = 0; more < 64 * kMiB; more = 2 * more + 64 * kKiB) {
     const MemoryPlan memory = plan(least + more).value();
-    const DeviceRun planned = device_run(model, config, this_machine_sheet(config.gpu())).take();
+    const PlannedRun planned = planned_run(model, config, this_machine_sheet(config.gpu())).take();
     EXPECT_EQ(planned.shape.group_blocks, memory.group_blocks) << more;
     EXPECT_EQ(planned.group_bytes, memory.group_bytes) << more;
     EXPECT_EQ(memory.min_device_bytes, least) << more;

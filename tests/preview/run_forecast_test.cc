@@ -1,5 +1,5 @@
 // A run planned from its config.json alone: the same shape, memory and bytes as `train` plans with
-// its tensors; shares of equal devices that add up; changes that are said to fit do fit.
+// its tensors; several GPUs as one run; changes that are said to fit do fit.
 #include "preview/run_forecast.h"
 
 #include <gtest/gtest.h>
@@ -65,16 +65,18 @@ void expect_equal(const RunShape& a, const RunShape& b) {
 
 TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
   for (const StateFormat state : {StateFormat::kFp32, StateFormat::k8Bit}) {
-    for (const auto& [devices, group_blocks] : {std::pair{1, 0}, {2, 0}, {1, 5}, {2, 16}}) {
-      SCOPED_TRACE(testing::Message() << devices << " devices, groups of " << group_blocks);
+    const std::pair<const char*, int> runs[] = {{"cpu", 0},  {"cpu*2", 0},          {"cpu", 5},
+                                                {"cpu*2", 16}, {"cpu*4", 0}, {"cpu/8,cpu/4:24", 0}};
+    for (const auto& [devices, group_blocks] : runs) {
+      SCOPED_TRACE(testing::Message() << devices << ", groups of " << group_blocks);
       TinyRun run;
       run.config().plan.group_blocks = group_blocks;
       run.config().optim.state = state;
-      run.config().train.devices = cpus(devices);
+      run.config().train.devices = {devices};
       run.use_minimum_budgets();
       const ModelSizes model = read_model_sizes(run.config().model.path).take();
       MachineSheet sheet = machine("cpu-2-cores");
-      const DeviceRun planned = device_run(model, run.config(), sheet).take();
+      const PlannedRun planned = planned_run(model, run.config(), sheet).take();
       SessionOptions options = session_options(run.config());
       const MemoryPlan memory = Session::plan(*model.trained, options).take();
       options.size.group_blocks = memory.group_blocks;
@@ -92,20 +94,6 @@ TEST(RunForecast, OfATrainedFamilyIsWhatTrainPlans) {
                 Exit::kDoesNotFit);
     }
   }
-}
-
-// A device's part of the step has fewer microbatches than the step has chunks.
-TEST(RunForecast, DividesChunksAmongDevices) {
-  TinyRun run;
-  run.config().train.chunks = 2;  // of the step's two microbatches
-  const ModelSizes model = read_model_sizes(run.config().model.path).take();
-  MachineSheet sheet = machine("cpu-2-cores");
-  sheet.device.count = 2;
-  sheet.link.gb_s = 10;
-  const auto planned = device_run(model, run.config(), sheet);
-  ASSERT_TRUE(planned.ok()) << planned.status().message();
-  EXPECT_EQ(planned.value().shape.microbatches, 1);
-  EXPECT_EQ(planned.value().shape.sums.chunks, 1);
 }
 
 // Layers that keep what their backward reads, and that a step is shorter for it.
@@ -135,46 +123,66 @@ TEST(RunForecast, KeepsAsManyLayersAsTrainDoes) {
   }
 }
 
-// What four devices have adds up to what one has, but for what each has of its own: dense weights.
-TEST(RunForecast, SharesOfEqualDevicesAddUp) {
+// A machine of several GPUs makes one run, of the same records as one GPU's: each attends to its
+// part of the microbatches, and is the home of its part of the experts.
+TEST(RunForecast, OfSeveralGpusIsOneRun) {
   const ModelSizes model = published("olmoe-1b-7b");
   const RunConfig config = workstation_run();
   MachineSheet box = machine("gpu-4x48gb");
-  const DeviceRun share = device_run(model, config, box).take();
+  const PlannedRun four = planned_run(model, config, box).take();
+  EXPECT_EQ(four.shape.devices, 4);
+  EXPECT_EQ(four.budget.host_bytes, box.auto_host_bytes());
+  const RunForecast plan = forecast_memory(model, config, box).take();
+  EXPECT_EQ(plan.devices, std::vector<RunForecast::DeviceWork>(4, {4, 16}));
+  EXPECT_DOUBLE_EQ(plan.peak_flops_per_s, 4 * 362e12);
   box.device.count = 1;
-  const DeviceRun whole = device_run(model, config, box).take();
-  EXPECT_EQ(share.peers, 4);
-  EXPECT_EQ(4 * share.shape.num_experts, whole.shape.num_experts);
-  EXPECT_EQ(4 * share.shape.microbatches, whole.shape.microbatches);
-  int64_t all = 0, dense = 0, fourth = 0, states = 0, whole_states = 0;
-  for (const RecordShape& r : whole.shape.records) {
-    all += r.num_elements;
-    dense += r.expert < 0 ? r.num_elements : 0;
-    whole_states += r.state_bytes;
+  const PlannedRun one = planned_run(model, config, box).take();
+  EXPECT_EQ(one.shape.devices, 1);
+  EXPECT_EQ(one.shape.sums, four.shape.sums);
+  ASSERT_EQ(one.shape.records.size(), four.shape.records.size());
+  for (size_t r = 0; r < one.shape.records.size(); ++r) {
+    EXPECT_EQ(one.shape.records[r].num_elements, four.shape.records[r].num_elements);
+    EXPECT_EQ(one.shape.records[r].state_bytes, four.shape.records[r].state_bytes);
   }
-  for (const RecordShape& r : share.shape.records) {
-    fourth += r.num_elements;
-    states += r.state_bytes;
-  }
-  EXPECT_EQ(4 * fourth, all + 3 * dense);
-  EXPECT_NEAR(static_cast<double>(4 * states), static_cast<double>(whole_states), 1e4);
-  EXPECT_EQ(4 * share.budget.host_bytes / 4, whole.budget.host_bytes / 4);
-  // Rows of an expert are those of all devices' tokens.
-  EXPECT_EQ(share.shape.microbatches * share.shape.experts_per_token * whole.shape.num_experts,
-            whole.shape.microbatches * whole.shape.experts_per_token * share.shape.num_experts);
+  EXPECT_EQ(forecast_memory(model, config, box)->store_bytes, plan.store_bytes);
 }
 
-TEST(RunForecast, RefusesWhatDevicesDoNotDivide) {
+// Three devices divide neither 64 experts nor 6 microbatches, whose two shards two of them have.
+TEST(RunForecast, DevicesNeedDivideNothing) {
   const ModelSizes model = published("olmoe-1b-7b");
   RunConfig config = workstation_run();
+  config.train.tokens_per_step = 4096 * 6;
   MachineSheet box = machine("gpu-4x48gb");
   box.device.count = 3;
-  EXPECT_EQ(forecast_run(model, config, box, kFinePlan).status().code(), Exit::kUsage);
+  const RunForecast plan = forecast_run(model, config, box, kSearchPlan).take();
+  const std::vector<RunForecast::DeviceWork> works = {{3, 22}, {3, 21}, {0, 21}};
+  EXPECT_EQ(plan.devices, works);
+  EXPECT_TRUE(plan.step.has_value());
+  // An expert fewer than devices leaves one idle; it is planned all the same.
+  box.device.count = 64;
+  const RunForecast idle = forecast_memory(published("mixtral-8x7b"), config, box).take();
+  EXPECT_EQ(idle.devices.back(), RunForecast::DeviceWork());
+  box.device.count = 65;
+  EXPECT_EQ(forecast_memory(model, config, box).status().code(), Exit::kUsage);
   box.device.count = 4;
-  config.train.tokens_per_step = 4096 * 6;
-  const Status status = forecast_run(model, config, box, kFinePlan).status();
-  EXPECT_EQ(status.code(), Exit::kUsage);
-  EXPECT_NE(status.message().find("train.tokens_per_step"), std::string::npos);
+  config.train.devices = cpus(2);
+  EXPECT_EQ(forecast_memory(model, config, box).status().code(), Exit::kUsage);
+}
+
+// Where links are no limit and all stays on the devices, four GPUs take a quarter of one's time,
+// and somewhat more: waves end together, and sums of gradients are added.
+TEST(RunForecast, FourGpusAreAlmostFourTimesAsFast) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  config.memory.device = MemorySize::of_bytes(200 * kGiB);
+  MachineSheet box = machine("gpu-4x48gb");
+  box.link.gb_s = 900;
+  box.link.latency_us = 2;
+  const double four = forecast_run(model, config, box, kSearchPlan)->tokens_per_s();
+  box.device.count = 1;
+  const double one = forecast_run(model, config, box, kSearchPlan)->tokens_per_s();
+  EXPECT_LE(four, 4 * one);
+  EXPECT_GE(four, 3 * one);
 }
 
 // Time is at least that of the products at their rate, bytes over each link's rate, updates at
@@ -192,26 +200,45 @@ TEST(RunForecast, IsNotFasterThanItsParts) {
   EXPECT_GT(plan.mfu(), 0);
 }
 
-// Rows that go to other devices, and rings, take time of a link that is not computing: what it is
-// halves where links are twice as fast, and there is none on one device.
-TEST(RunForecast, WaitsForLinksApartFromComputing) {
+// Links carry three quarters of the rows, whose tokens another device attends to, and sums of dense
+// gradients, counted by hand: bf16 rows go there and back in the forward; in the backward rows and
+// gradients go there, gradients come back. Each record's sum is added from four devices to one.
+TEST(RunForecast, LinksCarryWhatIsCountedByHand) {
   const ModelSizes model = published("olmoe-1b-7b");
-  RunConfig config = workstation_run();
+  const RunConfig config = workstation_run();
   MachineSheet sheet = machine("gpu-4x48gb");
   sheet.link.latency_us = 0;
-  const RunForecast slow = forecast_run(model, config, sheet, kSearchPlan).take();
+  const auto links_s = [&] {
+    const RunForecast plan = forecast_run(model, config, sheet, kSearchPlan).take();
+    return plan.step->busy_s(Resource::kLinks);
+  };
+  constexpr double kRows = 65536.0 * 8 * 16, kHidden = 2048;  // tokens, experts of each, layers
+  const double rows = kRows * 3 / 4 * 10 * kHidden;
+  double dense = 0;
+  for (const RecordShape& record : planned_run(model, config, sheet)->shape.records) {
+    if (record.expert < 0) dense += static_cast<double>(record.num_elements);
+  }
+  const double counted_s = (rows + 3 * 4 * dense) / 4 / (sheet.link.gb_s * 1e9);
+  const double slow_s = links_s();
+  EXPECT_NEAR(slow_s, counted_s, 0.01 * counted_s);
   sheet.link.gb_s *= 2;
-  const RunForecast quick = forecast_run(model, config, sheet, kSearchPlan).take();
-  const auto busy = [](const RunForecast& plan, Resource r) { return plan.step->busy_s(r); };
-  EXPECT_GT(busy(slow, Resource::kLinks), 0);
-  EXPECT_NEAR(busy(quick, Resource::kLinks), busy(slow, Resource::kLinks) / 2,
-              0.02 * busy(slow, Resource::kLinks));
-  EXPECT_NEAR(busy(quick, Resource::kCompute), busy(slow, Resource::kCompute),
-              0.02 * busy(slow, Resource::kCompute));
-  EXPECT_LE(busy(slow, Resource::kLinks) + busy(slow, Resource::kCompute),
-            (1 + 1e-9) * slow.step->step_s());
-  const RunForecast alone = forecast_run(model, config, machine("gpu-24gb"), kSearchPlan).take();
-  EXPECT_EQ(busy(alone, Resource::kLinks), 0);
+  EXPECT_NEAR(links_s(), slow_s / 2, 1e-6 * slow_s);
+  sheet.device.count = 1;
+  EXPECT_EQ(links_s(), 0);
+}
+
+// The assignments that are tried change the run as they say, and the best is the one named.
+TEST(PlanChanges, NameTheBestAssignment) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  config.parallel.attention_devices = 1;
+  const MachineSheet sheet = machine("gpu-4x48gb");
+  const PlanAdvice advice = advise(model, config, sheet, kSearchPlan);
+  EXPECT_EQ(advice.assignments, 3);  // two attend, four attend, or experts stay at home
+  EXPECT_EQ(advice.best_assignment, "parallel.attention_devices = 4");
+  config.parallel.attention_devices = 4;
+  EXPECT_EQ(advise(model, config, sheet, kSearchPlan).best_assignment, "");
+  EXPECT_EQ(advise(model, workstation_run(), machine("gpu-24gb"), kSearchPlan).assignments, 0);
 }
 
 // What does not fit is counted all the same, and the changes named make it fit.

@@ -98,9 +98,10 @@ TEST_F(PlanTest, RefusesInOneLine) {
   expect_no_plan(good + Words{"--cluster", configs("clusters/4x8-gpu-80gb.toml")}, 2, "--cluster");
   expect_no_plan(good + Words{"--search", "--html", dir_.file("x.html")}, 2, "--html");
   expect_no_plan(good + Words{"--train.tokens_per_step", "5000"}, 2, "train.tokens_per_step");
-  expect_no_plan({"--model.path", configs("models/gpt-oss-20b.json"), "--machine",
-                  configs("machines/gpu-4x48gb.toml"), "--train.tokens_per_step", "4096"},
-                 2, "4 devices");
+  const Words four = on("olmoe-1b-7b", "gpu-4x48gb");
+  expect_no_plan(four + Words{"--train.devices", "cuda*5"}, 2, "names 5 GPUs");
+  expect_no_plan(four + Words{"--train.devices", "cpu*2"}, 2, "names CPU devices");
+  expect_no_plan(on("olmoe-1b-7b", "cpu-2-cores") + Words{"--train.devices", "cuda"}, 2, "none");
 }
 
 // A run for a GPU is planned where there is none, if the machine is named.

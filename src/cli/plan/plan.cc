@@ -44,9 +44,7 @@ class PlanCommand : public RunCommand {
   Status run() override;
 
  private:
-  Result<MachineSheet> sheet() const {
-    return machine_.empty() ? this_machine_sheet(config_.gpu()) : read_machine_sheet(machine_);
-  }
+  Result<MachineSheet> sheet() const;
 
   Status read();
   Status plan_machine(const ModelSizes& model);
@@ -60,6 +58,7 @@ class PlanCommand : public RunCommand {
 
   std::string machine_, cluster_, html_;
   int64_t tokens_ = 0;
+  int64_t gpus_ = 0;  // GPUs of a machine elsewhere to plan for, as the run file names; 0: all
   bool json_ = false, search_ = false;
 };
 
@@ -90,10 +89,31 @@ Status PlanCommand::read() {
   // Whether this machine has a GPU is no matter where another is planned for.
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   auto devices = parse_devices(config_.train.devices);
-  if (elsewhere && devices.ok() && names_gpus(*devices)) config_.train.devices = {"auto"};
+  if (elsewhere && devices.ok() && names_gpus(*devices)) {
+    config_.train.devices = {"auto"};
+    gpus_ = std::ssize(*devices);
+  }
   // On a cluster microbatches are the search's, rows each.
   if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
   return config_.validate();
+}
+
+Result<MachineSheet> PlanCommand::sheet() const {
+  if (machine_.empty()) return this_machine_sheet(config_.gpu());
+  ASSIGN_OR_RETURN(MachineSheet sheet, read_machine_sheet(machine_));
+  if (gpus_ > 0 && !sheet.gpu()) {
+    return Status(Exit::kUsage, strf("train.devices names GPUs, of which \"%s\" has none; leave "
+                                     "train.devices out",
+                                     printable(sheet.machine.name).c_str()));
+  }
+  if (gpus_ > sheet.device.count) {
+    return Status(Exit::kUsage,
+                  strf("train.devices names %lld GPUs, and \"%s\" has %lld; name fewer",
+                       (long long)gpus_, printable(sheet.machine.name).c_str(),
+                       (long long)sheet.device.count));
+  }
+  if (gpus_ > 0) sheet.device.count = gpus_;
+  return sheet;
 }
 
 // A machine is a cluster of one node.
@@ -160,9 +180,11 @@ Status PlanCommand::plan_machine(const ModelSizes& model) {
   ASSIGN_OR_RETURN(RunForecast plan, forecast_run(model, config_, machine, kFinePlan));
   PlanReport report{model, config_, machine, std::move(plan), tokens_, {}, {}};
   if (report.plan.fits.ok()) {
-    // A model with very many experts is planned in coarser pieces, for an answer in two seconds.
+    // A model with very many experts is planned in coarser pieces, for an answer in two seconds,
+    // and so is one on several devices, whose exchanges are many more tasks.
     constexpr int64_t kMany = 8192;
-    const bool many = model.shape.num_layers() * model.shape.num_experts > kMany;
+    const bool many = model.shape.num_layers() * model.shape.num_experts > kMany ||
+                      report.plan.devices.size() > 1;
     report.advice = advise(model, config_, machine, many ? kSearchPlan : kCoarsePlan);
   } else {
     report.fitting = fitting_changes(model, config_, machine);

@@ -1,5 +1,6 @@
 #include "cli/plan/plan_report.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/bytes.h"
@@ -24,10 +25,10 @@ std::string peak_text(int64_t bytes, const SimulatedMemory& held, const StepFore
 
 std::string model_text(const PlanReport& r) {
   const ModelShape& m = r.model.shape;
-  std::string text = line_of(
-      "model", strf("%s (%s): %s parameters, %s active", r.model.name.c_str(),
-                    r.model.family.c_str(), grouped_digits(r.plan.parameters.total).c_str(),
-                    grouped_digits(r.plan.parameters.active).c_str()));
+  std::string text =
+      line_of("model", strf("%s (%s): %s parameters, %s active", r.model.name.c_str(),
+                            r.model.family.c_str(), grouped_digits(r.plan.parameters.total).c_str(),
+                            grouped_digits(r.plan.parameters.active).c_str()));
   text += line_of("", strf("%lld layers, %lld experts, top %lld%s", (long long)m.num_layers(),
                            (long long)m.num_experts, (long long)m.experts_per_token,
                            r.model.trained ? "" : "; planned for, not yet trained"));
@@ -51,29 +52,28 @@ std::string run_text(const PlanReport& r) {
 
 std::string needs_text(const PlanReport& r) {
   const RunForecast& p = r.plan;
-  const char* each = p.peers > 1 ? "each device" : "device";
-  std::string text =
-      line_of("memory", strf("%s: budget %s, a step needs at least %s", each,
-                             format_bytes(p.device_bytes).c_str(),
-                             format_bytes_up(p.least.device_bytes).c_str())) +
-      line_of("", strf("host: budget %s, a step needs at least %s",
-                       format_bytes(p.host_bytes).c_str(),
-                       format_bytes_up(p.peers * p.least.host_bytes).c_str()));
+  const char* each = p.devices.size() > 1 ? "each device" : "device";
+  std::string text = line_of("memory", strf("%s: budget %s, a step needs at least %s", each,
+                                            format_bytes(p.device_bytes).c_str(),
+                                            format_bytes_up(p.least.device_bytes).c_str())) +
+                     line_of("", strf("host: budget %s, a step needs at least %s",
+                                      format_bytes(p.host_bytes).c_str(),
+                                      format_bytes_up(p.least.host_bytes).c_str()));
   const std::string room =
       p.disk_bytes > 0 ? "of " + format_bytes(p.disk_bytes) : "of drives of unknown size";
-  return text + line_of("", strf("disk: store of %s %s%s", format_bytes(p.store_bytes).c_str(),
-                                 room.c_str(),
-                                 r.config.train.save_steps > 0
-                                     ? ", two versions of each page for checkpoints"
-                                     : ", one version of each page"));
+  return text +
+         line_of("",
+                 strf("disk: store of %s %s%s", format_bytes(p.store_bytes).c_str(), room.c_str(),
+                      r.config.train.save_steps > 0 ? ", two versions of each page for checkpoints"
+                                                    : ", one version of each page"));
 }
 
 std::string memory_text(const PlanReport& r) {
   const StepForecast& s = *r.plan.step;
-  std::string text = line_of(
-      "", strf("used: device %s, host %s%s", format_bytes(s.device_bytes).c_str(),
-               format_bytes(s.host_bytes * r.plan.peers).c_str(),
-               s.state_on_device ? "; everything stays on the device" : ""));
+  std::string text =
+      line_of("", strf("used: device %s, host %s%s", format_bytes(s.device_bytes).c_str(),
+                       format_bytes(s.host_bytes).c_str(),
+                       s.state_on_device ? "; everything stays on the device" : ""));
   for (const KindBytes& kind : s.kinds) {
     const bool below = kind.device < kind.all && kind.device + kind.host < kind.all;
     text += line_of("", strf("  %-11s %11s: room for %s on the device, %s in the host%s", kind.name,
@@ -84,20 +84,65 @@ std::string memory_text(const PlanReport& r) {
     text += line_of("", strf("beside them %lld layers keep what their backward reads",
                              (long long)s.saved_layers));
   }
-  std::string peaks = "peak in slots: device " + peak_text(s.device_peak.device_bytes,
-                                                           s.device_peak, s);
+  std::string peaks =
+      "peak in slots: device " + peak_text(s.device_peak.device_bytes, s.device_peak, s);
   if (s.host_peak.host_bytes > 0) {
     peaks += "; host " + peak_text(s.host_peak.host_bytes, s.host_peak, s);
   }
   return text + line_of("", peaks);
 }
 
+// "41 %", or "41 to 44 %" of the step, of devices [first, end).
+std::string busy_text(const PlanReport& r, size_t first, size_t end) {
+  const StepForecast& s = *r.plan.step;
+  const auto [least, most] =
+      std::minmax_element(s.device_busy_s.begin() + static_cast<std::ptrdiff_t>(first),
+                          s.device_busy_s.begin() + static_cast<std::ptrdiff_t>(end));
+  const std::string from = strf("%.0f", 100 * *least / s.step_s());
+  const std::string to = strf("%.0f", 100 * *most / s.step_s());
+  return (from == to ? to : from + " to " + to) + " %";
+}
+
+// What each of several devices does; neighbours that do the same are one line.
+std::string devices_text(const PlanReport& r) {
+  const auto& devices = r.plan.devices;
+  if (devices.size() < 2) return "";
+  std::string text;
+  for (size_t d = 0; d < devices.size();) {
+    size_t end = d + 1;
+    while (end < devices.size() && devices[end] == devices[d]) ++end;
+    const std::string which = end - d == 1 ? strf("%zu", d) : strf("%zu to %zu, each", d, end - 1);
+    const RunForecast::DeviceWork& work = devices[d];
+    const bool idle = work.microbatches == 0 && work.experts == 0;
+    text += line_of(
+        d == 0 ? "devices" : "",
+        idle ? which + ": no work; there are fewer shards and experts than devices"
+             : strf("%s: attends to %lld of %lld microbatches, home of %lld of %lld experts of a "
+                    "layer, computes %s of the step",
+                    which.c_str(), (long long)work.microbatches,
+                    (long long)r.config.micro_batches(), (long long)work.experts,
+                    (long long)r.model.shape.num_experts, busy_text(r, d, end).c_str()));
+    d = end;
+  }
+  if (r.plan.seats_by_step && !r.plan.step->state_on_device) {
+    text += line_of("", "experts are computed where their tokens of each step balance best");
+  }
+  const PlanAdvice& advice = r.advice;
+  if (advice.assignments == 0) return text;
+  return text +
+         line_of("",
+                 advice.best_assignment.empty()
+                     ? strf("no better assignment among %lld others", (long long)advice.assignments)
+                     : strf("best assignment of %lld others: %s", (long long)advice.assignments,
+                            advice.best_assignment.c_str()));
+}
+
 std::string step_text(const PlanReport& r) {
   const StepForecast& s = *r.plan.step;
-  std::string text = line_of("step", strf("%s: forward %s, backward %s",
-                                          seconds_text(s.step_s()).c_str(),
-                                          seconds_text(s.forward.seconds).c_str(),
-                                          seconds_text(s.backward.seconds).c_str()));
+  std::string text =
+      line_of("step", strf("%s: forward %s, backward %s", seconds_text(s.step_s()).c_str(),
+                           seconds_text(s.forward.seconds).c_str(),
+                           seconds_text(s.backward.seconds).c_str()));
   text += line_of("", "  busy       forward backward  step");
   for (int i = 0; i < kResources; ++i) {
     const auto at = static_cast<size_t>(i);
@@ -113,14 +158,14 @@ std::string step_text(const PlanReport& r) {
                                 resource_name(s.bottleneck())));
   const ComputeBound& bound = r.advice.compute_bound;
   if (bound.tokens_per_step == 0) return text;
-  return text + line_of("", strf(bound.reached()
-                                     ? "compute-bound (%.0f %% busy) from %s tokens a step: %s "
-                                       "tokens/s"
-                                     : "computes at most %.0f %% of a step, of %s tokens: %s "
-                                       "tokens/s",
-                                 100 * bound.compute_share,
-                                 grouped_digits(bound.tokens_per_step).c_str(),
-                                 rate_text(bound.tokens_per_s).c_str()));
+  return text +
+         line_of("",
+                 strf(bound.reached() ? "compute-bound (%.0f %% busy) from %s tokens a step: %s "
+                                        "tokens/s"
+                                      : "computes at most %.0f %% of a step, of %s tokens: %s "
+                                        "tokens/s",
+                      100 * bound.compute_share, grouped_digits(bound.tokens_per_step).c_str(),
+                      rate_text(bound.tokens_per_s).c_str()));
 }
 
 // What is written until each drive has been written what it is rated for.
@@ -132,10 +177,9 @@ double life_tokens(const PlanReport& r) {
 std::string drive_text(const PlanReport& r) {
   const RunForecast& p = r.plan;
   if (p.written_bytes() <= 0 && p.read_bytes() <= 0) return line_of("drives", "not used by steps");
-  std::string text =
-      line_of("drives", strf("%s read and %s written a step",
-                             format_decimal_bytes(p.read_bytes()).c_str(),
-                             format_decimal_bytes(p.written_bytes()).c_str()));
+  std::string text = line_of(
+      "drives", strf("%s read and %s written a step", format_decimal_bytes(p.read_bytes()).c_str(),
+                     format_decimal_bytes(p.written_bytes()).c_str()));
   if (r.sheet.disk.tbw <= 0 || p.written_bytes() <= 0) return text;
   const double tokens = life_tokens(r);
   return text + line_of("", strf("at the %g TB that each is rated for they last %s tokens, %s",
@@ -171,8 +215,8 @@ Json traffic_json(const RunForecast& p) {
   const PageTraffic& t = p.step->traffic;
   return {{"disk_read_bytes", p.read_bytes()},
           {"disk_written_bytes", p.written_bytes()},
-          {"upload_bytes", t.upload.bytes * p.peers},
-          {"download_bytes", t.download.bytes * p.peers}};
+          {"upload_bytes", t.upload.bytes},
+          {"download_bytes", t.download.bytes}};
 }
 
 Json phase_json(const PhaseForecast& phase) {
@@ -193,14 +237,15 @@ Json step_json(const PlanReport& r) {
                {"bottleneck", resource_name(s.bottleneck())},
                {"traffic", traffic_json(r.plan)},
                {"device_bytes", s.device_bytes},
-               {"host_bytes", s.host_bytes * r.plan.peers},
+               {"host_bytes", s.host_bytes},
                {"state_on_device", s.state_on_device},
                {"saved_layers", s.saved_layers},
                {"peak_device_bytes", s.device_peak.device_bytes},
                {"peak_device_at_s", s.device_peak.at_s},
                {"peak_host_bytes", s.host_peak.host_bytes},
                {"peak_host_at_s", s.host_peak.at_s},
-               {"ep_degree", s.coarseness.experts}};
+               {"ep_degree", s.coarseness.experts},
+               {"device_busy_s", s.device_busy_s}};
   for (const KindBytes& kind : s.kinds) {
     json["kinds"][kind.name] = {{"all", kind.all}, {"device", kind.device}, {"host", kind.host}};
   }
@@ -234,8 +279,8 @@ std::string rate_text(double rate) {
 std::string PlanReport::text() const {
   std::string text = model_text(*this) + run_text(*this) + needs_text(*this);
   if (!plan.step) return text + changes_text(*this);
-  return text + memory_text(*this) + step_text(*this) + drive_text(*this) + tokens_text(*this) +
-         changes_text(*this);
+  return text + memory_text(*this) + devices_text(*this) + step_text(*this) + drive_text(*this) +
+         tokens_text(*this) + changes_text(*this);
 }
 
 std::string PlanReport::json() const {
@@ -247,11 +292,11 @@ std::string PlanReport::json() const {
                {"source", source_name(sheet)},
                {"tokens_per_step", plan.tokens},
                {"micro_batch_tokens", config.train.micro_batch_tokens},
-               {"devices", plan.peers},
+               {"devices", plan.devices.size()},
                {"device_budget_bytes", plan.device_bytes},
                {"host_budget_bytes", plan.host_bytes},
                {"least_device_bytes", plan.least.device_bytes},
-               {"least_host_bytes", plan.least.host_bytes * plan.peers},
+               {"least_host_bytes", plan.least.host_bytes},
                {"store_bytes", plan.store_bytes},
                {"disk_bytes", plan.disk_bytes},
                {"fits", plan.fits.ok()}};
@@ -271,9 +316,8 @@ std::string PlanReport::json() const {
     json["compute_bound_tokens_per_step"] = advice.compute_bound.tokens_per_step;
   }
   for (const HelpfulChange& change : advice.helpful) {
-    json["helps"].push_back({{"change", change.text},
-                             {"gain", change.gain},
-                             {"tokens_per_s", change.tokens_per_s}});
+    json["helps"].push_back(
+        {{"change", change.text}, {"gain", change.gain}, {"tokens_per_s", change.tokens_per_s}});
   }
   return json.dump();
 }

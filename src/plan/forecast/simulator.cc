@@ -30,6 +30,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
   for (int d = 0; d < shape_.devices; ++d) {
     Device device;
     device.lanes.fill(timeline_.add_stream(strf("compute %d", d)));
+    device.processor = timeline_.add_resource(1);
     device.upload = timeline_.add_stream(strf("upload %d", d));
     device.download = timeline_.add_stream(strf("download %d", d));
     if (shape_.devices > 1) {
@@ -137,6 +138,15 @@ int Simulator::stream_of(const Task& task) const {
   return task.on_host ? optimizer_ : devices_[task.device].lanes[static_cast<size_t>(task.lane)];
 }
 
+// A task that takes no cores is a GPU's. What arrives is moved by the link.
+Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
+                                   const std::vector<Work>& after) {
+  const bool on_gpu = cost.cores == 0 && !task.on_host && task.kind != TaskKind::kReceive;
+  if (!on_gpu || shape_.devices == 1) return add(stream_of(task), cost, 0, after);
+  const int processor = devices_[task.device].processor;
+  return timeline_.add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
+}
+
 // Issuing a task takes its thread some time; without prefetch it also waits before a page is
 // uploaded.
 void Simulator::issue(const Task& task) {
@@ -181,7 +191,7 @@ void Simulator::run(const Task& task) {
   if (task.joins_next) return;
   const Joined all = std::exchange(joined_, {});
   cost.fixed_s = all.seconds;
-  const Work done = add(stream_of(task), cost, 0, all.after);
+  const Work done = compute(task, cost, all.after);
   note(done, cost, 0, false);
   held_.emplace_back(done, SimulatedMemory{0, replay_.held_bytes(Place::on_device(0)),
                                            replay_.held_bytes(Place::host())});

@@ -89,6 +89,7 @@ class Simulator {
   };
   struct Device {
     int upload, download;           // streams
+    int processor;                  // a GPU's, which the tasks of all its lanes share
     std::array<int, kLanes> lanes;  // streams; without other devices, only the first
   };
   // What the newest task computes together with the tasks that join it.
@@ -111,6 +112,7 @@ class Simulator {
   Work fetch(const Move& move, SlotState& slot);
   Work write_back(const Move& move, const SlotState& slot);
   int stream_of(const Task& task) const;
+  Work compute(const Task& task, const Cost& cost, const std::vector<Work>& after);
   SlotState& slot_state(PageId page, Place place, int32_t slot);
   static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
   Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);

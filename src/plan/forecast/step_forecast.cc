@@ -12,14 +12,14 @@ namespace {
 constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 constexpr int kStepsUntilSettled = 3, kQuickSteps = 2;
 
-Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const DeviceRun& run,
+Result<MemoryPlan> divide(const RunShape& shape, const PageTable& pages, const PlannedRun& run,
                           const MemoryBudget& budget, bool quick = false) {
   return plan_memory(shape, pages, budget, run.header_bytes,
                      quick ? DivisionEffort::kQuick : DivisionEffort::kFull);
 }
 
 // The least memory beside the workspace, so that the workspace's size does not matter.
-LeastMemory least_of(const RunShape& shape, const DeviceRun& run) {
+LeastMemory least_of(const RunShape& shape, const PlannedRun& run) {
   MemoryBudget budget;
   budget.device_bytes = budget.host_bytes = kNoLimit;
   budget.fixed_bytes.assign(static_cast<size_t>(shape.devices), 0);
@@ -27,7 +27,7 @@ LeastMemory least_of(const RunShape& shape, const DeviceRun& run) {
   return {plan.min_device_bytes, plan.min_host_bytes};
 }
 
-int64_t most_fixed(const DeviceRun& run) {
+int64_t most_fixed(const PlannedRun& run) {
   return *std::max_element(run.budget.fixed_bytes.begin(), run.budget.fixed_bytes.end());
 }
 
@@ -52,7 +52,7 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
 // Buffers without room on the device are uploaded for one expert after the other, in the order of
 // blocks and microbatches. Then blocks and microbatches stay as they are, as far as their number
 // allows.
-Coarseness fitting_coarseness(const DeviceRun& run, const LeastMemory& least,
+Coarseness fitting_coarseness(const PlannedRun& run, const LeastMemory& least,
                               const CoarseLimits& limits) {
   int64_t layer_buffers = 0;
   for (const PageTable::Class& c : PageTable(run.shape).classes) {
@@ -75,17 +75,27 @@ void move_for_each_expert(int64_t experts, const RunShape& shape,
 
 // Whether an expert's rows may come from one microbatch instead of all: only in-layer pages differ,
 // and these stay.
-bool gathers(const RunShape& shape, const PageTable& pages,
-             const std::vector<SlotClass>& classes) {
+bool gathers(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes) {
   return shape.devices == 1 && layer_buffers_stay(shape, pages, classes);
+}
+
+// Row blocks of an expert, where all have as many rows.
+int64_t blocks_of_expert(const RunShape& shape) {
+  const int64_t rows = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token /
+                       std::max<int64_t>(1, shape.num_experts);
+  return std::max<int64_t>(1, div_ceil(rows, shape.row_block));
+}
+
+// The waves of a layer (plan/step/expert_blocks.h), in each of which devices exchange parcels.
+int64_t waves(const RunShape& shape) {
+  return std::max<int64_t>(
+      1, div_ceil(blocks_of_expert(shape) * shape.num_experts, shape.devices * shape.group_blocks));
 }
 
 // How many tasks divide an expert's rows by microbatch in each block.
 double dispatches(const RunShape& shape, bool gathered) {
-  const int64_t rows = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token /
-                       std::max<int64_t>(1, shape.num_experts);
-  const int64_t blocks = std::max<int64_t>(1, div_ceil(rows, shape.row_block));
-  const int64_t groups = div_ceil(blocks, shape.group_blocks);  // of an expert
+  const int64_t blocks = blocks_of_expert(shape);
+  const int64_t groups = div_ceil(blocks, shape.group_blocks);                // of an expert
   const int64_t experts = std::max<int64_t>(1, shape.group_blocks / blocks);  // of a group
   return static_cast<double>(groups + (gathered ? 1 : shape.microbatches) - 1) /
          static_cast<double>(experts);
@@ -140,7 +150,9 @@ Resource resource_of(const Simulated& step, const SimulatedWork& work) {
   if (stream.starts_with("download")) return Resource::kDownload;
   if (stream.starts_with("drive")) return Resource::kDrive;
   if (stream == "optimizer") return Resource::kOptimizer;
-  return stream.starts_with("compute") ? Resource::kCompute : Resource::kCores;
+  if (work.kind == TaskKind::kReceive) return Resource::kLinks;
+  const bool on_gpu = work.cores == 0 && (stream.starts_with("out") || stream.starts_with("in"));
+  return stream.starts_with("compute") || on_gpu ? Resource::kCompute : Resource::kCores;
 }
 
 double forward_end_s(const Simulated& step) {
@@ -152,15 +164,9 @@ double forward_end_s(const Simulated& step) {
   return end_s;
 }
 
-// The link's share of the work's time. The fixed time of a piece of work is not the link's.
-double link_share(const MachineProfile& profile, const SimulatedWork& work) {
-  const Cost& cost = profile.of(work.kind);
-  return work.own_s > cost.fixed_s ? cost.link * (1 - cost.fixed_s / work.own_s) : 0;
-}
-
-// How long each resource works in [from, to): the mean over several streams of a kind.
-void add_busy(const Simulated& step, const MachineProfile& profile, const MachineSheet& sheet,
-              int devices, double from_s, double to_s, PhaseForecast& phase) {
+// How long each resource works in [from, to): the mean over the devices of what each of them has.
+void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, double from_s,
+              double to_s, PhaseForecast& phase) {
   phase.seconds = to_s - from_s;
   const bool duplex = !sheet.disk.half_duplex;
   for (const SimulatedWork& work : step.works) {
@@ -168,17 +174,23 @@ void add_busy(const Simulated& step, const MachineProfile& profile, const Machin
     if (inside <= 0) continue;
     const double own = work.own_s * inside / (work.end_s - work.start_s);
     const Resource resource = resource_of(step, work);
-    const bool of_device = resource == Resource::kCompute || resource == Resource::kUpload ||
-                           resource == Resource::kDownload;
+    const bool of_device = resource == Resource::kCompute || resource == Resource::kLinks ||
+                           resource == Resource::kUpload || resource == Resource::kDownload;
     const bool half = resource == Resource::kDrive && duplex;
     const double share = of_device ? 1.0 / devices : half ? 0.5 : 1.0;
-    const double link = resource == Resource::kCompute ? link_share(profile, work) : 0;
     if (resource != Resource::kCores) {
-      phase.busy_s[static_cast<size_t>(resource)] += own * share * (1 - link);
-      phase.busy_s[static_cast<size_t>(Resource::kLinks)] += own * share * link;
+      phase.busy_s[static_cast<size_t>(resource)] += own * share;
     }
     phase.busy_s[static_cast<size_t>(Resource::kCores)] += own * work.cores / sheet.host.cores;
   }
+}
+
+std::vector<double> device_busy_s(const Simulated& step) {
+  std::vector<double> busy_s;
+  for (const SimulatedStream& stream : step.streams) {
+    if (stream.name.starts_with("compute")) busy_s.push_back(stream.busy_s);
+  }
+  return busy_s;
 }
 
 void add_peaks(StepForecast& forecast) {
@@ -193,7 +205,7 @@ void add_peaks(StepForecast& forecast) {
   host = std::min(host, forecast.host_bytes);
 }
 
-Status check_least(const LeastMemory& least, const DeviceRun& run) {
+Status check_least(const LeastMemory& least, const PlannedRun& run) {
   if (run.budget.device_bytes.least() < least.device_bytes) {
     return Status(Exit::kDeviceMemory,
                   strf("the device has %s for a step that needs at least %s (%s of it workspace)",
@@ -202,10 +214,9 @@ Status check_least(const LeastMemory& least, const DeviceRun& run) {
                        format_bytes(most_fixed(run)).c_str()));
   }
   if (run.budget.host_bytes < least.host_bytes) {
-    return Status(Exit::kHostMemory,
-                  strf("the host has %s for a step that needs at least %s",
-                       format_bytes(run.budget.host_bytes).c_str(),
-                       format_bytes_up(least.host_bytes).c_str()));
+    return Status(Exit::kHostMemory, strf("the host has %s for a step that needs at least %s",
+                                          format_bytes(run.budget.host_bytes).c_str(),
+                                          format_bytes_up(least.host_bytes).c_str()));
   }
   return Status();
 }
@@ -214,13 +225,20 @@ Status check_least(const LeastMemory& least, const DeviceRun& run) {
 
 const char* resource_name(Resource resource) {
   switch (resource) {
-    case Resource::kCompute: return "compute";
-    case Resource::kLinks: return "links";
-    case Resource::kUpload: return "upload";
-    case Resource::kDownload: return "download";
-    case Resource::kDrive: return "drive";
-    case Resource::kOptimizer: return "optimizer";
-    case Resource::kCores: return "cores";
+    case Resource::kCompute:
+      return "compute";
+    case Resource::kLinks:
+      return "links";
+    case Resource::kUpload:
+      return "upload";
+    case Resource::kDownload:
+      return "download";
+    case Resource::kDrive:
+      return "drive";
+    case Resource::kOptimizer:
+      return "optimizer";
+    case Resource::kCores:
+      return "cores";
   }
   return "";
 }
@@ -238,13 +256,13 @@ Resource StepForecast::bottleneck() const {
   return most;
 }
 
-LeastMemory least_memory(const DeviceRun& run) {
+LeastMemory least_memory(const PlannedRun& run) {
   LeastMemory least = least_of(brief_shape(run.shape), run);
   least.device_bytes += most_fixed(run) - run.group_bytes;
   return least;
 }
 
-Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model,
+Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits) {
   StepForecast forecast;
   forecast.least = least_memory(run);
@@ -254,8 +272,8 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
   PageTable pages(shape);
   // Coarse pieces need more memory at a time; it is lent.
   const LeastMemory coarse = least_of(brief_shape(shape), run);
-  const int64_t lent_device = coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes -
-                              run.group_bytes;
+  const int64_t lent_device =
+      coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes - run.group_bytes;
   const int64_t lent_host = coarse.host_bytes - forecast.least.host_bytes;
   MemoryBudget budget = run.budget;
   budget.device_bytes += lent_device;
@@ -275,12 +293,13 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
     forecast.saved_layers =
         std::clamp<int64_t>(left / run.kept_layer_bytes, 0, run.shape.num_layers);
   }
-  CostSettings work{run.sequence_len, run.peers, memory.state_on_device, forecast.coarseness};
+  CostSettings work{run.sequence_len, memory.state_on_device, forecast.coarseness};
   work.group_blocks = run.shape.group_blocks;
   work.devices = run.devices;
   work.dispatches = static_cast<double>(forecast.coarseness.experts) *
                     dispatches(run.shape, false) /
                     dispatches(shape, gathers(shape, pages, memory.classes));
+  work.messages = static_cast<double>(waves(run.shape)) / static_cast<double>(waves(shape));
   work.kept_share =
       static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
   const MachineProfile profile = task_costs(sheet, model, shape, work);
@@ -289,9 +308,9 @@ Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model
                            .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();
-  add_busy(forecast.simulated, profile, sheet, shape.devices, 0, middle_s, forecast.forward);
-  add_busy(forecast.simulated, profile, sheet, shape.devices, middle_s, end_s,
-           forecast.backward);
+  add_busy(forecast.simulated, sheet, shape.devices, 0, middle_s, forecast.forward);
+  add_busy(forecast.simulated, sheet, shape.devices, middle_s, end_s, forecast.backward);
+  forecast.device_busy_s = device_busy_s(forecast.simulated);
   forecast.traffic = forecast.simulated.traffic;
   add_peaks(forecast);
   return forecast;

@@ -18,22 +18,22 @@
 
 namespace pagoda {
 
-struct DeviceRun {
+// A run on all devices of a machine.
+struct PlannedRun {
   RunShape shape;
   MemoryBudget budget;
   int64_t header_bytes = 0;  // room before each host slot's payload
   int64_t sequence_len = 0;
   int64_t group_bytes = 0;       // MemoryPlan::group_bytes
   int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
-  int64_t peers = 1;  // equal devices of the run, of which this is one
-  std::vector<DeviceSetup> devices = {};  // of the shape; empty: one that takes the whole machine
+  std::vector<DeviceSetup> devices = {};  // CPU devices; empty: one that takes all cores, or GPUs
 };
 
-// The exact least budgets of a step.
+// The exact least budgets of a step; device_bytes: of each device.
 struct LeastMemory {
   int64_t device_bytes = 0, host_bytes = 0;
 };
-LeastMemory least_memory(const DeviceRun& run);
+LeastMemory least_memory(const PlannedRun& run);
 
 // Bytes of one or several kinds of pages: all pages, and those that have slots.
 struct KindBytes {
@@ -41,8 +41,7 @@ struct KindBytes {
   int64_t all = 0, device = 0, host = 0;
 };
 
-// What works, or waits, while a step runs. Links join devices that work side by side: a device that
-// sends experts' rows or gradients to others does not compute.
+// What works while a step runs. Links carry rows and sums of gradients from device to device.
 enum class Resource : uint8_t { kCompute, kLinks, kUpload, kDownload, kDrive, kOptimizer, kCores };
 inline constexpr int kResources = static_cast<int>(Resource::kCores) + 1;
 const char* resource_name(Resource resource);
@@ -57,7 +56,7 @@ struct StepForecast {
   Coarseness coarseness;
   LeastMemory least;
   bool state_on_device = false;
-  int64_t device_bytes = 0;        // of workspace and slots
+  int64_t device_bytes = 0;        // of workspace and slots, on the device that has most
   int64_t saved_layers = 0;        // layers that also save what their backward reads
   int64_t host_bytes = 0;
   int64_t whole_device_bytes = 0;  // MemoryPlan's
@@ -68,16 +67,19 @@ struct StepForecast {
   SimulatedMemory device_peak, host_peak;  // most bytes in slots, and when in the step
   Simulated simulated;                     // of the step, from 0 s on
 
+  std::vector<double> device_busy_s;       // [device] how long it computes in the step
+
   double step_s() const { return forward.seconds + backward.seconds; }
+  // The mean over the devices for a resource that each of them has.
   double busy_s(Resource r) const {
     return forward.busy_s[static_cast<size_t>(r)] + backward.busy_s[static_cast<size_t>(r)];
   }
   Resource bottleneck() const;  // the resource that is busy longest
 };
 
-// `sheet`: one device's share of the machine (share_of_device). kDeviceMemory and kHostMemory
-// naming the smallest budget that would do. REQUIRES: sheet.check(), a shape of `model`.
-Result<StepForecast> forecast_step(const DeviceRun& run, const ModelShape& model,
+// kDeviceMemory and kHostMemory naming the smallest budget that would do. REQUIRES: sheet.check(),
+// a shape of `model`.
+Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
 
 }  // namespace pagoda

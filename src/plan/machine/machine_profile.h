@@ -14,18 +14,16 @@
 namespace pagoda {
 
 // The cost of a piece: fixed_s + units * unit_s seconds. Meanwhile it keeps `cores` cores busy and
-// takes the share `memory` of the rate of the machine's memory; for the share `link` of unit_s it
-// waits for links to other devices.
+// takes the share `memory` of the rate of the machine's memory.
 struct Cost {
   double fixed_s = 0;
   double unit_s = 0;
   double cores = 1;
   double memory = 0;
-  double link = 0;
   double seconds(double units) const { return fixed_s + unit_s * units; }
   // The same work at this many times the seconds, as often interrupted.
   Cost slower(double factor) const {
-    return {fixed_s * factor, unit_s * factor, cores / factor, memory / factor, link};
+    return {fixed_s * factor, unit_s * factor, cores / factor, memory / factor};
   }
 };
 

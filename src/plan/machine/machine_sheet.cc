@@ -138,18 +138,6 @@ int64_t MachineSheet::auto_host_bytes() const {
   return static_cast<int64_t>(kAutoHost * static_cast<double>(host_bytes()));
 }
 
-MachineSheet share_of_device(const MachineSheet& sheet) {
-  MachineSheet share = sheet;
-  const auto n = static_cast<double>(sheet.device.count);
-  share.device.count = 1;
-  share.host.cores /= n;
-  share.host.adam_gb_s /= n;
-  share.host.memory = MemorySize::of_bytes(sheet.host_bytes() / sheet.device.count);
-  share.disk.read_gb_s /= n;
-  share.disk.write_gb_s /= n;
-  return share;
-}
-
 void ClusterSheet::declare(OptionTable& t) {
   constexpr Affects kRunOnly = Affects::kRunOnly;
   t.section("cluster", "Cluster");

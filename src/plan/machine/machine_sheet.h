@@ -85,10 +85,6 @@ struct MachineSheet {
   int64_t auto_host_bytes() const;
 };
 
-// The sheet of one of the machine's devices with its part of the shared cores, host memory and
-// drives. Equal devices that work side by side are planned as one device with this sheet.
-MachineSheet share_of_device(const MachineSheet& sheet);
-
 // Machines in a network: nodes under switches. A cluster's file has [cluster] and [network].
 struct ClusterSheet {
   struct Cluster {

@@ -26,7 +26,6 @@ class Costs {
   void moves(MachineProfile& p) const;
   LayerWork layer(bool moe) const;
   TaskCosts of_device(const MachineProfile& p, const DeviceSetup& device) const;
-  double ring_bytes(double elements) const;
 
   const MachineSheet& sheet_;
   const RunShape& run_;
@@ -34,7 +33,6 @@ class Costs {
   const WorkClock clock_;
   const ModelCost model_;
   const WorkSizes sizes_;
-  double crossing_ = 0;  // share of rows that go to another device
 };
 
 Costs::Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
@@ -45,10 +43,7 @@ Costs::Costs(const MachineSheet& sheet, const ModelShape& model, const RunShape&
       clock_(sheet, static_cast<double>(work.sequence_len)),
       model_(model_cost(model).take()),
       sizes_{static_cast<double>(model.hidden_size), static_cast<double>(work.sequence_len),
-             static_cast<double>(run.dtype_bytes)} {
-  const auto peers = static_cast<double>(work.peers);
-  crossing_ = (peers - 1) / peers;
-}
+             static_cast<double>(run.dtype_bytes)} {}
 
 // The layers of a kind are alike. Without one its tasks do not run.
 LayerWork Costs::layer(bool moe) const {
@@ -56,11 +51,6 @@ LayerWork Costs::layer(bool moe) const {
     if ((layer.num_experts > 0) == moe) return layer_work(layer, sizes_, 1 - work_.kept_share);
   }
   return {};
-}
-
-// The bytes that each of the peers sends in a ring that sums these gradients.
-double Costs::ring_bytes(double elements) const {
-  return 2 * crossing_ * elements * sizes_.weight_bytes;
 }
 
 void Costs::attention(MachineProfile& p) const {
@@ -94,10 +84,7 @@ void Costs::rows(MachineProfile& p) const {
   const auto tasks = static_cast<double>(c.experts * div_ceil(c.blocks, work_.group_blocks));
   const double launches = tasks / experts_in_group();
   const double parts = work_.dispatches;
-  const double wire = crossing_ * sizes_.weight_bytes * sizes_.hidden_size;
-  LayerWork work = layer(true);
-  work.dispatch.link_bytes = work.combine.link_bytes = wire;
-  work.dispatch_backward.link_bytes = 2 * wire;
+  const LayerWork work = layer(true);
   p.of(TaskKind::kDispatch) = of(work.dispatch, parts);
   p.of(TaskKind::kDispatchBackward) = of(work.dispatch_backward, parts);
   p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
@@ -117,22 +104,16 @@ void Costs::tables(MachineProfile& p) const {
   p.of(TaskKind::kHead) = of(work.head, m);
 }
 
-// A ring sums the gradients that all peers have of a dense record; those of experts are each one's.
 void Costs::updates(MachineProfile& p) const {
-  double elements = 0, dense = 0, state = 0;
+  double elements = 0, state = 0;
   for (const RecordShape& record : run_.records) {
     elements += static_cast<double>(record.num_elements);
     state += static_cast<double>(record.state_bytes);
-    if (record.expert < 0) dense += static_cast<double>(record.num_elements);
   }
-  const double dense_share = dense / std::max(1.0, elements);
   const auto experts = static_cast<double>(work_.coarseness.experts);
-  const double not_ours = crossing_ * dense_share;  // peers share the updates of dense records
   p.of(TaskKind::kAddSums) = of(sums_work(), 1);
-  Work gradient = gradient_work(sizes_);
-  gradient.link_bytes = ring_bytes(dense_share);
-  p.of(TaskKind::kGradient) = of(gradient, experts);
-  const double moved = update_bytes(sizes_, 1 - not_ours, state / std::max(1.0, elements));
+  p.of(TaskKind::kGradient) = of(gradient_work(sizes_), experts);
+  const double moved = update_bytes(sizes_, state / std::max(1.0, elements));
   p.of(TaskKind::kAdam) =
       work_.state_on_device ? clock_.device_updates(moved, experts) : clock_.host_updates(moved);
 }
@@ -141,7 +122,8 @@ void Costs::moves(MachineProfile& p) const {
   p.upload = p.download = clock_.copy();
   const bool linked = sheet_.gpu() && sheet_.link.gb_s > 0;
   p.of(TaskKind::kReceive) =
-      linked ? WorkClock::link(sheet_.link.gb_s, sheet_.link.latency_us) : clock_.copy();
+      linked ? WorkClock::link(sheet_.link.gb_s, work_.messages * sheet_.link.latency_us)
+             : clock_.copy();
   p.checksum = {0, 1 / (sheet_.host.checksum_gb_s * kGiga), 1};
   const auto drives = static_cast<double>(sheet_.disk.drives);
   p.read = {0, 1 / (sheet_.disk.read_gb_s * drives * kGiga), 0};

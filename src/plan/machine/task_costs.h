@@ -23,18 +23,18 @@ struct Coarseness {
 
 struct CostSettings {
   int64_t sequence_len = 0;  // tokens that see each other
-  int64_t peers = 1;         // equal devices side by side, this one included, that exchange rows
   bool state_on_device = false;
   Coarseness coarseness;
   int64_t group_blocks = 1;  // row blocks in a group of the run; its experts share launches
   double dispatches = 1;  // dispatches of the run for each dispatch task here; combines too
+  double messages = 1;    // transfers of the run between devices for each one here
   double kept_share = 0;  // share of layers that save what their backward reads
   std::vector<DeviceSetup> devices = {};  // CPU devices; empty: one that takes all cores
 };
 
-// The profile of one device with its part of the machine (share_of_device). A CPU's tasks take all
-// its cores, but where several devices have threads of their own. REQUIRES: sheet.check(),
-// check_model(model), 0 < sequence_len.
+// The profile of the machine's devices, all of which are alike but for CPU devices of `work`. A
+// CPU's tasks take all its cores, but where several devices have threads of their own. REQUIRES:
+// sheet.check(), check_model(model), 0 < sequence_len.
 MachineProfile task_costs(const MachineSheet& sheet, const ModelShape& model, const RunShape& run,
                           const CostSettings& work);
 

@@ -16,16 +16,16 @@ void add_attention(const LayerCost& layer, const WorkSizes& sizes, double again,
   const double scores = 2 * width * (sizes.sequence_len + 1) / 2;
   const double bytes = kValue * (4 * sizes.hidden_size + 3 * width);
   const double weights = parameters * sizes.weight_bytes;
-  work.attention = {2 * parameters, scores, bytes, 0, weights};
+  work.attention = {2 * parameters, scores, bytes, weights};
   work.attention_backward = {(4 + 2 * again) * parameters, (2.5 + again) * scores,
-                             (2 + again) * bytes, 0, (2 + again) * weights};
+                             (2 + again) * bytes, (2 + again) * weights};
 }
 
 void add_dense(const LayerCost& layer, const WorkSizes& sizes, double again, LayerWork& work) {
   const double d = sizes.hidden_size, weight = sizes.weight_bytes;
   const auto dense = static_cast<double>(layer.feed_forward_parameters);
-  work.dense_mlp = {2 * dense, 0, 8 * d, 0, dense * weight};
-  work.dense_mlp_backward = {2 * products(again) * dense, 0, 24 * d, 0,
+  work.dense_mlp = {2 * dense, 0, 8 * d, dense * weight};
+  work.dense_mlp_backward = {2 * products(again) * dense, 0, 24 * d,
                              products(again) * dense * weight};
 }
 
@@ -33,9 +33,9 @@ void add_route(const LayerCost& layer, const WorkSizes& sizes, double again, Lay
   const double d = sizes.hidden_size, weight = sizes.weight_bytes;
   const auto router = static_cast<double>(layer.router_parameters);
   const auto shared = static_cast<double>(layer.feed_forward_parameters);
-  work.route = {2 * (router + shared), 0, 12 * d, 0, (router + shared) * weight};
-  work.route_replay = {2 * router, 0, 12 * d, 0, router * weight};
-  work.route_backward = {4 * router + 2 * products(again) * shared, 0, 24 * d, 0,
+  work.route = {2 * (router + shared), 0, 12 * d, (router + shared) * weight};
+  work.route_replay = {2 * router, 0, 12 * d, router * weight};
+  work.route_backward = {4 * router + 2 * products(again) * shared, 0, 24 * d,
                          (2 * router + products(again) * shared) * weight};
 }
 
@@ -44,13 +44,13 @@ void add_rows(const LayerCost& layer, const WorkSizes& sizes, double again, Laye
   const auto f = static_cast<double>(layer.expert_ffn);
   const auto parameters = static_cast<double>(layer.expert_parameters);
   const double weights = parameters * sizes.weight_bytes;
-  work.dispatch = {0, 0, 2 * kValue * d, 0, 0};
-  work.dispatch_backward = {0, 0, 4 * kValue * d, 0, 0};
-  work.combine = {0, 0, (kValue + 2 * kSum) * d, 0, 0};
-  work.expert = {2 * parameters, 0, kValue * (2 * d + 3 * f), 0, weights};
+  work.dispatch = {.bytes = 2 * kValue * d};
+  work.dispatch_backward = {.bytes = 4 * kValue * d};
+  work.combine = {.bytes = (kValue + 2 * kSum) * d};
+  work.expert = {2 * parameters, 0, kValue * (2 * d + 3 * f), weights};
   const double backward = 4 * parameters + 4 * again * d * f;
   const double read = (4 + 2 * again) / 3 * weights;
-  work.expert_backward = {backward, 0, kValue * (4 * d + 5 * f), 0, read + 2 * kSum * parameters};
+  work.expert_backward = {backward, 0, kValue * (4 * d + 5 * f), read + 2 * kSum * parameters};
 }
 
 }  // namespace
@@ -58,8 +58,8 @@ void add_rows(const LayerCost& layer, const WorkSizes& sizes, double again, Laye
 LayerWork layer_work(const LayerCost& layer, const WorkSizes& sizes, double again) {
   LayerWork work;
   add_attention(layer, sizes, again, work);
-  work.residual = {0, 0, (2 * kValue + kSum) * sizes.hidden_size, 0, 0};
-  work.index = {0, 0, 16, 0, 0};
+  work.residual = {.bytes = (2 * kValue + kSum) * sizes.hidden_size};
+  work.index = {.bytes = 16};
   if (layer.num_experts == 0) {
     add_dense(layer, sizes, again, work);
   } else {
@@ -73,19 +73,19 @@ TableWork table_work(double parameters, const WorkSizes& sizes) {
   const double d = sizes.hidden_size, weight = sizes.weight_bytes;
   const double logits = parameters / d * (kSum + weight);
   TableWork work;
-  work.embed = {0, 0, 2 * kValue * d, 0, 0};
-  work.embed_backward = {0, 0, 2 * kSum * d, 0, 0};
-  work.loss = {2 * parameters, 0, logits, 0, parameters * weight};
-  work.head = {6 * parameters, 0, 2 * logits, 0, 3 * parameters * weight};
+  work.embed = {.bytes = 2 * kValue * d};
+  work.embed_backward = {.bytes = 2 * kSum * d};
+  work.loss = {2 * parameters, 0, logits, parameters * weight};
+  work.head = {6 * parameters, 0, 2 * logits, 3 * parameters * weight};
   return work;
 }
 
-Work gradient_work(const WorkSizes& sizes) { return {0, 0, kSum + sizes.weight_bytes, 0, 0}; }
+Work gradient_work(const WorkSizes& sizes) { return {.bytes = kSum + sizes.weight_bytes}; }
 
 Work sums_work() { return {.bytes = 3 * kSum}; }
 
-double update_bytes(const WorkSizes& sizes, double ours, double state_bytes) {
-  return 3 * sizes.weight_bytes * ours + 2 * state_bytes;
+double update_bytes(const WorkSizes& sizes, double state_bytes) {
+  return 3 * sizes.weight_bytes + 2 * state_bytes;
 }
 
 double WorkClock::score_s(double flops) const {
@@ -100,20 +100,13 @@ Cost WorkClock::cost(const Work& work, double together, double launches) const {
   cost.cores = cores();
   cost.unit_s = work.flops / (d.gemm_tflops * kTera) + score_s(work.score_flops) +
                 work.bytes / (d.memory_gb_s * kGiga);
-  double latency_us = d.launch_us;
-  if (work.link_bytes > 0) {
-    const double link_s = work.link_bytes / (sheet_.link.gb_s * kGiga);
-    cost.unit_s += link_s;
-    cost.link = link_s / cost.unit_s;
-    latency_us += sheet_.link.latency_us;
-  }
   cost.fixed_s =
-      together * work.weight_bytes / (d.weight_gb_s * kGiga) + launches * kMicro * latency_us;
+      together * work.weight_bytes / (d.weight_gb_s * kGiga) + launches * kMicro * d.launch_us;
   return cost;
 }
 
 Cost WorkClock::device_updates(double bytes, double launches) const {
-  Cost adam = cost({0, 0, bytes, 0, 0}, 0, launches);
+  Cost adam = cost({.bytes = bytes}, 0, launches);
   const double measured = sheet_.gpu() ? sheet_.device.adam_gb_s : 0;
   if (measured > 0) adam.unit_s = bytes / (measured * kGiga);
   return adam;

@@ -22,7 +22,6 @@ struct Work {
   double flops = 0;         // operations of products
   double score_flops = 0;   // operations of attention's scores and weighted values
   double bytes = 0;         // bytes that norms, gathers and sums read and write
-  double link_bytes = 0;    // bytes sent to other devices
   double weight_bytes = 0;  // weights read beside the products, whatever the units
 };
 
@@ -63,9 +62,9 @@ TableWork table_work(double parameters, const WorkSizes& sizes);
 Work gradient_work(const WorkSizes& sizes);
 // The work of an element that is added from one fp32 sum of gradients to another.
 Work sums_work();
-// The bytes that an element's update reads and writes: gradient, weight and state. `ours`: the
-// share of the elements whose weights are updated here; `state_bytes`: of an element.
-double update_bytes(const WorkSizes& sizes, double ours, double state_bytes);
+// The bytes that an element's update reads and writes: gradient, weight and state.
+// `state_bytes`: of an element.
+double update_bytes(const WorkSizes& sizes, double state_bytes);
 
 // The times of work on one device of a machine. A CPU's work takes all its cores.
 class WorkClock {

@@ -1,6 +1,7 @@
 #include "plan/memory/coarse_run.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/bytes.h"
 #include "base/check.h"
@@ -13,11 +14,47 @@ int64_t expert_records(const RunShape& shape) {
   return shape.num_experts * std::count(shape.is_moe.begin(), shape.is_moe.end(), uint8_t{1});
 }
 
+// [expert] its home, which is the same in all layers.
+std::vector<int> homes(const RunShape& shape) {
+  std::vector<int> homes(static_cast<size_t>(shape.num_experts), 0);
+  for (const RecordShape& record : shape.records) {
+    if (record.expert >= 0) homes[static_cast<size_t>(record.expert)] = record.device;
+  }
+  return homes;
+}
+
+// The largest number that divides the experts of every home that has some.
+int64_t experts_at_every_home(const RunShape& shape) {
+  std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
+  for (const int home : homes(shape)) ++experts[static_cast<size_t>(home)];
+  int64_t divisor = 0;
+  for (const int64_t count : experts) divisor = std::gcd(divisor, count);
+  return divisor;
+}
+
+// [expert] the coarse expert that it becomes a part of: the next `together` of a home, in the order
+// of their first experts.
+std::vector<int64_t> coarse_experts(const RunShape& shape, int64_t together) {
+  std::vector<int64_t> taken(static_cast<size_t>(shape.devices), 0);
+  std::vector<int64_t> newest(static_cast<size_t>(shape.devices), 0);
+  std::vector<int64_t> parts;
+  int64_t count = 0;
+  for (const int home : homes(shape)) {
+    const auto d = static_cast<size_t>(home);
+    if (taken[d]++ % together == 0) newest[d] = count++;
+    parts.push_back(newest[d]);
+  }
+  return parts;
+}
+
 // Rows of an expert in a step in which all experts get equally many.
 int64_t even_rows(const RunShape& shape) {
   const int64_t chosen = shape.microbatches * shape.microbatch_tokens * shape.experts_per_token;
   return std::max<int64_t>(1, chosen / std::max<int64_t>(1, shape.num_experts));
 }
+
+// Row blocks of such an expert.
+int64_t even_blocks(const RunShape& shape) { return div_ceil(even_rows(shape), shape.row_block); }
 
 // The least divisor of `whole`, not above `most`, that brings `count` to the limit, or the largest.
 int64_t fewest_together(int64_t whole, int64_t count, int64_t limit, int64_t most) {
@@ -46,18 +83,19 @@ void copy_layer(const RunShape& shape, int64_t layer, RunShape& brief) {
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order) {
   Coarseness c;
   const bool one_device = shape.devices == 1;
-  if (shape.num_experts > 0 && one_device) {
-    c.experts = fewest_together(shape.num_experts, expert_records(shape), limits.expert_records,
-                                shape.num_experts / 4);
+  if (shape.num_experts > 0) {
+    const int64_t at_home = experts_at_every_home(shape);
+    c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
+                                std::max<int64_t>(1, at_home / (one_device ? 4 : 2)));
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
   // The microbatches of a shard are one device's.
   const int64_t of_shard = shape.sums.columns(shape.microbatches) / shape.sums.shards;
   const int64_t divided = one_device ? shape.microbatches : of_shard;
   c.microbatches = fewest_together(divided, shape.microbatches, most, divided);
-  const int64_t blocks = div_ceil(even_rows(shape), shape.row_block);
+  const int64_t blocks = even_blocks(shape);
   const int64_t all = blocks * expert_records(shape) / c.experts;
-  if (!one_device || all <= limits.blocks) return c;
+  if (all <= limits.blocks) return c;
   const int64_t of_microbatch = blocks * c.microbatches / shape.microbatches;
   c.blocks = in_order ? std::max<int64_t>(1, of_microbatch) : blocks;
   return c;
@@ -72,22 +110,29 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
   coarse.row_block = shape.row_block * c.experts * c.blocks;
   coarse.group_blocks = std::max<int64_t>(1, shape.group_blocks / (c.experts * c.blocks));
+  // A group that has whole experts has whole ones here too: a part of one would be the tokens of
+  // some devices only.
+  if (shape.devices > 1 && even_blocks(shape) <= shape.group_blocks) {
+    coarse.group_blocks = std::max(coarse.group_blocks, even_blocks(coarse));
+  }
   CHECK(coarse.num_experts * c.experts == shape.num_experts &&
         coarse.microbatches * c.microbatches == shape.microbatches);
   coarse.records.clear();
   coarse.layer_record.clear();
-  for (const RecordShape& record : shape.records) {
-    const bool joins = record.expert >= 0 && record.expert % c.experts != 0;
-    if (joins) {
-      coarse.records.back().num_elements += record.num_elements;
-      coarse.records.back().state_bytes += record.state_bytes;
-      continue;
-    }
+  const std::vector<int64_t> parts = coarse_experts(shape, c.experts);
+  for (RecordShape record : shape.records) {
     if (record.layer >= 0 && record.expert < 0) {
       coarse.layer_record.push_back(static_cast<int64_t>(coarse.records.size()));
     }
-    coarse.records.push_back(record);
-    if (record.expert >= 0) coarse.records.back().expert = record.expert / c.experts;
+    if (record.expert >= 0) record.expert = parts[static_cast<size_t>(record.expert)];
+    const int64_t at = record.expert < 0 ? std::ssize(coarse.records)
+                                         : coarse.layer_record.back() + 1 + record.expert;
+    if (at == std::ssize(coarse.records)) {
+      coarse.records.push_back(record);
+    } else {
+      coarse.records[static_cast<size_t>(at)].num_elements += record.num_elements;
+      coarse.records[static_cast<size_t>(at)].state_bytes += record.state_bytes;
+    }
   }
   return coarse;
 }

@@ -1,6 +1,6 @@
 // Turns a run into one of fewer and larger pieces, so that a model of tens of thousands of experts
-// is planned in a second. Neighbouring experts of a layer, whose pages are equal and are used one
-// after the other, become one expert of as many bytes; so do neighbouring microbatches, and the
+// is planned in a second. Experts of a layer that follow one another at one home, whose pages are
+// equal, become one expert of as many bytes; so do neighbouring microbatches of a shard, and the
 // blocks of an expert's rows. Small runs stay as they are, and are planned exactly. Pure.
 //
 // Coarse pieces change two things. The least memory of a step, which is that of its largest task,
@@ -28,10 +28,10 @@ inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512,
     kSearchPlan{256, 4, 512, true};
 
 // {1, 1, 1} where the run is within the limits already. Its `experts` divides the experts of a
-// layer, its `microbatches` the microbatches. At least four experts a layer are left, and more than
-// a token chooses if there were more. in_order: blocks become no longer than a microbatch's rows,
-// so that code which splits them by microbatches keeps the run's order; there are at most
-// kMostInOrder microbatches.
+// layer that each device is the home of, its `microbatches` the microbatches. At least four experts
+// a layer are left on one device, and two on each of several. in_order: blocks become no longer
+// than a microbatch's rows, so that code which splits them by microbatches keeps the run's order;
+// there are at most kMostInOrder microbatches.
 inline constexpr int64_t kMostInOrder = 8;
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order = false);
 

@@ -9,7 +9,7 @@ Result<StateUpdates> state_updates(const MachineSheet& node, const StateChoice& 
                                    const DeviceParameters& device) {
   const WorkSizes sizes;
   const WorkClock clock(node, 1);
-  const double moved = update_bytes(sizes, 1, state.state_bytes);
+  const double moved = update_bytes(sizes, state.state_bytes);
   StateUpdates updates;
   updates.seconds = clock.cost(gradient_work(sizes), 0, device.records).seconds(device.parameters);
   if (!state.on_host) {

@@ -49,19 +49,6 @@ TEST(MachineSheet, IsReadBackAsItWasWritten) {
   EXPECT_EQ(again->machine.source, SheetSource::kDatasheet);
 }
 
-TEST(MachineSheet, SharesAddUp) {
-  const MachineSheet box = read_machine_sheet(configs("machines/gpu-4x48gb.toml")).take();
-  const MachineSheet share = share_of_device(box);
-  EXPECT_EQ(share.device.count, 1);
-  EXPECT_EQ(4 * share.host_bytes(), box.host_bytes());
-  EXPECT_DOUBLE_EQ(4 * share.disk.read_gb_s, box.disk.read_gb_s);
-  EXPECT_DOUBLE_EQ(4 * share.disk.write_gb_s, box.disk.write_gb_s);
-  EXPECT_DOUBLE_EQ(4 * share.host.adam_gb_s, box.host.adam_gb_s);
-  EXPECT_DOUBLE_EQ(4 * share.host.cores, box.host.cores);
-  EXPECT_EQ(share.host.copy_gb_s, box.host.copy_gb_s);
-  EXPECT_EQ(share.device_bytes(), box.device_bytes());
-}
-
 // In a line of text that names the file and the key.
 TEST(MachineSheet, RefusesNonsense) {
   const TempDir dir;

@@ -150,10 +150,10 @@ TEST(WorkCost, OfABackwardThatComputesAgainIsMore) {
 // Scores of a short sequence are slower: half as fast where the sheet says so.
 TEST(WorkCost, OfScoresGrowsForShortSequences) {
   MachineSheet sheet = only(Rate::kScores);
-  const double long_s = WorkClock(sheet, kLen).cost({0, 1e12, 0, 0, 0}, 0, 0).unit_s;
+  const double long_s = WorkClock(sheet, kLen).cost({.score_flops = 1e12}, 0, 0).unit_s;
   sheet.device.attention_half_tokens = kLen;
   EXPECT_DOUBLE_EQ(long_s, 1);
-  EXPECT_DOUBLE_EQ(WorkClock(sheet, kLen).cost({0, 1e12, 0, 0, 0}, 0, 0).unit_s, 2);
+  EXPECT_DOUBLE_EQ(WorkClock(sheet, kLen).cost({.score_flops = 1e12}, 0, 0).unit_s, 2);
 }
 
 TEST(WorkCost, OfUpdatesIsBytesOverRates) {
