@@ -92,6 +92,8 @@ struct StreamOptions {
   Trace* trace = nullptr;  // not owned
 };
 
+class Device;
+
 class Stream {
  public:
   virtual ~Stream() = default;  // finishes queued work first
@@ -108,6 +110,9 @@ class Stream {
   // Copies `bytes` from `source` to `target`, in order; both stay valid until then.
   // With 0 bytes nothing is read or written, and both may be null.
   virtual void copy(void* target, const void* source, int64_t bytes) = 0;
+  // Copies from the arena of `owner`, which this stream's device reaches (Device::reach), to the
+  // arena of this stream's device.
+  virtual void copy_from(const Device& owner, void* target, const void* source, int64_t bytes);
   // Blocks until everything enqueued has ended.
   void synchronize() { record().wait(); }
   // From now on what is enqueued takes `factor` times as long as its thread computes: the thread
@@ -158,6 +163,11 @@ class Device {
   // nullptr; copies still work, but slower. The host device does not need it.
   virtual std::shared_ptr<void> pin(std::byte* data, int64_t bytes);
   virtual std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) = 0;
+  // Whether streams of this device may copy from the arena of `owner`, which is not owned and lives
+  // as long: on the host always, on a GPU where the two are peers. Makes it so. Call it before such
+  // copies, not during.
+  virtual bool reach(const Device& owner);
+  virtual int gpu() const { return -1; }  // CUDA's number of a GPU; -1: this is none
   virtual std::string describe() const = 0;
 
  protected:

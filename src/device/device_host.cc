@@ -238,6 +238,12 @@ class HostDevice final : public Device {
 
 }  // namespace
 
+void Stream::copy_from(const Device&, void* target, const void* source, int64_t bytes) {
+  copy(target, source, bytes);
+}
+
+bool Device::reach(const Device& owner) { return gpu() < 0 && owner.gpu() < 0; }
+
 std::shared_ptr<void> Device::pin(std::byte*, int64_t) { return nullptr; }
 
 Result<std::unique_ptr<Device>> open_host_device(const DeviceOptions& options) {

@@ -91,6 +91,23 @@ class CudaDevice final : public Device {
   std::unique_ptr<Stream> make_stream(const std::string& name, WorkKind kind) override {
     return std::make_unique<CudaStream>(context_, StreamOptions{name, kind, trace_});
   }
+  bool reach(const Device& owner) override {
+    const int other = owner.gpu(), own = gpu();
+    if (other < 0 || other == own) return other == own;
+    int can = 0;
+    cudaError_t error = context_->enter();
+    if (error == cudaSuccess) error = cudaDeviceCanAccessPeer(&can, own, other);
+    if (error == cudaSuccess && can != 0) error = cudaDeviceEnablePeerAccess(other, 0);
+    if (error == cudaErrorPeerAccessAlreadyEnabled) error = cudaSuccess;
+    if (error == cudaSuccess) return can != 0;
+    log_warn(
+        strf("GPU %d does not reach the memory of GPU %d (%s): what goes there takes the way "
+             "through the host",
+             own, other, cudaGetErrorString(error)));
+    cudaGetLastError();  // it is told here
+    return false;
+  }
+  int gpu() const override { return gpu_.index; }
   std::string describe() const override {
     return strf("%s, arena %s", gpu_.text().c_str(), format_bytes(arena_bytes_).c_str());
   }

@@ -40,7 +40,7 @@ CudaStream::CudaStream(std::shared_ptr<CudaContext> context, StreamOptions optio
       lane_(options_.trace ? options_.trace->lane("streams", options_.name) : 0),
       gates_(std::make_shared<CudaGates>(context_)),
       delays_(options_.kind) {
-  check(context_->enter(), "cudaSetDevice");
+  enter();
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   thread_ = std::thread([this] { follow(); });
 }
@@ -53,6 +53,7 @@ CudaStream::~CudaStream() {
   }
   changed_.notify_one();
   thread_.join();
+  context_->enter();
   cudaStreamDestroy(stream_);
 }
 
@@ -87,14 +88,18 @@ void CudaStream::work_is_issued() {
   if (idle_since_us_ >= 0) idle_us_ += monotonic_us() - std::exchange(idle_since_us_, -1);
 }
 
+// A thread that issues work for several GPUs changes between them.
+void CudaStream::enter() const { check(context_->enter(), "cudaSetDevice"); }
+
 cudaStream_t CudaStream::raw() {
   work_is_issued();
-  check(context_->enter(), "cudaSetDevice");
+  enter();
   return stream_;
 }
 
 CudaEvent CudaStream::mark(std::function<void(int64_t)> then) {
   CudaEvent event;
+  enter();
   check(context_->make_event(&event), "cudaEventCreateWithFlags");
   check(cudaEventRecord(event.get(), stream_), "cudaEventRecord");
   {
@@ -134,6 +139,7 @@ void CudaStream::order_after(const Event& event) {
     native = std::static_pointer_cast<CUevent_st>(state->native);
     parts = state->parts;
   }
+  enter();
   if (native) {
     return check(cudaStreamWaitEvent(stream_, native.get(), 0), "cudaStreamWaitEvent");
   }
@@ -160,6 +166,14 @@ void CudaStream::copy(void* target, const void* source, int64_t bytes) {
   cudaStream_t stream = raw();
   check_op(cudaMemcpyAsync(target, source, static_cast<size_t>(bytes), cudaMemcpyDefault, stream),
            "cudaMemcpyAsync");
+}
+
+void CudaStream::copy_from(const Device& owner, void* target, const void* source, int64_t bytes) {
+  if (bytes == 0) return;
+  cudaStream_t stream = raw();
+  check_op(cudaMemcpyPeerAsync(target, context_->index(), source, owner.gpu(),
+                               static_cast<size_t>(bytes), stream),
+           "cudaMemcpyPeerAsync");
 }
 
 StreamTime CudaStream::time() const {

@@ -3,8 +3,9 @@
 // the host's part: it signals events, runs work that was enqueued for the host and opens the gate
 // behind it, and adds up times.
 //
-// The GPU itself waits for events of other streams of a GPU; for events that the host signals it
-// waits at a gate (device/cuda_gates.h). Times are the GPU's (CudaContext::host_us). Every task
+// The GPU itself waits for events of other streams, its own and other GPUs'; for events that the
+// host signals it waits at a gate (device/cuda_gates.h). Calls are made with the stream's GPU
+// current. Times are the GPU's (CudaContext::host_us). Every task
 // that begins a span is a range for NVTX, so that profilers show the plan's names. Device-internal.
 #pragma once
 
@@ -29,6 +30,7 @@ class CudaStream final : public Stream {
   void wait(const Event& event) override;
   void enqueue(std::function<void()> work) override;
   void copy(void* target, const void* source, int64_t bytes) override;
+  void copy_from(const Device& owner, void* target, const void* source, int64_t bytes) override;
   ThreadPool& pool() override { return context_->pool(); }
   const std::string& name() const override { return options_.name; }
   StreamTime time() const override;
@@ -52,6 +54,7 @@ class CudaStream final : public Stream {
     const char* last_op;                      // the last op before the mark
   };
 
+  void enter() const;
   CudaEvent mark(std::function<void(int64_t)> then);
   void order_after(const Event& event);
   void work_is_issued();

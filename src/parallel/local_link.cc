@@ -1,12 +1,48 @@
 #include "parallel/local_link.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace pagoda {
 
-// What nobody has received must not keep a stream waiting.
+namespace {
+
+constexpr int64_t kPieceBytes = LocalLink::kStagingBytes / 2;
+
+}  // namespace
+
+Result<std::unique_ptr<LocalLink>> LocalLink::create(const std::vector<Device*>& devices) {
+  auto link = std::make_unique<LocalLink>();
+  link->devices_ = devices;
+  const int count = static_cast<int>(devices.size());
+  for (int to = 0; to < count; ++to) {
+    for (int from = 0; from < count; ++from) {
+      if (from == to || devices[to]->reach(*devices[from])) continue;
+      RETURN_IF_ERROR(link->stage(from, to));
+    }
+  }
+  return link;
+}
+
+// Makes the way through the host.
+Status LocalLink::stage(int from, int to) {
+  if (!staging_.contains(to)) {
+    Staging staging;
+    ASSIGN_OR_RETURN(staging.memory, HostMemory::allocate(kStagingBytes));
+    staging.pin = devices_[to]->pin(staging.memory.data(), kStagingBytes);
+    staging_.emplace(to, std::move(staging));
+  }
+  staging_streams_[{from, to}] =
+      devices_[from]->make_stream(strf("stage %d to %d", from, to), WorkKind::kLink);
+  return Status();
+}
+
+// What nobody has received must not keep a stream waiting. Streams end before what they write to.
 LocalLink::~LocalLink() {
   for (auto& [of, sent] : sent_) sent.received.signal();
+  for (auto& [to, staging] : staging_) when_all({staging.empty[0], staging.empty[1]}).wait();
+  staging_streams_.clear();
 }
 
 Event LocalLink::send(const Transfer& transfer, const std::byte* source, Stream& lane) {
@@ -26,15 +62,45 @@ void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lan
   sent_.erase(found);
   CHECK(sent.transfer.bytes == transfer.bytes, "transfer %lld is not received as it was sent",
         static_cast<long long>(transfer.number));
-  lane.wait(sent.ready);
-  if (lane.traced()) lane.begin_span(label);
-  lane.copy(target, sent.source, transfer.bytes);
-  lane.end_span();
-  lane.record().when_happened([received = sent.received]() mutable { received.signal(); });
+  if (staging_streams_.contains({transfer.from, transfer.to})) {
+    receive_staged(sent, target, lane, label);
+  } else {
+    lane.wait(sent.ready);
+    if (lane.traced()) lane.begin_span(label);
+    if (devices_.empty()) {
+      lane.copy(target, sent.source, transfer.bytes);
+    } else {
+      lane.copy_from(*devices_[transfer.from], target, sent.source, transfer.bytes);
+    }
+    lane.end_span();
+    lane.record().when_happened([received = sent.received]() mutable { received.signal(); });
+  }
   Count& count = counts_[{transfer.from, transfer.to}];
   ++count.transfers;
   count.bytes += transfer.bytes;
   count.rows += transfer.rows;
+}
+
+// The lane shows a span for each piece, without the wait for it.
+void LocalLink::receive_staged(Sent& sent, std::byte* target, Stream& lane,
+                               const TraceLabel& label) {
+  const Transfer& transfer = sent.transfer;
+  Stream& sender = *staging_streams_.at({transfer.from, transfer.to});
+  Staging& staging = staging_.at(transfer.to);
+  sender.wait(sent.ready);
+  for (int64_t done = 0; done < transfer.bytes; done += kPieceBytes) {
+    const int64_t bytes = std::min(kPieceBytes, transfer.bytes - done);
+    const size_t piece = std::exchange(staging.next, 1 - staging.next);
+    std::byte* between = staging.memory.data() + static_cast<int64_t>(piece) * kPieceBytes;
+    sender.wait(staging.empty[piece]);
+    sender.copy(between, sent.source + done, bytes);
+    lane.wait(sender.record());
+    if (lane.traced()) lane.begin_span(label);
+    lane.copy(target + done, between, bytes);
+    lane.end_span();
+    staging.empty[piece] = lane.record();
+  }
+  sender.record().when_happened([received = sent.received]() mutable { received.signal(); });
 }
 
 }  // namespace pagoda

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -24,14 +25,16 @@ namespace {
 
 struct Allocation {
   size_t bytes = 0;
-  bool device = false;
+  int gpu = -1;  // whose memory it is; -1: the host's
 };
+
+thread_local int current_gpu = 0;
 
 // The machine, its memory and what goes wrong on it.
 struct World {
   std::mutex mutex;  // guards the rest
   Machine machine;
-  std::map<const std::byte*, Allocation> memory;  // of GPUs, and pinned host memory
+  std::map<const std::byte*, Allocation> memory;                // of GPUs, and pinned host memory
   std::map<std::string, std::pair<int, cudaError_t>> failures;  // calls to go, error
   cudaError_t next_copy = cudaSuccess;
   cudaError_t sticky = cudaSuccess;
@@ -40,6 +43,14 @@ struct World {
   bool hidden = false;
   int copying = 0;  // copies that need hidden memory now
   Counters counters;
+  std::map<std::string, int64_t> calls;
+  std::map<int, int64_t> allocated_bytes;     // [GPU] now
+  std::set<std::pair<int, int>> peer_access;  // [GPU, whose memory it reaches]
+
+  int64_t bytes_of(int gpu) const {
+    const auto listed = static_cast<size_t>(gpu) < machine.memories.size();
+    return listed ? machine.memories[static_cast<size_t>(gpu)] : machine.memory_bytes;
+  }
 };
 
 World& world() {
@@ -51,6 +62,7 @@ World& world() {
 cudaError_t outcome(const char* call) {
   World& w = world();
   std::lock_guard lock(w.mutex);
+  ++w.calls[call];
   if (w.sticky != cudaSuccess) return w.sticky;
   const auto found = w.failures.find(call);
   if (found == w.failures.end()) return cudaSuccess;
@@ -86,7 +98,7 @@ const Allocation* find(World& w, const void* pointer) {
 
 void protect_device_memory(World& w, int protection) {
   for (const auto& [place, allocation] : w.memory) {
-    if (allocation.device) mprotect(const_cast<std::byte*>(place), allocation.bytes, protection);
+    if (allocation.gpu >= 0) mprotect(const_cast<std::byte*>(place), allocation.bytes, protection);
   }
 }
 
@@ -135,6 +147,8 @@ void start(const Machine& machine) {
   w.most_us = 0;
   const int64_t events = w.counters.events, pinned = w.counters.pinned_bytes;
   w.counters = {};
+  w.calls.clear();
+  w.peer_access.clear();
   w.counters.events = events;
   w.counters.pinned_bytes = pinned;
 }
@@ -171,6 +185,19 @@ Counters counters() {
   return w.counters;
 }
 
+std::map<std::string, int64_t> calls() {
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  return w.calls;
+}
+
+int gpu_of(const void* memory) {
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  const Allocation* found = find(w, memory);
+  return found == nullptr ? -1 : found->gpu;
+}
+
 }  // namespace pagoda::fake_cuda
 
 using namespace pagoda::fake_cuda;  // NOLINT: what follows is CUDA's interface, not in a namespace
@@ -200,6 +227,7 @@ struct CUevent_st {
     }
   };
   std::shared_ptr<State> state = std::make_shared<State>();  // queued work may outlive the event
+  const int gpu = current_gpu;
 };
 
 struct CUstream_st {
@@ -230,24 +258,40 @@ struct CUstream_st {
     }
   }
 
+  const int gpu = current_gpu;
   std::mutex mutex;  // guards the queue
   std::condition_variable changed;
   std::deque<std::function<void()>> queue;
   std::thread thread;
 };
 
+int pagoda::fake_cuda::gpu_of(cudaStream_t stream) { return stream->gpu; }
+
 namespace {
+
+void require_current(cudaStream_t stream, const char* call) {
+  CHECK(stream->gpu == current_gpu, "%s on a stream of GPU %d while GPU %d is current", call,
+        stream->gpu, current_gpu);
+}
+
+// It is the stream's GPU's, or the host's.
+void require_own(const void* memory, cudaStream_t stream, const char* call) {
+  const int gpu = gpu_of(memory);
+  CHECK(gpu == -1 || gpu == stream->gpu, "%s of memory of GPU %d on a stream of GPU %d", call, gpu,
+        stream->gpu);
+}
 
 CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
   const cudaError_t error = outcome("cuStreamWaitValue32");
   if (error != cudaSuccess) return static_cast<CUresult>(error);
   CHECK(flags == CU_STREAM_WAIT_VALUE_GEQ);
+  require_current(stream, "cuStreamWaitValue32");
   {
     World& w = world();
     std::lock_guard lock(w.mutex);
     ++w.counters.gates;
     const Allocation* word = find(w, reinterpret_cast<const void*>(address));
-    CHECK(word != nullptr && !word->device, "the word is not in pinned memory");
+    CHECK(word != nullptr && word->gpu < 0, "the word is not in pinned memory");
   }
   stream->enqueue([address, value] {
     const std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(address));
@@ -306,10 +350,12 @@ cudaError_t cudaGetDeviceCount(int* count) {
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   World& w = world();
   std::lock_guard lock(w.mutex);
-  std::snprintf(properties->name, sizeof(properties->name), "Fake %d", index);
+  const std::string name =
+      w.machine.model.empty() ? pagoda::strf("Fake %d", index) : w.machine.model;
+  std::snprintf(properties->name, sizeof(properties->name), "%s", name.c_str());
   properties->major = w.machine.major;
   properties->minor = w.machine.minor;
-  properties->totalGlobalMem = static_cast<size_t>(w.machine.memory_bytes);
+  properties->totalGlobalMem = static_cast<size_t>(w.bytes_of(index));
   return cudaSuccess;
 }
 
@@ -318,7 +364,36 @@ cudaError_t cudaDeviceGetPCIBusId(char* address, int bytes, int index) {
   return cudaSuccess;
 }
 
-cudaError_t cudaSetDevice(int) { return outcome("cudaSetDevice"); }
+cudaError_t cudaSetDevice(int gpu) {
+  const cudaError_t error = outcome("cudaSetDevice");
+  if (error != cudaSuccess) return error;
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  if (gpu < 0 || gpu >= w.machine.gpus) return cudaErrorInvalidDevice;
+  current_gpu = gpu;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int gpu, int owner) {
+  const cudaError_t error = outcome("cudaDeviceCanAccessPeer");
+  if (error != cudaSuccess) return error;
+  CHECK(gpu != owner, "a GPU is asked whether it is its own peer");
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  *can = w.machine.peers ? 1 : 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int owner, unsigned int) {
+  const cudaError_t error = outcome("cudaDeviceEnablePeerAccess");
+  if (error != cudaSuccess) return error;
+  World& w = world();
+  std::lock_guard lock(w.mutex);
+  CHECK(w.machine.peers && owner != current_gpu, "GPUs are no peers");
+  const bool is_new = w.peer_access.insert({current_gpu, owner}).second;
+  return is_new ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+}
+
 cudaError_t cudaDeviceSynchronize(void) { return outcome("cudaDeviceSynchronize"); }
 
 cudaError_t cudaGetLastError(void) {
@@ -329,19 +404,27 @@ cudaError_t cudaGetLastError(void) {
 
 const char* cudaGetErrorString(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "no error";
-    case cudaErrorIllegalAddress: return "an illegal memory access was encountered";
-    case cudaErrorMemoryAllocation: return "out of memory";
-    default: return "another error";
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorIllegalAddress:
+      return "an illegal memory access was encountered";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    default:
+      return "another error";
   }
 }
 
 const char* cudaGetErrorName(cudaError_t error) {
   switch (error) {
-    case cudaSuccess: return "cudaSuccess";
-    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
-    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
-    default: return "cudaErrorOther";
+    case cudaSuccess:
+      return "cudaSuccess";
+    case cudaErrorIllegalAddress:
+      return "cudaErrorIllegalAddress";
+    case cudaErrorMemoryAllocation:
+      return "cudaErrorMemoryAllocation";
+    default:
+      return "cudaErrorOther";
   }
 }
 
@@ -350,9 +433,9 @@ cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* all_bytes) {
   if (error != cudaSuccess) return error;
   World& w = world();
   std::lock_guard lock(w.mutex);
-  *all_bytes = static_cast<size_t>(w.machine.memory_bytes);
+  *all_bytes = static_cast<size_t>(w.bytes_of(current_gpu));
   *free_bytes = *all_bytes - static_cast<size_t>(w.machine.taken_bytes) -
-                static_cast<size_t>(w.counters.allocated_bytes);
+                static_cast<size_t>(w.allocated_bytes[current_gpu]);
   return cudaSuccess;
 }
 
@@ -366,7 +449,8 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   std::memset(data, 0xff, bytes);  // NaNs, until someone writes
   World& w = world();
   std::lock_guard lock(w.mutex);
-  w.memory[static_cast<std::byte*>(data)] = {bytes, true};
+  w.memory[static_cast<std::byte*>(data)] = {bytes, current_gpu};
+  w.allocated_bytes[current_gpu] += static_cast<int64_t>(bytes);
   w.counters.allocated_bytes += static_cast<int64_t>(bytes);
   w.counters.most_allocated_bytes =
       std::max(w.counters.most_allocated_bytes, w.counters.allocated_bytes);
@@ -378,25 +462,28 @@ cudaError_t cudaFree(void* pointer) {
   World& w = world();
   std::lock_guard lock(w.mutex);
   const auto found = w.memory.find(static_cast<std::byte*>(pointer));
-  CHECK(found != w.memory.end() && found->second.device);
+  CHECK(found != w.memory.end() && found->second.gpu == current_gpu);
   munmap(pointer, found->second.bytes);
+  w.allocated_bytes[current_gpu] -= static_cast<int64_t>(found->second.bytes);
   w.counters.allocated_bytes -= static_cast<int64_t>(found->second.bytes);
   w.memory.erase(found);
   return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void* pointer, int value, size_t bytes) {
+  CHECK(gpu_of(pointer) == current_gpu, "cudaMemset of another GPU's memory");
   std::memset(pointer, value, bytes);
   return outcome("cudaMemset");
 }
 
-cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
+cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned int flags) {
+  CHECK((flags & cudaHostAllocPortable) != 0, "pinned for one GPU alone");
   const cudaError_t error = outcome("cudaHostAlloc");
   if (error != cudaSuccess) return error;
   *pointer = map_pages(bytes);
   World& w = world();
   std::lock_guard lock(w.mutex);
-  w.memory[static_cast<std::byte*>(*pointer)] = {bytes, false};
+  w.memory[static_cast<std::byte*>(*pointer)] = {bytes};
   return cudaSuccess;
 }
 
@@ -404,20 +491,21 @@ cudaError_t cudaFreeHost(void* pointer) {
   World& w = world();
   std::lock_guard lock(w.mutex);
   const auto found = w.memory.find(static_cast<std::byte*>(pointer));
-  CHECK(found != w.memory.end() && !found->second.device);
+  CHECK(found != w.memory.end() && found->second.gpu < 0);
   munmap(pointer, found->second.bytes);
   w.memory.erase(found);
   return cudaSuccess;
 }
 
-cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int) {
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned int flags) {
+  CHECK((flags & cudaHostRegisterPortable) != 0, "pinned for one GPU alone");
   const cudaError_t error = outcome("cudaHostRegister");
   if (error != cudaSuccess) return error;
   World& w = world();
   std::lock_guard lock(w.mutex);
   if (!w.machine.pins) return cudaErrorMemoryAllocation;
   CHECK(find(w, pointer) == nullptr, "pinned twice");
-  w.memory[static_cast<std::byte*>(pointer)] = {bytes, false};
+  w.memory[static_cast<std::byte*>(pointer)] = {bytes};
   w.counters.pinned_bytes += static_cast<int64_t>(bytes);
   return cudaSuccess;
 }
@@ -460,6 +548,9 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const cudaError_t error = outcome("cudaEventRecord");
   if (error != cudaSuccess) return error;
+  require_current(stream, "cudaEventRecord");
+  CHECK(event->gpu == stream->gpu, "an event of GPU %d is recorded in a stream of GPU %d",
+        event->gpu, stream->gpu);
   uint64_t record = 0;
   {
     std::lock_guard lock(event->state->mutex);
@@ -475,6 +566,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  CHECK(from->gpu == to->gpu, "times of two GPUs are compared");
   const auto at_us = [](CUevent_st& event) {
     std::lock_guard lock(event.state->mutex);
     return event.state->at_us;
@@ -486,6 +578,7 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
   const cudaError_t error = counted("cudaStreamWaitEvent", &Counters::event_waits);
   if (error != cudaSuccess) return error;
+  require_current(stream, "cudaStreamWaitEvent");
   stream->enqueue([state = event->state, record = event->state->newest()] { state->wait(record); });
   return cudaSuccess;
 }
@@ -494,6 +587,9 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
                             cudaStream_t stream) {
   const cudaError_t error = outcome("cudaMemcpyAsync");
   if (error != cudaSuccess) return error;
+  require_current(stream, "cudaMemcpyAsync");
+  require_own(target, stream, "cudaMemcpyAsync");
+  require_own(source, stream, "cudaMemcpyAsync");
   stream->enqueue([=] { run_copy(target, source, bytes); });
   if (!is_pageable(target) && !is_pageable(source)) return cudaSuccess;
   {
@@ -504,6 +600,24 @@ cudaError_t cudaMemcpyAsync(void* target, const void* source, size_t bytes, cuda
   CUevent_st done;
   cudaEventRecord(&done, stream);
   return cudaEventSynchronize(&done);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* target, int target_gpu, const void* source, int source_gpu,
+                                size_t bytes, cudaStream_t stream) {
+  const cudaError_t error = outcome("cudaMemcpyPeerAsync");
+  if (error != cudaSuccess) return error;
+  require_current(stream, "cudaMemcpyPeerAsync");
+  CHECK(gpu_of(target) == target_gpu && gpu_of(source) == source_gpu, "memory is another GPU's");
+  CHECK(target_gpu == stream->gpu, "a peer copy in a stream that does not receive it");
+  {
+    World& w = world();
+    std::lock_guard lock(w.mutex);
+    CHECK(w.peer_access.contains({target_gpu, source_gpu}), "GPU %d does not reach GPU %d",
+          target_gpu, source_gpu);
+    w.counters.peer_bytes[{source_gpu, target_gpu}] += static_cast<int64_t>(bytes);
+  }
+  stream->enqueue([=] { run_copy(target, source, bytes); });
+  return cudaSuccess;
 }
 
 #if CUDART_VERSION >= 12050
