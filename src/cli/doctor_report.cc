@@ -201,7 +201,8 @@ DoctorReport examine_machine(const std::string& directory) {
   report.directory = directory;
   examine_disk(report);
   examine_gpus(report);
-  report.kernel_set = kernel_set_with(report.gpu.gpu);
+  report.kernel_set =
+      kernel_set_with(report.gpu.gpu ? std::vector{*report.gpu.gpu} : std::vector<Gpu>());
   return report;
 }
 

@@ -16,7 +16,7 @@ Status ForwardRun::open(const std::string& run) {
 }
 
 SessionOptions ForwardRun::options() const {
-  warn_of_unused_gpu(config_);
+  warn_of_gpus(config_);
   SessionOptions options = session_options(config_);
   options.size.training = false;
   options.size.microbatches = 1;

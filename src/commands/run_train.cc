@@ -90,7 +90,7 @@ Status TrainRun::run_steps(bool resumed) {
   metrics_->write(MetricsType::kRun, {{"step", trainer_->steps_done()},
                                       {"steps", config_.train.steps},
                                       {"version", std::string(PAGODA_VERSION)},
-                                      {"kernel_set", kernel_set_with(config_.gpu())},
+                                      {"kernel_set", kernel_set_with(config_.gpus())},
                                       {"options", MetricsObject{trainer_->config().to_json()}}});
   if (!resumed && trainer_->saved_step() == 0) {
     metrics_->write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
@@ -341,7 +341,7 @@ Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   RETURN_IF_ERROR(choose_chat_date(config, flags.resume));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
   StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
-  warn_of_unused_gpu(config);
+  warn_of_gpus(config);
   SessionOptions options = session_options(config, prompts);
   options.trace = trace.trace();
   ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));

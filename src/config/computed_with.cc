@@ -1,5 +1,7 @@
 #include "config/computed_with.h"
 
+#include <algorithm>
+
 #include "base/check.h"
 #include "kernels/gpu_ops.h"
 #include "kernels/kernel_set.h"
@@ -7,18 +9,27 @@
 namespace pagoda {
 namespace {
 
-std::string of_gpu(const std::optional<Gpu>& gpu) {
-  return gpu ? gpu_ops_build() + " on " + gpu->name + ", " : "";
+// Each model once, in the order of the run's devices.
+std::string of_gpus(const std::vector<Gpu>& gpus) {
+  if (gpus.empty()) return "";
+  std::vector<std::string> models;
+  std::string text;
+  for (const Gpu& gpu : gpus) {
+    if (std::find(models.begin(), models.end(), gpu.name) != models.end()) continue;
+    models.push_back(gpu.name);
+    text += (text.empty() ? "" : " and ") + gpu.name;
+  }
+  return gpu_ops_build() + " on " + text + ", ";
 }
 
 }  // namespace
 
-std::string kernel_set_with(const std::optional<Gpu>& gpu) {
-  return of_gpu(gpu) + cpu_kernel_set();
+std::string kernel_set_with(const std::vector<Gpu>& gpus) {
+  return of_gpus(gpus) + cpu_kernel_set();
 }
 
-std::string build_with(const std::optional<Gpu>& gpu) {
-  return strf("pagoda %s, %s", PAGODA_VERSION, (of_gpu(gpu) + cpu_ops_build()).c_str());
+std::string build_with(const std::vector<Gpu>& gpus) {
+  return strf("pagoda %s, %s", PAGODA_VERSION, (of_gpus(gpus) + cpu_ops_build()).c_str());
 }
 
 }  // namespace pagoda

@@ -2,17 +2,18 @@
 // differ.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "device/gpus.h"
 
 namespace pagoda {
 
-// The names of the GPU and its kernels, if there is one, then of the CPU's (kernels/kernel_set.h).
-std::string kernel_set_with(const std::optional<Gpu>& gpu);
+// The names of the GPUs' models and their kernels, if there are any, then of the CPU's
+// (kernels/kernel_set.h).
+std::string kernel_set_with(const std::vector<Gpu>& gpus);
 
 // What the bits of results depend on beside options and data: version, kernels, libraries.
-std::string build_with(const std::optional<Gpu>& gpu);
+std::string build_with(const std::vector<Gpu>& gpus);
 
 }  // namespace pagoda

@@ -62,8 +62,8 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "type of weights and activations; master weights are fp32");
   t.add("devices", c.train.devices, kRunOnly,
         "devices that compute: auto (an NVIDIA GPU if one is usable, else the CPU), cpu, cuda:0; "
-        "cpu*4: four, cpu/8: a CPU device slowed 8 times, cpu/8:24: 8 times at experts and 24 at "
-        "the rest");
+        "cuda*2: the first two GPUs, cpu*4: four CPU devices, cpu/8: one slowed 8 times, cpu/8:24: "
+        "8 times at experts and 24 at the rest");
   t.add("output_dir", c.train.output_dir, kRunOnly, "folder of the run; new or empty");
   t.add("save_steps", c.train.save_steps, kRunOnly, "interval of checkpoints; 0: no checkpoints",
         "steps");

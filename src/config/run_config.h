@@ -161,8 +161,10 @@ struct RunConfig {
   // waits for would take longer. But updates wait for memory, and 16 cores use up the rate of a
   // node's.
   int optimizer_threads() const;
-  // The GPU that the run computes on; none: the CPU. It looks for GPUs at each call.
-  std::optional<Gpu> gpu() const;
+  // [device] the GPUs that the run computes on; empty: the CPU. It looks for GPUs at each call;
+  // those that train.devices names and check_gpus() refuses have no memory.
+  std::vector<Gpu> gpus() const;
+  std::optional<Gpu> gpu() const;  // the first of them
   std::string unused_gpu() const;  // why auto computes on the CPU though a GPU is there; or ""
   // memory.device on this machine: CPU devices have equal parts of its memory.
   DeviceBudget device_budget() const;

@@ -13,18 +13,22 @@ namespace {
 
 bool is_auto(const RunConfig& c) { return parse_devices(c.train.devices).value().empty(); }
 
+Result<std::vector<Gpu>> listed_gpus(const std::vector<ListedDevice>& devices) {
+  std::vector<int> numbers;
+  for (const ListedDevice& device : devices) numbers.push_back(device.index);
+  return usable_gpus(numbers);
+}
+
 }  // namespace
 
 Status RunConfig::check_gpus() const {
   const std::vector<ListedDevice> devices = this->devices();
   if (!names_gpus(devices)) return Status();
-  if (devices.size() > 1 || devices.front().index > 0) {
-    return Status(Exit::kUsage,
-                  "train.devices = cuda: a run computes on one GPU so far, cuda:0");
-  }
-  const UsableGpu found = usable_gpu();
-  if (found.gpu) return Status();
-  return Status(Exit::kUnavailable, "train.devices = \"cuda\": " + found.why_not);
+  const Status found = listed_gpus(devices).status();
+  if (found.ok()) return found;
+  std::string names;
+  for (const std::string& word : train.devices) names += (names.empty() ? "" : ",") + word;
+  return Status(found.code(), "train.devices = " + toml_string(names) + ": " + found.message());
 }
 
 std::vector<ListedDevice> RunConfig::devices() const {
@@ -53,8 +57,24 @@ int RunConfig::optimizer_threads() const {
   return std::min(compute_threads(), kMostUpdatingThreads * narrow<int>(numa_nodes().size()));
 }
 
+std::vector<Gpu> RunConfig::gpus() const {
+  const std::vector<ListedDevice> devices = this->devices();
+  if (names_gpus(devices)) {
+    Result<std::vector<Gpu>> found = listed_gpus(devices);
+    if (found.ok()) return found.take();
+    std::vector<Gpu> lost;  // one without memory takes nothing
+    for (const ListedDevice& device : devices) {
+      lost.push_back({device.index, "which does not answer", 0, 0, 0, ""});
+    }
+    return lost;
+  }
+  const std::optional<Gpu> first = is_auto(*this) ? usable_gpu().gpu : std::nullopt;
+  return first ? std::vector{*first} : std::vector<Gpu>();
+}
+
 std::optional<Gpu> RunConfig::gpu() const {
-  return is_auto(*this) || names_gpus(devices()) ? usable_gpu().gpu : std::nullopt;
+  const std::vector<Gpu> all = gpus();
+  return all.empty() ? std::nullopt : std::optional(all.front());
 }
 
 std::string RunConfig::unused_gpu() const {
@@ -75,7 +95,9 @@ DeviceBudget RunConfig::device_budget(std::span<const int64_t> memory_bytes,
 }
 
 DeviceBudget RunConfig::device_budget() const {
-  if (const auto found = gpu()) return device_budget(std::vector{found->memory_bytes}, kAutoGpu);
+  std::vector<int64_t> of_gpus;
+  for (const Gpu& gpu : gpus()) of_gpus.push_back(gpu.memory_bytes);
+  if (!of_gpus.empty()) return device_budget(of_gpus, kAutoGpu);
   const size_t count = devices().size();
   const int64_t own = machine_memory().usable_bytes() / static_cast<int64_t>(count);
   return device_budget(std::vector(count, own), kAutoDevice);

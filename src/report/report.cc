@@ -113,11 +113,22 @@ std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                   : strf("; all from memory.device = %s on", format_bytes_up(all).c_str()).c_str());
 }
 
+std::string texts_of(const std::vector<Gpu>& gpus) {
+  std::string text;
+  for (const Gpu& gpu : gpus) text += (text.empty() ? "" : ", ") + gpu.text();
+  return text;
+}
+
 }  // namespace
 
-void warn_of_unused_gpu(const RunConfig& config) {
+void warn_of_gpus(const RunConfig& config) {
   const std::string why_not = config.unused_gpu();
   if (!why_not.empty()) log_warn("the CPU computes: " + why_not);
+  const std::vector<Gpu> gpus = config.gpus();
+  if (are_alike(gpus)) return;
+  log_warn("train.devices names unlike GPUs, " + texts_of(gpus) +
+           ": their kernels may round differently, so bits depend on which of them computes what; "
+           "with others, or with other budgets, the same run file may have other bits");
 }
 
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,
@@ -136,7 +147,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        static_cast<double>(table.active_parameters(config)) / 1e6,
                        (long long)config.num_layers, (long long)config.num_experts,
                        (long long)config.experts_per_token));
-  if (options.gpu) lines.push_back("computes on " + options.gpu->text());
+  if (!options.gpus.empty()) lines.push_back("computes on " + texts_of(options.gpus));
   lines.push_back(offload_line(options, memory, traffic.step));
   lines.push_back(
       strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
@@ -175,7 +186,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   }
   lines.push_back(strf("memory beyond the budgets: at most %s%s",
                        format_bytes_up(fixed_overhead_bytes(config, options)).c_str(),
-                       options.gpu ? ", and what the NVIDIA driver takes" : ""));
+                       options.gpus.empty() ? "" : ", and what the NVIDIA driver takes"));
   return lines;
 }
 

@@ -11,8 +11,8 @@
 
 namespace pagoda {
 
-// Warns, with the reason, when the CPU computes although there is a GPU.
-void warn_of_unused_gpu(const RunConfig& config);
+// Warns, with the reason, when the CPU computes although there is a GPU, and when GPUs are unlike.
+void warn_of_gpus(const RunConfig& config);
 
 // The lines for the log.
 std::vector<std::string> plan_report(const ModelConfig& config, const SessionOptions& options,

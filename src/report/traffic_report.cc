@@ -90,7 +90,7 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
   const bool disk = step.fetch.moves + step.write_back.moves > 0;
   std::string line = disk ? "offload: device + host + disk: " : "offload: device + host: ";
   // A GPU leaves updates that do not wait for all gradients to the host.
-  const bool device_would_do = !options.gpu || !options.eager_adam || !training;
+  const bool device_would_do = options.gpus.empty() || !options.eager_adam || !training;
   if (device_would_do) {
     line += "the device alone needs " + missed_text("memory.device", memory.whole_device_bytes,
                                                     missed_on_device(options, memory));

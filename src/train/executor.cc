@@ -17,7 +17,6 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
 
 Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
-      blocks_(setup_.config, setup_.table, setup_.size, *setup_.ops),
       steps_(setup_.devices.size()),
       attending_(setup_.shape->attending_devices()),
       generating_(device_of_shard(setup_.shape->shard_device, 0)),
@@ -37,6 +36,7 @@ Executor::Executor(Setup setup)
   pin(prob_sums_);
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
+    blocks_.emplace_back(setup_.config, setup_.table, setup_.size, *setup_.ops[d]);
     WorkspaceArena arena{setup_.devices[d]->arena()};
     lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), steps_[d], experts_[d]);
     compute_.push_back(
@@ -84,7 +84,7 @@ void Executor::begin_step(const StepBatch& batch) {
   CHECK(static_cast<int64_t>(batch.tokens.size()) == n);
   CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
   tokens_ = n;
-  blocks_.set_microbatch_tokens(setup_.size.microbatch_tokens);
+  for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(setup_.size.microbatch_tokens);
   for (const int device : attending_) {
     Stream& s = *compute_[device];
     const Workspace& step = steps_[device];
@@ -93,7 +93,7 @@ void Executor::begin_step(const StepBatch& batch) {
     s.copy(step.positions, batch.positions.data(), n * 4);
     s.copy(step.loss_weights, batch.weights.data(), n * 4);
     if (batch.padding.empty()) {
-      setup_.ops->fill_zero(step.padding, n, s);
+      setup_.ops[device]->fill_zero(step.padding, n, s);
     } else {
       s.copy(step.padding, batch.padding.data(), n);
     }
@@ -107,13 +107,13 @@ void Executor::begin_pass(const GenerationPass& pass) {
   tokens_ = n;
   wanted_ = static_cast<int64_t>(pass.wanted.size());
   CHECK(wanted_ <= setup_.size.wanted_tokens());
-  blocks_.set_microbatch_tokens(n);
+  for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(n);
   Stream& s = *compute_[generating_];
   const Workspace& step = steps_[generating_];
   s.copy(step.tokens, pass.tokens.data(), n * 4);
   s.copy(step.positions, pass.positions.data(), n * 4);
   s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
-  setup_.ops->fill_zero(step.padding, n, s);
+  setup_.ops[generating_]->fill_zero(step.padding, n, s);
   s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
@@ -204,6 +204,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   const bool tied = setup_.config.tie_word_embeddings;
   const GradientSum sum = gradient_sum(task, lease);
   const Workspace& step = steps_[task.device];
+  const Blocks& blocks = blocks_[task.device];
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload:
@@ -216,11 +217,11 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
       return enqueue_pack(task, lease, s);
     case TaskKind::kAdam: return enqueue_adam(task, lease, s, *ledger);
     case TaskKind::kEmbed:
-      return blocks_.embed(b, page(0), page(1), step, s);
+      return blocks.embed(b, page(0), page(1), step, s);
     case TaskKind::kAttention:
-      return blocks_.attention(l, b, page(0), page(1), documents(b), page(2), step, s);
+      return blocks.attention(l, b, page(0), page(1), documents(b), page(2), step, s);
     case TaskKind::kCachedAttention:
-      return blocks_.cached_attention(l, page(0), page(1), page(2), step, s);
+      return blocks.cached_attention(l, page(0), page(1), page(2), step, s);
     case TaskKind::kRoute:
       return enqueue_route(task, lease, choices(1), in, s);
     case TaskKind::kIndex: return enqueue_index(task, s);
@@ -232,28 +233,29 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kCombine:
     case TaskKind::kCombineBackward:
       return enqueue_combine(task, lease, in, s);
-    case TaskKind::kResidual: return blocks_.residual(page(0), in.sum, page(1), s);
+    case TaskKind::kResidual:
+      return blocks.residual(page(0), in.sum, page(1), s);
     case TaskKind::kDenseMlp:
-      return blocks_.dense_mlp(l, b, page(0), page(1), page(2), step, s);
+      return blocks.dense_mlp(l, b, page(0), page(1), page(2), step, s);
     case TaskKind::kHead:
     case TaskKind::kLoss:
-      return blocks_.head(b, page(0), tied ? page(2) : nullptr, page(1),
-                          task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
-                          sum, step, s);
+      return blocks.head(b, page(0), tied ? page(2) : nullptr, page(1),
+                         task.kind == TaskKind::kHead ? batch_->total_weight : 0.0, in.dresidual,
+                         sum, step, s);
     case TaskKind::kLogits:
-      return blocks_.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step, s);
+      return blocks.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step, s);
     case TaskKind::kRouteReplay:
-      blocks_.route(l, b, page(0), page(1), choices(1), true, in, step, s);
-      return blocks_.begin_sum_backward(l, b, page(0), in, sum, step, s);
+      blocks.route(l, b, page(0), page(1), choices(1), true, in, step, s);
+      return blocks.begin_sum_backward(l, b, page(0), in, sum, step, s);
     case TaskKind::kRouteBackward:
-      return blocks_.route_backward(l, b, page(0), page(1), in, sum, step, s);
+      return blocks.route_backward(l, b, page(0), page(1), in, sum, step, s);
     case TaskKind::kDenseMlpBackward:
-      return blocks_.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step, s);
+      return blocks.dense_mlp_backward(l, b, page(0), page(1), in.dresidual, sum, step, s);
     case TaskKind::kAttentionBackward:
-      return blocks_.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, sum,
-                                        step, s);
+      return blocks.attention_backward(l, b, page(0), page(1), documents(b), in.dresidual, sum,
+                                       step, s);
     case TaskKind::kEmbedBackward:
-      return blocks_.embed_backward(b, in.dresidual, sum, step, s);
+      return blocks.embed_backward(b, in.dresidual, sum, step, s);
     case TaskKind::kAddSums:
       return enqueue_add_sums(task, lease, s);
     case TaskKind::kGradient: return enqueue_gradient(task, lease, s);
@@ -275,7 +277,7 @@ GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
 void Executor::enqueue_add_sums(const Task& task, const Lease& lease, Stream& s) {
   float* to = reinterpret_cast<float*>(lease.data(0)) + task.first_element;
   const float* from = reinterpret_cast<const float*>(lease.data(1)) + task.first_element;
-  setup_.ops->add(DType::kF32, to, DType::kF32, from, task.elements, to, s);
+  setup_.ops[task.device]->add(DType::kF32, to, DType::kF32, from, task.elements, to, s);
 }
 
 // The in-layer buffers of its microbatch that the task has leased.
@@ -311,9 +313,10 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   add(task, lease);
   const ExpertSpace& space = experts_[task.device];
   if (task.kind == TaskKind::kExpert) {
-    blocks_.experts(task.layer, group, lease.data(1), lease.data(2), space, s);
+    blocks_[task.device].experts(task.layer, group, lease.data(1), lease.data(2), space, s);
   } else {
-    blocks_.experts_backward(task.layer, group, lease.data(1), lease.data(2), space, s);
+    blocks_[task.device].experts_backward(task.layer, group, lease.data(1), lease.data(2), space,
+                                          s);
   }
 }
 
@@ -323,12 +326,13 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
   const Workspace& step = steps_[task.device];
-  blocks_.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
+  blocks_[task.device].route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in,
+                             step, s);
   const int64_t e = setup_.config.num_experts;
   s.copy(&counts_[b * e], step.counts + b * e, e * int64_t{sizeof(int32_t)});
   s.copy(&prob_sums_[b * e], step.prob_sums + b * e, e * int64_t{sizeof(double)});
   routed_at_[b] = s.record();
-  blocks_.begin_sum(l, b, lease.data(0), in, step, s);
+  blocks_[task.device].begin_sum(l, b, lease.data(0), in, step, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
@@ -339,8 +343,8 @@ void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s)
   }
   if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
   double* square_sum = experts_[task.device].square_sums + task.record;
-  setup_.ops->finish_gradient(setup_.size.dtype, grad, record.num_elements, lease.data(0),
-                              square_sum, s);
+  setup_.ops[task.device]->finish_gradient(setup_.size.dtype, grad, record.num_elements,
+                                           lease.data(0), square_sum, s);
   s.copy(&square_sums_[task.record], square_sum, sizeof(double));
 }
 

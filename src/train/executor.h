@@ -67,7 +67,7 @@ class Executor {
     AdamSettings adam;
     std::vector<Device*> devices;  // not owned
     std::vector<Throttle> throttles;  // [device]; empty: none is slowed
-    Ops* ops = nullptr;            // operators of the devices; not owned
+    std::vector<Ops*> ops;            // [device] its operators; not owned
     const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
@@ -179,7 +179,7 @@ class Executor {
   std::vector<AdamSpan> spans_of(int64_t record) const;
 
   Setup setup_;
-  Blocks blocks_;
+  std::vector<Blocks> blocks_;        // [device]
   std::vector<Workspace> steps_;      // [device] of those that attend
   std::vector<int> attending_;        // devices
   int generating_ = 0;                // the device of passes of generation

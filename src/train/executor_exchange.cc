@@ -52,8 +52,8 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
     if (setup_.shape->attending(b) != task.device) continue;
-    setup_.ops->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
-                           first[i].data(), step.rows, step.choices, s);
+    setup_.ops[task.device]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
+                                        first[i].data(), step.rows, step.choices, s);
   }
   if (lanes_.empty()) return;
   const Event indexed = s.record();
@@ -96,8 +96,9 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
     }
   }
   const int64_t all = stays ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
-  blocks_.dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in, lease.data(0),
-                   task.kind == TaskKind::kDispatchBackward, steps_[task.device], s);
+  blocks_[task.device].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
+                                lease.data(0), task.kind == TaskKind::kDispatchBackward,
+                                steps_[task.device], s);
 }
 
 void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
@@ -105,9 +106,9 @@ void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
   const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
   std::vector<RowRun> runs;
   for (const auto& run : parcel.runs) runs.push_back({run.parcel_row, run.group_row, run.rows});
-  blocks_.place_rows(runs, parcel.rows, group.rows() + group.padding(),
-                     {group.rows(), task.padding}, lease.data(1), lease.data(0),
-                     task.phase == Phase::kBackward, s);
+  blocks_[task.device].place_rows(runs, parcel.rows, group.rows() + group.padding(),
+                                  {group.rows(), task.padding}, lease.data(1), lease.data(0),
+                                  task.phase == Phase::kBackward, s);
 }
 
 void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
@@ -115,8 +116,8 @@ void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
   const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
   std::vector<RowRun> runs;
   for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.parcel_row, run.rows});
-  blocks_.pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1), lease.data(0),
-                    task.phase == Phase::kBackward, s);
+  blocks_[task.device].pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1),
+                                 lease.data(0), task.phase == Phase::kBackward, s);
 }
 
 // Adds what the seats gave in the order of the experts. The task's pages are in the order in which
@@ -151,9 +152,9 @@ void Executor::enqueue_combine(const Task& task, const Lease& lease, const Layer
     const ExpertGroup& group = wave[seat];
     const int64_t all =
         seat == task.device ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
-    blocks_.combine(runs, all, task.microbatch,
-                    lease.data(static_cast<size_t>(page - seats.begin())),
-                    task.kind == TaskKind::kCombineBackward, in.sum, steps_[task.device], s);
+    blocks_[task.device].combine(
+        runs, all, task.microbatch, lease.data(static_cast<size_t>(page - seats.begin())),
+        task.kind == TaskKind::kCombineBackward, in.sum, steps_[task.device], s);
   }
 }
 

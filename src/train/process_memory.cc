@@ -5,6 +5,7 @@
 
 #include "hardware/machine.h"
 #include "kernels/working_memory.h"
+#include "parallel/local_link.h"
 #include "plan/step/routing_trace.h"
 
 namespace pagoda {
@@ -72,12 +73,31 @@ int64_t sampling_bytes(const ModelConfig& config, const WorkspaceSize& size) {
 
 // What the CPU's kernels take for themselves on all devices.
 int64_t working_bytes(const ModelConfig& config, const SessionOptions& options) {
-  if (options.gpu) return 0;
+  if (!options.gpus.empty()) return 0;
   int64_t bytes = 0;
   for (const DeviceSetup& device : options.devices) {
     bytes += kernel_working_bytes(kernel_sizes(config, options.size), device.threads);
   }
   return bytes;
+}
+
+// What goes from GPU to GPU through the host, where they are no peers.
+int64_t staging_bytes(const SessionOptions& options) {
+  const int devices = options.num_devices();
+  return options.gpus.empty() || devices == 1 ? 0 : devices * LocalLink::kStagingBytes;
+}
+
+Status check_gpu_memory(const ModelConfig& config, const SessionOptions& options,
+                        const MemoryPlan& memory) {
+  for (size_t d = 0; d < options.gpus.size(); ++d) {
+    const Gpu& gpu = options.gpus[d];
+    const int64_t bytes = memory.device_slot_bytes[d] +
+                          workspace_bytes(model_shape(config), options.size, static_cast<int>(d));
+    if (bytes <= gpu.memory_bytes) continue;
+    return Status(Exit::kDeviceMemory, strf("memory.device takes %s, more than all of %s; lower it",
+                                            format_bytes_up(bytes).c_str(), gpu.text().c_str()));
+  }
+  return Status();
 }
 
 }  // namespace
@@ -99,20 +119,19 @@ int session_threads(const SessionOptions& options) {
     threads +=
         device.threads - 1 + Executor::streams_per_device(devices) + Pager::kStreamsPerDevice;
   }
+  // Where GPUs are no peers, each pair has a stream for what goes through the host.
+  if (!options.gpus.empty()) threads += devices * (devices - 1);
   return threads;
 }
 
 Status check_machine_memory(const ModelConfig& config, const SessionOptions& options,
                             const MemoryPlan& memory) {
+  RETURN_IF_ERROR(check_gpu_memory(config, options, memory));
+  const bool on_cpu = options.gpus.empty();
   const int64_t on_devices = std::accumulate(memory.device_slot_bytes.begin(),
                                              memory.device_slot_bytes.end(),
                                              workspace_bytes(config, options));
-  if (options.gpu && on_devices > options.gpu->memory_bytes) {
-    return Status(Exit::kDeviceMemory, strf("memory.device takes %s, more than all of %s; lower it",
-                                            format_bytes_up(on_devices).c_str(),
-                                            options.gpu->text().c_str()));
-  }
-  const int64_t budgets = (options.gpu ? 0 : on_devices) + memory.host_slot_bytes;
+  const int64_t budgets = (on_cpu ? on_devices : 0) + memory.host_slot_bytes;
   const int64_t overhead = fixed_overhead_bytes(config, options);
   const int64_t usable = machine_memory().usable_bytes();
   if (budgets + overhead <= usable) return Status();
@@ -120,7 +139,7 @@ Status check_machine_memory(const ModelConfig& config, const SessionOptions& opt
                 strf("%smemory.host take %s and the program up to %s more, but "
                      "this machine or its cgroup has %s; lower the budgets, train.threads or "
                      "train.micro_batch_tokens",
-                     options.gpu ? "" : "memory.device and ", format_bytes(budgets).c_str(),
+                     on_cpu ? "memory.device and " : "", format_bytes(budgets).c_str(),
                      format_bytes_up(overhead).c_str(), format_bytes(usable).c_str()));
 }
 
@@ -129,7 +148,7 @@ int64_t fixed_overhead_bytes(const ModelConfig& config, const SessionOptions& op
   const RunShape shape = make_run_shape(model_shape(config), options);
   const int threads = 1 + kMostStorageThreads + session_threads(options);
   return mapped_file_bytes() + threads * kThreadBytes + index_bytes(table, shape) +
-         working_bytes(config, options) +
+         working_bytes(config, options) + staging_bytes(options) +
          step_bytes(config, options.size, options.plan, options.num_devices()) +
          record_bytes(table, options.size) + (options.trace ? options.trace->most_bytes() : 0) +
          // While the text grows, the old one and a new one twice as long are both in memory.

@@ -19,7 +19,7 @@ namespace pagoda {
 struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
-  std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);  // one with a GPU
+  std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
@@ -30,7 +30,7 @@ struct RunSetup {
   void deal_attention(int64_t most);
 };
 
-// The setup of a training run on the CPU: whether a GPU computes is for the caller to say.
+// The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
 // Experts go to the devices by speed, dense layers round those that attend; the embedding and the

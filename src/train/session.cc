@@ -28,7 +28,7 @@ SessionOptions with_groups(SessionOptions options, int64_t blocks) {
 }  // namespace
 
 Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
-  if (options.gpu && !gpu_ops_take_head(config.head_dim)) {
+  if (!options.gpus.empty() && !gpu_ops_take_head(config.head_dim)) {
     return Status(Exit::kUnavailable,
                   strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
                        "train.devices = \"cpu\" computes it",
@@ -115,7 +115,8 @@ Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
 Result<std::unique_ptr<Device>> Session::open_device(int index, int64_t arena_bytes) const {
   const int threads = options_.devices[static_cast<size_t>(index)].threads;
   const DeviceOptions options{arena_bytes, threads, options_.trace};
-  return options_.gpu ? open_gpu(options_.gpu->index, options) : open_host_device(options);
+  if (options_.gpus.empty()) return open_host_device(options);
+  return open_gpu(options_.gpus[static_cast<size_t>(index)].index, options);
 }
 
 Status Session::allocate() try {
@@ -136,8 +137,10 @@ Status Session::allocate() try {
     devices_.push_back(std::move(device));
   }
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
-  if (options_.gpu) gpu_ops_ = make_gpu_ops(*devices_.front());
-  setup.ops = gpu_ops_ ? gpu_ops_.get() : &cpu_ops();
+  for (const auto& device : devices_) {
+    if (!options_.gpus.empty()) gpu_ops_.push_back(make_gpu_ops(*device));
+    setup.ops.push_back(options_.gpus.empty() ? &cpu_ops() : gpu_ops_.back().get());
+  }
   setup.config = config_;
   setup.table = table_;
   setup.size = options_.size;
@@ -145,7 +148,9 @@ Status Session::allocate() try {
   setup.shape = &shape_;
   setup.pages = &pages_;
   setup.pager = pager_.get();
-  if (options_.devices.size() > 1) link_ = std::make_unique<LocalLink>();
+  if (options_.devices.size() > 1) {
+    ASSIGN_OR_RETURN(link_, LocalLink::create(setup.devices));
+  }
   setup.link = link_.get();
   setup.optimizer_threads = options_.optimizer_threads;
   setup.prefetch = options_.plan.prefetch;

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +19,7 @@ namespace pagoda {
 
 // What a run asks of its model, and where it runs.
 struct SessionOptions : RunSetup {
-  std::optional<Gpu> gpu = std::nullopt;  // what computes; none: the CPU
+  std::vector<Gpu> gpus = {};  // [device] what computes; empty: the CPU
   int optimizer_threads = 1;
   DeviceBudget device_bytes = {};
   int64_t host_bytes = 0;
@@ -92,7 +91,7 @@ class Session {
   PageTable pages_;
   MemoryPlan memory_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::unique_ptr<Ops> gpu_ops_;  // nullptr: the CPU's
+  std::vector<std::unique_ptr<Ops>> gpu_ops_;  // [device]; empty: the CPU's
   std::unique_ptr<PageFile> file_;
   std::unique_ptr<Pager> pager_;
   std::unique_ptr<Link> link_;  // between the devices; nullptr with one

@@ -48,7 +48,7 @@ void warn_of_other_sums(const RunCheckpoint& saved, const RunConfig& config) {
 }
 
 void warn_of_other_kernels(const RunCheckpoint& saved, const RunConfig& config) {
-  const std::string build = build_with(config.gpu()), set = kernel_set_with(config.gpu());
+  const std::string build = build_with(config.gpus()), set = kernel_set_with(config.gpus());
   const bool named = !saved.kernel_set.empty();
   if (saved.build == build && (!named || saved.kernel_set == set)) return;
   log_warn(strf("step %lld was saved with kernel set %s (\"%s\"), this is %s (\"%s\"): the run "
@@ -75,8 +75,8 @@ Result<std::vector<TokenIds>> encode_samples(const RunConfig& config, const Mode
 SessionOptions session_options(const RunConfig& config, const std::vector<TokenIds>& prompts) {
   SessionOptions options{run_setup(config)};
   options.size.cache = cache_for(prompts, config.sample.max_new_tokens);
-  options.gpu = config.gpu();
-  options.size.on_gpu = options.gpu.has_value();
+  options.gpus = config.gpus();
+  options.size.on_gpu = !options.gpus.empty();
   options.optimizer_threads = config.optimizer_threads();
   options.device_bytes = config.device_budget();
   options.host_bytes = config.host_bytes();
@@ -162,8 +162,8 @@ Status Trainer::start_fresh() {
   checkpoint_.model_path = absolute_path(config_.model.path);
   checkpoint_.tokenizer = tokenizer_->identity();
   checkpoint_.data_fingerprint = data_->file().fingerprint();
-  checkpoint_.build = build_with(config_.gpu());
-  checkpoint_.kernel_set = kernel_set_with(config_.gpu());
+  checkpoint_.build = build_with(config_.gpus());
+  checkpoint_.kernel_set = kernel_set_with(config_.gpus());
   checkpoint_.page_slots = options.page_slots;
   checkpoint_.microbatches = options.size.microbatches;
   checkpoint_.microbatch_tokens = options.size.microbatch_tokens;
@@ -224,8 +224,8 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   checkpoint_ = std::move(checkpoint);
   checkpoint_.config_hash = hash_text(config_);  // train.shards may be other than before
   checkpoint_.resolved_config = config_.to_toml();
-  checkpoint_.build = build_with(config_.gpu());
-  checkpoint_.kernel_set = kernel_set_with(config_.gpu());
+  checkpoint_.build = build_with(config_.gpus());
+  checkpoint_.kernel_set = kernel_set_with(config_.gpus());
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();

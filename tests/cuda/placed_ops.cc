@@ -1,0 +1,266 @@
+#include "tests/cuda/placed_ops.h"
+
+#include <utility>
+
+#include "base/check.h"
+#include "device/cuda_stream.h"
+#include "tests/cuda/fake_cuda.h"
+
+namespace pagoda {
+namespace {
+
+class PlacedOps final : public Ops {
+ public:
+  PlacedOps(int gpu, std::unique_ptr<Ops> inner) : gpu_(gpu), inner_(std::move(inner)) {}
+#include "kernels/ops_overrides.inc"
+
+ private:
+  static void add(std::vector<const void*>& all, const void* tensor) { all.push_back(tensor); }
+  static void add(std::vector<const void*>& all, std::span<const RowsOfWeight> weights) {
+    for (const RowsOfWeight& rows : weights) all.push_back(rows.w);
+  }
+  static void add(std::vector<const void*>& all, std::span<const RowsOfGradient> gradients) {
+    for (const RowsOfGradient& rows : gradients) all.push_back(rows.dw);
+  }
+  template <typename... Tensors>
+  void require(const char* op, Stream& s, const Tensors&... tensors) const {
+    std::vector<const void*> all;
+    (add(all, tensors), ...);
+    require_placed(gpu_, op, s, all);
+  }
+
+  const int gpu_;
+  const std::unique_ptr<Ops> inner_;
+};
+
+void PlacedOps::embedding(DType dt, const int32_t* ids, const void* table, int64_t tokens,
+                          int64_t dim, void* out, Stream& s) {
+  require("embedding", s, ids, table, out);
+  inner_->embedding(dt, ids, table, tokens, dim, out, s);
+}
+
+void PlacedOps::embedding_backward(DType dt, const int32_t* ids, const void* dout, int64_t tokens,
+                                   int64_t dim, int64_t pad_token, float* dtable, Stream& s) {
+  require("embedding_backward", s, ids, dout, dtable);
+  inner_->embedding_backward(dt, ids, dout, tokens, dim, pad_token, dtable, s);
+}
+
+void PlacedOps::rmsnorm(DType dt, const void* x, const void* weight, float eps, int64_t rows,
+                        int64_t groups, int64_t dim, int64_t stride, void* out, float* rstd,
+                        Stream& s) {
+  require("rmsnorm", s, x, weight, out, rstd);
+  inner_->rmsnorm(dt, x, weight, eps, rows, groups, dim, stride, out, rstd, s);
+}
+
+void PlacedOps::rmsnorm_backward(DType dt, const void* x, const void* weight, const float* rstd,
+                                 const void* dout, int64_t rows, int64_t groups, int64_t dim,
+                                 int64_t stride, void* dx, float* dweight, Stream& s) {
+  require("rmsnorm_backward", s, x, weight, rstd, dout, dx, dweight);
+  inner_->rmsnorm_backward(dt, x, weight, rstd, dout, rows, groups, dim, stride, dx, dweight, s);
+}
+
+void PlacedOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
+                       DType y_dt, void* y, Stream& s) {
+  require("linear", s, x, w, y);
+  inner_->linear(dt, x, w, n, in, out, y_dt, y, s);
+}
+
+void PlacedOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
+                              int64_t in, int64_t out, void* y, Stream& s) {
+  require("linear_biased", s, x, w, bias, y);
+  inner_->linear_biased(dt, x, w, bias, n, in, out, y, s);
+}
+
+void PlacedOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n,
+                                      int64_t in, int64_t out, DType dx_dt, void* dx, Stream& s) {
+  require("linear_backward_input", s, dy, w, dx);
+  inner_->linear_backward_input(dt, dy, w, n, in, out, dx_dt, dx, s);
+}
+
+void PlacedOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
+                                       int64_t in, int64_t out, bool add, float* dw, Stream& s) {
+  require("linear_backward_weight", s, dy, x, dw);
+  inner_->linear_backward_weight(dt, dy, x, n, in, out, add, dw, s);
+}
+
+void PlacedOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
+                               int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
+  require("grouped_linear", s, x, experts, y);
+  inner_->grouped_linear(dt, x, experts, in, out, y_dt, y, s);
+}
+
+void PlacedOps::grouped_linear_backward_input(DType dt, const void* dy,
+                                              std::span<const RowsOfWeight> experts, int64_t in,
+                                              int64_t out, DType dx_dt, void* dx, Stream& s) {
+  require("grouped_linear_backward_input", s, dy, experts, dx);
+  inner_->grouped_linear_backward_input(dt, dy, experts, in, out, dx_dt, dx, s);
+}
+
+void PlacedOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,
+                                               std::span<const RowsOfGradient> experts, int64_t in,
+                                               int64_t out, Stream& s) {
+  require("grouped_linear_backward_weight", s, dy, x, experts);
+  inner_->grouped_linear_backward_weight(dt, dy, x, experts, in, out, s);
+}
+
+void PlacedOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
+                              Stream& s) {
+  require("bias_backward", s, dy, dbias);
+  inner_->bias_backward(dt, dy, n, dim, dbias, s);
+}
+
+void PlacedOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens,
+                     int64_t heads, int64_t head_dim, int64_t stride, bool inverse, void* x,
+                     Stream& s) {
+  require("rope", s, positions, x);
+  inner_->rope(dt, positions, theta, tokens, heads, head_dim, stride, inverse, x, s);
+}
+
+void PlacedOps::attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
+                          int64_t documents, const void* q, const void* k, const void* v, void* out,
+                          float* lse, Stream& s) {
+  require("attention", s, q, k, v, out, lse);
+  inner_->attention(dt, shape, document_start, documents, q, k, v, out, lse, s);
+}
+
+void PlacedOps::attention_backward(DType dt, const AttentionShape& shape,
+                                   const int32_t* document_start, int64_t documents, const void* q,
+                                   const void* k, const void* v, const void* out, const float* lse,
+                                   const void* dout, void* dq, void* dk, void* dv, Stream& s) {
+  require("attention_backward", s, q, k, v, out, lse, dout, dq, dk, dv);
+  inner_->attention_backward(dt, shape, document_start, documents, q, k, v, out, lse, dout, dq, dk,
+                             dv, s);
+}
+
+void PlacedOps::cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
+                                 const int32_t* sequence, const int32_t* position, const void* q,
+                                 const void* k, const void* v, void* cache, void* out, Stream& s) {
+  require("cached_attention", s, sequence, position, q, k, v, cache, out);
+  inner_->cached_attention(dt, shape, capacity, sequence, position, q, k, v, cache, out, s);
+}
+
+void PlacedOps::swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out, Stream& s) {
+  require("swiglu", s, gate_up, out);
+  inner_->swiglu(dt, gate_up, n, f, out, s);
+}
+
+void PlacedOps::swiglu_backward(DType dt, const void* gate_up, const void* dact,
+                                const float* row_scale, int64_t n, int64_t f, void* dgate_up,
+                                void* scaled_act, float* dscale, Stream& s) {
+  require("swiglu_backward", s, gate_up, dact, row_scale, dgate_up, scaled_act, dscale);
+  inner_->swiglu_backward(dt, gate_up, dact, row_scale, n, f, dgate_up, scaled_act, dscale, s);
+}
+
+void PlacedOps::route(const float* logits, const uint8_t* padding, int64_t tokens,
+                      int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
+                      int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
+                      Stream& s) {
+  require("route", s, logits, padding, probs, experts, weights, counts, prob_sums);
+  inner_->route(logits, padding, tokens, num_experts, k, renormalise, replay, probs, experts,
+                weights, counts, prob_sums, s);
+}
+
+void PlacedOps::route_backward(DType dt, const float* probs, const int32_t* experts,
+                               const float* weights, const float* dweights, const float* aux_grad,
+                               int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
+                               void* dlogits, Stream& s) {
+  require("route_backward", s, probs, experts, weights, dweights, aux_grad, dlogits);
+  inner_->route_backward(dt, probs, experts, weights, dweights, aux_grad, tokens, num_experts, k,
+                         renormalise, dlogits, s);
+}
+
+void PlacedOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,
+                           const int64_t* first, int32_t* rows, int32_t* choices, Stream& s) {
+  require("index_rows", s, experts, rows, choices);
+  inner_->index_rows(experts, tokens, k, num_experts, first, rows, choices, s);
+}
+
+void PlacedOps::gather_rows(DType dt, const void* x, const int32_t* rows, int64_t n, int64_t dim,
+                            void* out, Stream& s) {
+  require("gather_rows", s, x, rows, out);
+  inner_->gather_rows(dt, x, rows, n, dim, out, s);
+}
+
+void PlacedOps::scatter_add_rows(DType dt, const void* x, const int32_t* rows, const float* scale,
+                                 int64_t n, int64_t dim, float* y, Stream& s) {
+  require("scatter_add_rows", s, x, rows, scale, y);
+  inner_->scatter_add_rows(dt, x, rows, scale, n, dim, y, s);
+}
+
+void PlacedOps::gather_row_runs(DType dt, const void* x, const int32_t* rows,
+                                std::span<const RowRun> runs, int64_t dim, void* out, Stream& s) {
+  require("gather_row_runs", s, x, rows, out);
+  inner_->gather_row_runs(dt, x, rows, runs, dim, out, s);
+}
+
+void PlacedOps::copy_row_runs(DType dt, const void* x, std::span<const RowRun> runs, int64_t dim,
+                              void* out, Stream& s) {
+  require("copy_row_runs", s, x, out);
+  inner_->copy_row_runs(dt, x, runs, dim, out, s);
+}
+
+void PlacedOps::scatter_add_row_runs(DType dt, const void* x, const int32_t* rows,
+                                     const float* scale, std::span<const RowRun> runs, int64_t dim,
+                                     float* y, Stream& s) {
+  require("scatter_add_row_runs", s, x, rows, scale, y);
+  inner_->scatter_add_row_runs(dt, x, rows, scale, runs, dim, y, s);
+}
+
+void PlacedOps::scale_rows(const float* scale, int64_t n, int64_t dim, float* x, Stream& s) {
+  require("scale_rows", s, scale, x);
+  inner_->scale_rows(scale, n, dim, x, s);
+}
+
+void PlacedOps::sigmoid(const float* logits, int64_t n, float* out, Stream& s) {
+  require("sigmoid", s, logits, out);
+  inner_->sigmoid(logits, n, out, s);
+}
+
+void PlacedOps::sigmoid_backward(DType dt, const float* out, const float* dout, int64_t n,
+                                 void* dlogits, Stream& s) {
+  require("sigmoid_backward", s, out, dout, dlogits);
+  inner_->sigmoid_backward(dt, out, dout, n, dlogits, s);
+}
+
+void PlacedOps::add(DType dt, const void* a, DType b_dt, const void* b, int64_t n, void* out,
+                    Stream& s) {
+  require("add", s, a, b, out);
+  inner_->add(dt, a, b_dt, b, n, out, s);
+}
+
+void PlacedOps::fill_zero(void* x, int64_t bytes, Stream& s) {
+  require("fill_zero", s, x);
+  inner_->fill_zero(x, bytes, s);
+}
+
+void PlacedOps::cross_entropy(DType dt, const float* logits, const int32_t* target,
+                              const float* weight, int64_t n, int64_t vocab, float grad_scale,
+                              void* dlogits, double* loss_sum, Stream& s) {
+  require("cross_entropy", s, logits, target, weight, dlogits, loss_sum);
+  inner_->cross_entropy(dt, logits, target, weight, n, vocab, grad_scale, dlogits, loss_sum, s);
+}
+
+void PlacedOps::finish_gradient(DType dt, const float* g, int64_t n, void* out,
+                                double* sum_of_squares, Stream& s) {
+  require("finish_gradient", s, g, out, sum_of_squares);
+  inner_->finish_gradient(dt, g, n, out, sum_of_squares, s);
+}
+
+}  // namespace
+
+std::unique_ptr<Ops> make_placed_ops(int gpu, std::unique_ptr<Ops> inner) {
+  return std::make_unique<PlacedOps>(gpu, std::move(inner));
+}
+
+void require_placed(int gpu, const char* op, Stream& s, std::span<const void* const> tensors) {
+  const int of_stream = fake_cuda::gpu_of(raw_stream(s));
+  CHECK(of_stream == gpu, "%s of GPU %d on a stream of GPU %d", op, gpu, of_stream);
+  for (const void* tensor : tensors) {
+    if (tensor == nullptr) continue;
+    const int of_tensor = fake_cuda::gpu_of(tensor);
+    CHECK(of_tensor == gpu, "%s on GPU %d of memory of GPU %d (-1: the host's)", op, gpu,
+          of_tensor);
+  }
+}
+
+}  // namespace pagoda
