@@ -2,7 +2,10 @@
 // compute there without being told to and leave what the CPU leaves; what a machine lacks is
 // refused; and an error of CUDA ends a run that can be resumed.
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 
 #include "base/check.h"
 #include "tests/testing/files.h"
@@ -148,6 +151,81 @@ TEST_F(CudaProcess, AnErrorOfCudaNamesItsTaskAndTheRunGoesOn) {
   whole["train.save_steps"] = "1";
   ASSERT_EQ(run(train(whole)).code, 0);
   EXPECT_EQ(exported("run"), exported("whole"));
+}
+
+// Two GPUs, with copies between peers or through the host.
+class CudaProcessTwoGpus : public CudaProcess {
+ protected:
+  Flags two_gpus(const std::string& output_dir) const {
+    Flags flags = quickstart(output_dir);
+    flags["train.devices"] = "cuda:0,cuda:1";
+    flags["train.steps"] = "3";
+    flags["train.save_steps"] = "1";
+    flags.erase("data.eval_path");
+    flags.erase("train.eval_steps");
+    flags.erase("sample.prompts");
+    return flags;
+  }
+  // How often the run makes each call that can fail.
+  std::map<std::string, int64_t> calls_of(const std::string& machine) {
+    on(machine + " tell=1");
+    const ProcessResult whole = run(train(two_gpus("whole")));
+    EXPECT_EQ(whole.code, 0) << whole.err;
+    std::map<std::string, int64_t> calls;
+    std::istringstream lines(whole.err);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string first, call;
+      if (words >> first >> call && first == "call") words >> calls[call];
+    }
+    return calls;
+  }
+  // The run ends as documented, and goes on from what it saved.
+  void expect_ends_well(const std::string& machine, const std::string& name) {
+    on(machine);
+    const ProcessResult result = run(train(two_gpus(name)));
+    const std::set<int> documented = {0, 69, 72, 74};
+    ASSERT_TRUE(documented.contains(result.code)) << result.code << "\n" << result.err;
+    if (result.code != 0) {
+      const bool running = result.code == 74;
+      expect_refused(result, result.code, running ? Words{"CUDA error in"} : Words());
+    }
+    on("gpus=2");
+    const std::string checkpoints = dir_.file(name) + "/checkpoints";
+    const bool saved = fs::exists(checkpoints) && !fs::is_empty(checkpoints);
+    if (result.code != 0) {
+      if (!saved) fs::remove_all(dir_.file(name));
+      const ProcessResult again = run(train(two_gpus(name), saved ? Words{"--resume"} : Words{}));
+      ASSERT_EQ(again.code, 0) << again.err;
+    }
+    EXPECT_EQ(exported(name), exported("whole"));
+  }
+};
+
+// The first of each kind, the last, and one between. A second run of a failure costs a second.
+TEST_F(CudaProcessTwoGpus, EveryCallMayFailOnce) {
+  for (const std::string machine : {"gpus=2 peers=1", "gpus=2 peers=0"}) {
+    fs::remove_all(dir_.file("whole"));
+    const std::map<std::string, int64_t> calls = calls_of(machine);
+    const bool peers = machine.ends_with("1");
+    EXPECT_EQ(calls.contains("cudaMemcpyPeerAsync"), peers);
+    EXPECT_EQ(calls.contains("cudaDeviceEnablePeerAccess"), peers);
+    EXPECT_GE(calls.size(), 15u);
+    int runs = 0;
+    for (const auto& [call, count] : calls) {
+      // Without peers, only what goes another way.
+      if (!peers && call != "cudaMemcpyAsync" && call != "cudaStreamWaitEvent" &&
+          call != "cudaHostRegister" && call != "cudaDeviceCanAccessPeer") {
+        continue;
+      }
+      for (const int64_t at : std::set<int64_t>{0, count / 2, count - 1}) {
+        SCOPED_TRACE(machine + " " + call + strf("=%lld", (long long)at));
+        expect_ends_well(machine + " " + call + strf("=%lld", (long long)at),
+                         strf("run%d-%d", peers ? 1 : 0, runs++));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 //   pagoda_fake_gpu "major=7 cudaMemcpyAsync=300" COMMAND...
 //
 // The first argument has fields of fake_cuda::Machine, and names calls that fail with
-// cudaErrorIllegalAddress after a number of calls.
+// cudaErrorIllegalAddress after a number of calls. "tell=1" says at the end how many there were of
+// each, one a line: "call cudaMalloc 2".
+#include <cstdio>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -15,12 +17,17 @@
 namespace pagoda {
 namespace {
 
+int tells = 0;
+
 void make_up(const std::string& text) {
   fake_cuda::Machine machine;
+  int peers = 1;
   const std::map<std::string, int*> numbers = {{"gpus", &machine.gpus},
                                                {"driver", &machine.driver},
                                                {"major", &machine.major},
-                                               {"minor", &machine.minor}};
+                                               {"minor", &machine.minor},
+                                               {"peers", &peers},
+                                               {"tell", &tells}};
   const std::map<std::string, int64_t*> sizes = {{"memory_bytes", &machine.memory_bytes},
                                                  {"taken_bytes", &machine.taken_bytes}};
   std::map<std::string, int> failures;
@@ -38,6 +45,7 @@ void make_up(const std::string& text) {
       failures[name] = value;
     }
   }
+  machine.peers = peers != 0;
   fake_cuda::start(machine);
   for (const auto& [call, calls] : failures) {
     fake_cuda::fail(call, cudaErrorIllegalAddress, calls);
@@ -51,5 +59,10 @@ int main(int argc, char** argv) {
   CHECK(argc > 1, "the first argument says what machine it is");
   pagoda::make_up(argv[1]);
   argv[1] = argv[0];
-  return pagoda::run_command_line(argc - 1, argv + 1);
+  const int code = pagoda::run_command_line(argc - 1, argv + 1);
+  if (pagoda::tells == 0) return code;
+  for (const auto& [call, count] : pagoda::fake_cuda::calls()) {
+    std::fprintf(stderr, "call %s %lld\n", call.c_str(), static_cast<long long>(count));
+  }
+  return code;
 }
