@@ -19,7 +19,7 @@ constexpr const char* kCompiler = "gcc " __VERSION__;
 
 std::string version_text(bool json) {
   const std::string onednn = PAGODA_ONEDNN_VERSION, mpi = mpi_library();
-  const std::string set = kernel_set_with(std::nullopt);
+  const std::string set = kernel_set_with({});
   if (!json) {
     return strf("pagoda %s (%s, oneDNN %s, liburing %s, %s; kernel set %s)", PAGODA_VERSION,
                 kCompiler, onednn.empty() ? "off" : onednn.c_str(), PAGODA_URING_VERSION,

@@ -25,7 +25,7 @@ Status take_saved(RunConfig& config) {
 Status plan_micro_batch(RunConfig& config) {
   int64_t& tokens = config.train.micro_batch_tokens;
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
-  const MachineSheet machine = this_machine_sheet(config.gpu());
+  const MachineSheet machine = this_machine_sheet(config.gpus());
   RunConfig planned = config;
   const DeviceBudget budget = config.device_budget();
   std::vector<MemorySize> device;

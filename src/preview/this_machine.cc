@@ -1,5 +1,8 @@
 #include "preview/this_machine.h"
 
+#include <algorithm>
+
+#include "base/bytes.h"
 #include "hardware/machine.h"
 
 namespace pagoda {
@@ -15,26 +18,35 @@ constexpr GpuClass kGpuClasses[] = {{75, 65, 320, 15.75},      {80, 312, 2039, 3
                                     {90, 989, 3350, 63},       {100, 2250, 8000, 63},
                                     {120, 209.5, 1792, 63}};
 
-void set_gpu(const Gpu& gpu, MachineSheet& m) {
+constexpr double kExchangeUs = 10;  // of a transfer between two GPUs, beside its bytes
+
+void set_gpus(const std::vector<Gpu>& gpus, MachineSheet& m) {
+  const Gpu& gpu = gpus.front();
   GpuClass found = kGpuClasses[0];
   for (const GpuClass& c : kGpuClasses) {
     if (c.capability <= 10 * gpu.major + gpu.minor) found = c;
   }
-  m.machine.name = gpu.text() + ", with rates of a datasheet for its class";
+  const std::string count = gpus.size() > 1 ? strf("%zu devices like ", gpus.size()) : "";
+  m.machine.name = count + gpu.text() + ", with rates of a datasheet for its class";
   m.device.kind = Processor::kGpu;
-  m.device.memory = MemorySize::of_bytes(gpu.memory_bytes);
+  m.device.count = std::ssize(gpus);
+  int64_t least_bytes = gpu.memory_bytes;
+  for (const Gpu& other : gpus) least_bytes = std::min(least_bytes, other.memory_bytes);
+  m.device.memory = MemorySize::of_bytes(least_bytes);
   m.device.peak_tflops = found.tflops;
   m.device.gemm_tflops = 0.75 * found.tflops;
   m.device.attention_tflops = 0.5 * found.tflops;
   m.device.attention_half_tokens = 256;
   m.device.weight_gb_s = m.device.memory_gb_s = 0.9 * found.memory_gb_s;
   m.host.copy_gb_s = 0.8 * found.pcie_gb_s;
+  m.link.gb_s = m.host.copy_gb_s;
+  m.link.latency_us = kExchangeUs;
 }
 
 }  // namespace
 
 // The rates of a core are half of those measured on a machine of two cores with AMX.
-MachineSheet this_machine_sheet(const std::optional<Gpu>& gpu) {
+MachineSheet this_machine_sheet(const std::vector<Gpu>& gpus) {
   MachineSheet m;
   const auto cores = static_cast<double>(usable_cores());
   m.machine.name = "this machine, with rates of another's cores (measure it: pagoda bench machine)";
@@ -52,7 +64,7 @@ MachineSheet this_machine_sheet(const std::optional<Gpu>& gpu) {
   m.host.adam_gb_s = 24 * cores;
   m.disk.read_gb_s = 2.1;
   m.disk.write_gb_s = 2.8;
-  if (gpu) set_gpu(*gpu, m);
+  if (!gpus.empty()) set_gpus(gpus, m);
   return m;
 }
 

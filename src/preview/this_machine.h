@@ -6,18 +6,19 @@
 // of dense bf16 products with sums in fp32, its memory and its PCIe are those of NVIDIA's
 // datasheets (T4 for sm_75, A100 SXM sm_80, A40 sm_86, GeForce RTX 4090 sm_89, H100 SXM sm_90, B200
 // sm_100, GeForce RTX 5090 sm_120). Products are assumed to reach 0.75 of the peak, attention half
-// of it, memory nine tenths and copies four fifths of their rates.
+// of it, memory nine tenths and copies four fifths of their rates. Several are all taken for the
+// first, with the memory of the smallest, and send to each other at the rate of copies.
 #pragma once
 
-#include <optional>
+#include <vector>
 
 #include "device/gpus.h"
 #include "plan/machine/machine_sheet.h"
 
 namespace pagoda {
 
-// `gpu`: the GPU that computes, beside this machine's cores, memory and drive; none: the cores
+// `gpus`: those that compute, beside this machine's cores, memory and drive; none: the cores
 // compute. The sheet's name says where the rates are from.
-MachineSheet this_machine_sheet(const std::optional<Gpu>& gpu = std::nullopt);
+MachineSheet this_machine_sheet(const std::vector<Gpu>& gpus = {});
 
 }  // namespace pagoda

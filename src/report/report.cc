@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "config/usable_gpu.h"
 #include "train/process_memory.h"
 #include "train/saved_layers.h"
 

@@ -53,7 +53,7 @@ TEST_F(CudaBench, TheSheetIsOfTheGpu) {
     EXPECT_GT(rate, 0) << sheet->to_toml();
   }
   const auto gpu = usable_gpu().gpu;
-  EXPECT_GE(sheet->device.peak_tflops, this_machine_sheet(gpu).device.peak_tflops);
+  EXPECT_GE(sheet->device.peak_tflops, this_machine_sheet({*gpu}).device.peak_tflops);
   // Weights and values for attention and updates went to it once, and what was copied each way
   // twice: once to warm up.
   const fake_cuda::Counters seen = fake_cuda::counters();

@@ -131,7 +131,7 @@ TEST_F(CudaRun, GroupsAreAsLargeAsTheBudgetAllows) {
   std::vector<int64_t> sizes;
   for (int64_t more = 0; more < 64 * kMiB; more = 2 * more + 64 * kKiB) {
     const MemoryPlan memory = plan(least + more).value();
-    const PlannedRun planned = planned_run(model, config, this_machine_sheet(config.gpu())).take();
+    const PlannedRun planned = planned_run(model, config, this_machine_sheet(config.gpus())).take();
     EXPECT_EQ(planned.shape.group_blocks, memory.group_blocks) << more;
     EXPECT_EQ(planned.group_bytes, memory.group_bytes) << more;
     EXPECT_EQ(memory.min_device_bytes, least) << more;
@@ -254,7 +254,7 @@ TEST_F(CudaRun, AutoTakesAGpuThatComputesTheRun) {
   EXPECT_EQ(config.device_bytes(), static_cast<int64_t>(0.85 * double(kGiB)));
   config.memory.device = *MemorySize::parse("50%");
   EXPECT_EQ(config.device_bytes(), kGiB / 2);
-  EXPECT_EQ(session_options(config).gpu->name, "Fake 0");
+  EXPECT_EQ(session_options(config).gpus.front().name, "Fake 0");
 
   config.train.devices = cpus(2);
   EXPECT_FALSE(config.gpu());
@@ -356,7 +356,7 @@ TEST_F(CudaRun, ThePlannerDividesAGpuAsTheRunDoes) {
   for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
     RunConfig& config = run_.config();
     config.optim.clip = clip;
-    const MachineSheet sheet = this_machine_sheet(config.gpu());
+    const MachineSheet sheet = this_machine_sheet(config.gpus());
     const RunForecast plan = forecast_run(model, config, sheet, kFinePlan).take();
     const MemoryPlan memory = Session::plan(folder.config(), session_options(config)).take();
     ASSERT_TRUE(plan.step.has_value());
@@ -373,7 +373,7 @@ TEST_F(CudaRun, SheetsOfGpusAreByTheirClass) {
   double before = 0;
   for (const int capability : {75, 80, 90, 100}) {
     const Gpu gpu{0, "Some", capability / 10, capability % 10, 24 * kGiB, ""};
-    const MachineSheet sheet = this_machine_sheet(gpu);
+    const MachineSheet sheet = this_machine_sheet({gpu});
     ASSERT_TRUE(sheet.check().ok()) << sheet.check().message();
     EXPECT_TRUE(sheet.gpu());
     EXPECT_EQ(sheet.machine.source, SheetSource::kDatasheet);
@@ -385,8 +385,13 @@ TEST_F(CudaRun, SheetsOfGpusAreByTheirClass) {
     before = sheet.device.peak_tflops;
   }
   const Gpu later{0, "Later", 9, 9, kGiB, ""}, known{0, "Known", 9, 0, kGiB, ""};
-  EXPECT_EQ(this_machine_sheet(later).device.peak_tflops,
-            this_machine_sheet(known).device.peak_tflops);
+  EXPECT_EQ(this_machine_sheet({later}).device.peak_tflops,
+            this_machine_sheet({known}).device.peak_tflops);
+  const Gpu smaller{1, "Known", 9, 0, kGiB / 2, ""};
+  const MachineSheet both = this_machine_sheet({known, smaller});
+  ASSERT_TRUE(both.check().ok()) << both.check().message();
+  EXPECT_EQ(both.device.count, 2);
+  EXPECT_EQ(both.device_bytes(), kGiB / 2);
 }
 
 TEST_F(CudaRun, DoctorTellsOfGpus) {

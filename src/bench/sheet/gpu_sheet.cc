@@ -217,7 +217,7 @@ Status measure_gpu(const Gpu& gpu, int rounds, int threads, int64_t bytes, Machi
   sheet.device = {};
   sheet.device.kind = Processor::kGpu;
   sheet.device.memory = MemorySize::of_bytes(gpu.memory_bytes);
-  sheet.device.peak_tflops = this_machine_sheet(gpu).device.peak_tflops;
+  sheet.device.peak_tflops = this_machine_sheet({gpu}).device.peak_tflops;
   const int64_t page_aligned = align_up(bytes, kIoAlign);
   DeviceOptions options;
   options.arena_bytes = GpuSheet::arena_bytes(page_aligned);

@@ -99,7 +99,7 @@ Status PlanCommand::read() {
 }
 
 Result<MachineSheet> PlanCommand::sheet() const {
-  if (machine_.empty()) return this_machine_sheet(config_.gpu());
+  if (machine_.empty()) return this_machine_sheet(config_.gpus());
   ASSIGN_OR_RETURN(MachineSheet sheet, read_machine_sheet(machine_));
   if (gpus_ > 0 && !sheet.gpu()) {
     return Status(Exit::kUsage, strf("train.devices names GPUs, of which \"%s\" has none; leave "

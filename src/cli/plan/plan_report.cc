@@ -127,6 +127,10 @@ std::string devices_text(const PlanReport& r) {
   if (r.plan.seats_by_step && !r.plan.step->state_on_device) {
     text += line_of("", "experts are computed where their tokens of each step balance best");
   }
+  auto listed = parse_devices(r.config.train.devices);
+  if (r.sheet.gpu() && listed.ok() && listed->empty()) {
+    text += line_of("", strf("to run so: train.devices = \"cuda*%zu\"", devices.size()));
+  }
   const PlanAdvice& advice = r.advice;
   if (advice.assignments == 0) return text;
   return text +
