@@ -92,6 +92,9 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
                 "devices that share all work but the experts'; auto: all, or as many as there are "
                 "train.shards",
                 "devices");
+  t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
+        "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
+        "it; uniform: as much as the others");
   t.add("place", c.parallel.place, {"step", "home"}, kRunOnly,
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "

@@ -20,6 +20,7 @@
 #include "offload/storage.h"
 #include "optim/schedule.h"
 #include "optim/state_format.h"
+#include "plan/step/assignment.h"
 #include "plan/step/device_budget.h"
 #include "plan/step/run_shape.h"
 
@@ -76,6 +77,7 @@ struct RunConfig {
 
   struct Parallel {
     int64_t attention_devices = 0;
+    ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
   } parallel;
 

@@ -20,6 +20,7 @@ RunSetup run_setup(const RunConfig& config) {
   for (const ListedDevice& device : config.devices()) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
+  setup.shares = config.parallel.shares;
   setup.deal_attention(config.attention_devices());
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
@@ -33,7 +34,7 @@ void RunSetup::deal_attention(int64_t most) {
   if (devices.size() == 1) return;
   std::vector<double> speeds;
   for (const DeviceSetup& device : devices) speeds.push_back(device.attention_speed());
-  size.shard_device = deal_shards(size.sums.shards, speeds, most);
+  size.shard_device = deal_shards(size.sums.shards, speeds, most, shares);
 }
 
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
@@ -50,7 +51,9 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.shard_device = size.shard_device;
   const std::vector<int> attending = shape.attending_devices();
   std::vector<double> speeds;
-  for (const DeviceSetup& device : setup.devices) speeds.push_back(device.expert_speed());
+  for (const DeviceSetup& device : setup.devices) {
+    speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
+  }
   const std::vector<int> homes = deal(model.num_experts, speeds);
   for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) {

@@ -23,18 +23,19 @@ struct RunSetup {
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
+  ShareKind shares = ShareKind::kSpeed;
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
 
   int num_devices() const { return static_cast<int>(devices.size()); }
-  // The `most` that are the fastest at attention attend, each to shards by its speed.
+  // The `most` that are the fastest at attention attend, each to its share of the shards.
   void deal_attention(int64_t most);
 };
 
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
-// Experts go to the devices by speed, dense layers round those that attend; the embedding and the
-// head are the first one's. REQUIRES: check_model(model).
+// Experts go to the devices by their shares, dense layers round those that attend; the embedding
+// and the head are the first one's. REQUIRES: check_model(model).
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on devices with this budget. `shape` may be a part of

@@ -89,6 +89,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "train.log_steps",
                                              "train.threads",
                                              "parallel.attention_devices",
+                                             "parallel.shares",
                                              "parallel.place",
                                              "train.trace_steps",
                                              "memory.device",

@@ -32,6 +32,7 @@ struct Row {
   const char* devices = "cpu";
   int64_t attention = 0;  // devices that attend; 0: all, or as many as there are shards
   PlaceKind place = PlaceKind::kStep;
+  ShareKind shares = ShareKind::kSpeed;
   int page_slots = 2;
   const char* pin = "off";
   bool resumed = false;   // halfway; needs two page slots
@@ -123,6 +124,10 @@ const Row kRows[] = {
      .devices = "cpu*2",
      .place = PlaceKind::kHome},
     {.what = "ten to six", .seed = 40, .devices = "cpu/1.2,cpu/2", .resumed = true},
+    {.what = "uniform shares of unequal devices",
+     .seed = 42,
+     .devices = "cpu/3,cpu/2:1",
+     .shares = ShareKind::kUniform},
     {.what = "the fast one attends",
      .drive = Drive::kThreads,
      .devices = "cpu/3,cpu/2:1",
@@ -147,6 +152,7 @@ void configure(const Row& row, TinyRun& run) {
   config.train.devices = {row.devices};
   config.parallel.attention_devices = row.attention;
   config.parallel.place = row.place;
+  config.parallel.shares = row.shares;
   config.plan = row.plan;
   config.memory.pin = row.pin;
   for (int i = 0; i < row.directories && row.directories > 1; ++i) {

@@ -20,7 +20,8 @@ std::vector<int> deal(int64_t count, std::span<const double> speeds) {
   return device;
 }
 
-std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most) {
+std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most,
+                             ShareKind shares) {
   std::vector<int> fastest(speeds.size());
   std::iota(fastest.begin(), fastest.end(), 0);
   std::stable_sort(fastest.begin(), fastest.end(), [&](int a, int b) {
@@ -29,7 +30,9 @@ std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int
   fastest.resize(std::min(fastest.size(), static_cast<size_t>(most)));
   std::sort(fastest.begin(), fastest.end());
   std::vector<double> their_speeds;
-  for (const int d : fastest) their_speeds.push_back(speeds[static_cast<size_t>(d)]);
+  for (const int d : fastest) {
+    their_speeds.push_back(shares == ShareKind::kSpeed ? speeds[static_cast<size_t>(d)] : 1);
+  }
   std::vector<int> device = deal(shards, their_speeds);
   for (int& d : device) d = fastest[static_cast<size_t>(d)];
   std::sort(device.begin(), device.end());

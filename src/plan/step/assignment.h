@@ -25,9 +25,13 @@ struct DeviceSetup {
 // turns. REQUIRES: speeds are above 0.
 std::vector<int> deal(int64_t count, std::span<const double> speeds);
 
+// How work is shared among devices of unequal speed.
+enum class ShareKind : uint8_t { kSpeed, kUniform };
+
 // Returns [shard] the device that attends to it. Each of the `most` devices that are the fastest at
-// attention has a run of neighbouring shards, as many as its speed allows. A device may have none.
-// REQUIRES: speeds are above 0, 0 < most.
-std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most);
+// attention has a run of neighbouring shards, as many as its speed allows, or as many as others.
+// A device may have none. REQUIRES: speeds are above 0, 0 < most.
+std::vector<int> deal_shards(int64_t shards, std::span<const double> speeds, int64_t most,
+                             ShareKind shares = ShareKind::kSpeed);
 
 }  // namespace pagoda

@@ -34,6 +34,13 @@ TEST(Assignment, TheFastestAttend) {
   EXPECT_EQ(shards(2, {1, 1, 1}, 2), (std::vector<int>{0, 1})) << "of equal ones the first";
 }
 
+// The fastest attend all the same.
+TEST(Assignment, UniformSharesAreEqual) {
+  const std::vector<double> speeds = {1, 3, 2};
+  EXPECT_EQ(deal_shards(4, speeds, 2, ShareKind::kUniform), (std::vector<int>{1, 1, 2, 2}));
+  EXPECT_EQ(deal_shards(3, speeds, 3, ShareKind::kUniform), (std::vector<int>{0, 1, 2}));
+}
+
 // Three to one: of eight the slow one has the fourth and the eighth.
 TEST(Assignment, ExpertsAreDealtBySpeed) {
   const std::vector<double> equal = {2, 2, 2}, unequal = {3, 1};
