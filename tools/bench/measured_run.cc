@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -134,12 +135,14 @@ std::string describe_moves(const std::vector<MeasuredMachine>& rounds) {
               gb_s(&MachineProfile::checksum), 1e-9 * memory);
 }
 
-MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options)
+MeasuredRun::MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options,
+                         const std::optional<SlowLink::Speed>& link)
     : run_(folder, storage, options),
       planned_(session().shape(), session().pages(), session().memory().classes,
                session().memory().state_on_device,
                Ledger(false, 0, std::vector<int64_t>(session().table().records.size(), 0))),
       start_(run_.session().pager().residency()) {
+  if (link) run_.session().slow_link(*link);
   measure(1);  // two steps of warm-up
 }
 
@@ -151,6 +154,28 @@ void MeasuredRun::step() {
   cpu_s_ += 1e-6 * static_cast<double>(process_cpu_us() - cpu);
   issuing_s_ += 1e-6 * static_cast<double>(thread_cpu_us() - issuing);
 }
+
+namespace {
+
+std::vector<double> busy_so_far(const Session& session) {
+  std::vector<double> busy_s;
+  for (int d = 0; d < session.shape().devices; ++d) {
+    busy_s.push_back(1e-6 * static_cast<double>(session.executor().device_time(d).busy_us));
+  }
+  return busy_s;
+}
+
+Link::Count sent_so_far(const Session& session) {
+  Link::Count all;
+  if (session.link() == nullptr) return all;
+  for (const auto& [pair, count] : session.link()->counts()) {
+    all.transfers += count.transfers;
+    all.bytes += count.bytes;
+  }
+  return all;
+}
+
+}  // namespace
 
 void MeasuredRun::measure(int steps) {
   for (const Routing& routing : routings_) planned_.train(routing, [](const StepPiece&) {});
@@ -164,11 +189,18 @@ void MeasuredRun::measure(int steps) {
   session.executor().time_tasks(times.get());
   times_ = std::move(times);
   const Pager::Counters before = session.pager().counters();
+  const std::vector<double> busy_before = busy_so_far(session);
+  const Link::Count sent_before = sent_so_far(session);
   for (int i = 0; i < steps; ++i) step();
   for (double* seconds : {&step_s_, &cpu_s_, &issuing_s_}) *seconds /= steps;
   const Pager::Counters after = session.pager().counters();
   read_bytes_ = (after.fetch_bytes - before.fetch_bytes) / steps;
   written_bytes_ = (after.write_back_bytes - before.write_back_bytes) / steps;
+  busy_s_ = busy_so_far(session);
+  for (size_t d = 0; d < busy_s_.size(); ++d) busy_s_[d] = (busy_s_[d] - busy_before[d]) / steps;
+  sent_ = sent_so_far(session);
+  sent_.transfers = (sent_.transfers - sent_before.transfers) / steps;
+  sent_.bytes = (sent_.bytes - sent_before.bytes) / steps;
   session.pager().drain();
 }
 
@@ -192,6 +224,13 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
   for (const SimulatedWork& work : simulated.works) {
     if (work.moves || work.start_s < first_s) continue;
     replayed.task_s[static_cast<size_t>(work.kind)] += (work.end_s - work.start_s) / steps;
+  }
+  replayed.busy_s.assign(static_cast<size_t>(session().shape().devices), 0);
+  for (const SimulatedWork& work : simulated.works) {
+    const std::string& stream = simulated.streams[static_cast<size_t>(work.stream)].name;
+    int device = 0;
+    if (work.start_s < first_s || std::sscanf(stream.c_str(), "compute %d", &device) != 1) continue;
+    replayed.busy_s[static_cast<size_t>(device)] += (work.end_s - work.start_s) / steps;
   }
   replayed.peak_device_bytes = simulated.peak_device_bytes.front();
   replayed.peak_host_bytes = simulated.peak_host_bytes;

@@ -9,6 +9,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -34,8 +35,9 @@ double median(const std::vector<Round>& rounds, const Figure& figure) {
 // bytes in the caches: it is replayed, but does not count.
 class MeasuredRun {
  public:
-  // After a few steps to warm up.
-  MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options);
+  // After a few steps to warm up. `link`: what transfers between its devices take.
+  MeasuredRun(const HfFolder& folder, Storage* storage, const SessionOptions& options,
+              const std::optional<SlowLink::Speed>& link = std::nullopt);
 
   // Times `steps` steps that count. REQUIRES: steps > 0.
   void measure(int steps);
@@ -45,6 +47,10 @@ class MeasuredRun {
   double step_s() const { return step_s_; }
   double cpu_s() const { return cpu_s_; }
   double issuing_s() const { return issuing_s_; }  // part of step_s, on the thread that issues
+  // [device] of a step, how long it computes.
+  const std::vector<double>& busy_s() const { return busy_s_; }
+  // Transfers and bytes of a step, over all pairs of devices.
+  const Link::Count& sent() const { return sent_; }
   int64_t read_bytes() const { return read_bytes_; }
   int64_t written_bytes() const { return written_bytes_; }
   const TaskTimes& times() const { return *times_; }  // of all steps that count
@@ -52,6 +58,7 @@ class MeasuredRun {
   // The timing, simulated with the routing it had.
   struct Replayed {
     double step_s = 0;                        // of a step on average
+    std::vector<double> busy_s{};             // [device] of a step, how long it computes
     std::array<double, kTaskKinds> task_s{};  // part of step_s, by the kind of task
     int64_t tasks = 0;                        // issued in a step
     int64_t peak_device_bytes = 0, peak_host_bytes = 0;  // most that pages had in slots
@@ -68,6 +75,8 @@ class MeasuredRun {
   Residency start_;  // the state when the timing begins
   std::vector<Routing> routings_;
   double step_s_ = 0, cpu_s_ = 0, issuing_s_ = 0;
+  std::vector<double> busy_s_;
+  Link::Count sent_;
   int64_t read_bytes_ = 0, written_bytes_ = 0;
 };
 

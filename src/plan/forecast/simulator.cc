@@ -147,6 +147,15 @@ Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
   return timeline_.add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
 }
 
+// Returns when what was sent has arrived.
+Simulator::Work Simulator::travel(const Task& send, Work sent) {
+  const double seconds = profile_.wire.seconds(static_cast<double>(send.bytes));
+  if (seconds <= 0) return sent;
+  const auto [wire, is_new] = wires_.try_emplace({send.device, send.peer}, 0);
+  if (is_new) wire->second = timeline_.add_stream(strf("wire %d to %d", send.device, send.peer));
+  return timeline_.add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1});
+}
+
 // Issuing a task takes its thread some time; without prefetch it also waits before a page is
 // uploaded.
 void Simulator::issue(const Task& task) {
@@ -205,7 +214,8 @@ void Simulator::run(const Task& task) {
   }
   if (task.kind == TaskKind::kSend) {
     const auto& [use, at] = all.uses.front();
-    sent_[{task.device, task.peer}].push_back({&slot_state(use.page, use.place, at), done});
+    sent_[{task.device, task.peer}].push_back(
+        {&slot_state(use.page, use.place, at), travel(task, done)});
   } else if (task.kind == TaskKind::kReceive) {
     std::deque<Sent>& channel = sent_[{task.peer, task.device}];
     channel.front().source->readers.push_back(done);

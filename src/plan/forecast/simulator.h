@@ -113,6 +113,7 @@ class Simulator {
   Work write_back(const Move& move, const SlotState& slot);
   int stream_of(const Task& task) const;
   Work compute(const Task& task, const Cost& cost, const std::vector<Work>& after);
+  Work travel(const Task& send, Work sent);
   SlotState& slot_state(PageId page, Place place, int32_t slot);
   static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
   Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);
@@ -133,6 +134,7 @@ class Simulator {
   const Task* task_ = nullptr;  // the task that is being issued
   Joined joined_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
+  std::map<std::pair<int, int>, int> wires_;              // [from, to] streams
   std::vector<Work> routed_;   // kRoute tasks whose choices are not read back yet
   std::vector<Work> indexed_;  // [device] its newest kIndex, which its other lanes wait for
   std::vector<std::pair<Work, SimulatedWork>> noted_;

@@ -38,6 +38,9 @@ struct MachineProfile {
   double wake_up_s = 0;
   // How long a woken stream waits for a core while others have all of them.
   double slice_s = 0;
+  // What a transfer between two devices takes, by its bytes, before the receiver has it: each pair
+  // has a wire of its own, on which one transfer follows another. Its kReceive task comes then.
+  Cost wire = {0, 0, 0};
   // Costs by byte of a page.
   Cost upload, download, checksum;
   Cost read, write;  // the drive's part; `cores`: 0 for a transfer that takes no processor time

@@ -1,0 +1,235 @@
+// How far the simulator is from steps on several CPU devices, equal and not: trains a small model
+// for some steps on devices that are slowed, whose links take time, simulates the same steps and
+// prints both. Not installed.
+//
+//   device_check [DIR] [--count N] [--seed S]     pages go to a new folder in DIR, removed later
+//
+// Configurations are drawn from the seed: one to four devices, exchanges that would be a fifth to
+// three fifths of a step in half of them, budgets that page in a quarter. The costs of tasks come
+// from a session on one device that is not slowed, which takes turns with the steps that are
+// measured; what a slowed device takes follows by its factors, what wires take is what they were
+// made to. A timing in which the cores were not to be had is repeated, and counted.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/race/timing.h"
+#include "tools/bench/measured_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int kSteps = 2, kMostRepeats = 3;
+constexpr int64_t kMicrobatchTokens = 128;
+constexpr RandomModel kModel{.layers = 3, .hidden_size = 256, .heads = 8, .kv_heads = 4,
+                             .head_dim = 32, .experts = 16, .experts_per_token = 2,
+                             .expert_size = 256, .vocab_size = 2048, .initializer_range = 0.05};
+
+struct Configuration {
+  std::vector<Throttle> devices;
+  int64_t microbatches = 8;
+  int64_t attention_devices = 1;
+  double exchange = 0;  // about the part of a step that the busiest wire works; 0: wires are fast
+  bool pages = false;
+
+  std::string text() const {
+    std::string names;
+    for (const Throttle& t : devices) {
+      names += strf("%scpu/%g:%g", names.empty() ? "" : ",", t.experts, t.rest);
+    }
+    return strf("%s, %lld microbatches, %lld attend%s", names.c_str(), (long long)microbatches,
+                (long long)attention_devices, pages ? ", paging" : "");
+  }
+};
+
+Configuration draw(int number, std::mt19937& random) {
+  const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Configuration c;
+  const int count = 1 + number % 4;
+  const bool equal = pick(2) == 0;
+  const double slow = 4 * count;  // together they take at most a quarter of a core's time, and more
+                                  // where some are faster
+  for (int d = 0; d < count; ++d) {
+    const double factor = equal ? 1 : 1 + 0.5 * pick(3);
+    c.devices.push_back({slow * factor, slow * factor * (equal ? 1 : 1 + 0.5 * pick(3))});
+  }
+  c.microbatches = pick(2) == 0 ? 4 : 8;
+  c.attention_devices = 1 + pick(count);
+  c.pages = pick(4) == 0;
+  if (count > 1 && pick(3) > 0) c.exchange = 0.2 + 0.1 * pick(5);
+  return c;
+}
+
+struct Outcome {
+  double measured_s = 0, simulated_s = 0;
+  double busy_error = 0;  // the largest difference of a device's busy share
+  double wire_share = 0;  // of the measured step, of an average wire
+  int repeats = 0;
+  double error() const { return simulated_s / measured_s - 1; }
+};
+
+class Check {
+ public:
+  explicit Check(std::string directory)
+      : directory_(std::move(directory)), folder_(make_random_model(directory_, kModel)) {
+    storage_ = need(open_storage(IoKind::kAuto, directory_));
+    std::printf("storage: %s\n", storage_->describe().c_str());
+  }
+
+  Outcome run(const Configuration& c);
+
+ private:
+  SessionOptions options(const Configuration& c, const char* name) const;
+
+  std::string directory_;
+  HfFolder folder_;
+  std::unique_ptr<Storage> storage_;
+};
+
+SessionOptions Check::options(const Configuration& c, const char* name) const {
+  SessionOptions options =
+      roomy_options(directory_ + "/store", name, c.microbatches, kMicrobatchTokens, false);
+  options.optimizer_threads = 1;
+  options.devices.clear();
+  for (const Throttle& throttle : c.devices) options.devices.push_back({1, throttle});
+  options.size.sums.shards = default_shards(c.microbatches);
+  options.seats_by_step = true;
+  options.deal_attention(c.attention_devices);
+  return options;
+}
+
+// The cost of a task on a slowed device. Handing over from task to task is not slowed.
+Cost slowed(Cost cost, double factor, double hand_over_s) {
+  cost.fixed_s = std::max(0.0, cost.fixed_s - hand_over_s);
+  cost = cost.slower(factor);
+  cost.fixed_s += hand_over_s;
+  return cost;
+}
+
+MachineProfile with_devices(const MeasuredMachine& machine, const Configuration& c,
+                            const SlowLink::Speed& link) {
+  MachineProfile p = machine.profile;
+  p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
+  p.of(TaskKind::kReceive) = {machine.hand_over_s, p.upload.unit_s, 1};
+  if (link.bytes_per_s > 0) p.wire = {link.latency_s, 1 / link.bytes_per_s, 0};
+  for (const Throttle& throttle : c.devices) {
+    TaskCosts costs = p.tasks;
+    for (size_t kind = 0; kind < costs.size(); ++kind) {
+      const double factor = throttle.of(static_cast<TaskKind>(kind));
+      costs[kind] = slowed(costs[kind], factor, machine.hand_over_s);
+    }
+    p.device_tasks.push_back(costs);
+  }
+  return p;
+}
+
+Outcome Check::run(const Configuration& c) {
+  Configuration one = c;
+  one.devices = {Throttle()};
+  one.attention_devices = 1;
+  MeasuredRun reference(folder_, storage_.get(), options(one, "reference"));
+  SessionOptions asked = options(c, "measured");
+  const MemoryPlan roomy = need(Session::plan(folder_.config(), asked));
+  asked.device_bytes = roomy.min_device_bytes + (roomy.whole_device_bytes -
+                                                 roomy.min_device_bytes) / (c.pages ? 20 : 2);
+  if (c.pages) asked.host_bytes = roomy.min_host_bytes * 3 / 2;
+  SlowLink::Speed link;
+  {
+    // A first run without wires tells about how long a step takes, and what is sent.
+    MeasuredRun trial(folder_, storage_.get(), asked);
+    trial.measure(1);
+    const double devices = static_cast<double>(c.devices.size());
+    const double of_wire = static_cast<double>(trial.sent().bytes) / (devices * (devices - 1));
+    if (c.exchange > 0 && of_wire > 0) {
+      link.bytes_per_s = of_wire / (c.exchange * trial.step_s());
+      link.latency_s = 100e-6;
+    }
+  }
+  MeasuredRun run(folder_, storage_.get(), asked,
+                  link.bytes_per_s > 0 ? std::optional(link) : std::nullopt);
+  Outcome outcome;
+  for (; outcome.repeats <= kMostRepeats; ++outcome.repeats) {
+    MeasuredMachine machine = measure_machine(run, storage_.get(), directory_);
+    reference.measure(kSteps);
+    run.measure(kSteps);
+    fit_tasks(reference, machine);
+    const MeasuredRun::Replayed replayed = run.simulate(with_devices(machine, c, link));
+    outcome.measured_s = run.step_s();
+    outcome.simulated_s = replayed.step_s;
+    outcome.busy_error = 0;
+    for (size_t d = 0; d < run.busy_s().size(); ++d) {
+      outcome.busy_error = std::max(
+          outcome.busy_error,
+          std::abs(run.busy_s()[d] / run.step_s() - replayed.busy_s[d] / replayed.step_s));
+    }
+    if (link.bytes_per_s > 0) {
+      const double wires = static_cast<double>(c.devices.size() * (c.devices.size() - 1));
+      outcome.wire_share = static_cast<double>(run.sent().bytes) / wires / link.bytes_per_s /
+                           run.step_s();
+    }
+    if (c.pages) CHECK(run.read_bytes() > 0 && run.written_bytes() > 0, "it does not page");
+    if (!machine.shared()) break;
+  }
+  return outcome;
+}
+
+void print_errors(const char* what, std::vector<double> errors) {
+  if (errors.empty()) return;
+  std::printf("%s: median %.1f %%, ninth decile %.1f %%, worst %.1f %%\n", what,
+              100 * quantile(errors, 0.5), 100 * quantile(errors, 0.9),
+              100 * *std::max_element(errors.begin(), errors.end()));
+}
+
+int check(const std::string& parent, int count, uint32_t seed) {
+  const std::string directory = parent + "/device_check";
+  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+  std::vector<double> errors, busy_errors;
+  int repeats = 0;
+  {
+    Check check(directory);
+    std::mt19937 random(seed);
+    for (int i = 0; i < count; ++i) {
+      const Configuration c = draw(i, random);
+      const Outcome outcome = check.run(c);
+      std::printf("%2d %s: %.3f s measured, %.3f s simulated, error %+.1f %%; busy shares within "
+                  "%.1f %%; a wire works %.0f %%%s\n",
+                  i, c.text().c_str(), outcome.measured_s, outcome.simulated_s,
+                  100 * outcome.error(), 100 * outcome.busy_error, 100 * outcome.wire_share,
+                  outcome.repeats > kMostRepeats ? "; the cores were not to be had" : "");
+      std::fflush(stdout);
+      errors.push_back(std::abs(outcome.error()));
+      busy_errors.push_back(outcome.busy_error);
+      repeats += outcome.repeats;
+    }
+  }
+  std::filesystem::remove_all(directory);
+  print_errors("sizes of the errors of a step", errors);
+  print_errors("differences of busy shares", busy_errors);
+  std::printf("%d timings were repeated since the cores were not to be had\n", repeats);
+  return 0;
+}
+
+}  // namespace
+}  // namespace pagoda
+
+int main(int argc, char** argv) {
+  std::string parent = std::filesystem::temp_directory_path();
+  int count = 40;
+  uint32_t seed = 1;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
+      count = std::max(1, std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
+      seed = static_cast<uint32_t>(std::atoi(argv[++i]));
+    } else {
+      parent = argv[i];
+    }
+  }
+  return pagoda::check(parent, count, seed);
+}
