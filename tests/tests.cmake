@@ -192,6 +192,11 @@ add_test(NAME es_moe_tables
           $<TARGET_FILE:pagoda> --tiny
           --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/es-moe-tables)
 set_tests_properties(es_moe_tables PROPERTIES LABELS for_all)
+add_test(NAME device_tables
+  COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/tools/bench/device_tables.py
+          $<TARGET_FILE:pagoda> --tiny
+          --dir ${PROJECT_BINARY_DIR} --raw ${PROJECT_BINARY_DIR}/device-tables)
+set_tests_properties(device_tables PROPERTIES LABELS for_all)
 
 # Programs that measure and that no test runs: ninja benches, or one by its name.
 add_custom_target(benches)
@@ -211,6 +216,8 @@ pagoda_bench(adam_probe bench adam_probe.cc)
 pagoda_bench(residency_study testing residency_study.cc)
 # Prints how far the simulator's times are from those of real steps on this machine.
 pagoda_bench(simulator_check testing simulator_check.cc measured_run.cc random_token_run.cc)
+# Prints the same for steps on several devices, equal and not, whose links take time.
+pagoda_bench(device_check testing device_check.cc measured_run.cc random_token_run.cc)
 # Prints how far predictions are from steps of models that were not measured beforehand.
 pagoda_bench(plan_check testing plan_check.cc measured_run.cc random_token_run.cc)
 # Prints steps that page beside the least time this machine allows them.

@@ -25,20 +25,15 @@ zero.
 """
 
 import argparse
-import os
-import platform
-import re
 import signal
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, WARM_STEPS, Bench, Shape, budget, fail, median_interval,
-                         write_even_text)
+from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, median_interval, others_text,
+                         print_machine, print_rows, spread, write_even_text)
 
 FULL = "full"
 WITHOUT = {
@@ -78,18 +73,6 @@ SCALES = {
     "tiny": Scale(Shape(64, 96, 256, 64, 4, 1), 4, (4,), 4, (128, 256), (2, 4, 8), 2, 4,
                   ((32, 32, 0.25),)),
 }
-
-
-def spread(seconds):
-    return f"{statistics.median(seconds):.3f} [{min(seconds):.3f} .. {max(seconds):.3f}]"
-
-
-def print_rows(header, rows):
-    widths = [max(len(str(row[i])) for row in [header] + rows) for i in range(len(header))]
-    for row in [header] + rows:
-        cells = [str(cell).ljust(width) if i == 0 else str(cell).rjust(width)
-                 for i, (cell, width) in enumerate(zip(row, widths))]
-        print("  ".join(cells).rstrip())
 
 
 LINKS = {"read GB": "fetch_bytes", "written GB": "write_back_bytes", "up GB": "upload_bytes",
@@ -249,30 +232,6 @@ TABLES = {"table3": table3, "table1": table1, "figure5": figure5, "figure7": fig
           "figure4": figure4}
 
 
-def first_line(path, pattern):
-    found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
-    return found.group(1) if found else "unknown"
-
-
-def commit():
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def print_machine(program, shape, name):
-    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    print(f"{version.strip()}, commit {commit()}")
-    print(f"{first_line('/proc/cpuinfo', '^model name.*: (.*)$')}, "
-          f"{len(os.sched_getaffinity(0))} cores, {memory_bytes / 2**30:.1f} GiB, Linux "
-          f"{platform.release()}, {time.strftime('%Y-%m-%d %H:%M')}")
-    print(f"{name}: medians of {shape.rounds} rounds, {shape.steps - WARM_STEPS} steps each "
-          f"after {WARM_STEPS}", flush=True)
-
-
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("program", type=Path, help="the pagoda binary")
@@ -290,13 +249,6 @@ def parse_arguments():
     if unknown:
         parser.error(f"no such table: {', '.join(sorted(unknown))}")
     return arguments
-
-
-def others_text(bench):
-    if not bench.other_cores:
-        return ""
-    return (f"; others had {statistics.median(bench.other_cores):.1f} cores during a run, "
-            f"{max(bench.other_cores):.1f} at most")
 
 
 def main():

@@ -4,6 +4,7 @@ plans and metrics say. Standard library only."""
 import json
 import math
 import os
+import platform
 import random
 import re
 import resource
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 WARM_STEPS = 3  # pages arrive in the first, the first updates run in the second, and what comes of
 # both is known from the third on: from then on steps move as much as each other
@@ -342,3 +344,46 @@ def make_outline(template, config, folder):
     with open(folder / "model.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.truncate(8 + len(text) + end)
+
+
+def spread(seconds):
+    return f"{statistics.median(seconds):.3f} [{min(seconds):.3f} .. {max(seconds):.3f}]"
+
+
+def print_rows(header, rows):
+    widths = [max(len(str(row[i])) for row in [header] + rows) for i in range(len(header))]
+    for row in [header] + rows:
+        cells = [str(cell).ljust(width) if i == 0 else str(cell).rjust(width)
+                 for i, (cell, width) in enumerate(zip(row, widths))]
+        print("  ".join(cells).rstrip())
+
+
+def first_line(path, pattern):
+    found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+    return found.group(1) if found else "unknown"
+
+
+def commit():
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def print_machine(program, shape, name):
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    print(f"{version.strip()}, commit {commit()}")
+    print(f"{first_line('/proc/cpuinfo', '^model name.*: (.*)$')}, "
+          f"{len(os.sched_getaffinity(0))} cores, {memory_bytes / 2**30:.1f} GiB, Linux "
+          f"{platform.release()}, {time.strftime('%Y-%m-%d %H:%M')}")
+    print(f"{name}: medians of {shape.rounds} rounds, {shape.steps - WARM_STEPS} steps each "
+          f"after {WARM_STEPS}", flush=True)
+
+
+def others_text(bench):
+    if not bench.other_cores:
+        return ""
+    return (f"; others had {statistics.median(bench.other_cores):.1f} cores during a run, "
+            f"{max(bench.other_cores):.1f} at most")

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What several devices are worth: tables of HEXA-MoE and ES-MoE for pagoda, on CPU devices that
+are slowed so that all of them fit on a few cores.
+
+    python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
+        [--tiny] [--rounds N] [--only scaling,shares,seats]
+
+TEXT is trained on; without it a text is made of which experts of random models get about equal
+parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
+FOLDER keeps the metrics.jsonl of every run.
+
+  scaling  one, two and four equal devices on the same run file
+  shares   shares by speed against uniform shares on two unlike devices (HEXA-MoE's Table 2 and
+           Figure 8, data-centric), beside the most that can be saved, 1 - 2 / (1 + r), where one
+           device is r times as fast as the other
+  seats    experts at home, `expert % devices`, against seats by their rows in each step (ES-MoE's
+           Figure 6 and Table 6): rows of the busiest device over the mean, busy share of devices
+
+What is compared takes turns; a round's time is the median of its steps after the first ones, and
+ratios are taken inside a round. All runs of a table that differ in devices alone are held to equal
+losses, and runs on several devices to transfers above zero.
+"""
+
+import argparse
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from pagoda_runs import (LAYERS, Bench, Shape, fail, others_text, print_machine, print_rows,
+                         spread, write_even_text)
+
+SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1)}
+SLOW = 12  # the slower of two unlike devices
+RATIOS = (1, 1.5, 2, 3, 4)
+EXPERTS = {"full": (8, 16, 32, 64), "tiny": (8,)}
+
+
+def number(value):
+    return f"{value:.6g}"
+
+
+def expect_sent(race, *names):
+    for name in names:
+        for run in race.runs[name]:
+            if any(sum(step["links"]["transfers"]) == 0 for step in run.steps):
+                fail(f"\"{name}\": nothing travelled between its devices")
+
+
+def busy_share(race, name):
+    """[device] busy time over the time of the steps, of all rounds."""
+    steps = [step for run in race.runs[name] for step in run.steps]
+    devices = len(steps[0]["devices"]["busy_s"])
+    return [sum(step["devices"]["busy_s"][d] for step in steps) /
+            sum(step["step_s"] for step in steps) for d in range(devices)]
+
+
+def percents(shares):
+    return " ".join(f"{100 * share:.0f}" for share in shares)
+
+
+def resident(bench, experts):
+    return {"model.path": bench.model(experts), "memory.device": "1GiB", "memory.host": "1GiB",
+            "plan.group_blocks": 16}
+
+
+def scaling(bench, _):
+    base = resident(bench, 8)
+    names = {1: "cpu/8", 2: "cpu/8*2", 4: "cpu/8*4"}
+    race = bench.race("scaling", {name: base | {"train.devices": name}
+                                  for name in names.values()})
+    race.expect_same_bits(*names.values())
+    expect_sent(race, names[2], names[4])
+    one = names[1]
+    print(f"Scaling: 8 experts in {LAYERS} layers, {bench.shape.tokens} tokens in "
+          f"{bench.shape.tokens // bench.shape.microbatch} microbatches")
+    print_rows(["devices", "s/step [least .. most]", "times one", "optimizer s", "busy %"],
+               [[name, spread(race.seconds(name)), f"{race.ratio(one, name):.2f}",
+                 f"{race.share(name, 'optimizer_s'):.3f}",
+                 "" if count == 1 else percents(busy_share(race, name))]
+                for count, name in names.items()])
+
+
+def shares(bench, _):
+    rows = []
+    for r in RATIOS:
+        devices = f"cpu/{SLOW},cpu/{number(SLOW / r)}"
+        base = resident(bench, 8) | {"train.devices": devices, "train.shards": 16}
+        variants = {kind: base | {"parallel.shares": kind} for kind in ("uniform", "speed")}
+        race = bench.race(f"shares-{number(r)}", variants)
+        race.expect_same_bits(*variants)
+        expect_sent(race, *variants)
+        saved, most = 1 - race.ratio("speed", "uniform"), 1 - 2 / (1 + r)
+        rows.append([number(r), devices, spread(race.seconds("uniform")),
+                     spread(race.seconds("speed")), f"{100 * saved:.1f} %", f"{100 * most:.1f} %",
+                     f"{saved / most:.2f}" if most > 0 else "-",
+                     percents(busy_share(race, "speed"))])
+    print("Shares by speed, r times as fast: the paper saves 13.2 and 25.3 %")
+    print_rows(["r", "devices", "uniform s/step", "by speed s/step", "saved", "most", "of it",
+                "busy %"], rows)
+
+
+def seats(bench, scale):
+    rows = []
+    for count in (2, 4):
+        for experts in EXPERTS[scale]:
+            # Weights that wait in the host, since those that stay on devices are at home.
+            plan = bench.roomy_plan(experts, {"train.devices": f"cpu/8*{count}"})
+            memory = 1.2 * plan.least_device + 0.1 * plan.weights
+            base = resident(bench, experts) | {"train.devices": f"cpu/8*{count}",
+                                               "memory.device": f"{int(memory)}"}
+            variants = {place: base | {"parallel.place": place} for place in ("home", "step")}
+            race = bench.race(f"seats-{count}-{experts}", variants)
+            race.expect_same_bits(*variants)
+            expect_sent(race, *variants)
+            rows.append([count, experts] + [cell for place in variants for cell in (
+                f"{race.share(place, 'imbalance'):.3f}",
+                f"{100 * statistics.mean(busy_share(race, place)):.0f}",
+                spread(race.seconds(place)))] + [f"{race.ratio('step', 'home'):.3f}"])
+    print("Seats: rows of the busiest device over the mean, and busy share of the devices")
+    print_rows(["devices", "experts", "home", "busy %", "s/step", "by step", "busy %", "s/step",
+                "ratio"], rows)
+
+
+TABLES = {"scaling": scaling, "shares": shares, "seats": seats}
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("program", type=Path, help="the pagoda binary")
+    parser.add_argument("text", type=Path, nargs="?", help="text to train on; none: one is made")
+    parser.add_argument("--dir", type=Path, required=True, help="where models and runs may lie")
+    parser.add_argument("--raw", type=Path, required=True, help="keeps the metrics of every run")
+    parser.add_argument("--rounds", type=int, help="in place of the scale's own")
+    parser.add_argument("--only", default=",".join(TABLES), help="tables, separated by commas")
+    parser.add_argument("--tiny", action="store_true", help="tries the program, measures nothing")
+    arguments = parser.parse_args()
+    unknown = set(arguments.only.split(",")) - set(TABLES)
+    if unknown:
+        parser.error(f"no such table: {', '.join(sorted(unknown))}")
+    return arguments
+
+
+def main():
+    arguments = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the scratch folder is removed
+    scale = "tiny" if arguments.tiny else "full"
+    shape = SHAPES[scale]
+    if arguments.rounds:
+        shape.rounds = arguments.rounds
+    arguments.raw.mkdir(parents=True, exist_ok=True)
+    program = arguments.program.resolve()
+    print_machine(program, shape, scale)
+    with tempfile.TemporaryDirectory(prefix="devices-", dir=arguments.dir) as folder:
+        text = arguments.text.resolve() if arguments.text else Path(folder) / "even.txt"
+        if not arguments.text:
+            write_even_text(text)
+        bench = Bench(program, text, Path(folder), arguments.raw, shape)
+        for table in arguments.only.split(","):
+            began = time.monotonic()
+            bench.other_cores = []
+            TABLES[table](bench, scale)
+            print(f"{table} took {time.monotonic() - began:.0f} s{others_text(bench)}\n",
+                  flush=True)
+
+
+if __name__ == "__main__":
+    main()
