@@ -60,7 +60,8 @@ inline int64_t gpu_scratch_bytes(const OpSizes& sizes) {
       room(sizes.head_dim / 2, 8),                        // rope: frequencies
       room(sizes.heads * t, 4) + room(t, 16),             // attention_backward: a number a row of
                                                           // a head; tiles, of a row at least
-      room(blocks * e, 4) + room(blocks * e, 8),          // route: totals of blocks
+      room(blocks * e, 4) + room(blocks * e, 8) + room(t, 4),  // route: totals of blocks, sums of
+                                                               // scores
       room(e, 4) + room(chunks * e, 4),                   // index_rows: counts of chunks
       room(div_ceil(sizes.gradient_elements, kPiece), 8),  // finish_gradient: sums of pieces
       room(t, 8),                                         // cross_entropy: losses of rows

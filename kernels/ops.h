@@ -59,6 +59,28 @@ struct AttentionShape {
   int64_t qkv_stride = 0;
 };
 
+// How a router chooses experts for a token, and what they weigh (Ops::route).
+struct RouterShape {
+  int64_t num_experts = 0;   // E
+  int64_t k = 0;             // experts of a token
+  bool renormalise = false;  // weights of a token sum to `scale`
+  bool sigmoid = false;      // scores are sigmoids, each by itself; else their softmax
+  float scale = 1.0f;        // of weights
+  // Neighbouring experts form equal groups; the k are of groups_chosen of them, which have at least
+  // k experts. A group has at least two experts unless all groups are chosen.
+  int64_t groups = 1, groups_chosen = 1;
+
+  bool excludes() const { return groups_chosen < groups; }
+  void check() const;  // CHECKs all that
+};
+
+inline void RouterShape::check() const {
+  CHECK(k > 0 && k <= num_experts && groups > 0 && num_experts % groups == 0);
+  CHECK(groups_chosen > 0 && groups_chosen <= groups);
+  CHECK(k <= num_experts / groups * groups_chosen);
+  CHECK(!excludes() || num_experts / groups >= 2);
+}
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -113,11 +135,13 @@ class Ops {
   virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
                              Stream& s) = 0;
 
-  // Rotary embedding in place on `heads` heads of each row (half-split as in Hugging Face Llama and
-  // Qwen: pairs (i, i + head_dim/2)); angle = position * theta^(-2i/head_dim), cos and sin computed
-  // in double and rounded to fp32. `inverse` rotates back (the backward).   x (T, heads, head_dim)
+  // Rotary embedding in place on the first `rotated` numbers of each of a row's `heads` heads
+  // (half-split as in Hugging Face Llama and Qwen: pairs (i, i + rotated/2)); angle = position *
+  // theta^(-2i/rotated), cos and sin computed in double and rounded to fp32. `inverse` rotates back
+  // (the backward).   x (T, heads, head_dim), rotated even and at most head_dim
   virtual void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
-                    int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) = 0;
+                    int64_t head_dim, int64_t rotated, int64_t stride, bool inverse, void* x,
+                    Stream& s) = 0;
 
   // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
   // document at or before the query. Documents are rows [document_start[i], document_start[i+1]);
@@ -161,23 +185,27 @@ class Ops {
                                const float* row_scale, int64_t n, int64_t f, void* dgate_up,
                                void* scaled_act, float* dscale, Stream& s) = 0;
 
-  // Router: probs = softmax(logits) in fp32; the k largest per token, ties to the lowest expert,
-  // largest first; weight = their probs, divided by their sum when `renormalise`. counts[e] =
-  // choices of e, prob_sums[e] = sum over tokens of probs[., e] (kRowBlock blocks, in order).
-  // Padding takes no expert: its experts are -1, its weights 0, and it counts nowhere. With
-  // `replay` experts are read, not chosen, and -1 marks padding; otherwise `padding` does (nullptr:
-  // there is none). logits, probs (T, E) fp32 (may alias); padding (T), 1: is padding; experts,
-  // weights (T, k); counts (E); prob_sums (E)
-  virtual void route(const float* logits, const uint8_t* padding, int64_t tokens,
-                     int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
-                     int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
-                     Stream& s) = 0;
-  // dlogits from the gradient of the weights and of the balance loss: every probs[t,e] also has the
-  // direct gradient aux_grad[e] (E). Padding (expert -1) has none: 0.   dlogits (T, E) of type dt
-  virtual void route_backward(DType dt, const float* probs, const int32_t* experts,
-                              const float* weights, const float* dweights, const float* aux_grad,
-                              int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
-                              void* dlogits, Stream& s) = 0;
+  // Router: probs = softmax(logits), or sigmoid(logits) of each by itself, in fp32. Chosen are the
+  // k experts with the largest probs + correction, ties to the lowest expert, largest first; with
+  // groups only experts of the groups_chosen groups whose two largest (probs + correction) have the
+  // largest sum, ties to the lowest group. weight = their probs, without the correction, divided by
+  // their sum + 1e-20 when `renormalise`, times scale. counts[e] = choices of e, prob_sums[e] = sum
+  // over tokens of e's share of the token's probs, which for softmax are probs[., e] (kRowBlock
+  // blocks, in order). Padding takes no expert: its experts are -1, its weights 0, and it counts
+  // nowhere. With `replay` experts are read, not chosen, and -1 marks padding; otherwise `padding`
+  // does (nullptr: there is none). logits, probs (T, E) fp32 (may alias); correction (3, E) of dt,
+  // an expert's is the sum of its three, first to last (nullptr: none); padding (T), 1: is padding;
+  // experts, weights (T, k); counts (E); prob_sums (E)
+  virtual void route(const RouterShape& shape, const float* logits, DType dt,
+                     const void* correction, const uint8_t* padding, int64_t tokens, bool replay,
+                     float* probs, int32_t* experts, float* weights, int32_t* counts,
+                     double* prob_sums, Stream& s) = 0;
+  // dlogits from the gradient of the weights and of the balance loss: the share of the token's
+  // probs that e has also has the direct gradient aux_grad[e] (E). The choice has no gradient, so
+  // neither has the correction. Padding (expert -1) has none: 0.   dlogits (T, E) of type dt
+  virtual void route_backward(DType dt, const RouterShape& shape, const float* probs,
+                              const int32_t* experts, const float* weights, const float* dweights,
+                              const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) = 0;
 
   // Re-index vector (HEXA-MoE 3.2, without its padding): sorts the T*k choices by expert, tokens in
   // order within an expert; choices of -1 are left out. rows[first[e] + i] is the token and

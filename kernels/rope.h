@@ -8,12 +8,12 @@
 
 namespace pagoda {
 
-// theta^(-2i / head_dim) for each pair i of a head (head_dim / 2).
-inline std::vector<double> rope_frequencies(double theta, int64_t head_dim) {
+// theta^(-2i / rotated) for each pair i of a head's `rotated` numbers (rotated / 2).
+inline std::vector<double> rope_frequencies(double theta, int64_t rotated) {
   std::vector<double> frequency;
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
+  for (int64_t i = 0; i < rotated / 2; ++i) {
     frequency.push_back(
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotated)));
   }
   return frequency;
 }

@@ -25,11 +25,12 @@ PAGODA_TARGET_CLONES void rotate(DType dt, const float* cosine, const float* sin
 }  // namespace
 
 void CpuOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
-                  int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) {
-  CHECK(tokens >= 0 && heads > 0 && head_dim > 0 && head_dim % 2 == 0);
-  CHECK(stride >= heads * head_dim);
-  const int64_t half = head_dim / 2;
-  s.enqueue([=, pool = &s.pool(), frequency = rope_frequencies(theta, head_dim)] {
+                  int64_t head_dim, int64_t rotated, int64_t stride, bool inverse, void* x,
+                  Stream& s) {
+  CHECK(tokens >= 0 && heads > 0 && rotated > 0 && rotated % 2 == 0);
+  CHECK(rotated <= head_dim && stride >= heads * head_dim);
+  const int64_t half = rotated / 2;
+  s.enqueue([=, pool = &s.pool(), frequency = rope_frequencies(theta, rotated)] {
     for_blocks(*pool, tokens, rows_per_block(heads * head_dim), [&](int64_t begin, int64_t end) {
       float* cosine = scratch_floats(Scratch::kRowA, half);
       float* sine = scratch_floats(Scratch::kRowB, half);

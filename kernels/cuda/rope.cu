@@ -12,7 +12,7 @@ template <typename T>
 struct Rope {
   const int32_t* positions;
   const double* frequency;
-  int64_t heads, half, stride;
+  int64_t heads, head_dim, half, stride;
   bool inverse;
   T* x;
   PAGODA_GPU void operator()(int64_t t, int64_t i) const {
@@ -20,7 +20,7 @@ struct Rope {
     const float cosine = static_cast<float>(cos(angle)), size = static_cast<float>(sin(angle));
     const float sine = inverse ? -size : size;
     for (int64_t head = 0; head < heads; ++head) {
-      T* low = x + t * stride + head * 2 * half + i;
+      T* low = x + t * stride + head * head_dim + i;
       const float a = widen(low[0]), b = widen(low[half]);
       low[0] = rounded<T>(a * cosine - b * sine);
       low[half] = rounded<T>(b * cosine + a * sine);
@@ -31,17 +31,18 @@ struct Rope {
 }  // namespace
 
 void CudaOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
-                   int64_t head_dim, int64_t stride, bool inverse, void* x, Stream& s) {
-  CHECK(tokens >= 0 && heads > 0 && head_dim > 0 && head_dim % 2 == 0);
-  CHECK(stride >= heads * head_dim);
-  const int64_t half = head_dim / 2;
-  const std::vector<double> frequency = rope_frequencies(theta, head_dim);
+                   int64_t head_dim, int64_t rotated, int64_t stride, bool inverse, void* x,
+                   Stream& s) {
+  CHECK(tokens >= 0 && heads > 0 && rotated > 0 && rotated % 2 == 0);
+  CHECK(rotated <= head_dim && stride >= heads * head_dim);
+  const int64_t half = rotated / 2;
+  const std::vector<double> frequency = rope_frequencies(theta, rotated);
   Queue queue(s, "rope");
   Temporary<double> table(queue, half);
   upload(queue, table.get(), frequency.data(), half);
   with_type(dt, [&]<typename T>(T) {
-    for_each_element(queue, tokens, half, Rope<T>{positions, table.get(), heads, half, stride,
-                                                  inverse, typed<T>(x)});
+    for_each_element(queue, tokens, half, Rope<T>{positions, table.get(), heads, head_dim, half,
+                                                  stride, inverse, typed<T>(x)});
   });
 }
 

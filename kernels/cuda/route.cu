@@ -7,18 +7,19 @@ namespace {
 
 constexpr int kMostExperts = 32 * kWarp;  // a lane marks its experts in one word
 constexpr int kWarps = 8;
+constexpr float kLeastSum = 1e-20f;  // what keeps a quotient of scores that all vanish finite
 
 struct Best {
-  float prob;
-  int32_t expert;
+  float merit;
+  int32_t index;
 };
 PAGODA_GPU Best better_of(Best a, Best b) {
-  if (a.prob == b.prob) return a.expert < b.expert ? a : b;
-  return a.prob > b.prob ? a : b;
+  if (a.merit == b.merit) return a.index < b.index ? a : b;
+  return a.merit > b.merit ? a : b;
 }
 PAGODA_GPU Best best_of_warp(Best best) {
   for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-    best = better_of(best, {shuffle_xor(best.prob, mask), shuffle_xor(best.expert, mask)});
+    best = better_of(best, {shuffle_xor(best.merit, mask), shuffle_xor(best.index, mask)});
   }
   return best;
 }
@@ -26,44 +27,103 @@ PAGODA_GPU Best best_of_warp(Best best) {
 PAGODA_GPU float chosen_sum(const float* probs, const int32_t* experts, int64_t k) {
   float sum = 0.0f;
   for (int64_t j = 0; j < k; ++j) sum += probs[experts[j]];
-  return sum;
+  return sum + kLeastSum;
+}
+// The sum of a token's scores.
+PAGODA_GPU float score_sum(const float* p, int64_t num_experts) {
+  float sum = 0.0f;
+  for (int64_t e = lane_number(); e < num_experts; e += kWarp) sum += p[e];
+  return join_warp(sum, Sum()) + kLeastSum;
 }
 
+template <typename T>
 struct RouteTokens {
   static constexpr int kThreads = kWarps * kWarp, kSharedBytes = 0;
+  RouterShape shape;
   const float* logits;
+  const T* correction;
   const uint8_t* padding;
-  int64_t tokens, num_experts, k;
-  bool renormalise, replay;
+  int64_t tokens;
+  bool replay;
   float* probs;
   int32_t* experts;
   float* weights;
 
   PAGODA_GPU void softmax(const float* row, float* p) const {
     float highest = -INFINITY, sum = 0.0f;
-    for (int64_t e = lane_number(); e < num_experts; e += kWarp) highest = larger(row[e], highest);
+    const int64_t n = shape.num_experts;
+    for (int64_t e = lane_number(); e < n; e += kWarp) highest = larger(row[e], highest);
     highest = join_warp(highest, Largest());
-    for (int64_t e = lane_number(); e < num_experts; e += kWarp) {
+    for (int64_t e = lane_number(); e < n; e += kWarp) {
       p[e] = exponential(row[e] - highest);
       sum += p[e];
     }
     const float scale = 1.0f / join_warp(sum, Sum());
-    for (int64_t e = lane_number(); e < num_experts; e += kWarp) p[e] *= scale;
+    for (int64_t e = lane_number(); e < n; e += kWarp) p[e] *= scale;
+    sync_warp();
+  }
+  PAGODA_GPU void sigmoids(const float* row, float* p) const {
+    for (int64_t e = lane_number(); e < shape.num_experts; e += kWarp) p[e] = sigmoid_of(row[e]);
     sync_warp();
   }
 
-  // NaN is least, so a row of NaN chooses experts 0 .. k-1.
-  PAGODA_GPU void choose(const float* p, int32_t* chosen) const {
-    uint32_t taken = 0;
-    for (int64_t j = 0; j < k; ++j) {
-      Best best{-2.0f, INT32_MAX};
-      for (int64_t e = lane_number(); e < num_experts; e += kWarp) {
-        if (taken >> (e / kWarp) & 1u) continue;
-        best = better_of(best, {p[e] >= 0.0f ? p[e] : -1.0f, static_cast<int32_t>(e)});
+  // What experts are chosen by. NaN is less than any number.
+  PAGODA_GPU float merit(const float* p, int64_t e) const {
+    float sum = p[e];
+    if (correction != nullptr) {
+      const int64_t n = shape.num_experts;
+      sum += widen(correction[e]) + widen(correction[n + e]) + widen(correction[2 * n + e]);
+    }
+    return sum == sum ? sum : -3.402823466e38f;
+  }
+  PAGODA_GPU float two_best(const float* p, int64_t group, int64_t size) const {
+    float first = merit(p, group * size), second = -INFINITY;
+    for (int64_t e = group * size + 1; e < (group + 1) * size; ++e) {
+      const float next = merit(p, e);
+      second = larger(second, first < next ? first : next);
+      first = larger(first, next);
+    }
+    return first + second;
+  }
+
+  // The best of n, of which a lane marks in `taken` its own that are no longer there, and marks it.
+  template <typename Merit>
+  PAGODA_GPU int32_t take_best(int64_t n, const Merit& merit_of, uint32_t& taken) const {
+    Best best{-INFINITY, INT32_MAX};
+    for (int64_t i = lane_number(); i < n; i += kWarp) {
+      if (taken >> (i / kWarp) & 1u) continue;
+      best = better_of(best, {merit_of(i), static_cast<int32_t>(i)});
+    }
+    best = best_of_warp(best);
+    if (best.index % kWarp == lane_number()) taken |= 1u << (best.index / kWarp);
+    return best.index;
+  }
+
+  // A lane's own experts that are not in the best groups.
+  PAGODA_GPU uint32_t excluded(const float* p) const {
+    const int64_t size = shape.num_experts / shape.groups;
+    uint32_t kept = 0, out = 0;
+    for (int64_t j = 0; j < shape.groups_chosen; ++j) {
+      take_best(shape.groups, [&](int64_t g) { return two_best(p, g, size); }, kept);
+    }
+    for (int64_t first = 0; first < shape.num_experts; first += kWarp) {
+      const int64_t e = smaller(first + lane_number(), shape.num_experts - 1), group = e / size;
+      // Shuffles move a word of one lane to all, group by group of these experts.
+      for (int64_t g = first / size; g <= smaller(first + kWarp - 1, shape.num_experts - 1) / size;
+           ++g) {
+        const uint32_t word = shuffle(kept, static_cast<int>(g % kWarp));
+        if (g == group && (word >> (g / kWarp) & 1u) == 0) out |= 1u << (first / kWarp);
       }
-      best = best_of_warp(best);
-      if (best.expert % kWarp == lane_number()) taken |= 1u << (best.expert / kWarp);
-      if (lane_number() == 0) chosen[j] = best.expert;
+    }
+    return out;
+  }
+
+  PAGODA_GPU void choose(const float* p, int32_t* chosen) const {
+    uint32_t taken = shape.groups_chosen < shape.groups ? excluded(p) : 0;
+    for (int64_t j = 0; j < shape.k; ++j) {
+      const int32_t best =
+          take_best(shape.num_experts, [&](int64_t e) { return merit(p, e); }, taken);
+      if (lane_number() == 0) chosen[j] = best;
     }
     sync_warp();
   }
@@ -71,17 +131,32 @@ struct RouteTokens {
   PAGODA_GPU void operator()() const {
     const int64_t t = block_number() * kWarps + warp_number();
     if (t >= tokens) return;
-    float* p = probs + t * num_experts;
-    int32_t* chosen = experts + t * k;
-    float* weight = weights + t * k;
-    softmax(logits + t * num_experts, p);
+    float* p = probs + t * shape.num_experts;
+    int32_t* chosen = experts + t * shape.k;
+    float* weight = weights + t * shape.k;
+    const float* row = logits + t * shape.num_experts;
+    shape.sigmoid ? sigmoids(row, p) : softmax(row, p);
     const bool skipped = replay ? chosen[0] < 0 : padding != nullptr && padding[t] != 0;
     if (!skipped && !replay) choose(p, chosen);
-    const float sum = !skipped && renormalise ? chosen_sum(p, chosen, k) : 1.0f;
-    for (int64_t j = lane_number(); j < k; j += kWarp) {
+    const float sum = !skipped && shape.renormalise ? chosen_sum(p, chosen, shape.k) : 1.0f;
+    for (int64_t j = lane_number(); j < shape.k; j += kWarp) {
       if (skipped) chosen[j] = -1;
-      weight[j] = skipped ? 0.0f : p[chosen[j]] / sum;
+      weight[j] = skipped ? 0.0f : p[chosen[j]] / sum * shape.scale;
     }
+  }
+};
+
+// A token's sum of scores, for shares of it.
+struct ScoreSums {
+  static constexpr int kThreads = kWarps * kWarp, kSharedBytes = 0;
+  const float* probs;
+  int64_t tokens, num_experts;
+  float* sums;
+  PAGODA_GPU void operator()() const {
+    const int64_t t = block_number() * kWarps + warp_number();
+    if (t >= tokens) return;
+    const float sum = score_sum(probs + t * num_experts, num_experts);
+    if (lane_number() == 0) sums[t] = sum;
   }
 };
 
@@ -89,6 +164,7 @@ struct RouteTokens {
 struct RouteTotals {
   static constexpr int kThreads = 256, kSharedBytes = 0;
   const float* probs;
+  const float* score_sums;  // nullptr: all are 1
   const int32_t* experts;
   int64_t tokens, num_experts, k;
   int32_t* counts;
@@ -101,7 +177,8 @@ struct RouteTotals {
       for (int64_t t = first; t < end; ++t) {
         if (experts[t * k] < 0) continue;
         for (int64_t j = 0; j < k; ++j) count += experts[t * k + j] == e ? 1 : 0;
-        sum += static_cast<double>(probs[t * num_experts + e]);
+        const float score = probs[t * num_experts + e];
+        sum += static_cast<double>(score_sums != nullptr ? score / score_sums[t] : score);
       }
       counts[block_number() * num_experts + e] = count;
       prob_sums[block_number() * num_experts + e] = sum;
@@ -130,76 +207,96 @@ struct JoinTotals {
 template <typename T>
 struct RouteBackward {
   static constexpr int kThreads = kWarps * kWarp, kSharedBytes = 0;
+  RouterShape shape;
   const float* probs;
   const int32_t* experts;
   const float *weights, *dweights, *aux_grad;
-  int64_t tokens, num_experts, k;
-  bool renormalise;
+  int64_t tokens;
   T* dlogits;
+
+  // The sum over experts of probs times the gradient of each.
+  template <typename Gradient>
+  PAGODA_GPU float inner(const float* p, const Gradient& gradient) const {
+    float sum = 0.0f;
+    for (int64_t e = lane_number(); e < shape.num_experts; e += kWarp) sum += p[e] * gradient(e);
+    return join_warp(sum, Sum());
+  }
 
   PAGODA_GPU void operator()() const {
     const int64_t t = block_number() * kWarps + warp_number();
     if (t >= tokens) return;
-    const float* p = probs + t * num_experts;
+    const int64_t n = shape.num_experts, k = shape.k;
+    const float* p = probs + t * n;
     const int32_t* chosen = experts + t * k;
     const float *weight = weights + t * k, *dweight = dweights + t * k;
-    T* out = dlogits + t * num_experts;
+    T* out = dlogits + t * n;
     if (chosen[0] < 0) {
-      for (int64_t e = lane_number(); e < num_experts; e += kWarp) out[e] = rounded<T>(0.0f);
+      for (int64_t e = lane_number(); e < n; e += kWarp) out[e] = rounded<T>(0.0f);
       return;
     }
     float sum = 1.0f, mean = 0.0f;
-    if (renormalise) {
+    if (shape.renormalise) {
       sum = chosen_sum(p, chosen, k);
       for (int64_t j = 0; j < k; ++j) mean += dweight[j] * weight[j];
     }
+    const auto direct = [&](int64_t e) { return aux_grad != nullptr ? aux_grad[e] : 0.0f; };
+    const float scores = shape.sigmoid ? score_sum(p, n) : 1.0f;
+    const float share = shape.sigmoid ? inner(p, direct) / scores : 0.0f;
     const auto gradient = [&](int64_t e) {
-      float dprob = aux_grad != nullptr ? aux_grad[e] : 0.0f;
+      float dprob = shape.sigmoid ? (direct(e) - share) / scores : direct(e);
       for (int64_t j = 0; j < k; ++j) {
-        if (chosen[j] == e) dprob += (dweight[j] - mean) / sum;
+        if (chosen[j] == e) dprob += (dweight[j] * shape.scale - mean) / sum;
       }
       return dprob;
     };
-    float inner = 0.0f;
-    for (int64_t e = lane_number(); e < num_experts; e += kWarp) inner += p[e] * gradient(e);
-    inner = join_warp(inner, Sum());
-    for (int64_t e = lane_number(); e < num_experts; e += kWarp) {
-      out[e] = rounded<T>(p[e] * (gradient(e) - inner));
+    const float all = shape.sigmoid ? 0.0f : inner(p, gradient);
+    for (int64_t e = lane_number(); e < n; e += kWarp) {
+      const float slope = shape.sigmoid ? p[e] * (1.0f - p[e]) : p[e];
+      out[e] = rounded<T>(slope * (gradient(e) - all));
     }
   }
 };
 
 }  // namespace
 
-void CudaOps::route(const float* logits, const uint8_t* padding, int64_t tokens,
-                    int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
-                    int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
-                    Stream& s) {
-  CHECK(tokens >= 0 && k > 0 && k <= num_experts);
-  CHECK(num_experts <= kMostExperts, "%lld experts; the GPU's router chooses among at most %d",
-        static_cast<long long>(num_experts), kMostExperts);
+void CudaOps::route(const RouterShape& shape, const float* logits, DType dt,
+                    const void* correction, const uint8_t* padding, int64_t tokens, bool replay,
+                    float* probs, int32_t* experts, float* weights, int32_t* counts,
+                    double* prob_sums, Stream& s) {
+  CHECK(tokens >= 0);
+  shape.check();
+  const int64_t n = shape.num_experts;
+  CHECK(n <= kMostExperts, "%lld experts; the GPU's router chooses among at most %d",
+        static_cast<long long>(n), kMostExperts);
   Queue queue(s, "route");
-  queue.launch(div_ceil(tokens, kWarps), RouteTokens{logits, padding, tokens, num_experts, k,
-                                                     renormalise, replay, probs, experts, weights});
+  with_type(dt, [&]<typename T>(T) {
+    queue.launch(div_ceil(tokens, kWarps),
+                 RouteTokens<T>{shape, logits, typed<T>(correction), padding, tokens, replay,
+                                probs, experts, weights});
+  });
   const int64_t blocks = div_ceil(tokens, kRowBlock);
-  Temporary<int32_t> block_counts(queue, blocks * num_experts);
-  Temporary<double> block_sums(queue, blocks * num_experts);
-  queue.launch(blocks, RouteTotals{probs, experts, tokens, num_experts, k, block_counts.get(),
-                                   block_sums.get()});
-  for_each_element(queue, 1, num_experts, JoinTotals{block_counts.get(), block_sums.get(), blocks,
-                                                     num_experts, counts, prob_sums});
+  Temporary<int32_t> block_counts(queue, blocks * n);
+  Temporary<double> block_sums(queue, blocks * n);
+  Temporary<float> score_sums(queue, shape.sigmoid ? tokens : 0);
+  if (shape.sigmoid) {
+    queue.launch(div_ceil(tokens, kWarps), ScoreSums{probs, tokens, n, score_sums.get()});
+  }
+  queue.launch(blocks, RouteTotals{probs, shape.sigmoid ? score_sums.get() : nullptr, experts,
+                                   tokens, n, shape.k, block_counts.get(), block_sums.get()});
+  for_each_element(queue, 1, n, JoinTotals{block_counts.get(), block_sums.get(), blocks, n,
+                                           counts, prob_sums});
 }
 
-void CudaOps::route_backward(DType dt, const float* probs, const int32_t* experts,
-                             const float* weights, const float* dweights, const float* aux_grad,
-                             int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
-                             void* dlogits, Stream& s) {
-  CHECK(tokens >= 0 && k > 0 && k <= num_experts);
+void CudaOps::route_backward(DType dt, const RouterShape& shape, const float* probs,
+                             const int32_t* experts, const float* weights, const float* dweights,
+                             const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) {
+  CHECK(tokens >= 0);
+  shape.check();
   Queue queue(s, "route_backward");
   with_type(dt, [&]<typename T>(T) {
     queue.launch(div_ceil(tokens, kWarps),
-                 RouteBackward<T>{probs, experts, weights, dweights, aux_grad, tokens, num_experts,
-                                  k, renormalise, typed<T>(dlogits)});
+                 RouteBackward<T>{shape, probs, experts, weights, dweights, aux_grad, tokens,
+                                  typed<T>(dlogits)});
   });
 }
 

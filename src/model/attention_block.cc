@@ -53,7 +53,7 @@ void Blocks::project_attention(int64_t layer, const int32_t* positions, const vo
   norm_queries_and_keys(o, weights, a, s);
   // q and k heads are neighbours, so one call rotates both.
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            shape.qkv_stride, false, a.rotated, s);
+            c_.head_dim, shape.qkv_stride, false, a.rotated, s);
 }
 
 // Everything up to the attention's output, which the backward needs again.
@@ -116,7 +116,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            shape.qkv_stride, true, a.dqkv, s);
+            c_.head_dim, shape.qkv_stride, true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
   ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, true, grad + o.qkv, s);

@@ -148,6 +148,7 @@ class Blocks {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
   AttentionShape attention_shape() const;
+  RouterShape router_shape() const;
   // The arrays behind one another in an inbound or an outbound page, and bytes of a row of each.
   std::vector<int64_t> row_bytes(bool outbound, bool backward) const;
   void gather_padded(DType dt, const void* from, const int32_t* index, std::span<const RowRun> runs,

@@ -4,6 +4,14 @@
 
 namespace pagoda {
 
+RouterShape Blocks::router_shape() const {
+  RouterShape shape;
+  shape.num_experts = c_.num_experts;
+  shape.k = c_.experts_per_token;
+  shape.renormalise = c_.norm_topk_prob;
+  return shape;
+}
+
 void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* middle,
                    int32_t* choices, bool replay, const LayerBuffers& in, const Workspace& w,
                    Stream& s) const {
@@ -17,7 +25,7 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
   if (replay) s.copy(experts, choices, choices_bytes);
   const uint8_t* padding = replay ? nullptr : w.padding + b * t;
-  ops_.route(in.probs, padding, t, e, k, c_.norm_topk_prob, replay, in.probs, experts,
+  ops_.route(router_shape(), in.probs, dt_, nullptr, padding, t, replay, in.probs, experts,
              w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   if (!replay) s.copy(choices, experts, choices_bytes);
 }
@@ -77,8 +85,8 @@ void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const
   if (sum.first) {
     ops_.fill_zero(grad, (record_elements_[layer] - shared_elements_[layer]) * 4, s);
   }
-  ops_.route_backward(dt_, in.probs, w.experts + b * t * k, w.weights + b * t * k,
-                      w.dweights + b * t * k, w.aux_grad + b * e, t, e, k, c_.norm_topk_prob,
+  ops_.route_backward(dt_, router_shape(), in.probs, w.experts + b * t * k,
+                      w.weights + b * t * k, w.dweights + b * t * k, w.aux_grad + b * e, t,
                       w.dlogits, s);
   ops_.linear_backward_weight(dt_, w.dlogits, in.normed, t, d, e, true, grad + o.router, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);

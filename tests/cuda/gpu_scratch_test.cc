@@ -46,7 +46,7 @@ TEST_F(GpuScratch, Rope) {
     TestTensor x(DType::kF32, 3 * dim);
     const std::vector<int32_t> positions{0, 1, 2};
     expect_enough({.tokens = 3, .head_dim = dim}, [&](Stream& s) {
-      ops_->rope(DType::kF32, positions.data(), 1e4, 3, 1, dim, dim, false, x.data(), s);
+      ops_->rope(DType::kF32, positions.data(), 1e4, 3, 1, dim, dim, dim, false, x.data(), s);
     });
   }
 }
@@ -86,8 +86,13 @@ TEST_F(GpuScratch, Routing) {
     std::vector<int32_t> experts(static_cast<size_t>(tokens * k)), counts(static_cast<size_t>(e));
     std::vector<double> sums(static_cast<size_t>(e));
     expect_enough({.tokens = tokens, .num_experts = e}, [&](Stream& s) {
-      ops_->route(logits.floats(), nullptr, tokens, e, k, true, false, logits.floats(),
-                  experts.data(), weights.floats(), counts.data(), sums.data(), s);
+      RouterShape shape;
+      shape.num_experts = e;
+      shape.k = k;
+      shape.sigmoid = i % 2 == 1;
+      ops_->route(shape, logits.floats(), DType::kF32, nullptr, nullptr, tokens, false,
+                  logits.floats(), experts.data(), weights.floats(), counts.data(), sums.data(),
+                  s);
     });
     const std::vector<int32_t> chosen = random_experts(tokens * k, e);
     std::vector<int64_t> first(static_cast<size_t>(e));

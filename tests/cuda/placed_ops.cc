@@ -110,10 +110,10 @@ void PlacedOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, 
 }
 
 void PlacedOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens,
-                     int64_t heads, int64_t head_dim, int64_t stride, bool inverse, void* x,
-                     Stream& s) {
+                     int64_t heads, int64_t head_dim, int64_t rotated, int64_t stride,
+                     bool inverse, void* x, Stream& s) {
   require("rope", s, positions, x);
-  inner_->rope(dt, positions, theta, tokens, heads, head_dim, stride, inverse, x, s);
+  inner_->rope(dt, positions, theta, tokens, heads, head_dim, rotated, stride, inverse, x, s);
 }
 
 void PlacedOps::attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
@@ -151,22 +151,21 @@ void PlacedOps::swiglu_backward(DType dt, const void* gate_up, const void* dact,
   inner_->swiglu_backward(dt, gate_up, dact, row_scale, n, f, dgate_up, scaled_act, dscale, s);
 }
 
-void PlacedOps::route(const float* logits, const uint8_t* padding, int64_t tokens,
-                      int64_t num_experts, int64_t k, bool renormalise, bool replay, float* probs,
-                      int32_t* experts, float* weights, int32_t* counts, double* prob_sums,
-                      Stream& s) {
-  require("route", s, logits, padding, probs, experts, weights, counts, prob_sums);
-  inner_->route(logits, padding, tokens, num_experts, k, renormalise, replay, probs, experts,
-                weights, counts, prob_sums, s);
+void PlacedOps::route(const RouterShape& shape, const float* logits, DType dt,
+                      const void* correction, const uint8_t* padding, int64_t tokens, bool replay,
+                      float* probs, int32_t* experts, float* weights, int32_t* counts,
+                      double* prob_sums, Stream& s) {
+  require("route", s, logits, correction, padding, probs, experts, weights, counts, prob_sums);
+  inner_->route(shape, logits, dt, correction, padding, tokens, replay, probs, experts, weights,
+                counts, prob_sums, s);
 }
 
-void PlacedOps::route_backward(DType dt, const float* probs, const int32_t* experts,
-                               const float* weights, const float* dweights, const float* aux_grad,
-                               int64_t tokens, int64_t num_experts, int64_t k, bool renormalise,
-                               void* dlogits, Stream& s) {
+void PlacedOps::route_backward(DType dt, const RouterShape& shape, const float* probs,
+                               const int32_t* experts, const float* weights, const float* dweights,
+                               const float* aux_grad, int64_t tokens, void* dlogits, Stream& s) {
   require("route_backward", s, probs, experts, weights, dweights, aux_grad, dlogits);
-  inner_->route_backward(dt, probs, experts, weights, dweights, aux_grad, tokens, num_experts, k,
-                         renormalise, dlogits, s);
+  inner_->route_backward(dt, shape, probs, experts, weights, dweights, aux_grad, tokens, dlogits,
+                         s);
 }
 
 void PlacedOps::index_rows(const int32_t* experts, int64_t tokens, int64_t k, int64_t num_experts,

@@ -204,7 +204,9 @@ TEST(RmsNorm, GradientMayOverwriteItsInput) {
 
 // ---- rotary embedding ----
 
-TEST(Rope, MatchesReferenceAndInverts) {
+// The first kRotated numbers of each head turn, the others stay as they are.
+template <int64_t kRotated>
+void check_rope() {
   constexpr int64_t kT = 37, kHeads = 3, kDim = 10, kStride = 41;
   std::vector<int32_t> positions;
   for (int32_t t = 0; t < kT; ++t) positions.push_back(t < 20 ? t * 400 : t - 20);
@@ -215,9 +217,9 @@ TEST(Rope, MatchesReferenceAndInverts) {
     Doubles want(before), size(before.size(), 1e-30);
     for (int64_t t = 0; t < kT; ++t) {
       for (int64_t h = 0; h < kHeads; ++h) {
-        for (int64_t i = 0; i < kDim / 2; ++i) {
-          const double angle = positions[t] * std::pow(1e6, -2.0 * i / kDim);
-          const int64_t a = t * kStride + h * kDim + i, b = a + kDim / 2;
+        for (int64_t i = 0; i < kRotated / 2; ++i) {
+          const double angle = positions[t] * std::pow(1e6, -2.0 * i / kRotated);
+          const int64_t a = t * kStride + h * kDim + i, b = a + kRotated / 2;
           want[a] = before[a] * std::cos(angle) - before[b] * std::sin(angle);
           want[b] = before[b] * std::cos(angle) + before[a] * std::sin(angle);
           size[a] = size[b] = std::abs(before[a]) + std::abs(before[b]);
@@ -225,17 +227,23 @@ TEST(Rope, MatchesReferenceAndInverts) {
       }
     }
     Stream& s = test_stream();
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, false, x.data(), s);
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kRotated, kStride, false, x.data(), s);
     test_stream().synchronize();
     const double u = rounding_of(dt);
     expect_close(strf("rope %s", dtype_name(dt)), x.doubles(), want, [&](size_t i) {
       return 1.01 * u * std::abs(want[i]) + 3 * kEps32 * size[i];
     });
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kStride, true, x.data(), s);
+    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kRotated, kStride, true, x.data(), s);
     test_stream().synchronize();
     expect_close(strf("rope and back %s", dtype_name(dt)), x.doubles(), before,
                  [&](size_t i) { return 3 * u * size[i] + 6 * kEps32 * size[i]; });
   }
+}
+
+TEST(Rope, MatchesReferenceAndInverts) { check_rope<10>(); }
+TEST(Rope, LeavesTheRestOfAHeadAsItIs) {
+  check_rope<2>();
+  check_rope<6>();
 }
 
 // ---- SwiGLU ----

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numeric>
+#include <random>
 
 #include "tests/testing/op_testing.h"
 
@@ -21,20 +23,43 @@ Doubles softmax(const double* x, int64_t n) {
   return p;
 }
 
+double logistic(double x) { return 1.0 / (1.0 + std::exp(-x)); }
+
 struct RouteCase {
   int64_t tokens, num_experts, k;
   bool renormalise;
+  bool sigmoid = false;
+  float scale = 1.0f;
+  int64_t groups = 1, groups_chosen = 1;
+  bool corrected = false;
+  RouterShape shape() const {
+    RouterShape shape;
+    shape.num_experts = num_experts;
+    shape.k = k;
+    shape.renormalise = renormalise;
+    shape.sigmoid = sigmoid;
+    shape.scale = scale;
+    shape.groups = groups;
+    shape.groups_chosen = groups_chosen;
+    return shape;
+  }
+  Doubles scores(const double* logits) const {
+    Doubles p = softmax(logits, num_experts);
+    for (int64_t e = 0; sigmoid && e < num_experts; ++e) p[e] = logistic(logits[e]);
+    return p;
+  }
 };
 
 struct RouteRun {
-  explicit RouteRun(const RouteCase& c)
+  explicit RouteRun(const RouteCase& c, DType dt = DType::kF32)
       : logits(DType::kF32, c.tokens * c.num_experts),
         probs(DType::kF32, c.tokens * c.num_experts),
         weights(DType::kF32, c.tokens * c.k),
+        correction(dt, 3 * c.num_experts),
         experts(c.tokens * c.k),
         counts(c.num_experts, -1),
         prob_sums(c.num_experts, -1.0) {}
-  TestTensor logits, probs, weights;
+  TestTensor logits, probs, weights, correction;
   std::vector<int32_t> experts, counts;
   std::vector<double> prob_sums;
   std::vector<uint8_t> padding;  // empty: none
@@ -47,35 +72,69 @@ struct RouteRun {
 };
 
 void route(const RouteCase& c, bool replay, RouteRun& r, Stream& s) {
-  ops().route(r.logits.floats(), r.padding.empty() ? nullptr : r.padding.data(), c.tokens,
-              c.num_experts, c.k, c.renormalise, replay, r.probs.floats(), r.experts.data(),
-              r.weights.floats(), r.counts.data(), r.prob_sums.data(), s);
+  ops().route(c.shape(), r.logits.floats(), r.correction.dtype(),
+              c.corrected ? r.correction.data() : nullptr,
+              r.padding.empty() ? nullptr : r.padding.data(), c.tokens, replay, r.probs.floats(),
+              r.experts.data(), r.weights.floats(), r.counts.data(), r.prob_sums.data(), s);
   s.synchronize();
 }
 
 const RouteCase kRouteCases[] = {
     {0, 4, 2, true}, {1, 1, 1, true}, {7, 5, 5, false}, {300, 16, 2, true}, {33, 130, 8, false}};
 
-void check_route(const RouteCase& c) {
-  RouteRun r(c);
-  r.logits.randomise(51, 2.0);
+// Numbers of [0, n) from the one with the largest merit on, equal ones as they come.
+std::vector<int32_t> ranking(const Doubles& merit) {
+  std::vector<int32_t> order(merit.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return merit[a] > merit[b]; });
+  return order;
+}
+
+// The choice, as the description of the router says it.
+std::vector<int32_t> chosen_of(const RouteCase& c, const Doubles& merit) {
+  const int64_t size = c.num_experts / c.groups;
+  Doubles sums;
+  for (int64_t g = 0; c.groups > 1 && g < c.groups; ++g) {
+    Doubles group(merit.begin() + g * size, merit.begin() + (g + 1) * size);
+    std::sort(group.rbegin(), group.rend());
+    sums.push_back(group[0] + group[1]);
+  }
+  std::vector<int32_t> groups = ranking(sums);
+  groups.resize(std::min<size_t>(groups.size(), c.groups_chosen));
+  std::vector<int32_t> chosen;
+  for (const int32_t e : ranking(merit)) {
+    const auto group = static_cast<int32_t>(e / size);
+    const bool there =
+        c.groups == 1 || std::find(groups.begin(), groups.end(), group) != groups.end();
+    if (there && static_cast<int64_t>(chosen.size()) < c.k) chosen.push_back(e);
+  }
+  return chosen;
+}
+
+void check_route(const RouteCase& c, DType dt = DType::kF32, uint64_t seed = 51) {
+  RouteRun r(c, dt);
+  r.logits.randomise(seed, 2.0);
+  r.correction.randomise(seed + 1, 0.3);
   route(c, false, r, test_stream());
   std::vector<int32_t> counts(c.num_experts, 0);
+  const Doubles logits = r.logits.doubles(), parts = r.correction.doubles();
   Doubles sums(c.num_experts, 0.0), probs, weights;
   for (int64_t t = 0; t < c.tokens; ++t) {
-    const Doubles logits = r.logits.doubles();
-    const Doubles p = softmax(&logits[t * c.num_experts], c.num_experts);
-    std::vector<int32_t> order(c.num_experts);
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
-    double sum = 0.0;
+    const Doubles p = c.scores(&logits[t * c.num_experts]);
+    Doubles merit = p;
+    for (int64_t e = 0; c.corrected && e < c.num_experts; ++e) {
+      merit[e] += parts[e] + parts[c.num_experts + e] + parts[2 * c.num_experts + e];
+    }
+    const std::vector<int32_t> order = chosen_of(c, merit);
+    double sum = 0.0, all = 0.0;
     for (int64_t j = 0; j < c.k; ++j) sum += p[order[j]];
     for (int64_t j = 0; j < c.k; ++j) {
       EXPECT_EQ(r.experts[t * c.k + j], order[j]) << "token " << t << " choice " << j;
       ++counts[order[j]];
-      weights.push_back(c.renormalise ? p[order[j]] / sum : p[order[j]]);
+      weights.push_back(c.scale * (c.renormalise ? p[order[j]] / sum : p[order[j]]));
     }
-    for (int64_t e = 0; e < c.num_experts; ++e) sums[e] += p[e];
+    for (const double score : p) all += score;
+    for (int64_t e = 0; e < c.num_experts; ++e) sums[e] += p[e] / all;
     probs.insert(probs.end(), p.begin(), p.end());
   }
   EXPECT_EQ(r.counts, counts);
@@ -90,6 +149,76 @@ void check_route(const RouteCase& c) {
 
 TEST(Route, MatchesReference) {
   for (const RouteCase& c : kRouteCases) check_route(c);
+}
+
+// Seeds whose tokens all have clear winners in double: near-ties are rounding's to decide.
+TEST(Route, SigmoidsCorrectionsGroupsAndScaleMatchReference) {
+  std::mt19937 random(7);
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
+    RouteCase c{up_to(40), 1, 1, random() % 2 == 0, random() % 4 != 0};
+    c.groups = up_to(6);
+    const int64_t size = 1 + up_to(20);
+    c.num_experts = c.groups * size;
+    c.groups_chosen = up_to(static_cast<uint32_t>(c.groups));
+    c.k = up_to(static_cast<uint32_t>(std::min<int64_t>(9, size * c.groups_chosen)));
+    c.scale = random() % 2 == 0 ? 1.0f : 2.5f;
+    c.corrected = random() % 4 != 0;
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << c.num_experts << " experts, "
+                                    << c.groups_chosen << " of " << c.groups << " groups");
+    check_route(c, random() % 2 == 0 ? DType::kF32 : DType::kBF16, 100 * seed);
+  }
+}
+
+// The correction chooses and weighs nothing: here the last three experts win by it.
+TEST(Route, CorrectionIsNotInTheWeights) {
+  RouteCase c{4, 8, 3, false, true};
+  c.corrected = true;
+  RouteRun r(c);
+  r.logits.randomise(61);
+  for (int64_t e = 0; e < 24; ++e) r.correction.set(e, e >= 5 && e < 8 ? 2.0 * e : 0.0);
+  route(c, false, r, test_stream());
+  for (int64_t t = 0; t < c.tokens; ++t) {
+    for (int64_t j = 0; j < 3; ++j) {
+      const int64_t e = 7 - j;
+      EXPECT_EQ(r.experts[t * 3 + j], e);
+      EXPECT_NEAR(r.weights.get(t * 3 + j), logistic(r.logits.get(t * 8 + e)), 1e-6);
+    }
+  }
+}
+
+// Experts 0 and 1 tie with 4 and 5, group 0 with group 1; the lowest wins, as among experts.
+TEST(Route, TiesOfGroupsGoToTheLowest) {
+  RouteCase c{1, 6, 2, true, true};
+  c.groups = 3;
+  c.groups_chosen = 1;
+  RouteRun r(c);
+  const double logits[] = {1, 2, 0, 0, 2, 1};
+  for (int64_t i = 0; i < 6; ++i) r.logits.set(i, logits[i]);
+  route(c, false, r, test_stream());
+  EXPECT_EQ(r.experts, (std::vector<int32_t>{1, 0}));
+}
+
+// Three parts make an fp32 number: two corrections that differ in the last bit still choose.
+TEST(Route, CorrectionsHaveAllBitsOfFp32) {
+  RouteCase c{1, 4, 1, true, true};
+  c.corrected = true;
+  const float low = 12.3456789f, high = std::nextafter(low, 20.0f);
+  for (DType dt : kDTypes) {
+    RouteRun r(c, dt);
+    for (int64_t e = 0; e < 4; ++e) {
+      float rest = e == 2 ? high : low;
+      for (int64_t part = 0; part < 3; ++part) {
+        const float upper = std::bit_cast<float>(std::bit_cast<uint32_t>(rest) & 0xffff0000u);
+        r.correction.set(part * 4 + e, upper);
+        rest -= upper;
+      }
+      EXPECT_EQ(rest, 0.0f);
+      r.logits.set(e, -100.0);
+    }
+    route(c, false, r, test_stream());
+    EXPECT_EQ(r.experts[0], 2) << dtype_name(dt);
+  }
 }
 
 TEST(Route, TiesGoToTheLowestExpert) {
@@ -126,7 +255,7 @@ TEST(Route, ThreadsAndAliasingDoNotMatter) {
     const std::string apart = r.bits();
     RouteRun in_place(c);
     in_place.logits.randomise(53);
-    ops().route(in_place.logits.floats(), nullptr, c.tokens, c.num_experts, c.k, true, false,
+    ops().route(c.shape(), in_place.logits.floats(), DType::kF32, nullptr, nullptr, c.tokens, false,
                 in_place.logits.floats(), in_place.experts.data(), in_place.weights.floats(),
                 in_place.counts.data(), in_place.prob_sums.data(), s);
     s.synchronize();
@@ -135,26 +264,30 @@ TEST(Route, ThreadsAndAliasingDoNotMatter) {
   });
 }
 
-// Loss = sum of weights times dweights plus sum of probabilities times aux_grad, choices fixed.
+// Loss = sum of weights times dweights plus sum of shares times aux_grad, choices fixed.
 double route_loss(const RouteCase& c, const Doubles& logits, const std::vector<int32_t>& experts,
                   const Doubles& dweights, const Doubles& aux) {
   double loss = 0.0;
   for (int64_t t = 0; t < c.tokens; ++t) {
-    const Doubles p = softmax(&logits[t * c.num_experts], c.num_experts);
-    double sum = 0.0;
+    const Doubles p = c.scores(&logits[t * c.num_experts]);
+    double sum = 0.0, all = 0.0;
     for (int64_t j = 0; j < c.k; ++j) sum += p[experts[t * c.k + j]];
     for (int64_t j = 0; j < c.k; ++j) {
       const double w = p[experts[t * c.k + j]] / (c.renormalise ? sum : 1.0);
-      loss += w * dweights[t * c.k + j];
+      loss += c.scale * w * dweights[t * c.k + j];
     }
-    for (int64_t e = 0; e < c.num_experts; ++e) loss += p[e] * aux[e];
+    for (const double score : p) all += score;
+    for (int64_t e = 0; e < c.num_experts; ++e) loss += p[e] / all * aux[e];
   }
   return loss;
 }
 
 TEST(Route, GradientMatchesFiniteDifferences) {
   for (const RouteCase& c : {RouteCase{6, 5, 2, true}, RouteCase{6, 5, 2, false},
-                             RouteCase{3, 20, 4, true}, RouteCase{2, 3, 3, true}}) {
+                             RouteCase{3, 20, 4, true}, RouteCase{2, 3, 3, true},
+                             RouteCase{5, 6, 3, true, true, 2.5f, 3, 2, true},
+                             RouteCase{5, 6, 2, false, true, 1.5f, 1, 1, true},
+                             RouteCase{4, 8, 2, true, false, 2.0f}}) {
     for (DType dt : kDTypes) {
       RouteRun r(c);
       r.logits.randomise(54);
@@ -163,9 +296,9 @@ TEST(Route, GradientMatchesFiniteDifferences) {
       TestTensor dlogits(dt, c.tokens * c.num_experts);
       dweights.randomise(55);
       aux.randomise(56);
-      ops().route_backward(dt, r.probs.floats(), r.experts.data(), r.weights.floats(),
-                           dweights.floats(), aux.floats(), c.tokens, c.num_experts, c.k,
-                           c.renormalise, dlogits.data(), test_stream());
+      ops().route_backward(dt, c.shape(), r.probs.floats(), r.experts.data(), r.weights.floats(),
+                           dweights.floats(), aux.floats(), c.tokens, dlogits.data(),
+                           test_stream());
       test_stream().synchronize();
       const Doubles want = finite_differences(r.logits.doubles(), [&](const Doubles& x) {
         return route_loss(c, x, r.experts, dweights.doubles(), aux.doubles());
@@ -214,8 +347,8 @@ TEST(Route, PaddingIsNotThere) {
   dweights.randomise(59);
   aux.randomise(60);
   dlogits.randomise(61);
-  ops().route_backward(DType::kF32, r.probs.floats(), r.experts.data(), r.weights.floats(),
-                       dweights.floats(), aux.floats(), 200, 9, 3, true, dlogits.data(),
+  ops().route_backward(DType::kF32, c.shape(), r.probs.floats(), r.experts.data(),
+                       r.weights.floats(), dweights.floats(), aux.floats(), 200, dlogits.data(),
                        test_stream());
   test_stream().synchronize();
   for (int64_t i = 0; i < 600; ++i) {

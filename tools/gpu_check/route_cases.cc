@@ -9,14 +9,31 @@ namespace {
 struct Routing {
   int64_t tokens, experts, k;
   bool renormalise;
+  bool sigmoid = false;
+  int64_t groups = 1, groups_chosen = 1;
+  bool corrected = false;
+  RouterShape shape() const {
+    RouterShape shape;
+    shape.num_experts = experts;
+    shape.k = k;
+    shape.renormalise = renormalise;
+    shape.sigmoid = sigmoid;
+    shape.scale = sigmoid ? 2.5f : 1.0f;
+    shape.groups = groups;
+    shape.groups_chosen = groups_chosen;
+    return shape;
+  }
 };
 
 std::string named(const char* op, const Routing& r) {
-  return strf("%s %lld tokens, %lld of %lld experts", op, static_cast<long long>(r.tokens),
-              static_cast<long long>(r.k), static_cast<long long>(r.experts));
+  return strf("%s %lld tokens, %lld of %lld experts%s, %lld of %lld groups", op,
+              static_cast<long long>(r.tokens), static_cast<long long>(r.k),
+              static_cast<long long>(r.experts), r.sigmoid ? " by sigmoids" : "",
+              static_cast<long long>(r.groups_chosen), static_cast<long long>(r.groups));
 }
 
-void add_route(const Routing& r, bool padded, bool replay, std::vector<OpCase>& cases) {
+void add_route(DType dt, const Routing& r, bool padded, bool replay,
+               std::vector<OpCase>& cases) {
   cases.push_back({named(replay ? "route (replay)" : "route", r), [=](Trial& t) {
     std::vector<uint8_t> marks(static_cast<size_t>(r.tokens), 0);
     std::vector<int32_t> given(static_cast<size_t>(r.tokens * r.k), 5);
@@ -28,6 +45,7 @@ void add_route(const Routing& r, bool padded, bool replay, std::vector<OpCase>& 
       }
     }
     Tensor &logits = t.random(DType::kF32, r.tokens * r.experts, 51, 2.0);
+    Tensor& correction = t.random(dt, 3 * r.experts, 56, 0.3);
     Tensor &padding = t.bytes(marks), &experts = t.ints(given);
     Tensor &probs = t.filled(DType::kF32, r.tokens * r.experts);
     Tensor& weights = t.filled(DType::kF32, r.tokens * r.k);
@@ -35,7 +53,8 @@ void add_route(const Routing& r, bool padded, bool replay, std::vector<OpCase>& 
     Tensor& sums = t.doubles(std::vector<double>(static_cast<size_t>(r.experts), 9.0));
     t.run([&](Ops& ops, const At& at, Stream& s) {
       const uint8_t* pads = padded ? static_cast<uint8_t*>(at(padding)) : nullptr;
-      ops.route(at(logits), pads, r.tokens, r.experts, r.k, r.renormalise, replay, at(probs),
+      const void* corrections = r.corrected ? static_cast<void*>(at(correction)) : nullptr;
+      ops.route(r.shape(), at(logits), dt, corrections, pads, r.tokens, replay, at(probs),
                 at(experts), at(weights), at(counts), at(sums), s);
     });
     t.expect_same("experts", experts);
@@ -51,8 +70,12 @@ void add_route(const Routing& r, bool padded, bool replay, std::vector<OpCase>& 
 void add_backward(DType dt, const Routing& r, std::vector<OpCase>& cases) {
   cases.push_back({named("route_backward", r), [=](Trial& t) {
     const int64_t all = r.tokens * r.experts;
-    Tensor &probs = t.random(DType::kF32, all, 52, 0.1), &dweights =
-        t.random(DType::kF32, r.tokens * r.k, 53);
+    // A sum of sigmoids is far from 0.
+    std::vector<double> sigmoids;
+    for (int64_t i = 0; i < all; ++i) sigmoids.push_back(0.1 + 0.8 * double((i * i) % 97) / 97);
+    Tensor& probs = r.sigmoid ? t.numbers(DType::kF32, sigmoids)
+                              : t.random(DType::kF32, all, 52, 0.1);
+    Tensor& dweights = t.random(DType::kF32, r.tokens * r.k, 53);
     Tensor &weights = t.random(DType::kF32, r.tokens * r.k, 54), &aux =
         t.random(DType::kF32, r.experts, 55);
     std::vector<int32_t> given;
@@ -63,8 +86,8 @@ void add_backward(DType dt, const Routing& r, std::vector<OpCase>& cases) {
     }
     Tensor &experts = t.ints(given), &dlogits = t.filled(dt, all);
     t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.route_backward(dt, at(probs), at(experts), at(weights), at(dweights), at(aux), r.tokens,
-                         r.experts, r.k, r.renormalise, at(dlogits), s);
+      ops.route_backward(dt, r.shape(), at(probs), at(experts), at(weights), at(dweights), at(aux),
+                         r.tokens, at(dlogits), s);
     });
     // p (d - sum p d): the sum of E products in two orders. d has a quotient by a sum of k
     // probabilities, which here may nearly cancel.
@@ -118,10 +141,15 @@ void add_index(const Routing& r, int skew, std::vector<OpCase>& cases) {
 std::vector<OpCase> route_cases() {
   std::vector<OpCase> cases;
   for (const Routing& r : {Routing{1, 1, 1, false}, {9, 8, 2, true}, {300, 40, 4, false},
-                           {20, 130, 8, true}, {0, 4, 2, true}}) {
-    add_route(r, false, false, cases);
-    add_route(r, true, false, cases);
-    add_route(r, true, true, cases);
+                           {20, 130, 8, true}, {0, 4, 2, true}, {40, 24, 3, true, true, 1, 1, true},
+                           {70, 256, 8, true, true, 8, 4, true}, {30, 140, 5, false, true, 70, 9},
+                           {9, 66, 2, true, false, 3, 2, true}}) {
+    for (DType dt : kDTypes) {
+      add_route(dt, r, false, false, cases);
+      if (dt != DType::kF32) continue;  // the others take no correction
+      add_route(dt, r, true, false, cases);
+      add_route(dt, r, true, true, cases);
+    }
     for (DType dt : kDTypes) add_backward(dt, r, cases);
     for (int skew : {0, 1, 2}) add_index(r, skew, cases);
   }

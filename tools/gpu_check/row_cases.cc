@@ -133,20 +133,20 @@ void add_scales(int64_t n, int64_t dim, std::vector<OpCase>& cases) {
   }});
 }
 
-void add_rope(DType dt, bool inverse, std::vector<OpCase>& cases) {
-  cases.push_back({named("rope", dt, 37, 10), [=](Trial& t) {
+void add_rope(DType dt, int64_t rotated, bool inverse, std::vector<OpCase>& cases) {
+  cases.push_back({named("rope", dt, 37, rotated), [=](Trial& t) {
     constexpr int64_t kTokens = 37, kHeads = 3, kDim = 10, kStride = 41;
     std::vector<int32_t> places;
     for (int32_t i = 0; i < kTokens; ++i) places.push_back(i < 20 ? i * 400 : i - 20);
     Tensor &positions = t.ints(places), &x = t.random(dt, kTokens * kStride, 18);
     t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.rope(dt, at(positions), 1e6, kTokens, kHeads, kDim, kStride, inverse, at(x), s);
+      ops.rope(dt, at(positions), 1e6, kTokens, kHeads, kDim, rotated, kStride, inverse, at(x), s);
     });
     // Sines and cosines of two libraries may round apart: one fp32 rounding of each, then dt's.
     t.expect_close("x", x, [&](int64_t i) {
       const int64_t column = i % kStride, head = column / kDim * kDim;
-      if (column >= kHeads * kDim) return 0.0;
-      const int64_t pair = i - column + head + (column - head + kDim / 2) % kDim;
+      if (column >= kHeads * kDim || column - head >= rotated) return 0.0;
+      const int64_t pair = i - column + head + (column - head + rotated / 2) % rotated;
       const double size = std::abs(before(x, i)) + std::abs(before(x, pair));
       return 4 * kEps32 * size + 2.02 * rounding_of(dt) * std::abs(want(x, i));
     });
@@ -166,8 +166,10 @@ std::vector<OpCase> row_cases() {
       add_swiglu(dt, 5, 19, scaled, true, cases);
       add_swiglu(dt, 3, 600, scaled, false, cases);
     }
-    add_rope(dt, false, cases);
-    add_rope(dt, true, cases);
+    for (int64_t rotated : {10, 4}) {
+      add_rope(dt, rotated, false, cases);
+      add_rope(dt, rotated, true, cases);
+    }
   }
   for (int64_t n : {0, 1, 300, 9001}) add_gates(n, cases);
   add_scales(70, 33, cases);
