@@ -42,7 +42,9 @@ class NumpyModel:
     def __init__(self, folder):
         config = json.loads((folder / "config.json").read_text())
         self.config = config
-        self.num_experts = config.get("num_experts", config.get("num_local_experts"))
+        self.num_experts = next(config[key] for key in ("num_experts", "num_local_experts",
+                                                         "n_routed_experts") if key in config)
+        self.glm = config["model_type"] == "glm4_moe"
         self.mixtral = config["model_type"] == "mixtral"
         self.block = "block_sparse_moe" if self.mixtral else "mlp"
         self.renormalises = self.mixtral or config["norm_topk_prob"]
@@ -50,6 +52,7 @@ class NumpyModel:
         self.w = {}
         for file in folder.glob("model*.safetensors"):
             self.w |= {k: v.astype(np.float64) for k, v in read_safetensors(file).items()}
+        self.kept = {k: self.w.pop(k) for k in list(self.w) if k.endswith("_correction_bias")}
         self.looked_up = self.w["model.embed_tokens.weight"]  # where tied, the head is w's still
 
     def norm(self, x, name):
@@ -57,14 +60,15 @@ class NumpyModel:
         return x / np.sqrt(variance + self.config["rms_norm_eps"]) * self.w[name]
 
     def rotate(self, x, positions):  # x (tokens, heads, head_dim)
-        half = x.shape[-1] // 2
+        rope = self.config.get("rope_parameters") or {}
+        half = int(x.shape[-1] * rope.get("partial_rotary_factor", 1.0)) // 2
         # Transformers computes frequencies and angles in fp32; so must whoever loads its models.
         exponent = np.arange(0, 2 * half, 2, dtype=np.float32) / np.float32(2 * half)
         frequency = (1.0 / np.float32(self.theta) ** exponent).astype(np.float32)
         angle = (positions.astype(np.float32)[:, None] * frequency).astype(np.float64)
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
-        a, b = x[..., :half], x[..., half:]
-        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
     def attention(self, x, prefix, positions, starts):
         heads, kv = self.config["num_attention_heads"], self.config["num_key_value_heads"]
@@ -74,7 +78,7 @@ class NumpyModel:
         if self.config["model_type"] == "olmoe":  # over the full width
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k, v = (y.reshape(len(x), -1, dim) for y in (q, k, v))
-        if self.config["model_type"] == "qwen3_moe":
+        if self.config["model_type"] == "qwen3_moe" or self.config.get("use_qk_norm"):
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k = self.rotate(q, positions), self.rotate(k, positions)
         out = np.zeros_like(q)
@@ -92,10 +96,12 @@ class NumpyModel:
         return (gate / (1.0 + np.exp(-gate)) * (x @ up)) @ down
 
     def moe(self, x, prefix, experts):
-        probs = softmax(x @ self.w[f"{prefix}.gate.weight"].T)
+        logits = x @ self.w[f"{prefix}.gate.weight"].T
+        probs = 1.0 / (1.0 + np.exp(-logits)) if self.glm else softmax(logits)
         weight = np.take_along_axis(probs, experts, axis=1)
         if self.renormalises:
             weight = weight / weight.sum(axis=1, keepdims=True)
+        weight = weight * self.config.get("routed_scaling_factor", 1.0)
         names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         out = np.zeros_like(x)
         for e in range(self.num_experts):
@@ -106,10 +112,27 @@ class NumpyModel:
         if f"{prefix}.shared_expert_gate.weight" in self.w:
             gate = x @ self.w[f"{prefix}.shared_expert_gate.weight"].T
             out += self.mlp(x, f"{prefix}.shared_expert") / (1.0 + np.exp(-gate))
+        if self.glm:
+            out += self.mlp(x, f"{prefix}.shared_experts")
         return out, probs
+
+    def choose(self, layer, probs):
+        """The experts of each token, best first, of the layer-th layer that has any."""
+        merit = probs
+        if self.glm:
+            index = [n for n in range(self.config["num_hidden_layers"]) if self.is_moe(n)][layer]
+            merit = probs + self.kept[f"model.layers.{index}.mlp.gate.e_score_correction_bias"]
+            groups = merit.reshape(len(merit), self.config["n_group"], -1)
+            best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
+            order = np.argsort(-best, axis=1, kind="stable")[:, self.config["topk_group"]:]
+            for token, excluded in enumerate(order):
+                groups[token, excluded] = -np.inf
+            merit = groups.reshape(merit.shape)
+        return np.argsort(-merit, axis=1, kind="stable")[:, :self.config["num_experts_per_tok"]]
 
     def is_moe(self, layer):
         return (layer not in self.config.get("mlp_only_layers", [])
+                and layer >= self.config.get("first_k_dense_replace", 0)
                 and (layer + 1) % self.config.get("decoder_sparse_step", 1) == 0)
 
     def microbatch(self, tokens, positions, targets, starts, experts):
@@ -140,6 +163,8 @@ class NumpyModel:
         """experts * sum over experts of (choices per token) * (mean probability), means over the
         tokens of all MoE layers together."""
         rows = sum(len(p) for p in all_probs)
+        if self.glm:
+            all_probs = [p / p.sum(axis=1, keepdims=True) for p in all_probs]
         counts = np.bincount(np.concatenate([e.ravel() for e in experts]),
                              minlength=self.num_experts)
         probability = sum(p.sum(axis=0) for p in all_probs) / rows
@@ -150,7 +175,7 @@ class NumpyModel:
         for m in microbatches:
             _, ce, aux, _ = self.microbatch(**m)
             share = len(m["tokens"]) / tokens
-            loss += ce / target_count + self.config["router_aux_loss_coef"] * share * aux
+            loss += ce / target_count + self.config.get("router_aux_loss_coef", 0.0) * share * aux
         return loss
 
 
@@ -197,9 +222,8 @@ class GoldenFolder:
             self.assertLess(self.relative(stored, logits), 3e-6)
             self.assertLess(self.relative(self.expected[f"{name}.cross_entropy_sum"], [ce]), 1e-6)
             self.assertLess(self.relative(self.expected[f"{name}.aux_loss"], [aux]), 1e-6)
-            k = m["experts"].shape[-1]
-            for layer, chosen in zip(probs, m["experts"]):
-                order = np.argsort(-layer, axis=1, kind="stable")[:, :k]
+            for layer, (p, chosen) in enumerate(zip(probs, m["experts"])):
+                order = self.model.choose(layer, p)
                 np.testing.assert_array_equal(np.sort(order), np.sort(chosen))
 
     def test_loss(self):
@@ -279,9 +303,13 @@ class Qwen2MoeTest(GoldenFolder, unittest.TestCase):
     FOLDER = "qwen2_moe"
 
 
+class Glm4MoeTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "glm4_moe"
+
+
 class FusedTest(unittest.TestCase):
     def test_fused_files_hold_the_same_values(self):
-        for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe"):
+        for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe", "glm4_moe"):
             plain = read_safetensors(GOLDEN / folder / "model.safetensors")
             fused = read_safetensors(GOLDEN / f"{folder}_fused" / "model.safetensors")
             names = ("w1", "w3", "w2") if folder == "mixtral" else ("gate_proj", "up_proj",
@@ -292,7 +320,7 @@ class FusedTest(unittest.TestCase):
                 ).rpartition(".")
                 wanted = {"gate_up_proj": names[:2], "down_proj": names[2:]}.get(last)
                 if wanted is None:
-                    np.testing.assert_array_equal(plain[f"{base}.{last}"], stacked)
+                    np.testing.assert_array_equal(plain[f"{base}.{last}"], stacked, name)
                     continue
                 for e, matrix in enumerate(stacked):
                     parts = [plain[f"{base}.{e}.{part}.weight"] for part in wanted]
@@ -306,7 +334,7 @@ class CurveTest(unittest.TestCase):
         self.check("qwen3_moe_tiny", "curve/expected.safetensors")
 
     def test_families(self):
-        for folder in ("mixtral", "olmoe", "qwen2_moe"):
+        for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe"):
             self.check(folder, f"{folder}/curve.safetensors")
 
     def check(self, folder, path):
@@ -334,7 +362,7 @@ class CurveTest(unittest.TestCase):
                 rows.ravel(), np.tile(np.arange(length), len(rows)), targets,
                 np.arange(0, rows.size + 1, length), experts)
             if i < len(layers):
-                experts[i] = np.argsort(-probs[i], axis=1, kind="stable")[:, :k]
+                experts[i] = model.choose(i, probs[i])
         return ce, int((targets >= 0).sum()), aux
 
 

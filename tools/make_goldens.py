@@ -17,8 +17,9 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MixtralConfig, OlmoeConfig,
-                          Qwen2MoeConfig, Qwen3MoeConfig, get_constant_schedule_with_warmup)
+from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MixtralConfig,
+                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
+                          get_constant_schedule_with_warmup)
 
 from reference import moe as ref
 
@@ -69,6 +70,14 @@ QWEN2 = Qwen2MoeConfig(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=True,
     **FAMILY)
 
+# Groups exclude experts, the correction changes choices, half of a head is rotated.
+GLM4 = Glm4MoeConfig(
+    num_key_value_heads=2, head_dim=12, intermediate_size=40, moe_intermediate_size=24,
+    n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2, n_shared_experts=1,
+    routed_scaling_factor=1.5, first_k_dense_replace=1, attention_bias=True, use_qk_norm=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
 LLAMA = LlamaConfig(
     num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
@@ -95,6 +104,21 @@ def make_model(config, seed):
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
                 parameter.copy_(config.initializer_range * noise)
+        for _, correction in corrections(model):
+            correction.copy_(0.1 * torch.randn(correction.shape, generator=generator))
+    return model
+
+
+def corrections(model):
+    return [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+
+
+def to_bf16(model):
+    """All parameters; corrections stay in fp32, as published weights have them."""
+    before = dict(corrections(model))
+    model.to(torch.bfloat16)
+    for name, correction in before.items():
+        model.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = correction
     return model
 
 
@@ -138,7 +162,7 @@ def run_step(model, batches, experts=None):
             aux = ref.balance_loss_imposed(model, out.router_logits, chosen)
         ce = ref.cross_entropy_sum(out.logits, batch.targets)
         share = batch.tokens.numel() / tokens
-        loss = ce / targets + model.config.router_aux_loss_coef * share * aux
+        loss = ce / targets + getattr(model.config, "router_aux_loss_coef", 0.0) * share * aux
         loss.backward()
         total += float(loss.detach().double())
         results.append(dict(out=out, chosen=chosen, gap=gap, ce=ce.detach(), aux=aux.detach()))
@@ -159,7 +183,7 @@ def as_i32(tensor):
 def expected_tensors(model, batches, step):
     total, targets, results = step
     tensors = {"loss": torch.tensor([total]), "target_count": as_i32(torch.tensor([targets]))}
-    num_experts = model.config.num_experts
+    num_experts = ref.num_experts_of(model.config)
     for i, (batch, result) in enumerate(zip(batches, results)):
         chosen = torch.stack(result["chosen"])
         tensors |= {f"microbatch.{i}.{name}": tensor for name, tensor in dict(
@@ -187,6 +211,7 @@ def check_folder(folder, model):
                 names |= set(f.keys())
     wanted = {name for name, _ in ref.hub_tensors(model.named_parameters(),
                                                   model.config.model_type)}
+    wanted |= {name for name, _ in corrections(model)}
     assert names == wanted, names ^ wanted
 
 
@@ -236,7 +261,7 @@ def distance(got, want):
 
 def make_bf16(folder, config, seed, rows=LONG_ROWS):
     """The fp32 step of bf16-representable weights, and how far Transformers' bf16 is from it."""
-    make_model(config, seed).to(torch.bfloat16).save_pretrained(folder)
+    to_bf16(make_model(config, seed)).save_pretrained(folder)
     generator = torch.Generator().manual_seed(seed + 1)
     batches = [make_batch(r, config.vocab_size, generator) for r in rows]
     exact = load(folder, torch.float32)
@@ -368,13 +393,39 @@ def make_dense(folder, config, seed):
               folder / "expected.safetensors")
 
 
+# Config, seed, and what the curve records of the weights after it.
+FAMILIES = {
+    "mixtral": (MIXTRAL, 21, ["model.layers.1.block_sparse_moe.experts.2.w3.weight"]),
+    "olmoe": (OLMOE, 23, ["model.layers.0.self_attn.k_norm.weight"]),
+    "qwen2_moe": (QWEN2, 35, ["model.layers.0.self_attn.k_proj.bias",
+                              "model.layers.1.mlp.shared_expert_gate.weight",
+                              "model.layers.1.mlp.shared_expert.down_proj.weight"]),
+    "glm4_moe": (GLM4, 45, ["model.layers.0.self_attn.k_proj.bias",
+                            "model.layers.1.mlp.gate.weight",
+                            "model.layers.2.mlp.shared_experts.down_proj.weight"]),
+}
+
+
+def make_families(out, only=None, seed=None):
+    for name, (config, own_seed, final_names) in FAMILIES.items():
+        if only in (None, name):
+            for folder in (out / name, out / f"{name}_fused"):
+                shutil.rmtree(folder, ignore_errors=True)
+            make_family(out / name, config, seed or own_seed, final_names)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path,
                         default=Path(__file__).resolve().parent.parent / "tests" / "golden")
-    out = parser.parse_args().out
+    parser.add_argument("--only", help="a family's folder; the others stay as they are")
+    parser.add_argument("--seed", type=int, help="with --only: another seed than its own")
+    arguments = parser.parse_args()
+    out = arguments.out
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    if arguments.only:
+        return make_families(out, arguments.only, arguments.seed)
     for folder in out.glob("*/"):  # chat and tokenizers are others' work
         if (folder / "config.json").is_file() or folder.name == "curve":
             shutil.rmtree(folder)
@@ -383,13 +434,7 @@ def main():
     make_bf16(out / "qwen3_moe_bf16", BF16, seed=9)
     make_fused(out / "qwen3_moe_bf16")
     make_curve(out / "curve" / "expected.safetensors", tiny, 40, CURVE_FINAL)
-    make_family(out / "mixtral", MIXTRAL, 21,
-                 ["model.layers.1.block_sparse_moe.experts.2.w3.weight"])
-    make_family(out / "olmoe", OLMOE, 23, ["model.layers.0.self_attn.k_norm.weight"])
-    make_family(out / "qwen2_moe", QWEN2, 35,
-                ["model.layers.0.self_attn.k_proj.bias",
-                 "model.layers.1.mlp.shared_expert_gate.weight",
-                 "model.layers.1.mlp.shared_expert.down_proj.weight"])
+    make_families(out)
     make_dense(out / "llama", LLAMA, 27)
     make_pad_token(out / "qwen3_moe_tied", {"pad_token_id": 7})
     make_pad_token(out / "mixtral", {"pad_token_id": 5})

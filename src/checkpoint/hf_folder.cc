@@ -183,10 +183,40 @@ Status HfFolder::match_table() {
   return check_others(others);
 }
 
-Status HfFolder::check_others(const std::vector<Other>& others) const {
+// "model.layers.N." of a layer behind the last one.
+bool HfFolder::is_of_next_token_layer(const std::string& name) const {
+  for (int64_t l = 0; l < config_.next_token_layers; ++l) {
+    if (name.starts_with(strf("model.layers.%lld.", (long long)(config_.num_layers + l)))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Status HfFolder::keep(const Other& other) {
+  const SafetensorsEntry& entry = *other.entry;
+  const auto dtype = stored_dtype_of(entry.dtype);
+  if (!dtype) {
+    return several(shards_[other.shard].path(), 1, entry.name,
+                   strf("is %s; only F32, BF16 and F16 are read", printable(entry.dtype).c_str()));
+  }
+  kept_.push_back({entry.name, *dtype, entry.shape, entry.bytes, other.shard});
+  return Status();
+}
+
+Status HfFolder::read_kept(const KeptTensor& kept, int64_t first, void* out, int64_t bytes) const {
+  const SafetensorsFile& file = shards_[kept.shard];
+  return file.read(*file.find(kept.name), first, out, bytes);
+}
+
+Status HfFolder::check_others(const std::vector<Other>& others) {
   const Other* first = nullptr;
   size_t count = 0;
   for (const Other& other : others) {
+    if (is_of_next_token_layer(other.entry->name)) {
+      RETURN_IF_ERROR(keep(other));
+      continue;
+    }
     ASSIGN_OR_RETURN(const bool redundant, is_redundant(shards_[other.shard], *other.entry));
     if (!redundant && count++ == 0) first = &other;
   }
@@ -235,13 +265,25 @@ Status HfFolder::match_tensor(const StoredTensor& stored, const SafetensorsFile&
 void HfFolder::place_parts(const StoredTensor& stored, Place place) {
   for (const int64_t part : stored.parts) {
     places_[static_cast<size_t>(part)] = place;
-    place.first += table_.tensors[static_cast<size_t>(part)].num_elements();
+    place.first += table_.tensors[static_cast<size_t>(part)].stored_elements();
   }
 }
 
 Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float* out) const {
+  const TensorSpec& spec = table_.tensors[static_cast<size_t>(tensor)];
+  CHECK(first >= 0 && count >= 0 && first + count <= spec.num_elements());
+  if (!spec.is_correction()) return read_stored(tensor, first, count, out);
+  const int64_t experts = spec.stored_elements();
+  std::vector<float> whole(static_cast<size_t>(experts)), parts;
+  RETURN_IF_ERROR(read_stored(tensor, 0, experts, whole.data()));
+  parts.resize(static_cast<size_t>(spec.num_elements()));
+  split_correction(whole.data(), experts, parts.data());
+  std::copy_n(parts.begin() + first, count, out);
+  return Status();
+}
+
+Status HfFolder::read_stored(int64_t tensor, int64_t first, int64_t count, float* out) const {
   const auto t = static_cast<size_t>(tensor);
-  CHECK(first >= 0 && count >= 0 && first + count <= table_.tensors[t].num_elements());
   const SafetensorsFile& file = shards_[places_[t].shard];
   const SafetensorsEntry& entry = file.entries()[places_[t].entry];
   const int64_t element_bytes = stored_bytes(dtypes_[t]);

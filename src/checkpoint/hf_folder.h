@@ -3,8 +3,9 @@
 //   model.safetensors, or model.safetensors.index.json and the shards it names
 // Opening checks everything but the values: each tensor of the table is present once, with its
 // shape and as F32, BF16 or F16, and the folder holds no other tensor but what Transformers
-// ignores: the constants of rotary embeddings (*.rotary_emb.inv_freq), and where word embeddings
-// are tied an lm_head.weight that is the embedding byte for byte. So no expert can be left random
+// ignores: the constants of rotary embeddings (*.rotary_emb.inv_freq), where word embeddings are
+// tied an lm_head.weight that is the embedding byte for byte, and the layers that predict further
+// tokens, of which all is kept as it is (kept()). So no expert can be left random
 // and no weight be dropped in silence. Values are checked when they are read. Experts may have
 // tensors of their own or fused ones, but not both.
 //
@@ -22,6 +23,15 @@
 
 namespace pagoda {
 
+// A tensor that is not trained; an export gets its bytes.
+struct KeptTensor {
+  std::string name;
+  StoredDType dtype = StoredDType::kBF16;
+  std::vector<int64_t> shape;
+  int64_t bytes = 0;
+  size_t shard = 0;
+};
+
 // Reads are const and may run on any number of threads; each uses a few MiB of scratch.
 class HfFolder {
  public:
@@ -34,12 +44,15 @@ class HfFolder {
   // The stored type of each tensor, in table order.
   const std::vector<StoredDType>& dtypes() const { return dtypes_; }
   ExpertLayout layout() const { return layout_; }
+  const std::vector<KeptTensor>& kept() const { return kept_; }
 
   // Values of a tensor as fp32 (the master weights), num_elements of them. A NaN or an infinity is
   // kBadData with the tensor's name and the element.
   Status read_tensor(int64_t tensor, float* out) const;
   // Reads `count` values from element `first` on.
   Status read_values(int64_t tensor, int64_t first, int64_t count, float* out) const;
+  // Bytes [first, first + bytes) of a tensor of kept().
+  Status read_kept(const KeptTensor& kept, int64_t first, void* out, int64_t bytes) const;
 
  private:
   struct Place {
@@ -57,7 +70,11 @@ class HfFolder {
   Status open_index(const std::string& index_path);
   Status choose_layout();
   Status match_table();
-  Status check_others(const std::vector<Other>& others) const;
+  Status check_others(const std::vector<Other>& others);
+  bool is_of_next_token_layer(const std::string& name) const;
+  Status keep(const Other& other);
+  // Elements as the file has them, where a correction is one.
+  Status read_stored(int64_t tensor, int64_t first, int64_t count, float* out) const;
   // Whether a tensor that is not in the table changes nothing.
   Result<bool> is_redundant(const SafetensorsFile& file, const SafetensorsEntry& entry) const;
   Status match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
@@ -70,6 +87,7 @@ class HfFolder {
   std::vector<SafetensorsFile> shards_;
   std::vector<Place> places_;  // in table order
   std::vector<StoredDType> dtypes_;
+  std::vector<KeptTensor> kept_;
   ExpertLayout layout_ = ExpertLayout::kPerExpert;
 };
 

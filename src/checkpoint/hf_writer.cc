@@ -68,9 +68,12 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
   options.layout = source.layout();
   options.dtypes = source.dtypes();
   options.companions_directory = source.directory();
+  options.kept_of = &source;
   if (!dtype) return options;
   const StoredDType stored = stored_dtype_of(*dtype);
-  options.dtypes.assign(source.dtypes().size(), stored);
+  for (size_t t = 0; t < options.dtypes.size(); ++t) {
+    if (!source.table().tensors[t].is_correction()) options.dtypes[t] = stored;
+  }
   if (options.dtypes != source.dtypes()) {
     ASSIGN_OR_RETURN(options.config_json, config_with_dtype(options.config_json, stored,
                                                             source.directory() + "/config.json"));
@@ -93,7 +96,7 @@ int64_t HfWriter::bytes_of(const StoredTensor& stored) const {
   int64_t bytes = 0;
   for (const int64_t part : stored.parts) {
     CHECK(options_.dtypes[part] == options_.dtypes[stored.parts[0]]);
-    bytes += table_->tensors[part].num_elements() * stored_bytes(options_.dtypes[part]);
+    bytes += table_->tensors[part].stored_elements() * stored_bytes(options_.dtypes[part]);
   }
   return bytes;
 }
@@ -101,15 +104,22 @@ int64_t HfWriter::bytes_of(const StoredTensor& stored) const {
 void HfWriter::plan_shards() {
   int64_t shard_bytes = 0;
   shards_.push_back({});
-  for (StoredTensor& stored : stored_tensors(*table_, options_.layout)) {
-    const int64_t bytes = bytes_of(stored);
+  const auto shard_of = [&](int64_t bytes) -> Shard& {
     if (shard_bytes > 0 && shard_bytes + bytes > options_.shard_bytes) {
       shards_.push_back({});
       shard_bytes = 0;
     }
-    shards_.back().tensors.push_back(std::move(stored));
     shard_bytes += bytes;
     total_bytes_ += bytes;
+    return shards_.back();
+  };
+  for (StoredTensor& stored : stored_tensors(*table_, options_.layout)) {
+    shard_of(bytes_of(stored)).tensors.push_back(std::move(stored));
+  }
+  if (options_.kept_of != nullptr) {
+    for (const KeptTensor& kept : options_.kept_of->kept()) {
+      shard_of(kept.bytes).kept.push_back(kept);
+    }
   }
   for (Shard& shard : shards_) {
     std::stable_partition(shard.tensors.begin(), shard.tensors.end(), [&](const auto& stored) {
@@ -127,7 +137,8 @@ int64_t HfWriter::needed_bytes() const {
   constexpr int64_t kEntryBytes = 192;
   int64_t bytes = total_bytes_;
   for (const Shard& shard : shards_) {
-    bytes += kIoAlign + kEntryBytes * static_cast<int64_t>(shard.tensors.size());
+    bytes += kIoAlign + kEntryBytes * std::ssize(shard.tensors);
+    for (const KeptTensor& kept : shard.kept) bytes += kEntryBytes + std::ssize(kept.name);
   }
   return bytes;
 }
@@ -142,6 +153,9 @@ Status HfWriter::begin_shard() {
   for (const StoredTensor& stored : shards_[shard_].tensors) {
     tensors.push_back({stored.name, options_.dtypes[stored.parts[0]], stored.shape});
   }
+  for (const KeptTensor& kept : shards_[shard_].kept) {
+    tensors.push_back({kept.name, kept.dtype, kept.shape});
+  }
   ASSIGN_OR_RETURN(file_,
                    SafetensorsWriter::create(folder_->file(shard_name(shard_)), tensors));
   return Status();
@@ -151,8 +165,22 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
   CHECK(file_.has_value() && tensor == order_[next_], "tensor %lld out of order",
         (long long)tensor);
   const TensorSpec& spec = table_->tensors[tensor];
-  const StoredDType dtype = options_.dtypes[tensor];
   CHECK(count <= spec.num_elements() - next_element_);
+  if (spec.is_correction()) {
+    CHECK(count == spec.num_elements(), "a correction comes whole");
+    std::vector<float> whole(static_cast<size_t>(spec.stored_elements()));
+    join_correction(values, spec.stored_elements(), whole.data());
+    RETURN_IF_ERROR(append_stored(tensor, whole.data(), spec.stored_elements()));
+  } else {
+    RETURN_IF_ERROR(append_stored(tensor, values, count));
+  }
+  next_element_ += count;
+  return next_element_ == spec.num_elements() ? end_tensor() : Status();
+}
+
+Status HfWriter::append_stored(int64_t tensor, const float* values, int64_t count) {
+  const TensorSpec& spec = table_->tensors[tensor];
+  const StoredDType dtype = options_.dtypes[tensor];
   std::vector<std::byte> raw(
       static_cast<size_t>(std::min(count, kWrittenElements) * stored_bytes(dtype)));
   std::vector<float> back(static_cast<size_t>(std::min(count, kWrittenElements)));
@@ -171,23 +199,42 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
     }
     RETURN_IF_ERROR(file_->append(raw.data(), piece * stored_bytes(dtype)));
   }
-  next_element_ += count;
-  return next_element_ == spec.num_elements() ? end_tensor() : Status();
+  return Status();
+}
+
+// The bytes of the shard's kept tensors.
+Status HfWriter::copy_kept() {
+  std::vector<std::byte> raw;
+  for (const KeptTensor& kept : shards_[shard_].kept) {
+    for (int64_t first = 0; first < kept.bytes; first += kWrittenElements) {
+      RETURN_IF_ERROR(stop_status("writing the model's folder"));
+      const int64_t piece = std::min(kWrittenElements, kept.bytes - first);
+      raw.resize(static_cast<size_t>(piece));
+      RETURN_IF_ERROR(options_.kept_of->read_kept(kept, first, raw.data(), piece));
+      RETURN_IF_ERROR(file_->append(raw.data(), piece));
+    }
+  }
+  return Status();
 }
 
 Status HfWriter::end_tensor() {
   ++next_;
   next_element_ = 0;
-  if (next_ < shards_[shard_].end) return Status();
-  RETURN_IF_ERROR(file_->finish());
-  file_.reset();
-  return ++shard_ < shards_.size() ? begin_shard() : Status();
+  // Shards of kept tensors alone follow the others.
+  while (shard_ < shards_.size() && next_ == shards_[shard_].end) {
+    RETURN_IF_ERROR(copy_kept());
+    RETURN_IF_ERROR(file_->finish());
+    file_.reset();
+    if (++shard_ < shards_.size()) RETURN_IF_ERROR(begin_shard());
+  }
+  return Status();
 }
 
 Status HfWriter::write_index() {
   Json map = Json::object();
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (const StoredTensor& stored : shards_[s].tensors) map[stored.name] = shard_name(s);
+    for (const KeptTensor& kept : shards_[s].kept) map[kept.name] = shard_name(s);
   }
   const Json index = {{"metadata", {{"total_size", total_bytes_}}}, {"weight_map", map}};
   return write_text_file(folder_->file("model.safetensors.index.json"), index.dump(2) + "\n");

@@ -25,11 +25,15 @@ class HfWriter {
     std::vector<StoredDType> dtypes;  // of each tensor, in table order; one for parts of one tensor
     // Where generation_config.json and the tokenizer's files are copied from, if present; "": none.
     std::string companions_directory;
+    // Its kept tensors are copied behind the others; nullptr: there are none. It must outlive the
+    // writer.
+    const HfFolder* kept_of = nullptr;
     int64_t shard_bytes = 5000000000;  // a larger tensor gets a shard of its own
   };
   // Options for exporting a model that came from `source`: companions and layout are the same.
   // Without `dtype` every tensor keeps its type and config.json is written byte for byte. Otherwise
-  // all tensors are `dtype`, and the config's dtype is set to it if that changes any tensor.
+  // all tensors but corrections and kept ones are `dtype`, and the config's dtype is set to it if
+  // that changes any tensor. `source` must outlive the writer.
   static Result<Options> options_for(const std::string& directory, const HfFolder& source,
                                      std::optional<DType> dtype);
 
@@ -40,9 +44,10 @@ class HfWriter {
 
   // Every tensor of the table, in the order in which they must come.
   const std::vector<int64_t>& order() const { return order_; }
-  // The next `count` values of `tensor`, which may come in pieces. REQUIRES: that order, without
-  // gaps. A NaN or an infinity, or a value too large for F16, is kDiverged and names the tensor; a
-  // stop that was asked for (base/stop_signal.h) is exit_of_signal().
+  // The next `count` values of `tensor`, which may come in pieces unless it is a correction.
+  // REQUIRES: that order, without gaps. A NaN or an infinity, or a value too large for F16, is
+  // kDiverged and names the tensor; a stop that was asked for (base/stop_signal.h) is
+  // exit_of_signal().
   Status append(int64_t tensor, const float* values, int64_t count);
   // For other files of the folder.
   NewFolder& folder() { return *folder_; }
@@ -52,7 +57,8 @@ class HfWriter {
  private:
   struct Shard {
     std::vector<StoredTensor> tensors;
-    size_t end = 0;  // in order_
+    std::vector<KeptTensor> kept;  // behind those
+    size_t end = 0;                // in order_
   };
   HfWriter(Options options, const TensorTable& table)
       : options_(std::move(options)), table_(&table) {}
@@ -60,7 +66,9 @@ class HfWriter {
   void plan_shards();
   std::string shard_name(size_t shard) const;
   Status begin_shard();
+  Status append_stored(int64_t tensor, const float* values, int64_t count);
   Status end_tensor();
+  Status copy_kept();
   Status write_index();
   Status copy_companions();
   int64_t needed_bytes() const;

@@ -76,6 +76,9 @@ Status init_folder(const InitOptions& options) {
   HfWriter::Options out;
   out.directory = options.out_directory;
   out.dtypes.assign(table.tensors.size(), dtype);
+  for (size_t t = 0; t < table.tensors.size(); ++t) {
+    if (table.tensors[t].is_correction()) out.dtypes[t] = StoredDType::kF32;
+  }
   ASSIGN_OR_RETURN(out.config_json, config_with_dtype(text, dtype, options.config_path));
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(out, table));
   RETURN_IF_ERROR(write_random_weights(config, table, options.seed, writer));

@@ -331,12 +331,30 @@ Result<std::unique_ptr<RoutingRecorder>> open_routing(const RunConfig& config, b
                                resumed ? trainer.steps_done() : -1);
 }
 
+// Says which tensors stay as they came, so that nobody takes them for trained.
+void say_what_is_kept(const HfFolder& folder) {
+  const ModelConfig& config = folder.config();
+  int64_t bytes = 0;
+  for (const KeptTensor& kept : folder.kept()) bytes += kept.bytes;
+  if (!folder.kept().empty()) {
+    log_info(strf("layers from %lld on predict further tokens and are not trained: their %zu "
+                  "tensors (%s) are exported as they are",
+                  (long long)config.num_layers, folder.kept().size(),
+                  format_bytes(bytes).c_str()));
+  }
+  if (config.router_correction) {
+    log_info("the routers' corrections of the choice are neither trained nor updated by load: "
+             "they stay as they are");
+  }
+}
+
 }  // namespace
 
 Status run_train(const RunConfig& asked, const TrainFlags& flags) {
   install_stop_signals();
   RunConfig config = asked;
   ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
+  say_what_is_kept(folder);
   RETURN_IF_ERROR(choose_micro_batch(config, flags.resume));
   RETURN_IF_ERROR(choose_chat_date(config, flags.resume));
   ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));

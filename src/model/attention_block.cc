@@ -10,8 +10,8 @@ AttentionShape Blocks::attention_shape() const {
 // One norm for every head, or one over all heads together.
 void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
                                    const AttentionSpace& a, Stream& s) const {
-  if (c_.family->qk_norm == QkNorm::kNone) return;
-  const bool full = c_.family->qk_norm == QkNorm::kFullWidth;
+  if (c_.qk_norm == QkNorm::kNone) return;
+  const bool full = c_.qk_norm == QkNorm::kFullWidth;
   const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
   const float eps = static_cast<float>(c_.rms_norm_eps);
@@ -24,8 +24,8 @@ void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
 void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,
                                             const AttentionSpace& a, float* grad,
                                             Stream& s) const {
-  if (c_.family->qk_norm == QkNorm::kNone) return;
-  const bool full = c_.family->qk_norm == QkNorm::kFullWidth;
+  if (c_.qk_norm == QkNorm::kNone) return;
+  const bool full = c_.qk_norm == QkNorm::kFullWidth;
   const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
   ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t,
@@ -53,7 +53,7 @@ void Blocks::project_attention(int64_t layer, const int32_t* positions, const vo
   norm_queries_and_keys(o, weights, a, s);
   // q and k heads are neighbours, so one call rotates both.
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            c_.head_dim, shape.qkv_stride, false, a.rotated, s);
+            c_.rotary_dim, shape.qkv_stride, false, a.rotated, s);
 }
 
 // Everything up to the attention's output, which the backward needs again.
@@ -116,7 +116,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
   ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            c_.head_dim, shape.qkv_stride, true, a.dqkv, s);
+            c_.rotary_dim, shape.qkv_stride, true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
   ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, true, grad + o.qkv, s);

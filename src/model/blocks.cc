@@ -18,12 +18,15 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const Worksp
     o.o = table.offset(r, TensorRole::kOutput);
     o.norm2 = table.offset(r, TensorRole::kPostAttentionNorm);
     o.router = table.offset(r, TensorRole::kRouter);
+    o.correction = table.offset(r, TensorRole::kCorrection);
     o.shared_gate = table.offset(r, TensorRole::kSharedGate);
     o.gate_up = table.offset(r, TensorRole::kGate);
     o.down = table.offset(r, TensorRole::kDown);
     offsets_.push_back(o);
     record_elements_.push_back(table.records[r].num_elements);
-    shared_elements_.push_back(o.shared_gate >= 0 ? record_elements_.back() - o.shared_gate : 0);
+    const int64_t shared = o.shared_gate >= 0 ? o.shared_gate : o.gate_up;
+    const bool has_shared = o.router >= 0 && shared >= 0;
+    shared_elements_.push_back(has_shared ? record_elements_.back() - shared : 0);
   }
 }
 

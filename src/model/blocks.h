@@ -20,7 +20,7 @@ namespace pagoda {
 // Where each tensor of a dense layer record lies, in elements; -1: it has none.
 struct LayerOffsets {
   int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
-  int64_t router = -1, shared_gate = -1;
+  int64_t router = -1, correction = -1, shared_gate = -1;
   int64_t gate_up = -1, down = -1;  // tensors of a dense MLP or a shared expert
 };
 
@@ -153,6 +153,11 @@ class Blocks {
   std::vector<int64_t> row_bytes(bool outbound, bool backward) const;
   void gather_padded(DType dt, const void* from, const int32_t* index, std::span<const RowRun> runs,
                      Padding padding, int64_t dim, void* group, Stream& s) const;
+  // The gates of the shared expert's rows (T), to w.mlp.gate.
+  void shared_gates(const LayerOffsets& o, const void* weights, const void* rows,
+                    const Workspace& w, Stream& s) const;
+  void shared_gates_backward(const LayerOffsets& o, const void* weights, const void* rows,
+                             float* grad, float* sum, const Workspace& w, Stream& s) const;
   // The MLP's first half: rows (T, d) -> m.gate_up (T, 2f), m.act (T, f)
   void mlp_inner(const LayerOffsets& o, const void* weights, const void* rows, int64_t f,
                  const MlpSpace& m, Stream& s) const;

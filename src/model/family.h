@@ -21,15 +21,43 @@ enum class WindowRule : uint8_t {
   kPerLayer,  // kSwitched, in the layers that "layer_types" or else "max_window_layers" names
 };
 
+// An expert that every token visits, in each layer with experts.
+enum class SharedExpert : uint8_t {
+  kNone,
+  kGated,  // behind a sigmoid gate; "shared_expert_intermediate_size" is its width
+  kPlain,  // added as it is; "n_shared_experts" times an expert's width is its own
+};
+
+// Says which layers have no experts.
+enum class DenseLayers : uint8_t {
+  kNone,
+  kListed,  // those that "mlp_only_layers" and "decoder_sparse_step" leave out
+  kFirst,   // the first "first_k_dense_replace"
+};
+
 struct FamilySpec {
   const char* model_type = "";     // config.json's "model_type"
   bool dense = false;              // no experts: only what `pagoda upcycle` starts from
   QkNorm qk_norm = QkNorm::kNone;
-  bool qkv_bias = false;           // "qkv_bias" is read, default true; else nothing has a bias
-  bool shared_expert = false;      // every MoE layer has one, behind a sigmoid gate
-  bool dense_layers = false;       // "mlp_only_layers" and "decoder_sparse_step" are read
-  bool local_experts = true;       // "num_local_experts" is another name of "num_experts"
+  bool qk_norm_switched = false;   // it is there if "use_qk_norm" says so, default false
+  const char* qkv_bias = "";       // the key that says whether q, k and v have biases; "": no
+  bool qkv_bias_default = true;
+  SharedExpert shared_expert = SharedExpert::kNone;
+  DenseLayers dense_layers = DenseLayers::kNone;
+  const char* num_experts = "num_experts";
+  bool local_experts = true;       // "num_local_experts" is another name of that
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
+  bool norm_topk_prob = false;     // its default
+  // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
+  // each expert, which only the choice takes; "n_group", "topk_group" and "routed_scaling_factor".
+  bool sigmoid_router = false;
+  bool balance_loss = true;        // "router_aux_loss_coef" is read; else the coefficient is 0
+  // How much of a head is rotated if "partial_rotary_factor" does not say; 0: all, and it is not
+  // read.
+  double partial_rotary_factor = 0.0;
+  // Layers behind the last one predict further tokens. They are not trained; tensors of as many as
+  // "num_nextn_predict_layers" (default 1) or "num_mtp_layers" says may be in the files.
+  bool next_token_layers = false;
   WindowRule window = WindowRule::kAlways;
   // Whether these keys are read; only one value of each is implemented. Else they are ignored.
   bool attention_bias = false, mlp_bias = false, clip_qkv = false, router_jitter_noise = false;
@@ -45,6 +73,8 @@ struct FamilySpec {
 
   // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
   const char* router = "mlp.gate.weight";
+  const char* correction = "mlp.gate.e_score_correction_bias";
+  const char* shared = "mlp.shared_expert.";
   const char* experts = "mlp.experts";
   const char* gate = "gate_proj.weight";
   const char* up = "up_proj.weight";

@@ -12,7 +12,8 @@ namespace pagoda {
 bool ModelConfig::is_moe_layer(int64_t layer) const {
   const bool listed =
       std::find(mlp_only_layers.begin(), mlp_only_layers.end(), layer) != mlp_only_layers.end();
-  return !listed && num_experts > 0 && (layer + 1) % decoder_sparse_step == 0;
+  return !listed && layer >= first_dense_layers && num_experts > 0 &&
+         (layer + 1) % decoder_sparse_step == 0;
 }
 
 int64_t ModelConfig::num_moe_layers() const {
@@ -81,25 +82,61 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
                  : shown + ", a dense model; make one with experts of it: pagoda upcycle");
 }
 
+// What DeepSeek-V3's router has beyond others.
+void parse_groups(Fields& f, ModelConfig& c) {
+  c.router_correction = true;
+  c.expert_groups = f.integer_or("n_group", 1, 1, kMaxExperts);
+  c.expert_groups_chosen = f.integer_or("topk_group", 1, 1, kMaxExperts);
+  c.routed_scaling_factor = f.real_or("routed_scaling_factor", 1.0, 1e-6, 1e6);
+  const int64_t size = c.num_experts / c.expert_groups;
+  if (c.num_experts % c.expert_groups != 0 || c.expert_groups_chosen > c.expert_groups) {
+    return f.refuse(strf("\"n_group\" %lld does not divide the %lld experts, or is less than "
+                         "\"topk_group\" %lld",
+                         (long long)c.expert_groups, (long long)c.num_experts,
+                         (long long)c.expert_groups_chosen));
+  }
+  if (size < 2) {
+    return f.refuse("\"n_group\" leaves one expert in a group; a group is chosen by its two best");
+  }
+  if (c.experts_per_token <= size * c.expert_groups_chosen) return;
+  f.refuse(strf("\"num_experts_per_tok\" %lld is more than the %lld experts of \"topk_group\" "
+                "groups",
+                (long long)c.experts_per_token, (long long)(size * c.expert_groups_chosen)));
+}
+
+void parse_shared_expert(Fields& f, ModelConfig& c) {
+  if (c.family->shared_expert == SharedExpert::kGated) {
+    c.shared_intermediate_size = f.integer("shared_expert_intermediate_size", 1, kMaxSize);
+    c.shared_gate = true;
+  } else if (c.family->shared_expert == SharedExpert::kPlain) {
+    const int64_t count = f.integer_or("n_shared_experts", 1, 1, kMaxExperts);
+    c.shared_intermediate_size = count * c.moe_intermediate_size;
+    if (c.shared_intermediate_size <= kMaxSize) return;
+    f.refuse("\"n_shared_experts\" makes the shared expert too wide");
+  }
+}
+
 void parse_experts(Fields& f, ModelConfig& c) {
   // Transformers has either name for the number, but for families that ignore the second.
+  const char* key = c.family->num_experts;
   const Json* local = f.find("num_local_experts");
-  const bool only_local = f.find("num_experts") == nullptr && local != nullptr;
-  c.num_experts = f.integer(only_local ? "num_local_experts" : "num_experts", 1, kMaxExperts);
+  const bool only_local = f.find(key) == nullptr && local != nullptr;
+  c.num_experts = f.integer(only_local ? "num_local_experts" : key, 1, kMaxExperts);
   if (c.family->local_experts && local != nullptr && *local != c.num_experts) {
-    f.refuse("\"num_experts\" and \"num_local_experts\" differ");
+    f.refuse(strf("\"%s\" and \"num_local_experts\" differ", key));
   }
   c.experts_per_token = f.integer("num_experts_per_tok", 1, c.num_experts);
   c.moe_intermediate_size = f.integer(c.family->expert_ffn, 1, kMaxSize);
-  if (c.family->shared_expert) {
-    c.shared_intermediate_size = f.integer("shared_expert_intermediate_size", 1, kMaxSize);
-  }
-  c.norm_topk_prob = c.family->always_renormalises || f.flag_or("norm_topk_prob", false);
-  c.router_aux_loss_coef =
-      f.real_or("router_aux_loss_coef", c.family->router_aux_loss_coef, 0.0, 1e6);
+  parse_shared_expert(f, c);
+  c.norm_topk_prob = c.family->always_renormalises ||
+                     f.flag_or("norm_topk_prob", c.family->norm_topk_prob);
+  if (c.family->sigmoid_router && f.status().ok()) parse_groups(f, c);
+  c.router_aux_loss_coef = c.family->router_aux_loss_coef;
+  if (!c.family->balance_loss) return;
+  c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", c.router_aux_loss_coef, 0.0, 1e6);
 }
 
-void parse_dense_layers(Fields& f, ModelConfig& c) {
+void parse_listed_layers(Fields& f, ModelConfig& c) {
   c.decoder_sparse_step = f.integer_or("decoder_sparse_step", 1, 1, kMaxSize);
   const Json* layers = f.find("mlp_only_layers");
   if (layers == nullptr) return;
@@ -115,6 +152,39 @@ void parse_dense_layers(Fields& f, ModelConfig& c) {
   }
 }
 
+void parse_layers(Fields& f, ModelConfig& c) {
+  switch (c.family->dense_layers) {
+    case DenseLayers::kNone: break;
+    case DenseLayers::kListed: parse_listed_layers(f, c); break;
+    case DenseLayers::kFirst:
+      c.first_dense_layers = f.integer_or("first_k_dense_replace", 1, 0, kMaxSize);
+      break;
+  }
+  if (!c.family->next_token_layers) return;
+  const bool other = f.find("num_nextn_predict_layers") == nullptr;
+  c.next_token_layers =
+      f.integer_or(other ? "num_mtp_layers" : "num_nextn_predict_layers", 1, 0, 1024);
+}
+
+// Sets how much of a head turns. The rotary parameters, where they say so, come first.
+void parse_rotary_dim(Fields& f, const Json* rope, ModelConfig& c) {
+  c.rotary_dim = c.head_dim;
+  if (c.family->partial_rotary_factor == 0.0) return;
+  constexpr const char* kKey = "partial_rotary_factor";
+  double factor = f.is_absent(kKey) ? c.family->partial_rotary_factor : 1.0;  // null: whole heads
+  factor = f.real_or(kKey, factor, 0.0, 1.0);
+  if (rope != nullptr && rope->is_object()) {
+    Fields inner(*rope, "");
+    factor = inner.real_or(kKey, factor, 0.0, 1.0);
+    if (!inner.status().ok()) return f.refuse(inner.status().message());
+  }
+  c.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * factor);
+  if (c.rotary_dim >= 2 && c.rotary_dim % 2 == 0) return;
+  f.refuse(strf("\"%s\" %g leaves %lld numbers of a head to rotate; rotary embedding needs an even "
+                "number of at least 2",
+                kKey, factor, (long long)c.rotary_dim));
+}
+
 // Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside. The
 // default type ignores what else is inside, and so does division of all frequencies by 1.
 void parse_rope(Fields& f, ModelConfig& c) {
@@ -123,6 +193,7 @@ void parse_rope(Fields& f, ModelConfig& c) {
   const Json* scaling = f.find("rope_scaling");
   const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
   const Json* rope = f.find(key);
+  parse_rotary_dim(f, rope, c);
   if (rope == nullptr) return;
   if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
   const Json type = rope->value("rope_type", rope->value("type", Json("default")));
@@ -183,9 +254,12 @@ void parse_window(Fields& f, ModelConfig& c) {
 }
 
 void parse_attention(Fields& f, ModelConfig& c) {
-  c.qkv_bias = c.family->qkv_bias && f.flag_or("qkv_bias", true);
+  const char* bias = c.family->qkv_bias;
+  c.qkv_bias = *bias != 0 && f.flag_or(bias, c.family->qkv_bias_default);
+  const bool normed = !c.family->qk_norm_switched || f.flag_or("use_qk_norm", false);
+  c.qk_norm = normed ? c.family->qk_norm : QkNorm::kNone;
   // OLMoE's norm weights are as wide as the hidden size whatever head_dim says.
-  if (c.family->qk_norm == QkNorm::kFullWidth && c.num_heads * c.head_dim != c.hidden_size) {
+  if (c.qk_norm == QkNorm::kFullWidth && c.num_heads * c.head_dim != c.hidden_size) {
     f.refuse("\"head_dim\" is not \"hidden_size\" / \"num_attention_heads\"");
   }
   parse_window(f, c);
@@ -218,6 +292,7 @@ void check_totals(Fields& f, const ModelConfig& c) {
   const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads);
   const __int128 dense = 3 * d * c.intermediate_size;
   const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size}) +
+                           kCorrectionParts * c.num_experts +
                            d * (1 + 3 * __int128{c.shared_intermediate_size});
   const __int128 norms = 4 * d + 2 * c.head_dim;
   const int64_t moe = c.num_moe_layers();
@@ -235,7 +310,7 @@ void parse_fields(Fields& f, ModelConfig& c) {
   parse_sizes(f, c);
   parse_pad_token(f, c);
   if (!c.family->dense) parse_experts(f, c);
-  if (c.family->dense_layers) parse_dense_layers(f, c);
+  parse_layers(f, c);
   parse_attention(f, c);
   parse_rope(f, c);
   c.rms_norm_eps = f.real_or("rms_norm_eps", c.family->rms_norm_eps, 1e-30, 1.0);
@@ -271,9 +346,9 @@ AttentionSizes attention_shape(const ModelConfig& config) {
   attention.kv_heads = config.num_kv_heads;
   attention.head_dim = attention.value_head_dim = config.head_dim;
   attention.qkv_bias = config.qkv_bias;
-  attention.rotated_apart = config.family->qk_norm != QkNorm::kNone;
+  attention.rotated_apart = config.qk_norm != QkNorm::kNone;
   if (attention.rotated_apart) {
-    const bool full = config.family->qk_norm == QkNorm::kFullWidth;
+    const bool full = config.qk_norm == QkNorm::kFullWidth;
     attention.query_norm = config.head_dim * (full ? config.num_heads : 1);
     attention.key_norm = config.head_dim * (full ? config.num_kv_heads : 1);
   }
@@ -297,7 +372,8 @@ ModelShape model_shape(const ModelConfig& config) {
   shape.experts_per_token = config.experts_per_token;
   shape.expert_ffn = config.moe_intermediate_size;
   shape.shared_ffn = config.shared_intermediate_size;
-  shape.shared_gate = config.shared_intermediate_size > 0;
+  shape.shared_gate = config.shared_gate;
+  shape.router_correction = config.router_correction;
   return shape;
 }
 

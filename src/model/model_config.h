@@ -27,26 +27,35 @@ struct ModelConfig {
   int64_t intermediate_size = 0;  // ffn of dense layers
   int64_t moe_intermediate_size = 0;  // ffn of one expert
   int64_t shared_intermediate_size = 0;  // ffn of the expert that every token visits; 0: none
+  bool shared_gate = false;       // it is weighted by a sigmoid of the token
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;  // top-k
   bool norm_topk_prob = false;
+  bool router_correction = false;     // a number for each expert that only the choice takes
+  int64_t expert_groups = 1, expert_groups_chosen = 1;  // RouterShape (kernels/ops.h)
+  double routed_scaling_factor = 1.0;
+  QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
+  int64_t first_dense_layers = 0;
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
   double rms_norm_eps = 1e-6;
   double rope_theta = 10000.0;
+  int64_t rotary_dim = 0;         // the first numbers of a head, which rotary embedding turns
   bool tie_word_embeddings = false;
   double router_aux_loss_coef = 0.001;
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
   int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
   int64_t pad_token_id = -1;      // its embedding is not trained; -1: none
+  // Layers that predict further tokens and are not trained: N = num_layers and on, as many as this.
+  int64_t next_token_layers = 0;
 
   // The text that this was parsed from; export writes it back.
   std::string json;
 
-  // Transformers decides this the same way: the layer is not in mlp_only_layers, experts exist, and
-  // the sparse step divides layer + 1.
+  // Transformers decides this the same way: the layer is not in mlp_only_layers nor among the first
+  // dense ones, experts exist, and the sparse step divides layer + 1.
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
 
@@ -57,8 +66,8 @@ struct ModelConfig {
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
   // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
-  // activation. Fields that Transformers accepts and ignores, such as another family's keys, are
-  // accepted. `where` names the file in errors (kBadData).
+  // activation, expert groups that do not divide. Fields that Transformers accepts and ignores,
+  // such as another family's keys, are accepted. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

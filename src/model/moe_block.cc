@@ -9,6 +9,10 @@ RouterShape Blocks::router_shape() const {
   shape.num_experts = c_.num_experts;
   shape.k = c_.experts_per_token;
   shape.renormalise = c_.norm_topk_prob;
+  shape.sigmoid = c_.family->sigmoid_router;
+  shape.scale = static_cast<float>(c_.routed_scaling_factor);
+  shape.groups = c_.expert_groups;
+  shape.groups_chosen = c_.expert_groups_chosen;
   return shape;
 }
 
@@ -25,9 +29,17 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
   if (replay) s.copy(experts, choices, choices_bytes);
   const uint8_t* padding = replay ? nullptr : w.padding + b * t;
-  ops_.route(router_shape(), in.probs, dt_, nullptr, padding, t, replay, in.probs, experts,
+  const void* correction = o.correction >= 0 ? at(weights, o.correction) : nullptr;
+  ops_.route(router_shape(), in.probs, dt_, correction, padding, t, replay, in.probs, experts,
              w.weights + b * t * k, w.counts + b * e, w.prob_sums + b * e, s);
   if (!replay) s.copy(choices, experts, choices_bytes);
+}
+
+void Blocks::shared_gates(const LayerOffsets& o, const void* weights, const void* rows,
+                          const Workspace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  ops_.linear(dt_, rows, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
+  ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
 }
 
 void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const LayerBuffers& in,
@@ -35,11 +47,10 @@ void Blocks::begin_sum(int64_t layer, int64_t b, const void* weights, const Laye
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size, f = c_.shared_intermediate_size;
   if (f == 0) return ops_.fill_zero(in.sum, t * d * 4, s);
   const LayerOffsets& o = offsets_[layer];
-  ops_.linear(dt_, in.normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
-  ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
+  if (c_.shared_gate) shared_gates(o, weights, in.normed, w, s);
   mlp_inner(o, weights, in.normed, f, w.mlp_of(layer, b), s);
   ops_.linear(dt_, w.mlp.act, at(weights, o.down), t, f, d, DType::kF32, in.sum, s);
-  ops_.scale_rows(w.mlp.gate, t, d, in.sum, s);
+  if (c_.shared_gate) ops_.scale_rows(w.mlp.gate, t, d, in.sum, s);
 }
 
 // The shared expert's gate is to it what a routing weight is to an expert, so swiglu_backward gives
@@ -55,21 +66,27 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
   if (grad_sum.first) ops_.fill_zero(grad + record_elements_[layer] - shared, shared * 4, s);
   const LayerOffsets& o = offsets_[layer];
   const void *normed = in.normed, *dout = in.dresidual;
-  ops_.linear(dt_, normed, at(weights, o.shared_gate), t, d, 1, DType::kF32, w.mlp.gate, s);
-  ops_.sigmoid(w.mlp.gate, t, w.mlp.gate, s);
+  if (c_.shared_gate) shared_gates(o, weights, normed, w, s);
   void* gate_up = w.mlp_of(layer, b).gate_up;
   if (!w.keeps(layer)) {
     ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, gate_up, s);
   }
   ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
-  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, w.mlp.gate, t, f, gate_up, w.mlp.act, w.mlp.dgate,
-                       s);
+  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, c_.shared_gate ? w.mlp.gate : nullptr, t, f,
+                       gate_up, w.mlp.act, w.mlp.dgate, s);
   ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, true, grad + o.down, s);
   ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
-  ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
-  ops_.linear_backward_weight(dt_, w.mlp.dlogits, normed, t, d, 1, true, grad + o.shared_gate, s);
   ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, DType::kF32, sum,
                              s);
+  if (c_.shared_gate) shared_gates_backward(o, weights, normed, grad, sum, w, s);
+}
+
+// From the gradient of the gates in w.mlp.dgate; adds that of the rows to `sum`.
+void Blocks::shared_gates_backward(const LayerOffsets& o, const void* weights, const void* rows,
+                                   float* grad, float* sum, const Workspace& w, Stream& s) const {
+  const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
+  ops_.sigmoid_backward(dt_, w.mlp.gate, w.mlp.dgate, t, w.mlp.dlogits, s);
+  ops_.linear_backward_weight(dt_, w.mlp.dlogits, rows, t, d, 1, true, grad + o.shared_gate, s);
   ops_.linear_backward_input(dt_, w.mlp.dlogits, at(weights, o.shared_gate), t, d, 1, dt_,
                              w.dnormed, s);
   ops_.add(DType::kF32, sum, dt_, w.dnormed, t * d, sum, s);

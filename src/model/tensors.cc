@@ -1,11 +1,38 @@
 #include "model/tensors.h"
 
+#include <bit>
+#include <cmath>
+
 namespace pagoda {
 
 int64_t TensorSpec::num_elements() const {
   int64_t n = 1;
   for (int64_t dim : shape) n *= dim;
   return n;
+}
+
+std::vector<int64_t> TensorSpec::stored_shape() const {
+  return is_correction() ? std::vector<int64_t>{shape.back()} : shape;
+}
+
+int64_t TensorSpec::stored_elements() const {
+  return is_correction() ? shape.back() : num_elements();
+}
+
+void split_correction(const float* correction, int64_t n, float* parts) {
+  for (int64_t i = 0; i < n; ++i) {
+    float rest = correction[i];
+    for (int64_t p = 0; p < kCorrectionParts; ++p) {
+      // Its upper half: the first 8 bits of its magnitude.
+      const float part = std::bit_cast<float>(std::bit_cast<uint32_t>(rest) & 0xffff0000u);
+      parts[p * n + i] = part;
+      rest = std::copysign(rest - part, correction[i]);
+    }
+  }
+}
+
+void join_correction(const float* parts, int64_t n, float* correction) {
+  for (int64_t i = 0; i < n; ++i) correction[i] = parts[i] + parts[n + i] + parts[2 * n + i];
 }
 
 std::string RecordSpec::name() const {
@@ -81,8 +108,8 @@ void TableBuilder::attention(const ModelConfig& c, const std::string& prefix) {
     bias(TensorRole::kKeyBias, prefix + "k_proj.bias", kv_dim);
     bias(TensorRole::kValueBias, prefix + "v_proj.bias", kv_dim);
   }
-  if (c.family->qk_norm != QkNorm::kNone) {
-    const bool full = c.family->qk_norm == QkNorm::kFullWidth;
+  if (c.qk_norm != QkNorm::kNone) {
+    const bool full = c.qk_norm == QkNorm::kFullWidth;
     norm(TensorRole::kQueryNorm, prefix + "q_norm.weight", full ? q_dim : c.head_dim);
     norm(TensorRole::kKeyNorm, prefix + "k_norm.weight", full ? kv_dim : c.head_dim);
   }
@@ -105,9 +132,15 @@ void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
     return;
   }
   matrix(TensorRole::kRouter, prefix + c.family->router, c.num_experts, c.hidden_size);
+  if (c.router_correction) {
+    add(TensorRole::kCorrection, prefix + c.family->correction, {kCorrectionParts, c.num_experts},
+        false, TensorInit::kZeros);
+  }
   if (c.shared_intermediate_size == 0) return;
-  matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1, c.hidden_size);
-  plain_mlp(prefix + "mlp.shared_expert.", c.hidden_size, c.shared_intermediate_size);
+  if (c.shared_gate) {
+    matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1, c.hidden_size);
+  }
+  plain_mlp(prefix + c.family->shared, c.hidden_size, c.shared_intermediate_size);
 }
 
 void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
@@ -166,7 +199,7 @@ int64_t TensorTable::offset(int64_t record, TensorRole role) const {
 
 int64_t TensorTable::total_parameters() const {
   int64_t total = 0;
-  for (const RecordSpec& record : records) total += record.num_elements;
+  for (const TensorSpec& tensor : tensors) total += tensor.stored_elements();
   return total;
 }
 
@@ -211,7 +244,7 @@ std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout 
     const TensorSpec& tensor = table.tensors[t];
     const RecordSpec& record = table.records[tensor.record];
     if (!fused || record.kind != RecordKind::kExpert) {
-      stored.push_back({tensor.name, tensor.shape, {static_cast<int64_t>(t)}});
+      stored.push_back({tensor.name, tensor.stored_shape(), {static_cast<int64_t>(t)}});
       if (fused && tensor.role == TensorRole::kRouter) {
         stored.back().name = layer_prefix(record.layer) + kFusedRouter;
       }

@@ -8,8 +8,12 @@
 //   weights   num_elements of the compute dtype       (what devices multiply with)
 //   state     fp32 master, m, v: 3 x num_elements     (what the optimizer updates)
 //   gradient  num_elements of the compute dtype
-// The q, k and v projections are neighbours, as are their biases, and as are gate and up: each
-// group is computed with as one matrix or vector.
+//
+// A router's correction is an fp32 number for each expert, and near-ties are decided by its last
+// bits. So that weights of bf16 lose none of them it lies in its record as three parts, whose sum
+// it is and which bf16 holds exactly (split_correction). Nothing trains it: its gradient stays
+// zero. The q, k and v projections are neighbours, as are their biases, and as are gate and up:
+// each group is computed with as one matrix or vector.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +31,26 @@ enum class TensorInit : uint8_t { kNormal, kOnes, kZeros };
 // What a tensor is for, whatever its family calls it. A layer's kGate, kUp and kDown belong to its
 // dense MLP or its shared expert; an expert has its own.
 enum class TensorRole : uint8_t {
-  kEmbedding, kInputNorm, kQuery, kKey, kValue, kQueryBias, kKeyBias, kValueBias, kQueryNorm,
-  kKeyNorm, kOutput, kPostAttentionNorm, kRouter, kSharedGate, kGate, kUp, kDown, kFinalNorm, kHead
+  kEmbedding,
+  kInputNorm,
+  kQuery,
+  kKey,
+  kValue,
+  kQueryBias,
+  kKeyBias,
+  kValueBias,
+  kQueryNorm,
+  kKeyNorm,
+  kOutput,
+  kPostAttentionNorm,
+  kRouter,
+  kCorrection,
+  kSharedGate,
+  kGate,
+  kUp,
+  kDown,
+  kFinalNorm,
+  kHead
 };
 
 struct TensorSpec {
@@ -40,7 +62,16 @@ struct TensorSpec {
   bool decay = true;           // weight decay applies (not to norms and biases)
   TensorInit init = TensorInit::kNormal;
   int64_t num_elements() const;
+  bool is_correction() const { return role == TensorRole::kCorrection; }
+  // What files have: a correction's three parts are one there.
+  std::vector<int64_t> stored_shape() const;
+  int64_t stored_elements() const;
 };
+
+// The parts (3, n) of corrections (n), and back. Exact for 0 and magnitudes from 2^-100 up to the
+// largest; smaller ones lose bits below 2^-126.
+void split_correction(const float* correction, int64_t n, float* parts);
+void join_correction(const float* parts, int64_t n, float* correction);
 
 struct RecordSpec {
   RecordKind kind = RecordKind::kExpert;

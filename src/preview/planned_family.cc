@@ -14,7 +14,7 @@ void parse_common(ConfigFields& f, ModelShape& m) {
   m.tied_embeddings = f.flag_or("tie_word_embeddings", false);
 }
 
-// DeepSeek and GLM: dense layers first, then some with experts, shared ones among them.
+// DeepSeek: dense layers first, then some with experts, shared ones among them.
 void parse_experts(ConfigFields& f, ModelShape& m) {
   const int64_t layers = m.num_layers();
   const int64_t dense = f.integer_or("first_k_dense_replace", 0, 0, layers);
@@ -60,21 +60,11 @@ void parse_gpt_oss(ConfigFields& f, ModelShape& m) {
   m.router_bias = m.expert_bias = true;
 }
 
-void parse_glm(ConfigFields& f, ModelShape& m) {
-  parse_grouped_heads(f, m);
-  m.attention.qkv_bias = f.flag_or("attention_bias", false);
-  if (f.flag_or("use_qk_norm", false)) {
-    m.attention.query_norm = m.attention.key_norm = m.attention.head_dim;
-  }
-  parse_experts(f, m);
-  m.router_bias = true;
-}
-
 }  // namespace
 
 bool is_planned_family(const std::string& model_type) {
   return model_type == "deepseek_v2" || model_type == "deepseek_v3" ||
-         model_type == "gpt_oss" || model_type == "glm4_moe";
+         model_type == "gpt_oss";
 }
 
 Result<ModelShape> planned_family_shape(const Json& config, const std::string& where) {
@@ -85,8 +75,6 @@ Result<ModelShape> planned_family_shape(const Json& config, const std::string& w
   if (!f.status().ok()) return f.status();
   if (family == "gpt_oss") {
     parse_gpt_oss(f, model);
-  } else if (family == "glm4_moe") {
-    parse_glm(f, model);
   } else {
     parse_deepseek(f, family != "deepseek_v2", model);
   }

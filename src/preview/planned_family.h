@@ -1,6 +1,5 @@
 // Reads the sizes of families that are planned and not yet trained from their config.json. Fields,
-// defaults and rules are those of Transformers 5.23 (models/deepseek_v2, deepseek_v3, gpt_oss,
-// glm4_moe).
+// defaults and rules are those of Transformers 5.23 (models/deepseek_v2, deepseek_v3, gpt_oss).
 #pragma once
 
 #include <string>

@@ -107,7 +107,7 @@ TEST_F(Writer, LargeTensorsBeginOnBorders) {
 
 // What Transformers wrote comes back with the same tensors and the same config.
 class RoundTrip : public Writer, public testing::WithParamInterface<const char*> {
- protected:
+ public:
   static Model model_of(const std::string& directory) {
     Model model;
     for (const auto& path : std::filesystem::directory_iterator(directory)) {
@@ -143,7 +143,83 @@ TEST_P(RoundTrip, IsByteExact) {
 INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
-                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused"));
+                                         "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
+                                         "glm4_moe", "glm4_moe_fused"));
+
+// A model of GLM's kind with a layer that predicts a further token, whose bytes an export keeps.
+class NextTokenLayer : public Writer {
+ protected:
+  NextTokenLayer() {
+    std::filesystem::remove_all(in_);
+    std::filesystem::copy(std::string(PAGODA_GOLDEN_DIR) + "/glm4_moe", in_);
+    config_json_ = Json::parse(get_file(in_ + "/config.json"));
+    model_ = RoundTrip::model_of(in_);
+    kept_["model.layers.3.eh_proj.weight"] = random_tensor(StoredDType::kBF16, {32, 64}, 1);
+    kept_["model.layers.3.enorm.weight"] = random_tensor(StoredDType::kF32, {32}, 2);
+    kept_["model.layers.3.mlp.gate.e_score_correction_bias"] =
+        random_tensor(StoredDType::kF32, {6}, 3);
+  }
+  void write(const Model& more) {
+    Model all = model_;
+    all.insert(more.begin(), more.end());
+    write_safetensors(in_ + "/model.safetensors", all);
+  }
+  Json config_json_;
+  Model model_, kept_;
+};
+
+TEST_F(NextTokenLayer, IsExportedByteForByte) {
+  write(kept_);
+  Model all = model_;
+  all.insert(kept_.begin(), kept_.end());
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  EXPECT_EQ(folder->kept().size(), kept_.size());
+  for (const int64_t shard_bytes : {int64_t{1} << 30, int64_t{5000}, int64_t{300}}) {
+    std::filesystem::remove_all(out_);
+    auto options = HfWriter::options_for(out_, folder.value(), std::nullopt);
+    ASSERT_TRUE(options.ok());
+    options->shard_bytes = shard_bytes;
+    export_folder(folder.value(), options.value(), 1 << 20);
+    expect_holds(out_, all);
+    auto again = HfFolder::open(out_);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->kept().size(), kept_.size());
+  }
+}
+
+// Another type of weights leaves the corrections, and what is kept, as they are.
+TEST_F(NextTokenLayer, ChangedDtypeLeavesItAndTheCorrections) {
+  write(kept_);
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const Status written = export_weights(*weights_of_folder(folder.value()), folder.value(), out_,
+                                        DType::kF32);
+  ASSERT_TRUE(written.ok()) << written.message();
+  Model got = RoundTrip::model_of(out_);
+  EXPECT_EQ(got.size(), model_.size() + kept_.size());
+  for (const auto& [name, raw] : got) {
+    if (kept_.contains(name)) {
+      EXPECT_EQ(raw.dtype, kept_[name].dtype) << name;
+      EXPECT_EQ(raw.bytes, kept_[name].bytes) << name;
+      continue;
+    }
+    EXPECT_EQ(raw.dtype, StoredDType::kF32) << name;
+    if (!name.ends_with("e_score_correction_bias")) continue;
+    EXPECT_EQ(raw.bytes, model_[name].bytes) << name;
+  }
+}
+
+TEST_F(NextTokenLayer, MayBeMissingButNotAnother) {
+  write({});
+  EXPECT_TRUE(HfFolder::open(in_).ok()) << "Transformers writes none";
+  write({{"model.layers.4.enorm.weight", random_tensor(StoredDType::kF32, {32}, 2)}});
+  expect_refused({"model.layers.4.enorm.weight", "not part of the model"});
+  write(kept_);
+  config_json_["num_nextn_predict_layers"] = 0;
+  put_file(in_ + "/config.json", config_json_.dump());
+  expect_refused({"model.layers.3.", "not part of the model"});
+}
 
 TEST_F(Writer, RefusesUsedFoldersAndNonFiniteValues) {
   write_safetensors(in_ + "/model.safetensors", random_model(table_, {StoredDType::kBF16}));

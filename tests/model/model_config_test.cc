@@ -21,10 +21,12 @@ Result<ModelConfig> parse_with(const Json& patch) {
 auto fields(const ModelConfig& c) {
   return std::tie(c.family, c.vocab_size, c.hidden_size, c.num_layers, c.num_heads, c.num_kv_heads,
                   c.head_dim, c.intermediate_size, c.moe_intermediate_size,
-                  c.shared_intermediate_size, c.num_experts, c.experts_per_token, c.norm_topk_prob,
-                  c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers, c.rms_norm_eps,
-                  c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef, c.initializer_range,
-                  c.max_position_embeddings, c.sliding_window, c.pad_token_id);
+                  c.shared_intermediate_size, c.shared_gate, c.num_experts, c.experts_per_token,
+                  c.norm_topk_prob, c.router_correction, c.expert_groups, c.expert_groups_chosen,
+                  c.routed_scaling_factor, c.qk_norm, c.first_dense_layers, c.rotary_dim,
+                  c.next_token_layers, c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers,
+                  c.rms_norm_eps, c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef,
+                  c.initializer_range, c.max_position_embeddings, c.sliding_window, c.pad_token_id);
 }
 
 void expect_refused(const Json& patch, const std::string& part) {
@@ -235,6 +237,72 @@ TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
   EXPECT_EQ(qwen2.shared_intermediate_size, 28);
   EXPECT_EQ(qwen2.num_moe_layers(), 1);
   EXPECT_EQ(mixtral.shared_intermediate_size + olmoe.shared_intermediate_size, 0);
+}
+
+Json glm_with(const Json& patch) {
+  Json config = tiny_config();
+  config.merge_patch(
+      {{"model_type", "glm4_moe"}, {"n_routed_experts", 8}, {"num_experts", nullptr}});
+  config.merge_patch(patch);
+  return config;
+}
+
+// Defaults and keys as Transformers 5.23 has them (models/glm4_moe/configuration_glm4_moe.py).
+TEST(ModelConfig, Glm4Moe) {
+  const auto parsed = ModelConfig::parse(glm_with({{"num_hidden_layers", 4}}).dump(), "config");
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  const ModelConfig& c = parsed.value();
+  EXPECT_EQ(c.num_experts, 8);
+  EXPECT_TRUE(c.norm_topk_prob && c.router_correction);
+  EXPECT_EQ(c.expert_groups, 1);
+  EXPECT_EQ(c.routed_scaling_factor, 1.0);
+  EXPECT_EQ(c.router_aux_loss_coef, 0.0) << "tiny_config's coefficient is not GLM's key";
+  EXPECT_EQ(c.qk_norm, QkNorm::kNone);
+  EXPECT_FALSE(c.qkv_bias || c.shared_gate);
+  EXPECT_EQ(c.shared_intermediate_size, c.moe_intermediate_size);
+  EXPECT_EQ(c.first_dense_layers, 1);
+  EXPECT_EQ(c.num_moe_layers(), 3) << "mlp_only_layers is not its key";
+  EXPECT_EQ(c.rotary_dim, 4) << "half of a head of 8";
+  EXPECT_EQ(c.next_token_layers, 1);
+  auto full = ModelConfig::parse(
+      glm_with({{"n_group", 4}, {"topk_group", 2}, {"routed_scaling_factor", 2.5},
+                {"n_shared_experts", 2}, {"first_k_dense_replace", 0}, {"attention_bias", true},
+                {"use_qk_norm", true}, {"norm_topk_prob", false}, {"num_mtp_layers", 3},
+                {"partial_rotary_factor", 0.25},
+                {"rope_parameters", {{"rope_theta", 1e6}, {"partial_rotary_factor", 0.75}}}})
+          .dump(),
+      "config");
+  ASSERT_TRUE(full.ok()) << full.status().message();
+  EXPECT_EQ(full->expert_groups, 4);
+  EXPECT_EQ(full->expert_groups_chosen, 2);
+  EXPECT_EQ(full->routed_scaling_factor, 2.5);
+  EXPECT_EQ(full->shared_intermediate_size, 2 * full->moe_intermediate_size);
+  EXPECT_EQ(full->num_moe_layers(), 2);
+  EXPECT_TRUE(full->qkv_bias);
+  EXPECT_EQ(full->qk_norm, QkNorm::kPerHead);
+  EXPECT_FALSE(full->norm_topk_prob);
+  EXPECT_EQ(full->next_token_layers, 3);
+  EXPECT_EQ(full->rotary_dim, 6) << "the rotary parameters come first";
+}
+
+TEST(ModelConfig, Glm4MoeRefusesWhatDoesNotFit) {
+  const auto refuse = [](const Json& patch, const std::string& part) {
+    const auto parsed = ModelConfig::parse(glm_with(patch).dump(), "config");
+    ASSERT_FALSE(parsed.ok()) << patch.dump();
+    EXPECT_EQ(parsed.status().code(), Exit::kBadData);
+    EXPECT_NE(parsed.status().message().find(part), std::string::npos) << parsed.status().message();
+  };
+  refuse({{"n_routed_experts", nullptr}}, "\"n_routed_experts\" is missing");
+  refuse({{"num_local_experts", 5}}, "\"n_routed_experts\" and \"num_local_experts\" differ");
+  refuse({{"n_group", 3}}, "\"n_group\" 3 does not divide the 8 experts");
+  refuse({{"n_group", 2}, {"topk_group", 3}}, "less than \"topk_group\" 3");
+  refuse({{"n_group", 8}}, "leaves one expert in a group");
+  refuse({{"n_group", 4}, {"num_experts_per_tok", 3}}, "more than the 2 experts");
+  refuse({{"partial_rotary_factor", 0.4}}, "leaves 3 numbers of a head");
+  refuse({{"partial_rotary_factor", 0.0}}, "leaves 0 numbers of a head");
+  refuse({{"partial_rotary_factor", 1.5}}, "partial_rotary_factor");
+  refuse({{"n_shared_experts", 0}}, "n_shared_experts");
+  refuse({{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config");
 }
 
 // The numbers are those of Transformers 5.23, for a config.json without the keys; null is another

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
+#include <random>
 #include <set>
 
 #include "model/json.h"
@@ -76,9 +79,11 @@ TEST(TensorTable, CountsTheParametersOfOtherFamilies) {
 
 // Whatever a file holds of the table, it holds once.
 TEST(TensorTable, StoredTensorsCoverTheTable) {
-  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"}) {
     Json json = tiny_config();
-    json.merge_patch({{"model_type", family}, {"shared_expert_intermediate_size", 28}});
+    json.merge_patch({{"model_type", family},
+                      {"shared_expert_intermediate_size", 28},
+                      {"n_routed_experts", 3}});
     const TensorTable table = TensorTable::make(config_of(json));
     for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
       std::vector<int> times(table.tensors.size(), 0);
@@ -88,7 +93,7 @@ TEST(TensorTable, StoredTensorsCoverTheTable) {
         int64_t elements = 1, of_parts = 0;
         for (const int64_t dim : stored.shape) elements *= dim;
         for (const int64_t part : stored.parts) {
-          of_parts += table.tensors[part].num_elements();
+          of_parts += table.tensors[part].stored_elements();
           ++times[part];
         }
         EXPECT_EQ(elements, of_parts) << stored.name;
@@ -100,6 +105,48 @@ TEST(TensorTable, StoredTensorsCoverTheTable) {
                 !fused && std::string(family) == "mixtral");
     }
   }
+}
+
+// fp32 numbers of all sizes come back to the last bit, and each part is one that bf16 holds.
+TEST(TensorTable, CorrectionsAreSplitExactly) {
+  std::vector<float> whole = {0.0f, -0.0f, 1.0f, -1.0f, 12.3456789f, 0x1.fffffep127f, -0x1p-100f};
+  std::mt19937 random(11);
+  for (int i = 0; i < 2000; ++i) {
+    const float magnitude = std::ldexp(1.0f + static_cast<float>(random() & 0x7fffff) / 0x1p23f,
+                                       static_cast<int>(random() % 227) - 100);
+    whole.push_back(random() % 2 == 0 ? magnitude : -magnitude);
+  }
+  const auto n = static_cast<int64_t>(whole.size());
+  std::vector<float> parts(whole.size() * 3), back(whole.size());
+  split_correction(whole.data(), n, parts.data());
+  for (const float part : parts) ASSERT_EQ(std::bit_cast<uint32_t>(part) & 0xffffu, 0u) << part;
+  join_correction(parts.data(), n, back.data());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(back[i]), std::bit_cast<uint32_t>(whole[i])) << whole[i];
+  }
+}
+
+TEST(TensorTable, GlmsLayersHaveTheirNames) {
+  Json json = tiny_config();
+  json.merge_patch({{"model_type", "glm4_moe"}, {"n_routed_experts", 3}, {"use_qk_norm", true},
+                    {"attention_bias", true}});
+  const TensorTable table = TensorTable::make(config_of(json));
+  std::set<std::string> names;
+  for (const TensorSpec& tensor : table.tensors) names.insert(tensor.name);
+  EXPECT_EQ(names.count("model.layers.0.mlp.gate_proj.weight"), 1u) << "the first is dense";
+  EXPECT_EQ(names.count("model.layers.0.mlp.gate.weight"), 0u);
+  for (const char* name :
+       {"self_attn.q_norm.weight", "self_attn.v_proj.bias", "mlp.gate.weight",
+        "mlp.gate.e_score_correction_bias", "mlp.shared_experts.up_proj.weight",
+        "mlp.experts.2.down_proj.weight"}) {
+    EXPECT_EQ(names.count(std::string("model.layers.1.") + name), 1u) << name;
+  }
+  EXPECT_EQ(names.count("model.layers.1.mlp.shared_expert_gate.weight"), 0u);
+  EXPECT_EQ(names.count("model.layers.1.self_attn.o_proj.bias"), 0u);
+  const int64_t at = table.find(table.layer(1), TensorRole::kCorrection);
+  EXPECT_EQ(table.tensors[at].num_elements(), 9);
+  EXPECT_EQ(table.tensors[at].stored_shape(), std::vector<int64_t>{3});
+  EXPECT_FALSE(table.tensors[at].decay);
 }
 
 TEST(TensorTable, RecordsHoldTheirTensorsWithoutGaps) {

@@ -280,6 +280,10 @@ struct LayerBufferRow {
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
   "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "decoder_sparse_step": 2})";
+constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
+  "model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
+  "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "use_qk_norm": true,
+  "attention_bias": true})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
 const LayerBufferRow kLayerBufferRows[] = {
@@ -314,6 +318,13 @@ const LayerBufferRow kLayerBufferRows[] = {
     {{.what = "every switch", .seed = 27, .page_slots = 1, .plan = kAll}},
     {{.what = "a shared expert, dense layers", .seed = 29, .resumed = true}, kShared},
     {{.what = "tied embeddings", .seed = 30}, kTied},
+    {{.what = "groups of experts, a plain shared expert", .seed = 39, .resumed = true}, kGlm},
+    {{.what = "the same on three devices, every switch",
+      .seed = 40,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kGlm},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},

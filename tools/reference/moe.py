@@ -71,21 +71,60 @@ def cross_entropy_sum(logits, targets):
                            ignore_index=NO_TARGET)
 
 
+def num_experts_of(config):
+    return getattr(config, "num_experts", None) or config.num_local_experts
+
+
+def is_sigmoid_router(model):
+    """DeepSeek-V3's kind (glm4_moe): sigmoid scores, a correction of the choice, groups."""
+    return hasattr(routers_of(model)[0], "e_score_correction_bias")
+
+
+def routers_of(model):
+    return [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+
+
+def shares(model, router_logits):
+    """What the balance loss takes of each expert. Transformers has none for sigmoid routers;
+    Pagoda reports it of scores over their sum, as DeepSeek-V3 (arXiv 2412.19437, 2.1.2) has it."""
+    if not is_sigmoid_router(model):
+        return torch.softmax(router_logits, dim=-1).float()
+    scores = router_logits.float().sigmoid()
+    return scores / scores.sum(dim=-1, keepdim=True)
+
+
 def balance_loss(model, router_logits, padding=None):
     """Transformers' own, over all tokens of the microbatch but padding, and all MoE layers."""
     config = model.config
+    if is_sigmoid_router(model):
+        assert padding is None
+        return balance_loss_imposed(model, router_logits, top_experts(model, router_logits)[0])
     mask = None if padding is None else 1 - padding
-    return load_balancing_loss_func(tuple(router_logits), config.num_experts,
+    return load_balancing_loss_func(tuple(router_logits), num_experts_of(config),
                                     config.num_experts_per_tok, mask)
 
 
 def balance_loss_imposed(model, router_logits, experts):
     """The same formula with the counts of imposed experts (per layer (tokens, top_k))."""
-    num_experts = model.config.num_experts
+    num_experts = num_experts_of(model.config)
     rows = sum(x.shape[0] for x in router_logits)
     counts = sum(torch.bincount(e.flatten(), minlength=num_experts) for e in experts).float()
-    probs = sum(torch.softmax(x, dim=-1).float().sum(dim=0) for x in router_logits)
+    probs = sum(shares(model, x).sum(dim=0) for x in router_logits)
     return num_experts * torch.sum((counts / rows) * (probs / rows))
+
+
+def top_by_sigmoids(router, logits):
+    """Experts and the gap, as Glm4MoeTopkRouter chooses; of groups too."""
+    merit = logits.detach().float().sigmoid() + router.e_score_correction_bias
+    groups, gap = merit.view(len(merit), router.num_group, -1), float("inf")
+    if router.topk_group < router.num_group:
+        best = groups.topk(2, dim=-1)[0].sum(dim=-1)
+        value, index = best.topk(router.topk_group + 1, dim=-1)
+        gap = float((value[:, -2] - value[:, -1]).min())
+        kept = torch.zeros_like(best).scatter_(1, index[:, :-1], 1.0).bool()
+        merit = groups.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    value, index = merit.topk(router.top_k + 1, dim=-1)
+    return index[:, :-1], min(gap, float((value[:, -2] - value[:, -1]).min()))
 
 
 def top_experts(model, router_logits):
@@ -93,6 +132,12 @@ def top_experts(model, router_logits):
     last chosen and the first refused probability."""
     k = model.config.num_experts_per_tok
     chosen, gap = [], float("inf")
+    if is_sigmoid_router(model):
+        for router, logits in zip(routers_of(model), router_logits):
+            index, least = top_by_sigmoids(router, logits)
+            gap = min(gap, least)
+            chosen.append(index)
+        return chosen, gap
     for logits in router_logits:
         value, index = torch.softmax(logits.detach().float(), dim=-1).topk(k + 1, dim=-1)
         gap = min(gap, float((value[:, k - 1] - value[:, k]).min()))
@@ -104,10 +149,20 @@ def top_experts(model, router_logits):
 def imposed_routing(model, experts):
     """While open, MoE layer i sends its tokens to experts[i] (tokens, top_k); the weights are still
     its own probabilities, computed as Transformers' router computes them."""
-    routers = [m for m in model.modules() if type(m).__name__.endswith("TopKRouter")]
+    routers = routers_of(model)
     assert len(routers) == len(experts)
 
+    def by_sigmoids(router, chosen, hidden):
+        rows = hidden.reshape(-1, router.hidden_dim).float()
+        logits = F.linear(rows, router.weight.float())
+        value = logits.sigmoid().gather(-1, chosen)
+        if router.norm_topk_prob:
+            value = value / (value.sum(dim=-1, keepdim=True) + 1e-20)
+        return logits, value * router.routed_scaling_factor, chosen
+
     def route(router, chosen, hidden):
+        if hasattr(router, "e_score_correction_bias"):
+            return by_sigmoids(router, chosen, hidden)
         logits = F.linear(hidden.reshape(-1, router.hidden_dim), router.weight)
         value = torch.softmax(logits, dtype=torch.float, dim=-1).gather(-1, chosen)
         if getattr(router, "norm_topk_prob", True):  # Mixtral's has no choice, and stays in fp32

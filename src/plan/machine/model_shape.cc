@@ -40,7 +40,8 @@ Wide shared_parameters(const ModelShape& shape) {
 }
 
 Wide router_parameters(const ModelShape& shape) {
-  return Wide{shape.num_experts} * (Wide{shape.hidden_size} + shape.router_bias);
+  return Wide{shape.num_experts} *
+         (Wide{shape.hidden_size} + shape.router_bias + shape.router_correction);
 }
 
 int64_t moe_layers(const ModelShape& shape) {
@@ -132,6 +133,7 @@ LayerParameters layer_parameters(const ModelShape& shape, int64_t layer) {
     return count;
   }
   count.router = static_cast<int64_t>(router_parameters(shape));
+  if (shape.router_correction) count.router += shape.num_experts * (kCorrectionParts - 1);
   count.feed_forward = static_cast<int64_t>(shared_parameters(shape));
   count.expert = static_cast<int64_t>(expert_parameters(shape));
   return count;

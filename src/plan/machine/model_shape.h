@@ -12,6 +12,7 @@
 
 namespace pagoda {
 
+inline constexpr int64_t kCorrectionParts = 3;  // elements of an expert's correction
 inline constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;  // parameters
                                                                                      // of a model
 
@@ -48,6 +49,9 @@ struct ModelShape {
   int64_t shared_ffn = 0;         // width of all shared experts together, which every token visits
   bool shared_gate = false;       // shared experts are weighted by a sigmoid of the token
   bool router_bias = false;       // one number for each expert
+  // One number for each expert, which only choosing takes. A record keeps it as kCorrectionParts
+  // elements, so that its fp32 value is exact in any type of weights (model/tensors.h).
+  bool router_correction = false;
   bool expert_bias = false;       // on all three projections of an expert
   bool tied_embeddings = false;
 
@@ -68,7 +72,7 @@ struct ModelRecord {
 struct LayerParameters {
   int64_t attention = 0;     // with its biases and the norms inside it
   int64_t norms = 0;         // the two norms of the residual
-  int64_t router = 0;
+  int64_t router = 0;        // elements of its record, so a correction counts three times
   int64_t feed_forward = 0;  // a dense layer's, or shared experts: every token visits them
   int64_t expert = 0;        // one routed expert; 0 in a dense layer
 

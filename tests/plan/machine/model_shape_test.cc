@@ -238,6 +238,7 @@ ModelShape random_model(std::mt19937& random) {
   shape.shared_ffn = coin() ? up_to(20) : 0;
   shape.shared_gate = shape.shared_ffn > 0 && coin();
   shape.router_bias = coin();
+  shape.router_correction = coin();
   shape.expert_bias = coin();
   shape.tied_embeddings = coin();
   return shape;
@@ -298,6 +299,7 @@ int64_t tensors_with(const ModelShape& shape, int64_t experts) {
       continue;
     }
     sum += shape.num_experts * d + (shape.router_bias ? shape.num_experts : 0);
+    sum += shape.router_correction ? shape.num_experts : 0;
     for (int64_t e = 0; e < experts; ++e) {
       sum += expert_tensors(shape, shape.expert_ffn, shape.expert_bias);
     }
@@ -323,7 +325,9 @@ TEST(ModelShape, CountsWhatAListOfTensorsHas) {
       const LayerParameters layer = layer_parameters(shape, l);
       sum += layer.replicated() + shape.num_experts * layer.expert;
     }
-    EXPECT_EQ(sum, count.total);
+    const auto moe = std::count(shape.is_moe.begin(), shape.is_moe.end(), 1);
+    const int64_t parts = shape.router_correction ? 2 * shape.num_experts * moe : 0;
+    EXPECT_EQ(sum, count.total + parts) << "a record keeps a correction in three parts";
   }
 }
 
@@ -332,8 +336,8 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
-    const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"};
-    const std::string family = families[random() % 4];
+    const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe"};
+    const std::string family = families[random() % 5];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << family);
     Json json = tiny_config();
     const int64_t kv_heads = up_to(3), heads = kv_heads * up_to(3), layers = up_to(5);
@@ -350,6 +354,11 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
                       {"mlp_only_layers", Json::array({up_to(static_cast<uint32_t>(layers)) - 1})},
                       {"decoder_sparse_step", up_to(2)},
                       {"qkv_bias", random() % 2 == 0},
+                      {"attention_bias", family == "glm4_moe" && random() % 2 == 0},
+                      {"use_qk_norm", random() % 2 == 0},
+                      {"n_routed_experts", 3},
+                      {"n_shared_experts", up_to(2)},
+                      {"first_k_dense_replace", up_to(static_cast<uint32_t>(layers)) - 1},
                       {"tie_word_embeddings", random() % 2 == 0}});
     auto config = ModelConfig::parse(json.dump(), "config");
     ASSERT_TRUE(config.ok()) << config.status().message();
