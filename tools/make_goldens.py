@@ -2,6 +2,10 @@
 """Writes tests/golden: tiny models with what PyTorch and Transformers compute of them.
 
     python tools/make_goldens.py [--out tests/golden]
+    python tools/make_goldens.py --only glm4_moe --sizes N   # then parity_test '*Fp32*' reads it
+
+The second is for trying a family out: it writes a model of random sizes and switches, N their seed,
+over the family's folder, with an fp32 step alone. `git checkout tests/golden` brings the folder back.
 
 Deterministic on one machine: fixed seeds, one thread. tests/golden/README.md says what is in the
 files; tools/goldens_test.py checks them against code that shares nothing with Transformers.
@@ -9,6 +13,7 @@ files; tools/goldens_test.py checks them against code that shares nothing with T
 
 import argparse
 import json
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -406,6 +411,46 @@ FAMILIES = {
 }
 
 
+def random_glm4(draw):
+    kv_heads, groups, size = draw.randint(1, 3), draw.randint(1, 4), draw.randint(2, 5)
+    chosen, layers = draw.randint(1, groups), draw.randint(1, 4)
+    size = max(size, 3) if groups == 1 else size  # some expert is refused
+    dim = 2 * draw.randint(2, 9)
+    turned = [d for d in range(2, dim + 1, 2) if int(dim * (d / dim)) == d]  # exact as a quotient
+    return Glm4MoeConfig(
+        vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
+        num_hidden_layers=layers, num_key_value_heads=kv_heads,
+        num_attention_heads=kv_heads * draw.randint(1, 3), head_dim=dim,
+        intermediate_size=draw.randint(8, 60), moe_intermediate_size=4 * draw.randint(1, 10),
+        n_routed_experts=groups * size, n_group=groups, topk_group=chosen,
+        num_experts_per_tok=draw.randint(2, min(4, chosen * size)),  # 1: nothing to train
+        n_shared_experts=draw.randint(1, 3), first_k_dense_replace=draw.randint(0, layers - 1),
+        routed_scaling_factor=draw.choice([1.0, 0.7, 2.5]),
+        norm_topk_prob=draw.random() < 0.7, attention_bias=draw.random() < 0.5,
+        use_qk_norm=draw.random() < 0.5, tie_word_embeddings=draw.random() < 0.5,
+        rms_norm_eps=draw.choice([1e-5, 1e-6]), initializer_range=0.2, pad_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6]),
+                         "partial_rotary_factor": draw.choice(turned) / dim}, **COMMON)
+
+
+RANDOM_SIZES = {"glm4_moe": random_glm4}
+
+
+def make_random_sizes(folder, sizes_seed):
+    config = RANDOM_SIZES[folder.name](random.Random(sizes_seed))
+    for seed in range(100 * sizes_seed, 100 * sizes_seed + 100):
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            make_fp32(folder, config, seed)
+        except AssertionError as error:
+            if "routing gap" not in str(error):
+                raise
+            continue
+        if load_file(folder / "expected.safetensors")["tokens_per_expert"].min() > 0:
+            return
+    raise SystemExit(f"{folder.name}: no seed without near-ties and idle experts for {sizes_seed}")
+
+
 def make_families(out, only=None, seed=None):
     for name, (config, own_seed, final_names) in FAMILIES.items():
         if only in (None, name):
@@ -420,10 +465,13 @@ def main():
                         default=Path(__file__).resolve().parent.parent / "tests" / "golden")
     parser.add_argument("--only", help="a family's folder; the others stay as they are")
     parser.add_argument("--seed", type=int, help="with --only: another seed than its own")
+    parser.add_argument("--sizes", type=int, help="with --only: a seed of random sizes")
     arguments = parser.parse_args()
     out = arguments.out
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
+    if arguments.sizes is not None:
+        return make_random_sizes(out / arguments.only, arguments.sizes)
     if arguments.only:
         return make_families(out, arguments.only, arguments.seed)
     for folder in out.glob("*/"):  # chat and tokenizers are others' work
