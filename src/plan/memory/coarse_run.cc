@@ -86,7 +86,7 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
   if (shape.num_experts > 0) {
     const int64_t at_home = experts_at_every_home(shape);
     c.experts = fewest_together(at_home, expert_records(shape), limits.expert_records,
-                                std::max<int64_t>(1, at_home / (one_device ? 4 : 2)));
+                                std::max<int64_t>(1, at_home / div_ceil(4, shape.devices)));
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
   // The microbatches of a shard are one device's.

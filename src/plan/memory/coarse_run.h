@@ -29,9 +29,9 @@ inline constexpr CoarseLimits kFinePlan{1024, 16, 8192, false}, kCoarsePlan{512,
 
 // {1, 1, 1} where the run is within the limits already. Its `experts` divides the experts of a
 // layer that each device is the home of, its `microbatches` the microbatches. At least four experts
-// a layer are left on one device, and two on each of several. in_order: blocks become no longer
-// than a microbatch's rows, so that code which splits them by microbatches keeps the run's order;
-// there are at most kMostInOrder microbatches.
+// a layer are left, and one on each device. in_order: blocks become no longer than a microbatch's
+// rows, so that code which splits them by microbatches keeps the run's order; there are at most
+// kMostInOrder microbatches.
 inline constexpr int64_t kMostInOrder = 8;
 Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in_order = false);
 
