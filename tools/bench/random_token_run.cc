@@ -47,7 +47,7 @@ SessionOptions roomy_options(const std::string& directory, const std::string& fi
   SessionOptions options;
   options.size = {microbatches, microbatch_tokens, DType::kBF16, true, {}};
   options.adam = {0.9, 0.95, 1e-8, 0.1, eager, 1.0};
-  options.threads = options.optimizer_threads = usable_cores();
+  options.devices.front().threads = options.optimizer_threads = usable_cores();
   options.directories = {directory};
   options.file_name = file_name;
   options.page_slots = 1;
