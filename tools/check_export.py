@@ -43,10 +43,19 @@ def find_folder(folder):
                      f"run `pagoda export --checkpoint {folder} --out {folder}/export` first")
 
 
+def of_next_token_layer(key, config):
+    """Layers behind the last one, which Transformers has no use for."""
+    last = config.num_hidden_layers + getattr(config, "num_nextn_predict_layers", 0)
+    return any(key.startswith(f"model.layers.{layer}.")
+               for layer in range(config.num_hidden_layers, last))
+
+
 def load(folder, dtype):
     """Every tensor must come from the folder: Transformers would initialise a missing one."""
     model, info = AutoModelForCausalLM.from_pretrained(
         folder, dtype=dtype, attn_implementation="sdpa", output_loading_info=True)
+    info["unexpected_keys"] = {key for key in info["unexpected_keys"]
+                               if not of_next_token_layer(key, model.config)}
     wrong = {k: sorted(map(str, v)) for k, v in info.items() if v and k.endswith("_keys")}
     if wrong:
         raise SystemExit(f"{folder}: Transformers found {wrong}")

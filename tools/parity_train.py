@@ -123,7 +123,7 @@ class Trainer:
         batches = self.microbatches(step)
         targets = sum(b.num_targets() for b in batches)
         tokens = sum(b.num_tokens() for b in batches)
-        coef = self.model.config.router_aux_loss_coef
+        coef = getattr(self.model.config, "router_aux_loss_coef", 0.0)
         total, total_aux = 0.0, 0.0
         for batch in batches:
             out = ref.forward(self.model, batch)

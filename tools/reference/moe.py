@@ -97,7 +97,8 @@ def balance_loss(model, router_logits, padding=None):
     """Transformers' own, over all tokens of the microbatch but padding, and all MoE layers."""
     config = model.config
     if is_sigmoid_router(model):
-        assert padding is None
+        if padding is not None:
+            router_logits = [x[padding.flatten() == 0] for x in router_logits]
         return balance_loss_imposed(model, router_logits, top_experts(model, router_logits)[0])
     mask = None if padding is None else 1 - padding
     return load_balancing_loss_func(tuple(router_logits), num_experts_of(config),
