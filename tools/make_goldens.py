@@ -5,7 +5,8 @@
     python tools/make_goldens.py --only glm4_moe --sizes N   # then parity_test '*Fp32*' reads it
 
 The second is for trying a family out: it writes a model of random sizes and switches, N their
-seed, over the family's folder, with an fp32 step alone. `git checkout tests/golden` brings the folder back.
+seed, over the family's folder, with an fp32 step alone. `git checkout tests/golden` brings the
+folder back.
 
 Deterministic on one machine: fixed seeds, one thread. tests/golden/README.md says what is in the
 files; tools/goldens_test.py checks them against code that shares nothing with Transformers.

@@ -1,5 +1,5 @@
 // A router's correction comes out of a run, over checkpoint and export, with the bits it came with:
-// in every type of weights and format of optimizer state, though its record is updated in each step.
+// in every type of weights and format of state, though its record is updated in each step.
 #include <gtest/gtest.h>
 
 #include <cstring>
