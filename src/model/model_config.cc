@@ -167,7 +167,7 @@ void parse_layers(Fields& f, ModelConfig& c) {
 }
 
 // Sets how much of a head turns. The rotary parameters, where they say so, come first.
-void parse_rotary_dim(Fields& f, const Json* rope, ModelConfig& c) {
+void parse_rotary_dim(Fields& f, const char* key, const Json* rope, ModelConfig& c) {
   c.rotary_dim = c.head_dim;
   if (c.family->partial_rotary_factor == 0.0) return;
   constexpr const char* kKey = "partial_rotary_factor";
@@ -176,7 +176,9 @@ void parse_rotary_dim(Fields& f, const Json* rope, ModelConfig& c) {
   if (rope != nullptr && rope->is_object()) {
     Fields inner(*rope, "");
     factor = inner.real_or(kKey, factor, 0.0, 1.0);
-    if (!inner.status().ok()) return f.refuse(inner.status().message());
+    if (!inner.status().ok()) {
+      return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+    }
   }
   c.rotary_dim = static_cast<int64_t>(static_cast<double>(c.head_dim) * factor);
   if (c.rotary_dim >= 2 && c.rotary_dim % 2 == 0) return;
@@ -193,7 +195,7 @@ void parse_rope(Fields& f, ModelConfig& c) {
   const Json* scaling = f.find("rope_scaling");
   const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
   const Json* rope = f.find(key);
-  parse_rotary_dim(f, rope, c);
+  parse_rotary_dim(f, key, rope, c);
   if (rope == nullptr) return;
   if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
   const Json type = rope->value("rope_type", rope->value("type", Json("default")));

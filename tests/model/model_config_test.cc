@@ -301,6 +301,8 @@ TEST(ModelConfig, Glm4MoeRefusesWhatDoesNotFit) {
   refuse({{"partial_rotary_factor", 0.4}}, "leaves 3 numbers of a head");
   refuse({{"partial_rotary_factor", 0.0}}, "leaves 0 numbers of a head");
   refuse({{"partial_rotary_factor", 1.5}}, "partial_rotary_factor");
+  refuse({{"rope_parameters", {{"rope_theta", 1e6}, {"partial_rotary_factor", 2.0}}}},
+         "config: \"rope_parameters\": \"partial_rotary_factor\" is 2.0");
   refuse({{"n_shared_experts", 0}}, "n_shared_experts");
   refuse({{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config");
 }
