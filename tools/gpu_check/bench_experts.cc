@@ -1,9 +1,10 @@
 // The products of a layer's experts, forward and backward, top-1: beside one dense product of their
-// flops, a loop of the library's products over experts, torch._grouped_mm, and what a step does,
-// whose experts are pages: groups of row blocks.
+// flops, the library's products of experts in a loop and in one call, torch._grouped_mm, and what a
+// step does, whose experts are pages: groups of row blocks.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -28,6 +29,7 @@ class ExpertBench {
   void backward();
   void dense_forward();
   void forward_by_expert();
+  std::string library_groups();
   void forward_in_groups(int64_t group_blocks);
   double floor_us();
   void compare(const char* what, const Work& ours, const Work& dense, double goal, double least_us,
@@ -117,6 +119,40 @@ void ExpertBench::forward_by_expert() {
   }
 }
 
+// Times the library's grouped call. A step may use one only if an expert has the same bits alone
+// and in a group, since budgets decide which are computed together.
+std::string ExpertBench::library_groups() {
+  std::vector<Product> up, down;
+  int64_t row = 0;
+  for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
+    const auto expert = static_cast<int64_t>(e);
+    up.push_back({counts_[e], sorted_ + row * kModel, up_ + expert * 2 * kInner * kModel,
+                  gate_up_ + row * 2 * kInner});
+    down.push_back(
+        {counts_[e], act_ + row * kInner, down_ + expert * kModel * kInner, y_ + row * kModel});
+  }
+  const auto all_up = b_.library->grouped(2 * kInner, kModel, up);
+  const auto all_down = b_.library->grouped(kModel, kInner, down);
+  if (!all_up || !all_down) return "";
+  const double us = b_.median_us([&] {
+    b_.ops->gather_rows(DType::kBF16, x_, index_, rows_, kModel, sorted_, b_.s);
+    all_up();
+    b_.ops->swiglu(DType::kBF16, gate_up_, rows_, kInner, act_, b_.s);
+    all_down();
+  });
+  const auto outputs = [&] {
+    std::vector<bf16> y(static_cast<size_t>(rows_ * kModel));
+    b_.s.copy(y.data(), y_, std::ssize(y) * int64_t{sizeof(bf16)});
+    b_.s.synchronize();
+    return y;
+  };
+  const std::vector<bf16> together = outputs();
+  for (const Product& product : down) b_.library->grouped(kModel, kInner, {product})();
+  const std::vector<bf16> alone = outputs();
+  const bool same = std::memcmp(together.data(), alone.data(), together.size() * sizeof(bf16)) == 0;
+  return strf(", library's groups %.0f us (%s bits alone)", us, same ? "the same" : "OTHER");
+}
+
 // Computes like a step: at most group_blocks row blocks at a time, whose rows are copied to one
 // place.
 void ExpertBench::forward_in_groups(int64_t group_blocks) {
@@ -181,6 +217,7 @@ void ExpertBench::run(double torch_us) {
   std::string others;
   if (b_.library) {
     others = strf(", by expert %.0f us", b_.median_us([&] { forward_by_expert(); }));
+    others += library_groups();
   }
   others += strf(", in groups of 16 row blocks %.0f us, of one %.0f us",
                  b_.median_us([&] { forward_in_groups(16); }),
