@@ -29,8 +29,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from pagoda_runs import (LAYERS, Bench, Shape, fail, others_text, print_machine, print_rows,
-                         spread, write_even_text)
+from pagoda_runs import (LAYERS, Bench, Shape, budget, fail, others_text, print_machine,
+                         print_rows, spread, write_even_text)
 
 SHAPES = {"full": Shape(256, 512, 2048, 128, 5, 3), "tiny": Shape(64, 96, 256, 16, 4, 1)}
 SLOW = 12  # the slower of two unlike devices
@@ -108,9 +108,9 @@ def seats(bench, scale):
         for experts in EXPERTS[scale]:
             # Weights that wait in the host, since those that stay on devices are at home.
             plan = bench.roomy_plan(experts, {"train.devices": f"cpu/8*{count}"})
-            memory = 1.2 * plan.least_device + 0.1 * plan.weights
-            base = resident(bench, experts) | {"train.devices": f"cpu/8*{count}",
-                                               "memory.device": f"{int(memory)}"}
+            base = {"model.path": bench.model(experts), "train.devices": f"cpu/8*{count}",
+                    "memory.device": budget(plan.least_device + 0.3 * plan.weights),
+                    "memory.host": "1GiB"}
             variants = {place: base | {"parallel.place": place} for place in ("home", "step")}
             race = bench.race(f"seats-{count}-{experts}", variants)
             race.expect_same_bits(*variants)
