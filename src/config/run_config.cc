@@ -359,11 +359,10 @@ void RunConfig::declare(OptionTable& table) {
 
 namespace {
 
-// All rules but check_attention().
+// All rules but check_attention() and check_gpus().
 Status check_values(const RunConfig& c) {
   RETURN_IF_ERROR(check_data(c.data));
   RETURN_IF_ERROR(check_counts(c));
-  RETURN_IF_ERROR(c.check_gpus());
   RETURN_IF_ERROR(check_sample(c.sample));
   RETURN_IF_ERROR(check_optim(c.optim, c.train.steps));
   if (c.plan.group_blocks > kMostTogether) {
@@ -377,6 +376,11 @@ Status check_values(const RunConfig& c) {
 }  // namespace
 
 Status RunConfig::validate() const {
+  RETURN_IF_ERROR(validate_for_planning());
+  return check_gpus();
+}
+
+Status RunConfig::validate_for_planning() const {
   RETURN_IF_ERROR(check_values(*this));
   return check_attention(*this);
 }
@@ -390,7 +394,8 @@ Status RunConfig::validate_for_training() const {
     if (path.empty()) return refuse("data.path", "\"\"", "name a file");
   }
   if (train.output_dir.empty()) return missing("train.output_dir", "a new folder");
-  return check_values(*this);
+  RETURN_IF_ERROR(check_values(*this));
+  return check_gpus();
 }
 
 std::vector<std::string> RunConfig::disk_directories() const {

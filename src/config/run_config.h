@@ -128,6 +128,8 @@ struct RunConfig {
   // Checks that the keys which training needs are set, and validate() but for what depends on the
   // number of shards: a resumed run takes its checkpoint's first (preview/micro_batch_choice.h).
   Status validate_for_training() const;
+  // validate() but for check_gpus(): the machine that is planned for may be another.
+  Status validate_for_planning() const;
 
   // XXH3-64 over the options that affect results. Two runs with equal hashes, data and model
   // compute the same bits. The number of steps counts only where the schedule depends on it, so

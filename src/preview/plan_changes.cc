@@ -72,14 +72,14 @@ class Trial {
 
   bool fits(const PlanChange& change) const {
     auto [config, sheet] = changed(change);
-    if (!config.validate().ok()) return false;
+    if (!config.validate_for_planning().ok()) return false;
     const auto plan = forecast_memory(model_, config, sheet);
     return plan.ok() && plan.value().fits.ok();
   }
   // Tokens a second; 0 where it is no run.
   Result<RunForecast> plan(const PlanChange& change, const CoarseLimits& limits) const {
     auto [config, sheet] = changed(change);
-    RETURN_IF_ERROR(config.validate());
+    RETURN_IF_ERROR(config.validate_for_planning());
     return forecast_run(model_, config, sheet, limits);
   }
 

@@ -44,8 +44,8 @@ struct RunForecast {
   double written_bytes() const;
 };
 
-// Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate(). Returns the
-// errors of planned_run.
+// Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate_for_planning().
+// Returns the errors of planned_run.
 Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
                                     const MachineSheet& sheet);
 // Predicts the memory and a step. A step that has no room is no error.

@@ -45,7 +45,7 @@ struct SettingsSearch {
 std::vector<RunConfig> setting_choices(const RunConfig& config, const MachineSheet& sheet);
 
 // kUsage, with the last combination's reason, when none makes a valid run. REQUIRES: sheet.check(),
-// config.validate(). Simulates one step for each combination that fits.
+// config.validate_for_planning(). Simulates one step for each combination that fits.
 Result<SettingsSearch> search_settings(const ModelSizes& model, const RunConfig& config,
                                        const MachineSheet& sheet, const CoarseLimits& limits);
 

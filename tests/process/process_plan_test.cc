@@ -111,6 +111,15 @@ TEST_F(PlanTest, AnotherMachinesGpuNeedNotBeHere) {
   EXPECT_EQ(result.code, 0) << result.err;
 }
 
+// Each GPU of the run file has its own budget, also where the machine is elsewhere.
+TEST_F(PlanTest, GpusMayHaveUnequalBudgets) {
+  const Words four = on("olmoe-1b-7b", "gpu-4x48gb") +
+                     Words{"--train.devices", "cuda*2", "--train.save_steps", "0"};
+  const ProcessResult result = plan(four + Words{"--memory.device", "40GiB,20GiB"});
+  EXPECT_EQ(result.code, 0) << result.err;
+  expect_no_plan(four + Words{"--memory.device", "40GiB,20GiB,20GiB"}, 2, "lists 3 budgets");
+}
+
 // One file, that asks for no other.
 TEST_F(PlanTest, ThePageIsSelfContained) {
   const std::string page = dir_.file("step.html");

@@ -86,16 +86,12 @@ Status PlanCommand::read() {
                   "--html: shows a step of the run as it is, or with --cluster of "
                   "the best strategy; leave out --search");
   }
-  // Whether this machine has a GPU is no matter where another is planned for.
   const bool elsewhere = !machine_.empty() || !cluster_.empty();
   auto devices = parse_devices(config_.train.devices);
-  if (elsewhere && devices.ok() && names_gpus(*devices)) {
-    config_.train.devices = {"auto"};
-    gpus_ = std::ssize(*devices);
-  }
+  if (elsewhere && devices.ok() && names_gpus(*devices)) gpus_ = std::ssize(*devices);
   // On a cluster microbatches are the search's, rows each.
   if (!cluster_.empty()) config_.train.micro_batch_tokens = config_.data.sequence_len;
-  return config_.validate();
+  return elsewhere ? config_.validate_for_planning() : config_.validate();
 }
 
 Result<MachineSheet> PlanCommand::sheet() const {
