@@ -8,8 +8,8 @@
 // three fifths of a step in half of them, budgets that page in a quarter. The costs of tasks come
 // from a session on one device, which takes turns with the steps that are measured: what others
 // take follows by their factors, what wires take is what they were made to. That device is slowed
-// too, since after each sleep caches are cold and a task takes more of its core. A timing in which
-// the cores were not to be had is repeated, and counted.
+// too, since after a sleep caches are cold and a task takes more of its core. A timing in which the
+// cores were not to be had is repeated, and counted.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -27,11 +27,10 @@ namespace pagoda {
 namespace {
 
 constexpr int kSteps = 2, kMostRepeats = 3;
-constexpr int64_t kMicrobatchTokens = 128;
-constexpr Throttle kReference{4, 4};
-constexpr RandomModel kModel{.layers = 2, .hidden_size = 256, .heads = 8, .kv_heads = 4,
-                             .head_dim = 32, .experts = 16, .experts_per_token = 2,
-                             .expert_size = 256, .vocab_size = 2048, .initializer_range = 0.05};
+constexpr int64_t kMicrobatchTokens = 256;
+constexpr RandomModel kModel{.layers = 2, .hidden_size = 512, .heads = 8, .kv_heads = 4,
+                             .head_dim = 64, .experts = 16, .experts_per_token = 2,
+                             .expert_size = 512, .vocab_size = 2048, .initializer_range = 0.05};
 
 struct Configuration {
   std::vector<Throttle> devices;
@@ -50,13 +49,15 @@ struct Configuration {
   }
 };
 
+// How often each of `devices` is slowed: together they take at most a third of a core's time.
+double slowness(size_t devices) { return 3 * static_cast<double>(devices); }
+
 Configuration draw(int number, std::mt19937& random) {
   const auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   Configuration c;
   const int count = 1 + number % 4;
   const bool equal = pick(2) == 0;
-  const double slow = 4 * count;  // together they take at most a quarter of a core's time, and more
-                                  // where some are faster
+  const double slow = slowness(static_cast<size_t>(count));
   for (int d = 0; d < count; ++d) {
     const double factor = equal ? 1 : 1 + 0.5 * pick(3);
     c.devices.push_back({slow * factor, slow * factor * (equal ? 1 : 1 + 0.5 * pick(3))});
@@ -106,17 +107,8 @@ SessionOptions Check::options(const Configuration& c, const char* name) const {
   return options;
 }
 
-// The cost of a task on a device that takes `factor` times as long. Handing over from task to task
-// takes no longer.
-Cost slowed(Cost cost, double factor, double hand_over_s) {
-  cost.fixed_s = std::max(0.0, cost.fixed_s - hand_over_s);
-  cost = cost.slower(factor);
-  cost.fixed_s += hand_over_s;
-  return cost;
-}
-
 MachineProfile with_devices(const MeasuredMachine& machine, const Configuration& c,
-                            const SlowLink::Speed& link) {
+                            const Throttle& reference, const SlowLink::Speed& link) {
   MachineProfile p = machine.profile;
   p.of(TaskKind::kPlaceRows) = p.of(TaskKind::kPackRows) = p.of(TaskKind::kDispatch);
   p.of(TaskKind::kReceive) = {machine.hand_over_s, p.upload.unit_s, 1};
@@ -125,8 +117,8 @@ MachineProfile with_devices(const MeasuredMachine& machine, const Configuration&
     TaskCosts costs = p.tasks;
     for (size_t kind = 0; kind < costs.size(); ++kind) {
       const auto task = static_cast<TaskKind>(kind);
-      const double factor = throttle.of(task) / kReference.of(task);
-      costs[kind] = slowed(costs[kind], factor, machine.hand_over_s);
+      const double factor = throttle.of(task) / reference.of(task);
+      costs[kind] = costs[kind].slower(factor);
     }
     p.device_tasks.push_back(costs);
   }
@@ -134,8 +126,10 @@ MachineProfile with_devices(const MeasuredMachine& machine, const Configuration&
 }
 
 Outcome Check::run(const Configuration& c) {
+  const double slow = slowness(c.devices.size());
+  const Throttle reference_throttle{slow, slow};
   Configuration one = c;
-  one.devices = {kReference};
+  one.devices = {reference_throttle};
   one.attention_devices = 1;
   MeasuredRun reference(folder_, storage_.get(), options(one, "reference"));
   SessionOptions asked = options(c, "measured");
@@ -163,7 +157,8 @@ Outcome Check::run(const Configuration& c) {
     reference.measure(kSteps);
     run.measure(kSteps);
     fit_tasks(reference, machine);
-    const MeasuredRun::Replayed replayed = run.simulate(with_devices(machine, c, link));
+    const MeasuredRun::Replayed replayed =
+        run.simulate(with_devices(machine, c, reference_throttle, link));
     outcome.measured_s = run.step_s();
     outcome.simulated_s = replayed.step_s;
     outcome.busy_error = 0;
