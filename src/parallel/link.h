@@ -1,5 +1,6 @@
-// A link carries bytes from one device's memory to another's, as part of the order of a step: each
-// transfer has a number, which the sending and the receiving task share.
+// A link carries bytes between endpoints as part of the order of a step: each transfer has a
+// number, which the sending and the receiving task share. Endpoints are numbers: first all devices
+// of the run, then, in a run of several ranks, the host memory of each rank (devices + rank).
 //
 // Both calls return at once. A send waits for what its lane has before it, a receive for that and
 // for the send; nothing else waits. So transfers cannot deadlock if one total order of tasks has
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
@@ -21,10 +23,11 @@
 namespace pagoda {
 
 struct Transfer {
-  int64_t number = 0;    // grows with every transfer between the same two devices
-  int from = 0, to = 0;  // devices
+  int64_t number = 0;    // grows with every transfer from one endpoint to another
+  int from = 0, to = 0;  // endpoints
   int64_t bytes = 0;
-  int64_t rows = 0;  // of tokens, that the bytes are; 0: they are others
+  int64_t rows = 0;        // of tokens, that the bytes are; 0: they are others
+  std::string about = "";  // what an error calls it, "receive L3 b5"; may be empty
 };
 
 class Link {
