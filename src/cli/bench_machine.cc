@@ -20,8 +20,8 @@
 #include "config/run_config.h"
 #include "config/usable_gpu.h"
 #include "hardware/machine.h"
-#include "parallel/communicator.h"
 #include "parallel/launcher.h"
+#include "parallel/mpi_communicator.h"
 
 namespace pagoda {
 namespace {

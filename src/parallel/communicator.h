@@ -1,16 +1,16 @@
-// A communicator lets processes that were started together, one a node, talk to each other. MPI
-// carries it (communicator_mpi.cc); a build without MPI has none (communicator_none.cc).
+// A communicator lets processes that were started together, one a node, talk to each other about
+// what is small. MPI carries it (mpi_communicator.h).
 //
-// A communicator is used by the thread that joined, and by no other. Calls block. Pieces are plain
-// bytes: both sides name the same number of them. Every call that needs several processes is made
-// by each of them, in the same order. A call that fails returns kIoError, naming the rank and the
-// call. After that the communicator is broken and must not be used: the process ends with that
-// error without leaving MPI, so that the launcher ends the others.
+// One thread at a time uses a communicator. Calls block, and a thread that waits sleeps. Pieces are
+// plain bytes: both sides name the same number of them. Every call that needs several processes is
+// made by each of them, in the same order. A call that fails returns kIoError, naming the rank and
+// the call, or kStopped when others are silent (set_deadline). After that the communicator is
+// broken, and every call returns that error: the process ends with it without leaving MPI, so that
+// the launcher ends the others.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +40,14 @@ class Communicator {
   virtual int size() const = 0;  // processes, at least 1
   virtual bool broken() const = 0;
 
+  // From now on a call that sees nothing of what it waits for during so many seconds fails with
+  // kStopped, naming who it waited for. 0, as in the beginning: it waits as long as it takes. Does
+  // nothing where no process can be lost.
+  virtual void set_deadline(double /*seconds*/) {}
+  // Breaks the communicator: calls that wait end at once with `why`, and so do all later ones. Any
+  // thread. Does nothing where no process can be lost.
+  virtual void abandon(const Status& /*why*/) {}
+
   // send() may return before the piece has arrived; receive() returns when it has. Pieces between
   // two ranks arrive in the order they were sent in.
   virtual Status send(const OutgoingPiece& piece) = 0;
@@ -50,10 +58,9 @@ class Communicator {
   virtual Status exchange(std::span<const OutgoingPiece> out,
                           std::span<const IncomingPiece> in) = 0;
 
-  // Returns when all have called it. Waits busily, so that clocks which start behind it start
-  // together.
+  // Returns when all have called it.
   virtual Status barrier() = 0;
-  // Returns the texts of all by rank, the same everywhere. A rank that waits for the others sleeps.
+  // Returns the texts of all by rank, the same everywhere. REQUIRES: 16 MiB of all together.
   virtual Result<std::vector<std::string>> gather(const std::string& text) = 0;
 
  protected:
@@ -62,11 +69,6 @@ class Communicator {
 
 // The MPI library of this build, "Open MPI v4.1.4"; empty: none.
 std::string mpi_library();
-
-// Joins the processes that a launcher started together with this one (parallel/launcher.h). Call it
-// once in a process. kUnavailable when this program was built without MPI, or with another MPI than
-// the launcher's.
-Result<std::unique_ptr<Communicator>> join_processes();
 
 // Returns the same status everywhere: ok when all ranks are ok, else that of the first rank which
 // is not, with its rank in front.

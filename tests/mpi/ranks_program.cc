@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/communicator.h"
+#include "parallel/mpi_communicator.h"
 
 namespace pagoda {
 namespace {
@@ -115,11 +115,17 @@ Status run(const std::string& task, Communicator& all) {
     if (all.rank() == 1) ::raise(SIGKILL);
     return all.receive({1, &never, 1});
   }
+  if (task == "stop") {
+    all.set_deadline(1);
+    if (all.rank() == 1) ::raise(SIGSTOP);
+    return all.gather("").status();
+  }
   return Status(Exit::kUsage, "no such task");
 }
 
 int run_program(const std::string& task) {
-  Result<std::unique_ptr<Communicator>> joined = join_processes();
+  if (task == "be absent") ::raise(SIGSTOP);
+  Result<std::unique_ptr<MpiCommunicator>> joined = join_processes(task == "miss" ? 1 : 0);
   Status status = joined.status();
   int rank = -1, size = 0;
   if (joined.ok()) {

@@ -100,7 +100,9 @@ TEST_F(MpiTest, AnErrorNamesRankAndCall) {
   for (const char* task : {"short", "long"}) {
     const ProcessResult result = ranks(2, task);
     EXPECT_EQ(result.code, 74) << result.err;
-    EXPECT_EQ(lines(result.out, "rank 0 of 2: MPI_Recv from rank 1: ").size(), 1u) << result.out;
+    const std::string names = task == std::string("short") ? "message from 1 to 0: 5 bytes came"
+                                                           : "MPI_Irecv from rank 1: ";
+    EXPECT_EQ(lines(result.out, "rank 0 of 2: " + names).size(), 1u) << result.out;
   }
 }
 
@@ -114,6 +116,20 @@ TEST_F(MpiTest, ADeadRankEndsAll) {
   const ProcessResult result = ranks(3, "die");
   EXPECT_NE(result.code, 0);
   EXPECT_EQ(lines(result.out, "good").size(), 0u) << result.out;
+}
+
+// Stopped, so that the launcher sees nothing: the others end by themselves.
+TEST_F(MpiTest, ASilentRankEndsAll) {
+  const ProcessResult silent = ranks(3, "stop");
+  EXPECT_EQ(silent.code, 75) << silent.err;
+  const auto told = lines(silent.out, "rank 1 on ");
+  ASSERT_FALSE(told.empty()) << silent.out;
+  EXPECT_NE(told[0].find(" has been silent for 1 s in gather"), std::string::npos) << told[0];
+
+  const ProcessResult absent =
+      mpirun(beside({PAGODA_RANKS_BINARY, "miss"}, {PAGODA_RANKS_BINARY, "be absent"}));
+  EXPECT_EQ(absent.code, 75) << absent.err;
+  EXPECT_EQ(lines(absent.out, "not all processes have joined within 1 s").size(), 1u) << absent.out;
 }
 
 TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {

@@ -1,0 +1,326 @@
+// The thread between messages and a carrier, on carriers in memory: what is sent arrives whole and
+// in order, small messages pass large ones, and after an error everything ends.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "parallel/carrier_thread.h"
+#include "tests/testing/memory_network.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using Message = CarrierThread::Message;
+
+// Known to both sides without a word: other bytes in each message, and in each 64 of them.
+Bytes content(int64_t bytes, int from, int to, int channel, int number) {
+  Bytes data(static_cast<size_t>(bytes));
+  auto word = static_cast<uint32_t>(from + 10 * to + 100 * channel + 10000 * number);
+  for (size_t i = 0; i < data.size(); i += 64, ++word) {
+    const uint32_t mixed = word * 0x9e3779b1u;
+    std::memset(&data[i], static_cast<int>(mixed >> 24), std::min<size_t>(64, data.size() - i));
+  }
+  return data;
+}
+
+class CarrierThreadTest : public testing::Test {
+ protected:
+  void start(int ranks, uint64_t seed = 1) {
+    network_ = std::make_unique<MemoryNetwork>(ranks, seed);
+    for (int rank = 0; rank < ranks; ++rank) {
+      ranks_.push_back(
+          CarrierThread::start([this, rank] { return network_->carrier(rank); }, 0).take());
+      ranks_.back()->set_hosts({"a", "b", "c"});
+    }
+  }
+
+  // A message of the rank's, with an event for its end.
+  Message message(bool sends, int peer, int channel, Bytes& data, Event& ended) {
+    Message m;
+    m.sends = sends;
+    m.peer = peer;
+    m.channel = channel;
+    m.data = data.data();
+    m.bytes = std::ssize(data);
+    m.about = [channel] { return strf("talk %d", channel); };
+    ended = Event::make();
+    m.then = [ended](const CarrierThread::End&) mutable { ended.signal(); };
+    return m;
+  }
+  Event send(int from, int to, int channel, Bytes& data) {
+    Event ended;
+    ranks_[from]->post({message(true, to, channel, data, ended)});
+    return ended;
+  }
+  Event receive(int from, int to, int channel, Bytes& data) {
+    Event ended;
+    ranks_[to]->post({message(false, from, channel, data, ended)});
+    return ended;
+  }
+
+  Watchdog watchdog_{"messages of carriers", std::chrono::seconds(120)};
+  std::unique_ptr<MemoryNetwork> network_;  // outlives the ranks
+  std::vector<std::unique_ptr<CarrierThread>> ranks_;
+};
+
+// Three ranks send each other messages of all sizes on three channels, each rank's from a thread of
+// its own, in a random order over the channels.
+TEST_F(CarrierThreadTest, MessagesArriveWholeAndInOrder) {
+  constexpr int kMessages = 12;
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    ranks_.clear();
+    start(3, seed);
+    network_->slow_down(500);
+    struct Talk {
+      int from, to, channel;
+      std::vector<Bytes> sent, arrived;
+    };
+    std::vector<Talk> talks;
+    std::mt19937 random(static_cast<uint32_t>(seed));
+    for (int from = 0; from < 3; ++from) {
+      for (int to = 0; to < 3; ++to) {
+        for (int channel = 0; channel < 3 && from != to; ++channel) {
+          Talk& talk = talks.emplace_back(Talk{from, to, channel, {}, {}});
+          for (int i = 0; i < kMessages; ++i) {
+            const auto most = i % 6 == 0 ? 3 * kMiB : 100 * kKiB;
+            const auto bytes = i % 5 == 3 ? 0 : static_cast<int64_t>(random()) % most;
+            talk.sent.push_back(content(bytes, from, to, channel, i));
+            talk.arrived.emplace_back(static_cast<size_t>(bytes), std::byte{0xee});
+          }
+        }
+      }
+    }
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) {
+      threads.emplace_back([&, rank, order = std::mt19937(static_cast<uint32_t>(rank))]() mutable {
+        std::vector<std::pair<Talk*, int>> next;
+        for (Talk& talk : talks) {
+          if (talk.from == rank || talk.to == rank) next.push_back({&talk, 0});
+        }
+        std::vector<Event> ends;
+        while (!next.empty()) {
+          const size_t i = order() % next.size();
+          auto& [talk, number] = next[i];
+          ends.push_back(talk->from == rank
+                             ? send(rank, talk->to, talk->channel, talk->sent[number])
+                             : receive(talk->from, rank, talk->channel, talk->arrived[number]));
+          if (++number == kMessages) next.erase(next.begin() + static_cast<int>(i));
+        }
+        for (const Event& end : ends) end.wait();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const Talk& talk : talks) {
+      for (int i = 0; i < kMessages; ++i) {
+        const Bytes& sent = talk.sent[static_cast<size_t>(i)];
+        ASSERT_TRUE(sent == talk.arrived[static_cast<size_t>(i)])
+            << talk.from << " to " << talk.to << " on " << talk.channel << ", message " << i;
+      }
+    }
+    EXPECT_LE(network_->most_under_way(), 4 * kMiB);  // the window, and a part of other channels
+    for (const auto& rank : ranks_) EXPECT_TRUE(rank->status().ok());
+  }
+}
+
+// Neither reads a source nor writes a target before its event.
+TEST_F(CarrierThreadTest, MemoryIsUsedFromItsEventOn) {
+  start(2);
+  Bytes source(1000), target(1000, std::byte{1});
+  Event written = Event::make(), free = Event::make(), sent, came;
+  Message out = message(true, 1, 0, source, sent), in = message(false, 0, 0, target, came);
+  out.ready = written;
+  in.ready = free;
+  ranks_[0]->post({std::move(out)});
+  ranks_[1]->post({std::move(in)});
+  Bytes first = content(10, 0, 1, 1, 0), other(10);
+  send(0, 1, 1, first);
+  receive(0, 1, 1, other).wait();  // both threads have seen all
+  std::fill(source.begin(), source.end(), std::byte{3});
+  written.signal();
+  send(0, 1, 1, first);
+  receive(0, 1, 1, other).wait();
+  EXPECT_EQ(target, Bytes(1000, std::byte{1}));
+  free.signal();
+  came.wait();
+  EXPECT_EQ(target, Bytes(1000, std::byte{3}));
+  sent.wait();
+}
+
+// What nobody receives takes its window, and no more; other channels go on, also behind it.
+TEST_F(CarrierThreadTest, SmallMessagesPassLargeOnes) {
+  start(2);
+  Bytes large = content(16 * kMiB, 0, 1, 5, 0), small = content(8, 0, 1, 7, 0);
+  Bytes large_target(large.size()), small_target(small.size());
+  const Event sent = send(0, 1, 5, large);
+  send(0, 1, 7, small);
+  receive(0, 1, 7, small_target).wait();
+  EXPECT_EQ(small_target, small);
+  EXPECT_FALSE(sent.happened());
+  EXPECT_GE(network_->most_under_way(), 2 * kMiB);
+  EXPECT_LE(network_->most_under_way(), 2 * kMiB + 8);
+  const Event came = receive(0, 1, 5, large_target);
+  const Event again = send(0, 1, 7, small);
+  receive(0, 1, 7, small_target).wait();
+  came.wait();
+  again.wait();
+  EXPECT_TRUE(large_target == large);
+  EXPECT_LE(network_->most_under_way(), 2 * kMiB + 8);
+}
+
+TEST_F(CarrierThreadTest, OtherBytesEndEverything) {
+  for (const int64_t sent : {7, 9}) {
+    SCOPED_TRACE(testing::Message() << sent << " bytes");
+    ranks_.clear();
+    start(2);
+    Bytes source(static_cast<size_t>(sent), std::byte{5}), target(8, std::byte{6});
+    send(0, 1, 3, source);
+    receive(0, 1, 3, target).wait();
+    EXPECT_EQ(target, Bytes(8));
+    const Status status = ranks_[1]->status();
+    EXPECT_EQ(status.code(), Exit::kIoError);
+    EXPECT_EQ(status.message(), sent == 7 ? "rank 1 of 2: talk 3: 7 bytes came, not 8; start all "
+                                            "processes again"
+                                          : "rank 1 of 2: made up: rank 0 sent more than fits; "
+                                            "start all processes again");
+    Bytes later(4, std::byte{7});
+    receive(0, 1, 4, later).wait();
+    EXPECT_EQ(later, Bytes(4));
+    send(1, 0, 4, later).wait();
+  }
+}
+
+TEST_F(CarrierThreadTest, ASilentRankIsNamed) {
+  start(3);
+  network_->cut_off(1);
+  Bytes source(10, std::byte{1}), target(3 * kMiB, std::byte{2});
+  Event sent, came, unready = Event::make(), later;
+  Message in = message(false, 1, 6, target, came);
+  in.deadline_s = 0.03;
+  Bytes waiting(5, std::byte{3});
+  Message wait = message(false, 2, 6, waiting, later);
+  wait.ready = unready;
+  send(1, 0, 6, target);  // it starts, and never ends
+  ranks_[0]->post({std::move(in), std::move(wait), message(true, 1, 2, source, sent)});
+  came.wait();
+  sent.wait();
+  EXPECT_EQ(target, Bytes(3 * kMiB));
+  EXPECT_EQ(ranks_[0]->status().code(), Exit::kStopped);
+  EXPECT_EQ(ranks_[0]->status().message(), "rank 1 on b has been silent for 0.03 s in talk 6");
+  EXPECT_FALSE(later.happened());
+  EXPECT_EQ(waiting, Bytes(5, std::byte{3}));
+  unready.signal();
+  later.wait();
+  EXPECT_EQ(waiting, Bytes(5));
+}
+
+// What is not at the front of its flow, or whose memory may not be used yet, may take its time.
+TEST_F(CarrierThreadTest, NoDeadlineRunsBeforeTheEvent) {
+  start(2);
+  Bytes source = content(1000, 0, 1, 0, 0), target(source.size()), word(1), heard(1);
+  Event free = Event::make(), came;
+  Message in = message(false, 0, 0, target, came);
+  in.ready = free;
+  in.deadline_s = 0.01;
+  ranks_[1]->post({std::move(in)});
+  send(0, 1, 0, source);
+  send(0, 1, 9, word);
+  receive(0, 1, 9, heard).wait();  // what was sent before is there
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  free.signal();
+  came.wait();
+  EXPECT_EQ(target, source);
+  EXPECT_TRUE(ranks_[1]->status().ok());
+}
+
+TEST_F(CarrierThreadTest, WhoeverFailsItEndsAll) {
+  start(2);
+  Bytes target(3 * kMiB, std::byte{2}), source(3 * kMiB);
+  const Event came = receive(0, 1, 0, target), sent = send(1, 0, 0, source);
+  ranks_[1]->fail(Status(Exit::kDiverged, "first"));
+  ranks_[1]->fail(Status(Exit::kIoError, "second"));
+  came.wait();
+  sent.wait();
+  EXPECT_EQ(target, Bytes(3 * kMiB));
+  EXPECT_EQ(ranks_[1]->status().message(), "first");
+  EXPECT_TRUE(ranks_[0]->status().ok());
+}
+
+// Every call to the carrier fails once.
+TEST_F(CarrierThreadTest, AnErrorOfTheCarrierEndsAll) {
+  for (int calls = 0; calls < 12; ++calls) {
+    SCOPED_TRACE(testing::Message() << "after " << calls << " calls");
+    ranks_.clear();
+    start(2);
+    network_->fail(0, calls);
+    Bytes target(3 * kMiB, std::byte{2}), source(3 * kMiB, std::byte{3});
+    const Event came = receive(1, 0, 0, target), sent = send(0, 1, 0, source);
+    came.wait();
+    sent.wait();
+    EXPECT_EQ(target, Bytes(3 * kMiB));
+    EXPECT_EQ(ranks_[0]->status().code(), Exit::kIoError);
+    EXPECT_NE(ranks_[0]->status().message().find("made up"), std::string::npos);
+  }
+}
+
+TEST_F(CarrierThreadTest, ForgettingLeavesOthersAlone) {
+  start(2);
+  Bytes data(8, std::byte{1}), kept = content(8, 1, 0, 1, 0), heard(8);
+  Event never = Event::make(), forgotten, came;
+  const int me = 0, other = 0;
+  Message first = message(false, 1, 1, data, forgotten);
+  first.owner = &me;
+  first.ready = never;
+  Message second = message(false, 1, 1, heard, came);
+  second.owner = &other;
+  ranks_[0]->post({std::move(first), std::move(second)});
+  ranks_[0]->forget(&me);
+  EXPECT_TRUE(forgotten.happened());
+  EXPECT_EQ(data, Bytes(8, std::byte{1}));
+  never.signal();
+  EXPECT_FALSE(came.happened());
+  send(1, 0, 1, kept);
+  came.wait();
+  EXPECT_EQ(heard, kept);
+  EXPECT_TRUE(ranks_[0]->status().ok());
+}
+
+TEST_F(CarrierThreadTest, ForgettingWhatIsUnderWayIsAnError) {
+  start(2);
+  Bytes data(8, std::byte{1}), word(1), heard(1);
+  Event forgotten;
+  const int me = 0;
+  Message out = message(true, 1, 1, data, forgotten);
+  out.owner = &me;
+  ranks_[0]->post({std::move(out)});
+  send(0, 1, 9, word);
+  receive(0, 1, 9, heard).wait();
+  ranks_[0]->forget(&me);
+  EXPECT_TRUE(forgotten.happened());
+  EXPECT_EQ(ranks_[0]->status().message(),
+            "rank 0 of 2: talk 1: given up while under way; start all processes again");
+}
+
+// A library that does not return from its opening is left behind.
+TEST_F(CarrierThreadTest, WhoDoesNotJoinIsNotWaitedFor) {
+  Event opened = Event::make(), left = Event::make();
+  const auto open = [opened, left]() mutable -> Result<std::unique_ptr<Carrier>> {
+    opened.wait();
+    left.signal();
+    return Status(Exit::kUnavailable, "too late");
+  };
+  const Status status = CarrierThread::start(open, 0.01).status();
+  EXPECT_EQ(status.code(), Exit::kStopped);
+  opened.signal();
+  left.wait();
+  const auto refused = []() -> Result<std::unique_ptr<Carrier>> {
+    return Status(Exit::kUnavailable, "not here");
+  };
+  EXPECT_EQ(CarrierThread::start(refused, 0).status().message(), "not here");
+}
+
+}  // namespace
+}  // namespace pagoda
