@@ -25,6 +25,7 @@ struct PageUse {
   Place place;
   Access access = Access::kRead;
   bool last = false;  // the content is not needed afterwards: the user discards it
+  bool operator==(const PageUse&) const = default;
 };
 
 }  // namespace pagoda

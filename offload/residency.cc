@@ -75,6 +75,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
     sets_.push_back(std::move(places));
   }
   for (uint16_t c : page_class_) {
+    if (c == kNoSlotClass) continue;
     CHECK(c < classes_.size());
     ++class_pages_[c];
   }
@@ -88,6 +89,7 @@ Residency::Residency(int devices, std::vector<SlotClass> classes, std::vector<ui
   std::vector<int64_t> nth(classes_.size(), 0);
   for (size_t page = 0; page < page_class_.size(); ++page) {
     const uint16_t c = page_class_[page];
+    if (c == kNoSlotClass) continue;
     const auto pages = static_cast<int64_t>(class_pages_[c]);
     const int64_t before = nth[c]++ * classes_[c].host_kept / pages;
     kept_in_host_[page] = nth[c] * classes_[c].host_kept / pages > before;

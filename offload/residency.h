@@ -43,6 +43,7 @@
 namespace pagoda {
 
 inline constexpr int32_t kNoSlot = -1;
+inline constexpr uint16_t kNoSlotClass = 0xffff;
 
 // One transfer the pager must carry out, in the order given.
 struct Move {
@@ -78,7 +79,8 @@ struct SlotClass {
 
 class Residency {
  public:
-  // page_class[p] is the class of page p; classes[c].device_slots has one entry per device.
+  // page_class[p] is the class of page p, or kNoSlotClass for one that is never used here;
+  // classes[c].device_slots has one entry per device.
   Residency(int devices, std::vector<SlotClass> classes, std::vector<uint16_t> page_class);
 
   // Tells the uses that are certain to come, in their order; they replace those of the last call,

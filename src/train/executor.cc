@@ -174,7 +174,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
         continue;
       }
       const Task all = with_rows_of(task, joined_);
-      if (task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive) {
+      if (sends(task.kind) || receives(task.kind)) {
         transfer(task, lease, s);
       } else {
         if (task.kind == TaskKind::kIndex) wait_for_lanes(task, s);
@@ -209,7 +209,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kPrefetch:
     case TaskKind::kUpload:
     case TaskKind::kSend:
-    case TaskKind::kReceive:
+    case TaskKind::kReceive: case TaskKind::kSendPage: case TaskKind::kReceivePage:
       return;  // no work, or transfer()'s
     case TaskKind::kPlaceRows:
       return enqueue_place(task, lease, s);

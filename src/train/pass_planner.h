@@ -5,7 +5,7 @@
 //
 //   StepSchedule schedule = passes.begin(PassExtent::kStep, ledger);
 //   for (StepPiece piece; schedule.next(piece);) {
-//     passes.issue(piece.tasks, ledger);  ... the tasks, each kAdam of which applies what the
+//     passes.issue(piece, ledger);  ... the tasks, each kAdam of which applies what the
 //     ledger has ... if (piece.wait == StepPiece::Wait::kLayersDone)
 //     passes.layers_done(learning_rate, ledger);
 //   }
@@ -25,15 +25,15 @@ namespace pagoda {
 
 class PassPlanner {
  public:
-  // `classes`, state_on_device: those of plan_memory.
+  // `classes`, state_on_device: those of plan_memory. `copies` is not owned.
   PassPlanner(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
-              bool state_on_device);
+              bool state_on_device, WeightCopies* copies);
 
   // Begins a pass; with kStep, a step. The schedule refers to this object and to `ledger`.
   StepSchedule begin(PassExtent extent, const Ledger& ledger);
-  // Call before the tasks run: gradients they make belong to the update that an eager plan has
-  // begun.
-  void issue(const TaskList& tasks, Ledger& ledger);
+  // Call before the piece's tasks run: gradients they make belong to the update that an eager plan
+  // has begun. Applies the updates that other ranks make, so that all ledgers are alike.
+  void issue(const StepPiece& piece, Ledger& ledger);
   // Begins the step's update if the plan is eager.
   void layers_done(double learning_rate, Ledger& ledger);
   // tokens_per_expert: the step's, [layer][E].
@@ -46,13 +46,14 @@ class PassPlanner {
   // Applies every pending update.
   StepPiece drain(const Ledger& ledger) const;
 
-  // Records whose gradient the newest step made, in that order.
+  // Records whose gradient the newest step made on any rank, in that order.
   const std::vector<int64_t>& touched() const { return touched_; }
 
  private:
   std::vector<SlotClass> classes_;
   StepPlan plan_, forward_plan_;
   ExpertForecast forecast_;
+  WeightCopies* copies_;
   std::vector<int64_t> touched_;
   std::optional<std::vector<PageId>> kept_;  // from the next step on
 };

@@ -63,6 +63,7 @@ Session::Session(const ModelConfig& config, const SessionOptions& options, Memor
       storage_(storage),
       shape_(make_run_shape(model_shape(config_), options_)),
       pages_(shape_),
+      copies_(shape_),
       memory_(std::move(memory)) {
   shape_ = seated(std::move(shape_), memory_);
   options_.size.saved_layers = saved_layers(config_, options_, memory_);

@@ -65,6 +65,7 @@ class Session {
   const RunShape& shape() const { return shape_; }
   const PageTable& pages() const { return pages_; }
   const MemoryPlan& memory() const { return memory_; }
+  WeightCopies& copies() { return copies_; }
   Pager& pager() { return *pager_; }
   const Pager& pager() const { return *pager_; }
   Executor& executor() { return *executor_; }
@@ -89,6 +90,7 @@ class Session {
   Storage* storage_;
   RunShape shape_;
   PageTable pages_;
+  WeightCopies copies_;
   MemoryPlan memory_;
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Ops>> gpu_ops_;  // [device]; empty: the CPU's

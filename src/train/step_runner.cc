@@ -14,7 +14,7 @@ StepRunner::StepRunner(Session* session, Ledger* ledger, double clip_norm)
       ledger_(*ledger),
       clip_norm_(clip_norm),
       passes_(session->shape(), session->pages(), session->memory().classes,
-              session->memory().state_on_device) {}
+              session->memory().state_on_device, &session->copies()) {}
 
 StepRunner::Moment StepRunner::Moment::now() { return {monotonic_us(), process_cpu_us()}; }
 
@@ -25,7 +25,7 @@ PhaseTime StepRunner::between(const Moment& began, const Moment& ended) {
 
 void StepRunner::run(const StepPiece& piece) {
   foresee(piece, session_.pager());
-  passes_.issue(piece.tasks, ledger_);
+  passes_.issue(piece, ledger_);
   session_.executor().run(piece.tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
 }
 
@@ -193,7 +193,7 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
   const StepPiece rest = passes_.between_steps(ledger_);
-  if (!rest.tasks.empty()) RETURN_IF_ERROR(optimize(rest));
+  if (!rest.all_tasks().empty()) RETURN_IF_ERROR(optimize(rest));
   result.forward = between(began, forward_ended);
   result.backward = between(forward_ended, Moment::now());
   return result;

@@ -17,8 +17,8 @@ int pick(std::mt19937& random, int n) {
 // A replay of a plan's tasks, with a history of each class of pages.
 class PlanMachine {
  public:
-  PlanMachine(const PageTable& pages, const std::vector<SlotClass>& classes)
-      : replay_(&pages, all_on_disk(1, pages, classes)) {
+  PlanMachine(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes)
+      : replay_(&pages, all_on_disk(shape, pages, classes)) {
     for (size_t c = 0; c < classes.size(); ++c) {
       histories_.emplace_back(&replay_.residency(), static_cast<uint16_t>(c));
     }
@@ -113,7 +113,7 @@ Misses misses_of_backward(const RunShape& shape, uint32_t seed) {
   classes[experts].device_slots = {4 + pick(random, 28)};
   const StepPlan plan(shape, pages, {});
   const PlannedStep step(plan, random);
-  PlanMachine machine(pages, classes);
+  PlanMachine machine(shape, pages, classes);
   machine.run(step.forward);
   machine.foresee(step.backward);
   machine.run(step.backward);

@@ -233,7 +233,7 @@ TEST(PredictedBytes, DoNotDependOnTheNumberOfMicrobatches) {
       shape.eager_adam = seed % 3 == 0;
       DryRun run(shape, pages, classes, false,
                  Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
-      Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
+      Replay replay(&pages, all_on_disk(shape, pages, classes));
       for (int step = 0; step < 3; ++step) {
         run.train(spread_over(random_routing(random, one), microbatches),
                   [&](const StepPiece& piece) {

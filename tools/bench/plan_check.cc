@@ -162,7 +162,7 @@ StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
     ExpertForecast forecast(shape, session.pages(), classes);
     SteadyRun steady(&plan, SteadyRun::Tokens::kEven, &forecast);
     Simulator simulator(&shape, &session.pages(), profile,
-                        all_on_disk(shape.devices, session.pages(), classes));
+                        all_on_disk(shape, session.pages(), classes));
     for (int i = 0; i < kStepsUntilSteady; ++i) {
       steady.step([&](const StepPiece& piece) { simulator.run(piece); });
       simulator.end_step();

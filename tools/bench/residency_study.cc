@@ -163,7 +163,7 @@ Misses replay_of(const RunShape& shape, const PageTable& pages, std::vector<Slot
     c.device_depth = policy.device_depth;
     c.host_depth = policy.host_depth;
   }
-  Replay replay(&pages, all_on_disk(1, pages, classes));
+  Replay replay(&pages, all_on_disk(shape, pages, classes));
   if (policy.clairvoyant) {
     std::vector<PageUse> uses;
     for (const Batch& batch : batches) add_uses(batch.piece.tasks, uses);

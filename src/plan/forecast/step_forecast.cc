@@ -130,7 +130,7 @@ class TimedStep {
 };
 
 Simulated TimedStep::simulate(const MachineProfile& profile, int steps_before) {
-  Replay replay(&pages_, all_on_disk(shape_.devices, pages_, classes_));
+  Replay replay(&pages_, all_on_disk(shape_, pages_, classes_));
   for (int i = 0; i < steps_before; ++i) {
     run_.step([&](const StepPiece& piece) {
       foresee(piece, replay);

@@ -147,10 +147,12 @@ RunShape brief_shape(const RunShape& shape) {
   brief.is_moe.clear();
   brief.layer_record.clear();
   brief.records = {shape.records.front()};
+  // With several ranks each has a dense record of a layer, as far as it has one in the run.
+  const int64_t most = shape.ranks() > 1 ? std::ssize(shape.attending_devices()) : 2;
   int64_t dense = 0, moe = 0;
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     int64_t& seen = shape.is_moe[static_cast<size_t>(l)] != 0 ? moe : dense;
-    if (++seen <= 2) copy_layer(shape, l, brief);
+    if (++seen <= std::max<int64_t>(2, most)) copy_layer(shape, l, brief);
   }
   brief.records.push_back(shape.records.back());
   brief.num_layers = static_cast<int64_t>(brief.is_moe.size());

@@ -13,8 +13,10 @@ constexpr int64_t kAmple = int64_t{1} << 60;  // bytes
 constexpr int64_t kShare = 8, kShareOfSeveral = 3;
 
 int64_t page_bytes(const RunShape& shape) {
+  const PageTable pages(shape);
+  const std::vector<int64_t> here = pages_here(shape, pages);
   int64_t bytes = 0;
-  for (const PageTable::Class& c : PageTable(shape).classes) bytes += c.total_bytes();
+  for (size_t c = 0; c < here.size(); ++c) bytes += here[c] * pages.classes[c].page_bytes;
   return bytes;
 }
 
@@ -27,23 +29,26 @@ struct GroupNeed {
 
 GroupNeed need_of(const RunShape& shape, const std::function<int64_t(int64_t, int)>& fixed_bytes) {
   const RunShape brief = brief_shape(shape);
-  const std::vector<int64_t> no_workspace(static_cast<size_t>(shape.devices), 0);
+  const DeviceRange own = shape.own_devices();
+  const auto devices = static_cast<size_t>(own.count);
+  const std::vector<int64_t> no_workspace(devices, 0);
   GroupNeed need;
   need.least = plan_memory(brief, PageTable(brief), {kAmple, kAmple, no_workspace}, 0)
                    .take()
                    .min_on_device;
-  need.whole.assign(static_cast<size_t>(shape.devices), page_bytes(shape));
-  for (int d = 0; d < shape.devices; ++d) {
-    const int64_t fixed = fixed_bytes(shape.group_blocks, d);
-    need.least[static_cast<size_t>(d)] += fixed;
-    need.whole[static_cast<size_t>(d)] += fixed;
+  need.whole.assign(devices, page_bytes(shape));
+  for (size_t d = 0; d < devices; ++d) {
+    const int64_t fixed = fixed_bytes(shape.group_blocks, own.first + static_cast<int>(d));
+    need.least[d] += fixed;
+    need.whole[d] += fixed;
   }
   return need;
 }
 
 // Whether the device may have the groups, as against those of one block.
-bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, size_t device) {
-  const int64_t share = single.least.size() > 1 ? kShareOfSeveral : kShare;
+bool is_modest(const GroupNeed& single, const GroupNeed& group, int64_t budget, size_t device,
+               bool several) {
+  const int64_t share = several ? kShareOfSeveral : kShare;
   const int64_t more = group.least[device] - single.least[device];
   return share * more <= budget - single.least[device] &&
          (single.whole[device] > budget || group.whole[device] <= budget);
@@ -61,8 +66,9 @@ GroupChoice choose_group(RunShape shape, bool together, const DeviceBudget& budg
     shape.group_blocks = blocks;
     const GroupNeed group = need_of(shape, fixed_bytes);
     bool modest = true;
-    for (int d = 0; d < shape.devices; ++d) {
-      modest = modest && is_modest(single, group, budget.of(d), static_cast<size_t>(d));
+    for (int d = 0; d < shape.own_devices().count; ++d) {
+      modest = modest && is_modest(single, group, budget.of(d), static_cast<size_t>(d),
+                                   shape.devices > 1);
     }
     if (modest) return {blocks, group.most() - single.most()};
   }

@@ -74,7 +74,7 @@ std::vector<Moved> StepCount::moved(const HostSlots& host, int steps) const {
   const PageTable& pages = plan_.pages();
   std::vector<SlotClass> slots = slots_;
   for (size_t c = 0; c < slots.size(); ++c) slots[c].host_slots = host[c];
-  Replay replay(&pages, all_on_disk(plan_.shape().devices, pages, slots));
+  Replay replay(&pages, all_on_disk(plan_.shape(), pages, slots));
   std::vector<Moved> moved;
   for (int i = 0; i < steps; ++i) {
     moved.assign(slots.size(), {});
@@ -159,10 +159,11 @@ class HostDivision {
 HostDivision::HostDivision(const StepPlan* plan, int64_t left_bytes, int64_t header_bytes,
                            const std::vector<SlotClass>& slots, DivisionEffort effort)
     : count_(plan, slots), quick_(effort == DivisionEffort::kQuick), left_bytes_(left_bytes) {
+  const std::vector<int64_t> here = pages_here(plan->shape(), plan->pages());
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = plan->pages().classes[c];
     least_.push_back(slots[c].host_slots);
-    const int64_t most = info.stays() ? 0 : info.num_pages;
+    const int64_t most = info.stays() ? 0 : here[c];
     curves_.push_back({info.page_bytes + header_bytes, std::max<int64_t>(most, least_[c])});
   }
 }

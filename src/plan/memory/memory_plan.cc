@@ -1,6 +1,7 @@
 #include "plan/memory/memory_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/memory/host_division.h"
 #include "plan/memory/slot_share.h"
@@ -15,10 +16,12 @@ constexpr int64_t kNoLimit = int64_t{1} << 60;  // bytes
 // Holds slots for a layer's experts, where they are uploaded together.
 void hold_whole_layers(const RunShape& shape, const PageTable& pages,
                        std::vector<SlotClass>& slots) {
+  const DeviceRange own = shape.own_devices();
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    std::vector<int32_t> experts(shape.devices, 0);
+    std::vector<int32_t> experts(own.count, 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
-      const int device = shape.records[shape.expert(l, e)].device;
+      const int device = shape.records[shape.expert(l, e)].device - own.first;
+      if (device < 0 || device >= own.count) continue;
       int32_t& held =
           slots[pages.pages[pages.weights(shape.expert(l, e))].slot_class].device_slots[device];
       held = std::max(held, ++experts[device]);
@@ -53,21 +56,24 @@ void add_distinct(const Task& task, std::vector<PageUse>& uses) {
   }
 }
 
-// The most experts of a layer that a device computes.
+// The most experts of a layer that a device of the rank computes.
 int64_t most_experts(const RunShape& shape) {
-  if (!shape.seat_speeds.empty()) return shape.num_experts;
+  const DeviceRange own = shape.own_devices();
   std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.is_moe[l]) continue;
     for (const int seat : layer_seats(shape, l, {})) ++experts[static_cast<size_t>(seat)];
     break;  // all layers have the same homes
   }
-  return *std::max_element(experts.begin(), experts.end());
+  const auto first = experts.begin() + own.first;
+  if (!shape.seat_speeds.empty()) return std::accumulate(first, first + own.count, int64_t{0});
+  return *std::max_element(first, first + own.count);
 }
 
 // The most experts whose weights a group uses at once (plan/step/expert_blocks.h).
 int64_t experts_at_once(const RunShape& shape) {
-  return shape.options.padded_experts ? 1 : std::min(shape.group_blocks, most_experts(shape));
+  if (shape.options.padded_experts) return 1;
+  return std::clamp<int64_t>(most_experts(shape), 1, shape.group_blocks);
 }
 
 // Where seats follow from routing, every device has room for what any of them computes.
@@ -87,14 +93,19 @@ void hold_any_seat(const RunShape& shape, const PageTable& pages, std::vector<Sl
 
 // The fewest slots of every class at every place, and their depths.
 std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
-  const int devices = plan.shape().devices;
+  const DeviceRange own = plan.shape().own_devices();
   const PageTable& pages = plan.pages();
+  const std::vector<int64_t> here = pages_here(plan.shape(), pages);
   std::vector<SlotClass> slots(pages.classes.size());
-  for (SlotClass& c : slots) c.device_slots.assign(devices, 0);
+  for (SlotClass& c : slots) c.device_slots.assign(own.count, 0);
   SteadyRun run(&plan, SteadyRun::Tokens::kOne);
   run.step([](const StepPiece&) {});
   std::vector<PageUse> together;
+  std::vector<uint8_t> used(slots.size(), 0);  // [class] on any rank: rows may take any way
   run.step([&](const StepPiece& piece) {
+    for (const Task& task : piece.all_tasks()) {
+      for (const PageUse& use : task.used()) used[pages.pages[use.page].slot_class] = 1;
+    }
     for (const Task& task : piece.tasks) {
       add_distinct(task, together);
       if (task.joins_next) continue;
@@ -107,13 +118,12 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
   // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
-    int64_t passing = std::min<int64_t>(2, info.num_pages);
+    int64_t passing = std::min<int64_t>(2, here[c]);
     if (info.stays()) {
       passing = 0;
       std::vector<int32_t>& held = slots[c].device_slots;
-      const bool used = *std::max_element(held.begin(), held.end()) > 0;
-      for (int d = 0; d < devices && used; ++d) {
-        held[d] = static_cast<int32_t>(pages_on_device(plan.shape(), pages, c, d));
+      for (int d = 0; d < own.count && used[c] != 0; ++d) {
+        held[d] = static_cast<int32_t>(pages_on_device(plan.shape(), pages, c, own.first + d));
       }
     }
     slots[c].host_slots = std::max(slots[c].host_slots, static_cast<int32_t>(passing));
@@ -148,7 +158,7 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     SlotShare share{&slots[c].device_slots[device], info.page_bytes,
-                    pages_on_device(shape, pages, c, device)};
+                    pages_on_device(shape, pages, c, shape.own_devices().first + device)};
     // A model without experts, or one that only generates, has no use for some.
     const bool unused = info.kind == PageKind::kLayerBuffer && *share.slots == 0;
     if (unused || info.stays()) share.most = 0;
@@ -173,12 +183,13 @@ void grow_device(const RunShape& shape, const PageTable& pages, int device, int6
 // costs at most a twentieth more misses: the slots that pages pass through keep none.
 void keep_in_host(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
   constexpr int32_t kPassing = 5;  // one in work, two on their way up, two on their way down
+  const std::vector<int64_t> here = pages_here(shape, pages);
   for (size_t c = 0; c < slots.size(); ++c) {
     const PageTable::Class& info = pages.classes[c];
     const bool in_order = info.kind == PageKind::kState ||
                           (info.kind == PageKind::kGradient && !shape.updates_in_backward());
     const int64_t more = kPassing - (slots[c].host_depth - 1);
-    const bool cheap = 20 * more <= info.num_pages - slots[c].host_slots;
+    const bool cheap = 20 * more <= here[c] - slots[c].host_slots;
     if (in_order && cheap) slots[c].host_kept = std::max(0, slots[c].host_slots - kPassing);
   }
 }
@@ -249,9 +260,10 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,
                                DivisionEffort effort) {
   const StepPlan below(shape, pages, {.training = shape.training});
+  const int devices = shape.own_devices().count;
   MemoryPlan plan;
   plan.classes = minimum_slots(below);
-  for (int d = 0; d < shape.devices; ++d) {
+  for (int d = 0; d < devices; ++d) {
     plan.min_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, plan.classes, d));
   }
   plan.min_device_bytes =
@@ -265,7 +277,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
   std::vector<SlotClass> whole = minimum_slots(
       StepPlan(at_home, pages, {.training = shape.training, .state_on_device = true}));
   plan.state_on_device = budget.device_updates || !shape.training;
-  for (int d = 0; d < shape.devices; ++d) {
+  for (int d = 0; d < devices; ++d) {
     grow_device(at_home, pages, d, kNoLimit, true, whole);
     plan.whole_on_device.push_back(budget.fixed_bytes[d] + device_bytes(pages, whole, d));
     if (plan.whole_on_device.back() > budget.device_bytes.of(d)) plan.state_on_device = false;
@@ -276,7 +288,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
     plan.classes = std::move(whole);
     plan.whole_host_bytes = host_bytes(pages, plan.classes, header_bytes);
   } else {
-    for (int d = 0; d < shape.devices; ++d) {
+    for (int d = 0; d < devices; ++d) {
       const int64_t left =
           budget.device_bytes.of(d) - budget.fixed_bytes[d] - device_bytes(pages, plan.classes, d);
       grow_device(shape, pages, d, left, false, plan.classes);
@@ -285,7 +297,7 @@ Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                         header_bytes, plan.classes, effort).bytes_without_disk;
     keep_in_host(shape, pages, plan.classes);
   }
-  for (int d = 0; d < shape.devices; ++d) {
+  for (int d = 0; d < devices; ++d) {
     plan.device_slot_bytes.push_back(device_bytes(pages, plan.classes, d));
   }
   plan.host_slot_bytes = host_bytes(pages, plan.classes, header_bytes);

@@ -24,6 +24,7 @@
 
 namespace pagoda {
 
+// What RunShape::rank may take. [device] counts its own devices.
 struct MemoryBudget {
   DeviceBudget device_bytes;
   int64_t host_bytes = 0;
@@ -63,8 +64,8 @@ struct MemoryPlan {
 // The shape of the run that goes with the plan: experts are at home where all stays on the devices.
 RunShape seated(RunShape shape, const MemoryPlan& memory);
 
-// kDeviceMemory or kHostMemory, naming the smallest budget that would do, when it does not fit; of
-// several devices also the one that lacks most.
+// Divides the budgets of RunShape::rank. kDeviceMemory or kHostMemory, naming the smallest budget
+// that would do, when it does not fit; of several devices also the one that lacks most.
 // `header_bytes` is the room before each host slot's payload.
 Result<MemoryPlan> plan_memory(const RunShape& shape, const PageTable& pages,
                                const MemoryBudget& budget, int64_t header_bytes,

@@ -10,9 +10,9 @@ ExpertForecast::ExpertForecast(const RunShape& shape, const PageTable& pages,
   for (int64_t l = 0; l < shape.num_layers && room_.empty(); ++l) {
     if (!shape.is_moe[l]) continue;
     const PageId any = pages.weights(shape.expert(l, 0));
-    for (int32_t slots : classes[pages.pages[any].slot_class].device_slots) {
-      room_.push_back(slots / 2);
-    }
+    room_.assign(static_cast<size_t>(shape.devices), 0);
+    auto own = room_.begin() + shape.own_devices().first;
+    for (int32_t slots : classes[pages.pages[any].slot_class].device_slots) *own++ = slots / 2;
   }
 }
 

@@ -18,14 +18,15 @@ class ExpertForecast {
 
   // What a layer's routing chose. (num_experts)
   void note(int64_t layer, std::span<const int64_t> tokens_per_expert);
-  // Records of the experts that the layer used last time, in their order; only as many as leave
-  // room on the devices for the experts that routing then chooses.
+  // Records of the experts that the layer used last time on this rank's devices, in their order;
+  // only as many as leave room on the devices for the experts that routing then chooses. Other
+  // ranks guess for themselves.
   std::vector<int64_t> expected(const RunShape& shape, int64_t layer) const;
   // [expert] where the layer would compute its experts if it used them as it did last time.
   std::vector<int> expected_seats(const RunShape& shape, int64_t layer) const;
 
  private:
-  std::vector<int64_t> room_;  // [device] how many experts' weights may be uploaded
+  std::vector<int64_t> room_;  // [device] of the run: how many experts' weights may be uploaded
   std::vector<std::vector<int64_t>> tokens_per_expert_;  // [layer]
 };
 

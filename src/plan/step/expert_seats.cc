@@ -117,6 +117,28 @@ size_t neighbours(const RunShape& shape, std::span<const int64_t> rows, size_t f
   return end - first;
 }
 
+// Gives the rank's experts among [first, end) seats on its devices, which take their rows.
+void place_on_rank(const RunShape& shape, int64_t layer, int rank, std::pair<size_t, size_t> wave,
+                   std::span<const int64_t> rows, std::vector<int>& seats, Rows& taken) {
+  const DeviceRange own = shape.devices_of(rank);
+  const auto first = static_cast<size_t>(own.first), count = static_cast<size_t>(own.count);
+  std::vector<size_t> experts;
+  Rows of_rank;
+  for (size_t e = wave.first; e < wave.second; ++e) {
+    const bool several = shape.ranks() > 1;
+    if (several && shape.home_rank(shape.expert(layer, static_cast<int64_t>(e))) != rank) continue;
+    experts.push_back(e);
+    of_rank.push_back(rows[e]);
+  }
+  const std::vector<int> placed =
+      place_balanced(of_rank, std::span(shape.seat_speeds).subspan(first, count),
+                     std::span<const int64_t>(taken).subspan(first, count));
+  for (size_t i = 0; i < experts.size(); ++i) {
+    seats[experts[i]] = own.first + placed[i];
+    taken[static_cast<size_t>(seats[experts[i]])] += of_rank[i];
+  }
+}
+
 }  // namespace
 
 std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows) {
@@ -128,11 +150,13 @@ std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<con
     return seats;
   }
   Rows taken(shape.seat_speeds.size(), 0);
-  while (seats.size() < rows.size()) {
-    const auto wave = rows.subspan(seats.size(), neighbours(shape, rows, seats.size()));
-    const std::vector<int> placed = place_balanced(wave, shape.seat_speeds, taken);
-    taken = rows_of_devices(wave, placed, std::move(taken));
-    seats.insert(seats.end(), placed.begin(), placed.end());
+  seats.assign(rows.size(), 0);
+  for (size_t first = 0; first < rows.size();) {
+    const size_t end = first + neighbours(shape, rows, first);
+    for (int rank = 0; rank < shape.ranks(); ++rank) {
+      place_on_rank(shape, layer, rank, {first, end}, rows, seats, taken);
+    }
+    first = end;
   }
   return seats;
 }

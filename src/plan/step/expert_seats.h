@@ -35,7 +35,8 @@ double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
 
 // The seats of a layer's experts in a run. Where RunShape::seat_speeds says so, neighbours that
 // fill about a wave are placed together by place_balanced(), since devices go from wave to wave
-// together (plan/step/expert_blocks.h); what a device has more in one it has less in the next. Else
+// together (plan/step/expert_blocks.h); what a device has more in one it has less in the next. An
+// expert's weights are in the host of its home's rank, so it has its seat on a device of that. Else
 // each expert is at home. `rows`: (num_experts), or empty while routing is unknown, which leaves
 // all at home.
 std::vector<int> layer_seats(const RunShape& shape, int64_t layer, std::span<const int64_t> rows);

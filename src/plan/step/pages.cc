@@ -148,6 +148,29 @@ void PageTable::add(PageKind kind, int64_t bytes, uint32_t record, bool durable,
   pages.push_back({page_bytes, record, durable, c, -1});
 }
 
+std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages) {
+  std::vector<int64_t> count(pages.classes.size(), 0);
+  for (const uint16_t c : slot_classes_here(shape, pages)) {
+    if (c != kNoSlotClass) ++count[c];
+  }
+  return count;
+}
+
+std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& pages) {
+  const bool attends = shape.rank_attends(shape.rank);
+  const auto is_here = [&](const PageTable::Page& page) {
+    if (page.device >= 0) return shape.rank_of(page.device) == shape.rank;
+    const PageTable::Class& of = pages.classes[page.slot_class];
+    const bool copied = of.kind == PageKind::kWeights && !of.expert;
+    return shape.is_home(page.record) || (copied && attends);
+  };
+  std::vector<uint16_t> classes;
+  for (const PageTable::Page& page : pages.pages) {
+    classes.push_back(is_here(page) ? page.slot_class : kNoSlotClass);
+  }
+  return classes;
+}
+
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,
                         int device) {
   const PageTable::Class& info = pages.classes[slot_class];
@@ -161,7 +184,8 @@ int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t sl
       count += shape.attends(device);
     } else {
       const bool any_seat = info.expert && !shape.seat_speeds.empty();
-      count += any_seat || shape.records[page.record].device == device;
+      const int home = shape.records[page.record].device;
+      count += home == device || (any_seat && shape.rank_of(home) == shape.rank_of(device));
     }
   }
   return count;

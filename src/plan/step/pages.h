@@ -150,6 +150,17 @@ struct PageTable {
           first_parcel_ = 0, first_sum_ = 0;
 };
 
+// [page] its class; kNoSlotClass: RunShape::rank never uses it. The rank uses pages of records at
+// home there, copies of dense weights if one of its devices attends, and pages that one of its
+// devices has alone.
+std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& pages);
+// How many pages of each class the rank uses. [class]
+std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages);
+// Whether the rank's page file keeps the page's content: that of a record at home there.
+inline bool is_kept_here(const RunShape& shape, const PageTable& pages, PageId page) {
+  return pages.pages[page].durable && shape.is_home(pages.pages[page].record);
+}
+
 // Pages of a class that a device may use: those of experts that may have their seat there, of the
 // dense weights if it attends, and those that no other device uses.
 int64_t pages_on_device(const RunShape& shape, const PageTable& pages, size_t slot_class,

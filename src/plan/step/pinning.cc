@@ -58,12 +58,13 @@ std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages
                                    std::span<const std::vector<int64_t>> tokens_per_expert,
                                    double fraction) {
   std::vector<PageId> kept;
-  for (int d = 0; d < shape.devices; ++d) {
+  const DeviceRange own = shape.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
     std::vector<Load> hot = hot_experts(shape, d, tokens_per_expert, fraction);
     if (hot.empty()) continue;
     // Experts are of one size, so their weights are of one class.
     const SlotClass& room = slots[pages.pages[pages.weights(hot.front().record)].slot_class];
-    const int64_t most = room.device_slots[d] - unpinned_slots(shape, d, room);
+    const int64_t most = room.device_slots[d - own.first] - unpinned_slots(shape, d, room);
     keep_hottest(hot, std::max<int64_t>(0, most));
     for (const Load& load : hot) kept.push_back(pages.weights(load.record));
   }

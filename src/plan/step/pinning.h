@@ -16,10 +16,11 @@
 
 namespace pagoda {
 
-// The weight pages to pin. In each MoE layer they belong to the `fraction` (rounded down) of each
-// device's experts that have the most tokens, and at least one token. Where a device has no room
-// for all of them beside the slots that transfers (or a whole layer's upload) need, those with the
-// most tokens are pinned. Among equal counts the lower record comes first. tokens_per_expert:
+// The weight pages to pin on the devices of RunShape::rank, whose slots `slots` are. In each MoE
+// layer they belong to the `fraction` (rounded down) of each device's experts that have the most
+// tokens, and at least one token. Where a device has no room for all of them beside the slots that
+// transfers (or a whole layer's upload) need, those with the most tokens are pinned. Among equal
+// counts the lower record comes first. tokens_per_expert:
 // [layer][num_experts], empty for dense layers.
 std::vector<PageId> pinned_weights(const RunShape& shape, const PageTable& pages,
                                    const std::vector<SlotClass>& slots,

@@ -25,12 +25,11 @@ PageTraffic PageTraffic::operator-(const PageTraffic& other) const {
           write_back - other.write_back};
 }
 
-Residency all_on_disk(int devices, const PageTable& pages, const std::vector<SlotClass>& classes) {
-  std::vector<uint16_t> page_class;
-  for (const PageTable::Page& page : pages.pages) page_class.push_back(page.slot_class);
-  Residency residency(devices, classes, std::move(page_class));
+Residency all_on_disk(const RunShape& shape, const PageTable& pages,
+                      const std::vector<SlotClass>& classes) {
+  Residency residency(shape.own_devices().count, classes, slot_classes_here(shape, pages));
   for (PageId p = 0; p < pages.pages.size(); ++p) {
-    if (pages.pages[p].durable) residency.set_on_disk(p);
+    if (is_kept_here(shape, pages, p)) residency.set_on_disk(p);
   }
   return residency;
 }

@@ -27,8 +27,10 @@ struct PageTraffic {
   bool operator==(const PageTraffic&) const = default;
 };
 
-// A residency at the start of a run: every durable page is on disk, nothing anywhere else.
-Residency all_on_disk(int devices, const PageTable& pages, const std::vector<SlotClass>& classes);
+// A rank's residency at the start of a run: every page that its page file keeps is on disk, nothing
+// anywhere else.
+Residency all_on_disk(const RunShape& shape, const PageTable& pages,
+                      const std::vector<SlotClass>& classes);
 
 class Replay {
  public:

@@ -12,6 +12,20 @@ std::vector<int> RunShape::attending_devices() const {
   return attending;
 }
 
+DeviceRange RunShape::devices_of(int rank) const {
+  if (device_rank.empty()) return {0, devices};
+  const auto [first, end] = std::equal_range(device_rank.begin(), device_rank.end(), rank);
+  return {static_cast<int>(first - device_rank.begin()), static_cast<int>(end - first)};
+}
+
+bool RunShape::rank_attends(int rank) const {
+  const DeviceRange of_rank = devices_of(rank);
+  for (int d = of_rank.first; d < of_rank.end(); ++d) {
+    if (attends(d)) return true;
+  }
+  return false;
+}
+
 int64_t RunShape::sum_elements() const {
   int64_t largest = hidden_size + records[static_cast<size_t>(embedding())].num_elements;
   for (const RecordShape& record : records) {

@@ -46,6 +46,13 @@ struct RecordShape {
   int64_t shared_elements = 0;  // of a layer's dense record: its last elements, the shared expert
 };
 
+// Neighbouring devices.
+struct DeviceRange {
+  int first = 0, count = 0;
+  int end() const { return first + count; }
+  bool contains(int device) const { return device >= first && device < end(); }
+};
+
 struct RunShape {
   int64_t num_layers = 0;
   std::vector<uint8_t> is_moe;  // (num_layers)
@@ -71,7 +78,13 @@ struct RunShape {
   // How many row blocks of one or several experts are computed together
   // (plan/step/expert_blocks.h). The pages they use are there at once. The number changes no bit.
   int64_t group_blocks = 1;
-  int devices = 1;
+  int devices = 1;  // of all ranks
+  // [device] its rank: the process that drives it, with a host memory and a page file of its own.
+  // Ascending from 0, so that a rank's devices are neighbours. Empty: there is one rank.
+  std::vector<int> device_rank = {};
+  // The rank whose part is planned, run or counted (plan/step/rank_part.h). The tasks of a step do
+  // not depend on it.
+  int rank = 0;
   // [device] the speeds by which a layer's experts get their seats anew in each step, from its
   // counts of rows (plan/step/expert_seats.h). Empty: experts stay at home.
   std::vector<double> seat_speeds = {};
@@ -94,6 +107,19 @@ struct RunShape {
   // In their order; each has a copy of the dense weights that it uses.
   std::vector<int> attending_devices() const;
   bool attends(int device) const { return pagoda::attends(shard_device, device); }
+  int ranks() const { return device_rank.empty() ? 1 : device_rank.back() + 1; }
+  int rank_of(int device) const {
+    return device_rank.empty() ? 0 : device_rank[static_cast<size_t>(device)];
+  }
+  DeviceRange devices_of(int rank) const;
+  DeviceRange own_devices() const { return devices_of(rank); }
+  // The rank whose page file holds the record.
+  int home_rank(int64_t record) const {
+    return rank_of(records[static_cast<size_t>(record)].device);
+  }
+  bool is_home(int64_t record) const { return home_rank(record) == rank; }
+  // Whether a device of the rank attends, so that it needs the dense weights.
+  bool rank_attends(int rank) const;
   // Elements of the largest dense record, where the embedding's follow the final norm's.
   int64_t sum_elements() const;
   // Makes it the shape of so many microbatches, whose sums are divided alike as far as they can be.

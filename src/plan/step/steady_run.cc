@@ -20,7 +20,8 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
     : plan_(*plan),
       forecast_(forecast),
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)),
-      gradients_(plan->shape().records.size()) {
+      gradients_(plan->shape().records.size()),
+      copies_(plan->shape()) {
   const RunShape& shape = plan->shape();
   const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
   int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape, 1);
@@ -54,14 +55,14 @@ void SteadyRun::pin(const std::vector<SlotClass>& classes, double share) {
 void SteadyRun::step(const Visit& visit) {
   const bool training = plan_.options().training;
   StepSchedule schedule(&plan_, training ? &gradients_ : nullptr, forecast_,
-                        training ? PassExtent::kStep : PassExtent::kForward);
+                        training ? PassExtent::kStep : PassExtent::kForward, &copies_);
   if (!pinned_.empty()) schedule.keep(pinned_);
   const auto routing = [this](int64_t layer, Microbatches microbatches) {
     return layer_routing(routing_, layer, microbatches);
   };
   walk(schedule, routing, [&](const StepPiece& piece) {
     visit(piece);
-    gradients_.account(piece.tasks);
+    account(piece);
   });
   if (training && plan_.shape().options.optimizer_at_end) update(StepPiece(), visit);
 }
@@ -74,17 +75,26 @@ void SteadyRun::drain(const Visit& visit) {
 
 void SteadyRun::update(StepPiece piece, const Visit& visit) {
   apply_all(plan_, gradients_, piece.tasks);
+  take_own_part(plan_.shape(), piece);
   add_uses(piece.tasks, piece.foreseen.emplace());
   visit(piece);
-  gradients_.account(piece.tasks);
+  account(piece);
+}
+
+void SteadyRun::account(const StepPiece& piece) {
+  gradients_.account(piece.all_tasks());
+  copies_.account(piece.all_tasks());
 }
 
 bool layer_buffers_stay(const RunShape& shape, const PageTable& pages,
                         const std::vector<SlotClass>& classes) {
   for (size_t c = 0; c < classes.size(); ++c) {
     if (pages.classes[c].kind != PageKind::kLayerBuffer) continue;
-    for (int d = 0; d < shape.devices; ++d) {
-      if (classes[c].device_slots[d] < pages_on_device(shape, pages, c, d)) return false;
+    const DeviceRange own = shape.own_devices();
+    for (int d = own.first; d < own.end(); ++d) {
+      if (classes[c].device_slots[d - own.first] < pages_on_device(shape, pages, c, d)) {
+        return false;
+      }
     }
   }
   return true;
@@ -112,14 +122,14 @@ struct SettledRun {
   SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes, double pinned_share);
   PageTraffic step();
   void place(const StepPiece& piece);
-  void save(const PageTable& pages);
+  void save(const StepPlan& plan);
 };
 
 SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
                        double pinned_share)
     : forecast(plan->shape(), plan->pages(), classes),
       run(plan, tokens_that_matter(*plan, classes), &forecast),
-      replay(&plan->pages(), all_on_disk(plan->shape().devices, plan->pages(), classes)) {
+      replay(&plan->pages(), all_on_disk(plan->shape(), plan->pages(), classes)) {
   step();
   run.pin(classes, pinned_share);
   for (int i = 1; i < kStepsUntilSettled; ++i) step();
@@ -136,10 +146,10 @@ void SettledRun::place(const StepPiece& piece) {
   for (const Task& task : piece.tasks) replay.place(task);
 }
 
-void SettledRun::save(const PageTable& pages) {
+void SettledRun::save(const StepPlan& plan) {
   run.drain([this](const StepPiece& piece) { place(piece); });
-  for (PageId page = 0; page < pages.pages.size(); ++page) {
-    if (pages.pages[page].durable) replay.flush(page);
+  for (PageId page = 0; page < plan.pages().pages.size(); ++page) {
+    if (is_kept_here(plan.shape(), plan.pages(), page)) replay.flush(page);
   }
 }
 
@@ -154,7 +164,7 @@ SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>&
   SteadyTraffic traffic;
   traffic.step = settled.step();
   const PageTraffic before = settled.replay.traffic();
-  settled.save(plan.pages());
+  settled.save(plan);
   settled.step();
   traffic.checkpoint = settled.replay.traffic() - before - traffic.step;
   return traffic;

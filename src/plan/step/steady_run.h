@@ -54,15 +54,17 @@ class SteadyRun {
   };
 
   void update(StepPiece piece, const Visit& visit);
+  void account(const StepPiece& piece);
 
   const StepPlan& plan_;
   ExpertForecast* forecast_;
   Routing routing_;
   std::vector<PageId> pinned_;
   Gradients gradients_;
+  WeightCopies copies_;
 };
 
-// Whether device 0 has room for all in-layer buffers. Otherwise the tokens of a block decide how
+// Whether devices have room for all in-layer buffers. Otherwise the tokens of a block decide how
 // often the buffers move.
 bool layer_buffers_stay(const RunShape& shape, const PageTable& pages,
                         const std::vector<SlotClass>& classes);

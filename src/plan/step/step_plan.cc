@@ -9,6 +9,11 @@ namespace pagoda {
 
 StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options& options)
     : shape_(shape), pages_(pages), options_(options), attending_(shape.attending_devices()) {
+  for (const int device : attending_) {
+    const int rank = shape.rank_of(device);
+    const bool first = receiving_.empty() || shape.rank_of(receiving_.back()) != rank;
+    if (first) receiving_.push_back(device);
+  }
   for (const RecordShape& record : shape.records) {
     if (record.expert >= 0 || sums_.contains(record.device)) continue;
     sums_[record.device] =
@@ -51,6 +56,29 @@ void StepPlan::adam(int64_t record, int64_t updates, bool has_gradient, TaskList
   tasks.push_back(t);
 }
 
+void StepPlan::send_weights(int64_t record, const WeightCopies& copies, bool changed,
+                            TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  for (const int device : receiving_) {
+    const int rank = shape_.rank_of(device);
+    if (rank == shape_.home_rank(record) || (!changed && copies.is_good(record, rank))) continue;
+    Task send = task(TaskKind::kSendPage, Phase::kOptimize, shape.layer, -1);
+    send.record = record;
+    send.on_host = true;
+    send.device = static_cast<uint8_t>(shape.device);
+    send.peer = static_cast<uint8_t>(device);
+    send.bytes = shape.num_elements * shape_.dtype_bytes;
+    Task receive = send;
+    receive.kind = TaskKind::kReceivePage;
+    receive.lane = Lane::kIn;
+    std::swap(receive.device, receive.peer);
+    send.use(pages_.weights(record), Place::host(), Access::kRead);
+    receive.use(pages_.weights(record), Place::host(), Access::kCreate);
+    tasks.push_back(send);
+    tasks.push_back(receive);
+  }
+}
+
 Task StepPlan::weights_task(TaskKind kind, Phase phase, int64_t record, int device,
                             Access access) const {
   const RecordShape& shape = shape_.records[record];
@@ -72,12 +100,13 @@ void StepPlan::prefetch(std::span<const int64_t> records, std::span<const int> s
 }
 
 // Uploads the weights from the host, where their update leaves them, to the slots that they had on
-// the devices; an expert's is where its gradient was.
+// the home's devices; an expert's is where its gradient was.
 void StepPlan::prefetch_updated(int64_t record, int seat, TaskList& tasks) const {
   if (options_.state_on_device || !shape_.options.prefetch) return;
   const bool dense = shape_.records[record].expert < 0;
   const std::vector<int> users = dense ? attending_ : std::vector<int>{seat};
   for (const int device : users) {
+    if (shape_.rank_of(device) != shape_.home_rank(record)) continue;
     tasks.push_back(
         weights_task(TaskKind::kPrefetch, Phase::kOptimize, record, device, Access::kPrefetch));
   }

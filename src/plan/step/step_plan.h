@@ -4,6 +4,8 @@
 // expert's weights are read once forward and once backward per step, whatever the number of
 // microbatches, and its gradient is complete when its layer's backward ends.
 //
+// The tasks are those of all ranks (plan/step/rank_part.h), in one order.
+//
 // A microbatch is computed by the device that attends to it (RunShape::shard_device), but for its
 // experts. A group takes rows of several microbatches, whose in-layer buffers are pages. Each
 // microbatch's rows have a dispatch and a combine of their own, so that a task never needs more
@@ -25,6 +27,7 @@
 #include "plan/step/run_shape.h"
 #include "plan/step/sum_plan.h"
 #include "plan/step/task.h"
+#include "plan/step/weight_copies.h"
 
 namespace pagoda {
 
@@ -47,6 +50,10 @@ class StepPlan {
   // Applies `updates` optimizer steps to one record. `has_gradient`: its gradient page waits to be
   // applied.
   void adam(int64_t record, int64_t updates, bool has_gradient, TaskList& tasks) const;
+  // Sends a dense record's weights from its home to the ranks that attend and have no good copy, or
+  // with `changed` to all that attend.
+  void send_weights(int64_t record, const WeightCopies& copies, bool changed,
+                    TaskList& tasks) const;
   // Uploads the weights of these experts of a layer ahead of their use. `seats`: [expert] where to.
   void prefetch(std::span<const int64_t> records, std::span<const int> seats,
                 TaskList& tasks) const;
@@ -122,6 +129,7 @@ class StepPlan {
   PageTable pages_;
   Options options_;
   std::vector<int> attending_;
+  std::vector<int> receiving_;  // of each rank that attends, its first device that does
   std::map<int, SumPlan> sums_;  // [home]
 };
 

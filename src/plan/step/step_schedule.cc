@@ -29,6 +29,12 @@ LayerRouting layer_routing(const Routing& routing, int64_t layer) {
   return layer_routing(routing, layer, {0, static_cast<int64_t>(routing.size())});
 }
 
+void take_own_part(const RunShape& shape, StepPiece& piece) {
+  if (shape.ranks() == 1) return;
+  piece.others = std::move(piece.tasks);
+  piece.tasks = own_part(shape, piece.others);
+}
+
 void apply_overdue(const StepPlan& plan, const PendingUpdates& updates, int64_t first, int64_t last,
                    TaskList& tasks) {
   for (int64_t r = first; r < last; ++r) {
@@ -53,34 +59,48 @@ void walk(StepSchedule& schedule, const RoutingOf& routing_of,
 }
 
 StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
-                           ExpertForecast* forecast, PassExtent extent)
+                           ExpertForecast* forecast, PassExtent extent,
+                           const WeightCopies* copies)
     : plan_(*plan),
       updates_(updates),
       forecast_(forecast),
+      copies_(copies),
       extent_(extent),
       actions_(make_actions(plan->shape(), extent)),
       tokens_per_expert_(plan->shape().num_layers),
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
   CHECK(extent != PassExtent::kStep || plan->options().training);
+  CHECK(copies != nullptr || plan->shape().ranks() == 1);
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
   return 1 + (plan_.shape().is_moe[layer] ? plan_.shape().num_experts : 0);
 }
 
-// Weights are uploaded after their update has left them in the host, before others take their room.
-void StepSchedule::apply_overdue_records(int64_t first_record, int64_t last_record,
-                                         TaskList& tasks) {
-  if (updates_ == nullptr) return;
+// Applies the record's update if it should not wait, and sends dense weights that others lack. True
+// if the host has updated it.
+bool StepSchedule::apply_and_send(int64_t record, TaskList& tasks) const {
+  const size_t before = tasks.size();
+  if (updates_ != nullptr) apply_overdue(plan_, *updates_, record, record + 1, tasks);
+  const bool updated = tasks.size() > before;
+  const bool on_host = updated && tasks.back().on_host;
+  if (copies_ != nullptr && plan_.shape().records[record].expert < 0) {
+    plan_.send_weights(record, *copies_, updated, tasks);
+  }
+  return on_host;
+}
+
+// Makes records ready for use: updated, and dense weights with all that attend. An expert's weights
+// are uploaded after their update has left them in the host, before others take their room.
+void StepSchedule::make_ready(int64_t first_record, int64_t last_record, TaskList& tasks) {
+  if (updates_ == nullptr && plan_.shape().ranks() == 1) return;
   const int64_t layer = plan_.shape().records[first_record].layer;
   std::vector<int64_t> expected;
   // Whole layers take turns in the devices' slots.
   if (!plan_.shape().options.whole_layers) expected = expected_experts(layer);
   asked_.clear();
   for (int64_t r = first_record; r < last_record; ++r) {
-    const size_t before = tasks.size();
-    apply_overdue(plan_, *updates_, r, r + 1, tasks);
-    const bool on_host = tasks.size() > before && tasks.back().on_host;
+    const bool on_host = apply_and_send(r, tasks);
     const bool wanted = std::binary_search(expected.begin(), expected.end(), r);
     if (!on_host || !wanted) continue;
     asked_.push_back(r);
@@ -110,9 +130,9 @@ std::vector<int> StepSchedule::expected_seats(int64_t layer) const {
 void StepSchedule::embed(const Action& action, TaskList& tasks) {
   const int64_t first_layer = plan_.shape().layer_record[0];
   const bool begins = action.microbatches.first == 0;
-  if (begins) apply_overdue_records(0, first_layer, tasks);
+  if (begins) make_ready(0, first_layer, tasks);
   plan_.embed(action.microbatches, tasks);
-  if (begins) apply_overdue_records(first_layer, first_layer + records_of_layer(0), tasks);
+  if (begins) make_ready(first_layer, first_layer + records_of_layer(0), tasks);
 }
 
 // Behind the layer's own tasks, uploads what it is expected to choose, and applies the updates of
@@ -130,7 +150,7 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
     return std::binary_search(asked_.begin(), asked_.end(), record);
   });
   if (!others.empty()) plan_.prefetch(others, expected_seats(l), piece.tasks);
-  if (first_microbatch) apply_overdue_records(next, after, piece.tasks);
+  if (first_microbatch) make_ready(next, after, piece.tasks);
   add_uses(piece.tasks, piece.foreseen.emplace());
   if (l == 0 && first_microbatch) foresee_updates(after, piece);
   if (!shape.is_moe[l]) return;
@@ -170,16 +190,16 @@ void StepSchedule::resolve(const LayerRouting& routing) {
 void StepSchedule::foresee_updates(int64_t first_record, StepPiece& piece) const {
   const auto end = static_cast<int64_t>(plan_.shape().records.size());
   TaskList later;
-  if (updates_ != nullptr) apply_overdue(plan_, *updates_, first_record, end, later);
+  for (int64_t r = first_record; r < end; ++r) apply_and_send(r, later);
   add_uses(later, piece.foreseen_later.emplace());
 }
 
 // Foresees all uses after the piece: they are known, since all routing is.
 void StepSchedule::foresee_rest(StepPiece& piece) const {
   std::vector<PageUse> uses;
-  add_uses(piece.tasks, uses);
+  pagoda::add_uses(piece.tasks, uses);
   StepSchedule ahead = *this;
-  for (StepPiece later; ahead.next(later);) add_uses(later.tasks, uses);
+  for (StepPiece later; ahead.next(later);) pagoda::add_uses(later.tasks, uses);
   piece.foreseen = std::move(uses);
 }
 
@@ -237,6 +257,7 @@ bool StepSchedule::next(StepPiece& piece) {
     newest = &actions_[next_++];
     add(*newest, piece);
   } while (!ends_piece(*newest));
+  take_own_part(plan_.shape(), piece);
   if (newest->kind == ActionKind::kHead) {
     if (step) piece.wait = StepPiece::Wait::kForwardDone;
   } else if (newest->phase == Phase::kForward && forward_over() && resolved_) {

@@ -13,9 +13,13 @@
 // already, so that those weights leave the host before others take their room there. Pending
 // updates of the experts that routing chose are applied as soon as it is known.
 //
-// The caller accounts for the tasks of a piece in `updates` (kAdam applies them, kGradient of an
-// eager plan makes one pending) before it asks for the next piece. Pure: the same answers give the
-// same tasks. A copy of a schedule runs ahead by itself; in the backward it needs no answers.
+// With several ranks the weights of dense records travel to those that attend at the same point,
+// behind their updates (plan/step/weight_copies.h).
+//
+// The caller accounts for all ranks' tasks of a piece in `updates` (kAdam applies them, kGradient
+// of an eager plan makes one pending) and in `copies` before it asks for the next piece. Pure: the
+// same answers give the same tasks. A copy of a schedule runs ahead by itself; in the backward it
+// needs no answers.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +32,7 @@
 #include "plan/step/action.h"
 #include "plan/step/expert_forecast.h"
 #include "plan/step/pending_updates.h"
+#include "plan/step/rank_part.h"
 #include "plan/step/step_plan.h"
 
 namespace pagoda {
@@ -53,7 +58,10 @@ struct StepPiece {
     kBegins,        // a step begins, like the one before; without training, a pass
     kBetweenSteps,  // work between steps begins
   };
-  TaskList tasks;
+  TaskList tasks;   // those of RunShape::rank, with its places (plan/step/rank_part.h)
+  TaskList others;  // with several ranks the tasks of all; see all_tasks()
+  // The tasks of all ranks, which what all of them know alike is accounted by.
+  const TaskList& all_tasks() const { return others.empty() ? tasks : others; }
   Wait wait = Wait::kGoOn;
   int64_t layer = -1;         // kResolve
   Microbatches microbatches;  // kResolve
@@ -80,9 +88,9 @@ void foresee(const StepPiece& piece, ResidencyOrPager& pages) {
 class StepSchedule {
  public:
   // Nothing is owned. `updates` is nullptr when no update can be pending, `forecast` when no
-  // experts are guessed. REQUIRES: for kStep, a plan for training.
+  // experts are guessed, `copies` with one rank. REQUIRES: for kStep, a plan for training.
   StepSchedule(const StepPlan* plan, const PendingUpdates* updates, ExpertForecast* forecast,
-               PassExtent extent);
+               PassExtent extent, const WeightCopies* copies = nullptr);
 
   // Pins these pages to devices from the first piece on.
   void keep(std::vector<PageId> pages) { kept_ = std::move(pages); }
@@ -108,13 +116,18 @@ class StepSchedule {
   void foresee_rest(StepPiece& piece) const;
   int64_t records_of_layer(int64_t layer) const;
   // Records [first, last) of one layer, or of none.
-  void apply_overdue_records(int64_t first_record, int64_t last_record, TaskList& tasks);
+  void make_ready(int64_t first_record, int64_t last_record, TaskList& tasks);
+  bool apply_and_send(int64_t record, TaskList& tasks) const;
+  void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) const {
+    add_own_uses(plan_.shape(), tasks, uses);
+  }
   std::vector<int64_t> expected_experts(int64_t layer) const;
   std::vector<int> expected_seats(int64_t layer) const;
 
   const StepPlan& plan_;
   const PendingUpdates* updates_;
   ExpertForecast* forecast_;
+  const WeightCopies* copies_;
   PassExtent extent_;
   ActionList actions_;
   size_t next_ = 0;             // the next piece begins with this action
@@ -125,6 +138,9 @@ class StepSchedule {
   std::vector<std::vector<int64_t>> tokens_per_expert_;
   Routing routing_;
 };
+
+// Leaves the rank's tasks in the piece, beside those of all.
+void take_own_part(const RunShape& shape, StepPiece& piece);
 
 // Adds tasks that apply the updates of records [first, last) that should not wait: those of dense
 // records, those with a gradient page, and overdue ones.

@@ -15,6 +15,8 @@ namespace pagoda {
 // What a task does. plan/step/task_table.h has the other facts of each kind.
 enum class TaskKind : uint8_t {
   kAdam,             // optimizer steps of one record, up to the newest
+  kSendPage,         // a dense record's weights leave their home for the rank of device `peer`
+  kReceivePage,      // ... and arrive in that rank's host memory
   kPrefetch,         // no work: its pages are uploaded ahead of use
   kUpload,           // no work: its pages are uploaded before later work of the device
   kEmbed,            // tokens -> layer_input(0)
@@ -59,8 +61,9 @@ struct Task {
   TaskKind kind = TaskKind::kEmbed;
   Phase phase = Phase::kForward;
   Lane lane = Lane::kCompute;
-  uint8_t device = 0;      // the device whose lane runs it; kAdam: see on_host
-  bool on_host = false;    // kAdam on the optimizer's host stream, pages in host memory
+  uint8_t device = 0;      // the device whose lane runs it; on_host: any of the rank that does
+  bool on_host = false;    // on a stream of the host: kAdam with its pages in host memory, and
+                           // kSendPage, kReceivePage
   bool first = false;      // the first block of an expert; or the first microbatch of a shard,
                            // whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
@@ -74,7 +77,7 @@ struct Task {
   int32_t expert = -1;
   int32_t microbatch = -1;   // -1: none
   int32_t microbatches = 1;  // kIndex indexes this many, from `microbatch` on
-  int64_t record = -1;     // kAdam, kGradient, kExpert
+  int64_t record = -1;     // kAdam, kGradient, kExpert, kSendPage, kReceivePage
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
   // device's group; kDispatch has one microbatch's rows in the group of device `peer`, kCombine
@@ -83,7 +86,7 @@ struct Task {
   int32_t wave = -1;
   int32_t last_expert = -1;
   uint8_t peer = 0;
-  int64_t bytes = 0;      // kSend, kReceive
+  int64_t bytes = 0;      // kSend, kReceive, kSendPage, kReceivePage
   int64_t first_row = 0;  // kExpert: the first of them in the layer's re-index vector
   int64_t block_row = 0;  // kExpert: the first of them in the group
   int64_t rows = 0;
@@ -94,6 +97,7 @@ struct Task {
   std::array<PageUse, 6> uses{};
   uint8_t num_uses = 0;
 
+  bool operator==(const Task&) const = default;
   std::span<const PageUse> used() const { return {uses.data(), num_uses}; }
   void use(PageId page, Place place, Access access, bool last_use = false) {
     CHECK(num_uses < uses.size(), "a task of kind %d uses too many pages", static_cast<int>(kind));
@@ -102,6 +106,14 @@ struct Task {
 };
 
 using TaskList = std::vector<Task>;
+
+// Whether the task is one end of a transfer.
+constexpr bool sends(TaskKind kind) {
+  return kind == TaskKind::kSend || kind == TaskKind::kSendPage;
+}
+constexpr bool receives(TaskKind kind) {
+  return kind == TaskKind::kReceive || kind == TaskKind::kReceivePage;
+}
 
 // Appends the tasks' uses of pages, in order: what the tasks make certain to come.
 inline void add_uses(const TaskList& tasks, std::vector<PageUse>& uses) {

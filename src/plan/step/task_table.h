@@ -44,6 +44,8 @@ inline constexpr std::array<bool, kPhases> kAheadOfUse{true, false, true};
 // In the order of TaskKind.
 inline constexpr std::array<TaskRow, kTaskKinds> kTaskTable{{
     {TaskKind::kAdam, "adam", kInOptimize, TaskUnit::kUpdatedElements, TaskColour::kUpdates},
+    {TaskKind::kSendPage, "send page", kInOptimize, TaskUnit::kNothing, TaskColour::kOther},
+    {TaskKind::kReceivePage, "receive page", kInOptimize, TaskUnit::kBytes, TaskColour::kOther},
     {TaskKind::kPrefetch, "prefetch", kAheadOfUse, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kUpload, "upload", kInBoth, TaskUnit::kNothing, TaskColour::kOther},
     {TaskKind::kEmbed, "embed", kInForward, TaskUnit::kTokens, TaskColour::kOther},

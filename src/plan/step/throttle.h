@@ -14,7 +14,7 @@ struct Throttle {
 
   bool slows() const { return experts > 1 || rest > 1; }
   double of(TaskKind kind) const {
-    if (kind == TaskKind::kSend || kind == TaskKind::kReceive) return 1;
+    if (sends(kind) || receives(kind)) return 1;
     switch (task_row(kind).colour) {
       case TaskColour::kExperts:
         return experts;

@@ -138,7 +138,7 @@ struct Budgeted {
     DryRun run(as_asked, pages, memory.classes, memory.state_on_device,
                Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
     Simulator simulator(&shape, &pages, profile,
-                        all_on_disk(shape.devices, pages, memory.classes));
+                        all_on_disk(shape, pages, memory.classes));
     for (int step = 0; step < steps; ++step) {
       const auto visit = [&](const StepPiece& piece) {
         simulator.run(piece);
@@ -185,7 +185,7 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
   DryRun planned(run.shape, run.pages, run.memory.classes, true,
                  Ledger(false, 0, std::vector<int64_t>(run.shape.records.size(), 0)));
   Simulator simulator(&run.shape, &run.pages, profile,
-                      all_on_disk(1, run.pages, run.memory.classes));
+                      all_on_disk(run.shape, run.pages, run.memory.classes));
   const Routing routing(run.shape.microbatches, std::vector(run.shape.num_layers,
                                        std::vector<int64_t>(run.shape.num_experts, 700)));
   double tasks_s = 0;

@@ -52,7 +52,7 @@ struct Case {
   std::vector<int64_t> moved(const std::vector<SlotClass>& slots) const {
     DryRun run(shape, pages, slots, false,
                Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
-    Replay replay(&pages, all_on_disk(shape.devices, pages, slots));
+    Replay replay(&pages, all_on_disk(shape, pages, slots));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     for (int64_t l = 0; l < shape.num_layers; ++l) {
       if (shape.is_moe[l]) routing[l].assign(shape.num_experts, shape.row_block + 1);

@@ -62,7 +62,7 @@ TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_exper
 // How often each page is fetched from disk, with these slots.
 std::map<PageId, int> fetches_of(const RunShape& shape, const PageTable& pages,
                                  const TaskList& tasks, const std::vector<SlotClass>& classes) {
-  Replay replay(&pages, all_on_disk(shape.devices, pages, classes));
+  Replay replay(&pages, all_on_disk(shape, pages, classes));
   std::map<PageId, int> fetches;
   for (const Task& task : tasks) {
     for (const Move& move : replay.place(task).moves) {

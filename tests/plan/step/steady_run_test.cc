@@ -167,7 +167,7 @@ TEST(SteadyRun, IsThePlanOfEvenRouting) {
     ASSERT_TRUE(memory.ok());
     DryRun run(shape, pages, memory->classes, memory->state_on_device,
                Ledger(false, 0, std::vector<int64_t>(shape.records.size(), 0)));
-    Replay replay(&pages, all_on_disk(1, pages, memory->classes));
+    Replay replay(&pages, all_on_disk(shape, pages, memory->classes));
     std::vector<std::vector<int64_t>> routing(shape.num_layers);
     // Several blocks of an expert take its pages up again. That changes nothing once a run has
     // settled, but where microbatches come one after another some take more steps until then.

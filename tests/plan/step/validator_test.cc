@@ -63,7 +63,7 @@ struct Case {
     return shape;
   }
   std::vector<int64_t> steps() const { return std::vector<int64_t>(shape.records.size(), 0); }
-  Residency start() const { return all_on_disk(shape.devices, pages, memory.classes); }
+  Residency start() const { return all_on_disk(shape, pages, memory.classes); }
   PlanValidator validator() const {
     return PlanValidator(&shape, &pages, memory, budget, kHeaderBytes, start());
   }

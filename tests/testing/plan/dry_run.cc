@@ -15,11 +15,13 @@ RoutingOf of(const Routing& routing) {
 
 DryRun::DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
                bool state_on_device, Ledger ledger)
-    : passes_(shape, pages, classes, state_on_device), ledger_(std::move(ledger)) {}
+    : copies_(shape),
+      passes_(shape, pages, classes, state_on_device, &copies_),
+      ledger_(std::move(ledger)) {}
 
 void DryRun::run(const StepPiece& piece, const Visit& visit) {
   visit(piece);
-  passes_.issue(piece.tasks, ledger_);
+  passes_.issue(piece, ledger_);
   for (const Task& task : piece.tasks) {
     if (task.kind == TaskKind::kAdam) ledger_.apply(task.record);
   }
@@ -34,14 +36,14 @@ void DryRun::train(const Routing& routing, const Visit& visit, bool skip) {
   passes_.end_step(schedule.tokens_per_expert());
   if (!skip) passes_.update(kLearningRate, 1.0f, ledger_);
   const StepPiece rest = passes_.between_steps(ledger_);
-  if (!rest.tasks.empty()) run(rest, visit);
+  if (!rest.all_tasks().empty()) run(rest, visit);
 }
 
 void DryRun::drain(const Visit& visit) { run(passes_.drain(ledger_), visit); }
 
 void DryRun::evaluate(const Routing& routing, const Visit& visit) {
   StepSchedule schedule = passes_.begin(PassExtent::kForward, ledger_);
-  walk(schedule, of(routing), visit);
+  walk(schedule, of(routing), [&](const StepPiece& piece) { run(piece, visit); });
 }
 
 }  // namespace pagoda

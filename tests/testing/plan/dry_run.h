@@ -1,5 +1,6 @@
 // A run without devices: the schedule, ledger and forecast of a trainer, driven by given routings.
 // It visits the pieces that a trainer would run, so that they can be counted and timed beforehand.
+// With several ranks it is that of RunShape::rank.
 #pragma once
 
 #include <functional>
@@ -15,6 +16,7 @@ class DryRun {
 
   DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
          bool state_on_device, Ledger ledger);
+  DryRun(const DryRun&) = delete;  // its parts refer to each other
 
   // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
@@ -28,6 +30,7 @@ class DryRun {
  private:
   void run(const StepPiece& piece, const Visit& visit);
 
+  WeightCopies copies_;
   PassPlanner passes_;
   Ledger ledger_;
 };

@@ -124,7 +124,9 @@ void OrderCheck::check_dispatch(const Task& task, Rows& rows) {
 void OrderCheck::check_seat(const Task& task) {
   const int seat = seats_.emplace(task.record, task.device).first->second;
   const bool at_home = shape_.records[task.record].device == task.device;
-  if (seat != task.device || (shape_.seat_speeds.empty() && !at_home)) {
+  const bool may_move =
+      !shape_.seat_speeds.empty() && shape_.rank_of(task.device) == shape_.home_rank(task.record);
+  if (seat != task.device || (!at_home && !may_move)) {
     fault(task, "is away from its expert's seat");
   }
 }
@@ -390,6 +392,8 @@ void OrderCheck::check(const Task& task) {
   if (!task_row(task.kind).runs_in(task.phase)) fault(task, "in a phase that its kind is not of");
   switch (task.kind) {
     case TaskKind::kAdam:
+    case TaskKind::kSendPage:
+    case TaskKind::kReceivePage:
     case TaskKind::kPrefetch:
     case TaskKind::kUpload: return;
     case TaskKind::kAddSums:

@@ -17,6 +17,8 @@ enum class PlanRule : uint8_t {
   kMatched,       // what a device sends to another is received there, in that order
   kSumOrder,      // dense gradients are added as plan/step/sum_shape.h says
   kStateOnce,     // optimizer state is read and written once for an update
+  kHome,          // a record's pages are used and written at its home; others have copies of dense
+                  // weights, of the newest update
 };
 
 struct PlanFault {

@@ -1,5 +1,6 @@
 #include "tests/testing/plan/random_plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace pagoda {
@@ -51,6 +52,13 @@ RunShape random_shape(std::mt19937& random, int devices) {
        .device = home(shape.tied_embeddings ? 0 : 1)});
   for (RecordShape& record : shape.records) record.state_bytes = 10 * record.num_elements;
   return shape;
+}
+
+void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape) {
+  for (int d = 0; d < shape.devices; ++d) {
+    shape.device_rank.push_back(d < ranks ? d : static_cast<int>(random() % ranks));
+  }
+  std::sort(shape.device_rank.begin(), shape.device_rank.end());
 }
 
 LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches) {

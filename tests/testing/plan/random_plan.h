@@ -20,6 +20,8 @@ PlacedTask place(Replay& replay, const Task& task);
 
 // Small numbers of everything: layers with and without experts, devices, microbatches.
 RunShape random_shape(std::mt19937& random, int devices);
+// Deals the devices to so many ranks, at least one to each. REQUIRES: ranks <= devices.
+void divide_into_ranks(std::mt19937& random, int ranks, RunShape& shape);
 // Tokens of each expert, spread over the microbatches as evenly as they go.
 LayerRouting spread(const std::vector<int64_t>& tokens_per_expert, int64_t microbatches);
 // Some experts get many tokens, some none.

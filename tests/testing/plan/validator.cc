@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/bytes.h"
+#include "plan/step/rank_part.h"
 
 namespace pagoda {
 
@@ -12,7 +13,8 @@ PlanValidator::PlanValidator(const RunShape* shape, const PageTable* pages,
     : shape_(*shape),
       pages_(*pages),
       places_(pages, start, &faults_),
-      order_(shape, pages, &faults_) {
+      order_(shape, pages, &faults_),
+      ranks_(shape, pages, &faults_) {
   for (const PageTable::Page& page : pages_.pages) {
     kind_.push_back(pages_.classes[page.slot_class].kind);
   }
@@ -30,7 +32,7 @@ void PlanValidator::fault(PlanRule rule, PageId page, const char* what) {
 void PlanValidator::check_budget(const MemoryPlan& memory, const MemoryBudget& budget,
                                  int64_t header_bytes) {
   int64_t host_bytes = 0;
-  for (int d = 0; d < shape_.devices; ++d) {
+  for (int d = 0; d < shape_.own_devices().count; ++d) {
     int64_t device_bytes = budget.fixed_bytes[d];
     for (size_t c = 0; c < memory.classes.size(); ++c) {
       device_bytes += memory.classes[c].device_slots[d] * pages_.classes[c].page_bytes;
@@ -49,6 +51,8 @@ void PlanValidator::check_budget(const MemoryPlan& memory, const MemoryBudget& b
 
 void PlanValidator::begin_step() {
   order_.begin_step();
+  ranks_.begin_step();
+  sent_.clear();
   demand_.clear();
   prefetched_.clear();
   updates_.clear();
@@ -112,13 +116,18 @@ void PlanValidator::check_freshness(const Task& task) {
   }
 }
 
-// Each device that attends reads the dense weights, and the table of tied embeddings at both ends
-// of the forward; an update reads the weights as a part of the masters, and uploads them again.
+// Each device of the rank that attends reads the dense weights, and the table of tied embeddings at
+// both ends of the forward; an update reads the weights as a part of the masters, and uploads them
+// again. What is sent to other ranks is read once for all of them.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t record = pages_.pages[page].record;
   const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
-  const int64_t readers = dense ? std::ssize(shape_.attending_devices()) : 1;
-  if (phase == Phase::kOptimize) return updates_[record] * readers;
+  const std::vector<int> attending = shape_.attending_devices();
+  const int64_t readers =
+      dense ? std::count_if(attending.begin(), attending.end(),
+                            [&](int device) { return shape_.own_devices().contains(device); })
+            : 1;
+  if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
   if (phase != Phase::kForward) return readers;
   const bool twice = shape_.tied_embeddings && record == shape_.embedding();
   return (shape_.options.microbatch_major ? shape_.microbatches : readers) + (twice ? readers : 0);
@@ -154,12 +163,18 @@ void PlanValidator::count_moves(const Task& task, std::span<const Move> moves) {
 
 void PlanValidator::check(const Task& task, std::span<const Move> moves,
                           std::span<const int32_t> slots) {
+  if (task.kind == TaskKind::kSendPage) ++sent_[task.record];
   check_freshness(task);
   check_gradient_uses(task);
   check_layer_buffer_uses(task);
-  order_.check(task);
+  see(task);
   count_moves(task, moves);
-  places_.check(task, moves, slots);
+  places_.check(with_own_places(shape_, task), moves, slots);
+}
+
+void PlanValidator::see(const Task& task) {
+  order_.check(task);
+  ranks_.check(task);
 }
 
 void PlanValidator::discard(PageId page) {
@@ -175,6 +190,7 @@ void PlanValidator::end_step(bool complete) {
   }
   if (!complete) return;
   for (int64_t r = 0; r < static_cast<int64_t>(shape_.records.size()); ++r) {
+    if (!shape_.is_home(r)) continue;
     const bool computed =
         shape_.records[r].expert < 0 || order_.computed_gradients().contains(r);
     if (computed != made_.contains(r)) {

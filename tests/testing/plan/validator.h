@@ -7,6 +7,9 @@
 //   ... for each task: placed = replay.place(task); validator.check(task, placed.moves, ...) ...
 //   validator.end_step();
 //   EXPECT_TRUE(validator.faults().empty());
+//
+// With several ranks each has a validator, which sees the tasks of all in their order, and its own
+// with what its residency made of them.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +23,7 @@
 #include "tests/testing/plan/order_check.h"
 #include "tests/testing/plan/place_check.h"
 #include "tests/testing/plan/plan_fault.h"
+#include "tests/testing/plan/rank_check.h"
 
 namespace pagoda {
 
@@ -32,8 +36,11 @@ class PlanValidator {
   PlanValidator(const PlanValidator&) = delete;  // its parts write into its faults
 
   void begin_step();
-  // One task, with the moves before it and the slots of its uses.
+  // One task of RunShape::rank, with the moves before it and the slots of its uses. Its places are
+  // those of the run.
   void check(const Task& task, std::span<const Move> moves, std::span<const int32_t> slots);
+  // One task of another rank.
+  void see(const Task& task);
   // A page's content is given up outside of any task: the gradients of a step that is skipped.
   void discard(PageId page);
   // `complete`: the step had a backward; each gradient it computed must have been made.
@@ -59,11 +66,13 @@ class PlanValidator {
   PlanFaults faults_;
   PlaceCheck places_;
   OrderCheck order_;
+  RankCheck ranks_;
   std::vector<PageKind> kind_;                          // [page]
   std::map<std::pair<PageId, Phase>, Counts> demand_;   // of the step
   std::map<std::pair<PageId, Phase>, Counts> prefetched_;
   std::map<int64_t, int64_t> updates_;                  // of the step: kAdam tasks by record
   std::set<int64_t> made_;                              // of the step: records with a gradient
+  std::map<int64_t, int64_t> sent_;                     // of the step: kSendPage tasks by record
   std::set<PageId> waiting_;      // gradients that exist
   std::set<PageId> waited_;       // since before the step began
 };

@@ -1,0 +1,37 @@
+// A rank's part of a step. A rank is a process with some of the run's devices, a host memory and a
+// page file of its own. All ranks make the same list of tasks, since all know the shape of the run
+// and the routing of all microbatches; each runs those of its own devices and of its host. So the
+// list of all is one total order: a task waits for earlier ones only, both ends of a transfer are
+// in it, and what a rank waits for is what the others do next (docs/design.md). Pure.
+//
+// The tasks of a part keep the numbers that devices have in the run (Task::device, peer). Their
+// pages' places are those of the rank: devices are counted from its first one, and the host is its
+// own.
+#pragma once
+
+#include <vector>
+
+#include "plan/step/run_shape.h"
+#include "plan/step/task.h"
+
+namespace pagoda {
+
+// Whether RunShape::rank runs the task. A task on a host is of the rank that its device is of.
+inline bool runs_here(const RunShape& shape, const Task& task) {
+  return shape.rank_of(task.device) == shape.rank;
+}
+
+// The task with the places of the rank. REQUIRES: runs_here().
+Task with_own_places(const RunShape& shape, Task task);
+
+// The tasks of RunShape::rank, in their order.
+TaskList own_part(const RunShape& shape, const TaskList& all);
+
+// Appends the uses of pages by the rank's tasks, in order: what they make certain to come.
+void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUse>& uses);
+
+// What a transfer goes from or to: a device, or behind all devices the host of a rank.
+inline int device_end(int device) { return device; }
+inline int host_end(const RunShape& shape, int rank) { return shape.devices + rank; }
+
+}  // namespace pagoda

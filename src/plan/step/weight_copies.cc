@@ -1,0 +1,24 @@
+#include "plan/step/weight_copies.h"
+
+#include <algorithm>
+
+namespace pagoda {
+
+WeightCopies::WeightCopies(const RunShape& shape)
+    : ranks_(shape.ranks()), device_rank_(shape.device_rank) {
+  if (ranks_ > 1) good_.assign(shape.records.size() * static_cast<size_t>(ranks_), 0);
+}
+
+void WeightCopies::account(const TaskList& tasks) {
+  if (ranks_ == 1) return;
+  for (const Task& task : tasks) {
+    if (task.kind == TaskKind::kAdam) {
+      std::fill_n(good_.begin() + static_cast<int64_t>(place(task.record, 0)), ranks_, uint8_t{0});
+    }
+    if (task.kind == TaskKind::kReceivePage) {
+      good_[place(task.record, device_rank_[task.device])] = 1;
+    }
+  }
+}
+
+}  // namespace pagoda

@@ -1,0 +1,451 @@
+// Steps of several ranks, each with devices, a host and a page file of its own: every rank makes
+// the same tasks, and those of all of them keep every rule of the validator, at random assignments
+// of devices and records. Lists that are broken on purpose break it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "plan/step/task_table.h"
+#include "tests/testing/plan/random_plan.h"
+#include "tests/testing/plan/validator.h"
+#include "tests/testing/sanitizer.h"
+
+namespace pagoda {
+namespace {
+
+constexpr uint32_t kAssignments = kUnderSanitizer ? 100 : 1200;
+constexpr int64_t kHeader = 4096;
+
+std::string name_of(const Task& t) {
+  return strf("%s of layer %d, expert %d, microbatch %d, record %lld on device %d",
+              task_row(t.kind).name, t.layer, t.expert, t.microbatch, (long long)t.record,
+              t.device);
+}
+
+int64_t count(const TaskList& tasks, TaskKind kind) {
+  return std::count_if(tasks.begin(), tasks.end(),
+                       [kind](const Task& task) { return task.kind == kind; });
+}
+
+bool is_guess(const Task& task) { return task.kind == TaskKind::kPrefetch; }
+
+// What a step is told of itself.
+struct StepKind {
+  bool eager = false, skip_untouched = false, seats_by_step = false;
+  int64_t group_blocks = 1;
+  double pinned_share = 0;
+  PlanOptions options = {};
+};
+
+// One rank of a run: its plan, and what its residency makes of it.
+struct PlannedRank {
+  PlannedRank(const RunShape& of_all, int rank, const StepKind& kind, double room,
+              bool device_updates)
+      : shape(of_all), pages(shape) {
+    shape.rank = rank;
+    const int devices = shape.own_devices().count;
+    budget = {kGiB, kGiB, std::vector<int64_t>(static_cast<size_t>(devices), 12345)};
+    budget.device_updates = device_updates;
+    const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeader).take();
+    const auto between = [&](int64_t least, int64_t most) {
+      const auto more = static_cast<double>(std::max<int64_t>(0, most - least));
+      return least + static_cast<int64_t>(room * more);
+    };
+    int64_t host_all = 0;
+    const std::vector<int64_t> here = pages_here(shape, pages);
+    for (size_t c = 0; c < here.size(); ++c) host_all += here[c] * pages.classes[c].page_bytes;
+    const int64_t all = *std::max_element(roomy.device_slot_bytes.begin(),
+                                          roomy.device_slot_bytes.end());
+    budget.device_bytes = between(roomy.min_device_bytes, 12345 + all);
+    budget.host_bytes = between(roomy.min_host_bytes, host_all);
+    memory = plan_memory(shape, pages, budget, kHeader).take();
+    skip_untouched = kind.skip_untouched;
+  }
+  // Once all ranks agree where updates are made.
+  void begin() {
+    shape = seated(shape, memory);
+    run = std::make_unique<DryRun>(
+        shape, pages, memory.classes, memory.state_on_device,
+        Ledger(skip_untouched, 0, std::vector<int64_t>(shape.records.size(), 0)));
+    replay = std::make_unique<Replay>(&pages, start());
+    made = validator();
+  }
+  Residency start() const { return all_on_disk(shape, pages, memory.classes); }
+  std::unique_ptr<PlanValidator> validator() const {
+    return std::make_unique<PlanValidator>(&shape, &pages, memory, budget, kHeader, start());
+  }
+  // Places the rank's tasks and checks all. Appends all tasks but guesses.
+  void take(const StepPiece& piece) {
+    foresee(piece, *replay);
+    for (const Task& task : piece.all_tasks()) {
+      if (!is_guess(task)) certain.push_back(task);
+      if (!runs_here(shape, task)) {
+        made->see(task);
+        continue;
+      }
+      PlacedTask placed = place(*replay, with_own_places(shape, task));
+      placed.task = task;
+      made->check(task, placed.moves, placed.slots);
+      if (records) own.push_back(std::move(placed));
+    }
+    if (records) all.insert(all.end(), piece.all_tasks().begin(), piece.all_tasks().end());
+  }
+  void discard_gradients() {
+    for (const int64_t record : run->touched()) {
+      if (!shape.is_home(record)) continue;
+      replay->discard(pages.gradient(record));
+      made->discard(pages.gradient(record));
+    }
+  }
+
+  RunShape shape;
+  PageTable pages;
+  MemoryBudget budget;
+  MemoryPlan memory;
+  bool skip_untouched = false;
+  std::unique_ptr<DryRun> run;
+  std::unique_ptr<Replay> replay;
+  std::unique_ptr<PlanValidator> made;
+  TaskList certain;  // tasks of a step
+  bool records = false;
+  std::deque<PlacedTask> own;  // if it records
+  TaskList all;
+};
+
+std::string fault_text(const PlanFaults& faults) {
+  return faults.empty() ? "" : strf("rule %d: ", static_cast<int>(faults[0].rule)) + faults[0].what;
+}
+
+class PlannedRanks {
+ public:
+  PlannedRanks(std::mt19937& random, int ranks, int devices, const StepKind& kind, double room) {
+    shape_ = random_shape(random, devices);
+    divide_into_ranks(random, ranks, shape_);
+    make(kind, room);
+  }
+  PlannedRanks(const RunShape& shape, const StepKind& kind, double room) : shape_(shape) {
+    make(kind, room);
+  }
+
+  using Each = std::function<void(PlannedRank&)>;
+  void each(const Each& act) {
+    for (auto& rank : ranks_) act(*rank);
+  }
+  void train(const Routing& routing, bool skip) {
+    step([&](PlannedRank& rank) {
+      const auto take = [&](const StepPiece& piece) { rank.take(piece); };
+      rank.run->train(routing, take, skip);
+    }, true);
+    if (skip) each([](PlannedRank& rank) { rank.discard_gradients(); });
+  }
+  void evaluate(const Routing& routing) {
+    step([&](PlannedRank& rank) {
+      rank.run->drain([&](const StepPiece& piece) { rank.take(piece); });
+    }, false);
+    step([&](PlannedRank& rank) {
+      rank.run->evaluate(routing, [&](const StepPiece& piece) { rank.take(piece); });
+    }, false);
+  }
+  // A pass of generation.
+  void generate(const Routing& routing) {
+    step([&](PlannedRank& rank) { generate(rank, routing); }, false);
+  }
+
+  const RunShape& shape() const { return shape_; }
+  std::vector<std::unique_ptr<PlannedRank>>& ranks() { return ranks_; }
+  void expect_valid() {
+    each([](PlannedRank& rank) {
+      EXPECT_EQ(fault_text(rank.made->faults()), "") << "rank " << rank.shape.rank;
+      for (int d = 0; d < rank.shape.own_devices().count; ++d) {
+        EXPECT_LE(rank.replay->peak_bytes(Place::on_device(d)), rank.memory.device_slot_bytes[d]);
+      }
+      EXPECT_LE(rank.replay->peak_bytes(Place::host()), rank.memory.host_slot_bytes);
+      rank.replay->residency().check_invariants();
+    });
+  }
+
+ private:
+  void make(const StepKind& kind, double room) {
+    shape_.options = kind.options;
+    shape_.eager_adam = kind.eager;
+    shape_.pinned_share = kind.pinned_share;
+    shape_.group_blocks = kind.group_blocks;
+    for (int d = 0; d < shape_.devices && kind.seats_by_step; ++d) {
+      shape_.seat_speeds.push_back(1 + d % 3);
+    }
+    for (const bool on_devices : {true, false}) {
+      ranks_.clear();
+      for (int r = 0; r < shape_.ranks(); ++r) {
+        ranks_.push_back(std::make_unique<PlannedRank>(shape_, r, kind, room, on_devices));
+      }
+      const auto has_room = [](const auto& rank) { return rank->memory.state_on_device; };
+      if (std::all_of(ranks_.begin(), ranks_.end(), has_room)) break;
+    }
+    each([](PlannedRank& rank) { rank.begin(); });
+  }
+  static void generate(PlannedRank& rank, const Routing& routing) {
+    RunShape one = rank.shape;
+    one.set_microbatches(1);
+    one.records = rank.shape.records;
+    const StepPlan plan(one, rank.pages, {.training = false, .generating = true});
+    ExpertForecast forecast(one, rank.pages, rank.memory.classes);
+    WeightCopies copies(one);
+    StepSchedule schedule(&plan, nullptr, &forecast, PassExtent::kForward, &copies);
+    const auto routing_of = [&](int64_t layer, Microbatches microbatches) {
+      return layer_routing(routing, layer, microbatches);
+    };
+    walk(schedule, routing_of, [&](const StepPiece& piece) {
+      rank.take(piece);
+      copies.account(piece.all_tasks());
+    });
+  }
+  void step(const Each& act, bool complete) {
+    each([&](PlannedRank& rank) {
+      rank.certain.clear();
+      rank.made->begin_step();
+      act(rank);
+      rank.made->end_step(complete);
+      const TaskList& of_first = ranks_[0]->certain;
+      ASSERT_EQ(rank.certain.size(), of_first.size());
+      const auto [own, first] =
+          std::mismatch(rank.certain.begin(), rank.certain.end(), of_first.begin());
+      if (own != rank.certain.end()) {
+        FAIL() << "rank " << rank.shape.rank << ": " << name_of(*own)
+               << "\nrank 0: " << name_of(*first);
+      }
+    });
+  }
+
+  RunShape shape_;
+  std::vector<std::unique_ptr<PlannedRank>> ranks_;
+};
+
+TEST(Ranks, MakeTheSameTasksAndKeepEveryRule) {
+  int64_t page_transfers = 0, resent = 0;
+  for (uint32_t seed = 1; seed <= kAssignments; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    StepKind kind;
+    kind.eager = random() % 2 == 0;
+    kind.skip_untouched = random() % 4 == 0;
+    kind.options.prefetch = random() % 4 != 0;
+    kind.options.optimizer_at_end = random() % 4 == 0;
+    kind.options.whole_layers = random() % 6 == 0;
+    kind.options.microbatch_major = random() % 6 == 0;
+    kind.options.padded_experts = random() % 6 == 0;
+    kind.pinned_share = random() % 4 == 0 ? 0.5 : 0;
+    kind.group_blocks = 1 + seed % 4;
+    kind.seats_by_step = random() % 2 == 0 && kind.options.same_blocks() &&
+                         !kind.options.whole_layers && kind.pinned_share == 0;
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    const int devices = static_cast<int>(2 + random() % 4);
+    const int ranks = static_cast<int>(2 + random() % static_cast<uint32_t>(devices - 1));
+    PlannedRanks run(random, ranks, devices, kind, rooms[random() % 5]);
+    for (int step = 0; step < 3; ++step) {
+      const bool skip = !kind.eager && random() % 4 == 0;
+      run.train(random_routing(random, run.shape()), skip);
+      if (random() % 3 == 0) run.evaluate(random_routing(random, run.shape()));
+      page_transfers += count(run.ranks()[0]->certain, TaskKind::kReceivePage);
+    }
+    if (!kind.options.microbatch_major) {
+      RunShape one = run.shape();
+      one.set_microbatches(1);
+      run.evaluate(random_routing(random, run.shape()));
+      run.generate(random_routing(random, one));
+      resent += count(run.ranks()[0]->certain, TaskKind::kSendPage);
+    }
+    run.expect_valid();
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_GT(page_transfers, 1000);
+  EXPECT_GT(resent, 100);
+}
+
+// The tasks of all ranks, each with what the rank that runs it made of it.
+using MergedStep = std::vector<PlacedTask>;
+
+// Two steps of three ranks at the smallest budgets, as one list.
+struct MergedRun {
+  MergedRun() {
+    std::mt19937 random(11);
+    RunShape shape;
+    do {
+      shape = random_shape(random, 4);
+    } while (shape.num_layers < 3 || shape.num_experts < 6 || !shape.is_moe[1] ||
+             shape.sums.shards < 3 || std::ssize(shape.attending_devices()) < 3);
+    shape.device_rank = {0, 1, 2, 2};
+    ranks = std::make_unique<PlannedRanks>(shape, StepKind{}, 0.0);
+    for (int step = 0; step < 2; ++step) {
+      ranks->each([](PlannedRank& rank) {
+        rank.records = true;
+        rank.own.clear();
+        rank.all.clear();
+      });
+      ranks->train(random_routing(random, shape), false);
+      steps.push_back(merge());
+    }
+  }
+  // What a rank guesses stands before the next task of that rank.
+  MergedStep merge() {
+    MergedStep merged;
+    auto& of = ranks->ranks();
+    const auto take = [&](PlannedRank& rank) {
+      merged.push_back(std::move(rank.own.front()));
+      rank.own.pop_front();
+    };
+    for (const Task& task : of[0]->all) {
+      if (is_guess(task)) continue;
+      PlannedRank& rank = *of[static_cast<size_t>(ranks->shape().rank_of(task.device))];
+      while (is_guess(rank.own.front().task)) take(rank);
+      take(rank);
+    }
+    return merged;
+  }
+  PlanFaults faults(const std::vector<MergedStep>& of_steps) {
+    PlanFaults found;
+    ranks->each([&](PlannedRank& rank) {
+      const auto validator = rank.validator();
+      for (const MergedStep& step : of_steps) {
+        validator->begin_step();
+        for (const PlacedTask& t : step) {
+          if (runs_here(rank.shape, t.task)) {
+            validator->check(t.task, t.moves, t.slots);
+          } else {
+            validator->see(t.task);
+          }
+        }
+        validator->end_step(true);
+      }
+      validator->begin_step();
+      found.insert(found.end(), validator->faults().begin(), validator->faults().end());
+    });
+    return found;
+  }
+  std::unique_ptr<PlannedRanks> ranks;
+  std::vector<MergedStep> steps;
+};
+
+using Holds = std::function<bool(const PlacedTask&)>;
+
+size_t nth(const MergedStep& step, const Holds& holds, int n = 0) {
+  for (size_t i = 0; i < step.size(); ++i) {
+    if (holds(step[i]) && n-- == 0) return i;
+  }
+  CHECK(false, "no such task");
+}
+
+Holds is(TaskKind kind) {
+  return [kind](const PlacedTask& t) { return t.task.kind == kind; };
+}
+
+// Gives the task to a device of another rank.
+void move_elsewhere(PlacedTask& t) {
+  t.task.device = static_cast<uint8_t>((t.task.device + 2) % 4);
+  for (uint8_t i = 0; i < t.task.num_uses; ++i) {
+    Place& place = t.task.uses[i].place;
+    if (place.tier == Tier::kDevice) place = Place::on_device(t.task.device);
+  }
+  t.moves.clear();
+}
+
+class BrokenRanks : public testing::Test {
+ protected:
+  static MergedRun& good() {
+    static MergedRun run;
+    return run;
+  }
+  void SetUp() override { ASSERT_EQ(fault_text(good().faults(good().steps)), ""); }
+  static int rank_of(int device) { return good().ranks->shape().rank_of(device); }
+  static Holds across(TaskKind kind) {
+    return [kind](const PlacedTask& t) {
+      return t.task.kind == kind && rank_of(t.task.device) != rank_of(t.task.peer);
+    };
+  }
+  static void drop(MergedStep& step, size_t i) {
+    step.erase(step.begin() + static_cast<int64_t>(i));
+  }
+  static void expect(PlanRule rule, const char* what,
+                     const std::function<void(MergedStep&)>& mutate) {
+    SCOPED_TRACE(what);
+    std::vector<MergedStep> broken = good().steps;
+    mutate(broken[1]);
+    const PlanFaults faults = good().faults(broken);
+    EXPECT_TRUE(std::any_of(faults.begin(), faults.end(), [&](const PlanFault& fault) {
+      return fault.rule == rule;
+    })) << "the first fault found is " << fault_text(faults);
+  }
+};
+
+TEST_F(BrokenRanks, CopiesDoNotMatch) {
+  expect(PlanRule::kMatched, "a copy is not received",
+         [&](MergedStep& step) { drop(step, nth(step, is(TaskKind::kReceivePage))); });
+  expect(PlanRule::kMatched, "a copy is not sent",
+         [&](MergedStep& step) { drop(step, nth(step, is(TaskKind::kSendPage), 1)); });
+  expect(PlanRule::kMatched, "two copies of a channel are received in the other order",
+         [&](MergedStep& step) {
+           const size_t first = nth(step, is(TaskKind::kReceivePage));
+           const Task& t = step[first].task;
+           const size_t second = nth(step, [&](const PlacedTask& other) {
+             return other.task.kind == TaskKind::kReceivePage && other.task.device == t.device &&
+                    rank_of(other.task.peer) == rank_of(t.peer) &&
+                    other.task.record != t.record;
+           });
+           std::swap(step[first].task, step[second].task);
+         });
+  expect(PlanRule::kMatched, "a copy is short", [&](MergedStep& step) {
+    step[nth(step, is(TaskKind::kReceivePage))].task.bytes -= 2;
+  });
+}
+
+TEST_F(BrokenRanks, RecordsLeaveTheirHome) {
+  expect(PlanRule::kHome, "a copy is of before the update", [&](MergedStep& step) {
+    const size_t i = nth(step, is(TaskKind::kReceivePage));
+    const int64_t record = step[i].task.record;
+    for (const TaskKind kind : {TaskKind::kSendPage, TaskKind::kReceivePage}) {
+      const auto of_record = [&](const PlacedTask& t) {
+        return t.task.kind == kind && t.task.record == record;
+      };
+      std::erase_if(step, of_record);
+    }
+  });
+  expect(PlanRule::kHome, "an update is made away from home", [&](MergedStep& step) {
+    move_elsewhere(step[nth(step, is(TaskKind::kAdam))]);
+  });
+  expect(PlanRule::kHome, "a copy is updated too", [&](MergedStep& step) {
+    const size_t i = nth(step, is(TaskKind::kReceivePage));
+    PlacedTask again = step[i];
+    again.task.kind = TaskKind::kUpload;
+    again.task.uses[0].access = Access::kWrite;
+    step.insert(step.begin() + static_cast<int64_t>(i) + 1, again);
+  });
+  expect(PlanRule::kHome, "a gradient is finished away from home", [&](MergedStep& step) {
+    move_elsewhere(step[nth(step, is(TaskKind::kGradient))]);
+  });
+  expect(PlanRule::kInputs, "an expert is computed by another rank", [&](MergedStep& step) {
+    move_elsewhere(step[nth(step, is(TaskKind::kExpertBackward))]);
+  });
+}
+
+TEST_F(BrokenRanks, RowsDoNotMatch) {
+  expect(PlanRule::kMatched, "rows do not cross", [&](MergedStep& step) {
+    drop(step, nth(step, across(TaskKind::kSend)));
+  });
+  expect(PlanRule::kMatched, "rows are not taken", [&](MergedStep& step) {
+    drop(step, nth(step, across(TaskKind::kReceive)));
+  });
+  expect(PlanRule::kMatched, "a channel's rows change places", [&](MergedStep& step) {
+    const size_t first = nth(step, across(TaskKind::kReceive));
+    const Task& t = step[first].task;
+    const size_t second = nth(step, [&](const PlacedTask& other) {
+      return other.task.kind == TaskKind::kReceive && other.task.device == t.device &&
+             other.task.peer == t.peer && other.task.bytes != t.bytes;
+    });
+    std::swap(step[first].task.bytes, step[second].task.bytes);
+  });
+}
+
+}  // namespace
+}  // namespace pagoda
