@@ -84,18 +84,40 @@ std::vector<int> place_longest_first(std::span<const int64_t> rows, std::span<co
   return seats;
 }
 
-std::vector<int> place_balanced(std::span<const int64_t> rows, std::span<const double> speeds,
-                                std::span<const int64_t> taken) {
-  std::vector<int> seats = place_longest_first(rows, speeds, taken);
-  const Rows before = begun(taken, speeds.size());
-  for (int turn = 0; turn < kMostExchanges; ++turn) {
+namespace {
+
+// Exchanges experts of the busiest device until it ends at `enough`, or no exchange helps any more.
+// Returns when it ends.
+double exchange(std::span<const int64_t> rows, std::span<const double> speeds, const Rows& before,
+                double enough, std::vector<int>& seats) {
+  for (int turn = 0;; ++turn) {
     const std::vector<double> ends = device_ends(rows_of_devices(rows, seats, before), speeds);
+    const double end = *std::max_element(ends.begin(), ends.end());
+    if (turn == kMostExchanges || end <= enough) return end;
     const Exchange best = best_exchange(rows, seats, speeds, ends);
-    if (best.end >= *std::max_element(ends.begin(), ends.end())) break;
+    if (best.end >= end) return end;
     seats[best.other] = seats[best.expert];
     seats[best.expert] = best.device;
   }
+}
+
+}  // namespace
+
+std::vector<int> place_balanced(std::span<const int64_t> rows, std::span<const double> speeds,
+                                std::span<const int64_t> taken) {
+  std::vector<int> seats = place_longest_first(rows, speeds, taken);
+  exchange(rows, speeds, begun(taken, speeds.size()), 0, seats);
   return seats;
+}
+
+std::vector<int> place_near_home(std::span<const int64_t> rows, std::span<const double> speeds,
+                                 std::span<const int64_t> taken, std::span<const int> home) {
+  constexpr double kNear = 1.02;
+  const Rows before = begun(taken, speeds.size());
+  std::vector<int> balanced = place_longest_first(rows, speeds, taken);
+  const double enough = kNear * exchange(rows, speeds, before, 0, balanced);
+  std::vector<int> seats(home.begin(), home.end());
+  return exchange(rows, speeds, before, enough, seats) <= enough ? seats : balanced;
 }
 
 double busiest_device(std::span<const int64_t> rows, std::span<const int> seats,
@@ -123,16 +145,18 @@ void place_on_rank(const RunShape& shape, int64_t layer, int rank, std::pair<siz
   const DeviceRange own = shape.devices_of(rank);
   const auto first = static_cast<size_t>(own.first), count = static_cast<size_t>(own.count);
   std::vector<size_t> experts;
+  std::vector<int> homes;
   Rows of_rank;
   for (size_t e = wave.first; e < wave.second; ++e) {
-    const bool several = shape.ranks() > 1;
-    if (several && shape.home_rank(shape.expert(layer, static_cast<int64_t>(e))) != rank) continue;
+    const int64_t record = shape.expert(layer, static_cast<int64_t>(e));
+    if (shape.home_rank(record) != rank) continue;
     experts.push_back(e);
+    homes.push_back(shape.records[static_cast<size_t>(record)].device - own.first);
     of_rank.push_back(rows[e]);
   }
   const std::vector<int> placed =
-      place_balanced(of_rank, std::span(shape.seat_speeds).subspan(first, count),
-                     std::span<const int64_t>(taken).subspan(first, count));
+      place_near_home(of_rank, std::span(shape.seat_speeds).subspan(first, count),
+                      std::span<const int64_t>(taken).subspan(first, count), homes);
   for (size_t i = 0; i < experts.size(); ++i) {
     seats[experts[i]] = own.first + placed[i];
     taken[static_cast<size_t>(seats[experts[i]])] += of_rank[i];

@@ -225,6 +225,38 @@ TEST(ExpertSeats, AreAtHomeUnlessTheRunMovesThem) {
   EXPECT_EQ(layer_seats(shape, 0, {}), (std::vector<int>{0, 1, 0})) << "before routing";
 }
 
+// Balance comes first, and then that experts have the seats that they had before: a device that
+// would end late gives what makes it end with the others.
+TEST(ExpertSeats, AreNearHome) {
+  const std::vector<int> home = {0, 1, 0, 1, 0, 1};
+  const Speeds speeds = equal(2);
+  const auto seats = [&](const Rows& rows) { return place_near_home(rows, speeds, {}, home); };
+  EXPECT_EQ(seats({5, 4, 3, 3, 2, 3}), home) << "10 and 10";
+  EXPECT_EQ(seats({50, 50, 31, 30, 20, 19}), home) << "101 and 99, where 100 could be";
+  EXPECT_EQ(seats({5, 4, 3, 3, 6, 3}), (std::vector<int>{1, 1, 0, 0, 0, 1})) << "14 and 10";
+  std::mt19937 random(3);
+  int64_t moved = 0, moved_for_balance = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const size_t devices = 2 + random() % 3;
+    Speeds unequal;
+    for (size_t d = 0; d < devices; ++d) unequal.push_back(1 + static_cast<double>(random() % 3));
+    Rows rows;
+    std::vector<int> homes;
+    for (size_t e = 0; e < 32; ++e) {
+      rows.push_back(static_cast<int64_t>(random() % 100));
+      homes.push_back(static_cast<int>(e % devices));
+    }
+    const std::vector<int> near = place_near_home(rows, unequal, {}, homes);
+    const std::vector<int> even = place_balanced(rows, unequal);
+    EXPECT_LE(busiest_device(rows, near, unequal), 1.02 * busiest_device(rows, even, unequal));
+    for (size_t e = 0; e < rows.size(); ++e) {
+      moved += near[e] != homes[e];
+      moved_for_balance += even[e] != homes[e];
+    }
+  }
+  EXPECT_LT(2 * moved, moved_for_balance);
+}
+
 // Two devices with groups of two blocks: experts of a block fill a wave by four. Where the first
 // wave left more to a device, it takes less of the next.
 TEST(ExpertSeats, AreBalancedWaveByWave) {
@@ -234,6 +266,8 @@ TEST(ExpertSeats, AreBalancedWaveByWave) {
   shape.row_block = 10;
   shape.group_blocks = 2;
   shape.seat_speeds = {1, 1};
+  shape.layer_record = {0};
+  for (int e = -1; e < 8; ++e) shape.records.push_back({.expert = e, .device = e & 1});
   EXPECT_EQ(layer_seats(shape, 0, Rows{9, 2, 2, 2, 9, 1, 1, 1}),
             (std::vector<int>{0, 1, 1, 1, 1, 0, 0, 0}));
 }
