@@ -45,6 +45,12 @@ class Link {
                        const TraceLabel& label = {}) = 0;
 
   virtual Status status() const = 0;
+  // Gives up for `why`: transfers that wait end with it, those of other ranks too, and so do all
+  // later ones. Tells the other ranks. Does nothing within one process, where nobody waits for
+  // another thread.
+  virtual void give_up(const Status& /*why*/) {}
+  // The rank that gave up first, if it was another one: status() is what it told. Else -1.
+  virtual int given_up_by() const { return -1; }
 
   struct Count {
     int64_t transfers = 0, bytes = 0, rows = 0;

@@ -153,7 +153,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   lines.push_back(
       strf("device: %s of %s (%s workspace, %s slots); smallest memory.device that would do: %s",
            format_bytes(workspace + slots).c_str(),
-           format_bytes(options.device_bytes.sum(options.num_devices())).c_str(),
+           format_bytes(options.device_bytes.sum(options.own_devices().count)).c_str(),
            format_bytes(workspace).c_str(), format_bytes(slots).c_str(),
            format_bytes_up(memory.min_device_bytes).c_str()));
   if (options.size.group_blocks > 1) {

@@ -98,7 +98,7 @@ SessionCounters SessionCounters::read(const Session& session) {
                            .expert_speeds = {},
                            .links = session.link() ? session.link()->counts() : Link::Counts(),
                            .host_updates = executor.host_updates()};
-  for (const DeviceSetup& device : session.options().devices) {
+  for (const DeviceSetup& device : session.options().own_setups()) {
     counters.devices.push_back(executor.device_time(static_cast<int>(counters.devices.size())));
     counters.expert_speeds.push_back(device.expert_speed());
   }

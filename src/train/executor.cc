@@ -17,31 +17,33 @@ int64_t StepBatch::unpadded_tokens(int64_t begin, int64_t end) const {
 
 Executor::Executor(Setup setup)
     : setup_(std::move(setup)),
+      own_(setup_.shape->own_devices()),
       steps_(setup_.devices.size()),
-      attending_(setup_.shape->attending_devices()),
-      generating_(device_of_shard(setup_.shape->shard_device, 0)),
       experts_(setup_.devices.size()),
       square_sums_(setup_.table.records.size()),
       finite_(setup_.table.records.size(), 1),
-      counts_(setup_.size.microbatches * setup_.config.num_experts),
-      prob_sums_(counts_.size()),
+      routed_copies_(setup_.size.microbatches * routed_doubles()),
       routed_at_(setup_.size.microbatches),
+      routing_sent_(setup_.size.microbatches),
       routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       expert_rows_(setup_.config.num_layers * setup_.devices.size()),
       issue_lane_(setup_.trace ? setup_.trace->lane("run", "issuing thread") : 0) {
   pin(square_sums_);
   pin(finite_);
-  pin(counts_);
-  pin(prob_sums_);
+  pin(routed_copies_);
+  CHECK(std::ssize(setup_.devices) == own_.count);
   const ModelShape model = model_shape(setup_.config);
   for (size_t d = 0; d < setup_.devices.size(); ++d) {
     blocks_.emplace_back(setup_.config, setup_.table, setup_.size, *setup_.ops[d]);
     WorkspaceArena arena{setup_.devices[d]->arena()};
-    lay_out_workspace(arena, model, setup_.size, static_cast<int>(d), steps_[d], experts_[d]);
+    const int device = own_.first + static_cast<int>(d);
+    lay_out_workspace(arena, model, setup_.size, device, steps_[d], experts_[d]);
+    if (setup_.shape->attends(device)) attending_.push_back(d);
+    if (device_of_shard(setup_.shape->shard_device, 0) == device) generating_ = static_cast<int>(d);
     compute_.push_back(
         setup_.devices[d]->make_stream(strf("compute %zu", d), WorkKind::kCompute));
-    if (setup_.devices.size() > 1) {
+    if (setup_.shape->devices > 1) {
       lanes_.push_back({setup_.devices[d]->make_stream(strf("out %zu", d), WorkKind::kLink),
                         setup_.devices[d]->make_stream(strf("in %zu", d), WorkKind::kLink)});
     }
@@ -53,6 +55,12 @@ Executor::Executor(Setup setup)
   }
   optimizer_ = make_host_stream({"optimizer", WorkKind::kOptimizer, setup_.trace},
                                 std::make_shared<ThreadPool>(setup_.optimizer_threads));
+  if (setup_.shape->ranks() == 1) return;
+  const auto from_ranks = [this](const char* name) {
+    return make_host_stream({name, WorkKind::kLink, setup_.trace}, std::make_shared<ThreadPool>(1));
+  };
+  arriving_ = from_ranks("arriving weights");
+  routing_ = from_ranks("arriving routing");
 }
 
 Executor::~Executor() { synchronize(); }
@@ -85,7 +93,7 @@ void Executor::begin_step(const StepBatch& batch) {
   CHECK(batch.padding.empty() || batch.padding.size() == batch.tokens.size());
   tokens_ = n;
   for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(setup_.size.microbatch_tokens);
-  for (const int device : attending_) {
+  for (const size_t device : attending_) {
     Stream& s = *compute_[device];
     const Workspace& step = steps_[device];
     s.copy(step.tokens, batch.tokens.data(), n * 4);
@@ -108,19 +116,21 @@ void Executor::begin_pass(const GenerationPass& pass) {
   wanted_ = static_cast<int64_t>(pass.wanted.size());
   CHECK(wanted_ <= setup_.size.wanted_tokens());
   for (Blocks& blocks : blocks_) blocks.set_microbatch_tokens(n);
-  Stream& s = *compute_[generating_];
-  const Workspace& step = steps_[generating_];
+  if (!generates()) return;
+  const auto device = static_cast<size_t>(generating_);
+  Stream& s = *compute_[device];
+  const Workspace& step = steps_[device];
   s.copy(step.tokens, pass.tokens.data(), n * 4);
   s.copy(step.positions, pass.positions.data(), n * 4);
   s.copy(step.cache.sequence, pass.sequences.data(), n * 4);
-  setup_.ops[generating_]->fill_zero(step.padding, n, s);
+  setup_.ops[device]->fill_zero(step.padding, n, s);
   s.copy(step.cache.wanted, pass.wanted.data(), wanted_ * 4);
 }
 
 Stream& Executor::stream_of(const Task& task) {
-  if (task.on_host) return *optimizer_;
-  if (task.lane == Lane::kCompute) return *compute_[task.device];
-  const Lanes& lanes = lanes_[task.device];
+  if (task.on_host) return task.lane == Lane::kIn ? *arriving_ : *optimizer_;
+  if (task.lane == Lane::kCompute) return *compute_[own(task)];
+  const Lanes& lanes = lanes_[own(task)];
   return task.lane == Lane::kOut ? *lanes.out : *lanes.in;
 }
 
@@ -156,13 +166,13 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
   for (const Task& task : tasks) {
     Stream& s = stream_of(task);
     if (!setup_.throttles.empty() && !task.on_host) {
-      s.slow_down(setup_.throttles[task.device].of(task.kind));
+      s.slow_down(setup_.throttles[own(task)].of(task.kind));
     }
     const Residency& residency = setup_.pager->residency();
     prefetches_.before(task, residency);
-    host_updates_ += task.on_host;
+    host_updates_ += task.on_host && task.kind == TaskKind::kAdam;
     if (task.kind == TaskKind::kExpert) {
-      expert_rows_[task.layer * setup_.devices.size() + task.device] += task.rows;
+      expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
     }
     if (waits_to_bring(task)) s.synchronize();
     {
@@ -203,8 +213,8 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   };
   const bool tied = setup_.config.tie_word_embeddings;
   const GradientSum sum = gradient_sum(task, lease);
-  const Workspace& step = steps_[task.device];
-  const Blocks& blocks = blocks_[task.device];
+  const Workspace& step = steps_[own(task)];
+  const Blocks& blocks = blocks_[own(task)];
   switch (task.kind) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload:
@@ -277,7 +287,7 @@ GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
 void Executor::enqueue_add_sums(const Task& task, const Lease& lease, Stream& s) {
   float* to = reinterpret_cast<float*>(lease.data(0)) + task.first_element;
   const float* from = reinterpret_cast<const float*>(lease.data(1)) + task.first_element;
-  setup_.ops[task.device]->add(DType::kF32, to, DType::kF32, from, task.elements, to, s);
+  setup_.ops[own(task)]->add(DType::kF32, to, DType::kF32, from, task.elements, to, s);
 }
 
 // The in-layer buffers of its microbatch that the task has leased.
@@ -311,12 +321,12 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   };
   for (const Joined& other : joined_) add(other.task, other.lease);
   add(task, lease);
-  const ExpertSpace& space = experts_[task.device];
+  const ExpertSpace& space = experts_[own(task)];
+  const Blocks& blocks = blocks_[own(task)];
   if (task.kind == TaskKind::kExpert) {
-    blocks_[task.device].experts(task.layer, group, lease.data(1), lease.data(2), space, s);
+    blocks.experts(task.layer, group, lease.data(1), lease.data(2), space, s);
   } else {
-    blocks_[task.device].experts_backward(task.layer, group, lease.data(1), lease.data(2), space,
-                                          s);
+    blocks.experts_backward(task.layer, group, lease.data(1), lease.data(2), space, s);
   }
 }
 
@@ -325,25 +335,28 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   const int64_t l = task.layer, b = task.microbatch;
   const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
   if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  const Workspace& step = steps_[task.device];
-  blocks_[task.device].route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in,
-                             step, s);
+  const Workspace& step = steps_[own(task)];
+  const Blocks& blocks = blocks_[own(task)];
+  blocks.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
   const int64_t e = setup_.config.num_experts;
-  s.copy(&counts_[b * e], step.counts + b * e, e * int64_t{sizeof(int32_t)});
-  s.copy(&prob_sums_[b * e], step.prob_sums + b * e, e * int64_t{sizeof(double)});
+  double* copy = routed_copies_.data() + b * routed_doubles();
+  s.wait(routing_sent_[b]);
+  s.copy(copy, step.prob_sums + b * e, e * int64_t{sizeof(double)});
+  s.copy(copy + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
   routed_at_[b] = s.record();
-  blocks_[task.device].begin_sum(l, b, lease.data(0), in, step, s);
+  send_routing(b, s);
+  blocks.begin_sum(l, b, lease.data(0), in, step, s);
 }
 
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   const float* grad = gradient_sum(task, lease).data;
   if (record.kind == RecordKind::kExpert) {
-    grad = experts_[task.device].grad + task.gradient * record.num_elements;
+    grad = experts_[own(task)].grad + task.gradient * record.num_elements;
   }
   if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
-  double* square_sum = experts_[task.device].square_sums + task.record;
-  setup_.ops[task.device]->finish_gradient(setup_.size.dtype, grad, record.num_elements,
+  double* square_sum = experts_[own(task)].square_sums + task.record;
+  setup_.ops[own(task)]->finish_gradient(setup_.size.dtype, grad, record.num_elements,
                                            lease.data(0), square_sum, s);
   s.copy(&square_sums_[task.record], square_sum, sizeof(double));
 }
@@ -397,7 +410,7 @@ void Executor::enqueue_gpu_adam(const AdamRecord& record, const Task& task,
                                 const std::byte* gradient, const std::vector<Ledger::Step>& steps,
                                 Stream& s) {
   CHECK(!setup_.adam.clip_by_record);
-  int32_t* finite = experts_[task.device].finite + task.record;
+  int32_t* finite = experts_[own(task)].finite + task.record;
   for (const Ledger::Step& step : steps) {
     gpu_adam(adam_step(step, task.record), record, step.has_gradient ? gradient : nullptr,
              step.clip_factor, finite, s);
@@ -411,32 +424,38 @@ bool Executor::weights_overflowed() const {
 
 template <typename T>
 void Executor::read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to) {
-  const RunShape& shape = *setup_.shape;
-  to.resize(static_cast<size_t>(setup_.size.microbatches * of_one));
+  to.assign(static_cast<size_t>(setup_.size.microbatches * of_one), T());
   for (int64_t first = 0; first < setup_.size.microbatches;) {
-    const int device = shape.attending(first);
+    const int device = attending(first);
     int64_t end = first + 1;
-    while (end < setup_.size.microbatches && shape.attending(end) == device) ++end;
-    compute_[device]->copy(to.data() + first * of_one, steps_[device].*from + first * of_one,
-                           (end - first) * of_one * static_cast<int64_t>(sizeof(T)));
+    while (end < setup_.size.microbatches && attending(end) == device) ++end;
+    if (own_.contains(device)) {
+      compute_[own(device)]->copy(to.data() + first * of_one,
+                                  steps_[own(device)].*from + first * of_one,
+                                  (end - first) * of_one * static_cast<int64_t>(sizeof(T)));
+    }
     first = end;
   }
 }
 
-Executor::Routed Executor::read_routing(int64_t microbatch) {
+Result<Executor::Routed> Executor::read_routing(int64_t microbatch) {
   const TraceScope reading(setup_.trace, issue_lane_, "read back routing");
-  routed_at_[microbatch].wait();
+  if (own_.contains(attending(microbatch))) {
+    routed_at_[microbatch].wait();
+  } else {
+    RETURN_IF_ERROR(receive_routing(microbatch));
+  }
   const auto e = static_cast<size_t>(setup_.config.num_experts);
-  const size_t first = static_cast<size_t>(microbatch) * e;
-  return {std::span(counts_).subspan(first, e), std::span(prob_sums_).subspan(first, e)};
+  const double* copy = routed_copies_.data() + microbatch * routed_doubles();
+  return Routed{{reinterpret_cast<const int32_t*>(copy + e), e}, {copy, e}};
 }
 
 void Executor::set_aux_gradient(const std::vector<float>& gradient) {
-  for (const int device : attending_) {
+  for (const size_t device : attending_) {
     compute_[device]->copy(steps_[device].aux_grad, gradient.data(),
                            static_cast<int64_t>(gradient.size()) * 4);
   }
-  for (const int device : attending_) compute_[device]->synchronize();
+  for (const size_t device : attending_) compute_[device]->synchronize();
 }
 
 void Executor::synchronize() {
@@ -448,21 +467,24 @@ void Executor::synchronize() {
     s.wait(lanes.in->record());
   }
   s.wait(optimizer_->record());
+  if (arriving_) s.wait(arriving_->record());
   s.synchronize();
 }
 
 std::vector<double> Executor::loss_sums() {
   std::vector<double> sums;
   read_back(&Workspace::loss_sums, 1, sums);
-  for (const int device : attending_) compute_[device]->synchronize();
+  for (const size_t device : attending_) compute_[device]->synchronize();
   return sums;
 }
 
 void Executor::read_logits(int64_t i, std::vector<float>& logits) {
   const int64_t v = setup_.config.vocab_size;
   logits.resize(static_cast<size_t>(v));
-  Stream& s = *compute_[generating_];
-  s.copy(logits.data(), steps_[generating_].head.logits + i * v, v * 4);
+  CHECK(generates());
+  const auto device = static_cast<size_t>(generating_);
+  Stream& s = *compute_[device];
+  s.copy(logits.data(), steps_[device].head.logits + i * v, v * 4);
   s.synchronize();
 }
 

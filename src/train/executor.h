@@ -3,6 +3,10 @@
 // nothing. For tasks that are computed together (Task::joins_next) the last one enqueues the work
 // of all, and their leases are held until then.
 //
+// With several ranks it runs those of one (plan/step/rank_part.h), on the devices of the rank. Each
+// microbatch's routing goes to all other ranks as soon as its kRoute is done, without a task:
+// read_routing() takes what other ranks have sent.
+//
 // Threading: one thread calls everything. run() returns when the tasks are issued, not when they
 // are done (without prefetch it waits before a page is brought to a device); synchronize() waits.
 // Data given to run() by pointer (the batch) must stay until then.
@@ -65,13 +69,13 @@ class Executor {
     TensorTable table;
     WorkspaceSize size;  // on_gpu: updates on devices are gpu_adam's
     AdamSettings adam;
-    std::vector<Device*> devices;  // not owned
+    std::vector<Device*> devices;  // the rank's; not owned
     std::vector<Throttle> throttles;  // [device]; empty: none is slowed
     std::vector<Ops*> ops;            // [device] its operators; not owned
     const RunShape* shape = nullptr;   // not owned
     const PageTable* pages = nullptr;  // not owned
     Pager* pager = nullptr;        // not owned
-    Link* link = nullptr;          // between the devices; not owned; nullptr with one device
+    Link* link = nullptr;          // between devices, and hosts; not owned; nullptr with one device
     int optimizer_threads = 1;
     bool prefetch = true;          // false: a task that needs an upload waits for its device's work
     Trace* trace = nullptr;        // not owned
@@ -80,14 +84,16 @@ class Executor {
   // Compute, and with several devices what leaves and what arrives; the optimizer's stream comes on
   // top, once.
   static constexpr int streams_per_device(int devices) { return devices > 1 ? kLanes : 1; }
+  // With several ranks, for what comes to the host: weights, and routing.
+  static constexpr int kStreamsFromRanks = 2;
 
   explicit Executor(Setup setup);
   ~Executor();
 
   // Copies the step's input to the devices that attend. `batch` stays valid until synchronize().
   void begin_step(const StepBatch& batch);
-  // Copies the input of a pass of generation to the device that attends to the first shard. The
-  // tasks of the pass follow.
+  // Copies the input of a pass of generation to the device that attends to the first shard, if it
+  // is one of the rank's. The tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
   // Sets a layer's tokens per expert, which its next kIndex task needs: those of that task's
   // microbatch, or of all.
@@ -111,18 +117,21 @@ class Executor {
     std::span<const int32_t> counts;    // (E)
     std::span<const double> prob_sums;  // (E)
   };
-  // Waits until the microbatch is routed, and for nothing that its device does after that.
-  // REQUIRES: its kRoute task has run.
-  Routed read_routing(int64_t microbatch);
+  // Waits until the microbatch is routed, and for nothing that its device does after that. Returns
+  // the link's error where another rank's routing did not come. REQUIRES: its kRoute task has run
+  // here, or is one of another rank and not read yet.
+  Result<Routed> read_routing(int64_t microbatch);
   // Sets the gradient of the balance loss with respect to each probability. (M, E)
   void set_aux_gradient(const std::vector<float>& gradient);
   // Waits for all streams.
   void synchronize();
-  // After synchronize(): the loss sum of each microbatch, and each record's squared gradient norm.
+  // After synchronize(): the loss sum of each microbatch that a device of the rank attends to, 0
+  // of others; and the squared gradient norm of a record at home here.
   std::vector<double> loss_sums();
   double square_sum(int64_t record) const;
-  // Waits for the pass: the logits of a pass's i-th wanted token. (V)
+  // Waits for the pass: the logits of a pass's i-th wanted token. (V) REQUIRES: generates().
   void read_logits(int64_t i, std::vector<float>& logits);
+  bool generates() const { return generating_ >= 0; }  // passes end on a device of the rank
   // True once an eager update met a non-finite gradient (and left its record alone).
   bool saw_non_finite() const { return saw_non_finite_; }
   // True once an update made a weight that is not finite: nothing may be saved any more.
@@ -132,7 +141,7 @@ class Executor {
   // times are complete after synchronize(), in which device 0 waits for the work of the others.
   StreamTime device_time(int device) const { return compute_[device]->time(); }
   StreamTime optimizer_time() const { return optimizer_->time(); }
-  // [layer * devices + device] rows of experts that forwards computed so far.
+  // [layer * devices + device] of the rank: rows of experts that forwards computed so far.
   const std::vector<int64_t>& expert_rows() const { return expert_rows_; }
   int64_t host_updates() const { return host_updates_; }  // updates of records on the host so far
   const PrefetchScore::Counts& prefetches() const { return prefetches_.counts(); }
@@ -152,6 +161,10 @@ class Executor {
   void enqueue_add_sums(const Task& task, const Lease& lease, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
+  // The task's device among the rank's.
+  size_t own(const Task& task) const { return static_cast<size_t>(task.device - own_.first); }
+  size_t own(int device) const { return static_cast<size_t>(device - own_.first); }
+  int attending(int64_t microbatch) const { return setup_.shape->attending(microbatch); }
   bool waits_to_bring(const Task& task) const;
   Blocks::Documents documents(int64_t microbatch) const;
   GradientSum gradient_sum(const Task& task, const Lease& lease) const;
@@ -163,7 +176,10 @@ class Executor {
   };
   using Channels = std::map<std::pair<int, int>, int64_t>;  // [from, to] transfers so far
   void transfer(const Task& task, Lease& lease, Stream& s);
-  static Transfer next_transfer(const Task& task, Channels& channels);
+  Transfer next_transfer(const Task& task, Channels& channels) const;
+  Transfer routing_transfer(int64_t microbatch, int rank, Channels& channels) const;
+  void send_routing(int64_t microbatch, Stream& s);
+  Status receive_routing(int64_t microbatch);
   const ExpertWave& wave_of(const Task& task) const;
   int64_t routed_microbatch(const Task& task) const;
   void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
@@ -175,14 +191,20 @@ class Executor {
   void read_back(T* Workspace::*from, int64_t of_one, std::vector<T>& to);
   void enqueue_experts(const Task& task, const Lease& lease, Stream& s);
 
+  // How much of routed_copies_ a microbatch has.
+  int64_t routed_doubles() const {
+    return setup_.config.num_experts + div_ceil(setup_.config.num_experts, 2);
+  }
   // Neighbouring tensors of a record with the same decay setting are one span.
   std::vector<AdamSpan> spans_of(int64_t record) const;
 
+  // [device] means one of the rank's, from 0.
   Setup setup_;
+  DeviceRange own_;
   std::vector<Blocks> blocks_;        // [device]
   std::vector<Workspace> steps_;      // [device] of those that attend
-  std::vector<int> attending_;        // devices
-  int generating_ = 0;                // the device of passes of generation
+  std::vector<size_t> attending_;     // devices
+  int generating_ = -1;               // the device of passes of generation; -1: another rank's
   std::vector<ExpertSpace> experts_;  // [device]
   std::vector<std::vector<AdamSpan>> spans_;  // [record]
   // [record] the squared norm of its gradient, in memory that the host reads; valid when the
@@ -190,10 +212,10 @@ class Executor {
   std::vector<double> square_sums_;
   std::vector<int32_t> finite_;  // [record] 0 if an update on a GPU made a weight that is not
                                  // finite
-  // Copies of Workspace::counts and prob_sums, and when each microbatch's are there.
-  std::vector<int32_t> counts_;              // (M, E)
-  std::vector<double> prob_sums_;            // (M, E)
-  std::vector<Event> routed_at_;             // (M)
+  // Copies of Workspace::prob_sums and counts, one behind the other, and when each microbatch's are
+  // there and may be overwritten.
+  std::vector<double> routed_copies_;  // (M, prob_sums (E), counts (E) in half of as many)
+  std::vector<Event> routed_at_, routing_sent_;  // (M)
   std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // tokens of the current step or pass
@@ -223,6 +245,7 @@ class Executor {
   std::vector<Lanes> lanes_;                      // [device]; empty with one device
   Channels sent_, received_;
   std::unique_ptr<Stream> optimizer_;
+  std::unique_ptr<Stream> arriving_, routing_;  // nullptr with one rank
 };
 
 }  // namespace pagoda

@@ -1,6 +1,7 @@
 // Rows on their way from attention to experts and back: how the executor finds them from routing.
 #include <algorithm>
 
+#include "plan/step/rank_part.h"
 #include "plan/step/step_plan.h"
 #include "train/executor.h"
 #include "train/trace_names.h"
@@ -21,15 +22,60 @@ void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerR
   CHECK(row <= tokens_ * setup_.config.experts_per_token, "routing of %lld rows", (long long)row);
 }
 
-Transfer Executor::next_transfer(const Task& task, Channels& channels) {
-  const bool sends = task.kind == TaskKind::kSend;
-  const int from = sends ? task.device : task.peer, to = sends ? task.peer : task.device;
-  return {channels[{from, to}]++, from, to, task.bytes, task.rows};
+Transfer Executor::next_transfer(const Task& task, Channels& channels) const {
+  const RunShape& shape = *setup_.shape;
+  const auto end_at = [&](int device) {
+    return task.on_host ? host_end(shape, shape.rank_of(device)) : device;
+  };
+  const int own = end_at(task.device), other = end_at(task.peer);
+  const int from = sends(task.kind) ? own : other, to = sends(task.kind) ? other : own;
+  // Only transfers between ranks can fail.
+  const bool leaves = shape.rank_of(task.device) != shape.rank_of(task.peer);
+  return {channels[{from, to}]++, from, to, task.bytes, task.rows,
+          leaves ? task_label(task).name : ""};
+}
+
+// A microbatch's routing on its way from the device that attends to a rank.
+Transfer Executor::routing_transfer(int64_t microbatch, int rank, Channels& channels) const {
+  const int from = attending(microbatch), to = host_end(*setup_.shape, rank);
+  return {channels[{from, to}]++, from, to,
+          routed_doubles() * static_cast<int64_t>(sizeof(double)), 0,
+          strf("routing of microbatch %lld", (long long)microbatch)};
+}
+
+void Executor::send_routing(int64_t microbatch, Stream& s) {
+  const auto* copy =
+      reinterpret_cast<const std::byte*>(routed_copies_.data() + microbatch * routed_doubles());
+  std::vector<Event> sent;
+  for (int rank = 0; rank < setup_.shape->ranks(); ++rank) {
+    if (rank == setup_.shape->rank) continue;
+    sent.push_back(setup_.link->send(routing_transfer(microbatch, rank, sent_), copy, s));
+  }
+  if (!sent.empty()) routing_sent_[microbatch] = when_all(sent);
+}
+
+// What does not come is zeros, which nobody must take for routing.
+Status Executor::receive_routing(int64_t microbatch) {
+  double* copy = routed_copies_.data() + microbatch * routed_doubles();
+  const Transfer transfer = routing_transfer(microbatch, setup_.shape->rank, received_);
+  setup_.link->receive(transfer, reinterpret_cast<std::byte*>(copy), *routing_);
+  routing_->synchronize();
+  RETURN_IF_ERROR(setup_.link->status());
+  const auto* counts = reinterpret_cast<const int32_t*>(copy + setup_.config.num_experts);
+  const int64_t most = setup_.size.microbatch_tokens;
+  for (int64_t e = 0; e < setup_.config.num_experts; ++e) {
+    if (counts[e] >= 0 && counts[e] <= most) continue;
+    return Status(Exit::kIoError,
+                  strf("rank %d sent a routing of %d rows for %lld tokens; the last checkpoint is "
+                       "intact: see that all ranks run the same program, and resume",
+                       setup_.shape->rank_of(transfer.from), counts[e], (long long)most));
+  }
+  return Status();
 }
 
 void Executor::transfer(const Task& task, Lease& lease, Stream& s) {
   std::byte* bytes = lease.data(0) + task.first_element * static_cast<int64_t>(sizeof(float));
-  if (task.kind == TaskKind::kSend) {
+  if (sends(task.kind)) {
     return lease.release(setup_.link->send(next_transfer(task, sent_), bytes, s));
   }
   const TraceLabel label = s.traced() ? task_label(task) : TraceLabel();
@@ -39,26 +85,26 @@ void Executor::transfer(const Task& task, Lease& lease, Stream& s) {
 // Before kIndex, since the other lanes of the device read what it overwrites.
 void Executor::wait_for_lanes(const Task& task, Stream& s) {
   if (lanes_.empty()) return;
-  s.wait(lanes_[task.device].out->record());
-  s.wait(lanes_[task.device].in->record());
+  s.wait(lanes_[own(task)].out->record());
+  s.wait(lanes_[own(task)].in->record());
 }
 
 // The other lanes of the device wait for what is written here.
 void Executor::enqueue_index(const Task& task, Stream& s) {
-  const Workspace& step = steps_[task.device];
+  const Workspace& step = steps_[own(task)];
   const int64_t k = setup_.config.experts_per_token;
   const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
   const LayerRouting& first = routed_[task.layer].first_row;
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
     if (setup_.shape->attending(b) != task.device) continue;
-    setup_.ops[task.device]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
+    setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
                                         first[i].data(), step.rows, step.choices, s);
   }
   if (lanes_.empty()) return;
   const Event indexed = s.record();
-  lanes_[task.device].out->wait(indexed);
-  lanes_[task.device].in->wait(indexed);
+  lanes_[own(task)].out->wait(indexed);
+  lanes_[own(task)].in->wait(indexed);
 }
 
 const ExpertWave& Executor::wave_of(const Task& task) const {
@@ -96,9 +142,9 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
     }
   }
   const int64_t all = stays ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
-  blocks_[task.device].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
-                                lease.data(0), task.kind == TaskKind::kDispatchBackward,
-                                steps_[task.device], s);
+  blocks_[own(task)].dispatch(runs, all, {group.rows(), task.padding}, task.microbatch, in,
+                              lease.data(0), task.kind == TaskKind::kDispatchBackward,
+                              steps_[own(task)], s);
 }
 
 void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
@@ -106,9 +152,9 @@ void Executor::enqueue_place(const Task& task, const Lease& lease, Stream& s) {
   const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
   std::vector<RowRun> runs;
   for (const auto& run : parcel.runs) runs.push_back({run.parcel_row, run.group_row, run.rows});
-  blocks_[task.device].place_rows(runs, parcel.rows, group.rows() + group.padding(),
-                                  {group.rows(), task.padding}, lease.data(1), lease.data(0),
-                                  task.phase == Phase::kBackward, s);
+  blocks_[own(task)].place_rows(runs, parcel.rows, group.rows() + group.padding(),
+                                {group.rows(), task.padding}, lease.data(1), lease.data(0),
+                                task.phase == Phase::kBackward, s);
 }
 
 void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
@@ -116,8 +162,8 @@ void Executor::enqueue_pack(const Task& task, const Lease& lease, Stream& s) {
   const ExpertGroup::Parcel& parcel = parcel_of(group, task.peer);
   std::vector<RowRun> runs;
   for (const auto& run : parcel.runs) runs.push_back({run.group_row, run.parcel_row, run.rows});
-  blocks_[task.device].pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1),
-                                 lease.data(0), task.phase == Phase::kBackward, s);
+  blocks_[own(task)].pack_rows(runs, group.rows() + group.padding(), parcel.rows, lease.data(1),
+                               lease.data(0), task.phase == Phase::kBackward, s);
 }
 
 // Adds what the seats gave in the order of the experts. The task's pages are in the order in which
@@ -152,9 +198,9 @@ void Executor::enqueue_combine(const Task& task, const Lease& lease, const Layer
     const ExpertGroup& group = wave[seat];
     const int64_t all =
         seat == task.device ? group.rows() + group.padding() : parcel_of(group, task.device).rows;
-    blocks_[task.device].combine(
+    blocks_[own(task)].combine(
         runs, all, task.microbatch, lease.data(static_cast<size_t>(page - seats.begin())),
-        task.kind == TaskKind::kCombineBackward, in.sum, steps_[task.device], s);
+        task.kind == TaskKind::kCombineBackward, in.sum, steps_[own(task)], s);
   }
 }
 

@@ -76,18 +76,20 @@ Result<std::vector<Continuation>> generate(
     sequences.push_back({prompt, 0, false});
   }
   std::vector<Continuation> continuations(prompts.size());
-  std::vector<float> logits;
   for (;;) {
     std::vector<size_t> last;
     const GenerationPass pass = next_pass(sequences, runner.size(), last);
     if (pass.tokens.empty()) return continuations;
     RETURN_IF_ERROR(stop_status("generating"));
     RETURN_IF_ERROR(runner.run(pass));
+    const auto choose = [&](size_t j, const std::vector<float>& logits) {
+      return sample_token(logits, settings.sampling, last[j], continuations[last[j]].tokens.size());
+    };
+    ASSIGN_OR_RETURN(const std::vector<int32_t> next, runner.next_tokens(last.size(), choose));
     for (size_t j = 0; j < last.size(); ++j) {
       const size_t i = last[j];
       Continuation& continuation = continuations[i];
-      runner.read_logits(static_cast<int64_t>(j), logits);
-      const int32_t token = sample_token(logits, settings.sampling, i, continuation.tokens.size());
+      const int32_t token = next[j];
       if (token < 0) {
         return Status(Exit::kDiverged, "the model's logits are not numbers, so there is no next "
                                        "token; its weights are spoilt");

@@ -1,14 +1,19 @@
 #include "train/pass_runner.h"
 
+#include <cstring>
+
 namespace pagoda {
 namespace {
 
 // Only scratch pages are written, and these need no versions.
 constexpr uint64_t kGeneration = 1;
 
-RunShape one_microbatch(RunShape shape) {
-  shape.set_microbatches(1);
-  return shape;
+// Records stay at home, whoever attends.
+RunShape one_microbatch(const RunShape& shape) {
+  RunShape one = shape;
+  one.set_microbatches(1);
+  one.records = shape.records;
+  return one;
 }
 
 }  // namespace
@@ -19,21 +24,23 @@ PassRunner::PassRunner(Session* session)
             {.training = false, .generating = true}),
       forecast_(session->shape(), session->pages(), session->memory().classes) {}
 
-LayerRouting PassRunner::read_routing() {
-  const std::span<const int32_t> counts = session_.executor().read_routing(0).counts;
-  return {{counts.begin(), counts.end()}};
+Result<LayerRouting> PassRunner::read_routing() {
+  ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(0));
+  return LayerRouting{{routed.counts.begin(), routed.counts.end()}};
 }
 
 Status PassRunner::run_tasks(bool with_logits) {
   Executor& executor = session_.executor();
   StepSchedule schedule(&plan_, nullptr, &forecast_,
-                        with_logits ? PassExtent::kForward : PassExtent::kLayers);
+                        with_logits ? PassExtent::kForward : PassExtent::kLayers,
+                        &session_.copies());
   for (StepPiece piece; schedule.next(piece);) {
     foresee(piece, session_.pager());
     executor.run(piece.tasks, nullptr, kGeneration);
-    RETURN_IF_ERROR(session_.pager().status());
+    session_.copies().account(piece.all_tasks());
+    RETURN_IF_ERROR(session_.transfers());
     if (piece.wait != StepPiece::Wait::kResolve) continue;
-    const LayerRouting routing = read_routing();
+    ASSIGN_OR_RETURN(const LayerRouting routing, read_routing());
     executor.set_routing(piece.layer, piece.microbatches.first, routing);
     schedule.resolve(routing);
   }
@@ -42,10 +49,32 @@ Status PassRunner::run_tasks(bool with_logits) {
 
 Status PassRunner::run(const GenerationPass& pass) {
   session_.executor().begin_pass(pass);
-  const Status status = run_tasks(!pass.wanted.empty());
+  Status status = run_tasks(!pass.wanted.empty());
+  if (!status.ok()) session_.ranks().give_up(status);
   session_.executor().synchronize();  // queued work reads the pass
-  RETURN_IF_ERROR(status);
-  return session_.pager().status();
+  if (status.ok()) status = session_.transfers();
+  return session_.ranks().agree(status);
+}
+
+Result<std::vector<int32_t>> PassRunner::next_tokens(size_t count, const Choose& choose) {
+  std::vector<int32_t> tokens(count);
+  Executor& executor = session_.executor();
+  std::vector<float> logits;
+  for (size_t i = 0; i < count && executor.generates(); ++i) {
+    executor.read_logits(static_cast<int64_t>(i), logits);
+    tokens[i] = choose(i, logits);
+  }
+  if (session_.ranks().alone()) return tokens;
+  const std::string own(reinterpret_cast<const char*>(tokens.data()), count * sizeof(int32_t));
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, session_.ranks().agree(Status(), own));
+  const int rank = session_.shape().rank_of(session_.shape().attending(0));
+  const std::string& chosen = all[static_cast<size_t>(rank)];
+  if (chosen.size() != own.size()) {
+    return Status(Exit::kIoError, strf("rank %d continues other prompts than this one; see that "
+                                       "all ranks run the same program, and start again", rank));
+  }
+  std::memcpy(tokens.data(), chosen.data(), chosen.size());
+  return tokens;
 }
 
 void PassRunner::read_logits(int64_t i, std::vector<float>& logits) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "plan/step/step_schedule.h"
@@ -23,14 +24,18 @@ class PassRunner {
 
   // Runs a pass and waits for it. Returns the error of any transfer.
   Status run(const GenerationPass& pass);
-  // Reads the logits of the newest pass's i-th wanted token. (V)
+  // Chooses the next token for each of the newest pass's `count` wanted ones by their logits, where
+  // these are; all ranks return the same.
+  using Choose = std::function<int32_t(size_t wanted, const std::vector<float>& logits)>;
+  Result<std::vector<int32_t>> next_tokens(size_t count, const Choose& choose);
+  // Reads the logits of the newest pass's i-th wanted token. (V) REQUIRES: one rank.
   void read_logits(int64_t i, std::vector<float>& logits);
 
   const WorkspaceSize& size() const { return session_.options().size; }
 
  private:
   Status run_tasks(bool with_logits);
-  LayerRouting read_routing();
+  Result<LayerRouting> read_routing();
 
   Session& session_;
   StepPlan plan_;

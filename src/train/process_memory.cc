@@ -75,7 +75,7 @@ int64_t sampling_bytes(const ModelConfig& config, const WorkspaceSize& size) {
 int64_t working_bytes(const ModelConfig& config, const SessionOptions& options) {
   if (!options.gpus.empty()) return 0;
   int64_t bytes = 0;
-  for (const DeviceSetup& device : options.devices) {
+  for (const DeviceSetup& device : options.own_setups()) {
     bytes += kernel_working_bytes(kernel_sizes(config, options.size), device.threads);
   }
   return bytes;
@@ -83,7 +83,7 @@ int64_t working_bytes(const ModelConfig& config, const SessionOptions& options) 
 
 // What goes from GPU to GPU through the host, where they are no peers.
 int64_t staging_bytes(const SessionOptions& options) {
-  const int devices = options.num_devices();
+  const int devices = options.own_devices().count;
   return options.gpus.empty() || devices == 1 ? 0 : devices * LocalLink::kStagingBytes;
 }
 
@@ -92,7 +92,8 @@ Status check_gpu_memory(const ModelConfig& config, const SessionOptions& options
   for (size_t d = 0; d < options.gpus.size(); ++d) {
     const Gpu& gpu = options.gpus[d];
     const int64_t bytes = memory.device_slot_bytes[d] +
-                          workspace_bytes(model_shape(config), options.size, static_cast<int>(d));
+                          workspace_bytes(model_shape(config), options.size,
+                                          options.own_devices().first + static_cast<int>(d));
     if (bytes <= gpu.memory_bytes) continue;
     return Status(Exit::kDeviceMemory, strf("memory.device takes %s, more than all of %s; lower it",
                                             format_bytes_up(bytes).c_str(), gpu.text().c_str()));
@@ -105,19 +106,22 @@ Status check_gpu_memory(const ModelConfig& config, const SessionOptions& options
 int64_t workspace_bytes(const ModelConfig& config, const SessionOptions& options) {
   const ModelShape model = model_shape(config);
   int64_t bytes = 0;
-  for (int d = 0; d < options.num_devices(); ++d) {
+  const DeviceRange own = options.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
     bytes += workspace_bytes(model, options.size, d);
   }
   return bytes;
 }
 
 int session_threads(const SessionOptions& options) {
-  const int devices = options.num_devices();
+  const int devices = options.own_devices().count;
+  const bool several = options.devices.back().rank > 0;
   int threads = options.optimizer_threads + PageFile::kStreams;
-  for (const DeviceSetup& device : options.devices) {
+  if (several) threads += Executor::kStreamsFromRanks;
+  for (const DeviceSetup& device : options.own_setups()) {
     // The workers of a pool are beside the stream that calls it.
-    threads +=
-        device.threads - 1 + Executor::streams_per_device(devices) + Pager::kStreamsPerDevice;
+    threads += device.threads - 1 + Executor::streams_per_device(options.num_devices()) +
+               Pager::kStreamsPerDevice;
   }
   // Where GPUs are no peers, each pair has a stream for what goes through the host.
   if (!options.gpus.empty()) threads += devices * (devices - 1);

@@ -29,6 +29,15 @@ RunSetup run_setup(const RunConfig& config) {
   return setup;
 }
 
+DeviceRange RunSetup::own_devices() const {
+  DeviceRange own;
+  for (const DeviceSetup& device : devices) {
+    own.first += device.rank < rank;
+    own.count += device.rank == rank;
+  }
+  return own;
+}
+
 void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;
@@ -75,6 +84,10 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
   shape.devices = setup.num_devices();
+  shape.rank = setup.rank;
+  for (const DeviceSetup& device : setup.devices) {
+    if (setup.devices.back().rank > 0) shape.device_rank.push_back(device.rank);
+  }
   // A layer that is uploaded whole, or by microbatch, or pinned, has its experts at home.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
   const bool by_step = setup.seats_by_step && moves && setup.pinned_share == 0;
@@ -102,7 +115,8 @@ MemoryBudget make_budget(const ModelShape& model, const RunSetup& setup,
   budget.host_bytes = host_bytes;
   // A GPU is told by what to clip when it is given the update.
   budget.device_updates = !setup.size.on_gpu || !setup.eager_adam;
-  for (int d = 0; d < setup.num_devices(); ++d) {
+  const DeviceRange own = setup.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
     budget.fixed_bytes.push_back(workspace_bytes(model, setup.size, d));
     budget.device_names.push_back(setup.devices[static_cast<size_t>(d)].name);
   }

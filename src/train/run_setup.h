@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "config/run_config.h"
@@ -19,7 +20,8 @@ namespace pagoda {
 struct RunSetup {
   WorkspaceSize size;  // saved_layers, group_blocks: chosen for the run, whatever was asked for
   AdamSettings adam;
-  std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);
+  std::vector<DeviceSetup> devices = std::vector<DeviceSetup>(1);  // of all ranks, in their order
+  int rank = 0;  // whose part of the run this is
   bool eager_adam = false;    // RunShape's
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
@@ -27,6 +29,12 @@ struct RunSetup {
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
 
   int num_devices() const { return static_cast<int>(devices.size()); }
+  // Those of `rank`. What is said of each device, as budgets, is said of these.
+  DeviceRange own_devices() const;
+  std::span<const DeviceSetup> own_setups() const {
+    return std::span(devices).subspan(static_cast<size_t>(own_devices().first),
+                                      static_cast<size_t>(own_devices().count));
+  }
   // The `most` that are the fastest at attention attend, each to its share of the shards.
   void deal_attention(int64_t most);
 };

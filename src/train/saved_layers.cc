@@ -9,9 +9,11 @@ namespace {
 
 bool fits(const ModelConfig& config, const SessionOptions& options, const MemoryPlan& memory) {
   const ModelShape model = model_shape(config);
-  for (int d = 0; d < options.num_devices(); ++d) {
+  const DeviceRange own = options.own_devices();
+  for (int d = 0; d < own.count; ++d) {
     const int64_t slots = memory.device_slot_bytes[static_cast<size_t>(d)];
-    if (workspace_bytes(model, options.size, d) + slots > options.device_bytes.of(d)) return false;
+    const int64_t workspace = workspace_bytes(model, options.size, own.first + d);
+    if (workspace + slots > options.device_bytes.of(d)) return false;
   }
   return check_machine_memory(config, options, memory).ok();
 }
@@ -42,7 +44,8 @@ int64_t most_kept_bytes(const ModelConfig& config, const SessionOptions& options
   WorkspaceSize all = options.size;
   all.saved_layers = config.num_layers;
   int64_t most = 0;
-  for (int d = 0; d < options.num_devices(); ++d) {
+  const DeviceRange own = options.own_devices();
+  for (int d = own.first; d < own.end(); ++d) {
     most = std::max(most, workspace_bytes(model, all, d) - workspace_bytes(model, none, d));
   }
   return most;

@@ -4,6 +4,7 @@
 #include "hardware/machine.h"
 #include "kernels/gpu_ops.h"
 #include "parallel/local_link.h"
+#include "parallel/rank_link.h"
 #include "train/saved_layers.h"
 #include "train/trace_names.h"
 
@@ -27,17 +28,18 @@ SessionOptions with_groups(SessionOptions options, int64_t blocks) {
 
 }  // namespace
 
-Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
-  if (!options.gpus.empty() && !gpu_ops_take_head(config.head_dim)) {
-    return Status(Exit::kUnavailable,
-                  strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
-                       "train.devices = \"cpu\" computes it",
-                       (long long)config.head_dim));
-  }
-  const ModelShape model = model_shape(config);
-  const GroupChoice group =
-      choose_group(make_run_shape(model, options), model, options, options.device_bytes);
-  const SessionOptions grouped = with_groups(options, group.blocks);
+namespace {
+
+Status check_kernels(const ModelConfig& config, const SessionOptions& options) {
+  if (options.gpus.empty() || gpu_ops_take_head(config.head_dim)) return Status();
+  return Status(Exit::kUnavailable,
+                strf("the model's head_dim is %lld, which attention on GPUs has no kernel for; "
+                     "train.devices = \"cpu\" computes it",
+                     (long long)config.head_dim));
+}
+
+Result<MemoryPlan> plan_with_groups(const ModelShape& model, const SessionOptions& grouped,
+                                    bool device_updates) {
   const RunShape shape = make_run_shape(model, grouped);
   if (const int64_t pages = PageTable::count(shape); pages > kMostPages) {
     return Status(Exit::kHostMemory,
@@ -45,11 +47,33 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
                        "be; raise train.micro_batch_tokens or lower train.tokens_per_step",
                        (long long)shape.microbatches, (long long)pages, (long long)kMostPages));
   }
-  MemoryBudget budget = make_budget(model, grouped, options.device_bytes, options.host_bytes);
-  budget.lower = options.lower;
-  ASSIGN_OR_RETURN(MemoryPlan memory,
-                   plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes));
-  memory.group_blocks = group.blocks;
+  MemoryBudget budget = make_budget(model, grouped, grouped.device_bytes, grouped.host_bytes);
+  budget.lower = grouped.lower;
+  budget.device_updates = budget.device_updates && device_updates;
+  return plan_memory(shape, PageTable(shape), budget, kPageHeaderBytes);
+}
+
+}  // namespace
+
+Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions& options) {
+  RankGroup alone;
+  RankGroup& ranks = options.ranks != nullptr ? *options.ranks : alone;
+  CHECK(options.rank == ranks.rank());
+  RETURN_IF_ERROR(ranks.agree(check_kernels(config, options)));
+  const ModelShape model = model_shape(config);
+  const GroupChoice group =
+      choose_group(make_run_shape(model, options), model, options, options.device_bytes);
+  ASSIGN_OR_RETURN(const int64_t blocks, ranks.least(group.blocks));
+  const SessionOptions grouped = with_groups(options, blocks);
+  Result<MemoryPlan> planned = plan_with_groups(model, grouped, true);
+  RETURN_IF_ERROR(ranks.agree(planned.status()));
+  ASSIGN_OR_RETURN(const int64_t all_there, ranks.least(planned->state_on_device));
+  if (planned->state_on_device && all_there == 0) {
+    planned = plan_with_groups(model, grouped, false);
+    RETURN_IF_ERROR(planned.status());
+  }
+  MemoryPlan memory = planned.take();
+  memory.group_blocks = blocks;
   memory.group_bytes = group.bytes;
   memory.min_device_bytes -= group.bytes;
   return memory;
@@ -114,7 +138,7 @@ Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
 }
 
 Result<std::unique_ptr<Device>> Session::open_device(int index, int64_t arena_bytes) const {
-  const int threads = options_.devices[static_cast<size_t>(index)].threads;
+  const int threads = options_.own_setups()[static_cast<size_t>(index)].threads;
   const DeviceOptions options{arena_bytes, threads, options_.trace};
   if (options_.gpus.empty()) return open_host_device(options);
   return open_gpu(options_.gpus[static_cast<size_t>(index)].index, options);
@@ -124,17 +148,18 @@ Status Session::allocate() try {
   Pager::Options options;
   options.classes = memory_.classes;
   for (const PageTable::Class& c : pages_.classes) options.page_bytes.push_back(c.page_bytes);
-  for (const PageTable::Page& page : pages_.pages) options.page_class.push_back(page.slot_class);
+  options.page_class = slot_classes_here(shape_, pages_);
   options.trace = page_trace();
   Executor::Setup setup;
-  for (int d = 0; d < options_.num_devices(); ++d) {
-    const int64_t fixed = workspace_bytes(model_shape(config_), options_.size, d);
+  const DeviceRange own = options_.own_devices();
+  for (int d = 0; d < own.count; ++d) {
+    const int64_t fixed = workspace_bytes(model_shape(config_), options_.size, own.first + d);
     ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                      open_device(d, fixed + memory_.device_slot_bytes[d]));
     options.devices.push_back(device.get());
     options.arena_offset.push_back(fixed);
     setup.devices.push_back(device.get());
-    setup.throttles.push_back(options_.devices[static_cast<size_t>(d)].throttle);
+    setup.throttles.push_back(options_.own_setups()[static_cast<size_t>(d)].throttle);
     devices_.push_back(std::move(device));
   }
   ASSIGN_OR_RETURN(pager_, Pager::create(std::move(options), file_.get(), storage_));
@@ -151,6 +176,9 @@ Status Session::allocate() try {
   setup.pager = pager_.get();
   if (options_.devices.size() > 1) {
     ASSIGN_OR_RETURN(link_, LocalLink::create(setup.devices));
+    if (!ranks().alone()) {
+      link_ = std::make_unique<RankLink>(std::move(link_), ranks().link(), own.first, own.count);
+    }
   }
   setup.link = link_.get();
   setup.optimizer_threads = options_.optimizer_threads;
@@ -160,6 +188,11 @@ Status Session::allocate() try {
   return Status();
 } catch (const std::system_error& error) {
   return threads_refused(error);
+}
+
+Status Session::transfers() const {
+  RETURN_IF_ERROR(pager_->status());
+  return link_ ? link_->status() : Status();
 }
 
 void Session::slow_link(const SlowLink::Speed& speed) {

@@ -1,6 +1,7 @@
 // A session holds everything that a step needs, built from the budgets in one place: devices,
 // storage, page file, pager, executor and the plan's numbers. Training, evaluation and export use
-// it in different ways.
+// it in different ways. With several ranks it is one rank's: its devices, its host memory and the
+// pages of the records that are at home there.
 #pragma once
 
 #include <memory>
@@ -13,6 +14,7 @@
 #include "parallel/slow_link.h"
 #include "plan/memory/memory_plan.h"
 #include "train/executor.h"
+#include "train/rank_group.h"
 #include "train/run_setup.h"
 
 namespace pagoda {
@@ -29,6 +31,7 @@ struct SessionOptions : RunSetup {
   bool keep = true;         // false: no layer is kept, as if there were no room (saved_layers.h)
   const char* lower = MemoryBudget().lower;
   Trace* trace = nullptr;  // not owned
+  RankGroup* ranks = nullptr;  // with several ranks, those of the run; not owned
   bool trace_routing = false;  // each step's routing is written as text
 };
 
@@ -37,7 +40,9 @@ std::vector<PageSpec> page_specs(const PageTable& pages);
 
 class Session {
  public:
-  // The memory plan for the budgets; allocates nothing.
+  // The memory plan for the budgets; allocates nothing. With several ranks all of them call it
+  // together: groups have as many row blocks as the least of them has room for, and updates are
+  // made on devices where all have room for that. An error of one is an error of all.
   static Result<MemoryPlan> plan(const ModelConfig& config, const SessionOptions& options);
 
   // A new page file without content. `storage` is not owned.
@@ -72,6 +77,9 @@ class Session {
   const Executor& executor() const { return *executor_; }
   PageFile& file() { return *file_; }
   const Link* link() const { return link_.get(); }  // nullptr with one device
+  // Whether all bytes have come so far, from disk and from other ranks.
+  Status transfers() const;
+  RankGroup& ranks() { return options_.ranks != nullptr ? *options_.ranks : alone_; }
   // Makes transfers between the devices take time from here on, as over a network. REQUIRES:
   // several devices, and no step so far.
   void slow_link(const SlowLink::Speed& speed);
@@ -84,6 +92,7 @@ class Session {
   Status allocate();  // devices, pager and executor, once the page file stands
   Result<std::unique_ptr<Device>> open_device(int index, int64_t arena_bytes) const;
 
+  RankGroup alone_;
   ModelConfig config_;
   TensorTable table_;
   SessionOptions options_;

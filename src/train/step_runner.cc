@@ -49,18 +49,29 @@ StepRunner::Forward StepRunner::begin(const StepBatch& batch) {
   return forward;
 }
 
+// Waits for what a pass has issued, since queued work reads its batch. A rank that left it early
+// keeps no other waiting.
+Status StepRunner::end_pass(const Status& status) {
+  if (!status.ok()) session_.ranks().give_up(status);
+  session_.executor().synchronize();
+  RETURN_IF_ERROR(status);
+  return session_.transfers();
+}
+
 // Runs a pass; tells the schedule, the ledger and the executor what they learn of each other.
 Status StepRunner::pass(PassExtent extent, double learning_rate, Forward& forward) {
   StepSchedule schedule = passes_.begin(extent, ledger_);
   for (StepPiece piece; schedule.next(piece);) {
     run(piece);
-    RETURN_IF_ERROR(session_.pager().status());
+    RETURN_IF_ERROR(session_.transfers());
     switch (piece.wait) {
       case StepPiece::Wait::kGoOn:
         break;
-      case StepPiece::Wait::kResolve:
-        schedule.resolve(add_routing(piece, forward));
+      case StepPiece::Wait::kResolve: {
+        ASSIGN_OR_RETURN(const LayerRouting routing, add_routing(piece, forward));
+        schedule.resolve(routing);
         break;
+      }
       case StepPiece::Wait::kLayersDone:
         passes_.layers_done(learning_rate, ledger_);
         break;
@@ -77,17 +88,15 @@ Status StepRunner::pass(PassExtent extent, double learning_rate, Forward& forwar
 
 Status StepRunner::evaluate_layers(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(PassExtent::kLayers, 0, forward);
-  session_.executor().synchronize();
-  return status;
+  return session_.ranks().agree(end_pass(pass(PassExtent::kLayers, 0, forward)));
 }
 
 // Returns the experts that the layer's routing chose, and adds to the balance loss's means.
-LayerRouting StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
+Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& forward) {
   const RunShape& shape = session_.shape();
   LayerRouting routing;
   for (int64_t b = piece.microbatches.first; b < piece.microbatches.end(); ++b) {
-    const Executor::Routed routed = session_.executor().read_routing(b);
+    ASSIGN_OR_RETURN(const Executor::Routed routed, session_.executor().read_routing(b));
     routing.emplace_back(routed.counts.begin(), routed.counts.end());
     for (size_t e = 0; e < routed.counts.size(); ++e) {
       const size_t i = static_cast<size_t>(b * shape.num_experts) + e;
@@ -111,9 +120,10 @@ void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& sc
 // Cross-entropy, and the balance loss as Transformers' load_balancing_loss_func: E * sum_e f[e]
 // P[e], f and P means over the tokens of all MoE layers without padding, per microbatch;
 // microbatches weigh by their share of the step's tokens.
-void StepRunner::add_losses(const StepBatch& batch, Forward& forward) {
+void StepRunner::add_losses(const StepBatch& batch, const std::vector<double>& loss_sums,
+                            Forward& forward) {
   const RunShape& shape = session_.shape();
-  for (double sum : session_.executor().loss_sums()) forward.loss += sum;
+  for (double sum : loss_sums) forward.loss += sum;
   forward.loss /= std::max(batch.total_weight, 1e-30);
   for (size_t i = 0; i < forward.prob_means.size(); ++i) {
     forward.aux_loss += static_cast<double>(shape.num_experts) * forward.fractions[i] *
@@ -134,7 +144,7 @@ std::vector<float> StepRunner::aux_gradient(const Forward& forward) const {
   return gradient;
 }
 
-StepResult StepRunner::finish(Forward forward, double learning_rate) {
+StepResult StepRunner::finish(Forward forward, const StepSums& sums, double learning_rate) {
   StepResult result;
   result.loss = forward.loss;
   result.aux_loss = forward.aux_loss;
@@ -142,15 +152,16 @@ StepResult StepRunner::finish(Forward forward, double learning_rate) {
   result.tokens_per_expert = std::move(forward.tokens_per_expert);
   result.routing = std::move(forward.routing);
   passes_.end_step(result.tokens_per_expert);
-  std::vector<int64_t> touched = passes_.touched();
-  std::sort(touched.begin(), touched.end());
   double square_sum = 0;
-  for (int64_t record : touched) square_sum += session_.executor().square_sum(record);
+  for (const double of_record : sums.square_sums) square_sum += of_record;
   result.grad_norm = std::sqrt(square_sum);
   if (session_.shape().eager_adam) return result;
   result.skipped = !std::isfinite(result.grad_norm);
   if (result.skipped) {
-    for (int64_t record : touched) session_.pager().discard(session_.pages().gradient(record));
+    for (const int64_t record : passes_.touched()) {
+      if (!session_.shape().is_home(record)) continue;
+      session_.pager().discard(session_.pages().gradient(record));
+    }
   } else {
     passes_.update(learning_rate, clip_factor(result.grad_norm, clip_norm_), ledger_);
   }
@@ -174,22 +185,23 @@ Status StepRunner::check_finite() const {
 // Does the optimizer's work between passes. Waits.
 Status StepRunner::optimize(const StepPiece& piece) {
   run(piece);
-  session_.executor().synchronize();
-  RETURN_IF_ERROR(session_.pager().status());
-  return check_finite();
+  Status status = end_pass(Status());
+  if (status.ok()) status = check_finite();
+  return session_.ranks().agree(status);
 }
+
 
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   CHECK(batch.total_weight > 0, "a step without anything to train");
   Forward forward = begin(batch);
-  const Status status = pass(PassExtent::kStep, learning_rate, forward);
-  session_.executor().synchronize();  // work that is queued still reads the batch
-  RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(session_.pager().status());
-  RETURN_IF_ERROR(check_finite());
-  add_losses(batch, forward);
+  Status status = end_pass(pass(PassExtent::kStep, learning_rate, forward));
+  if (status.ok()) status = check_finite();
+  std::vector<int64_t> touched = passes_.touched();
+  std::sort(touched.begin(), touched.end());
+  ASSIGN_OR_RETURN(const StepSums sums, gather_sums(session_, touched, status));
+  add_losses(batch, sums.loss_sums, forward);
   const Moment began = forward.began, forward_ended = forward.ended;
-  StepResult result = finish(std::move(forward), learning_rate);
+  StepResult result = finish(std::move(forward), sums, learning_rate);
   result.tokens = batch.unpadded_tokens(0, static_cast<int64_t>(batch.tokens.size()));
   result.total_weight = batch.total_weight;
   const StepPiece rest = passes_.between_steps(ledger_);
@@ -201,11 +213,9 @@ Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rat
 
 Result<LossSum> StepRunner::evaluate(const StepBatch& batch) {
   Forward forward = begin(batch);
-  const Status status = pass(PassExtent::kForward, 0, forward);
-  session_.executor().synchronize();
-  RETURN_IF_ERROR(status);
-  RETURN_IF_ERROR(session_.pager().status());
-  add_losses(batch, forward);
+  const Status status = end_pass(pass(PassExtent::kForward, 0, forward));
+  ASSIGN_OR_RETURN(const StepSums sums, gather_sums(session_, {}, status));
+  add_losses(batch, sums.loss_sums, forward);
   return LossSum{forward.loss * batch.total_weight, batch.total_weight,
                  std::move(forward.routing)};
 }

@@ -5,6 +5,11 @@
 // known at the end of the step; each record's Adam runs in the next forward, one layer ahead of its
 // use. A non-finite norm skips the step before any update. Eager updates (clip = per_expert, none):
 // Adam runs inside the backward; a non-finite gradient is an error.
+//
+// With several ranks each has a runner, a session and a ledger, and all of them make every call
+// together, with the same batch. Their results are alike, errors too: a rank that meets one leaves
+// the pass and gives up its transfers, so that the others leave it as well, and all return the
+// error of the lowest rank that met one itself.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +17,7 @@
 
 #include "train/pass_planner.h"
 #include "train/session.h"
+#include "train/step_sums.h"
 
 namespace pagoda {
 
@@ -77,13 +83,14 @@ class StepRunner {
   };
   Forward begin(const StepBatch& batch);
   Status pass(PassExtent extent, double learning_rate, Forward& forward);
-  LayerRouting add_routing(const StepPiece& piece, Forward& forward);
+  Status end_pass(const Status& status);
+  Result<LayerRouting> add_routing(const StepPiece& piece, Forward& forward);
   void prepare_backward(const Forward& forward, const StepSchedule& schedule);
-  void add_losses(const StepBatch& batch, Forward& forward);
+  void add_losses(const StepBatch& batch, const std::vector<double>& loss_sums, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;
   static PhaseTime between(const Moment& began, const Moment& ended);
-  StepResult finish(Forward forward, double learning_rate);
+  StepResult finish(Forward forward, const StepSums& sums, double learning_rate);
   Status optimize(const StepPiece& piece);
   void run(const StepPiece& piece);
 

@@ -192,6 +192,7 @@ Status load_weights(WeightSource& source, Session& session) {
   const bool stays = !training && session.memory().state_on_device;
   for (size_t r = 0; r < session.table().records.size(); ++r) {
     const auto record = static_cast<int64_t>(r);
+    if (!session.shape().is_home(record)) continue;
     // The stream still refers to objects on this stack.
     if (stop_requested() != 0) break;
     std::vector<PageUse> uses = {
@@ -209,7 +210,9 @@ Status load_weights(WeightSource& source, Session& session) {
     });
     lease.release();
     if (!stays) continue;
-    uses[0] = {uses[0].page, Place::on_device(session.shape().records[r].device), Access::kRead};
+    uses[0] = {uses[0].page, Place::on_device(session.shape().records[r].device -
+                                              session.shape().own_devices().first),
+               Access::kRead};
     session.pager().acquire(uses, stream, 1);
   }
   stream.synchronize();

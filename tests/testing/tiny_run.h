@@ -25,6 +25,7 @@ class TinyRun {
   explicit TinyRun(DType dtype = DType::kBF16, const char* model_config = kTinyConfig);
 
   RunConfig& config() { return config_; }
+  const RunConfig& config() const { return config_; }
   const TempDir& dir() const { return dir_; }
 
   // The next run writes to a folder of its own.

@@ -15,6 +15,7 @@ struct DeviceSetup {
   int threads = 1;  // compute
   Throttle throttle = {};
   std::string name = {};  // as the run file has it: "cuda:1", "cpu/8"; empty: it has none
+  int rank = 0;           // of the process with it
   // In units that are the same for all devices of the run.
   double attention_speed() const { return threads / throttle.rest; }
   double expert_speed() const { return threads / throttle.experts; }

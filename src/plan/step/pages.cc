@@ -23,9 +23,10 @@ PageTable::PageTable(const RunShape& shape)
     const RecordShape& record = shape.records[r];
     const auto id = static_cast<uint32_t>(r);
     const bool expert = record.expert >= 0;
-    add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, true, expert);
-    add(PageKind::kState, shape.training ? record.state_bytes : kIoAlign, id, shape.training,
-        expert);
+    const bool at_home = shape.is_home(r);
+    add(PageKind::kWeights, record.num_elements * shape.dtype_bytes, id, at_home, expert);
+    add(PageKind::kState, shape.training ? record.state_bytes : kIoAlign, id,
+        shape.training && at_home, expert);
   }
   for (int64_t r = 0; r < num_records_; ++r) {
     const RecordShape& record = shape.records[r];

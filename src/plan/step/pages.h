@@ -1,6 +1,6 @@
 // The pages of a run: which pages there are, how large they are, and which of them share slots.
 //
-//   weights(r), state(r)   of record r: durable; two extents of one record on disk
+//   weights(r), state(r)   of record r: durable at its home; two extents of one record on disk
 //   gradient(r)            of record r, rounded to the compute dtype; lives until its Adam
 //   layer_input(l, b)      (T, d): residual stream entering layer l for microbatch b; l =
 //   num_layers
@@ -59,6 +59,7 @@ constexpr int64_t waves_in_flight(int devices) { return devices > 1 ? 2 : 1; }
 // A larger table, with what is held for each page beside it, would fill most of a machine's memory.
 inline constexpr int64_t kMostPages = int64_t{1} << 21;
 
+// All ranks have the same pages. What is said of a page file is said of that of RunShape::rank.
 struct PageTable {
   // REQUIRES: count(shape) <= kMostPages.
   explicit PageTable(const RunShape& shape);
@@ -69,7 +70,7 @@ struct PageTable {
   struct Page {
     int64_t bytes = 0;
     uint32_t record = 0;
-    bool durable = false;
+    bool durable = false;  // the rank's page file keeps its content: of records at home there
     uint16_t slot_class = 0;
     int16_t device = -1;  // the only one that uses it, if it is a microbatch's or stays
   };
@@ -156,10 +157,6 @@ struct PageTable {
 std::vector<uint16_t> slot_classes_here(const RunShape& shape, const PageTable& pages);
 // How many pages of each class the rank uses. [class]
 std::vector<int64_t> pages_here(const RunShape& shape, const PageTable& pages);
-// Whether the rank's page file keeps the page's content: that of a record at home there.
-inline bool is_kept_here(const RunShape& shape, const PageTable& pages, PageId page) {
-  return pages.pages[page].durable && shape.is_home(pages.pages[page].record);
-}
 
 // Pages of a class that a device may use: those of experts that may have their seat there, of the
 // dense weights if it attends, and those that no other device uses.

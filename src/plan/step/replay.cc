@@ -29,7 +29,7 @@ Residency all_on_disk(const RunShape& shape, const PageTable& pages,
                       const std::vector<SlotClass>& classes) {
   Residency residency(shape.own_devices().count, classes, slot_classes_here(shape, pages));
   for (PageId p = 0; p < pages.pages.size(); ++p) {
-    if (is_kept_here(shape, pages, p)) residency.set_on_disk(p);
+    if (pages.pages[p].durable) residency.set_on_disk(p);
   }
   return residency;
 }

@@ -122,7 +122,7 @@ struct SettledRun {
   SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes, double pinned_share);
   PageTraffic step();
   void place(const StepPiece& piece);
-  void save(const StepPlan& plan);
+  void save(const PageTable& pages);
 };
 
 SettledRun::SettledRun(const StepPlan* plan, const std::vector<SlotClass>& classes,
@@ -146,10 +146,10 @@ void SettledRun::place(const StepPiece& piece) {
   for (const Task& task : piece.tasks) replay.place(task);
 }
 
-void SettledRun::save(const StepPlan& plan) {
+void SettledRun::save(const PageTable& pages) {
   run.drain([this](const StepPiece& piece) { place(piece); });
-  for (PageId page = 0; page < plan.pages().pages.size(); ++page) {
-    if (is_kept_here(plan.shape(), plan.pages(), page)) replay.flush(page);
+  for (PageId page = 0; page < pages.pages.size(); ++page) {
+    if (pages.pages[page].durable) replay.flush(page);
   }
 }
 
@@ -164,7 +164,7 @@ SteadyTraffic steady_traffic(const StepPlan& plan, const std::vector<SlotClass>&
   SteadyTraffic traffic;
   traffic.step = settled.step();
   const PageTraffic before = settled.replay.traffic();
-  settled.save(plan);
+  settled.save(plan.pages());
   settled.step();
   traffic.checkpoint = settled.replay.traffic() - before - traffic.step;
   return traffic;

@@ -44,8 +44,7 @@ struct StepKind {
 struct PlannedRank {
   PlannedRank(const RunShape& of_all, int rank, const StepKind& kind, double room,
               bool device_updates)
-      : shape(of_all), pages(shape) {
-    shape.rank = rank;
+      : shape(of_rank(of_all, rank)), pages(shape) {
     const int devices = shape.own_devices().count;
     budget = {kGiB, kGiB, std::vector<int64_t>(static_cast<size_t>(devices), 12345)};
     budget.device_updates = device_updates;
@@ -63,6 +62,10 @@ struct PlannedRank {
     budget.host_bytes = between(roomy.min_host_bytes, host_all);
     memory = plan_memory(shape, pages, budget, kHeader).take();
     skip_untouched = kind.skip_untouched;
+  }
+  static RunShape of_rank(RunShape shape, int rank) {
+    shape.rank = rank;
+    return shape;
   }
   // Once all ranks agree where updates are made.
   void begin() {

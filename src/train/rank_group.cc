@@ -1,0 +1,98 @@
+#include "train/rank_group.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "base/bytes.h"
+
+namespace pagoda {
+namespace {
+
+// What a rank brings: an exit code, the rank that met the error, the message's length, the message
+// and a text.
+std::string to_text(const Status& status, int met_by, const std::string& text) {
+  return strf("%d %d %zu ", static_cast<int>(status.code()), met_by, status.message().size()) +
+         status.message() + text;
+}
+
+struct Brought {
+  int code = 0, met_by = 0;
+  std::string message, text;
+};
+
+std::optional<Brought> parse(const std::string& from) {
+  Brought brought;
+  size_t length = 0;
+  const char *next = from.data(), *end = from.data() + from.size();
+  const auto number = [&](auto& value) {
+    const auto [after, error] = std::from_chars(next, end, value);
+    if (error != std::errc() || after == end || *after != ' ') return false;
+    next = after + 1;
+    return true;
+  };
+  if (!number(brought.code) || !number(brought.met_by) || !number(length)) return std::nullopt;
+  if (static_cast<size_t>(end - next) < length) return std::nullopt;
+  brought.message.assign(next, length);
+  brought.text.assign(next + length, end);
+  return brought;
+}
+
+}  // namespace
+
+void RankGroup::give_up(const Status& why) {
+  if (alone()) return;
+  link_->give_up(Status(why.code(), strf("rank %d: ", rank()) + why.message()));
+}
+
+Status RankGroup::agree(const Status& mine) {
+  if (alone()) return mine;
+  return agree(mine, "").status();
+}
+
+Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std::string& text) {
+  if (alone()) {
+    RETURN_IF_ERROR(mine);
+    return std::vector<std::string>{text};
+  }
+  const int told_by = link_->given_up_by();
+  const int met_by = told_by >= 0 && mine.code() == link_->status().code() &&
+                             mine.message() == link_->status().message()
+                         ? told_by
+                         : rank();
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, all_->gather(to_text(mine, met_by, text)));
+  std::vector<std::string> texts;
+  std::optional<Status> met, told;
+  for (size_t r = 0; r < all.size(); ++r) {
+    std::optional<Brought> brought = parse(all[r]);
+    if (!brought) {
+      return Status(Exit::kIoError, strf("rank %zu sent what no rank of this run sends; the last "
+                                         "checkpoint is intact: see that all ranks run the same "
+                                         "program, and resume", r));
+    }
+    texts.push_back(std::move(brought->text));
+    if (brought->code == 0) continue;
+    const bool own = brought->met_by == static_cast<int>(r);
+    std::optional<Status>& of = own ? met : told;
+    const std::string front = own ? strf("rank %zu: ", r) : "";
+    if (!of) of = Status(static_cast<Exit>(brought->code), front + brought->message);
+  }
+  if (met) return *met;
+  if (told) return *told;
+  return texts;
+}
+
+Result<int64_t> RankGroup::least(int64_t mine) {
+  if (alone()) return mine;
+  ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                   agree(Status(), strf("%lld", (long long)mine)));
+  int64_t least = mine;
+  for (const std::string& text : texts) {
+    int64_t value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    least = std::min(least, value);
+  }
+  return least;
+}
+
+}  // namespace pagoda

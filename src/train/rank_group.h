@@ -1,0 +1,48 @@
+// What the ranks of a run know of one another while they run it, and how they agree. What one of
+// them alone sees (an error, a signal) must not make it leave a step that the others are in: it
+// tells them, and all decide alike on what all of them know.
+//
+// Every call that needs several ranks is made by each of them, in the same order. With one rank
+// nothing is sent, and each call returns what it was given.
+//
+// One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+#include "parallel/link.h"
+
+namespace pagoda {
+
+class RankGroup {
+ public:
+  RankGroup() = default;  // one rank
+  // Neither is owned.
+  RankGroup(Communicator* all, Link* link) : all_(all), link_(link) {}
+
+  int rank() const { return all_ == nullptr ? 0 : all_->rank(); }
+  int size() const { return all_ == nullptr ? 1 : all_->size(); }
+  bool alone() const { return size() == 1; }
+  Link* link() { return link_; }  // to the other ranks
+
+  // Call it when this rank leaves a pass that the others are in, with the error that it will bring
+  // to the next agree(): they wait for its transfers no longer.
+  void give_up(const Status& why);
+
+  // The same status everywhere: ok where all ranks are ok. Otherwise an error that one of them met
+  // itself, of the lowest rank that did, with that rank in front.
+  Status agree(const Status& mine);
+  // The same, and the texts of all by rank.
+  Result<std::vector<std::string>> agree(const Status& mine, const std::string& text);
+  // The least value of all.
+  Result<int64_t> least(int64_t mine);
+
+ private:
+  Communicator* all_ = nullptr;
+  Link* link_ = nullptr;
+};
+
+}  // namespace pagoda

@@ -1,0 +1,288 @@
+#include "tests/testing/rank_threads.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+// What all ranks share. A thread of its own carries what links send, so that no stream does.
+class RankThreads::Hub {
+ public:
+  Hub(int ranks, std::vector<int> endpoint_rank, const RankWires& wires)
+      : ranks_(ranks),
+        endpoint_rank_(std::move(endpoint_rank)),
+        wires_(wires),
+        random_(wires.seed),
+        given_up_(static_cast<size_t>(ranks)),
+        thread_([this] { carry(); }) {}
+  ~Hub() {
+    {
+      std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+
+  int ranks() const { return ranks_; }
+
+  // ---- links ----
+
+  struct Ended {
+    Status status;
+    int by = -1;  // the rank that gave up
+  };
+  void send(const Transfer& transfer, const std::byte* source, Event sent) {
+    std::vector<std::byte> bytes(source, source + transfer.bytes);
+    sent.signal();
+    std::lock_guard lock(mutex_);
+    Half& half = halves_[key(transfer)];
+    half.bytes = std::move(bytes);
+    half.sent = true;
+    half.fails = wires_.fails == key(transfer);
+    sent_.insert(key(transfer));
+    half.due = Clock::now() + delay();
+    changed_.notify_all();
+  }
+  void receive(const Transfer& transfer, std::byte* target, Event done) {
+    std::lock_guard lock(mutex_);
+    Half& half = halves_[key(transfer)];
+    half.target = target;
+    half.expected = transfer.bytes;
+    half.rows = transfer.rows;
+    half.about = transfer.about;
+    half.done = done;
+    half.wanted = true;
+    changed_.notify_all();
+  }
+  void give_up(int rank, const Status& why, int by) {
+    std::lock_guard lock(mutex_);
+    for (int r = 0; r < ranks_; ++r) {
+      std::optional<Ended>& ended = given_up_[static_cast<size_t>(r)];
+      if (!ended) ended = Ended{why, r == rank ? -1 : by};
+    }
+    changed_.notify_all();
+  }
+  std::optional<Ended> ended(int rank) const {
+    std::lock_guard lock(mutex_);
+    return given_up_[static_cast<size_t>(rank)];
+  }
+  std::vector<RankTransfer> sent() const {
+    std::lock_guard lock(mutex_);
+    return {sent_.begin(), sent_.end()};
+  }
+  Arrived arrived() const {
+    std::lock_guard lock(mutex_);
+    return arrived_;
+  }
+
+  // ---- communicators ----
+
+  void post(int from, int to, std::string bytes) {
+    std::lock_guard lock(mutex_);
+    mail_[{from, to}].push_back(std::move(bytes));
+    changed_.notify_all();
+  }
+  std::string take(int from, int to) {
+    std::unique_lock lock(mutex_);
+    std::deque<std::string>& box = mail_[{from, to}];
+    changed_.wait(lock, [&] { return !box.empty(); });
+    std::string bytes = std::move(box.front());
+    box.pop_front();
+    return bytes;
+  }
+
+ private:
+  struct Half {
+    bool sent = false, wanted = false, fails = false;
+    std::vector<std::byte> bytes;
+    Clock::time_point due;
+    std::byte* target = nullptr;
+    int64_t expected = 0, rows = 0;
+    std::string about;
+    Event done;
+  };
+
+  static RankTransfer key(const Transfer& t) { return {t.from, t.to, t.number}; }
+  Clock::duration delay() {
+    if (wires_.seed == 0) return {};
+    std::uniform_real_distribution<double> draw(0, wires_.most_delay_s);
+    const std::chrono::duration<double> seconds(draw(random_));
+    return std::chrono::duration_cast<Clock::duration>(seconds);
+  }
+
+  // Ends a transfer that is wanted: its bytes, or zeros and an error of the receiving rank.
+  void deliver(const RankTransfer& of, Half& half) {
+    const auto rank = static_cast<size_t>(endpoint_rank_[static_cast<size_t>(std::get<1>(of))]);
+    const bool comes = half.sent && !half.fails && !given_up_[rank];
+    if (comes) {
+      CHECK(std::ssize(half.bytes) == half.expected, "a transfer is not received as it was sent");
+      std::memcpy(half.target, half.bytes.data(), half.bytes.size());
+      arrived_.rows += half.rows;
+      (half.rows == 0 ? arrived_.other_bytes : arrived_.row_bytes) += half.expected;
+    } else {
+      std::memset(half.target, 0, static_cast<size_t>(half.expected));
+      if (!given_up_[rank]) {
+        given_up_[rank] = Ended{Status(Exit::kStopped, half.about + " did not arrive"), -1};
+      }
+    }
+    half.done.signal();
+  }
+  void carry() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      auto next = Clock::time_point::max();
+      for (auto it = halves_.begin(); it != halves_.end();) {
+        Half& half = it->second;
+        const int to = endpoint_rank_[static_cast<size_t>(std::get<1>(it->first))];
+        const bool ended = given_up_[static_cast<size_t>(to)].has_value();
+        if (half.wanted && (ended || (half.sent && half.due <= Clock::now()))) {
+          deliver(it->first, half);
+          it = halves_.erase(it);
+          continue;
+        }
+        if (half.wanted && half.sent) next = std::min(next, half.due);
+        ++it;
+      }
+      if (stop_) return;
+      if (next == Clock::time_point::max()) {
+        changed_.wait(lock);
+      } else {
+        changed_.wait_until(lock, next);
+      }
+    }
+  }
+
+  const int ranks_;
+  const std::vector<int> endpoint_rank_;
+  const RankWires wires_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::mt19937_64 random_;
+  std::map<RankTransfer, Half> halves_;  // sent or wanted, and not over
+  std::vector<std::optional<Ended>> given_up_;  // [rank]
+  std::set<RankTransfer> sent_;
+  Arrived arrived_;
+  std::map<std::pair<int, int>, std::deque<std::string>> mail_;  // [from, to]
+  bool stop_ = false;
+  std::thread thread_;  // the last: it uses all others
+};
+
+namespace {
+
+template <typename Hub>
+class ThreadLink final : public Link {
+ public:
+  ThreadLink(Hub* hub, int rank) : hub_(*hub), rank_(rank) {}
+  Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override {
+    Event sent = Event::make();
+    lane.record().when_happened(
+        [this, transfer, source, sent] { hub_.send(transfer, source, sent); });
+    return sent;
+  }
+  void receive(const Transfer& transfer, std::byte* target, Stream& lane,
+               const TraceLabel&) override {
+    Event done = Event::make();
+    lane.record().when_happened(
+        [this, transfer, target, done] { hub_.receive(transfer, target, done); });
+    lane.wait(done);
+    Count& count = counts_[{transfer.from, transfer.to}];
+    ++count.transfers;
+    count.bytes += transfer.bytes;
+    count.rows += transfer.rows;
+  }
+  Status status() const override {
+    const auto ended = hub_.ended(rank_);
+    return ended ? ended->status : Status();
+  }
+  void give_up(const Status& why) override { hub_.give_up(rank_, why, rank_); }
+  int given_up_by() const override {
+    const auto ended = hub_.ended(rank_);
+    return ended ? ended->by : -1;
+  }
+  const Counts& counts() const override { return counts_; }
+
+ private:
+  Hub& hub_;
+  int rank_;
+  Counts counts_;
+};
+
+template <typename Hub>
+class ThreadCommunicator final : public Communicator {
+ public:
+  ThreadCommunicator(Hub* hub, int rank) : hub_(*hub), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return hub_.ranks(); }
+  bool broken() const override { return false; }
+  Status send(const OutgoingPiece& piece) override {
+    hub_.post(rank_, piece.to,
+              {reinterpret_cast<const char*>(piece.data), static_cast<size_t>(piece.bytes)});
+    return Status();
+  }
+  Status receive(const IncomingPiece& piece) override {
+    const std::string bytes = hub_.take(piece.from, rank_);
+    CHECK(std::ssize(bytes) == piece.bytes);
+    std::memcpy(piece.data, bytes.data(), bytes.size());
+    return Status();
+  }
+  Status exchange(std::span<const OutgoingPiece> out, std::span<const IncomingPiece> in) override {
+    for (const OutgoingPiece& piece : out) RETURN_IF_ERROR(send(piece));
+    for (const IncomingPiece& piece : in) RETURN_IF_ERROR(receive(piece));
+    return Status();
+  }
+  Status barrier() override { return gather("").status(); }
+  Result<std::vector<std::string>> gather(const std::string& text) override {
+    for (int r = 0; r < size(); ++r) {
+      if (r != rank_) hub_.post(rank_, r, text);
+    }
+    std::vector<std::string> texts;
+    for (int r = 0; r < size(); ++r) texts.push_back(r == rank_ ? text : hub_.take(r, rank_));
+    return texts;
+  }
+
+ private:
+  Hub& hub_;
+  int rank_;
+};
+
+}  // namespace
+
+RankThreads::RankThreads(int ranks, std::vector<int> endpoint_rank, const RankWires& wires)
+    : hub_(std::make_unique<Hub>(ranks, std::move(endpoint_rank), wires)) {}
+
+RankThreads::~RankThreads() = default;
+
+void RankThreads::run(const std::function<void(RankGroup&)>& program) {
+  std::vector<std::thread> threads;
+  for (int r = 0; r < hub_->ranks(); ++r) {
+    threads.emplace_back([this, r, &program] {
+      ThreadLink<Hub> link(hub_.get(), r);
+      ThreadCommunicator<Hub> all(hub_.get(), r);
+      RankGroup group(&all, &link);
+      program(group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+std::vector<RankTransfer> RankThreads::sent() const { return hub_->sent(); }
+
+RankThreads::Arrived RankThreads::arrived() const { return hub_->arrived(); }
+
+}  // namespace pagoda

@@ -1,0 +1,52 @@
+// Ranks as threads of one process, so that a test and a sanitizer see all of them: a communicator
+// and a link of each, over mailboxes. What a rank sends lies in a mailbox until the receiver takes
+// it; links deliver it after a delay that is drawn from a seed, so that ranks go on in other orders
+// with each seed.
+//
+//   RankThreads ranks(3);
+//   ranks.run([](RankGroup& group) { ... the program of a rank ... });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "train/rank_group.h"
+
+namespace pagoda {
+
+// A transfer between ranks: from, to (endpoints), number.
+using RankTransfer = std::tuple<int, int, int64_t>;
+
+struct RankWires {
+  uint64_t seed = 0;  // of the delays; 0: there are none
+  double most_delay_s = 2e-4;
+  std::optional<RankTransfer> fails = {};  // does not arrive
+};
+
+class RankThreads {
+ public:
+  // `endpoint_rank`: [endpoint] the rank that it is of: devices, then the ranks' hosts.
+  RankThreads(int ranks, std::vector<int> endpoint_rank, const RankWires& wires = {});
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+
+  // Runs a rank's program on a thread of its own for each, and waits for all.
+  void run(const std::function<void(RankGroup&)>& program);
+
+  std::vector<RankTransfer> sent() const;  // so far, in their order
+  // What came from other ranks: rows of tokens and their bytes; bytes of weights, sums and routing.
+  struct Arrived {
+    int64_t rows = 0, row_bytes = 0, other_bytes = 0;
+  };
+  Arrived arrived() const;
+
+ private:
+  class Hub;
+  std::unique_ptr<Hub> hub_;
+};
+
+}  // namespace pagoda

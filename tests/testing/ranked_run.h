@@ -1,0 +1,78 @@
+// The tiny run on several ranks, which are threads (rank_threads.h): each has a session, a page
+// file, a host memory, an optimizer and a ledger of its own.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/testing/rank_threads.h"
+#include "tests/testing/tiny_run.h"
+#include "train/pass_runner.h"
+
+namespace pagoda {
+
+struct RankedCase {
+  int ranks = 1, devices_each = 1;
+  bool smallest = false;   // budgets
+  int64_t more_bytes = 0;  // than the smallest, of each device and host
+  PlaceKind place = PlaceKind::kStep;
+  ClipKind clip = ClipKind::kGlobal;
+  int64_t attending = 0;  // devices; 0: as many as there are shards
+  PlanOptions plan = {};
+  uint64_t seed = 1;
+  bool looks = false;  // evaluates and generates between steps
+  std::optional<RankTransfer> fails = {};  // does not arrive
+  int faulty = -1;       // this rank's storage fails at
+  int64_t fault_at = 0;  // this read
+  // Called by each rank, on its thread.
+  std::function<void(Session&)> loaded = {};
+  std::function<void(Session&, const StepResult&)> stepped = {};
+};
+
+std::string text_of(const RankedCase& c);
+
+// What a run on ranks leaves, as all of them see it.
+struct RankedOutcome {
+  std::vector<Status> statuses;                  // [rank]
+  std::vector<std::vector<double>> losses;       // [rank][step], and of evaluations
+  std::vector<std::vector<TokenIds>> generated;  // [rank]
+  std::vector<std::string> content;              // [record] weights and state, from its home
+  std::vector<Paging> paging;                    // [rank] of the steps
+  RankThreads::Arrived arrived;
+  std::vector<RankTransfer> sent;
+
+  // As outcome_hash().
+  std::string sha256() const;
+};
+
+// Every rank ended well, and all say the same.
+void expect_alike(const RankedOutcome& outcome);
+// All ranks ended with one error, which says `text`.
+void expect_ended(const RankedOutcome& outcome, Exit code, const std::string& text);
+
+// A model, a text and the batches of its steps, with the losses and weights that a trainer makes of
+// them in one process.
+class RankedRun {
+ public:
+  explicit RankedRun(ClipKind clip, DType dtype = DType::kBF16, const char* model = kTinyConfig,
+                     int64_t microbatch_tokens = 32, int64_t steps = 6);
+
+  RankedOutcome on(const RankedCase& c);
+
+  const std::string& sha256() const { return sha256_; }  // the trainer's
+  TinyRun& tiny() { return run_; }
+
+ private:
+  SessionOptions options_of(const RankedCase& c, RankGroup& group) const;
+  Status program(const RankedCase& c, RankGroup& group, RankedOutcome& outcome) const;
+  Status look(Session& session, StepRunner& runner, int rank, RankedOutcome& outcome) const;
+
+  TinyRun run_;
+  std::vector<StepBatch> batches_;
+  std::vector<double> rates_;
+  std::string sha256_;
+};
+
+}  // namespace pagoda
