@@ -43,8 +43,7 @@ struct RankedOutcome {
   RankThreads::Arrived arrived;
   std::vector<RankTransfer> sent;
 
-  // As outcome_hash().
-  std::string sha256() const;
+  std::string sha256() const;  // as outcome_hash()
 };
 
 // Every rank ended well, and all say the same.

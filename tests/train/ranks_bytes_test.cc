@@ -1,0 +1,128 @@
+// Each rank of a run moves exactly the bytes that its part of the resolved plan predicts, and as
+// many rows, weights and sums travel between ranks as counted by hand.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "plan/step/replay.h"
+#include "tests/testing/plan/dry_run.h"
+#include "tests/testing/ranked_run.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+PageTraffic counted_by(Pager& pager) {
+  pager.drain();
+  const Pager::Counters& c = pager.counters();
+  return {{c.fetches, c.fetch_bytes},
+          {c.uploads, c.upload_bytes},
+          {c.downloads, c.download_bytes},
+          {c.write_backs, c.write_back_bytes}};
+}
+
+// What a rank plans beside its run, from the routings alone.
+struct RankPrediction {
+  explicit RankPrediction(Session& session)
+      : replay(&session.pages(), session.pager().residency()),
+        planned(session.shape(), session.pages(), session.memory().classes,
+                session.memory().state_on_device,
+                Ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0))),
+        start(counted_by(session.pager())) {}
+
+  void step(const Routing& routing) {
+    planned.train(routing, [this](const StepPiece& piece) {
+      foresee(piece, replay);
+      for (const Task& task : piece.tasks) replay.place(task);
+    });
+  }
+
+  Replay replay;
+  DryRun planned;
+  PageTraffic start;
+};
+
+TEST(RanksBytes, AreThosePredictedOnEachRank) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(600));
+  for (const ClipKind clip : {ClipKind::kGlobal, ClipKind::kPerExpert}) {
+    RankedRun run(clip);
+    for (int ranks = 2; ranks <= 4; ++ranks) {
+      for (const int64_t more : {int64_t{0}, 150 * kKiB, 800 * kKiB, 8 * kMiB}) {
+        if (kUnderThreadSanitizer && more % 3 != 0) continue;
+        RankedCase c{ranks, ranks == 2 ? 2 : 1, true};
+        c.clip = clip;
+        c.more_bytes = more;
+        c.seed = static_cast<uint64_t>(ranks);
+        c.attending = more == 0 ? 1 : 0;
+        SCOPED_TRACE(text_of(c));
+        std::vector<std::unique_ptr<RankPrediction>> predictions(static_cast<size_t>(ranks));
+        std::vector<PageTraffic> moved(static_cast<size_t>(ranks));
+        c.loaded = [&](Session& session) {
+          predictions[static_cast<size_t>(session.shape().rank)] =
+              std::make_unique<RankPrediction>(session);
+        };
+        c.stepped = [&](Session& session, const StepResult& step) {
+          const auto rank = static_cast<size_t>(session.shape().rank);
+          RankPrediction& prediction = *predictions[rank];
+          prediction.step(step.routing);
+          moved[rank] = counted_by(session.pager()) - prediction.start;
+          const PageTraffic& predicted = prediction.replay.traffic();
+          EXPECT_EQ(moved[rank], predicted)
+              << "rank " << rank << " fetched " << moved[rank].fetch.bytes << ", predicted "
+              << predicted.fetch.bytes << "; wrote " << moved[rank].write_back.bytes
+              << ", predicted " << predicted.write_back.bytes;
+        };
+        expect_alike(run.on(c));
+        for (const PageTraffic& traffic : moved) {
+          if (more > 0) continue;
+          EXPECT_GT(traffic.fetch.moves, 0);
+          EXPECT_GT(traffic.write_back.moves, 0);
+        }
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Two ranks of a device each, which attend to two of four microbatches each. Experts are at home by
+// turns, layers too; embedding and head are rank 0's.
+TEST(RanksBytes, AreThoseOfRowsWeightsSumsAndRouting) {
+  const Watchdog watchdog("ranks", std::chrono::seconds(300));
+  constexpr int64_t kWidth = 32, kValue = 2, kFloat = 4, kSteps = 2;
+  constexpr int64_t kMicrobatches = 4, kExperts = 24, kMoeLayers = 2;
+  RankedRun run(ClipKind::kGlobal, DType::kBF16, kTinyConfig, 32, kSteps);
+  RankedCase c{2, 1, true};
+  c.place = PlaceKind::kHome;
+  int64_t rows = 0, elements = 0;  // rows that are computed away; elements of dense records
+  c.stepped = [&](Session& session, const StepResult& step) {
+    if (session.shape().rank != 0) return;
+    for (size_t b = 0; b < step.routing.size(); ++b) {
+      const size_t rank = b / 2;
+      for (const auto& layer : step.routing[b]) {
+        for (size_t e = 0; e < layer.size(); ++e) rows += e % 2 != rank ? layer[e] : 0;
+      }
+    }
+    elements = 0;
+    for (const RecordSpec& record : session.table().records) {
+      elements += record.kind == RecordKind::kExpert ? 0 : record.num_elements;
+    }
+  };
+  const RankedOutcome outcome = run.on(c);
+  expect_alike(outcome);
+  ASSERT_GT(rows, 0);
+  // There and back, in the forward and in the backward.
+  EXPECT_EQ(outcome.arrived.rows, 4 * rows);
+  // Weights of each dense record go to the other rank in each step, since each has an update; and a
+  // sum of its gradient comes back. Each microbatch's routing goes to the other rank in the
+  // forward: for each expert a count and a sum of probabilities.
+  EXPECT_EQ(outcome.arrived.other_bytes,
+            kSteps * (elements * (kValue + kFloat) +
+                      kMicrobatches * kMoeLayers * kExperts * (kFloat + 8)));
+  // Rows: inputs; inputs, output gradients and routing weights; outputs; input gradients and those
+  // of the routing weights.
+  EXPECT_EQ(outcome.arrived.row_bytes, rows * (5 * kWidth * kValue + 2 * kFloat));
+}
+
+}  // namespace
+}  // namespace pagoda
