@@ -51,11 +51,15 @@ class Storage {
   // cost speed. REQUIRES: no transfer in flight.
   virtual void register_memory(std::byte* data, int64_t bytes) = 0;
 
-  // Opens a bulk file of `bytes` bytes. A new one is fully allocated on disk, so that later writes
-  // cannot run out of space (kCannotCreate names need and free space); one to update is synced
-  // before anything is read. Takes a lock on it (kCannotCreate, "in use", after up to 10 s of
-  // retries), which readers share with each other. Returns a file handle.
+  // Opens a bulk file of `bytes` bytes; kAnyLength is for one that exists, whatever its length. A
+  // new one is fully allocated on disk, so that later writes cannot run out of space (kCannotCreate
+  // names need and free space); one to update is synced before anything is read. Takes a lock on it
+  // (kCannotCreate, "in use", after up to 10 s of retries), which readers share with each other.
+  // Returns a file handle.
   virtual Result<int> open(const std::string& path, int64_t bytes, FileUse use) = 0;
+  static constexpr int64_t kAnyLength = 0;
+  // Bytes of an open bulk file, when it was opened. Any thread.
+  virtual int64_t length(int file) = 0;
   virtual void close(int file) = 0;
 
   // Starts a transfer; never blocks on the disk. Any thread.

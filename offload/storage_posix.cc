@@ -90,7 +90,8 @@ std::string probe_direct_io(const std::string& directory) {
 }
 
 Result<int> PosixStorage::open(const std::string& path, int64_t bytes, FileUse use) {
-  CHECK(bytes > 0 && bytes % kIoAlign == 0, "bulk file of %lld bytes", (long long)bytes);
+  CHECK(bytes % kIoAlign == 0 && (bytes > 0 || (bytes == kAnyLength && use != FileUse::kCreate)),
+        "bulk file of %lld bytes", (long long)bytes);
   auto file = std::make_unique<BulkFile>();
   file->path = path;
   file->bytes = bytes;
@@ -148,6 +149,7 @@ Status PosixStorage::open_existing(BulkFile* file, FileUse use) {
     CHECK(::fcntl(fd, F_SETFL, flags) == 0);
     RETURN_IF_ERROR(lock(*file, use));
   }
+  if (file->bytes == kAnyLength) file->bytes = info.st_size;
   if (!S_ISREG(info.st_mode) || info.st_size != file->bytes) {
     return Status(Exit::kMismatch,
                   strf("%s has %lld bytes, this run's pages need %lld; it was left "

@@ -33,6 +33,7 @@ std::string probe_direct_io(const std::string& directory);
 class PosixStorage : public Storage {
  public:
   Result<int> open(const std::string& path, int64_t bytes, FileUse use) override;
+  int64_t length(int handle) override { return file(handle).bytes; }
   void close(int file) override;
   Status sync(int file) override;
 

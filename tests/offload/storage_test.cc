@@ -217,6 +217,11 @@ TEST_P(StorageTest, FilesMustFitTheirDescription) {
     EXPECT_EQ(opened("none", kIoAlign, use), Exit::kNoInput);
   }
   EXPECT_EQ(opened("no/dir", kIoAlign, FileUse::kCreate), Exit::kCannotCreate);
+  EXPECT_EQ(opened("none", Storage::kAnyLength, FileUse::kUpdate), Exit::kNoInput);
+  Result<int> any = storage()->open(path("a"), Storage::kAnyLength, FileUse::kUpdate);
+  ASSERT_OK(any.status());
+  EXPECT_EQ(storage()->length(*any), 16 * kIoAlign);
+  storage()->close(*any);
 }
 
 TEST_P(StorageTest, ASecondOpenerIsRefusedUntilTheFirstCloses) {

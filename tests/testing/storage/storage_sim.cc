@@ -294,8 +294,8 @@ int64_t SimStorage::move_bytes(Flight* flight, int64_t offset, int64_t bytes, bo
 // ---- files ----
 
 Result<int> SimStorage::open(const std::string& path, int64_t bytes, FileUse use) {
-  CHECK(bytes > 0 && bytes % kIoAlign == 0);
   const bool create = use == FileUse::kCreate, read = use == FileUse::kRead;
+  CHECK(bytes % kIoAlign == 0 && (bytes > 0 || (bytes == kAnyLength && !create)));
   std::lock_guard lock(mutex_);
   const Entry entry = enter(kSimOpen, "cannot open", path);
   RETURN_IF_ERROR(entry.status);
@@ -312,6 +312,7 @@ Result<int> SimStorage::open(const std::string& path, int64_t bytes, FileUse use
   if (node->locked || (!read && node->readers > 0)) {
     return Status(Exit::kCannotCreate, strf("%s is in use", path.c_str()));
   }
+  if (bytes == kAnyLength) bytes = static_cast<int64_t>(node->bytes.size());
   if (node->is_directory || static_cast<int64_t>(node->bytes.size()) != bytes) {
     return Status(Exit::kMismatch, strf("%s has %lld bytes, not %lld", path.c_str(),
                                         (long long)node->bytes.size(), (long long)bytes));
@@ -322,6 +323,12 @@ Result<int> SimStorage::open(const std::string& path, int64_t bytes, FileUse use
   node->locked = !read;
   files_[next_handle_] = std::make_shared<OpenFile>(OpenFile{node, path, use, Status()});
   return next_handle_++;
+}
+
+int64_t SimStorage::length(int handle) {
+  std::lock_guard lock(mutex_);
+  const std::shared_ptr<OpenFile> file = find_file(handle);
+  return file ? static_cast<int64_t>(file->node->bytes.size()) : 0;  // opened before a restart
 }
 
 void SimStorage::close(int handle) {

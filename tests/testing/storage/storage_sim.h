@@ -89,6 +89,7 @@ class SimStorage final : public Storage {
 
   void register_memory(std::byte* data, int64_t bytes) override;
   Result<int> open(const std::string& path, int64_t bytes, FileUse use) override;
+  int64_t length(int file) override;
   void close(int file) override;
   void submit(IoRequest* request) override;
   Status sync(int file) override;
