@@ -10,6 +10,7 @@
 #include "base/bytes.h"
 #include "base/log.h"
 #include "offload/checksum.h"
+#include "offload/extent_pool.h"
 #include "offload/page_layout.h"
 #include "offload/superblock.h"
 
@@ -21,15 +22,13 @@ constexpr int kVerifyWindow = 4;  // pages in flight during verify()
 }  // namespace
 
 struct PageFile::Impl {
-  struct Version {
-    bool present = false;
-    uint32_t slot = 0;
-    uint64_t generation = 0;
-  };
-  // The index entry of a page. `checksum` belongs to `newest`; it is written on the write stream
-  // before the transfer starts and read after the transfer's event.
+  // The index entry of a page: its newest version. `checksum` is written on the write stream before
+  // the transfer starts and read after the transfer's event.
   struct Entry {
-    Version newest, committed;
+    bool present = false;
+    bool committed = false;  // the committed checkpoint refers to it
+    uint32_t extent = 0;
+    uint64_t generation = 0;
     uint32_t checksum = 0;
   };
   // One page on its way. Owned by the storage until its completion, which deletes it.
@@ -46,10 +45,12 @@ struct PageFile::Impl {
   Options options;
   std::vector<PageSpec> pages;
   PageLayout layout;
+  ExtentPool pool;
   StoreId id = {};
   std::string id_text;
   std::vector<int> files;
   std::vector<Entry> index;
+  std::vector<Event> transferred;  // of each extent: its transfers so far have ended
 
   mutable std::mutex mutex;  // guards the next three
   std::condition_variable idle;
@@ -67,15 +68,15 @@ struct PageFile::Impl {
       : storage(storage),
         options(options),
         pages(std::move(pages_in)),
-        layout(pages, options.slots, static_cast<int>(options.directories.size())),
         index(pages.size()),
         read_lane(options.trace.lane("disk", "reads in flight")),
         write_lane(options.trace.lane("disk", "writes in flight")),
         check_lane(options.trace.lane("disk", "checks of reads")) {
-    const auto pool = std::make_shared<ThreadPool>(1);
+    CHECK(!options.directories.empty() && options.slots >= 1 && options.slots <= 2);
+    const auto threads = std::make_shared<ThreadPool>(1);
     Trace* trace = options.trace.trace();
-    read_stream = make_host_stream({"page reads", WorkKind::kFetch, trace}, pool);
-    write_stream = make_host_stream({"page writes", WorkKind::kWriteBack, trace}, pool);
+    read_stream = make_host_stream({"page reads", WorkKind::kFetch, trace}, threads);
+    write_stream = make_host_stream({"page writes", WorkKind::kWriteBack, trace}, threads);
   }
 
   ~Impl() {
@@ -90,12 +91,12 @@ struct PageFile::Impl {
 
   Status open_files(FileUse use);
   void remove_files();
-  Superblock superblock(size_t file) const;
   Status write_superblocks();
-  Status check_superblock(size_t file);
-  Status adopt(const std::vector<PageVersion>& versions);
+  Status take_over(const std::vector<PageVersion>& versions);
+  bool make_pool(const std::vector<bool>& taken);
 
-  uint32_t free_slot(PageId page) const;
+  void begin_version(PageId page, uint64_t generation);
+  void forget(PageId page);
   Extent newest_extent(PageId page) const;
   Transfer* make_transfer(IoRequest::Op op, PageId page, std::byte* buffer);
   Event start_read(PageId page, std::byte* buffer, const Event& after, Status* result);
@@ -111,7 +112,8 @@ Status PageFile::Impl::open_files(FileUse use) {
   for (size_t i = 0; i < options.directories.size(); ++i) {
     const std::string& directory = options.directories[i];
     if (use == FileUse::kCreate) RETURN_IF_ERROR(make_durable_directory(storage, directory));
-    ASSIGN_OR_RETURN(const int file, storage->open(options.path(i), layout.file_bytes[i], use));
+    const int64_t bytes = use == FileUse::kCreate ? layout.file_bytes[i] : Storage::kAnyLength;
+    ASSIGN_OR_RETURN(const int file, storage->open(options.path(i), bytes, use));
     files.push_back(file);
     // Names are made durable too: now for a file that exists, after its first bytes for a new one.
     if (use == FileUse::kUpdate) RETURN_IF_ERROR(storage->sync_directory(directory));
@@ -128,107 +130,91 @@ void PageFile::Impl::remove_files() {
   files.clear();
 }
 
-Superblock PageFile::Impl::superblock(size_t file) const {
-  Superblock block;
-  block.store_id = id;
-  block.directory_count = narrow<uint32_t>(options.directories.size());
-  block.directory_index = narrow<uint32_t>(file);
-  block.page_count = narrow<uint32_t>(pages.size());
-  block.slots = narrow<uint32_t>(options.slots);
-  block.page_table_hash = page_table_hash(pages);
-  block.file_bytes = layout.file_bytes[file];
-  return block;
-}
-
 Status PageFile::Impl::write_superblocks() {
   for (size_t i = 0; i < files.size(); ++i) {
-    RETURN_IF_ERROR(pagoda::write_superblocks(storage, files[i], superblock(i)));
+    const Superblock block = superblock_of(layout, pages, options.slots, id, i);
+    RETURN_IF_ERROR(pagoda::write_superblocks(storage, files[i], block));
     RETURN_IF_ERROR(storage->sync_directory(options.directories[i]));
   }
   return Status();
 }
 
-Status PageFile::Impl::check_superblock(size_t file) {
-  const std::string path = options.path(file);
-  ASSIGN_OR_RETURN(const Superblock found, read_superblocks(storage, files[file], path));
-  if (store_id_text(found.store_id) != id_text) {
-    return Status(
-        Exit::kMismatch,
-        strf("%s belongs to store %s, the checkpoint to store %s; name the checkpoint's "
-             "own directories",
-             path.c_str(), store_id_text(found.store_id).c_str(), printable(id_text).c_str()));
-  }
-  id = found.store_id;
-  if (found == superblock(file)) return Status();
-  return Status(
-      Exit::kMismatch,
-      strf("%s was made for other pages or directories (file %u of %u, %u pages, %u slots; "
-           "expected file %zu of %zu, %zu pages, %d slots); use the run file it was made "
-           "with",
-           path.c_str(), found.directory_index, found.directory_count, found.page_count,
-           found.slots, file, files.size(), pages.size(), options.slots));
-}
-
 // Takes over the versions of a checkpoint: one for each durable page.
-Status PageFile::Impl::adopt(const std::vector<PageVersion>& versions) {
+Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
   const auto mismatch = [this](const std::string& why) {
     return Status(Exit::kMismatch, strf("the checkpoint does not fit store %s: %s; resume from "
                                         "another checkpoint",
                                         id_text.c_str(), why.c_str()));
   };
+  std::vector<bool> taken(layout.extents.size());
   for (const PageVersion& version : versions) {
-    if (version.page >= pages.size() || !pages[version.page].durable ||
-        version.slot >= static_cast<uint32_t>(options.slots)) {
-      return mismatch(strf("page %u in slot %u", version.page, version.slot));
+    const bool known = version.page < pages.size() && version.extent < layout.extents.size();
+    const PageSpec page = known ? pages[version.page] : PageSpec();
+    if (!known || !page.durable ||
+        layout.extents[version.extent].page_bytes != page.bytes) {
+      return mismatch(strf("page %u in extent %u", version.page, version.extent));
     }
     Entry& entry = index[version.page];
-    if (entry.newest.present) return mismatch(strf("page %u twice", version.page));
-    entry.newest = entry.committed = {true, version.slot, version.generation};
-    entry.checksum = version.checksum;
+    if (entry.present) return mismatch(strf("page %u twice", version.page));
+    if (taken[version.extent]) return mismatch(strf("extent %u twice", version.extent));
+    taken[version.extent] = true;
+    entry = {true, true, version.extent, version.generation, version.checksum};
   }
   for (size_t page = 0; page < pages.size(); ++page) {
-    if (pages[page].durable && !index[page].newest.present) {
+    if (pages[page].durable && !index[page].present) {
       return mismatch(strf("page %zu is missing", page));
     }
   }
-  return Status();
+  return make_pool(taken) ? Status() : mismatch("it has too few extents for its pages");
 }
 
-// ---- transfers ----
-
-// The slot a write may use: never the committed one, and with a third slot not the newest either,
-// so that writes may go on while a commit is being made durable.
-uint32_t PageFile::Impl::free_slot(PageId page) const {
-  const Entry& entry = index[page];
-  const int slots = layout.extents[page].slots;
-  if (slots == 1) {
-    CHECK(!entry.committed.present, "page %u has one slot, and a checkpoint in it", page);
-    return 0;
+// False if there are too few extents for the pages.
+bool PageFile::Impl::make_pool(const std::vector<bool>& taken) {
+  pool = ExtentPool(layout, taken);
+  transferred.resize(layout.extents.size());
+  for (const PageSpec& page : pages) {
+    if (!pool.reserve(page.bytes, page.extents(options.slots))) return false;
   }
-  uint32_t slot = 0;
-  const auto taken = [&](uint32_t s) {
-    const bool newest = slots > 2 && entry.newest.present && entry.newest.slot == s;
-    return newest || (entry.committed.present && entry.committed.slot == s);
-  };
-  while (taken(slot)) ++slot;
-  return slot;
+  return true;
+}
+
+// ---- extents ----
+
+// Gives the page's next version a place: over the newest one, unless that is committed.
+void PageFile::Impl::begin_version(PageId page, uint64_t generation) {
+  Entry& entry = index[page];
+  CHECK(!entry.committed || options.slots > 1, "page %u has one slot, committed", page);
+  if (!entry.present || entry.committed) {
+    forget(page);
+    entry.present = true;
+    entry.extent = pool.take(pages[page].bytes);
+  }
+  entry.generation = generation;
+}
+
+// The page leaves its extent; that of a durable page is free at the next commit.
+void PageFile::Impl::forget(PageId page) {
+  Entry& entry = index[page];
+  if (entry.present) {
+    pages[page].durable ? pool.free_at_commit(entry.extent) : pool.free(entry.extent);
+  }
+  entry.present = entry.committed = false;
 }
 
 PageFile::Extent PageFile::Impl::newest_extent(PageId page) const {
-  const PageLayout::Extent& extent = layout.extents[page];
-  return {files[static_cast<size_t>(extent.file)],
-          extent.offset + index[page].newest.slot * extent.slot_bytes, extent.slot_bytes};
+  const PageLayout::Extent& extent = layout.extents[index[page].extent];
+  return {files[static_cast<size_t>(extent.file)], extent.offset, extent.bytes()};
 }
 
 PageFile::Impl::Transfer* PageFile::Impl::make_transfer(IoRequest::Op op, PageId page,
                                                         std::byte* buffer) {
-  const Version& version = index[page].newest;
+  const Entry& version = index[page];
   const Extent extent = newest_extent(page);
   auto* transfer = new Transfer;  // deleted in finish()
   transfer->header.store_id = id;
   transfer->header.page = page;
   transfer->header.record = pages[page].record;
-  transfer->header.slot = version.slot;
+  transfer->header.extent = version.extent;
   transfer->header.generation = version.generation;
   transfer->header.bytes = pages[page].bytes;
   IoRequest& request = transfer->request;
@@ -238,6 +224,8 @@ PageFile::Impl::Transfer* PageFile::Impl::make_transfer(IoRequest::Op op, PageId
   request.data = buffer;
   request.bytes = extent.bytes;
   request.done = [this, transfer](IoRequest&) { finish(transfer); };
+  Event& last = transferred[version.extent];
+  last = when_all({last, transfer->done});
   std::lock_guard lock(mutex);
   ++in_flight;
   if (op == IoRequest::Op::kWrite && pages[page].durable) ++durable_writes;
@@ -302,39 +290,24 @@ void PageFile::Impl::finish(Transfer* finished) {
 }
 
 Status PageFile::Impl::check_page(const Transfer& transfer) const {
-  const PageHeader& expected = transfer.header;
+  PageHeader expected = transfer.header;
+  expected.checksum = index[expected.page].checksum;
   const std::byte* data = transfer.request.data;
   const auto bad = [&](const std::string& what) {
-    const auto file = static_cast<size_t>(layout.extents[expected.page].file);
+    const auto file = static_cast<size_t>(layout.extents[expected.extent].file);
     return Status(Exit::kIoError,
                   strf("page %u of record %u in %s at offset %lld is corrupt: %s; it was not used; "
                        "check the disk, run `pagoda ckpt verify` and resume",
                        expected.page, expected.record, options.path(file).c_str(),
                        (long long)transfer.request.offset, what.c_str()));
   };
-  const auto differs = [&](const char* field, uint64_t found, uint64_t want) {
-    return bad(strf("%s %llu found, %llu expected", field, (unsigned long long)found,
-                    (unsigned long long)want));
-  };
   PageHeader found;
   if (!found.decode(data)) return bad("its header's checksum does not hold");
-  if (found.store_id != expected.store_id) {
-    return bad("store " + store_id_text(found.store_id) + " found, " + id_text + " expected");
-  }
-  if (found.page != expected.page) return differs("page", found.page, expected.page);
-  if (found.record != expected.record) return differs("record", found.record, expected.record);
-  if (found.slot != expected.slot) return differs("slot", found.slot, expected.slot);
-  if (found.generation != expected.generation) {
-    return differs("generation", found.generation, expected.generation);
-  }
-  const auto bytes = static_cast<uint64_t>(expected.bytes);
-  if (found.bytes != expected.bytes)
-    return differs("size", static_cast<uint64_t>(found.bytes), bytes);
-  const uint32_t want = index[expected.page].checksum;
-  if (found.checksum != want) return differs("checksum in its header", found.checksum, want);
+  const std::string differs = found.difference_from(expected, layout.format, options.slots);
+  if (!differs.empty()) return bad(differs);
   const uint32_t checksum = crc32c(data + kPageHeaderBytes, expected.bytes);
-  if (checksum != want) return differs("payload checksum", checksum, want);
-  return Status();
+  if (checksum == expected.checksum) return Status();
+  return bad(strf("payload checksum %u found, %u expected", checksum, expected.checksum));
 }
 
 void PageFile::Impl::require_quiet() const {
@@ -356,17 +329,21 @@ Status PageFile::remove(Storage* storage, const Options& options) {
 }
 
 int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories) {
-  int64_t bytes = 0;
-  for (const int64_t file : PageLayout(pages, slots, directories).file_bytes) bytes += file;
+  int64_t bytes = directories * kFirstExtentOffset;
+  for (const ExtentClass& c : extent_classes(pages, slots)) {
+    bytes += c.extents * (kPageHeaderBytes + c.page_bytes);
+  }
   return bytes;
 }
 
 Result<std::unique_ptr<PageFile>> PageFile::create(Storage* storage, const Options& options,
                                                    std::vector<PageSpec> pages) {
-  CHECK(!options.directories.empty());
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   ASSIGN_OR_RETURN(impl->id, random_store_id());
   impl->id_text = store_id_text(impl->id);
+  impl->layout = PageLayout::of_classes(
+      extent_classes(impl->pages, options.slots), options.directories.size());
+  CHECK(impl->make_pool(std::vector<bool>(impl->layout.extents.size())));
   Status status = impl->open_files(FileUse::kCreate);
   if (status.ok()) status = impl->write_superblocks();
   if (!status.ok()) {
@@ -380,12 +357,14 @@ Result<std::unique_ptr<PageFile>> PageFile::open(Storage* storage, const Options
                                                  std::vector<PageSpec> pages,
                                                  const std::string& store_id,
                                                  const std::vector<PageVersion>& committed) {
-  CHECK(!options.directories.empty());
   auto impl = std::make_unique<Impl>(storage, options, std::move(pages));
   impl->id_text = store_id;
   RETURN_IF_ERROR(impl->open_files(options.read_only ? FileUse::kRead : FileUse::kUpdate));
-  for (size_t i = 0; i < impl->files.size(); ++i) RETURN_IF_ERROR(impl->check_superblock(i));
-  RETURN_IF_ERROR(impl->adopt(committed));
+  ASSIGN_OR_RETURN(FoundStore found, read_store(storage, impl->files, paths(options), store_id,
+                                                impl->pages, options.slots));
+  impl->id = found.id;
+  impl->layout = std::move(found.layout);
+  RETURN_IF_ERROR(impl->take_over(committed));
   return std::unique_ptr<PageFile>(new PageFile(std::move(impl)));
 }
 
@@ -394,19 +373,21 @@ const std::vector<PageSpec>& PageFile::pages() const { return impl_->pages; }
 
 Event PageFile::write(PageId page, std::byte* buffer, uint64_t generation, const Event& after) {
   Impl* impl = impl_.get();
-  CHECK(page < impl->pages.size() && !impl->options.read_only, "no page %u to write", page);
-  impl->index[page].newest = {true, impl->free_slot(page), generation};
+  CHECK(page < impl->pages.size() && !impl->options.read_only,
+        "no page %u to write", page);
+  impl->begin_version(page, generation);
+  const Event start = when_all({after, impl->transferred[impl->index[page].extent]});
   Impl::Transfer* transfer = impl->make_transfer(IoRequest::Op::kWrite, page, buffer);
   Event done = transfer->done;
   Stream& stream = *impl->write_stream;
-  stream.wait(after);
+  stream.wait(start);
   if (stream.traced()) stream.begin_span(impl->options.trace.label("checksum", page));
-  stream.enqueue([impl, transfer, after] {
+  stream.enqueue([impl, transfer, start] {
     PageHeader& header = transfer->header;
     header.checksum = crc32c(transfer->request.data + kPageHeaderBytes, header.bytes);
     impl->index[header.page].checksum = header.checksum;
     header.encode(transfer->request.data);
-    impl->submit(transfer, after);
+    impl->submit(transfer, start);
   });
   stream.end_span();
   return done;
@@ -419,12 +400,12 @@ Event PageFile::read(PageId page, std::byte* buffer, const Event& after) {
 
 bool PageFile::has(PageId page) const {
   CHECK(page < impl_->pages.size(), "no page %u", page);
-  return impl_->index[page].newest.present;
+  return impl_->index[page].present;
 }
 
 uint64_t PageFile::generation(PageId page) const {
   CHECK(has(page), "page %u has no version", page);
-  return impl_->index[page].newest.generation;
+  return impl_->index[page].generation;
 }
 
 PageFile::Extent PageFile::extent(PageId page) const {
@@ -434,7 +415,7 @@ PageFile::Extent PageFile::extent(PageId page) const {
 
 void PageFile::drop(PageId page) {
   CHECK(page < impl_->pages.size() && !impl_->pages[page].durable, "page %u is durable", page);
-  impl_->index[page].newest.present = false;
+  impl_->forget(page);
 }
 
 Status PageFile::status() const {
@@ -448,9 +429,8 @@ std::vector<PageVersion> PageFile::versions() const {
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
     if (!impl_->pages[page].durable) continue;
     const Impl::Entry& entry = impl_->index[page];
-    CHECK(entry.newest.present, "page %zu was never written", page);
-    versions.push_back(
-        {narrow<PageId>(page), entry.newest.slot, entry.newest.generation, entry.checksum});
+    CHECK(entry.present, "page %zu was never written", page);
+    versions.push_back({narrow<PageId>(page), entry.extent, entry.generation, entry.checksum});
   }
   return versions;
 }
@@ -465,19 +445,20 @@ Status PageFile::sync() {
 void PageFile::committed() {
   impl_->require_quiet();
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
-    if (impl_->pages[page].durable) impl_->index[page].committed = impl_->index[page].newest;
+    impl_->index[page].committed = impl_->pages[page].durable && impl_->index[page].present;
   }
+  impl_->pool.commit();
 }
 
 Status PageFile::verify() {
-  int64_t slot_bytes = 0;
+  int64_t most_bytes = 0;
   std::vector<PageId> todo;
   for (PageId page = 0; page < impl_->pages.size(); ++page) {
     if (!impl_->pages[page].durable || !has(page)) continue;
     todo.push_back(page);
-    slot_bytes = std::max(slot_bytes, impl_->layout.extents[page].slot_bytes);
+    most_bytes = std::max(most_bytes, kPageHeaderBytes + impl_->pages[page].bytes);
   }
-  ASSIGN_OR_RETURN(const HostMemory buffers, HostMemory::allocate(kVerifyWindow * slot_bytes));
+  ASSIGN_OR_RETURN(const HostMemory buffers, HostMemory::allocate(kVerifyWindow * most_bytes));
   Event done[kVerifyWindow];
   Status results[kVerifyWindow];
   Status first;
@@ -486,7 +467,7 @@ Status PageFile::verify() {
     done[place].wait();
     if (first.ok()) first = results[place];
     if (i >= todo.size() || !first.ok()) continue;
-    std::byte* buffer = buffers.data() + static_cast<int64_t>(place) * slot_bytes;
+    std::byte* buffer = buffers.data() + static_cast<int64_t>(place) * most_bytes;
     done[place] = impl_->start_read(todo[i], buffer, Event(), &results[place]);
   }
   return first;

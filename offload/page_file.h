@@ -1,21 +1,25 @@
 // PageFile: pages on disk. Byte layout and protocol: docs/file-formats.md.
 //
-// Every page has a fixed extent with `slots` places in one of the store's files (one file per
-// directory, pages striped by record). A durable page has two: writes never touch the slot that the
-// committed checkpoint refers to. A scratch page (gradients, activations) has one, and its content
-// does not survive the process. A write puts a 4 KiB header and the payload in ONE transfer: the
-// caller's buffer begins with room for the header (kPageHeaderBytes), payload behind it.
+// The store's files (one per directory) are extents, each with room for one page of one size.
+// Extents of a size are a pool: a page takes one when content comes, the one that has been free for
+// longest. A durable page leaves the extent of its committed version alone: its next write takes
+// another one, and writes until the next commit go there. An extent that a durable page has left is
+// free only after the next committed(). A scratch page (gradients, activations) has one extent from
+// its first write until drop(), and its content does not survive the process. A write puts a 4 KiB
+// header and the payload in ONE transfer: the caller's buffer begins with room for the header
+// (kPageHeaderBytes), payload behind it.
 //
-// The index in memory holds, for each page, slot, generation and checksum of its newest version and
-// of its committed one. A read is good only if header checksum, page id, store id, generation and
-// payload checksum all equal the index (this catches lost, stale and misdirected writes).
+// The index in memory holds, for each page, extent, generation and checksum of its newest version.
+// A read is good only if header checksum, page id, store id, extent, generation and payload
+// checksum all equal the index (this catches lost, stale and misdirected writes).
 //
 // Threading: one thread calls everything. A write's checksum is computed on a thread of this object
 // (which waits for `after` in the order of the calls), a read is checked on the storage's thread
 // that completes it. Waiting reads queue apart from waiting writes, so a fetch never stands behind
 // a write-back that waits for its optimizer; an `after` may depend on events of earlier calls only.
 // A page is never read and written at the same time (the pager's events see to that), and not
-// written twice at a time.
+// written twice at a time; an extent that goes from page to page waits for the first one's
+// transfers.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +41,14 @@ struct PageSpec {
   int64_t bytes = 0;    // payload; multiple of kIoAlign
   uint32_t record = 0;  // pages of one record share a generation at every commit
   bool durable = true;
+  // Extents that it needs. `slots` is PageFile::Options'.
+  int extents(int slots) const { return durable ? slots : 1; }
 };
 
 // What a checkpoint says of one durable page. Fixed size, written into manifests.
 struct PageVersion {
   PageId page = 0;
-  uint32_t slot = 0;
+  uint32_t extent = 0;
   uint64_t generation = 0;
   uint32_t checksum = 0;  // CRC32C of the payload
   bool operator==(const PageVersion&) const = default;
@@ -53,7 +59,7 @@ class PageFile {
   struct Options {
     std::vector<std::string> directories;  // at least one, created if missing
     std::string name;                      // files are DIRECTORY/NAME.K, K = 0, 1, ...
-    int slots = 2;                         // per durable page; 1 when the run keeps no checkpoints
+    int slots = 2;  // extents per durable page; 1 when the run keeps no checkpoints
     PageTrace trace = {};
     bool read_only = false;  // open() only: no write is made, and others may read too
     std::string path(size_t k) const {
@@ -70,7 +76,8 @@ class PageFile {
   static Result<std::unique_ptr<PageFile>> create(Storage* storage, const Options& options,
                                                   std::vector<PageSpec> pages);
   // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`.
-  // `committed` is the checkpoint to continue from: one entry per durable page, or kMismatch.
+  // `committed` is the checkpoint to continue from: one entry per durable page, each with an
+  // extent of its own, or kMismatch.
   static Result<std::unique_ptr<PageFile>> open(Storage* storage, const Options& options,
                                                 std::vector<PageSpec> pages,
                                                 const std::string& store_id,
@@ -84,7 +91,7 @@ class PageFile {
   const std::string& store_id() const;  // 32 hex digits
   const std::vector<PageSpec>& pages() const;
 
-  // Writes the page's payload as `generation` into its free slot, after `after` has happened.
+  // Writes the page's payload as `generation`, after `after` has happened.
   // `buffer` is header room + payload (kPageHeaderBytes + bytes), kIoAlign-aligned; it must not
   // change until the returned event. The checksum is computed on a thread of this object just
   // before the transfer. Errors end in status(); the event happens all the same.
@@ -112,9 +119,9 @@ class PageFile {
 
   // Commit, in this order and with no write of a durable page in flight: sync() flushes the files
   // (or returns the first error of any transfer so far, so that nothing is committed after one);
-  // versions() are the newest versions of all durable pages (each must have one); after the caller
-  // has made a manifest of them durable, committed() makes these the versions that later writes
-  // leave alone. With two slots, no durable page may be written between sync() and committed().
+  // versions() are the newest versions of all durable pages (each must have one); after the
+  // caller has made a manifest of them durable, committed() makes these the versions that later
+  // writes leave alone. No durable page may be written between sync() and committed().
   std::vector<PageVersion> versions() const;
   Status sync();
   void committed();

@@ -1,6 +1,8 @@
 #include "offload/page_layout.h"
 
+#include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "base/bytes.h"
 #include "offload/checksum.h"
@@ -18,10 +20,11 @@ constexpr int64_t kChecksumOffset = kBlockBytes - 4;
 // disagree.
 class BlockWriter {
  public:
-  BlockWriter(std::byte* block, const char (&magic)[8]) : block_(block), next_(block) {
+  BlockWriter(std::byte* block, const char (&magic)[8], uint32_t format)
+      : block_(block), next_(block) {
     std::memset(block, 0, kBlockBytes);
     bytes(magic, sizeof magic);
-    number(kPageFormat);
+    number(format);
   }
   template <typename T>
   void number(T value) {
@@ -48,13 +51,14 @@ class BlockReader {
  public:
   explicit BlockReader(const std::byte* block) : block_(block), next_(block) {}
   // Consumes magic and format; false unless both and the checksum hold.
-  bool begin(const char (&magic)[8]) {
-    uint32_t checksum, format;
+  bool begin(const char (&magic)[8], uint32_t& format) {
+    uint32_t checksum;
     next_ = block_ + kChecksumOffset;
     number(checksum);
     next_ = block_ + sizeof magic;
     number(format);
-    return std::memcmp(block_, magic, sizeof magic) == 0 && format == kPageFormat &&
+    return std::memcmp(block_, magic, sizeof magic) == 0 &&
+           (format == kPageFormat || format == kFixedFormat) &&
            checksum == crc32c(block_, kChecksumOffset);
   }
   template <typename T>
@@ -84,12 +88,18 @@ void visit_superblock(Block& block, Visitor& visitor) {
   visitor.number(block.file_bytes);
 }
 
+template <typename Class, typename Visitor>
+void visit_class(Class& extent_class, Visitor& visitor) {
+  visitor.number(extent_class.page_bytes);
+  visitor.number(extent_class.extents);
+}
+
 template <typename Header, typename Visitor>
 void visit_page_header(Header& header, Visitor& visitor) {
   visitor.number(header.page);
   visitor.id(header.store_id);
   visitor.number(header.record);
-  visitor.number(header.slot);
+  visitor.number(header.extent);
   visitor.number(header.generation);
   visitor.number(header.bytes);
   visitor.number(header.checksum);
@@ -104,46 +114,114 @@ std::string store_id_text(const StoreId& id) {
 }
 
 void Superblock::encode(std::byte* block) const {
-  BlockWriter writer(block, kSuperblockMagic);
+  CHECK(classes.size() <= kMostClasses, "%zu sizes of pages", classes.size());
+  BlockWriter writer(block, kSuperblockMagic, format);
   visit_superblock(*this, writer);
+  if (format != kFixedFormat) {
+    writer.number(static_cast<uint32_t>(classes.size()));
+    for (const ExtentClass& c : classes) visit_class(c, writer);
+  }
   writer.finish();
 }
 
 bool Superblock::decode(const std::byte* block) {
   BlockReader reader(block);
-  if (!reader.begin(kSuperblockMagic)) return false;
+  if (!reader.begin(kSuperblockMagic, format)) return false;
   visit_superblock(*this, reader);
+  uint32_t count = 0;
+  if (format != kFixedFormat) reader.number(count);
+  if (count > kMostClasses) return false;
+  classes.resize(count);
+  for (ExtentClass& c : classes) visit_class(c, reader);
   return true;
 }
 
 void PageHeader::encode(std::byte* block) const {
-  BlockWriter writer(block, kPageMagic);
+  BlockWriter writer(block, kPageMagic, format);
   visit_page_header(*this, writer);
   writer.finish();
 }
 
 bool PageHeader::decode(const std::byte* block) {
   BlockReader reader(block);
-  if (!reader.begin(kPageMagic)) return false;
+  if (!reader.begin(kPageMagic, format)) return false;
   visit_page_header(*this, reader);
   return true;
 }
 
-PageLayout::PageLayout(const std::vector<PageSpec>& pages, int slots, int files)
-    : file_bytes(static_cast<size_t>(files), kFirstSlotOffset) {
-  CHECK(slots >= 1 && files >= 1);
+std::string PageHeader::difference_from(const PageHeader& expected, uint32_t store_format,
+                                        int slots) const {
+  if (store_id != expected.store_id) {
+    return strf("store %s found, %s expected", store_id_text(store_id).c_str(),
+                store_id_text(expected.store_id).c_str());
+  }
+  const bool fixed = format == kFixedFormat;
+  const uint32_t place = fixed ? expected.extent % static_cast<uint32_t>(slots) : expected.extent;
+  struct Field {
+    const char* name;
+    uint64_t found, expected;
+  };
+  const Field fields[] = {
+      {"page", page, expected.page},
+      {"record", record, expected.record},
+      {"format", format, std::max(format, store_format)},
+      {fixed ? "slot" : "extent", extent, place},
+      {"generation", generation, expected.generation},
+      {"size", static_cast<uint64_t>(bytes), static_cast<uint64_t>(expected.bytes)},
+      {"checksum in its header", checksum, expected.checksum},
+  };
+  for (const Field& field : fields) {
+    if (field.found == field.expected) continue;
+    return strf("%s %llu found, %llu expected", field.name, (unsigned long long)field.found,
+                (unsigned long long)field.expected);
+  }
+  return "";
+}
+
+std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots) {
+  std::map<int64_t, int64_t> extents;  // by the bytes of a page
   for (const PageSpec& page : pages) {
     CHECK(page.bytes > 0 && page.bytes % kIoAlign == 0, "page of %lld bytes",
           (long long)page.bytes);
-    Extent extent;
-    extent.file = static_cast<int>(page.record % static_cast<uint32_t>(files));
-    int64_t& end = file_bytes[static_cast<size_t>(extent.file)];
-    extent.offset = end;
-    extent.slot_bytes = kPageHeaderBytes + page.bytes;
-    extent.slots = page.durable ? slots : 1;
-    end += extent.slots * extent.slot_bytes;
-    extents.push_back(extent);
+    extents[page.bytes] += page.extents(slots);
   }
+  std::vector<ExtentClass> classes;
+  for (const auto& [bytes, count] : extents) classes.push_back({bytes, narrow<uint32_t>(count)});
+  return classes;
+}
+
+PageLayout PageLayout::of_classes(std::vector<ExtentClass> classes, size_t files) {
+  PageLayout layout;
+  layout.classes = std::move(classes);
+  layout.file_bytes.assign(files, kFirstExtentOffset);
+  for (const ExtentClass& c : layout.classes) {
+    for (uint32_t i = 0; i < c.extents; ++i) {
+      const size_t file = layout.extents.size() % files;
+      layout.extents.push_back({static_cast<int>(file), layout.file_bytes[file], c.page_bytes});
+      layout.file_bytes[file] += layout.extents.back().bytes();
+    }
+  }
+  return layout;
+}
+
+PageLayout PageLayout::fixed(const std::vector<PageSpec>& pages, int slots, size_t files) {
+  PageLayout layout;
+  layout.format = kFixedFormat;
+  layout.file_bytes.assign(files, kFirstExtentOffset);
+  const auto durable = std::count_if(pages.begin(), pages.end(),
+                                     [](const PageSpec& page) { return page.durable; });
+  size_t of_durable = 0, of_scratch = static_cast<size_t>(durable * slots);
+  layout.extents.resize(of_scratch + pages.size() - static_cast<size_t>(durable));
+  for (const PageSpec& page : pages) {
+    const size_t file = page.record % files;
+    size_t& next = page.durable ? of_durable : of_scratch;
+    for (int i = 0; i < (page.durable ? slots : 1); ++i) {
+      Extent& extent = layout.extents[next++];
+      extent = {static_cast<int>(file), layout.file_bytes[file], page.bytes};
+      layout.file_bytes[file] += extent.bytes();
+    }
+  }
+  return layout;
 }
 
 uint32_t page_table_hash(const std::vector<PageSpec>& pages) {

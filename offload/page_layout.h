@@ -12,14 +12,26 @@
 
 namespace pagoda {
 
-inline constexpr uint32_t kPageFormat = 1;
+// Format 1 is read and gone on with: there every page had extents of its own.
+inline constexpr uint32_t kPageFormat = 2, kFixedFormat = 1;
 inline constexpr int64_t kSuperblockBytes = 4096;  // two copies, A at 0 and B behind it
-inline constexpr int64_t kFirstSlotOffset = 64 * 1024;
+inline constexpr int64_t kFirstExtentOffset = 64 * 1024;
+// No run has more of either, and no larger page.
+inline constexpr size_t kMostClasses = 256;
+inline constexpr int64_t kMostExtents = int64_t{1} << 23, kMostPageBytes = int64_t{1} << 38;
 
 using StoreId = std::array<uint8_t, 16>;
 std::string store_id_text(const StoreId& id);  // 32 hex digits
 
+// The extents for pages of one size, of a whole store.
+struct ExtentClass {
+  int64_t page_bytes = 0;  // payload
+  uint32_t extents = 0;
+  bool operator==(const ExtentClass&) const = default;
+};
+
 struct Superblock {
+  uint32_t format = kPageFormat;
   StoreId store_id = {};
   uint32_t directory_count = 0;
   uint32_t directory_index = 0;
@@ -27,41 +39,56 @@ struct Superblock {
   uint32_t slots = 0;            // per durable page
   uint32_t page_table_hash = 0;  // CRC32C over every page's bytes, record and durability
   int64_t file_bytes = 0;
+  std::vector<ExtentClass> classes;  // at most kMostClasses; none in kFixedFormat
 
   void encode(std::byte* block) const;  // kSuperblockBytes
-  // False if magic, format or checksum do not hold.
+  // False if magic, format or checksum do not hold, or there are too many classes.
   bool decode(const std::byte* block);
   bool operator==(const Superblock&) const = default;
 };
 
 struct PageHeader {
+  uint32_t format = kPageFormat;
   StoreId store_id = {};
   PageId page = 0;
   uint32_t record = 0;
-  uint32_t slot = 0;
+  uint32_t extent = 0;  // its number; in kFixedFormat that of the page's extents which it was in
   uint32_t checksum = 0;  // of the payload
   uint64_t generation = 0;
   int64_t bytes = 0;  // payload
 
   void encode(std::byte* block) const;  // kPageHeaderBytes
   bool decode(const std::byte* block);
+  // "generation 6 found, 7 expected", or "" if this is the header that is expected in a store of
+  // `store_format`, in which headers of kFixedFormat may be left.
+  std::string difference_from(const PageHeader& expected, uint32_t store_format, int slots) const;
   bool operator==(const PageHeader&) const = default;
 };
 
-// Where every page lies. Pages are striped over the files by record and laid out in order of id.
+// The extents that a store of `pages` needs: `slots` for each durable page, one for each other.
+std::vector<ExtentClass> extent_classes(const std::vector<PageSpec>& pages, int slots);
+
+// Where every extent of a store lies.
 struct PageLayout {
   struct Extent {
     int file = 0;
-    int64_t offset = 0;      // of slot 0
-    int64_t slot_bytes = 0;  // header + payload
-    int slots = 1;
+    int64_t offset = 0;
+    int64_t page_bytes = 0;  // payload, behind a header
+    int64_t bytes() const { return kPageHeaderBytes + page_bytes; }
   };
-  std::vector<Extent> extents;      // by page
-  std::vector<int64_t> file_bytes;  // by file
+  uint32_t format = kPageFormat;
+  std::vector<ExtentClass> classes;  // none in kFixedFormat
+  std::vector<Extent> extents;       // by number
+  std::vector<int64_t> file_bytes;   // by file
 
-  PageLayout(const std::vector<PageSpec>& pages, int slots, int files);
+  // Extents are numbered class by class, and number e lies in file e mod `files`.
+  static PageLayout of_classes(std::vector<ExtentClass> classes, size_t files);
+  // The layout of kFixedFormat. Pages lie in order of id, those of record r in file r mod `files`.
+  // The extents of durable pages are numbered first, then the others.
+  static PageLayout fixed(const std::vector<PageSpec>& pages, int slots, size_t files);
 };
 
+// What the formats have in common: every page's bytes, record and durability.
 uint32_t page_table_hash(const std::vector<PageSpec>& pages);
 
 }  // namespace pagoda

@@ -11,13 +11,15 @@
 namespace pagoda {
 namespace {
 
-constexpr int kFormat = 4;
+// In the older one a page's own extents were counted, from 0.
+constexpr int kFormat = 5, kSlotsFormat = 4;
 constexpr int64_t kVersionBytes = 20;
 
 // No run has more; see the ranges of its options.
 constexpr int64_t kMostSteps = int64_t{1} << 40, kMostStepTokens = int64_t{1} << 31;
 constexpr int64_t kMostRows = kMostSteps * (kMostStepTokens >> 10);
-constexpr int64_t kMostSlots = 16, kMostDirectories = 4096;
+constexpr int64_t kPageSlots = 2;  // of runs with checkpoints
+constexpr int64_t kMostDirectories = 4096;
 constexpr uint64_t kMostGenerations = uint64_t{1} << 62;
 
 std::string hash_text(const std::string& bytes) {
@@ -45,7 +47,7 @@ std::string encode_pages(const std::vector<PageVersion>& pages) {
   out.reserve(pages.size() * kVersionBytes);
   for (const PageVersion& v : pages) {
     put(out, v.page);
-    put(out, v.slot);
+    put(out, v.extent);
     put(out, v.generation);
     put(out, v.checksum);
   }
@@ -59,10 +61,21 @@ bool decode_pages(const std::string& bytes, std::vector<PageVersion>& pages) {
   const char* at = bytes.data();
   for (PageVersion& v : pages) {
     v.page = get<uint32_t>(at);
-    v.slot = get<uint32_t>(at);
+    v.extent = get<uint32_t>(at);
     v.generation = get<uint64_t>(at);
     v.checksum = get<uint32_t>(at);
     if (v.generation > kMostGenerations) return false;
+  }
+  return true;
+}
+
+// From slots of pages to extents: those of durable pages come first, page by page, in the layout
+// of the stores that such manifests refer to. False if no run wrote these.
+bool number_extents(std::vector<PageVersion>& pages) {
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const bool in_order = i == 0 || pages[i].page > pages[i - 1].page;
+    if (pages[i].extent >= kPageSlots || !in_order) return false;
+    pages[i].extent += static_cast<uint32_t>(kPageSlots * i);
   }
   return true;
 }
@@ -184,7 +197,7 @@ void read_place(Fields& f, RunCheckpoint& c) {
                 c.file_name.find_first_of(std::string("/\0", 2)) == std::string::npos);
   f.text("store_id", c.store_id);
   f.require("store_id", is_hex(c.store_id, 32));
-  f.integer("page_slots", 2, kMostSlots, c.page_slots);
+  f.integer("page_slots", kPageSlots, kPageSlots, c.page_slots);
 }
 
 void read_fields(Fields& f, RunCheckpoint& c) {
@@ -243,10 +256,12 @@ Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t st
                           "object");
   }
   const Json& manifest = parsed.value();
-  if (const auto format = manifest.find("format");
-      format == manifest.end() || *format != Json(kFormat)) {
-    return Status(Exit::kMismatch, strf("%s is not of format %d, which this build reads; use the "
-                                        "version that wrote it", path.c_str(), kFormat));
+  const auto format = manifest.find("format");
+  const bool slots = format != manifest.end() && *format == Json(kSlotsFormat);
+  if (format == manifest.end() || (!slots && *format != Json(kFormat))) {
+    return Status(Exit::kMismatch, strf("%s is not of format %d or %d, which this build reads; use "
+                                        "the version that wrote it",
+                                        path.c_str(), kSlotsFormat, kFormat));
   }
   Fields fields(manifest);
   RunCheckpoint checkpoint;
@@ -260,7 +275,8 @@ Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t st
                     strf("lacks \"%s\", or has a value for it that no run writes", fields.bad()));
   }
   if (static_cast<int64_t>(files.pages.size()) != pages_bytes ||
-      hash_text(files.pages) != pages_hash || !decode_pages(files.pages, checkpoint.pages)) {
+      hash_text(files.pages) != pages_hash || !decode_pages(files.pages, checkpoint.pages) ||
+      (slots && !number_extents(checkpoint.pages))) {
     return unusable(folder + "/pages.bin", "is damaged: it does not match the manifest");
   }
   if (checkpoint.step != step) {

@@ -1,7 +1,7 @@
 // The two files of a checkpoint, as text and bytes.
 //
 //   pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
-//               u32 page, u32 slot, u64 generation, u32 checksum
+//               u32 page, u32 extent, u64 generation, u32 checksum
 //   MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
 //
 // A checksum finds accidents only, since whoever makes a manifest can make its checksum too. So

@@ -5,7 +5,7 @@
 // changed. Order of a commit (docs/reliability.md): pages synced; PATH there and its parent synced;
 // PATH/step-N.tmp/{pages.bin,MANIFEST} written and synced, MANIFEST last; directory synced; renamed
 // to PATH/step-N; PATH synced. Only then is the checkpoint reported, older manifests removed and
-// their slots used again. LATEST is a hint for people and is never read. PATH/room is the room
+// their extents used again. LATEST is a hint for people and is never read. PATH/room is the room
 // of the next checkpoint, allocated before it is needed: it becomes PATH/step-N.tmp, and what was
 // an older step becomes the room after that.
 //

@@ -50,7 +50,9 @@ RunCheckpoint sample(int64_t step) {
 // Every field by name, so that a field the manifest loses is found.
 std::string text_of(const RunCheckpoint& c) {
   json pages = json::array();
-  for (const PageVersion& v : c.pages) pages.push_back({v.page, v.slot, v.generation, v.checksum});
+  for (const PageVersion& v : c.pages) {
+    pages.push_back({v.page, v.extent, v.generation, v.checksum});
+  }
   const json all = {{"step", c.step},
                     {"updates", c.updates},
                     {"rows", c.rows_consumed},
@@ -222,6 +224,43 @@ TEST(Checkpoint, OneOfBeforeKernelSetsHadNamesIsRead) {
   EXPECT_EQ(text_of(loaded.value()), text_of(unnamed));
 }
 
+// Before format 5, pages.bin had a page's slot in place of the extent: two for each page, in order.
+TEST(Checkpoint, OneOfBeforeExtentsHadNumbersIsRead) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  ASSERT_OK(directory.commit(sample(7)));
+  const std::string path = step_file(7, "MANIFEST");
+  const std::string today = file_text(sim, path);
+  json manifest = json::parse(today.substr(0, today.find('\n')));
+  ASSERT_EQ(manifest["format"], 5);
+  manifest["format"] = 4;
+  // Pages 0, 1 and 3, of which 2 would be scratch, in slots 1, 0 and 1.
+  const std::vector<std::vector<uint32_t>> versions = {
+      {0, 1, 77, 0, 0xabcd}, {1, 0, 78, 0, 0x1234}, {3, 1, 0, 1, 0x77}};
+  const auto load = [&](const std::vector<std::vector<uint32_t>>& list) {
+    std::string pages;
+    for (const auto& words : list) {
+      pages.append(reinterpret_cast<const char*>(words.data()), 4 * words.size());
+    }
+    const XXH128_hash_t h = XXH3_128bits(pages.data(), pages.size());
+    manifest["pages_bytes"] = pages.size();
+    manifest["pages_xxh3"] =
+        strf("%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
+    set_text(sim, path, sealed(manifest));
+    set_text(sim, step_file(7, "pages.bin"), pages);
+    return directory.load(7);
+  };
+  const auto loaded = load(versions);
+  ASSERT_OK(loaded.status());
+  EXPECT_EQ(loaded.value().pages, (std::vector<PageVersion>{
+                               {0, 1, 77, 0xabcd}, {1, 2, 78, 0x1234}, {3, 5, 1ull << 32, 0x77}}));
+  // What no run wrote: a third slot, pages out of order, a page twice.
+  EXPECT_EQ(load({{0, 2, 77, 0, 1}}).status().code(), Exit::kIoError);
+  EXPECT_EQ(load({{0, ~0u, 77, 0, 1}}).status().code(), Exit::kIoError);
+  EXPECT_EQ(load({versions[1], versions[0]}).status().code(), Exit::kIoError);
+  EXPECT_EQ(load({versions[1], versions[1]}).status().code(), Exit::kIoError);
+}
+
 // With checksums that hold: numbers that nothing may be computed from.
 TEST(Checkpoint, ForgedNumbersAreRefused) {
   SimStorage sim(1, 0);
@@ -234,7 +273,7 @@ TEST(Checkpoint, ForgedNumbersAreRefused) {
   const std::vector<std::pair<const char*, std::vector<json>>> forged = {
       {"updates", {-1, 8, large, larger}},
       {"rows_consumed", {-1, large, larger}},
-      {"page_slots", {-1, 0, 1, 17, large}},
+      {"page_slots", {-1, 0, 1, 3, large}},
       {"microbatches", {-1, 0, large, larger}},
       {"microbatch_tokens", {-1, 0, large, larger}},
       {"record_steps", {json::array({1, -1}), json::array({large})}},

@@ -46,7 +46,7 @@ std::vector<std::string> sheet_seeds();
 // The first line of a MANIFEST, whose checksums are made right; behind it pages.bin.
 void fuzz_manifest(std::string_view input);
 std::vector<std::string> manifest_seeds();
-// Blocks of a page file. Each takes 65 bytes: whether its checksum is made right, then how it
+// Blocks of a page file. Each takes 129 bytes: whether its checksum is made right, then how it
 // begins. The superblocks A and B, the headers of six pages; behind them what the checkpoint says.
 void fuzz_pages(std::string_view input);
 std::vector<std::string> pages_seeds();

@@ -12,7 +12,7 @@ namespace {
 
 using testing::Store;
 
-constexpr size_t kBeginBytes = 64;  // a block's fields end before
+constexpr size_t kBeginBytes = 128;  // a block's fields end before
 constexpr size_t kBlockBytes = 4096;
 constexpr const char* kFile = "/s/pages.0";
 
@@ -26,11 +26,11 @@ struct WrittenStore {
     CHECK(store.file->sync().ok());
     versions = store.file->versions();
     id = store.file->store_id();
-    const PageLayout layout(store.file->pages(), store.options.slots, 1);
+    const PageLayout layout =
+        PageLayout::of_classes(extent_classes(store.file->pages(), store.options.slots), 1);
     block_offsets = {0, kBlockBytes};
     for (const PageVersion& v : versions) {
-      const PageLayout::Extent& extent = layout.extents[v.page];
-      block_offsets.push_back(static_cast<size_t>(extent.offset + v.slot * extent.slot_bytes));
+      block_offsets.push_back(static_cast<size_t>(layout.extents[v.extent].offset));
     }
     store.file.reset();
     bytes = sim.contents(kFile);
@@ -85,7 +85,7 @@ void fuzz_pages(std::string_view input) {
   std::vector<PageVersion> versions = s.versions;
   for (size_t i = 0; i < versions.size() && input.size() >= 20; ++i, input.remove_prefix(20)) {
     std::memcpy(&versions[i].page, input.data(), 4);
-    std::memcpy(&versions[i].slot, input.data() + 4, 4);
+    std::memcpy(&versions[i].extent, input.data() + 4, 4);
     std::memcpy(&versions[i].generation, input.data() + 8, 8);
     std::memcpy(&versions[i].checksum, input.data() + 16, 4);
   }
@@ -111,7 +111,7 @@ std::vector<std::string> pages_seeds() {
   std::string versions;
   for (const PageVersion& v : s.versions) {
     versions.append(reinterpret_cast<const char*>(&v.page), 4);
-    versions.append(reinterpret_cast<const char*>(&v.slot), 4);
+    versions.append(reinterpret_cast<const char*>(&v.extent), 4);
     versions.append(reinterpret_cast<const char*>(&v.generation), 8);
     versions.append(reinterpret_cast<const char*>(&v.checksum), 4);
   }

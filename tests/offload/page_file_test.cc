@@ -85,16 +85,25 @@ TEST_P(PageFileTest, RefusesWhatDoesNotFit) {
   EXPECT_EQ(store.open(id, bad).code(), Exit::kMismatch);  // one missing
   bad.push_back(bad[0]);
   EXPECT_EQ(store.open(id, bad).code(), Exit::kMismatch);  // one twice
+  for (const uint32_t extent : {13u, ~0u, 7u, 6u, bad[1].extent}) {
+    // There are 13; 6 is for the scratch page's size and 7 and up for page 3's.
+    bad = versions;
+    bad[2].extent = extent;
+    EXPECT_EQ(store.open(id, bad).code(), Exit::kMismatch) << extent;
+  }
   bad = versions;
-  bad[2].slot = 2;
+  bad[2].extent = bad[4].extent;  // two pages in one
   EXPECT_EQ(store.open(id, bad).code(), Exit::kMismatch);
   bad = versions;
   bad[2].page = 77;
   EXPECT_EQ(store.open(id, bad).code(), Exit::kMismatch);
   const PageFile::Options options = store.options;
-  store.options.slots = 3;
+  store.options.slots = 1;
   EXPECT_EQ(store.open(id, versions).code(), Exit::kMismatch);
   store.options = options;
+  store.pages[4].record = 7;
+  EXPECT_EQ(store.open(id, versions).code(), Exit::kMismatch);
+  store.pages = small_pages();
   std::swap(store.options.directories[0], store.options.directories[1]);
   EXPECT_EQ(store.open(id, versions).code(), Exit::kNoInput);  // NAME.0 is not in b
   store.options = options;
@@ -150,7 +159,12 @@ TEST(PageFile, DiskBytesIsWhatCreateAllocates) {
   ASSERT_OK(store.create());
   const auto size =
       storage.contents("/s/a/pages.0").size() + storage.contents("/s/b/pages.1").size();
-  EXPECT_EQ(PageFile::disk_bytes(small_pages(), 2, 2), static_cast<int64_t>(size));
+  // Two versions of three pages of 1 block and three of 3, once the scratch page of 2; a header
+  // block each, and 16 blocks before the first.
+  constexpr int64_t kBlocks = 2 * 16 + 6 * (1 + 1) + 6 * (1 + 3) + (1 + 2);
+  EXPECT_EQ(static_cast<int64_t>(size), kBlocks * kIoAlign);
+  EXPECT_EQ(PageFile::disk_bytes(small_pages(), 2, 2), kBlocks * kIoAlign);
+  EXPECT_EQ(PageFile::disk_bytes(small_pages(), 1, 2), (kBlocks - 3 * 2 - 3 * 4) * kIoAlign);
 }
 
 // A failed creation removes what it made, so that it can be tried again.
@@ -166,6 +180,22 @@ TEST(PageFile, CreationCanFailAtEveryCall) {
     EXPECT_FALSE(store.create().ok()) << "call " << nth;
     EXPECT_EQ(storage.faults(), 1);
     ASSERT_OK(store.create());
+  }
+}
+
+// A store's room is taken when it is made, or not at all: no file of it stays.
+TEST(PageFile, ADiskWithoutRoomIsLeftAsItWas) {
+  for (int64_t nth = 1; nth <= 2; ++nth) {
+    SimStorage storage(1, 0);
+    SimFault full;
+    full.calls = kSimOpen;
+    full.nth = nth;
+    full.error = ENOSPC;
+    storage.inject(full);
+    Store store(&storage);
+    EXPECT_FALSE(store.create().ok());
+    EXPECT_FALSE(storage.exists("/s/a/pages.0"));
+    EXPECT_FALSE(storage.exists("/s/b/pages.1"));
   }
 }
 
@@ -185,8 +215,10 @@ struct Damaged : Machine, Store {
     id = file->store_id();
     file->committed();
   }
-  static PageLayout layout() { return PageLayout(small_pages(), 2, 2); }
-  int64_t offset(PageId page) const { return layout().extents[page].offset; }  // slot 0
+  // Where pages lie, by hand. Extents 0 to 5 are for pages of 1 block, 6 of 2, 7 to 12 of 3, a
+  // header block each; even ones lie in file a, odd ones in b, after 64 KiB. The pages took 0, 7,
+  // 1, 8, 2 and 9.
+  static constexpr int64_t kOffset0 = 65536, kOffset3 = 65536 + 3 * 8192 + 12288;
 
   std::vector<PageVersion> versions;
   std::string id;
@@ -194,9 +226,8 @@ struct Damaged : Machine, Store {
 
 TEST(PageFileDamage, EveryBitOfAPageIsWatched) {
   Damaged store;
-  constexpr PageId kPage = 1;  // record 0: in file a
   const std::string path = "/s/a/pages.0";
-  const int64_t begin = store.offset(kPage);
+  const int64_t begin = Damaged::kOffset3;
   std::set<int64_t> bytes;
   for (int64_t i = 0; i < 64; ++i) bytes.insert(i);                         // fields
   for (int64_t i = 4088; i < 4100; ++i) bytes.insert(i);                    // checksum, first data
@@ -214,7 +245,7 @@ TEST(PageFileDamage, EveryBitOfAPageIsWatched) {
   // The message says what and where.
   store.sim.flip_bit(path, begin + 5000, 0);
   const std::string message = store.file->verify().message();
-  for (const std::string& part : {std::string("page 1 of record 0"), path,
+  for (const std::string& part : {std::string("page 3 of record 1"), path,
                                   strf("offset %lld", (long long)begin), std::string("payload")}) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   }
@@ -223,10 +254,9 @@ TEST(PageFileDamage, EveryBitOfAPageIsWatched) {
 // Headers that are whole but belong elsewhere, as misdirected and lost writes leave them.
 TEST(PageFileDamage, AWholeHeaderOfAnotherPageIsRefused) {
   Damaged store;
-  constexpr PageId kPage = 1;
   const std::string path = "/s/a/pages.0";
   const std::vector<std::byte> good = store.sim.contents(path);
-  const auto block = static_cast<size_t>(store.offset(kPage));
+  const auto block = static_cast<size_t>(Damaged::kOffset3);
   PageHeader header;
   ASSERT_TRUE(header.decode(good.data() + block));
   const auto refused = [&](const char* field, auto change) {
@@ -240,17 +270,18 @@ TEST(PageFileDamage, AWholeHeaderOfAnotherPageIsRefused) {
     EXPECT_NE(status.message().find(field), std::string::npos) << status.message();
   };
   refused("store", [](PageHeader& h) { h.store_id[3] ^= 1; });
-  refused("page 3 found", [](PageHeader& h) { h.page = 3; });
+  refused("page 1 found", [](PageHeader& h) { h.page = 1; });
   refused("record 2 found", [](PageHeader& h) { h.record = 2; });
-  refused("slot 1 found", [](PageHeader& h) { h.slot = 1; });
+  refused("extent 9 found, 8 expected", [](PageHeader& h) { h.extent = 9; });
+  refused("format 1 found", [](PageHeader& h) { h.format = 1; });
   refused("generation 6 found, 7 expected", [](PageHeader& h) { h.generation = 6; });
   refused("size", [](PageHeader& h) { h.bytes = kIoAlign; });
   refused("checksum in its header", [](PageHeader& h) { h.checksum ^= 1; });
-  // Another page's slot, header and payload together.
+  // Another page's extent, header and payload together.
   std::vector<std::byte> bytes = good;
-  std::memcpy(bytes.data() + block, good.data() + store.offset(0), 2 * kIoAlign);
+  std::memcpy(bytes.data() + block, good.data() + Damaged::kOffset0, 2 * kIoAlign);
   store.sim.set_contents(path, bytes);
-  EXPECT_NE(store.file->verify().message().find("page 0 found, 1 expected"), std::string::npos);
+  EXPECT_NE(store.file->verify().message().find("page 0 found, 3 expected"), std::string::npos);
   store.sim.set_contents(path, good);
   ASSERT_OK(store.file->verify());
 }
@@ -280,7 +311,7 @@ TEST(PageFileDamage, AStaleReadIsDetected) {
   Damaged store;
   ASSERT_OK(store.write(2, 8, 50));
   ASSERT_OK(store.file->sync());
-  ASSERT_OK(store.write(2, 9, 51));  // the same working slot
+  ASSERT_OK(store.write(2, 9, 51));  // over it
   SimFault fault;
   fault.kind = SimFault::Kind::kStale;
   fault.calls = kSimRead;
@@ -298,7 +329,8 @@ TEST(PageFileDamage, OneSuperblockMayBreakNotBoth) {
   const std::string path = "/s/b/pages.1";
   const std::vector<std::byte> good = store.sim.contents(path);
   for (const int64_t copy : {int64_t{0}, kSuperblockBytes}) {
-    for (const int64_t byte : {0, 9, 13, 20, 33, 37, 41, 45, 50, 1000, 4095}) {
+    for (const int64_t byte :
+         {0, 9, 13, 20, 33, 37, 41, 45, 50, 57, 62, 70, 1000, 4095}) {
       store.sim.flip_bit(path, copy + byte, 2);
       ASSERT_OK(store.open(store.id, store.versions));
       store.file.reset();
@@ -317,6 +349,23 @@ TEST(PageFileDamage, OneSuperblockMayBreakNotBoth) {
   EXPECT_EQ(store.open(store.id, store.versions).code(), Exit::kIoError);
 }
 
+TEST(PageFileDamage, AFileOfAnotherLengthIsRefused) {
+  Damaged store;
+  store.file.reset();
+  const std::string path = "/s/b/pages.1";
+  const std::vector<std::byte> good = store.sim.contents(path);
+  for (const size_t length : {good.size() - 4096, good.size() + 4096, size_t{8192}}) {
+    std::vector<std::byte> other = good;
+    other.resize(length);
+    store.sim.set_contents(path, other);
+    EXPECT_EQ(store.open(store.id, store.versions).code(), Exit::kMismatch) << length;
+  }
+  store.sim.set_contents(path, std::vector<std::byte>(good.begin(), good.begin() + 4096));
+  EXPECT_EQ(store.open(store.id, store.versions).code(), Exit::kIoError);
+  store.sim.set_contents(path, good);
+  ASSERT_OK(store.open(store.id, store.versions));
+}
+
 TEST(PageFile, ReopeningWithAnOlderCheckpointIsDetected) {
   Damaged store;
   for (uint64_t generation = 8; generation <= 9; ++generation) {
@@ -326,7 +375,7 @@ TEST(PageFile, ReopeningWithAnOlderCheckpointIsDetected) {
   }
   const std::vector<PageVersion> newest = store.file->versions();
   store.file.reset();
-  ASSERT_OK(store.open(store.id, store.versions));  // its slots have been used again
+  ASSERT_OK(store.open(store.id, store.versions));  // its extents have been used again
   const Status status = store.file->verify();
   EXPECT_EQ(status.code(), Exit::kIoError);
   EXPECT_NE(status.message().find("generation 9 found, 7 expected"), std::string::npos)

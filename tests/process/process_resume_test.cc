@@ -12,6 +12,7 @@
 #include "template/template.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
+#include "tests/testing/storage/old_store.h"
 
 namespace pagoda {
 namespace {
@@ -51,16 +52,16 @@ class ResumeTest : public RunTest {
   int64_t committed_offset(const std::string& file, uint32_t page) const {
     const std::string versions = get_file(checkpoint() + "/pages.bin");
     for (size_t at = 0; at < versions.size(); at += 20) {
-      uint32_t id, slot;
+      uint32_t id, extent;
       uint64_t generation;
       std::memcpy(&id, versions.data() + at, 4);
-      std::memcpy(&slot, versions.data() + at + 4, 4);
+      std::memcpy(&extent, versions.data() + at + 4, 4);
       std::memcpy(&generation, versions.data() + at + 8, 8);
       if (id != page) continue;
-      for (size_t block = kFirstSlotOffset; block < file.size(); block += kPageHeaderBytes) {
+      for (size_t block = kFirstExtentOffset; block < file.size(); block += kPageHeaderBytes) {
         PageHeader header;
         if (header.decode(reinterpret_cast<const std::byte*>(file.data() + block)) &&
-            header.page == id && header.slot == slot && header.generation == generation) {
+            header.page == id && header.extent == extent && header.generation == generation) {
           return static_cast<int64_t>(block);
         }
       }
@@ -268,6 +269,27 @@ TEST_F(ResumeTest, ADamagedPageFile) {
   expect_refused(resume(flags_of(8)), 66, {path});
   put_file(path, good);
   expect_resumes();
+}
+
+// A run of the version before is exported, checked and gone on with, to the same bits.
+TEST_F(ResumeTest, ARunOfTheVersionBefore) {
+  Flags whole = flags_of(8);
+  whole["train.output_dir"] = dir_.file("whole");
+  ASSERT_EQ(run(train(whole)).code, 0);
+  const std::string half = exported("run");
+  make_old_run(checkpoint(), page_file());
+  const ProcessResult verified = run({"ckpt", "verify", run_dir_});
+  EXPECT_EQ(verified.code, 0) << verified.err;
+  EXPECT_EQ(run({"ckpt", "ls", run_dir_}).code, 0);
+  EXPECT_TRUE(exported("run") == half);
+  // A damaged page of the old format is refused as one of the new is.
+  const std::string good = get_file(page_file());
+  flip(page_file(), 65536 + kPageHeaderBytes + 33);  // page 0, in slot 0
+  expect_refused(run({"ckpt", "verify", run_dir_}), 74, {"page 0 ", page_file()});
+  put_file(page_file(), good);
+  expect_resumes();
+  EXPECT_EQ(run({"ckpt", "verify", run_dir_}).code, 0);
+  EXPECT_TRUE(exported("run") == exported("whole"));
 }
 
 // What only repeats the text is made again.

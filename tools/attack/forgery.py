@@ -22,9 +22,10 @@ OFFSETS = [[0, 0], [8, 0], [0, 2**63 - 1], [2**63, 2**64], [-8, 8], [0], [0, 1, 
            [2**40, 2**41], [1, 2]]
 SUPERBLOCK = {"format": (8, "<I"), "directories": (12, "<I"), "store id": (16, "<Q"),
               "index": (32, "<I"), "pages": (36, "<I"), "slots": (40, "<I"), "table": (44, "<I"),
-              "length": (48, "<q")}
+              "length": (48, "<q"), "classes": (56, "<I"), "class bytes": (60, "<q"),
+              "extents": (68, "<I")}
 PAGE_HEADER = {"format": (8, "<I"), "page": (12, "<I"), "store id": (16, "<Q"),
-               "record": (32, "<I"), "slot": (36, "<I"), "generation": (40, "<Q"),
+               "record": (32, "<I"), "extent": (36, "<I"), "generation": (40, "<Q"),
                "bytes": (48, "<q"), "checksum": (56, "<I")}
 TOKEN_HEADER = {"format": (8, "<q"), "tokens": (16, "<q"), "documents": (24, "<q"),
                 "words": (32, "<q")}
@@ -99,7 +100,7 @@ def forge_manifest(case):
 def forge_pages(case):
     draw, manifest, path = case.random, read_manifest(case), checkpoint_of(case) / "pages.bin"
     data, how = bytearray(path.read_bytes()), []
-    entry = {"page": (0, "<I"), "slot": (4, "<I"), "generation": (8, "<Q"), "crc": (16, "<I")}
+    entry = {"page": (0, "<I"), "extent": (4, "<I"), "generation": (8, "<Q"), "crc": (16, "<I")}
     for _ in range(draw.choice([1, 1, 2, 5])):
         at = draw.randrange(len(data) // 20) * 20
         how.append(f"entry {at // 20} {change_field(draw, data, entry, at)}")

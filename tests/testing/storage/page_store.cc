@@ -31,10 +31,10 @@ bool holds_page(const std::byte* payload, int64_t bytes, uint64_t stamp) {
   return std::memcmp(payload, expected.data(), expected.size()) == 0;
 }
 
-Status Store::create() { return take(PageFile::create(storage, options, small_pages())); }
+Status Store::create() { return take(PageFile::create(storage, options, pages)); }
 
 Status Store::open(const std::string& id, const std::vector<PageVersion>& committed) {
-  return take(PageFile::open(storage, options, small_pages(), id, committed));
+  return take(PageFile::open(storage, options, pages, id, committed));
 }
 
 Status Store::take(Result<std::unique_ptr<PageFile>> result) {

@@ -34,6 +34,7 @@ struct Store {
 
   Storage* storage;
   PageFile::Options options;
+  std::vector<PageSpec> pages = small_pages();  // of the next create() or open()
   HostMemory buffer = host_memory(kPageHeaderBytes + kMaxPageBytes);
   std::unique_ptr<PageFile> file;
 };

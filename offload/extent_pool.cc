@@ -1,0 +1,43 @@
+#include "offload/extent_pool.h"
+
+#include <algorithm>
+
+namespace pagoda {
+
+ExtentPool::ExtentPool(const PageLayout& layout, const std::vector<bool>& taken) {
+  for (size_t extent = 0; extent < layout.extents.size(); ++extent) {
+    const int64_t page_bytes = layout.extents[extent].page_bytes;
+    page_bytes_.push_back(page_bytes);
+    Size& size = sizes_[page_bytes];
+    ++size.unreserved;
+    if (!taken[extent]) size.free.push_back(static_cast<uint32_t>(extent));
+  }
+}
+
+bool ExtentPool::reserve(int64_t page_bytes, int extents) {
+  Size& size = sizes_[page_bytes];
+  if (size.unreserved < extents) return false;
+  size.unreserved -= extents;
+  return true;
+}
+
+uint32_t ExtentPool::take(int64_t page_bytes) {
+  std::deque<uint32_t>& free = sizes_[page_bytes].free;
+  CHECK(!free.empty(), "no extent for a page of %lld bytes is free", (long long)page_bytes);
+  const uint32_t extent = free.front();
+  free.pop_front();
+  return extent;
+}
+
+void ExtentPool::free(uint32_t extent) { sizes_[page_bytes_[extent]].free.push_back(extent); }
+
+void ExtentPool::free_at_commit(uint32_t extent) { left_.push_back(extent); }
+
+void ExtentPool::commit() {
+  // In order of number, so that they are taken from all files in turn.
+  std::sort(left_.begin(), left_.end());
+  for (const uint32_t extent : left_) free(extent);
+  left_.clear();
+}
+
+}  // namespace pagoda

@@ -1,0 +1,40 @@
+// ExtentPool: which extents of a store are free, and whether there are enough for its pages. It
+// knows numbers and sizes only; who holds an extent is its caller's affair. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "offload/page_layout.h"
+
+namespace pagoda {
+
+class ExtentPool {
+ public:
+  ExtentPool() = default;
+  // All extents of the layout are free but those that are `taken`.
+  ExtentPool(const PageLayout& layout, const std::vector<bool>& taken);
+
+  // Sets `extents` for pages of `page_bytes` apart. False if there are not so many that nobody has
+  // reserved: then nothing changes.
+  bool reserve(int64_t page_bytes, int extents);
+
+  // Takes the extent that has been free for longest. REQUIRES: one is free.
+  uint32_t take(int64_t page_bytes);
+  void free(uint32_t extent);
+  void free_at_commit(uint32_t extent);
+  void commit();
+
+ private:
+  struct Size {
+    std::deque<uint32_t> free;  // in the order in which they became so
+    int64_t unreserved = 0;
+  };
+  std::vector<int64_t> page_bytes_;  // by extent
+  std::map<int64_t, Size> sizes_;    // by the bytes of a page
+  std::vector<uint32_t> left_;       // free at the next commit
+};
+
+}  // namespace pagoda
