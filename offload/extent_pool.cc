@@ -21,6 +21,10 @@ bool ExtentPool::reserve(int64_t page_bytes, int extents) {
   return true;
 }
 
+void ExtentPool::cancel_at_commit(int64_t page_bytes, int extents) {
+  sizes_[page_bytes].cancelled += extents;
+}
+
 uint32_t ExtentPool::take(int64_t page_bytes) {
   std::deque<uint32_t>& free = sizes_[page_bytes].free;
   CHECK(!free.empty(), "no extent for a page of %lld bytes is free", (long long)page_bytes);
@@ -38,6 +42,10 @@ void ExtentPool::commit() {
   std::sort(left_.begin(), left_.end());
   for (const uint32_t extent : left_) free(extent);
   left_.clear();
+  for (auto& [bytes, size] : sizes_) {
+    size.unreserved += size.cancelled;
+    size.cancelled = 0;
+  }
 }
 
 }  // namespace pagoda

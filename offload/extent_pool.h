@@ -20,6 +20,8 @@ class ExtentPool {
   // Sets `extents` for pages of `page_bytes` apart. False if there are not so many that nobody has
   // reserved: then nothing changes.
   bool reserve(int64_t page_bytes, int extents);
+  // They may be reserved again after the next commit().
+  void cancel_at_commit(int64_t page_bytes, int extents);
 
   // Takes the extent that has been free for longest. REQUIRES: one is free.
   uint32_t take(int64_t page_bytes);
@@ -31,6 +33,7 @@ class ExtentPool {
   struct Size {
     std::deque<uint32_t> free;  // in the order in which they became so
     int64_t unreserved = 0;
+    int64_t cancelled = 0;  // will be unreserved at the next commit
   };
   std::vector<int64_t> page_bytes_;  // by extent
   std::map<int64_t, Size> sizes_;    // by the bytes of a page

@@ -95,6 +95,9 @@ struct PageFile::Impl {
   Status take_over(const std::vector<PageVersion>& versions);
   bool make_pool(const std::vector<bool>& taken);
 
+  bool reserve(PageId page) {
+    return pool.reserve(pages[page].bytes, pages[page].extents(options.slots));
+  }
   void begin_version(PageId page, uint64_t generation);
   void forget(PageId page);
   Extent newest_extent(PageId page) const;
@@ -139,7 +142,7 @@ Status PageFile::Impl::write_superblocks() {
   return Status();
 }
 
-// Takes over the versions of a checkpoint: one for each durable page.
+// Takes over the versions of a checkpoint: one for each durable page that is here.
 Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
   const auto mismatch = [this](const std::string& why) {
     return Status(Exit::kMismatch, strf("the checkpoint does not fit store %s: %s; resume from "
@@ -150,7 +153,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
   for (const PageVersion& version : versions) {
     const bool known = version.page < pages.size() && version.extent < layout.extents.size();
     const PageSpec page = known ? pages[version.page] : PageSpec();
-    if (!known || !page.durable ||
+    if (!known || !page.durable || !page.here ||
         layout.extents[version.extent].page_bytes != page.bytes) {
       return mismatch(strf("page %u in extent %u", version.page, version.extent));
     }
@@ -161,7 +164,7 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
     entry = {true, true, version.extent, version.generation, version.checksum};
   }
   for (size_t page = 0; page < pages.size(); ++page) {
-    if (pages[page].durable && !index[page].present) {
+    if (pages[page].durable && pages[page].here && !index[page].present) {
       return mismatch(strf("page %zu is missing", page));
     }
   }
@@ -172,8 +175,8 @@ Status PageFile::Impl::take_over(const std::vector<PageVersion>& versions) {
 bool PageFile::Impl::make_pool(const std::vector<bool>& taken) {
   pool = ExtentPool(layout, taken);
   transferred.resize(layout.extents.size());
-  for (const PageSpec& page : pages) {
-    if (!pool.reserve(page.bytes, page.extents(options.slots))) return false;
+  for (PageId page = 0; page < pages.size(); ++page) {
+    if (!reserve(page)) return false;
   }
   return true;
 }
@@ -328,9 +331,10 @@ Status PageFile::remove(Storage* storage, const Options& options) {
   return Status();
 }
 
-int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories) {
+int64_t PageFile::disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories,
+                             int spare) {
   int64_t bytes = directories * kFirstExtentOffset;
-  for (const ExtentClass& c : extent_classes(pages, slots)) {
+  for (const ExtentClass& c : extent_classes(pages, slots, spare)) {
     bytes += c.extents * (kPageHeaderBytes + c.page_bytes);
   }
   return bytes;
@@ -342,7 +346,7 @@ Result<std::unique_ptr<PageFile>> PageFile::create(Storage* storage, const Optio
   ASSIGN_OR_RETURN(impl->id, random_store_id());
   impl->id_text = store_id_text(impl->id);
   impl->layout = PageLayout::of_classes(
-      extent_classes(impl->pages, options.slots), options.directories.size());
+      extent_classes(impl->pages, options.slots, options.spare), options.directories.size());
   CHECK(impl->make_pool(std::vector<bool>(impl->layout.extents.size())));
   Status status = impl->open_files(FileUse::kCreate);
   if (status.ok()) status = impl->write_superblocks();
@@ -373,7 +377,7 @@ const std::vector<PageSpec>& PageFile::pages() const { return impl_->pages; }
 
 Event PageFile::write(PageId page, std::byte* buffer, uint64_t generation, const Event& after) {
   Impl* impl = impl_.get();
-  CHECK(page < impl->pages.size() && !impl->options.read_only,
+  CHECK(page < impl->pages.size() && impl->pages[page].here && !impl->options.read_only,
         "no page %u to write", page);
   impl->begin_version(page, generation);
   const Event start = when_all({after, impl->transferred[impl->index[page].extent]});
@@ -418,6 +422,21 @@ void PageFile::drop(PageId page) {
   impl_->forget(page);
 }
 
+void PageFile::adopt(PageId page) {
+  CHECK(page < impl_->pages.size() && !impl_->pages[page].here, "page %u is here", page);
+  impl_->pages[page].here = true;
+  CHECK(impl_->reserve(page), "page %u has no room here", page);
+}
+
+void PageFile::release(PageId page) {
+  CHECK(page < impl_->pages.size() && impl_->pages[page].here, "page %u is not here", page);
+  PageSpec& spec = impl_->pages[page];
+  impl_->forget(page);
+  impl_->pool.cancel_at_commit(spec.bytes, spec.extents(impl_->options.slots));
+  spec.here = false;
+  if (impl_->options.slots == 1) impl_->pool.commit();  // there are no checkpoints to wait for
+}
+
 Status PageFile::status() const {
   std::lock_guard lock(impl_->mutex);
   return impl_->status;
@@ -427,7 +446,7 @@ std::vector<PageVersion> PageFile::versions() const {
   impl_->require_quiet();
   std::vector<PageVersion> versions;
   for (size_t page = 0; page < impl_->pages.size(); ++page) {
-    if (!impl_->pages[page].durable) continue;
+    if (!impl_->pages[page].durable || !impl_->pages[page].here) continue;
     const Impl::Entry& entry = impl_->index[page];
     CHECK(entry.present, "page %zu was never written", page);
     versions.push_back({narrow<PageId>(page), entry.extent, entry.generation, entry.checksum});

@@ -13,6 +13,9 @@
 // A read is good only if header checksum, page id, store id, extent, generation and payload
 // checksum all equal the index (this catches lost, stale and misdirected writes).
 //
+// Several stores may share one numbering of pages. A page that is not `here` has no content in this
+// store; adopt() and release() change that.
+//
 // Threading: one thread calls everything. A write's checksum is computed on a thread of this object
 // (which waits for `after` in the order of the calls), a read is checked on the storage's thread
 // that completes it. Waiting reads queue apart from waiting writes, so a fetch never stands behind
@@ -41,8 +44,9 @@ struct PageSpec {
   int64_t bytes = 0;    // payload; multiple of kIoAlign
   uint32_t record = 0;  // pages of one record share a generation at every commit
   bool durable = true;
+  bool here = true;  // may have content in this store
   // Extents that it needs. `slots` is PageFile::Options'.
-  int extents(int slots) const { return durable ? slots : 1; }
+  int extents(int slots) const { return !here ? 0 : durable ? slots : 1; }
 };
 
 // What a checkpoint says of one durable page. Fixed size, written into manifests.
@@ -62,6 +66,9 @@ class PageFile {
     int slots = 2;  // extents per durable page; 1 when the run keeps no checkpoints
     PageTrace trace = {};
     bool read_only = false;  // open() only: no write is made, and others may read too
+    // create() only: more extents of each size that durable pages have. A page that moves in needs
+    // its own before those of one that moves out are free.
+    int spare = 0;
     std::string path(size_t k) const {
       return strf("%s/%s.%zu", directories[k].c_str(), name.c_str(), k);
     }
@@ -70,14 +77,16 @@ class PageFile {
   static constexpr int kStreams = 2;  // reads, writes
 
   // Bytes on disk that create() will allocate in all, over `directories` files.
-  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1);
+  static int64_t disk_bytes(const std::vector<PageSpec>& pages, int slots, int directories = 1,
+                            int spare = 0);
 
-  // Creates new files (kCannotCreate if they exist or do not fit) with a fresh random store id.
+  // Creates new files (kCannotCreate if they exist or do not fit) with a fresh random store id and
+  // extents for the pages that are here.
   static Result<std::unique_ptr<PageFile>> create(Storage* storage, const Options& options,
                                                   std::vector<PageSpec> pages);
   // Opens existing files; superblocks must agree with `pages` (kMismatch) and with `store_id`.
-  // `committed` is the checkpoint to continue from: one entry per durable page, each with an
-  // extent of its own, or kMismatch.
+  // `committed` is the checkpoint to continue from: one entry per durable page that is here, each
+  // with an extent of its own, or kMismatch.
   static Result<std::unique_ptr<PageFile>> open(Storage* storage, const Options& options,
                                                 std::vector<PageSpec> pages,
                                                 const std::string& store_id,
@@ -91,7 +100,7 @@ class PageFile {
   const std::string& store_id() const;  // 32 hex digits
   const std::vector<PageSpec>& pages() const;
 
-  // Writes the page's payload as `generation`, after `after` has happened.
+  // Writes the page's payload as `generation`, after `after` has happened. REQUIRES: it is here.
   // `buffer` is header room + payload (kPageHeaderBytes + bytes), kIoAlign-aligned; it must not
   // change until the returned event. The checksum is computed on a thread of this object just
   // before the transfer. Errors end in status(); the event happens all the same.
@@ -114,12 +123,20 @@ class PageFile {
   // Forgets a scratch page's content.
   void drop(PageId page);
 
+  // From now on the page is here; a durable one must have content at the next versions().
+  // REQUIRES: it was not, and there is room: spare extents, or those of a page of its size that was
+  // released before the last committed().
+  void adopt(PageId page);
+  // From now on the page is not here. What is committed of a durable page stays on disk until the
+  // next committed(); in a run without checkpoints its room is free at once. REQUIRES: it was here.
+  void release(PageId page);
+
   // First error of any transfer so far. Thread-safe.
   Status status() const;
 
   // Commit, in this order and with no write of a durable page in flight: sync() flushes the files
   // (or returns the first error of any transfer so far, so that nothing is committed after one);
-  // versions() are the newest versions of all durable pages (each must have one); after the
+  // versions() are the newest versions of all durable pages here (each must have one); after the
   // caller has made a manifest of them durable, committed() makes these the versions that later
   // writes leave alone. No durable page may be written between sync() and committed().
   std::vector<PageVersion> versions() const;

@@ -251,7 +251,7 @@ void Pager::discard(PageId page) {
 
 Status Pager::flush() {
   for (PageId page = 0; page < file_->pages().size(); ++page) {
-    if (!file_->pages()[page].durable) continue;
+    if (!file_->pages()[page].durable || !file_->pages()[page].here) continue;
     moves_.clear();
     residency_.flush(page, moves_);
     for (const Move& move : moves_) carry_out(move);

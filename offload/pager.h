@@ -86,8 +86,8 @@ class Pager {
   void discard(PageId page);
   void set_on_disk(PageId page) { residency_.set_on_disk(page); }
 
-  // Writes every durable page whose newest version is not on disk, waits for all transfers, and
-  // reports the first error so far. No lease may be held.
+  // Writes every durable page of the file whose newest version is not on disk, waits for all
+  // transfers, and reports the first error so far. No lease may be held.
   Status flush();
   // Waits for all transfers.
   void drain();

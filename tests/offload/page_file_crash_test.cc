@@ -1,6 +1,7 @@
 // The protocol of two versions survives every crash and every failing call, and a program that
 // breaks one of its rules is caught by the same test.
 #include <algorithm>
+#include <set>
 #include <sstream>
 
 #include "base/bytes.h"
@@ -87,6 +88,8 @@ class CrashRun {
   }
   int64_t calls() const { return sim_.calls(); }
   int checkpoints() const { return saved_ + 1; }
+  int came() const { return came_; }
+  int left() const { return left_; }
 
  private:
   static constexpr PageId kScratch = 6;
@@ -98,6 +101,7 @@ class CrashRun {
 
   Status live() {
     Store store(&sim_);
+    store.options.spare = 2;  // a record may move at a time
     store.pages[kScratch].bytes = store.pages[0].bytes;  // they share extents
     RETURN_IF_ERROR(start(&store));
     for (int step = 0; step < 6; ++step) {
@@ -106,9 +110,27 @@ class CrashRun {
         const PageId page = std::min<uint64_t>(draw() % 12, kScratch);
         // The scratch page goes through all extents that are free.
         if (page == kScratch) store.file->drop(page);
-        RETURN_IF_ERROR(change(&store, page));
+        if (store.file->pages()[page].here) RETURN_IF_ERROR(change(&store, page));
       }
+      if (draw() % 4 == 0) RETURN_IF_ERROR(move(&store, draw() % 3));
       if (draw() % 2 == 0) RETURN_IF_ERROR(save(&store));
+    }
+    return Status();
+  }
+
+  // The record comes, or it goes; once between two commits.
+  Status move(Store* store, PageId record) {
+    if (moved_) return Status();
+    moved_ = true;
+    const bool here = store->file->pages()[2 * record].here;
+    (here ? left_ : came_) += 1;
+    for (const PageId page : {2 * record, 2 * record + 1}) {
+      if (here) {
+        store->file->release(page);
+      } else {
+        store->file->adopt(page);
+        RETURN_IF_ERROR(change(store, page));
+      }
     }
     return Status();
   }
@@ -127,8 +149,9 @@ class CrashRun {
       }
       RETURN_IF_ERROR(sim_.make_directory("/c"));
       RETURN_IF_ERROR(sim_.sync_directory("/"));
+      set_here(store, {0, 1, 2, 3});
       RETURN_IF_ERROR(store->create());
-      for (PageId page = 0; page < 6; ++page) RETURN_IF_ERROR(change(store, page));
+      for (PageId page = 0; page < 4; ++page) RETURN_IF_ERROR(change(store, page));
       return save(store);
     }
     auto text = sim_.read_file("/c/manifest", kMiB);
@@ -140,7 +163,15 @@ class CrashRun {
     return opened;
   }
 
+  static void set_here(Store* store, const std::set<PageId>& here) {
+    for (PageId page = 0; page < 6; ++page) store->pages[page].here = here.contains(page);
+  }
+
   Status recover(Store* store, const Manifest& manifest) {
+    std::set<PageId> here;
+    for (const PageVersion& version : manifest.versions) here.insert(version.page);
+    set_here(store, here);
+    moved_ = false;
     RETURN_IF_ERROR(store->open(manifest.store_id, manifest.versions));
     for (size_t i = 0; i < manifest.versions.size(); ++i) {
       RETURN_IF_ERROR(store->expect(manifest.versions[i].page, manifest.stamps[i]));
@@ -163,7 +194,9 @@ class CrashRun {
     }
     if (mutant_ == Mutant::kCommitBeforeManifest) {
       store->file->committed();
-      for (PageId page = 0; page < 3; ++page) RETURN_IF_ERROR(change(store, page));
+      for (PageId page = 0; page < 6; ++page) {
+        if (store->file->pages()[page].here) RETURN_IF_ERROR(change(store, page));
+      }
     }
     RETURN_IF_ERROR(sim_.write_file("/c/manifest.tmp", manifest.text()));
     RETURN_IF_ERROR(sim_.rename("/c/manifest.tmp", "/c/manifest"));
@@ -171,6 +204,7 @@ class CrashRun {
     saved_ = manifest.number;
     ++next_;
     ++generation_;
+    moved_ = false;
     store->file->committed();
     return Status();
   }
@@ -187,28 +221,36 @@ class CrashRun {
   uint64_t last_stamp_ = 0;
   uint64_t stamps_[7] = {};
   int generation_ = 0;
+  bool moved_ = false;  // since the last commit
+  int came_ = 0, left_ = 0;  // records
   int next_ = 0;    // number of the next checkpoint
   int saved_ = -1;  // newest one reported as saved
   bool wrong_ = false;
 };
 
 TEST(PageFileCrash, TheCommittedCheckpointSurvivesEveryCrash) {
-  int64_t checkpoints = 0;
+  int64_t checkpoints = 0, came = 0, left = 0;
   for (uint64_t seed = 1; seed <= kCrashSeeds; ++seed) {
     CrashRun run(seed, Mutant::kNone);
     const Status status = run.run(4);
     ASSERT_TRUE(status.ok()) << "seed " << seed << ": " << status.message();
     checkpoints += run.checkpoints();
+    came += run.came();
+    left += run.left();
   }
-  std::printf("%d seeds, 3 crashes each, %lld checkpoints\n", kCrashSeeds, (long long)checkpoints);
+  std::printf("%d seeds, 3 crashes each, %lld checkpoints; records came %lld times, left %lld\n",
+              kCrashSeeds, (long long)checkpoints, (long long)came, (long long)left);
   EXPECT_GT(checkpoints, 2 * kCrashSeeds);
+  EXPECT_GT(came, kCrashSeeds / 2);
+  EXPECT_GT(left, kCrashSeeds / 2);
 }
 
 // The same program with each call failing in turn: it stops, and what it had saved is there.
 TEST(PageFileCrash, EveryCallMayFailOrBeTheLast) {
-  constexpr uint64_t kSeed = 9;
+  constexpr uint64_t kSeed = 9;  // of a run in which records come and go
   CrashRun clean(kSeed, Mutant::kNone);
   ASSERT_OK(clean.run(1));
+  ASSERT_TRUE(clean.came() > 0 && clean.left() > 0);
   const int64_t calls = clean.calls();
   std::printf("%lld calls\n", (long long)calls);
   for (int64_t nth = 1; nth <= calls; ++nth) {

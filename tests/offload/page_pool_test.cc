@@ -1,5 +1,5 @@
-// Extents as a pool: they go from page to page, never from a checkpoint; and stores of format 1,
-// where every page had extents of its own, are gone on with.
+// Extents as a pool: they go from page to page, never from a checkpoint; pages move in and out; and
+// stores of format 1, where every page had extents of its own, are gone on with.
 #include <algorithm>
 #include <cstring>
 #include <set>
@@ -57,7 +57,8 @@ std::vector<PageSpec> equal_pages() {
 }
 
 struct PoolTest : ::testing::Test {
-  void make(std::vector<PageSpec> pages) {
+  void make(std::vector<PageSpec> pages, int spare) {
+    store.options.spare = spare;
     store.pages = std::move(pages);
     ASSERT_OK(store.create());
   }
@@ -101,7 +102,7 @@ struct PoolTest : ::testing::Test {
 // However often pages are written and committed, in whatever order: what is committed stays whole
 // until the next commit, and extents go from page to page.
 TEST_F(PoolTest, ACheckpointStaysWholeUntilTheNext) {
-  make(equal_pages());
+  make(equal_pages(), 0);
   std::array<std::set<uint32_t>, 6> used;
   for (PageId page = 0; page < 6; ++page) write(page);
   for (int round = 0; round < 60; ++round) {
@@ -128,7 +129,7 @@ TEST_F(PoolTest, ACheckpointStaysWholeUntilTheNext) {
 TEST_F(PoolTest, TheExtentThatWasFreeForLongestIsTaken) {
   std::vector<PageSpec> pages = equal_pages();
   pages.pop_back();
-  make(pages);
+  make(pages, 0);
   const auto where = [&](PageId page) { return store.file->versions()[page].extent; };
   for (PageId page = 0; page < 6; ++page) write(page);
   for (PageId page = 0; page < 6; ++page) EXPECT_EQ(where(page), page);
@@ -148,7 +149,7 @@ TEST_F(PoolTest, TheExtentThatWasFreeForLongestIsTaken) {
 
 // Extents are dealt over the files, so that neighbours at the first write are on two drives.
 TEST_F(PoolTest, ExtentsAreStripedOverTheFiles) {
-  make(equal_pages());
+  make(equal_pages(), 1);
   for (PageId page = 0; page < 7; ++page) write(page);
   const PageFile::Extent first = store.file->extent(0);
   for (PageId page = 0; page < 7; ++page) {
@@ -157,16 +158,140 @@ TEST_F(PoolTest, ExtentsAreStripedOverTheFiles) {
     EXPECT_EQ(extent.offset, 64 * 1024 + (page / 2) * 8192) << page;
     EXPECT_EQ(extent.bytes, 8192);
   }
-  // 6 pages of two versions and a scratch page: 13.
-  EXPECT_EQ(sim.contents(kFiles[0]).size(), 64u * 1024 + 7 * 8192);
-  EXPECT_EQ(sim.contents(kFiles[1]).size(), 64u * 1024 + 6 * 8192);
+  // 6 pages of two versions, a scratch page and one to spare: 14, 7 in each file.
+  for (const char* path : kFiles) EXPECT_EQ(sim.contents(path).size(), 64u * 1024 + 7 * 8192);
+}
+
+// ---- pages that move ----
+
+std::vector<PageSpec> pages_of_records(std::set<uint32_t> records) {
+  std::vector<PageSpec> pages = equal_pages();
+  for (PageSpec& page : pages) page.here = !page.durable || records.contains(page.record);
+  return pages;
+}
+
+TEST_F(PoolTest, PagesMoveInAndOut) {
+  make(pages_of_records({0, 1}), 4);  // two pages of two versions may move at once
+  // 4 pages of two versions, a scratch page, 4 to spare: 13.
+  EXPECT_EQ(sim.contents(kFiles[0]).size() + sim.contents(kFiles[1]).size(),
+            2u * 64 * 1024 + 13 * 8192);
+  for (PageId page = 0; page < 4; ++page) write(page);
+  commit();
+  EXPECT_EQ(saved.versions.size(), 4u);
+  const std::set<uint32_t> of_records_0_1 = extents();
+
+  // Record 2 comes, record 0 goes: at the same commit.
+  for (const PageId page : {4u, 5u}) {
+    EXPECT_FALSE(store.file->has(page));
+    store.file->adopt(page);
+    write(page);
+    ASSERT_OK(store.expect(page, stamps[page]));
+  }
+  for (const PageId page : {0u, 1u}) {
+    store.file->release(page);
+    EXPECT_FALSE(store.file->has(page));
+  }
+  // All that the pages here may write until then.
+  for (int twice = 0; twice < 2; ++twice) {
+    for (PageId page = 2; page < 7; ++page) write(page);
+  }
+  expect_saved();
+  sync();
+  expect_saved();  // records 0 and 1 still, whatever was written
+  EXPECT_EQ(next.versions.size(), 4u);
+  EXPECT_EQ(next.versions[0].page, 2u);
+  for (const PageVersion& v : next.versions) EXPECT_FALSE(of_records_0_1.contains(v.extent));
+  committed();
+  expect_saved();
+
+}
+
+// The next program is told which pages are here.
+TEST_F(PoolTest, RecordsMoveBackAndForth) {
+  make(pages_of_records({1, 2}), 4);
+  for (PageId page = 2; page < 6; ++page) write(page);
+  commit();
+  for (int round = 0; round < 20; ++round) {
+    const PageId in = round % 2 == 0 ? 0 : 4, out = 4 - in;
+    for (PageId page = in; page < in + 2; ++page) store.file->adopt(page);
+    for (PageId page = out; page < out + 2; ++page) store.file->release(page);
+    for (PageId page = 0; page < 7; ++page) {
+      if (store.file->pages()[page].here) write(page);
+    }
+    expect_saved();
+    commit();
+    expect_saved();
+  }
+
+  store.file.reset();
+  store.pages = pages_of_records({1, 2});
+  ASSERT_OK(store.open(saved.id, saved.versions));
+  ASSERT_OK(store.file->verify());
+  store.file.reset();
+  for (const std::set<uint32_t>& wrong : {std::set<uint32_t>{1}, {0, 1}, {0, 1, 2}}) {
+    store.pages = pages_of_records(wrong);
+    EXPECT_EQ(store.open(saved.id, saved.versions).code(), Exit::kMismatch);
+  }
+  // More pages than the store has room for.
+  store.pages = equal_pages();
+  store.pages[6].here = false;
+  std::vector<PageVersion> crowded = saved.versions;
+  for (const uint32_t page : {0u, 1u}) {
+    uint32_t extent = 0;
+    while (std::any_of(crowded.begin(), crowded.end(),
+                       [&](const PageVersion& v) { return v.extent == extent; })) {
+      ++extent;
+    }
+    crowded.push_back({page, extent, 1, 0});
+  }
+  ASSERT_OK(store.open(saved.id, crowded));  // 12 of 13
+  store.file.reset();
+  store.pages[6].here = true;
+  ASSERT_OK(store.open(saved.id, crowded));  // all 13
+  store.file.reset();
+}
+
+// A run without checkpoints has none to wait for: what leaves makes room at once.
+TEST_F(PoolTest, WithoutCheckpointsPagesMoveAtOnce) {
+  store.options.slots = 1;
+  make(pages_of_records({0, 1}), 2);  // 4 pages, a scratch page, 2 to spare: 7
+  EXPECT_EQ(sim.contents(kFiles[0]).size() + sim.contents(kFiles[1]).size(),
+            2u * 64 * 1024 + 7 * 8192);
+  for (PageId page = 0; page < 4; ++page) write(page);
+  for (int round = 0; round < 20; ++round) {
+    const PageId in = 2 * (static_cast<PageId>(round + 2) % 3), out = (in + 2) % 6;
+    for (PageId page = in; page < in + 2; ++page) store.file->adopt(page);
+    for (PageId page = in; page < in + 2; ++page) write(page);
+    for (PageId page = out; page < out + 2; ++page) store.file->release(page);
+    for (PageId page = 0; page < 7; ++page) {
+      if (!store.file->pages()[page].here) continue;
+      if (store.file->has(page)) ASSERT_OK(store.expect(page, stamps[page]));
+      write(page);
+    }
+  }
+}
+
+// A page that leaves and comes back before the commit has new content, and the old one is safe.
+TEST_F(PoolTest, APageMayComeBackBeforeTheCommit) {
+  make(equal_pages(), 2);
+  for (PageId page = 0; page < 6; ++page) write(page);
+  commit();
+  store.file->release(3);
+  store.file->adopt(3);
+  EXPECT_FALSE(store.file->has(3));
+  for (PageId page = 0; page < 6; ++page) write(page);
+  write(3);
+  expect_saved();
+  commit();
+  expect_saved();
+  EXPECT_EQ(saved.versions.size(), 6u);
 }
 
 // A scratch page's extent is free at once; its own transfers end before another page's begin.
 TEST_F(PoolTest, AnExtentChangesPagesBehindItsTransfers) {
   const Watchdog watchdog("extents that change pages", std::chrono::seconds(120));
   std::vector<PageSpec> pages(2, PageSpec{kIoAlign, 0, false});
-  make(pages);
+  make(pages, 0);
   HostMemory buffers = host_memory(4 * 2 * kIoAlign);
   const auto buffer = [&](int i) { return buffers.data() + i * 2 * kIoAlign; };
   const auto fill = [&](int i, uint64_t of) {
@@ -194,6 +319,21 @@ TEST_F(PoolTest, AnExtentChangesPagesBehindItsTransfers) {
   }
 }
 
+TEST(PoolDeathTest, APageThatIsNotHereIsNotWritten) {
+  ::testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  SimStorage sim(1, 0);
+  Store store(&sim);
+  store.pages = pages_of_records({0});
+  store.options.spare = 2;
+  ASSERT_OK(store.create());
+  EXPECT_DEATH(store.write(2, 1, 1).ok(), "no page 2 to write");
+  EXPECT_DEATH(store.file->adopt(0), "page 0 is here");
+  EXPECT_DEATH(store.file->release(2), "page 2 is not here");
+  store.file->adopt(2);
+  EXPECT_DEATH(store.file->adopt(3), "page 3 has no room here");
+  EXPECT_DEATH(store.file->versions(), "was never written");
+}
+
 // ---- superblocks that nobody wrote ----
 
 void expect_refused(Store& store, const Saved& saved, const Superblock& block, Exit code) {
@@ -213,7 +353,7 @@ void expect_refused(Store& store, const Saved& saved, const Superblock& block, E
 }
 
 TEST_F(PoolTest, ForgedClassesAreRefused) {
-  make(equal_pages());
+  make(equal_pages(), 0);
   for (PageId page = 0; page < 6; ++page) write(page);
   commit();
   store.file.reset();
