@@ -56,24 +56,43 @@ void add_distinct(const Task& task, std::vector<PageUse>& uses) {
   }
 }
 
-// The most experts of a layer that a device of the rank computes.
-int64_t most_experts(const RunShape& shape) {
+// [device of the rank] the most experts of a layer that it computes.
+std::vector<int64_t> most_experts(const RunShape& shape) {
   const DeviceRange own = shape.own_devices();
-  std::vector<int64_t> experts(static_cast<size_t>(shape.devices), 0);
+  std::vector<int64_t> most(static_cast<size_t>(own.count), 0);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     if (!shape.is_moe[l]) continue;
-    for (const int seat : layer_seats(shape, l, {})) ++experts[static_cast<size_t>(seat)];
-    break;  // all layers have the same homes
+    std::vector<int64_t> experts(most.size(), 0);
+    for (const int seat : layer_seats(shape, l, {})) {
+      if (own.contains(seat)) ++experts[static_cast<size_t>(seat - own.first)];
+    }
+    const int64_t any = std::accumulate(experts.begin(), experts.end(), int64_t{0});
+    for (size_t d = 0; d < most.size(); ++d) {
+      most[d] = std::max(most[d], shape.seat_speeds.empty() ? experts[d] : any);
+    }
   }
-  const auto first = experts.begin() + own.first;
-  if (!shape.seat_speeds.empty()) return std::accumulate(first, first + own.count, int64_t{0});
-  return *std::max_element(first, first + own.count);
+  return most;
 }
 
 // The most experts whose weights a group uses at once (plan/step/expert_blocks.h).
 int64_t experts_at_once(const RunShape& shape) {
   if (shape.options.padded_experts) return 1;
-  return std::clamp<int64_t>(most_experts(shape), 1, shape.group_blocks);
+  const std::vector<int64_t> most = most_experts(shape);
+  return std::clamp<int64_t>(*std::max_element(most.begin(), most.end()), 1, shape.group_blocks);
+}
+
+// Holds slots for the experts of a group on each device. A device that has few of them may compute
+// them in one group, though others with more of them end a wave sooner in a steady run.
+void hold_groups(const RunShape& shape, const PageTable& pages, std::vector<SlotClass>& slots) {
+  const std::vector<int64_t> most = most_experts(shape);
+  for (size_t c = 0; c < slots.size(); ++c) {
+    const PageTable::Class& info = pages.classes[c];
+    if (info.kind != PageKind::kWeights || !info.expert) continue;
+    for (size_t d = 0; d < most.size(); ++d) {
+      int32_t& held = slots[c].device_slots[d];
+      held = std::max(held, static_cast<int32_t>(std::min(most[d], experts_at_once(shape))));
+    }
+  }
 }
 
 // Where seats follow from routing, every device has room for what any of them computes.
@@ -114,6 +133,7 @@ std::vector<SlotClass> minimum_slots(const StepPlan& plan) {
     }
   });
   if (plan.shape().options.whole_layers) hold_whole_layers(plan.shape(), pages, slots);
+  hold_groups(plan.shape(), pages, slots);
   hold_any_seat(plan.shape(), pages, slots);
   // An upload and a download of an evicted page pass through the host at the same time.
   for (size_t c = 0; c < slots.size(); ++c) {
