@@ -36,7 +36,7 @@ struct GroupExpert {
   const void* weights = nullptr;
   GroupRows rows;
   bool first = false;    // these are its first rows: its gradient begins here
-  int64_t gradient = 0;  // index of its gradient in ExpertSpace::grad
+  float* gradient = nullptr;  // training
 };
 
 // Where a microbatch's gradients of a dense record are added.
@@ -165,8 +165,8 @@ class Blocks {
   void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
   // The experts' weights, or gradients, from an element of their records on.
   std::vector<RowsOfWeight> weights_of(std::span<const GroupExpert> group, int64_t element) const;
-  std::vector<RowsOfGradient> gradients_of(std::span<const GroupExpert> group, int64_t element,
-                                           const ExpertSpace& w) const;
+  std::vector<RowsOfGradient> gradients_of(std::span<const GroupExpert> group,
+                                           int64_t element) const;
   void norm_queries_and_keys(const LayerOffsets& o, const void* weights, const AttentionSpace& a,
                              Stream& s) const;
   void norm_queries_and_keys_backward(const LayerOffsets& o, const void* weights,

@@ -213,12 +213,11 @@ std::vector<RowsOfWeight> Blocks::weights_of(std::span<const GroupExpert> group,
 }
 
 std::vector<RowsOfGradient> Blocks::gradients_of(std::span<const GroupExpert> group,
-                                                 int64_t element, const ExpertSpace& w) const {
-  const int64_t expert = 3 * c_.hidden_size * c_.moe_intermediate_size;
+                                                 int64_t element) const {
   std::vector<RowsOfGradient> gradients;
   for (const GroupExpert& e : group) {
     gradients.push_back(
-        {e.rows.at, e.rows.computed(), w.grad + e.gradient * expert + element, !e.first});
+        {e.rows.at, e.rows.computed(), e.gradient + element, !e.first});
   }
   return gradients;
 }
@@ -248,8 +247,8 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
   }
   ops_.grouped_linear_backward_input(dt_, dout, downs, f, d, dt_, w.dact, s);
   ops_.swiglu_backward(dt_, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
-  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at, w), f, d, s);
-  ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0, w), d, 2 * f,
+  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at), f, d, s);
+  ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f,
                                       s);
   ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
 }

@@ -25,6 +25,8 @@ Executor::Executor(Setup setup)
       routed_copies_(setup_.size.microbatches * routed_doubles()),
       routed_at_(setup_.size.microbatches),
       routing_sent_(setup_.size.microbatches),
+      indexed_at_(setup_.devices.size()),
+      aux_gradient_(setup_.size.microbatches * setup_.config.num_experts),
       routed_(setup_.config.num_layers),
       prefetches_(setup_.table.records.size()),
       expert_rows_(setup_.config.num_layers * setup_.devices.size()),
@@ -187,7 +189,6 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
       if (sends(task.kind) || receives(task.kind)) {
         transfer(task, lease, s);
       } else {
-        if (task.kind == TaskKind::kIndex) wait_for_lanes(task, s);
         if (s.traced()) s.begin_span(task_label(all));
         if (times_) times_->begin(all, s);
         enqueue(task, lease, s, ledger);
@@ -255,8 +256,7 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
     case TaskKind::kLogits:
       return blocks.logits(wanted_, page(0), tied ? page(2) : nullptr, page(1), step, s);
     case TaskKind::kRouteReplay:
-      blocks.route(l, b, page(0), page(1), choices(1), true, in, step, s);
-      return blocks.begin_sum_backward(l, b, page(0), in, sum, step, s);
+      return enqueue_replay(task, lease, choices(1), in, s);
     case TaskKind::kRouteBackward:
       return blocks.route_backward(l, b, page(0), page(1), in, sum, step, s);
     case TaskKind::kDenseMlpBackward:
@@ -273,12 +273,13 @@ void Executor::enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* 
   CHECK(false, "no such task");
 }
 
-// The sum of dense gradients that the task has leased; none in a forward.
+// The sum of gradients that the task has leased, if it has one.
 GradientSum Executor::gradient_sum(const Task& task, const Lease& lease) const {
   const PageTable& pages = *setup_.pages;
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageTable::Page& page = pages.pages[task.uses[i].page];
-    if (pages.classes[page.slot_class].kind != PageKind::kGradientSum) continue;
+    const PageKind kind = pages.classes[page.slot_class].kind;
+    if (kind != PageKind::kGradientSum && kind != PageKind::kExpertSum) continue;
     return {reinterpret_cast<float*>(lease.data(i)), task.first};
   }
   return {};
@@ -314,14 +315,16 @@ LayerBuffers Executor::layer_buffers(const Task& task, const Lease& lease) const
 
 // Enqueues the work of the tasks that join this one together with its own.
 void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) {
+  const ExpertSpace& space = experts_[own(task)];
   std::vector<GroupExpert> group;
   const auto add = [&](const Task& t, const Lease& pages) {
+    float* gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
+    if (t.num_uses > 3) gradient = reinterpret_cast<float*>(pages.data(3));
     group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
-                     t.gradient});
+                     gradient});
   };
   for (const Joined& other : joined_) add(other.task, other.lease);
   add(task, lease);
-  const ExpertSpace& space = experts_[own(task)];
   const Blocks& blocks = blocks_[own(task)];
   if (task.kind == TaskKind::kExpert) {
     blocks.experts(task.layer, group, lease.data(1), lease.data(2), space, s);
@@ -348,10 +351,20 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   blocks.begin_sum(l, b, lease.data(0), in, step, s);
 }
 
+void Executor::enqueue_replay(const Task& task, const Lease& lease, int32_t* choices,
+                              const LayerBuffers& in, Stream& s) {
+  const int64_t l = task.layer, b = task.microbatch;
+  const Workspace& step = steps_[own(task)];
+  blocks_[own(task)].route(l, b, lease.data(0), lease.data(1), choices, true, in, step, s);
+  routed_at_[b] = s.record();
+  blocks_[own(task)].begin_sum_backward(l, b, lease.data(0), in, gradient_sum(task, lease), step,
+                                          s);
+}
+
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   const float* grad = gradient_sum(task, lease).data;
-  if (record.kind == RecordKind::kExpert) {
+  if (grad == nullptr) {
     grad = experts_[own(task)].grad + task.gradient * record.num_elements;
   }
   if (record.kind == RecordKind::kEmbedding) grad += setup_.config.hidden_size;
@@ -450,11 +463,16 @@ Result<Executor::Routed> Executor::read_routing(int64_t microbatch) {
   return Routed{{reinterpret_cast<const int32_t*>(copy + e), e}, {copy, e}};
 }
 
-void Executor::set_aux_gradient(const std::vector<float>& gradient) {
+void Executor::set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches) {
+  // A model may name experts and have no layer with any: then there is nothing to copy.
+  const int64_t e = std::ssize(gradient) / setup_.size.microbatches;
+  const int64_t first = microbatches.first * e;
+  std::copy_n(gradient.begin() + first, microbatches.count * e, aux_gradient_.begin() + first);
   for (const size_t device : attending_) {
-    compute_[device]->copy(steps_[device].aux_grad, gradient.data(),
-                           static_cast<int64_t>(gradient.size()) * 4);
+    compute_[device]->copy(steps_[device].aux_grad + first, aux_gradient_.data() + first,
+                           microbatches.count * e * static_cast<int64_t>(sizeof(float)));
   }
+  if (microbatches.count < setup_.size.microbatches) return;
   for (const size_t device : attending_) compute_[device]->synchronize();
 }
 

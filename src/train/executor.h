@@ -24,6 +24,7 @@
 #include "offload/pager.h"
 #include "optim/adam.h"
 #include "parallel/link.h"
+#include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/task.h"
@@ -95,8 +96,8 @@ class Executor {
   // Copies the input of a pass of generation to the device that attends to the first shard, if it
   // is one of the rank's. The tasks of the pass follow.
   void begin_pass(const GenerationPass& pass);
-  // Sets a layer's tokens per expert, which its next kIndex task needs: those of that task's
-  // microbatch, or of all.
+  // Sets the tokens per expert of a layer and of those microbatches that are taken through its
+  // experts together, for the tasks of these.
   void set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing);
   // kAdam tasks apply what `ledger` has pending for their record; pages they write become
   // `generation`.
@@ -121,8 +122,9 @@ class Executor {
   // the link's error where another rank's routing did not come. REQUIRES: its kRoute task has run
   // here, or is one of another rank and not read yet.
   Result<Routed> read_routing(int64_t microbatch);
-  // Sets the gradient of the balance loss with respect to each probability. (M, E)
-  void set_aux_gradient(const std::vector<float>& gradient);
+  // Sets the gradient of the balance loss with respect to each probability of some microbatches.
+  // `gradient`: (M, E). Waits if these are all.
+  void set_aux_gradient(const std::vector<float>& gradient, Microbatches microbatches);
   // Waits for all streams.
   void synchronize();
   // After synchronize(): the loss sum of each microbatch that a device of the rank attends to, 0
@@ -158,6 +160,8 @@ class Executor {
   AdamStep adam_step(const Ledger::Step& step, int64_t record) const;
   void enqueue_route(const Task& task, const Lease& lease, int32_t* choices, const LayerBuffers& in,
                      Stream& s);
+  void enqueue_replay(const Task& task, const Lease& lease, int32_t* choices,
+                      const LayerBuffers& in, Stream& s);
   void enqueue_add_sums(const Task& task, const Lease& lease, Stream& s);
   void enqueue_gradient(const Task& task, const Lease& lease, Stream& s);
   Stream& stream_of(const Task& task);
@@ -169,7 +173,6 @@ class Executor {
   Blocks::Documents documents(int64_t microbatch) const;
   GradientSum gradient_sum(const Task& task, const Lease& lease) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
-  void wait_for_lanes(const Task& task, Stream& s);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
     std::unique_ptr<Stream> out, in;
@@ -181,7 +184,6 @@ class Executor {
   void send_routing(int64_t microbatch, Stream& s);
   Status receive_routing(int64_t microbatch);
   const ExpertWave& wave_of(const Task& task) const;
-  int64_t routed_microbatch(const Task& task) const;
   void enqueue_dispatch(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_combine(const Task& task, const Lease& lease, const LayerBuffers& in, Stream& s);
   void enqueue_place(const Task& task, const Lease& lease, Stream& s);
@@ -216,6 +218,8 @@ class Executor {
   // there and may be overwritten.
   std::vector<double> routed_copies_;  // (M, prob_sums (E), counts (E) in half of as many)
   std::vector<Event> routed_at_, routing_sent_;  // (M)
+  std::vector<Event> indexed_at_;                // [device of the rank] its newest kIndex
+  std::vector<float> aux_gradient_;              // (M, E)
   std::vector<std::shared_ptr<void>> pins_;  // page-lock what devices write into the host
   const StepBatch* batch_ = nullptr;
   int64_t tokens_ = 0;  // tokens of the current step or pass
@@ -225,11 +229,10 @@ class Executor {
   // [layer][microbatch][E]: an expert's rows of the microbatch, and the first of them in the
   // re-index vector.
   struct RoutedRows {
-    int64_t first_microbatch = 0;
-    LayerRouting first_row;  // of each microbatch from that one on, by expert
+    LayerRouting first_row;  // of each microbatch, by expert
     std::vector<ExpertWave> waves;
   };
-  std::vector<RoutedRows> routed_;  // (num_layers)
+  std::vector<std::map<int64_t, RoutedRows>> routed_;  // (num_layers), by first microbatch
   // Tasks that the next one computes too, and their pages.
   struct Joined {
     Task task;

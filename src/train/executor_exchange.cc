@@ -10,9 +10,11 @@ namespace pagoda {
 
 void Executor::set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing) {
   const Microbatches routed{first_microbatch, std::ssize(routing)};
-  routed_[layer] = {first_microbatch, routing, layer_waves(*setup_.shape, layer, routed, routing)};
-  LayerRouting& first = routed_[layer].first_row;
-  int64_t row = 0;
+  RoutedRows& rows = routed_[layer][first_microbatch];
+  rows = {routing, layer_waves(*setup_.shape, layer, routed, routing)};
+  LayerRouting& first = rows.first_row;
+  const int64_t choices = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
+  int64_t row = first_microbatch * choices;
   for (size_t e = 0; e < routing.front().size(); ++e) {
     for (size_t b = 0; b < routing.size(); ++b) {
       first[b][e] = row;
@@ -82,41 +84,31 @@ void Executor::transfer(const Task& task, Lease& lease, Stream& s) {
   setup_.link->receive(next_transfer(task, received_), bytes, s, label);
 }
 
-// Before kIndex, since the other lanes of the device read what it overwrites.
-void Executor::wait_for_lanes(const Task& task, Stream& s) {
-  if (lanes_.empty()) return;
-  s.wait(lanes_[own(task)].out->record());
-  s.wait(lanes_[own(task)].in->record());
-}
-
-// The other lanes of the device wait for what is written here.
+// Whoever read what it overwrites, dispatch and combine of a layer before, is done: the
+// microbatches have gone through attention since. With several devices it runs beside the
+// computation, and what goes in by another lane waits for it.
 void Executor::enqueue_index(const Task& task, Stream& s) {
   const Workspace& step = steps_[own(task)];
   const int64_t k = setup_.config.experts_per_token;
   const int64_t t = std::min(tokens_, setup_.size.microbatch_tokens);
-  const LayerRouting& first = routed_[task.layer].first_row;
+  const LayerRouting& first = routed_[task.layer].at(task.microbatch).first_row;
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
     if (setup_.shape->attending(b) != task.device) continue;
+    if (!lanes_.empty()) s.wait(routed_at_[b]);
     setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
-                                        first[i].data(), step.rows, step.choices, s);
+                                      first[i].data(), step.rows, step.choices, s);
   }
   if (lanes_.empty()) return;
-  const Event indexed = s.record();
-  lanes_[own(task)].out->wait(indexed);
-  lanes_[own(task)].in->wait(indexed);
+  indexed_at_[own(task)] = s.record();
+  lanes_[own(task)].in->wait(indexed_at_[own(task)]);
 }
 
 const ExpertWave& Executor::wave_of(const Task& task) const {
-  const RoutedRows& routed = routed_[task.layer];
+  const RoutedRows& routed = routed_[task.layer].at(task.first_microbatch);
   CHECK(static_cast<size_t>(task.wave) < routed.waves.size(), "layer %d has fewer waves",
         task.layer);
   return routed.waves[static_cast<size_t>(task.wave)];
-}
-
-// Its index in the routing that set_routing() was given.
-int64_t Executor::routed_microbatch(const Task& task) const {
-  return task.microbatch - routed_[task.layer].first_microbatch;
 }
 
 namespace {
@@ -133,9 +125,10 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
                                 Stream& s) {
   const ExpertGroup& group = wave_of(task)[task.peer];
   const bool stays = task.device == task.peer;
+  if (stays && !lanes_.empty()) s.wait(indexed_at_[own(task)]);
   std::vector<RowRun> runs;
   if (task.rows > 0) {
-    const ExpertGroup::Part* part = group.part(routed_microbatch(task));
+    const ExpertGroup::Part* part = group.part(task.microbatch - task.first_microbatch);
     CHECK(part != nullptr && part->rows == task.rows, "layer %d has other rows", task.layer);
     for (const ExpertGroup::Run& run : part->runs) {
       runs.push_back({run.first_row, stays ? run.group_row : run.parcel_row, run.rows});
@@ -178,7 +171,7 @@ void Executor::enqueue_combine(const Task& task, const Lease& lease, const Layer
   const ExpertWave& wave = wave_of(task);
   std::vector<Given> given;
   for (size_t seat = 0; seat < wave.size(); ++seat) {
-    const ExpertGroup::Part* part = wave[seat].part(routed_microbatch(task));
+    const ExpertGroup::Part* part = wave[seat].part(task.microbatch - task.first_microbatch);
     if (part == nullptr) continue;
     for (const ExpertGroup::Run& run : part->runs) {
       if (run.expert < task.expert || run.expert > task.last_expert) continue;

@@ -76,7 +76,7 @@ Status StepRunner::pass(PassExtent extent, double learning_rate, Forward& forwar
         passes_.layers_done(learning_rate, ledger_);
         break;
       case StepPiece::Wait::kForwardDone:
-        prepare_backward(forward, schedule);
+        prepare_backward(forward, schedule, piece.microbatches);
         forward.ended = Moment::now();
         break;
     }
@@ -108,12 +108,14 @@ Result<LayerRouting> StepRunner::add_routing(const StepPiece& piece, Forward& fo
   return routing;
 }
 
-// Waits for device 0. The backward takes all microbatches together, whatever the forward did.
-void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& schedule) {
-  session_.executor().set_aux_gradient(aux_gradient(forward));
+// Waits for the forward if the backward takes all microbatches together, whatever the forward did.
+void StepRunner::prepare_backward(const Forward& forward, const StepSchedule& schedule,
+                                  Microbatches microbatches) {
+  session_.executor().set_aux_gradient(aux_gradient(forward), microbatches);
   for (int64_t l = 0; l < session_.shape().num_layers; ++l) {
     if (!session_.shape().is_moe[l]) continue;
-    session_.executor().set_routing(l, 0, layer_routing(schedule.routing(), l));
+    session_.executor().set_routing(l, microbatches.first,
+                                    layer_routing(schedule.routing(), l, microbatches));
   }
 }
 

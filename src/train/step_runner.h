@@ -85,7 +85,8 @@ class StepRunner {
   Status pass(PassExtent extent, double learning_rate, Forward& forward);
   Status end_pass(const Status& status);
   Result<LayerRouting> add_routing(const StepPiece& piece, Forward& forward);
-  void prepare_backward(const Forward& forward, const StepSchedule& schedule);
+  void prepare_backward(const Forward& forward, const StepSchedule& schedule,
+                        Microbatches microbatches);
   void add_losses(const StepBatch& batch, const std::vector<double>& loss_sums, Forward& forward);
   std::vector<float> aux_gradient(const Forward& forward) const;
   Status check_finite() const;

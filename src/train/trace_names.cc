@@ -61,6 +61,7 @@ std::string page_name(const RunShape& shape, const PageTable& pages, PageId page
       return strf("inbound %d", (page - pages.inbound(0, 0)) / 2);
     case PageKind::kOutbound:
       return strf("outbound %d", (page - pages.outbound(0, 0)) / 2);
+    case PageKind::kExpertSum: return "expert sum";
     case PageKind::kGradientSum:
       return strf("sum %lld", (long long)(page - pages.num_stored()));
   }

@@ -81,7 +81,9 @@ struct PlannedStep {
         for (int64_t& count : of_one) count = pick(random, 3) == 0 ? 0 : 1 + pick(random, 150);
       }
       plan.forward_attention(l, all_microbatches(shape), forward);
-      if (shape.is_moe[l]) plan.forward_experts(l, all_microbatches(shape), tokens[l], forward);
+      if (!shape.is_moe[l]) continue;
+      plan.forward_experts(l, all_microbatches(shape), tokens[l], forward);
+      plan.residual(l, all_microbatches(shape), forward);
     }
     plan.head(all_microbatches(shape), forward);
     for (int64_t l = 3; l >= 0; --l) {

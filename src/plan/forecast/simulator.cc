@@ -15,6 +15,7 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
       profile_(profile),
       replay_(pages, std::move(start)),
       disk_ready_(pages->pages.size(), Timeline::kNothing),
+      routed_(static_cast<size_t>(shape->microbatches), Timeline::kNothing),
       indexed_(static_cast<size_t>(shape->devices), Timeline::kNothing) {
   timeline_.set_slice(profile_.slice_s);
   cores_ = timeline_.add_resource(profile_.cores);
@@ -156,6 +157,14 @@ Simulator::Work Simulator::travel(const Task& send, Work sent) {
   return timeline_.add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1});
 }
 
+namespace {
+
+bool is_dispatch(const Task& task) {
+  return task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
+}
+
+}  // namespace
+
 // Issuing a task takes its thread some time; without prefetch it also waits before a page is
 // uploaded.
 void Simulator::issue(const Task& task) {
@@ -190,10 +199,12 @@ void Simulator::run(const Task& task) {
   }
   if (task.kind == TaskKind::kReceive) {
     after.push_back(sent_[{task.peer, task.device}].front().ready);
-  } else if (task.lane != Lane::kCompute) {
-    after.push_back(indexed_[task.device]);
   } else if (task.kind == TaskKind::kIndex) {
-    for (int lane : devices_[task.device].lanes) after.push_back(timeline_.last(lane));
+    for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
+      if (shape_.attending(b) == task.device) after.push_back(routed_[static_cast<size_t>(b)]);
+    }
+  } else if (task.lane != Lane::kCompute || is_dispatch(task)) {
+    after.push_back(indexed_[task.device]);
   }
   Cost cost = profile_.of(task);
   joined_.seconds += cost.seconds(task_units(task, shape_));
@@ -222,8 +233,8 @@ void Simulator::run(const Task& task) {
     channel.pop_front();
   } else if (task.kind == TaskKind::kIndex) {
     indexed_[task.device] = done;
-  } else if (task.kind == TaskKind::kRoute) {
-    routed_.push_back(done);
+  } else if (task.kind == TaskKind::kRoute || task.kind == TaskKind::kRouteReplay) {
+    routed_[static_cast<size_t>(task.microbatch)] = done;
   }
 }
 
@@ -236,8 +247,13 @@ void Simulator::run(const StepPiece& piece) {
   run(piece.tasks);
   using Wait = StepPiece::Wait;
   if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
-  std::vector<Work> learnt = std::exchange(routed_, {});
-  if (piece.wait == Wait::kForwardDone) {
+  const Microbatches of = piece.microbatches;
+  std::vector<Work> learnt;
+  if (piece.wait == Wait::kResolve) {
+    learnt.assign(routed_.begin() + of.first, routed_.begin() + of.end());
+  } else if (of.count < shape_.microbatches) {
+    return;  // nobody waits for a part of the forward
+  } else {
     for (const int d : shape_.attending_devices()) {
       learnt.push_back(timeline_.last(devices_[static_cast<size_t>(d)].lanes[0]));
     }

@@ -135,8 +135,8 @@ class Simulator {
   Joined joined_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::map<std::pair<int, int>, int> wires_;              // [from, to] streams
-  std::vector<Work> routed_;   // kRoute tasks whose choices are not read back yet
-  std::vector<Work> indexed_;  // [device] its newest kIndex, which its other lanes wait for
+  std::vector<Work> routed_;   // [microbatch] its newest kRoute or kRouteReplay
+  std::vector<Work> indexed_;  // [device] its newest kIndex
   std::vector<std::pair<Work, SimulatedWork>> noted_;
   std::vector<std::pair<Work, SimulatedMemory>> held_;
 };

@@ -1,5 +1,7 @@
 #include "plan/step/action.h"
 
+#include "plan/step/zebra_actions.h"
+
 namespace pagoda {
 namespace {
 
@@ -9,6 +11,7 @@ void add_forward(const RunShape& shape, Microbatches microbatches, ActionList& a
     actions.push_back({ActionKind::kAttention, Phase::kForward, l, microbatches});
     if (!shape.is_moe[l]) continue;
     actions.push_back({ActionKind::kExperts, Phase::kForward, l, microbatches});
+    actions.push_back({ActionKind::kResidual, Phase::kForward, l, microbatches});
   }
 }
 
@@ -42,6 +45,7 @@ ActionList microbatch_major(const RunShape& shape, PassExtent extent) {
 }
 
 ActionList make_actions(const RunShape& shape, PassExtent extent) {
+  if (shape.rounds() > 1) return zebra_actions(shape, extent);
   return shape.options.microbatch_major ? microbatch_major(shape, extent)
                                         : layer_major(shape, extent);
 }

@@ -17,6 +17,7 @@ namespace pagoda {
 struct Microbatches {
   int64_t first = 0, count = 0;
   int64_t end() const { return first + count; }
+  bool has(int64_t b) const { return b >= first && b < end(); }
   bool operator==(const Microbatches&) const = default;
 };
 inline Microbatches all_microbatches(const RunShape& shape) { return {0, shape.microbatches}; }
@@ -25,6 +26,7 @@ enum class ActionKind : uint8_t {
   kEmbed,
   kAttention,  // forward: attention, then the router or the dense MLP; backward: their gradients
   kExperts,    // dispatch, experts and combine of a layer with experts
+  kResidual,   // forward: what its experts gave joins the residual stream, before it is read next
   kHead,       // forward: the loss, with its gradient in a step; or logits
 };
 
@@ -33,7 +35,7 @@ enum class ActionKind : uint8_t {
 struct Action {
   ActionKind kind = ActionKind::kEmbed;
   Phase phase = Phase::kForward;
-  int64_t layer = -1;  // kAttention, kExperts
+  int64_t layer = -1;  // kAttention, kExperts, kResidual
   Microbatches microbatches;
   bool operator==(const Action&) const = default;
 };

@@ -153,7 +153,7 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
   const std::vector<int64_t> tokens = tokens_per_expert(routing);
   const int64_t least = limits.padded ? *std::max_element(tokens.begin(), tokens.end()) : 0;
   Waves waves(limits);
-  int64_t first_row = 0;
+  int64_t first_row = limits.first_row;
   for (int64_t e = 0; e < std::ssize(tokens); ++e) {
     const auto expert = static_cast<size_t>(e);
     const auto device = static_cast<size_t>(limits.seats.empty() ? 0 : limits.seats[expert]);
@@ -166,8 +166,8 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
       const int64_t height = std::min(room * limits.row_block, end - done);
       ExpertGroup::Block block;
       block.expert = e;
-      block.first = done == 0;
-      block.last = own > 0 && done + height == computed;
+      block.first = done == 0 && (limits.begun.empty() || limits.begun[expert] == 0);
+      block.last = own > 0 && done + height == computed && !limits.goes_on;
       block.first_row = rows.row();
       block.group_row = group.blocks.empty() ? 0 : group.rows();
       block.rows = std::clamp<int64_t>(own - done, 0, height);

@@ -87,6 +87,11 @@ struct GroupLimits {
   std::vector<uint8_t> begins_block = {};
   // (microbatches of the routing) the device that attends to each; empty: device 0 to all
   std::vector<int> attends = {};
+  int64_t first_row = 0;  // of all, in the layer's re-index vector
+  // [expert] whether it had rows in an earlier chunk of its layer, so that its first block is not
+  // here. Empty: none had.
+  std::vector<uint8_t> begun = {};
+  bool goes_on = false;  // other chunks follow, so that no block is an expert's last
 };
 std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits);
 

@@ -1,6 +1,7 @@
 #include "plan/step/pages.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "plan/step/sum_plan.h"
 
@@ -11,6 +12,34 @@ namespace {
 // alone sends whole groups.
 int64_t parcel_pages(const RunShape& shape) {
   return shape.attending_devices().size() > 1 || shape.options.padded_experts ? 4 : 2;
+}
+
+// Sets of pages for sums of layers: where a layer's shared expert is summed before attention of the
+// layer above is, these have two.
+int64_t layer_sets(const RunShape& shape) {
+  const bool shared = std::any_of(shape.records.begin(), shape.records.end(),
+                                  [](const RecordShape& r) { return r.shared_elements > 0; });
+  return shared ? 2 : 1;
+}
+
+// [device] the most experts of a layer that have their home there.
+std::vector<int64_t> experts_at_home(const RunShape& shape) {
+  std::vector<int64_t> most(static_cast<size_t>(shape.devices), 0);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int64_t> count(most.size(), 0);
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      const auto device = static_cast<size_t>(shape.records[shape.expert(l, e)].device);
+      most[device] = std::max(most[device], ++count[device]);
+    }
+  }
+  return most;
+}
+
+int64_t sums_by_chunks(const RunShape& shape) {
+  if (shape.rounds() == 1 || !shape.training) return 0;
+  const std::vector<int64_t> experts = experts_at_home(shape);
+  return std::accumulate(experts.begin(), experts.end(), int64_t{0}) +
+         layer_sets(shape) * std::ssize(shape.attending_devices()) * PageTable::sum_pages(shape);
 }
 
 }  // namespace
@@ -59,13 +88,15 @@ int64_t PageTable::count(const RunShape& shape) {
   const int64_t parcels = attend * (shape.devices - 1) * parcel_pages(shape);
   const int64_t sums = shape.training ? attend * sum_pages(shape) + shape.tied_embeddings : 0;
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums;
+         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums +
+         sums_by_chunks(shape);
 }
 
 int64_t PageTable::sum_pages(const RunShape& shape) {
   int64_t most = shape.least_sums;
   for (const int home : shape.attending_devices()) {
-    const SumPlan plan = plan_sums(shape.sums, shape.shard_device, shape.microbatches, home);
+    const SumPlan plan = plan_sums(shape.sums, shape.shard_device, shape.microbatches, home,
+                                   shape.rounds() > 1);
     most = std::max(most, plan.buffers);
   }
   return most;
@@ -115,8 +146,43 @@ void PageTable::add_sums(const RunShape& shape) {
     sum_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_sum_;
     for (int64_t i = 0; i < sums; ++i) add_on(d, PageKind::kGradientSum, bytes);
   }
+  if (shape.rounds() > 1) add_sums_by_chunks(shape);
   if (!shape.tied_embeddings) return;
   add_on(shape.records[shape.embedding()].device, PageKind::kGradientSum, bytes);
+}
+
+void PageTable::add_sums_by_chunks(const RunShape& shape) {
+  constexpr auto kElement = static_cast<int64_t>(sizeof(float));
+  int64_t largest_layer = 0, expert_elements = 0;
+  for (const RecordShape& record : shape.records) {
+    int64_t& largest = record.expert >= 0 ? expert_elements : largest_layer;
+    if (record.layer >= 0) largest = std::max(largest, record.num_elements);
+  }
+  sums_of_device_ = sum_pages(shape);
+  layer_sets_ = layer_sets(shape);
+  first_layer_sum_ = static_cast<int64_t>(pages.size());
+  for (const int d : shape.attending_devices()) {
+    for (int64_t i = 0; i < layer_sets_ * sums_of_device_; ++i) {
+      add_on(d, PageKind::kGradientSum, largest_layer * kElement);
+    }
+  }
+  first_expert_sum_ = static_cast<int64_t>(pages.size());
+  std::vector<int64_t> first;  // [device]
+  const std::vector<int64_t> most = experts_at_home(shape);
+  for (int d = 0; d < shape.devices; ++d) {
+    first.push_back(static_cast<int64_t>(pages.size()) - first_expert_sum_);
+    for (int64_t i = 0; i < most[static_cast<size_t>(d)]; ++i) {
+      add_on(d, PageKind::kExpertSum, expert_elements * kElement);
+    }
+  }
+  expert_place_.assign(shape.records.size(), -1);
+  for (int64_t l = 0; l < shape.num_layers; ++l) {
+    std::vector<int64_t> next = first;
+    for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
+      const auto record = static_cast<size_t>(shape.expert(l, e));
+      expert_place_[record] = next[static_cast<size_t>(shape.records[record].device)]++;
+    }
+  }
 }
 
 void PageTable::add_of_microbatches(PageKind kind, int64_t bytes, int64_t sets,

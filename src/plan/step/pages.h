@@ -27,6 +27,11 @@
 //                          the embedding's, which have the place of the head's table: the final
 //                          norm's d elements stand before them
 //   kept_sum()             of tied embeddings: the head's whole sum, until the embedding's is added
+// Where a layer's backward goes by chunks (RunShape::rounds), the sums of several records go on
+// side by side:
+//   layer_sum(d, l, i)     fp32 elements of the largest layer's dense record; neighbouring layers
+//                          have pages of their own if shared experts are summed ahead of the rest
+//   expert_sum(r)          fp32 elements of an expert, on its device; all layers share them
 // Exchange pages and sums stay on the device that makes them: they have slots of their own, and
 // none in host or page file. Everything but weights and state is scratch: its content ends with the
 // process.
@@ -50,6 +55,7 @@ enum class PageKind : uint8_t {
   kInbound,
   kOutbound,
   kGradientSum,
+  kExpertSum,
 };
 
 // Waves in flight: with several devices a wave's combine is issued behind the next one's dispatch,
@@ -123,6 +129,15 @@ struct PageTable {
   PageId gradient_sum(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
   }
+  // REQUIRES of both: training by chunks.
+  PageId layer_sum(int64_t device, int64_t layer, int64_t i) const {
+    const int64_t set = layer % layer_sets_;
+    return static_cast<PageId>(first_layer_sum_ + sum_place_[static_cast<size_t>(device)] *
+                                                      layer_sets_ + set * sums_of_device_ + i);
+  }
+  PageId expert_sum(int64_t record) const {
+    return static_cast<PageId>(first_expert_sum_ + expert_place_[static_cast<size_t>(record)]);
+  }
   // REQUIRES: tied embeddings.
   PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
   // Pages that stay come last; the others have room in the page file.
@@ -139,6 +154,7 @@ struct PageTable {
     return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
   }
   void add_sums(const RunShape& shape);
+  void add_sums_by_chunks(const RunShape& shape);
   PageId layer_buffers(int64_t which, int64_t microbatch) const {
     return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
@@ -147,8 +163,10 @@ struct PageTable {
   std::vector<int32_t> pairs_;  // [from * devices + seat] its number; -1: there is none
   int64_t num_pairs_ = 0, parcel_pages_ = 0;
   std::vector<int64_t> sum_place_;  // [device] its first sum among all
+  int64_t sums_of_device_ = 0, layer_sets_ = 0;
+  std::vector<int64_t> expert_place_;  // [record] its expert_sum among all; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
-          first_parcel_ = 0, first_sum_ = 0;
+          first_parcel_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
 };
 
 // [page] its class; kNoSlotClass: RunShape::rank never uses it. The rank uses pages of records at

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "plan/step/lags.h"
 #include "plan/step/sum_shape.h"
 
 namespace pagoda {
@@ -68,6 +69,10 @@ struct RunShape {
   std::vector<int64_t> layer_record;  // (num_layers); expert e of a MoE layer is + 1 + e
 
   int64_t microbatches = 0;        // per step
+  // Whether chunks of microbatches follow each other through the layers, in both phases, so that
+  // attention of one goes beside experts of another (plan/step/zebra_actions.h).
+  bool zebra = false;
+  Lags lags = {};
   SumShape sums = {};
   // [shard] the device that attends to its microbatches: it computes everything but their experts.
   // Empty: device 0 attends to all.
@@ -97,6 +102,8 @@ struct RunShape {
 
   // A record is updated inside the backward, as soon as its gradient is complete.
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
+  // Groups of microbatches that are taken through a layer's backward one after the other.
+  int64_t rounds() const { return zebra ? sums.chunks : 1; }
   int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }

@@ -24,12 +24,13 @@ SteadyRun::SteadyRun(const StepPlan* plan, Tokens tokens, ExpertForecast* foreca
       copies_(plan->shape()) {
   const RunShape& shape = plan->shape();
   const bool by_turns = tokens != Tokens::kEven && !shape.options.microbatch_major;
+  const int64_t together = shape.microbatches / shape.rounds();
   int64_t count = tokens == Tokens::kOne ? 1 : even_tokens(shape, 1);
-  if (by_turns && tokens == Tokens::kGathered) count = even_tokens(shape, shape.microbatches);
+  if (by_turns && tokens == Tokens::kGathered) count = even_tokens(shape, together);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     for (int64_t b = 0; b < shape.microbatches && shape.is_moe[l]; ++b) {
       for (int64_t e = 0; e < shape.num_experts; ++e) {
-        const bool chosen = !by_turns || e % shape.microbatches == b;
+        const bool chosen = !by_turns || e % together == b % together;
         routing_[b][l].push_back(chosen ? count : 0);
       }
     }

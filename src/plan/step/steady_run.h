@@ -22,8 +22,8 @@ class SteadyRun {
     // and is much less to run through.
     kOne,
     kEven,  // each expert's even share of each microbatch, at least one token
-    // Each expert's even share of the whole step, drawn from the microbatches round-robin: as many
-    // rows as kEven in fewer pieces, to predict times.
+    // Each expert's even share of what the plan takes together, drawn from its microbatches
+    // round-robin: as many rows as kEven in fewer pieces, to predict times.
     kGathered,
   };
 

@@ -16,9 +16,19 @@ StepPlan::StepPlan(const RunShape& shape, const PageTable& pages, const Options&
   }
   for (const RecordShape& record : shape.records) {
     if (record.expert >= 0 || sums_.contains(record.device)) continue;
-    sums_[record.device] =
-        plan_sums(shape.sums, shape.shard_device, shape.microbatches, record.device);
+    sums_[record.device] = plan_sums(shape.sums, shape.shard_device, shape.microbatches,
+                                     record.device, shape.rounds() > 1);
   }
+}
+
+void StepPlan::check_taken_together(Microbatches microbatches) const {
+  const int64_t together = shape_.microbatches / shape_.rounds();
+  CHECK(microbatches.count == together && microbatches.first % together == 0);
+}
+
+// No later microbatches of the step have a part in a gradient.
+bool StepPlan::finishes(Microbatches microbatches) const {
+  return microbatches.end() == shape_.microbatches;
 }
 
 Task StepPlan::task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const {
@@ -155,7 +165,11 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
 
 void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
                                const LayerRouting& routing, TaskList& tasks) const {
-  expert_tasks(layer, microbatches, routing, Phase::kForward, tasks);
+  expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, routing),
+               Phase::kForward, tasks);
+}
+
+void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
     Task t = of_microbatch(TaskKind::kResidual, Phase::kForward, layer, b);
     t.use(pages_.middle(layer, b), attending(b), Access::kRead, !options_.training);
@@ -173,7 +187,9 @@ const SumPlan& StepPlan::sums_of(int64_t record) const {
 PageId StepPlan::sum_page(int64_t record, int64_t device, int64_t buffer) const {
   const bool whole = device == shape_.records[record].device && buffer == sums_of(record).root;
   if (whole && record == shape_.head() && shape_.tied_embeddings) return pages_.kept_sum();
-  return pages_.gradient_sum(device, buffer);
+  const int64_t layer = shape_.records[record].layer;
+  const bool by_chunks = shape_.rounds() > 1 && layer >= 0;
+  return by_chunks ? pages_.layer_sum(device, layer, buffer) : pages_.gradient_sum(device, buffer);
 }
 
 void StepPlan::add_sums(const SumPart& part, int64_t device, PageId to, PageId from,
@@ -188,11 +204,15 @@ void StepPlan::add_sums(const SumPart& part, int64_t device, PageId to, PageId f
   tasks.push_back(t);
 }
 
-// Goes through the sum; `of_chain` adds the tasks of a microbatch, and is told the use of the page
-// that these sum in.
+// Goes through the microbatches' part of the sum; `of_chain` adds the tasks of a microbatch, and is
+// told the use of the page that these sum in.
 template <typename OfChain>
-void StepPlan::sum(const SumPart& part, TaskList& tasks, const OfChain& of_chain) const {
+void StepPlan::sum(const SumPart& part, Microbatches microbatches, TaskList& tasks,
+                   const OfChain& of_chain) const {
+  bool takes = false;  // what comes behind a microbatch comes with it
   for (const SumStep& step : sums_of(part.record).steps) {
+    if (step.kind == SumStep::Kind::kChain) takes = microbatches.has(step.microbatch);
+    if (!takes) continue;
     const PageId page = sum_page(part.record, step.device, step.buffer);
     const bool keeps = part.again || (step.kind == SumStep::Kind::kChain && !step.first);
     const Access access = keeps ? Access::kWrite : Access::kCreate;
@@ -218,7 +238,7 @@ void StepPlan::sum(const SumPart& part, TaskList& tasks, const OfChain& of_chain
 }
 
 void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
-  CHECK(microbatches == all_microbatches(shape_));
+  check_taken_together(microbatches);
   TaskKind kind = options_.training ? TaskKind::kHead : TaskKind::kLoss;
   if (options_.generating) kind = TaskKind::kLogits;
   const int64_t record = shape_.head();
@@ -232,13 +252,13 @@ void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
     return t;
   };
   if (!options_.training) {
-    for (int64_t b = 0; b < microbatches.count; ++b) tasks.push_back(of_one(b));
+    for (int64_t b = microbatches.first; b < microbatches.end(); ++b) tasks.push_back(of_one(b));
     return;
   }
   // The final norm, then the table, which is the embedding if they are tied.
   const int64_t table =
       shape_.tied_embeddings ? shape_.records[shape_.embedding()].num_elements : 0;
-  sum({record, 0, shape_.records[record].num_elements + table}, tasks,
+  sum({record, 0, shape_.records[record].num_elements + table}, microbatches, tasks,
       [&](const SumStep& step, const PageUse& use) {
         Task t = of_one(step.microbatch);
         t.first = step.first;
@@ -246,7 +266,7 @@ void StepPlan::head(Microbatches microbatches, TaskList& tasks) const {
         t.use(use.page, use.place, use.access);
         tasks.push_back(t);
       });
-  dense_gradient(record, tasks);
+  if (finishes(microbatches)) dense_gradient(record, tasks);
 }
 
 // The gradient of a dense record from its whole sum.
@@ -291,7 +311,7 @@ Task StepPlan::backward_task(TaskKind kind, int64_t layer, int64_t microbatch, P
 // The gradients of the shared expert are summed here, those of the record's rest with attention's.
 void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
                                 const LayerRouting& routing, TaskList& tasks) const {
-  CHECK(microbatches == all_microbatches(shape_));
+  check_taken_together(microbatches);
   const int64_t record = shape_.layer_record[layer];
   const RecordShape& dense = shape_.records[record];
   const auto replay = [&](const SumStep& step) {
@@ -300,11 +320,12 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
   };
   if (dense.shared_elements == 0) {
     for (const SumStep& step : sums_of(record).steps) {
-      if (step.kind == SumStep::Kind::kChain) tasks.push_back(replay(step));
+      const bool own = step.kind == SumStep::Kind::kChain && microbatches.has(step.microbatch);
+      if (own) tasks.push_back(replay(step));
     }
   } else {
     const int64_t first_element = dense.num_elements - dense.shared_elements;
-    sum({record, first_element, dense.shared_elements}, tasks,
+    sum({record, first_element, dense.shared_elements}, microbatches, tasks,
         [&](const SumStep& step, const PageUse& use) {
           Task t = replay(step);
           t.first = step.first;
@@ -312,18 +333,38 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
           tasks.push_back(t);
         });
   }
-  expert_tasks(layer, microbatches, routing, Phase::kBackward, tasks);
+  const auto rows = [&](int64_t first, int64_t end) {
+    std::vector<uint8_t> any(static_cast<size_t>(shape_.num_experts), 0);
+    for (int64_t b = first; b < end; ++b) {
+      for (size_t e = 0; e < any.size(); ++e) any[e] |= routing[static_cast<size_t>(b)][e] > 0;
+    }
+    return any;
+  };
+  const std::vector<uint8_t> begun = rows(0, microbatches.first);
+  const LayerRouting own(routing.begin() + microbatches.first,
+                         routing.begin() + microbatches.end());
+  expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own, begun),
+               Phase::kBackward, tasks);
+  if (shape_.rounds() == 1 || !finishes(microbatches)) return;
+  // Gradients of experts whose last rows were in a chunk before this one.
+  const std::vector<uint8_t> here = rows(microbatches.first, microbatches.end());
+  for (int64_t e = 0; e < shape_.num_experts; ++e) {
+    const auto at = static_cast<size_t>(e);
+    const int64_t expert = shape_.expert(layer, e);
+    if (here[at] != 0 || begun[at] == 0) continue;
+    expert_gradient(expert, shape_.records[expert].device, 0, tasks);
+  }
 }
 
 void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
-  CHECK(microbatches == all_microbatches(shape_));
+  check_taken_together(microbatches);
   const int64_t record = shape_.layer_record[layer];
   const RecordShape& dense = shape_.records[record];
   const SumPart part{record, 0, dense.num_elements - dense.shared_elements,
                      dense.shared_elements > 0};
   const TaskKind above =
       shape_.is_moe[layer] ? TaskKind::kRouteBackward : TaskKind::kDenseMlpBackward;
-  sum(part, tasks, [&](const SumStep& step, const PageUse& use) {
+  sum(part, microbatches, tasks, [&](const SumStep& step, const PageUse& use) {
     const int64_t b = step.microbatch;
     Task first = backward_task(above, layer, b, pages_.middle(layer, b), true);
     first.first = step.first;
@@ -334,21 +375,22 @@ void StepPlan::backward_attention(int64_t layer, Microbatches microbatches, Task
     second.use(use.page, use.place, Access::kWrite);
     tasks.push_back(second);
   });
-  dense_gradient(record, tasks);
+  if (finishes(microbatches)) dense_gradient(record, tasks);
 }
 
 void StepPlan::embed_backward(Microbatches microbatches, TaskList& tasks) const {
-  CHECK(microbatches == all_microbatches(shape_));
+  check_taken_together(microbatches);
   const int64_t record = shape_.embedding();
   // A head's sum has the final norm in front of its table, so the embedding's has room there.
   const SumPart part{record, shape_.hidden_size, shape_.records[record].num_elements};
-  sum(part, tasks, [&](const SumStep& step, const PageUse& use) {
+  sum(part, microbatches, tasks, [&](const SumStep& step, const PageUse& use) {
     Task t = of_microbatch(TaskKind::kEmbedBackward, Phase::kBackward, -1, step.microbatch);
     t.first = step.first;
     t.use(pages_.dresidual(step.microbatch), use.place, Access::kRead, true);
     t.use(use.page, use.place, use.access);
     tasks.push_back(t);
   });
+  if (!finishes(microbatches)) return;
   if (shape_.tied_embeddings) {
     const int64_t home = shape_.records[record].device;
     add_sums(part, home, pages_.kept_sum(), sum_page(record, home, sums_of(record).root), tasks);

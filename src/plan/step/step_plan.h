@@ -31,9 +31,11 @@
 
 namespace pagoda {
 
-// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
+// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches';
+// `begun`: GroupLimits'.
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                    const LayerRouting& routing);
+                                    const LayerRouting& routing,
+                                    std::vector<uint8_t> begun = {});
 
 class StepPlan {
  public:
@@ -65,8 +67,11 @@ class StepPlan {
   // `routing`: the microbatches'.
   void forward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                        TaskList& tasks) const;
+  void residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
   void head(Microbatches microbatches, TaskList& tasks) const;
-  // REQUIRES: all microbatches, since an expert's gradient is summed in row blocks of all of them.
+  // The head and the backward take chunks in ascending order, and finish gradients behind the last.
+  // REQUIRES: all microbatches, or with RunShape::rounds() > 1 a chunk. `routing`: of
+  // all microbatches up to these.
   void backward_experts(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
                         TaskList& tasks) const;
   void backward_attention(int64_t layer, Microbatches microbatches, TaskList& tasks) const;
@@ -90,8 +95,11 @@ class StepPlan {
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Place attending(int64_t microbatch) const;
-  void expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                    Phase phase, TaskList& tasks) const;
+  void expert_tasks(int64_t layer, Microbatches microbatches,
+                    const std::vector<ExpertWave>& waves, Phase phase, TaskList& tasks) const;
+  bool finishes(Microbatches microbatches) const;
+  void check_taken_together(Microbatches microbatches) const;
+  void expert_gradient(int64_t record, int device, uint8_t buffer, TaskList& tasks) const;
   void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
   Task wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const;
   Task block_task(const WavePlace& at, const ExpertGroup::Block& block, int64_t device) const;
@@ -115,7 +123,8 @@ class StepPlan {
   const SumPlan& sums_of(int64_t record) const;
   PageId sum_page(int64_t record, int64_t device, int64_t buffer) const;
   template <typename OfChain>
-  void sum(const SumPart& part, TaskList& tasks, const OfChain& of_chain) const;
+  void sum(const SumPart& part, Microbatches microbatches, TaskList& tasks,
+           const OfChain& of_chain) const;
   void add_sums(const SumPart& part, int64_t device, PageId to, PageId from, TaskList& tasks) const;
   Task backward_task(TaskKind kind, int64_t layer, int64_t microbatch, PageId saved,
                      bool last_use) const;

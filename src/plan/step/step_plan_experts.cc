@@ -9,7 +9,8 @@
 namespace pagoda {
 
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                    const LayerRouting& routing) {
+                                    const LayerRouting& routing,
+                                    std::vector<uint8_t> begun) {
   GroupLimits limits;
   limits.row_block = shape.row_block;
   limits.group_blocks = shape.group_blocks;
@@ -21,12 +22,16 @@ std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microb
     limits.begins_block.push_back(b % columns == 0);
     limits.attends.push_back(shape.attending(b));
   }
+  limits.first_row = microbatches.first * shape.microbatch_tokens * shape.experts_per_token;
+  limits.begun = std::move(begun);
+  limits.goes_on = shape.rounds() > 1 && microbatches.end() < shape.microbatches;
   return expert_waves(routing, limits);
 }
 
 Task StepPlan::wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const {
   Task t = task(kind, at.phase, at.layer, -1);
   t.wave = static_cast<int32_t>(at.wave);
+  t.first_microbatch = static_cast<int32_t>(at.first_microbatch);
   t.device = static_cast<uint8_t>(device);
   t.lane = lane;
   return t;
@@ -172,26 +177,38 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
 void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                        TaskList& tasks) const {
   const Place place = Place::on_device(static_cast<int>(seat));
+  const bool by_chunks = at.phase == Phase::kBackward && shape_.rounds() > 1;
   for (size_t i = 0; i < group.blocks.size(); ++i) {
     Task t = block_task(at, group.blocks[i], seat);
     t.joins_next = i + 1 < group.blocks.size();
     t.use(pages_.weights(t.record), place, Access::kRead);
     t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
+    if (by_chunks) {
+      t.use(pages_.expert_sum(t.record), place, t.first ? Access::kCreate : Access::kWrite);
+    }
     tasks.push_back(t);
   }
   if (!group.blocks.empty()) give_back(at, group, seat, tasks);
   for (const ExpertGroup::Block& block : group.blocks) {
     if (at.phase == Phase::kForward || !block.last) continue;
     const Task of_block = block_task(at, block, seat);
-    Task t = task(TaskKind::kGradient, Phase::kBackward, at.layer, -1);
-    t.expert = of_block.expert;
-    t.record = of_block.record;
-    t.gradient = of_block.gradient;
-    t.device = of_block.device;
-    t.use(pages_.gradient(t.record), place, Access::kCreate);
-    gradient(t, tasks);
+    expert_gradient(of_block.record, of_block.device, of_block.gradient, tasks);
   }
+}
+
+// The gradient of an expert from its sum, which is a page or a buffer of its device.
+void StepPlan::expert_gradient(int64_t record, int device, uint8_t buffer, TaskList& tasks) const {
+  const RecordShape& shape = shape_.records[record];
+  const Place place = Place::on_device(device);
+  Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
+  t.expert = static_cast<int32_t>(shape.expert);
+  t.record = record;
+  t.gradient = buffer;
+  t.device = static_cast<uint8_t>(device);
+  t.use(pages_.gradient(record), place, Access::kCreate);
+  if (shape_.rounds() > 1) t.use(pages_.expert_sum(record), place, Access::kRead);
+  gradient(t, tasks);
 }
 
 // Sends what the experts gave to the devices that attend to its tokens.
@@ -269,6 +286,7 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
     Task t = task(TaskKind::kIndex, phase, layer, microbatches.first);
     t.microbatches = static_cast<int32_t>(microbatches.count);
     t.device = static_cast<uint8_t>(device);
+    t.lane = shape_.devices > 1 ? Lane::kOut : Lane::kCompute;
     bool any = false;
     for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
       any = any || shape_.attending(b) == device;
@@ -281,16 +299,17 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
 // before the one before it is computed, and combined before the one behind it is: so a device may
 // compute a wave while others are still at the one before. Combines, and so their sums, keep the
 // order of the experts.
-void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches, const LayerRouting& routing,
-                            Phase phase, TaskList& tasks) const {
+void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
+                            const std::vector<ExpertWave>& waves, Phase phase,
+                            TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
   index(layer, microbatches, phase, tasks);
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
-  const std::vector<ExpertWave> waves = layer_waves(shape_, layer, microbatches, routing);
   const auto count = static_cast<int64_t>(waves.size());
   const auto place = [&](int64_t i) {
-    return WavePlace{phase, layer, i, i % in_flight, microbatches.first, microbatches.count};
+    const int64_t slot = (microbatches.first / microbatches.count + i) % in_flight;
+    return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
   for (int64_t i = -ahead; i < count + ahead; ++i) {
     const int64_t next = i + ahead, before = i - ahead;

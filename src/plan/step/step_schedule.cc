@@ -71,6 +71,19 @@ StepSchedule::StepSchedule(const StepPlan* plan, const PendingUpdates* updates,
       routing_(plan->shape().microbatches, LayerRouting(plan->shape().num_layers)) {
   CHECK(extent != PassExtent::kStep || plan->options().training);
   CHECK(copies != nullptr || plan->shape().ranks() == 1);
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    const Action& action = actions_[i];
+    const bool of_layers = action.phase == Phase::kForward && action.kind != ActionKind::kHead;
+    if (of_layers) forward_end_ = i + 1;
+  }
+}
+
+// The action needs a routing that is not known.
+bool StepSchedule::unresolved(size_t action) const {
+  if (action == actions_.size()) return false;
+  const Action& a = actions_[action];
+  return a.kind == ActionKind::kExperts && a.phase == Phase::kForward &&
+         routing_[static_cast<size_t>(a.microbatches.first)][static_cast<size_t>(a.layer)].empty();
 }
 
 int64_t StepSchedule::records_of_layer(int64_t layer) const {
@@ -151,13 +164,7 @@ void StepSchedule::attention(const Action& action, StepPiece& piece) {
   });
   if (!others.empty()) plan_.prefetch(others, expected_seats(l), piece.tasks);
   if (first_microbatch) make_ready(next, after, piece.tasks);
-  add_uses(piece.tasks, piece.foreseen.emplace());
   if (l == 0 && first_microbatch) foresee_updates(after, piece);
-  if (!shape.is_moe[l]) return;
-  piece.wait = StepPiece::Wait::kResolve;
-  piece.layer = l;
-  piece.microbatches = action.microbatches;
-  resolved_ = false;
 }
 
 void StepSchedule::experts(const Action& action, TaskList& tasks) {
@@ -171,19 +178,18 @@ void StepSchedule::experts(const Action& action, TaskList& tasks) {
 }
 
 void StepSchedule::resolve(const LayerRouting& routing) {
-  CHECK(!resolved_, "no layer waits for its routing");
-  const Action& routed = actions_[next_ - 1];
+  CHECK(unresolved(next_), "no layer waits for its routing");
+  const Action& routed = actions_[next_];
   CHECK(static_cast<int64_t>(routing.size()) == routed.microbatches.count);
   const std::vector<int64_t> tokens = pagoda::tokens_per_expert(routing);
   CHECK(static_cast<int64_t>(tokens.size()) == plan_.shape().num_experts);
-  if (forecast_ != nullptr) forecast_->note(routed.layer, tokens);
   for (size_t i = 0; i < routing.size(); ++i) {
     routing_[static_cast<size_t>(routed.microbatches.first) + i][routed.layer] = routing[i];
   }
   std::vector<int64_t>& sum = tokens_per_expert_[routed.layer];
   sum.resize(tokens.size(), 0);
   std::transform(sum.begin(), sum.end(), tokens.begin(), sum.begin(), std::plus<>());
-  resolved_ = true;
+  if (forecast_ != nullptr) forecast_->note(routed.layer, sum);
 }
 
 // Foresees the updates of records from first_record on, which are pending already.
@@ -212,6 +218,8 @@ void StepSchedule::add(const Action& action, StepPiece& piece) {
         return attention(action, piece);
       case ActionKind::kExperts:
         return experts(action, piece.tasks);
+      case ActionKind::kResidual:
+        return plan_.residual(action.layer, action.microbatches, piece.tasks);
       case ActionKind::kHead:
         return plan_.head(action.microbatches, piece.tasks);
     }
@@ -219,50 +227,60 @@ void StepSchedule::add(const Action& action, StepPiece& piece) {
   switch (action.kind) {
     case ActionKind::kExperts:
       return plan_.backward_experts(action.layer, action.microbatches,
-                                    layer_routing(routing_, action.layer, action.microbatches),
+                                    layer_routing(routing_, action.layer,
+                                                  {0, action.microbatches.end()}),
                                     piece.tasks);
     case ActionKind::kAttention:
       return plan_.backward_attention(action.layer, action.microbatches, piece.tasks);
     case ActionKind::kEmbed:
       return plan_.embed_backward(action.microbatches, piece.tasks);
     case ActionKind::kHead:
+    case ActionKind::kResidual:
       break;
   }
-  CHECK(false, "a head has no backward of its own");
-}
-
-// All layers' forward is behind the schedule.
-bool StepSchedule::forward_over() const {
-  return next_ == actions_.size() || actions_[next_].kind == ActionKind::kHead;
+  CHECK(false, "it has no backward of its own");
 }
 
 bool StepSchedule::ends_piece(const Action& newest) const {
   if (newest.phase == Phase::kBackward || newest.kind == ActionKind::kHead) return true;
-  return newest.kind == ActionKind::kAttention ||
-         (newest.kind == ActionKind::kExperts && forward_over());
+  return newest.kind == ActionKind::kAttention || next_ == forward_end_ || unresolved(next_);
+}
+
+// The tasks of actions up to one that must wait, which come to none if the next one must.
+void StepSchedule::add_tasks(StepPiece& piece) {
+  const bool in_forward = next_ < forward_end_;
+  while (!unresolved(next_)) {
+    const Action& newest = actions_[next_++];
+    add(newest, piece);
+    const bool head = newest.kind == ActionKind::kHead;
+    if (head && extent_ == PassExtent::kStep) {
+      piece.wait = StepPiece::Wait::kForwardDone;
+      piece.microbatches = newest.microbatches;
+    }
+    if (ends_piece(newest)) break;
+  }
+  take_own_part(plan_.shape(), piece);
+  if (!in_forward) return;
+  if (next_ < forward_end_) return pagoda::add_uses(piece.tasks, piece.foreseen.emplace());
+  if (extent_ == PassExtent::kStep) piece.wait = StepPiece::Wait::kLayersDone;
+  foresee_rest(piece);
 }
 
 bool StepSchedule::next(StepPiece& piece) {
-  CHECK(resolved_, "a layer is not resolved");
+  CHECK(!asked_routing_ || !unresolved(next_), "a layer is not resolved");
   piece = {};
   if (next_ == actions_.size()) return false;
-  const bool step = extent_ == PassExtent::kStep;
   if (next_ == 0) {
-    const bool of_steps = step || !plan_.shape().training;
+    const bool of_steps = extent_ == PassExtent::kStep || !plan_.shape().training;
     piece.cycle = of_steps ? StepPiece::Cycle::kBegins : StepPiece::Cycle::kBetweenSteps;
     piece.kept = std::exchange(kept_, std::nullopt);
   }
-  const Action* newest = nullptr;
-  do {
-    newest = &actions_[next_++];
-    add(*newest, piece);
-  } while (!ends_piece(*newest));
-  take_own_part(plan_.shape(), piece);
-  if (newest->kind == ActionKind::kHead) {
-    if (step) piece.wait = StepPiece::Wait::kForwardDone;
-  } else if (newest->phase == Phase::kForward && forward_over() && resolved_) {
-    if (step) piece.wait = StepPiece::Wait::kLayersDone;
-    foresee_rest(piece);
+  add_tasks(piece);
+  asked_routing_ = piece.wait == StepPiece::Wait::kGoOn && unresolved(next_);
+  if (asked_routing_) {
+    piece.wait = StepPiece::Wait::kResolve;
+    piece.layer = actions_[next_].layer;
+    piece.microbatches = actions_[next_].microbatches;
   }
   return true;
 }

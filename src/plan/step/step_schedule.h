@@ -48,7 +48,9 @@ struct StepPiece {
   // What the schedule, or the code that runs it, must learn between these tasks and the next.
   enum class Wait : uint8_t {
     kGoOn,
-    kResolve,  // the experts that `layer` chose for `microbatches`: call resolve()
+    // The experts that `layer` chose for `microbatches`, which come next: call resolve(). Attention
+    // of others may have been issued since theirs.
+    kResolve,
     // The rest appear in training steps only.
     kLayersDone,   // no gradient waits any more: a new update may begin
     kForwardDone,  // the backward needs the balance loss's gradient
@@ -64,7 +66,7 @@ struct StepPiece {
   const TaskList& all_tasks() const { return others.empty() ? tasks : others; }
   Wait wait = Wait::kGoOn;
   int64_t layer = -1;         // kResolve
-  Microbatches microbatches;  // kResolve
+  Microbatches microbatches;  // kResolve, kForwardDone: of the head
   // What a residency should know (offload/residency.h). nullopt: unchanged since the previous
   // piece.
   Cycle cycle = Cycle::kGoesOn;
@@ -110,7 +112,8 @@ class StepSchedule {
   void embed(const Action& action, TaskList& tasks);
   void attention(const Action& action, StepPiece& piece);
   void experts(const Action& action, TaskList& tasks);
-  bool forward_over() const;
+  bool unresolved(size_t action) const;
+  void add_tasks(StepPiece& piece);
   bool ends_piece(const Action& newest) const;
   void foresee_updates(int64_t first_record, StepPiece& piece) const;
   void foresee_rest(StepPiece& piece) const;
@@ -130,8 +133,9 @@ class StepSchedule {
   const WeightCopies* copies_;
   PassExtent extent_;
   ActionList actions_;
-  size_t next_ = 0;             // the next piece begins with this action
-  bool resolved_ = true;        // the newest piece's routing is known, or it asked for none
+  size_t next_ = 0;         // the next piece begins with this action
+  size_t forward_end_ = 0;  // all layers' forward is in front of this action
+  bool asked_routing_ = false;  // the newest piece ends where that of next_ must be known
   std::vector<int64_t> asked_;  // records whose weights are uploaded after their updates, if there
                                 // is room
   std::optional<std::vector<PageId>> kept_;

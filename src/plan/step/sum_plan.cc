@@ -123,7 +123,7 @@ struct Turn {
 }  // namespace
 
 SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, int64_t microbatches,
-                  int home) {
+                  int home, bool by_chunks) {
   CHECK(sums.chunks > 0 && microbatches % sums.chunks == 0);
   const int64_t columns = sums.columns(microbatches);
   CHECK(sums.shards > 0 && columns % sums.shards == 0);
@@ -136,6 +136,10 @@ SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, in
       const int64_t microbatch = i / width * columns + shard * width + i % width;
       own.push_back({shard, microbatch, i == 0, i + 1 == length});
     }
+  }
+  const auto in_order = [](const Turn& a, const Turn& b) { return a.microbatch < b.microbatch; };
+  for (auto& [device, own] : turns) {
+    if (by_chunks) std::sort(own.begin(), own.end(), in_order);
   }
   Summation summation(sums, home);
   for (size_t i = 0, left = turns.size(); left > 0; ++i) {

@@ -30,8 +30,9 @@ struct SumStep {
 
 struct SumPlan {
   // Devices take their microbatches by turns, each shard by shard, so that a device keeps few
-  // buffers: as a binary counter carries, two sums of as many shards become one. What other devices
-  // have comes behind all microbatches.
+  // buffers: as a binary counter carries, two sums of as many shards become one. By chunks, each
+  // takes a chunk of all its shards before the next, and keeps a buffer for each shard. What other
+  // devices have comes behind all microbatches.
   std::vector<SumStep> steps;
   int64_t root = 0;     // the home's buffer that the whole sum ends in
   int64_t buffers = 0;  // on any device at most; 1 for one shard on one device, 4 for eight
@@ -40,6 +41,6 @@ struct SumPlan {
 // `shard_device`: [shard] the device that attends to it; empty: device 0 to all. REQUIRES: the
 // shape divides the microbatches.
 SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, int64_t microbatches,
-                  int home);
+                  int home, bool by_chunks = false);
 
 }  // namespace pagoda

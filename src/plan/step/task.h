@@ -76,7 +76,9 @@ struct Task {
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;   // -1: none
-  int32_t microbatches = 1;  // kIndex indexes this many, from `microbatch` on
+  // kIndex indexes this many, from `microbatch` on, once they are routed. Dispatch and combine wait
+  // for it, in whatever lane it is.
+  int32_t microbatches = 1;
   int64_t record = -1;     // kAdam, kGradient, kExpert, kSendPage, kReceivePage
   int64_t updates = 0;     // kAdam: optimizer steps it applies
   // Tasks of a wave (plan/step/expert_blocks.h): kExpert computes rows of one expert in its
@@ -84,6 +86,7 @@ struct Task {
   // those of experts [expert, last_expert] in the wave. kPlaceRows and kPackRows have a parcel's
   // rows. The n-th kReceive from a device takes what its n-th kSend gave: `bytes`.
   int32_t wave = -1;
+  int32_t first_microbatch = -1;  // the first of those whose wave it is
   int32_t last_expert = -1;
   uint8_t peer = 0;
   int64_t bytes = 0;      // kSend, kReceive, kSendPage, kReceivePage

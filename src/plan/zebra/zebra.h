@@ -23,6 +23,7 @@
 
 #include "base/status.h"
 #include "plan/machine/pass_cost.h"
+#include "plan/step/lags.h"
 #include "plan/zebra/stream_times.h"
 
 namespace pagoda {
@@ -107,14 +108,6 @@ struct ZebraTask {
   ZebraKind kind = ZebraKind::kAttention;
   int32_t layer = 0;
   int32_t microbatch = 0;
-};
-
-// A lag tells how many microbatches the earlier work is ahead before a microbatch goes on. R - 1
-// and more: all microbatches go first.
-struct Lags {
-  int32_t head = 0;       // the last layer's attention, ahead of the head
-  int32_t attention = 0;  // the head, ahead of the last layer's attention backward
-  int32_t expert = 0;     // the last experts' forward, ahead of their backward
 };
 
 struct ZebraPlan {

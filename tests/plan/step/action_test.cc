@@ -20,15 +20,15 @@ TEST(Actions, LayerMajorTakesAllMicrobatchesThroughALayer) {
   const Microbatches all{0, 3};
   const ActionList expected = {
       {ActionKind::kEmbed, kForward, -1, all},   {ActionKind::kAttention, kForward, 0, all},
-      {ActionKind::kExperts, kForward, 0, all},  {ActionKind::kAttention, kForward, 1, all},
-      {ActionKind::kHead, kForward, -1, all},    {ActionKind::kAttention, kBackward, 1, all},
-      {ActionKind::kExperts, kBackward, 0, all}, {ActionKind::kAttention, kBackward, 0, all},
-      {ActionKind::kEmbed, kBackward, -1, all},
+      {ActionKind::kExperts, kForward, 0, all},  {ActionKind::kResidual, kForward, 0, all},
+      {ActionKind::kAttention, kForward, 1, all}, {ActionKind::kHead, kForward, -1, all},
+      {ActionKind::kAttention, kBackward, 1, all}, {ActionKind::kExperts, kBackward, 0, all},
+      {ActionKind::kAttention, kBackward, 0, all}, {ActionKind::kEmbed, kBackward, -1, all},
   };
   EXPECT_EQ(layer_major(two_layers(), PassExtent::kStep), expected);
-  const ActionList forward(expected.begin(), expected.begin() + 5);
+  const ActionList forward(expected.begin(), expected.begin() + 6);
   EXPECT_EQ(layer_major(two_layers(), PassExtent::kForward), forward);
-  const ActionList layers(expected.begin(), expected.begin() + 4);
+  const ActionList layers(expected.begin(), expected.begin() + 5);
   EXPECT_EQ(layer_major(two_layers(), PassExtent::kLayers), layers);
 }
 
@@ -39,11 +39,12 @@ TEST(Actions, MicrobatchMajorTakesOneMicrobatchThroughAllLayers) {
     expected.push_back({ActionKind::kEmbed, kForward, -1, one});
     expected.push_back({ActionKind::kAttention, kForward, 0, one});
     expected.push_back({ActionKind::kExperts, kForward, 0, one});
+    expected.push_back({ActionKind::kResidual, kForward, 0, one});
     expected.push_back({ActionKind::kAttention, kForward, 1, one});
   }
   EXPECT_EQ(microbatch_major(two_layers(), PassExtent::kLayers), expected);
   const ActionList by_layers = layer_major(two_layers(), PassExtent::kStep);
-  expected.insert(expected.end(), by_layers.begin() + 4, by_layers.end());
+  expected.insert(expected.end(), by_layers.begin() + 5, by_layers.end());
   EXPECT_EQ(microbatch_major(two_layers(), PassExtent::kStep), expected);
 }
 

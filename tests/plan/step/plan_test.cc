@@ -48,7 +48,9 @@ TaskList step(const StepPlan& plan, const std::vector<int64_t>& tokens_per_exper
   plan.embed(all_microbatches(shape), tasks);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
     plan.forward_attention(l, all_microbatches(shape), tasks);
-    if (shape.is_moe[l]) plan.forward_experts(l, all_microbatches(shape), routing, tasks);
+    if (!shape.is_moe[l]) continue;
+    plan.forward_experts(l, all_microbatches(shape), routing, tasks);
+    plan.residual(l, all_microbatches(shape), tasks);
   }
   plan.head(all_microbatches(shape), tasks);
   for (int64_t l = shape.num_layers - 1; l >= 0; --l) {

@@ -15,6 +15,7 @@ namespace pagoda {
 namespace {
 
 constexpr uint32_t kSeeds = kUnderSanitizer ? 30 : 300;
+constexpr int kZebraRuns = kUnderSanitizer ? 50 : 500;
 constexpr int64_t kHeaderBytes = 4096;
 
 struct Mode {
@@ -24,6 +25,8 @@ struct Mode {
   bool keep_in_host = false;  // any number of pages of each class, as against what is planned
   int64_t group_blocks = 1;
   bool seats_by_step = false;
+  bool zebra = false;
+  Lags lags = {};
   PlanOptions options;
 };
 
@@ -60,6 +63,8 @@ struct Case {
     shape.eager_adam = mode.eager;
     shape.pinned_share = mode.pinned_share;
     shape.group_blocks = mode.group_blocks;
+    shape.zebra = mode.zebra;
+    shape.lags = mode.lags;
     return shape;
   }
   std::vector<int64_t> steps() const { return std::vector<int64_t>(shape.records.size(), 0); }
@@ -141,6 +146,35 @@ TEST(Validator, RandomRunsKeepEveryRule) {
   }
 }
 
+// Chunks that follow each other through the layers, on one device or more, whoever attends.
+TEST(Validator, RandomZebraRunsKeepEveryRule) {
+  int by_chunks = 0;
+  for (uint32_t seed = 1; by_chunks < kZebraRuns; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    Mode mode;
+    mode.zebra = true;
+    mode.eager = random() % 2 == 0;
+    mode.skip_untouched = random() % 4 == 0;
+    mode.options.prefetch = random() % 4 != 0;
+    mode.options.optimizer_at_end = random() % 4 == 0;
+    mode.options.whole_layers = random() % 4 == 0;
+    mode.pinned_share = random() % 4 == 0 ? 0.5 : 0;
+    mode.keep_in_host = random() % 2 == 0;
+    mode.group_blocks = seed % 2 == 0 ? 1 : 1 + seed % 7;
+    mode.lags.head = static_cast<int32_t>(random() % 4);
+    mode.lags.attention = static_cast<int32_t>(random() % 4);
+    mode.lags.expert =
+        static_cast<int32_t>(random() % (1u + mode.lags.head + mode.lags.attention));
+    const double rooms[] = {0, 0.05, 0.3, 0.7, 1};
+    const int devices = static_cast<int>(1 + random() % 4);
+    Case c(random, devices, mode, rooms[random() % 5]);
+    by_chunks += c.shape.rounds() > 1;
+    expect_valid(random, c);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 // A pass of generation: one microbatch, attention over a cache, logits.
 TEST(Validator, GenerationKeepsEveryRule) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
@@ -179,15 +213,18 @@ using Steps = std::vector<std::vector<PlacedTask>>;
 
 // Two steps in which every layer has experts with and without tokens, at the smallest budgets.
 struct Recorded {
-  explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1) {
+  explicit Recorded(bool eager, int64_t group_blocks = 1, int devices = 1, bool zebra = false) {
     std::mt19937 random(7);
     Mode mode;
     mode.eager = eager;
     mode.group_blocks = group_blocks;
+    mode.zebra = zebra;
+    mode.lags = {1, 1, 1};
     do {
       made = std::make_unique<Case>(random, devices, mode, 0.0);
     } while (made->shape.num_layers < 3 || made->shape.num_experts < 5 || !made->shape.is_moe[1] ||
              made->shape.microbatches < 2 || made->shape.sums.shards < 2 ||
+             (zebra && made->shape.rounds() < 2) ||
              std::ssize(made->shape.attending_devices()) < devices);
     Replay replay(&made->pages, made->start());
     for (int step = 0; step < 2; ++step) {
@@ -517,6 +554,51 @@ TEST(Validator, SeesSumsWithoutAttention) {
   expect_broken(PlanRule::kInputs, "a sum begins elsewhere", [](Steps& steps) {
     ++steps[1][find(steps, of_kind(TaskKind::kAddSums))].task.first_element;
   });
+}
+
+// Chunks by themselves: sums of experts that are lost, mixed up or taken too soon.
+TEST(Validator, SeesChunksThatGoWrong) {
+  static const Recorded zebra(false, 2, 2, true);
+  const auto goes_on = [](const PlacedTask& t) {
+    return t.task.kind == TaskKind::kExpertBackward && !t.task.first;
+  };
+  expect_broken(
+      PlanRule::kInputs, "an expert's gradient begins again in a later chunk",
+      [&](Steps& steps) {
+        Task& t = steps[1][find(steps, goes_on)].task;
+        t.first = true;
+        t.uses[t.num_uses - 1].access = Access::kCreate;
+      },
+      zebra);
+  expect_broken(
+      PlanRule::kInputs, "what it adds to is dropped",
+      [&](Steps& steps) {
+        Task& t = steps[1][find(steps, goes_on)].task;
+        t.uses[t.num_uses - 1].access = Access::kCreate;
+      },
+      zebra);
+  expect_broken(
+      PlanRule::kInputs, "chunks of an expert are swapped",
+      [&](Steps& steps) {
+        Task& t = steps[1][find(steps, goes_on)].task;
+        t.first_microbatch = 0;
+        Task& before = steps[1][find(steps, of_kind(TaskKind::kExpertBackward))].task;
+        before.first_microbatch = static_cast<int32_t>(zebra.made->shape.microbatches) / 2;
+      },
+      zebra);
+  expect_broken(
+      PlanRule::kInputs, "a gradient is finished before the last chunk",
+      [&](Steps& steps) {
+        const size_t last = find(steps, goes_on);
+        const int64_t record = steps[1][last].task.record;
+        const size_t gradient = find(steps, [&](const PlacedTask& t) {
+          return t.task.kind == TaskKind::kGradient && t.task.record == record;
+        });
+        const PlacedTask early = steps[1][gradient];
+        erase(steps, gradient);
+        steps[1].insert(steps[1].begin() + static_cast<int64_t>(last), early);
+      },
+      zebra);
 }
 
 // Two devices that both attend.

@@ -21,6 +21,9 @@ void OrderCheck::begin_step() {
   computed_.clear();
   sums_.clear();
   seats_.clear();
+  expert_sums_.clear();
+  begun_.clear();
+  finished_.clear();
   indexed_.clear();
   for (const auto& [channel, sent] : sent_) {
     if (!sent.empty())
@@ -49,15 +52,22 @@ bool OrderCheck::all_done(TaskKind kind, Phase phase, int64_t layer) const {
 
 // Every row that was handed out has come back.
 bool OrderCheck::experts_over(const Task& task) const {
-  const auto rows = rows_.find({task.phase, task.layer});
+  const auto rows = std::find_if(rows_.begin(), rows_.end(), [&](const auto& of) {
+    const auto& [phase, layer, first] = of.first;
+    const int64_t behind = task.microbatch - first;
+    return phase == task.phase && layer == task.layer && behind >= 0 &&
+           behind < of.second.microbatches;
+  });
   if (rows == rows_.end()) return false;
   const Rows& r = rows->second;
-  int64_t end = 0;  // experts have computed each row once
+  const int64_t choices = shape_.microbatch_tokens * shape_.experts_per_token;
+  const int64_t begin = r.first_microbatch * choices;
+  int64_t end = begin;  // experts have computed each row once
   for (const auto& [first, count] : r.computed_rows) {
     if (first != end) return false;
     end += count;
   }
-  return end == r.dispatched && r.combined == r.dispatched;
+  return end - begin == r.dispatched && r.combined == r.dispatched;
 }
 
 // The gradient of what the layer gave to the microbatch is there.
@@ -149,7 +159,27 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
   if (task.rows > 0 && !rows.computed_rows.emplace(task.first_row, task.rows).second) {
     fault(task, "computes rows twice");
   }
-  if (task.kind == TaskKind::kExpertBackward && task.last) computed_.insert(task.record);
+  if (task.kind == TaskKind::kExpertBackward) check_expert_sum(task);
+}
+
+// An expert's gradient begins once, keeps its page over chunks in their order, and is not finished
+// before the last. With one chunk it lies in working memory, and ends with a block that says so.
+void OrderCheck::check_expert_sum(const Task& task) {
+  if (finished_.contains(task.record)) fault(task, "adds to a gradient that is finished");
+  if (shape_.rounds() == 1) {
+    if (task.last) computed_.insert(task.record);
+    return;
+  }
+  computed_.insert(task.record);
+  if (task.first != begun_.insert(task.record).second) fault(task, "begins its gradient again");
+  const PageUse& use = task.uses[task.num_uses - 1];
+  ExpertSum& sum = expert_sums_[use.page];
+  if (task.first != (use.access == Access::kCreate)) fault(task, "loses or keeps what it adds to");
+  if (task.first) sum = {task.record, task.first_microbatch};
+  if (sum.record != task.record || sum.first_microbatch > task.first_microbatch) {
+    fault(task, "adds to another sum, or out of the chunks' order");
+  }
+  sum.first_microbatch = task.first_microbatch;
 }
 
 // A microbatch's sum takes waves, and in each wave experts, in order.
@@ -259,7 +289,7 @@ bool OrderCheck::is_indexed(const Task& task) const {
 void OrderCheck::check_group(const Task& task) {
   if (task.kind == TaskKind::kSend) return check_send(task);
   if (task.kind == TaskKind::kReceive) return check_receive(task);
-  const auto rows = rows_.find({task.phase, task.layer});
+  const auto rows = rows_.find({task.phase, task.layer, task.first_microbatch});
   if (rows == rows_.end()) return fault(task, "before the layer's rows are sorted");
   const bool by_index = task.microbatch >= 0 && task.rows > 0;
   if (by_index && !is_indexed(task)) fault(task, "before its device has sorted them");
@@ -282,6 +312,11 @@ void OrderCheck::check_gradient(const Task& task) {
   bool ready;
   if (shape_.records[r].expert >= 0) {
     ready = computed_.contains(r);
+    finished_.insert(r);
+    const bool by_chunks = shape_.rounds() > 1;
+    if (by_chunks && expert_sums_[task.uses[1].page].record != r) {
+      fault(task, "is made of another expert's sum");
+    }
   } else if (r == shape_.head()) {
     ready = all_done(TaskKind::kHead, Phase::kForward, -1);
   } else if (r == shape_.embedding()) {
@@ -406,7 +441,10 @@ void OrderCheck::check(const Task& task) {
         if (shape_.attending(b) != task.device) continue;
         if (!done(routed, task.phase, task.layer, b)) fault(task, "before the layer's routing");
       }
-      rows_[{task.phase, task.layer}] = {};
+      Rows rows;
+      rows.first_microbatch = task.microbatch;
+      rows.microbatches = task.microbatches;
+      rows_[{task.phase, task.layer, task.microbatch}] = rows;
       indexed_[task.device] = task;
       return;
     }

@@ -30,8 +30,9 @@ class OrderCheck {
   const std::set<int64_t>& computed_gradients() const { return computed_; }
 
  private:
-  // Rows of one layer that go through its experts.
+  // Rows of one layer that go through its experts, of microbatches that are taken together.
   struct Rows {
+    int64_t first_microbatch = 0, microbatches = 0;
     int64_t dispatched = 0, combined = 0;
     std::map<int64_t, int64_t> computed_rows;  // [first row of the layer] how many from there on
     std::map<int64_t, std::pair<int64_t, int64_t>> newest;  // [microbatch] wave and expert combined
@@ -76,6 +77,7 @@ class OrderCheck {
   bool is_sum(PageId page) const;
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
+  void check_expert_sum(const Task& task);
   void check_gradient(const Task& task);
   void note_sum(const Task& task);
   void add_sums(const Task& task);
@@ -89,7 +91,8 @@ class OrderCheck {
   const PageTable& pages_;
   PlanFaults& faults_;
   std::set<Done> done_;
-  std::map<std::tuple<Phase, int64_t>, Rows> rows_;  // by phase and layer, from its kIndex on
+  // Each by its phase, layer and first microbatch, from its kIndex on.
+  std::map<std::tuple<Phase, int64_t, int64_t>, Rows> rows_;
   std::map<PageId, Group> exchange_;
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::set<int64_t> computed_;
@@ -98,6 +101,12 @@ class OrderCheck {
   // What a page holds of a sum of dense gradients, written out as one of microbatches: "(0+1,2+3)".
   // A layer's shared expert has sums of its own: [page, whether it is those].
   std::map<std::pair<PageId, bool>, std::string> sums_;
+  // What a page holds of an expert's gradient, by chunks: its record, and the newest microbatches.
+  struct ExpertSum {
+    int64_t record = -1, first_microbatch = -1;
+  };
+  std::map<PageId, ExpertSum> expert_sums_;
+  std::set<int64_t> begun_, finished_;  // records of experts
 };
 
 }  // namespace pagoda

@@ -118,7 +118,9 @@ void PlanValidator::check_freshness(const Task& task) {
 
 // Each device of the rank that attends reads the dense weights, and the table of tied embeddings at
 // both ends of the forward; an update reads the weights as a part of the masters, and uploads them
-// again. What is sent to other ranks is read once for all of them.
+// again. What is sent to other ranks is read once for all of them. Where chunks go through a layer
+// by themselves, each may read them, and dense ones twice in the backward: other layers' work
+// stands between that of the router and that of attention.
 int64_t PlanValidator::most_reads(PageId page, Phase phase) {
   const int64_t record = pages_.pages[page].record;
   const bool dense = shape_.records[static_cast<size_t>(record)].expert < 0;
@@ -128,6 +130,11 @@ int64_t PlanValidator::most_reads(PageId page, Phase phase) {
                             [&](int device) { return shape_.own_devices().contains(device); })
             : 1;
   if (phase == Phase::kOptimize) return updates_[record] * readers + (sent_[record] > 0);
+  if (shape_.rounds() > 1) {
+    const bool both = shape_.tied_embeddings && record == shape_.embedding();
+    const bool split = dense && phase == Phase::kBackward;
+    return readers * shape_.rounds() * (split || (both && phase == Phase::kForward) ? 2 : 1);
+  }
   if (phase != Phase::kForward) return readers;
   const bool twice = shape_.tied_embeddings && record == shape_.embedding();
   return (shape_.options.microbatch_major ? shape_.microbatches : readers) + (twice ? readers : 0);

@@ -1,0 +1,206 @@
+#include "plan/step/zebra_actions.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+
+namespace pagoda {
+namespace {
+
+// One kind of action of all chunks.
+struct Row {
+  ActionKind kind;
+  Phase phase;
+  int64_t layer;
+  int64_t lag = 0;
+  int64_t next = 0;  // chunk
+};
+
+class Orders {
+ public:
+  Orders(const RunShape& shape, PassExtent extent) : shape_(shape), extent_(extent) {}
+
+  ZebraOrders make() {
+    order_attention();
+    order_experts();
+    return std::move(orders_);
+  }
+
+ private:
+  // Goes through rows of which each follows the one before it by its lag.
+  void add(std::vector<Row> rows) {
+    while (rows.front().next < shape_.rounds()) {
+      issue(rows.front());
+      advance(rows, 1);
+    }
+  }
+  void advance(std::vector<Row>& rows, size_t row) {
+    if (row == rows.size()) return;
+    Row& own = rows[row];
+    const int64_t before = rows[row - 1].next;
+    while (own.next < before && (before == shape_.rounds() || own.next + own.lag < before)) {
+      issue(own);
+      advance(rows, row + 1);
+    }
+  }
+  void issue(Row& row) {
+    const int64_t width = shape_.microbatches / shape_.rounds();
+    ActionList& list = row.kind == ActionKind::kExperts ? orders_.experts : orders_.attention;
+    list.push_back({row.kind, row.phase, row.layer, {row.next++ * width, width}});
+  }
+
+  void order_attention() {
+    const int64_t last = shape_.num_layers - 1;
+    const bool experts = shape_.is_moe[static_cast<size_t>(last)] != 0;
+    for (int64_t l = 0; l < last; ++l) add({{ActionKind::kAttention, Phase::kForward, l}});
+    std::vector<Row> turn = {{ActionKind::kAttention, Phase::kForward, last}};
+    if (extent_ != PassExtent::kLayers) {
+      turn.push_back({ActionKind::kHead, Phase::kForward, -1, experts ? shape_.lags.head : 0});
+    }
+    if (extent_ == PassExtent::kStep) {
+      const int64_t lag = experts ? shape_.lags.attention : 0;
+      turn.push_back({ActionKind::kAttention, Phase::kBackward, last, lag});
+    }
+    add(std::move(turn));
+    for (int64_t l = last - 1; l >= 0 && extent_ == PassExtent::kStep; --l) {
+      add({{ActionKind::kAttention, Phase::kBackward, l}});
+    }
+  }
+  void order_experts() {
+    std::vector<int64_t> layers;
+    for (int64_t l = 0; l < shape_.num_layers; ++l) {
+      if (shape_.is_moe[static_cast<size_t>(l)]) layers.push_back(l);
+    }
+    if (layers.empty()) return;
+    const int64_t last = layers.back();
+    layers.pop_back();
+    for (const int64_t l : layers) add({{ActionKind::kExperts, Phase::kForward, l}});
+    std::vector<Row> turn = {{ActionKind::kExperts, Phase::kForward, last}};
+    if (extent_ == PassExtent::kStep) {
+      // A whole dense layer above, which is not the last, takes all chunks before any turns.
+      const bool waits = last + 2 < shape_.num_layers;
+      const int64_t lag = waits ? shape_.rounds() : shape_.lags.expert;
+      turn.push_back({ActionKind::kExperts, Phase::kBackward, last, lag});
+    }
+    add(std::move(turn));
+    std::reverse(layers.begin(), layers.end());
+    for (const int64_t l : layers) {
+      if (extent_ == PassExtent::kStep) add({{ActionKind::kExperts, Phase::kBackward, l}});
+    }
+  }
+
+  const RunShape& shape_;
+  PassExtent extent_;
+  ZebraOrders orders_;
+};
+
+// Joins the orders of both kinds: each action behind all that it waits for.
+class Join {
+ public:
+  explicit Join(const RunShape& shape) : shape_(shape) {}
+
+  ActionList join(const ZebraOrders& orders, PassExtent extent) {
+    size_t a = 0, e = 0;
+    const auto& [attention, experts] = orders;
+    while (a < attention.size() || e < experts.size()) {
+      if (a < attention.size() && ready(attention[a])) {
+        const Action& newest = attention[a++];
+        issue_attention(newest);
+        while (e < experts.size() && ready(experts[e]) && !follows(experts[e], newest)) {
+          issue(experts[e++]);
+        }
+        continue;
+      }
+      CHECK(e < experts.size() && ready(experts[e]), "lags wait for each other");
+      issue(experts[e++]);
+    }
+    end(extent);
+    return std::move(actions_);
+  }
+
+ private:
+  using Key = std::tuple<ActionKind, Phase, int64_t, int64_t>;
+  static Key key(const Action& action) {
+    return {action.kind, action.phase, action.layer, action.microbatches.first};
+  }
+  bool moe(int64_t layer) const { return shape_.is_moe[static_cast<size_t>(layer)] != 0; }
+  bool done(ActionKind kind, Phase phase, int64_t layer, Microbatches of) const {
+    return done_.contains(key({kind, phase, layer, of}));
+  }
+  bool layer_done(int64_t layer, Microbatches of) const {
+    const ActionKind newest = moe(layer) ? ActionKind::kExperts : ActionKind::kAttention;
+    return done(newest, Phase::kForward, layer, of);
+  }
+  // The gradient of the layer's output is there.
+  bool has_gradient(int64_t layer, Microbatches of) const {
+    if (layer + 1 == shape_.num_layers) return done(ActionKind::kHead, Phase::kForward, -1, of);
+    return done(ActionKind::kAttention, Phase::kBackward, layer + 1, of);
+  }
+  bool ready(const Action& action) const {
+    const auto [kind, phase, layer, of] = action;
+    if (kind == ActionKind::kHead) return layer_done(shape_.num_layers - 1, of);
+    if (phase == Phase::kForward) {
+      if (kind == ActionKind::kExperts) return done(ActionKind::kAttention, phase, layer, of);
+      return layer == 0 || layer_done(layer - 1, of);
+    }
+    const bool first = kind == ActionKind::kExperts || !moe(layer);
+    return first ? has_gradient(layer, of) : done(ActionKind::kExperts, phase, layer, of);
+  }
+  // The experts need the routing of what was issued just now.
+  static bool follows(const Action& experts, const Action& attention) {
+    return experts.phase == Phase::kForward && attention.kind == ActionKind::kAttention &&
+           attention.layer == experts.layer && attention.phase == Phase::kForward &&
+           attention.microbatches == experts.microbatches;
+  }
+  void issue_attention(const Action& action) {
+    const bool head = action.kind == ActionKind::kHead;
+    if (head || action.phase == Phase::kForward) {
+      const int64_t below = (head ? shape_.num_layers : action.layer) - 1;
+      if (below < 0) {
+        actions_.push_back({ActionKind::kEmbed, Phase::kForward, -1, action.microbatches});
+      } else if (moe(below)) {
+        actions_.push_back({ActionKind::kResidual, Phase::kForward, below, action.microbatches});
+      }
+    }
+    issue(action);
+  }
+  void issue(const Action& action) {
+    actions_.push_back(action);
+    done_.insert(key(action));
+  }
+  // What stands behind all layers.
+  void end(PassExtent extent) {
+    const int64_t width = shape_.microbatches / shape_.rounds();
+    for (int64_t first = 0; first < shape_.microbatches; first += width) {
+      const Microbatches chunk{first, width};
+      const int64_t last = shape_.num_layers - 1;
+      if (extent == PassExtent::kStep) {
+        actions_.push_back({ActionKind::kEmbed, Phase::kBackward, -1, chunk});
+      } else if (extent == PassExtent::kLayers && moe(last)) {
+        actions_.push_back({ActionKind::kResidual, Phase::kForward, last, chunk});
+      }
+    }
+  }
+
+  const RunShape& shape_;
+  ActionList actions_;
+  std::set<Key> done_;
+};
+
+}  // namespace
+
+ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent) {
+  return Orders(shape, extent).make();
+}
+
+ActionList zebra_actions(const RunShape& shape, PassExtent extent) {
+  return Join(shape).join(zebra_orders(shape, extent), extent);
+}
+
+bool wait_for_each_other(const Lags& lags) { return lags.expert > lags.head + lags.attention; }
+
+}  // namespace pagoda

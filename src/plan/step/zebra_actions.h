@@ -1,0 +1,31 @@
+// The actions of a pass in zebra's order (HeterMoE section 4.1): attention goes from chunk to chunk
+// and from layer to layer, and experts follow, each kind of device in the order of Theorem 1 with
+// lags. So devices that attend work at one chunk while the others compute experts of another.
+//
+// Within a layer chunk follows chunk, and in the last layer the two kinds turn from the forward to
+// the backward as the lags say. Experts of a chunk stand behind the attention of the next chunk,
+// since their routing must be read back first; what they gave joins the residual stream right
+// before it is read. Pure.
+#pragma once
+
+#include <string>
+
+#include "plan/step/action.h"
+
+namespace pagoda {
+
+// What each kind of device does, in its order.
+struct ZebraOrders {
+  ActionList attention;  // kAttention, kHead
+  ActionList experts;    // kExperts
+};
+ZebraOrders zebra_orders(const RunShape& shape, PassExtent extent);
+
+// REQUIRES: the lags do not wait for each other.
+ActionList zebra_actions(const RunShape& shape, PassExtent extent);
+
+// Lags that wait for each other, however many chunks there are: the experts of a chunk would stay
+// for attention that stays for them.
+bool wait_for_each_other(const Lags& lags);
+
+}  // namespace pagoda
