@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "base/file.h"
 #include "base/number_text.h"
+#include "config/zebra_config.h"
 #include "kernels/ops.h"
 
 namespace pagoda {
@@ -88,10 +89,22 @@ void declare_train(RunConfig& c, OptionTable& t) {
 
 void declare_parallel(RunConfig& c, OptionTable& t) {
   t.section("parallel", "Devices, and what each of them does; none of it changes a bit");
+  t.add("layout", c.parallel.layout, {"auto", "experts", "zebra"}, kRunOnly,
+        "order of the devices' work: experts: all compute a layer's experts together; zebra: "
+        "devices that attend and those with the experts work at different train.chunks at a time; "
+        "auto: experts");
   t.add_or_auto("attention_devices", c.parallel.attention_devices, kRunOnly,
-                "devices that share all work but the experts'; auto: all, or as many as there are "
-                "train.shards",
+                "devices that share all work but the experts'; auto: all, half of them in zebra, "
+                "or as many as there are train.shards",
                 "devices");
+  t.add("offloaded", c.parallel.offloaded, kRunOnly,
+        "zebra: experts of a layer that the devices which attend keep; a number for each layer, "
+        "or one for all",
+        "experts");
+  t.add("lags", c.parallel.lags, kRunOnly,
+        "zebra: chunks by which the last layer's attention is ahead of the head, the head of the "
+        "attention's backward, and the last experts of their backward; auto: 1 1 1",
+        "chunks");
   t.add("shares", c.parallel.shares, {"speed", "uniform"}, kRunOnly,
         "what devices of unequal speed have of microbatches and experts: speed: in proportion to "
         "it; uniform: as much as the others");
@@ -382,6 +395,7 @@ Status RunConfig::validate() const {
 
 Status RunConfig::validate_for_planning() const {
   RETURN_IF_ERROR(check_values(*this));
+  RETURN_IF_ERROR(check_zebra_run(*this));
   return check_attention(*this);
 }
 
@@ -430,8 +444,9 @@ SumShape RunConfig::sums() const {
 }
 
 int64_t RunConfig::attention_devices() const {
-  const int64_t wanted = parallel.attention_devices;
-  return std::min<int64_t>(std::ssize(devices()), wanted > 0 ? wanted : sums().shards);
+  const int64_t wanted = parallel.attention_devices, all = std::ssize(devices());
+  const int64_t most = zebra() ? std::max<int64_t>(1, all / 2) : all;
+  return wanted > 0 ? std::min(all, wanted) : std::min(most, sums().shards);
 }
 
 std::string RunConfig::scratch_parent() const {

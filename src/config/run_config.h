@@ -21,6 +21,7 @@
 #include "optim/schedule.h"
 #include "optim/state_format.h"
 #include "plan/step/assignment.h"
+#include "plan/step/lags.h"
 #include "plan/step/device_budget.h"
 #include "plan/step/run_shape.h"
 
@@ -32,6 +33,7 @@ enum class UntouchedKind : uint8_t { kExact, kSkip };
 
 // Where an expert is computed: on the device of its home, or of a seat that it gets in each step.
 enum class PlaceKind : uint8_t { kStep, kHome };
+enum class LayoutKind : uint8_t { kAuto, kExperts, kZebra };
 
 // Steps of a run, counted from 1; both belong to it.
 struct StepRange {
@@ -76,7 +78,10 @@ struct RunConfig {
   } train;
 
   struct Parallel {
+    LayoutKind layout = LayoutKind::kAuto;
     int64_t attention_devices = 0;
+    std::vector<std::string> offloaded = {"0"};
+    std::vector<std::string> lags = {"auto"};
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
   } parallel;
@@ -188,6 +193,10 @@ struct RunConfig {
   std::vector<ListedDevice> devices() const;
   // parallel.attention_devices of train.devices; the same as for sums() is required.
   int64_t attention_devices() const;
+  bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
+  // parallel.offloaded: one number for all layers, or one for each. REQUIRES of both: validate().
+  std::vector<int64_t> offloaded() const;
+  Lags lags() const;
   int64_t micro_batches() const { return train.tokens_per_step / train.micro_batch_tokens; }
 };
 

@@ -22,6 +22,9 @@ RunSetup run_setup(const RunConfig& config) {
   }
   setup.shares = config.parallel.shares;
   setup.deal_attention(config.attention_devices());
+  setup.zebra = config.zebra();
+  setup.lags = config.lags();
+  setup.offloaded = config.offloaded();
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;
   setup.plan = config.plan;
   setup.pinned_share = config.pinned_share();
@@ -46,6 +49,41 @@ void RunSetup::deal_attention(int64_t most) {
   size.shard_device = deal_shards(size.sums.shards, speeds, most, shares);
 }
 
+namespace {
+
+// [expert] the device of each of a layer's experts.
+std::vector<int> expert_homes(const ModelShape& model, const RunSetup& setup,
+                              const RunShape& shape, int64_t layer) {
+  const int64_t experts = model.num_experts;
+  std::vector<int> devices[2];  // those that have experts, those that have what is left to them
+  for (int d = 0; d < setup.num_devices(); ++d) {
+    devices[setup.zebra && shape.attends(d)].push_back(d);
+  }
+  const int64_t left = setup.zebra ? std::min(setup.offloaded_of(layer), experts) : 0;
+  std::vector<int> dealt[2];
+  for (int kept = 0; kept < 2; ++kept) {
+    std::vector<double> speeds;
+    for (const int d : devices[kept]) {
+      const DeviceSetup& device = setup.devices[static_cast<size_t>(d)];
+      speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
+    }
+    if (speeds.empty()) continue;
+    for (const int i : deal(kept == 1 ? left : experts - left, speeds)) {
+      dealt[kept].push_back(devices[kept][static_cast<size_t>(i)]);
+    }
+  }
+  // What is left is spread over the layer, so that waves have some of it each.
+  std::vector<int> homes;
+  size_t next[2] = {0, 0};
+  for (int64_t e = 0; e < experts; ++e) {
+    const int kept = (e + 1) * left / experts > e * left / experts ? 1 : 0;
+    homes.push_back(dealt[kept][next[kept]++]);
+  }
+  return homes;
+}
+
+}  // namespace
+
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   const WorkspaceSize& size = setup.size;
   RunShape shape;
@@ -63,10 +101,11 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   for (const DeviceSetup& device : setup.devices) {
     speeds.push_back(setup.shares == ShareKind::kSpeed ? device.expert_speed() : 1);
   }
-  const std::vector<int> homes = deal(model.num_experts, speeds);
+  std::vector<int> homes;  // [expert] of the layer
   for (const ModelRecord& record : model_records(model)) {
     if (record.kind == RecordKind::kLayer) {
       shape.layer_record.push_back(static_cast<int64_t>(shape.records.size()));
+      homes = expert_homes(model, setup, shape, record.layer);
     }
     const auto at = static_cast<size_t>(std::max<int64_t>(0, record.layer));
     const int device = record.expert < 0 ? attending[at % attending.size()]
@@ -80,6 +119,8 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   }
   shape.microbatches = size.microbatches;
   shape.sums = size.sums;
+  shape.zebra = setup.zebra;
+  shape.lags = setup.lags;
   shape.microbatch_tokens = size.microbatch_tokens;
   shape.row_block = kRowBlock;
   shape.group_blocks = size.group_blocks;
@@ -90,7 +131,7 @@ RunShape make_run_shape(const ModelShape& model, const RunSetup& setup) {
   }
   // A layer that is uploaded whole, or by microbatch, or pinned, has its experts at home.
   const bool moves = setup.plan.same_blocks() && !setup.plan.whole_layers;
-  const bool by_step = setup.seats_by_step && moves && setup.pinned_share == 0;
+  const bool by_step = setup.seats_by_step && !setup.zebra && moves && setup.pinned_share == 0;
   if (by_step && size.training && setup.num_devices() > 1) shape.seat_speeds = speeds;
   shape.options = setup.plan;
   shape.eager_adam = setup.eager_adam;

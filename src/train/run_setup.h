@@ -26,6 +26,10 @@ struct RunSetup {
   PlanOptions plan;
   double pinned_share = 0;    // RunShape's
   ShareKind shares = ShareKind::kSpeed;
+  bool zebra = false;  // RunShape's, and lags
+  Lags lags = {};
+  // [layer], or one for all: experts that zebra leaves where attention is.
+  std::vector<int64_t> offloaded = {0};
   bool seats_by_step = false;  // experts get their seats by their rows in each step, if they can
 
   int num_devices() const { return static_cast<int>(devices.size()); }
@@ -37,12 +41,16 @@ struct RunSetup {
   }
   // The `most` that are the fastest at attention attend, each to its share of the shards.
   void deal_attention(int64_t most);
+  int64_t offloaded_of(int64_t layer) const {
+    return offloaded.size() == 1 ? offloaded.front() : offloaded[static_cast<size_t>(layer)];
+  }
 };
 
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
-// Experts go to the devices by their shares, dense layers round those that attend; the embedding
+// Experts go to the devices by their shares, in zebra to those that do not attend but for
+// `offloaded` of each layer, dense layers round those that attend; the embedding
 // and the head are the first one's. REQUIRES: check_model(model).
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 

@@ -1,0 +1,94 @@
+#include "config/zebra_config.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/number_text.h"
+#include "plan/step/zebra_actions.h"
+
+namespace pagoda {
+namespace {
+
+Status refuse(const char* key, const std::string& value, const std::string& why) {
+  return Status(Exit::kUsage, key + (" = " + value) + ": " + why);
+}
+
+constexpr int64_t kMostCount = 1 << 20;
+
+int64_t count_of(const std::string& text) {
+  int64_t count = 0;
+  return parse_int64(text, count) ? count : 0;
+}
+
+Status check_counts(const char* key, const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) {
+    int64_t count = -1;
+    if (parse_int64(text, count) && count >= 0 && count <= kMostCount) continue;
+    return refuse(key, text, strf("must be a count from 0 to %lld", (long long)kMostCount));
+  }
+  return Status();
+}
+
+bool is_auto(const std::vector<std::string>& texts) {
+  return texts.size() == 1 && texts.front() == "auto";
+}
+
+Status check_lags(const RunConfig& c) {
+  const std::vector<std::string>& texts = c.parallel.lags;
+  if (is_auto(texts)) return Status();
+  RETURN_IF_ERROR(check_counts("parallel.lags", texts));
+  if (texts.size() != 3) {
+    return refuse("parallel.lags", texts.empty() ? "" : texts.front(),
+                  "must be three counts, of the head, attention and experts, for example 1 1 1");
+  }
+  const Lags lags = c.lags();
+  if (!wait_for_each_other(lags)) return Status();
+  return refuse("parallel.lags", std::to_string(lags.expert),
+                strf("the experts' backward would wait for attention that waits for it; the third "
+                     "lag can be at most the sum of the first two, %d",
+                     lags.head + lags.attention));
+}
+
+}  // namespace
+
+// Zebra changes no bit; train.chunks does, so that a checkpoint has it.
+Status check_zebra_run(const RunConfig& c) {
+  RETURN_IF_ERROR(check_counts("parallel.offloaded", c.parallel.offloaded));
+  RETURN_IF_ERROR(check_lags(c));
+  if (!c.zebra()) return Status();
+  const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
+  const int64_t devices = std::ssize(c.devices());
+  if (devices < 2) return needs("needs two devices at least; set train.devices");
+  if (c.parallel.attention_devices >= devices) {
+    return needs("needs devices that do not attend; lower parallel.attention_devices");
+  }
+  if (c.plan.microbatch_major || c.plan.padded_experts) {
+    return needs("has an order of its own; unset plan.microbatch_major and plan.padded_experts");
+  }
+  if (c.train.chunks >= 2) return Status();
+  return Status(Exit::kMismatch,
+                strf("parallel.layout = zebra: a step has %lld train.chunks, and two at least can "
+                     "be worked at side by side; set train.chunks, which changes bits, or another "
+                     "parallel.layout",
+                     (long long)c.train.chunks));
+}
+
+std::vector<int64_t> RunConfig::offloaded() const {
+  std::vector<int64_t> counts;
+  for (const std::string& text : parallel.offloaded) {
+    counts.push_back(count_of(text));
+  }
+  return counts;
+}
+
+Lags RunConfig::lags() const {
+  if (is_auto(parallel.lags)) return {1, 1, 1};
+  const auto lag = [&](size_t i) {
+    return static_cast<int32_t>(count_of(parallel.lags[i]));
+  };
+  return {lag(0), lag(1), lag(2)};
+}
+
+}  // namespace pagoda

@@ -1,0 +1,126 @@
+// The root promise in zebra's order: devices that attend and devices with the experts work at
+// different chunks of a step at a time, and the run ends with the SHA-256 of one device that takes
+// all chunks layer by layer. Rows vary devices, experts left where attention is, lags, sums, models
+// and budgets; those with the smallest budgets must have paged.
+#include <gtest/gtest.h>
+
+#include "model/json.h"
+#include "tests/testing/sanitizer.h"
+#include "tests/testing/storage/storage_sim.h"
+#include "tests/testing/tiny_run.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kSteps = kUnderSanitizer ? 2 : 4;
+
+enum class Budget { kMinimum, kMiddle, kAmple };
+
+struct ZebraRow {
+  const char* what;
+  const char* devices = "cpu*2";
+  int64_t attention = 1;
+  std::vector<std::string> offloaded = {"0"};
+  std::vector<std::string> lags = {"auto"};
+  Budget budget = Budget::kMinimum;
+  int64_t chunks = 4, shards = 3;  // of twelve microbatches
+  const char* changes = "{}";      // of the model
+  ClipKind clip = ClipKind::kGlobal;
+  PlanOptions plan = {};
+  bool resumed = false;
+};
+
+constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
+  "model_type": "qwen2_moe", "shared_expert_intermediate_size": 20, "mlp_only_layers": []})";
+constexpr const char* kTied = R"({"tie_word_embeddings": true})";
+constexpr const char* kLastDense = R"({"mlp_only_layers": [0, 2], "num_hidden_layers": 3})";
+constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 3})";
+
+const ZebraRow kRows[] = {
+    {.what = "one and one"},
+    {.what = "one and one, ample", .budget = Budget::kAmple},
+    {.what = "one and one, middle, some experts stay", .offloaded = {"5"},
+     .budget = Budget::kMiddle},
+    {.what = "all experts stay with attention", .offloaded = {"24"}},
+    {.what = "a number for each layer", .offloaded = {"3", "0", "7"}, .changes = kAllMoe},
+    {.what = "two and two", .devices = "cpu*4", .attention = 2},
+    {.what = "two and two, some stay", .devices = "cpu*4", .attention = 2, .offloaded = {"4"},
+     .plan = {.group_blocks = 8}},
+    {.what = "one and three, ample", .devices = "cpu*4", .budget = Budget::kAmple},
+    {.what = "three and one", .devices = "cpu*4", .attention = 3, .offloaded = {"6"}},
+    {.what = "three and one, ample", .devices = "cpu*4", .attention = 3,
+     .budget = Budget::kAmple},
+    {.what = "no lags, middle", .lags = {"0", "0", "0"}, .budget = Budget::kMiddle},
+    {.what = "all forwards first", .lags = {"3", "3", "3"}, .chunks = 4},
+    {.what = "unlike lags", .devices = "cpu*3", .lags = {"2", "0", "1"}},
+    {.what = "two chunks", .chunks = 2, .shards = 6},
+    {.what = "a chunk for each microbatch", .chunks = 12, .shards = 1},
+    {.what = "a shared expert", .devices = "cpu*3", .attention = 2, .changes = kShared},
+    {.what = "tied embeddings", .devices = "cpu*3", .attention = 2, .changes = kTied},
+    {.what = "a dense last layer", .changes = kLastDense},
+    {.what = "updates in the backward", .devices = "cpu*3", .clip = ClipKind::kPerExpert},
+    {.what = "generic offloading",
+     .plan = {.prefetch = false, .optimizer_at_end = true, .whole_layers = true}},
+    {.what = "unlike speeds", .devices = "cpu/2:3,cpu/3:5", .budget = Budget::kAmple},
+    {.what = "resumed", .devices = "cpu*3", .offloaded = {"2"}, .resumed = true},
+};
+
+std::unique_ptr<TinyRun> run_of(const ZebraRow& row) {
+  Json model = Json::parse(kTinyConfig);
+  model.merge_patch(Json::parse(row.changes));
+  auto run = std::make_unique<TinyRun>(DType::kBF16, model.dump().c_str());
+  RunConfig& config = run->config();
+  config.data.sequence_len = config.train.micro_batch_tokens = 16;
+  config.train.tokens_per_step = 12 * 16;
+  config.train.steps = config.train.save_steps = kSteps;
+  config.train.eval_steps = kSteps / 2;
+  config.train.chunks = row.chunks;
+  config.train.shards = row.shards;
+  config.optim.clip = row.clip;
+  return run;
+}
+
+std::string on_one_device(const ZebraRow& row) {
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  SimStorage storage(99);
+  const Outcome outcome = run_to_end(run->config(), &storage);
+  CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());
+  return outcome.sha256;
+}
+
+void set_budgets(Budget budget, TinyRun& run) {
+  if (budget == Budget::kAmple) return;
+  run.use_minimum_budgets();
+  if (budget == Budget::kMinimum) return;
+  RunConfig& config = run.config();
+  config.memory.device = MemorySize::of_bytes(config.device_bytes() + 150 * kKiB);
+  config.memory.host = MemorySize::of_bytes(config.host_bytes() + 300 * kKiB);
+}
+
+class ZebraPromise : public testing::TestWithParam<ZebraRow> {};
+
+TEST_P(ZebraPromise, EveryRunGivesTheHashOfOneDevice) {
+  const ZebraRow& row = GetParam();
+  SCOPED_TRACE(row.what);
+  const std::string expected = on_one_device(row);
+  const std::unique_ptr<TinyRun> run = run_of(row);
+  RunConfig& config = run->config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.train.devices = {row.devices};
+  config.parallel.attention_devices = row.attention;
+  config.parallel.offloaded = row.offloaded;
+  config.parallel.lags = row.lags;
+  config.plan = row.plan;
+  ASSERT_TRUE(config.validate().ok()) << config.validate().message();
+  set_budgets(row.budget, *run);
+  SimStorage storage(7);
+  const Outcome outcome = run_to_end(config, &storage, row.resumed ? kSteps / 2 : -1);
+  ASSERT_TRUE(outcome.status.ok()) << outcome.status.message();
+  EXPECT_EQ(outcome.sha256, expected);
+  if (row.budget == Budget::kMinimum) expect_paged(outcome.paging);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, ZebraPromise, testing::ValuesIn(kRows));
+
+}  // namespace
+}  // namespace pagoda
