@@ -105,6 +105,7 @@ Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& planned
   RunSetup setup = run_setup(config);
   setup.size.on_gpu = sheet.gpu();
   PlannedRun run;
+  RETURN_IF_ERROR(check_layers(model.shape, setup));
   run.shape = make_run_shape(model.shape, setup);
   run.header_bytes = kPageHeaderBytes;
   run.sequence_len = config.data.sequence_len;

@@ -41,6 +41,15 @@ DeviceRange RunSetup::own_devices() const {
   return own;
 }
 
+Status check_layers(const ModelShape& model, const RunSetup& setup) {
+  const int64_t numbers = std::ssize(setup.offloaded);
+  if (numbers == 1 || numbers == model.num_layers()) return Status();
+  return Status(Exit::kUsage,
+                strf("parallel.offloaded has %lld numbers, and the model %lld layers; give one "
+                     "number, or one for each layer",
+                     (long long)numbers, (long long)model.num_layers()));
+}
+
 void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;

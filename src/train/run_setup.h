@@ -42,16 +42,19 @@ struct RunSetup {
   // The `most` that are the fastest at attention attend, each to its share of the shards.
   void deal_attention(int64_t most);
   int64_t offloaded_of(int64_t layer) const {
-    return offloaded.size() == 1 ? offloaded.front() : offloaded[static_cast<size_t>(layer)];
+    return offloaded[offloaded.size() == 1 ? 0 : static_cast<size_t>(layer)];
   }
 };
+
+// kUsage if the setup has numbers for other layers than the model's.
+Status check_layers(const ModelShape& model, const RunSetup& setup);
 
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 
 // Experts go to the devices by their shares, in zebra to those that do not attend but for
 // `offloaded` of each layer, dense layers round those that attend; the embedding
-// and the head are the first one's. REQUIRES: check_model(model).
+// and the head are the first one's. REQUIRES: check_model(model), check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on devices with this budget. `shape` may be a part of

@@ -217,6 +217,36 @@ TEST(RunConfig, ADeviceThatAttendsHasAShard) {
   EXPECT_EQ(config.validate_for_training().code(), Exit::kUsage) << "more than there are";
 }
 
+TEST(RunConfig, ZebraNeedsChunksAndDevicesThatDoNotAttend) {
+  RunConfig config = complete_config();
+  config.parallel.layout = LayoutKind::kZebra;
+  config.train.devices = {"cpu*4"};
+  EXPECT_EQ(config.validate().code(), Exit::kMismatch);
+  EXPECT_NE(config.validate().message().find("train.chunks"), std::string::npos);
+  config.train.chunks = 2;
+  EXPECT_TRUE(config.validate().ok()) << config.validate().message();
+  EXPECT_EQ(config.attention_devices(), 2);
+  EXPECT_EQ(config.lags(), (Lags{1, 1, 1}));
+  config.parallel.attention_devices = 4;
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.attention_devices = 1;
+  config.parallel.lags = {"1", "0", "2"};
+  EXPECT_NE(config.validate().message().find("at most the sum of the first two, 1"),
+            std::string::npos);
+  config.parallel.lags = {"2", "0", "2"};
+  EXPECT_TRUE(config.validate().ok());
+  EXPECT_EQ(config.lags(), (Lags{2, 0, 2}));
+  config.parallel.lags = {"2", "0"};
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.lags = {"auto"};
+  config.parallel.offloaded = {"3", "-1"};
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+  config.parallel.offloaded = {"3", "1"};
+  EXPECT_EQ(config.offloaded(), (std::vector<int64_t>{3, 1}));
+  config.train.devices = {"cpu"};
+  EXPECT_EQ(config.validate().code(), Exit::kUsage);
+}
+
 TEST(RunConfig, DerivedValues) {
   RunConfig config = complete_config();
   EXPECT_EQ(config.disk_directories(), std::vector<std::string>{"run/store"});

@@ -119,6 +119,25 @@ TEST(PredictedBytes, AreThoseCountedForEveryPlan) {
   }
 }
 
+// Weights that are read once a chunk, on devices of which one attends.
+TEST(PredictedBytes, AreThoseCountedInZebrasOrder) {
+  for (const char* devices : {"cpu*2", "cpu*3"}) {
+    for (const char* offloaded : {"0", "5"}) {
+      TinyRun run;
+      run.config().train.micro_batch_tokens = run.config().data.sequence_len;
+      run.config().train.chunks = 2;
+      run.config().train.devices = {devices};
+      run.config().parallel.layout = LayoutKind::kZebra;
+      run.config().parallel.attention_devices = 1;
+      run.config().parallel.offloaded = {offloaded};
+      run.config().optim.untouched = UntouchedKind::kSkip;
+      run.use_minimum_budgets();
+      EXPECT_GT(expect_predicted(run.config()).fetch.moves, 0);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+}
+
 TEST(PredictedBytes, AreThoseCountedWithPinnedExperts) {
   TinyRun run;
   run.use_minimum_budgets();

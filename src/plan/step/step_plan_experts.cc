@@ -307,8 +307,13 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
   if (shape_.options.whole_layers) upload_layer(layer, phase, tasks);
   const size_t first_task = tasks.size();
   const auto count = static_cast<int64_t>(waves.size());
+  // A chunk's wave arrives while the one before it computes, so they have different pages, also
+  // where one of them is the only wave of its chunk.
+  const int64_t rounds = shape_.rounds();
+  const int64_t begin =
+      rounds == 1 ? 0 : layer * rounds + microbatches.first / microbatches.count;
   const auto place = [&](int64_t i) {
-    const int64_t slot = (microbatches.first / microbatches.count + i) % in_flight;
+    const int64_t slot = (begin + i) % in_flight;
     return WavePlace{phase, layer, i, slot, microbatches.first, microbatches.count};
   };
   for (int64_t i = -ahead; i < count + ahead; ++i) {

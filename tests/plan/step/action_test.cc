@@ -48,6 +48,55 @@ TEST(Actions, MicrobatchMajorTakesOneMicrobatchThroughAllLayers) {
   EXPECT_EQ(microbatch_major(two_layers(), PassExtent::kStep), expected);
 }
 
+// Theorem 1 with two layers and two chunks, written out: in the last layer, which has no experts,
+// forward and backward of a chunk come back to back; elsewhere chunk follows chunk.
+TEST(Actions, ZebraKeepsTheorem1OfEachKindOfDevice) {
+  RunShape shape = two_layers();
+  shape.microbatches = 4;
+  shape.sums.chunks = 2;
+  shape.zebra = true;
+  shape.lags = {1, 1, 1};
+  const Microbatches one{0, 2}, two{2, 2};
+  const auto attention = [](int64_t layer, Microbatches of) {
+    return Action{ActionKind::kAttention, kForward, layer, of};
+  };
+  const auto attention_back = [](int64_t layer, Microbatches of) {
+    return Action{ActionKind::kAttention, kBackward, layer, of};
+  };
+  const auto experts = [](Phase phase, Microbatches of) {
+    return Action{ActionKind::kExperts, phase, 0, of};
+  };
+  const auto residual = [](Microbatches of) {
+    return Action{ActionKind::kResidual, kForward, 0, of};
+  };
+  const auto rest = [](ActionKind kind, Phase phase, Microbatches of) {
+    return Action{kind, phase, -1, of};
+  };
+  const ActionList expected = {
+      rest(ActionKind::kEmbed, kForward, one),
+      attention(0, one),
+      rest(ActionKind::kEmbed, kForward, two),
+      attention(0, two),
+      experts(kForward, one),
+      residual(one),
+      attention(1, one),
+      experts(kForward, two),
+      rest(ActionKind::kHead, kForward, one),
+      attention_back(1, one),
+      experts(kBackward, one),
+      residual(two),
+      attention(1, two),
+      rest(ActionKind::kHead, kForward, two),
+      attention_back(1, two),
+      experts(kBackward, two),
+      attention_back(0, one),
+      attention_back(0, two),
+      rest(ActionKind::kEmbed, kBackward, one),
+      rest(ActionKind::kEmbed, kBackward, two),
+  };
+  EXPECT_EQ(make_actions(shape, PassExtent::kStep), expected);
+}
+
 TEST(Actions, TheRunChoosesTheirOrder) {
   RunShape shape = two_layers();
   EXPECT_EQ(make_actions(shape, PassExtent::kStep), layer_major(shape, PassExtent::kStep));
