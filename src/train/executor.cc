@@ -333,34 +333,6 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   }
 }
 
-void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choices,
-                             const LayerBuffers& in, Stream& s) {
-  const int64_t l = task.layer, b = task.microbatch;
-  const int64_t count = setup_.size.microbatch_tokens * setup_.config.experts_per_token;
-  if (imposed_) s.copy(choices, (*imposed_)[l].data() + b * count, count * 4);
-  const Workspace& step = steps_[own(task)];
-  const Blocks& blocks = blocks_[own(task)];
-  blocks.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
-  const int64_t e = setup_.config.num_experts;
-  double* copy = routed_copies_.data() + b * routed_doubles();
-  s.wait(routing_sent_[b]);
-  s.copy(copy, step.prob_sums + b * e, e * int64_t{sizeof(double)});
-  s.copy(copy + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
-  routed_at_[b] = s.record();
-  send_routing(b, s);
-  blocks.begin_sum(l, b, lease.data(0), in, step, s);
-}
-
-void Executor::enqueue_replay(const Task& task, const Lease& lease, int32_t* choices,
-                              const LayerBuffers& in, Stream& s) {
-  const int64_t l = task.layer, b = task.microbatch;
-  const Workspace& step = steps_[own(task)];
-  blocks_[own(task)].route(l, b, lease.data(0), lease.data(1), choices, true, in, step, s);
-  routed_at_[b] = s.record();
-  blocks_[own(task)].begin_sum_backward(l, b, lease.data(0), in, gradient_sum(task, lease), step,
-                                          s);
-}
-
 void Executor::enqueue_gradient(const Task& task, const Lease& lease, Stream& s) {
   const RecordSpec& record = setup_.table.records[task.record];
   const float* grad = gradient_sum(task, lease).data;
