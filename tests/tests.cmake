@@ -46,8 +46,8 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.c
 
 # What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
-set(on_fake_gpus cuda_bench_test cuda_device_test cuda_devices_test cuda_link_test cuda_run_test
-  cuda_process_test)
+set(on_fake_gpus cuda_bench_test cuda_device_test cuda_devices_test cuda_link_test
+  cuda_mpi_link_test cuda_run_test cuda_process_test)
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc
     tests/cuda/placed_ops.cc)
@@ -138,7 +138,7 @@ target_compile_definitions(exit_codes_test PRIVATE
   PAGODA_EXIT_CODES_PAGE="${PROJECT_SOURCE_DIR}/docs/exit-codes.md")
 
 # Several of these are started together.
-add_executable(mpi_ranks tests/mpi/ranks_program.cc)
+add_executable(mpi_ranks tests/mpi/ranks_program.cc tests/testing/transfer_trial.cc)
 target_link_libraries(mpi_ranks PRIVATE parallel)
 target_compile_options(mpi_ranks PRIVATE ${test_optimisation})
 target_compile_definitions(process_mpi_test PRIVATE

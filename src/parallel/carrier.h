@@ -6,8 +6,8 @@
 // started, whatever happens on other channels.
 //
 // Threading: one thread calls everything, the one that opened the carrier. After an error the
-// carrier must not be used any more, nor left: memory that was given to it may still be written
-// while the process lives.
+// carrier must not be used any more, nor left, only deleted: it takes no part in what is under way
+// from then on. Others may not know yet, and still reach the memory that was given to it.
 #pragma once
 
 #include <cstddef>

@@ -58,6 +58,7 @@ class CarrierThread::Loop {
     Message message;
     int64_t begin_us = -1;  // -1: it has not begun
     int64_t started = 0;    // bytes of it, in parts
+    int64_t not_expected_us = -1;  // at this time; -1: always expected
     bool all_started = false;
     int under_way = 0;  // parts
     bool ended = false;
@@ -353,9 +354,10 @@ void CarrierThread::Loop::check_deadlines() {
   const int64_t now_us = monotonic_us();
   for (const auto& [key, flow] : flows_) {
     if (flow.messages.empty() || flow.messages.front()->begin_us < 0) continue;
-    const Active& first = *flow.messages.front();
+    Active& first = *flow.messages.front();
     const double limit_s = first.message.deadline_s;
-    const int64_t since_us = std::max(first.begin_us, flow.moved_us);
+    if (!first.message.expected.happened()) first.not_expected_us = now_us;
+    const int64_t since_us = std::max({first.begin_us, first.not_expected_us, flow.moved_us});
     if (limit_s == 0 || static_cast<double>(now_us - since_us) < 1e6 * limit_s) continue;
     return fail(Status(Exit::kStopped, rank_text(first.message.peer) +
                                            strf(" has been silent for %g s in ", limit_s) +
@@ -364,6 +366,7 @@ void CarrierThread::Loop::check_deadlines() {
 }
 
 void CarrierThread::Loop::end_what_is_ready(const Status& why) {
+  carrier_.reset();
   under_way_.clear();
   for (auto& [key, flow] : flows_) {
     for (const std::shared_ptr<Active>& active : flow.messages) {

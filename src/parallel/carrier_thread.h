@@ -53,9 +53,10 @@ class CarrierThread {
     std::byte* data = nullptr;
     int64_t bytes = 0;  // neither more nor less may come
     Event ready;  // the memory may be used from then on
-    // The flow may stand still for so long while this is at its front; 0: for ever. Then everything
-    // ends with kStopped.
+    // The flow may stand still for so long while this is at its front, ready and expected; 0: for
+    // ever. Then everything ends with kStopped.
     double deadline_s = 0;
+    Event expected;
     std::function<std::string()> about;  // what an error calls it, "transfer 17 from 0 to 2"
     // Called once, on the carrier's thread, which it must not block.
     std::function<void(const End&)> then;

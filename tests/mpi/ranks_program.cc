@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "parallel/mpi_communicator.h"
+#include "parallel/mpi_link.h"
+#include "tests/testing/transfer_trial.h"
 
 namespace pagoda {
 namespace {
@@ -95,6 +97,46 @@ Status messages(Communicator& all) {
   return all.barrier();
 }
 
+// Each rank has two devices and its host's memory. If `differs`, rank 0 sends other bytes than rank
+// 1 waits for, after many that are right.
+Status transfer(MpiCommunicator& all, bool differs) {
+  TransferTrial trial;
+  trial.transfers = 300;
+  trial.most_bytes = 3 * 1024 * 1024 + 5;
+  std::vector<MpiLink::Endpoint> ends;
+  for (int device = 0; device < 2 * all.size(); ++device) ends.push_back({device / 2, nullptr});
+  for (int host = 0; host < all.size(); ++host) ends.push_back({host, nullptr});
+  for (const MpiLink::Endpoint& end : ends) trial.rank_of.push_back(end.rank);
+  ASSIGN_OR_RETURN(const auto link, MpiLink::create(all, ends, 1));
+  RETURN_IF_ERROR(trial.run(*link, all.rank()));
+  RETURN_IF_ERROR(all.barrier());
+  if (!differs) return Status();
+  const auto lane = make_host_stream({"lane", WorkKind::kLink, nullptr},
+                                     std::make_shared<ThreadPool>(1));
+  std::vector<std::byte> bytes(100);
+  if (all.rank() == 0) link->send({1000, 0, 2, 99}, bytes.data(), *lane);
+  if (all.rank() == 1) link->receive({1000, 0, 2, 100, 0, "rows"}, bytes.data(), *lane);
+  if (all.rank() == 1) link->receive({1000, 1, 2, 100}, bytes.data(), *lane);
+  lane->synchronize();
+  return all.rank() == 1 ? link->status() : all.barrier();
+}
+
+// Rank 1 does not move: every other rank has a transfer with it.
+Status transfer_with_nobody(MpiCommunicator& all, int signal) {
+  std::vector<MpiLink::Endpoint> ends;
+  for (int rank = 0; rank < all.size(); ++rank) ends.push_back({rank, nullptr});
+  ASSIGN_OR_RETURN(const auto link, MpiLink::create(all, ends, 1));
+  if (all.rank() == 1) ::raise(signal);
+  const auto lane = make_host_stream({"lane", WorkKind::kLink, nullptr},
+                                     std::make_shared<ThreadPool>(1));
+  std::vector<std::byte> bytes(3 * 1024 * 1024, std::byte{1}), zeros(bytes.size());
+  link->receive({7, 1, all.rank(), std::ssize(bytes), 0, "rows L3"}, bytes.data(), *lane);
+  lane->wait(link->send({7, all.rank(), 1, std::ssize(zeros)}, zeros.data(), *lane));
+  lane->synchronize();
+  if (bytes != zeros) return Status(Exit::kInternal, "what did not come is not zeros");
+  return link->status();
+}
+
 // Rank 1 sends `bytes` where rank 0 waits for 8.
 Status wrong_length(Communicator& all, int64_t bytes) {
   std::vector<std::byte> data(64);
@@ -103,7 +145,11 @@ Status wrong_length(Communicator& all, int64_t bytes) {
   return Status();
 }
 
-Status run(const std::string& task, Communicator& all) {
+Status run(const std::string& task, MpiCommunicator& all) {
+  if (task == "transfers") return transfer(all, false);
+  if (task == "other bytes") return transfer(all, true);
+  if (task == "stop in a transfer") return transfer_with_nobody(all, SIGSTOP);
+  if (task == "die in a transfer") return transfer_with_nobody(all, SIGKILL);
   if (task == "messages") return messages(all);
   if (task == "short") return wrong_length(all, 5);
   if (task == "long") return wrong_length(all, 9);

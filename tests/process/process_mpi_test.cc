@@ -106,6 +106,35 @@ TEST_F(MpiTest, AnErrorNamesRankAndCall) {
   }
 }
 
+// Random ones between all devices and hosts, each compared byte by byte.
+TEST_F(MpiTest, TransfersArriveWhole) {
+  for (const int processes : {2, 3}) {
+    const ProcessResult result = ranks(processes, "transfers");
+    EXPECT_EQ(result.code, 0) << result.out << result.err;
+    EXPECT_EQ(lines(result.out, ": good").size(), static_cast<size_t>(processes)) << result.out;
+  }
+}
+
+TEST_F(MpiTest, OtherBytesInATransferEndAll) {
+  const ProcessResult result = ranks(2, "other bytes");
+  EXPECT_EQ(result.code, 74) << result.err;
+  EXPECT_EQ(lines(result.out, "rank 1 of 2: transfer 1000 from 0 to 2 (rows): 99 bytes came, not "
+                              "100").size(), 1u) << result.out;
+}
+
+// A rank that is stopped, which the launcher does not see, and one that is killed.
+TEST_F(MpiTest, ASilentRankEndsTransfers) {
+  const ProcessResult stopped = ranks(3, "stop in a transfer");
+  EXPECT_EQ(stopped.code, 75) << stopped.err;
+  const auto told = lines(stopped.out, "rank 1 on ");
+  ASSERT_FALSE(told.empty()) << stopped.out;
+  EXPECT_NE(told[0].find(" has been silent for 1 s in transfer 7 from "), std::string::npos)
+      << told[0];
+  const ProcessResult died = ranks(3, "die in a transfer");
+  EXPECT_NE(died.code, 0);
+  EXPECT_EQ(lines(died.out, "good").size(), 0u) << died.out;
+}
+
 TEST_F(MpiTest, OneRanksErrorIsAllOnes) {
   const ProcessResult result = ranks(3, "disagree");
   EXPECT_EQ(result.code, 66) << result.err;

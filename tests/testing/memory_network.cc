@@ -11,6 +11,7 @@ namespace pagoda {
 class MemoryCarrier final : public Carrier {
  public:
   MemoryCarrier(MemoryNetwork& network, int rank) : network_(network), rank_(rank) {}
+  ~MemoryCarrier() override { network_.cut_off(rank_); }  // nobody reads its memory any more
 
   int rank() const override { return rank_; }
   int size() const override { return network_.ranks_; }

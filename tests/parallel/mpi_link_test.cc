@@ -1,0 +1,224 @@
+// Links between ranks that are threads, over carriers in memory: transfers arrive whole and in
+// order, and whatever goes wrong is named and stops no lane.
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "parallel/mpi_link.h"
+#include "tests/testing/memory_network.h"
+#include "tests/testing/transfer_trial.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+std::unique_ptr<Stream> make_lane(const char* name) {
+  return make_host_stream({name, WorkKind::kOther, nullptr}, std::make_shared<ThreadPool>(1));
+}
+
+class MpiLinkTest : public testing::Test {
+ protected:
+  using Body = std::function<void(MpiCommunicator&, std::unique_ptr<MpiLink>&)>;
+
+  // Runs each rank on a thread of its own, with a link between endpoints on these ranks.
+  void run(const std::vector<int>& rank_of, const Body& body, double deadline_s = 0) {
+    const int ranks = *std::max_element(rank_of.begin(), rank_of.end()) + 1;
+    network_ = std::make_unique<MemoryNetwork>(ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        auto all = MpiCommunicator::join([&, rank] { return network_->carrier(rank); }, 0).take();
+        std::vector<MpiLink::Endpoint> ends;
+        for (const int of : rank_of) ends.push_back({of, nullptr});
+        auto link = MpiLink::create(*all, std::move(ends), deadline_s).take();
+        body(*all, link);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  Watchdog watchdog_{"transfers between ranks", std::chrono::seconds(120)};
+  std::unique_ptr<MemoryNetwork> network_;
+};
+
+// Three ranks with one to three devices, and the memories of their hosts.
+TEST_F(MpiLinkTest, RandomTransfersArriveWhole) {
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const TransferTrial trial{{0, 1, 1, 2, 2, 2, 0, 1, 2}, 200, 2 * kMiB + 77, seed};
+    Link::Counts expected;
+    for (const Transfer& transfer : trial.all()) {
+      Link::Count& count = expected[{transfer.from, transfer.to}];
+      ++count.transfers;
+      count.bytes += transfer.bytes;
+    }
+    run(trial.rank_of, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+      network_->slow_down(seed % 2 == 0 ? 0 : 1000);
+      const Status status = trial.run(*link, all.rank());
+      EXPECT_TRUE(status.ok()) << status.message();
+      Link::Counts mine;
+      std::vector<MpiLink::PeerTraffic> traffic(3);
+      for (const auto& [pair, count] : expected) {
+        const int from = trial.rank_of[pair.first], to = trial.rank_of[pair.second];
+        if (to == all.rank()) mine[pair] = count;
+        if (to != all.rank() && from != all.rank()) continue;
+        Link::Count& sum = to == all.rank() ? traffic[from].received : traffic[to].sent;
+        sum.transfers += count.transfers;
+        sum.bytes += count.bytes;
+      }
+      EXPECT_EQ(link->counts(), mine);
+      for (int rank = 0; rank < 3; ++rank) {
+        EXPECT_EQ(link->traffic()[rank].sent, traffic[rank].sent);
+        EXPECT_EQ(link->traffic()[rank].received, traffic[rank].received);
+      }
+      ASSERT_TRUE(all.barrier().ok());
+    });
+  }
+}
+
+// A lane that is not there yet keeps its memory; the pair's order is that of the numbers.
+TEST_F(MpiLinkTest, LanesAreWaitedFor) {
+  Event write = Event::make(), free = Event::make();
+  run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    const auto lane = make_lane("lane");
+    std::byte byte{1};
+    if (all.rank() == 0) {
+      lane->wait(write);
+      lane->enqueue([&] { byte = std::byte{2}; });
+      lane->wait(link->send({3, 0, 1, 1}, &byte, *lane));
+      ASSERT_TRUE(all.barrier().ok());
+      write.signal();
+    } else {
+      lane->wait(free);
+      link->receive({3, 0, 1, 1}, &byte, *lane);
+      ASSERT_TRUE(all.barrier().ok());
+      EXPECT_EQ(byte, std::byte{1});
+      free.signal();
+    }
+    lane->synchronize();
+    EXPECT_EQ(byte, std::byte{2});
+    ASSERT_TRUE(all.barrier().ok());
+  });
+}
+
+TEST_F(MpiLinkTest, ASilentRankIsNamedWithTheTransfer) {
+  Event over = Event::make();
+  run({0, 1, 2}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    const auto lane = make_lane("lane");
+    if (all.rank() > 0) {
+      over.wait();
+      return all.abandon(Status(Exit::kStopped, "over"));
+    }
+    std::vector<std::byte> target(100, std::byte{7}), later(100, std::byte{8});
+    link->receive({8841, 1, 0, 100, 0, "dispatch L3 b5"}, target.data(), *lane);
+    lane->synchronize();
+    EXPECT_EQ(target, std::vector<std::byte>(100));
+    link->receive({0, 2, 0, 100}, later.data(), *lane);
+    lane->wait(link->send({0, 0, 2, 100}, later.data(), *lane));
+    lane->synchronize();
+    EXPECT_EQ(later, std::vector<std::byte>(100));
+    EXPECT_EQ(link->status().code(), Exit::kStopped);
+    const std::string message = link->status().message();
+    EXPECT_EQ(message.find("rank 1 on "), 0u) << message;
+    EXPECT_NE(message.find(" has been silent for 0.05 s in transfer 8841 from 1 to 0 "
+                           "(dispatch L3 b5)"), std::string::npos) << message;
+    EXPECT_FALSE(all.barrier().ok());
+    over.signal();
+  }, 0.05);
+}
+
+TEST_F(MpiLinkTest, OtherBytesAreAnError) {
+  Event over = Event::make();
+  run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    const auto lane = make_lane("lane");
+    std::vector<std::byte> bytes(100, std::byte{7});
+    if (all.rank() == 0) {
+      lane->wait(link->send({5, 0, 1, 99}, bytes.data(), *lane));
+      over.wait();
+      return all.abandon(Status(Exit::kStopped, "over"));
+    }
+    link->receive({5, 0, 1, 100}, bytes.data(), *lane);
+    lane->synchronize();
+    EXPECT_EQ(bytes, std::vector<std::byte>(100));
+    EXPECT_EQ(link->status().code(), Exit::kIoError);
+    EXPECT_EQ(link->status().message(), "rank 1 of 2: transfer 5 from 0 to 1: 99 bytes came, not "
+                                        "100; start all processes again");
+    over.signal();
+  });
+}
+
+// Every call to the carrier of one rank fails once, somewhere in the middle of many transfers. All
+// lanes of all ranks come to their ends.
+TEST_F(MpiLinkTest, AnErrorStopsNoLane) {
+  const TransferTrial trial{{0, 1, 2, 1, 0}, 120, 100'000, 3};
+  for (int calls = 3; calls < 70; calls += 6) {  // fewer than it starts messages
+    SCOPED_TRACE(testing::Message() << "after " << calls << " calls");
+    run(trial.rank_of, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+      ASSERT_TRUE(all.barrier().ok());
+      if (all.rank() == 1) network_->fail(1, calls);
+      const Status status = trial.run(*link, all.rank());
+      EXPECT_FALSE(all.rank() == 1 && status.ok());
+      link.reset();
+      all.abandon(Status(Exit::kStopped, "over"));
+    }, 0.2);
+  }
+}
+
+TEST_F(MpiLinkTest, AnUnreceivedTransferStopsNobody) {
+  const auto other = make_lane("other");
+  Event over = Event::make();
+  run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    const auto lane = make_lane("lane");
+    std::byte byte{};
+    if (all.rank() == 1) {
+      over.wait();
+      return all.abandon(Status(Exit::kStopped, "over"));
+    }
+    other->wait(link->send({1, 0, 1, 1}, &byte, *lane));
+    link->receive({1, 1, 0, 1}, &byte, *lane);
+    link.reset();
+    lane->synchronize();
+    other->synchronize();
+    over.signal();
+    all.abandon(Status(Exit::kStopped, "over"));
+  });
+}
+
+TEST_F(MpiLinkTest, TransfersAreTraced) {
+  Trace trace;
+  trace.start();
+  run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    link.reset();
+    link = MpiLink::create(all, {{0, nullptr}, {1, nullptr}}, 0, &trace).take();
+    const auto lane = make_lane("lane");
+    std::byte byte{};
+    if (all.rank() == 0) {
+      lane->wait(link->send({1, 0, 1, 1, 0, "rows"}, &byte, *lane));
+    } else {
+      link->receive({1, 0, 1, 1, 0, "rows"}, &byte, *lane);
+    }
+    lane->synchronize();
+    ASSERT_TRUE(all.barrier().ok());
+  });
+  EXPECT_EQ(trace.events(), 2);
+}
+
+TEST(MpiLinkDeathTest, NumbersGrow) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  MemoryNetwork network(2);
+  const auto join = [&network](int rank) {
+    return MpiCommunicator::join([&network, rank] { return network.carrier(rank); }, 0).take();
+  };
+  const auto send_twice = [&] {
+    std::thread other([&] { join(1); });
+    const auto all = join(0);
+    const auto link = MpiLink::create(*all, {{0, nullptr}, {1, nullptr}}, 0).take();
+    const auto lane = make_lane("lane");
+    link->send({4, 0, 1, 0}, nullptr, *lane);
+    link->send({4, 0, 1, 0}, nullptr, *lane);
+  };
+  EXPECT_DEATH(send_twice(), "transfer 4 from 0 to 1 comes behind 4");
+}
+
+}  // namespace
+}  // namespace pagoda

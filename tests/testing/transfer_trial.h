@@ -1,0 +1,25 @@
+// Random transfers between endpoints of several ranks, in one order that all ranks know: each rank
+// gives its part to its link, and compares what arrives with what both sides can work out.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "parallel/link.h"
+
+namespace pagoda {
+
+struct TransferTrial {
+  std::vector<int> rank_of;  // [endpoint]
+  int transfers = 100;
+  int64_t most_bytes = 0;  // of one; some are empty
+  uint64_t seed = 1;
+
+  // In their order; between endpoints of different ranks.
+  std::vector<Transfer> all() const;
+  // The part of a rank. Sources are overwritten as soon as they may be, and so are targets. Returns
+  // the first difference, or the link's status.
+  Status run(Link& link, int rank) const;
+};
+
+}  // namespace pagoda
