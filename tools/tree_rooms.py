@@ -66,6 +66,11 @@ ROOMS = {
 # will. It ends empty.
 KEPT_FOR = {
     "src/parallel/mpi_link": "Ranks: steps of a run on several machines",
+    "src/parallel/heartbeat": "Ranks: a rank that is lost ends the others",
+    "src/parallel/heartbeat_connection": "Ranks: a rank that is lost ends the others",
+    "src/parallel/heartbeat_frame": "Ranks: a rank that is lost ends the others",
+    "src/parallel/heartbeat_loop": "Ranks: a rank that is lost ends the others",
+    "src/parallel/tcp": "Ranks: a rank that is lost ends the others",
     "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
     "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
     "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",

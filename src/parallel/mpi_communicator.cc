@@ -1,12 +1,11 @@
 #include "parallel/mpi_communicator.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "parallel/host_name.h"
 
 namespace pagoda {
 namespace {
@@ -14,11 +13,6 @@ namespace {
 constexpr int kPieces = 0, kTogether = 1;        // channels
 constexpr int64_t kMostText = 16 * kMiB;         // of all ranks
 constexpr int64_t kOpeningText = 2032;
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? printable(name) : "?";
-}
 
 // What does not fit into an opening.
 const std::byte* rest_of(const std::string& text) {

@@ -236,6 +236,22 @@ TEST_F(CarrierThreadTest, NoDeadlineRunsBeforeTheEvent) {
   EXPECT_TRUE(ranks_[1]->status().ok());
 }
 
+TEST_F(CarrierThreadTest, NoDeadlineRunsForWhatIsNotExpected) {
+  start(2);
+  Bytes source = content(1000, 0, 1, 0, 0), target(source.size());
+  Event expected = Event::make(), came;
+  Message in = message(false, 0, 0, target, came);
+  in.expected = expected;
+  in.deadline_s = 0.02;
+  ranks_[1]->post({std::move(in)});
+  std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  EXPECT_TRUE(ranks_[1]->status().ok());
+  send(0, 1, 0, source);
+  came.wait();
+  EXPECT_EQ(target, source);
+  expected.signal();
+}
+
 TEST_F(CarrierThreadTest, WhoeverFailsItEndsAll) {
   start(2);
   Bytes target(3 * kMiB, std::byte{2}), source(3 * kMiB);

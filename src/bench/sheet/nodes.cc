@@ -1,19 +1,13 @@
 #include "bench/sheet/nodes.h"
 
-#include <unistd.h>
-
 #include <cstdlib>
 #include <fstream>
 
 #include "base/check.h"
+#include "parallel/host_name.h"
 
 namespace pagoda {
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof(name) - 1) == 0 ? name : "?";
-}
 
 // The boot id of the running kernel, which containers share; the host's name if there is none.
 std::string machine_name() {
