@@ -113,6 +113,7 @@ class Guest {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     CHECK(::connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
   }
+  explicit Guest(Descriptor socket) : socket_(std::move(socket)) {}
   void say(const std::string& bytes) {
     ASSERT_EQ(::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), std::ssize(bytes));
   }
@@ -212,9 +213,9 @@ TEST_F(PlayedHeartbeatTest, WhoIsSilentIsLost) {
   auto one = join(1), two = join(2);
   settle();
   const auto stop = std::make_shared<std::atomic<bool>>(false);
-  std::thread beats([&two, this, stop] {
+  std::thread beats([&one, this, stop] {
     for (int64_t number = 2; !*stop; ++number) {
-      two->say(frame(2, number).bytes());
+      one->say(frame(1, number).bytes());
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
   });
@@ -222,7 +223,7 @@ TEST_F(PlayedHeartbeatTest, WhoIsSilentIsLost) {
   *stop = true;
   beats.join();
   EXPECT_EQ(loss_.message(),
-            "rank 1 on host1 has been silent for 0.3 s; it was last at \"step 3\"");
+            "rank 2 on host2 has been silent for 0.3 s; it was last at \"step 3\"");
 }
 
 TEST_F(PlayedHeartbeatTest, AGoodbyeIsNoLoss) {
@@ -345,10 +346,64 @@ TEST_F(PlayedHeartbeatTest, AFloodOfStrangersDoesNoHarm) {
   std::vector<std::unique_ptr<Guest>> crowd;
   for (int i = 0; i < 40; ++i) crowd.push_back(std::make_unique<Guest>(port_));
   for (int i = 0; i < 8; ++i) expect_turned_away(*crowd[static_cast<size_t>(i)]);
-  auto one = join(1);
+  Guest& one = *crowd.back();
+  one.say(frame(1, 0).bytes());
+  EXPECT_NE(one.hear(), "");
+  one.say(frame(1, 1).bytes());
   settle();
   EXPECT_GE(heartbeat_->refused(), 8);
   EXPECT_TRUE(heartbeat_->status().ok());
+}
+
+// Listens on an address of the loopback; port 0: any.
+class Listener {
+ public:
+  Listener(uint32_t address, int port)
+      : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in at = {};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(static_cast<uint16_t>(port));
+    at.sin_addr.s_addr = htonl(address);
+    socklen_t bytes = sizeof(at);
+    CHECK(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&at), bytes) == 0);
+    CHECK(::listen(socket_.get(), 8) == 0);
+    CHECK(::getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&at), &bytes) == 0);
+    this->port = ntohs(at.sin_port);
+  }
+  Guest accept() { return Guest(Descriptor(::accept(socket_.get(), nullptr, nullptr))); }
+
+  int port = 0;
+
+ private:
+  Descriptor socket_;
+};
+
+// Rank 1's heartbeat looks for rank 0, where at one address another rank answers.
+TEST(HeartbeatAddressTest, TheRightAddressIsFound) {
+  const Watchdog watchdog("a heartbeat", std::chrono::seconds(60));
+  Listener right(INADDR_LOOPBACK, 0), wrong(INADDR_LOOPBACK + 1, right.port);
+  ScriptedCommunicator all(1, {std::string(32, '1') + strf(" far %d 240.0.0.1 127.0.0.2 127.0.0.1",
+                                                           right.port), ""});
+  RawFrame answer;
+  answer.key = std::string(16, '\x11');
+  answer.from = 2, answer.to = 1;
+  std::thread others([&] {
+    Guest lost = wrong.accept();
+    EXPECT_EQ(lost.hear().substr(24, 8), std::string("\1\0\0\0\0\0\0\0", 8));
+    lost.say(answer.bytes());
+    EXPECT_EQ(lost.hear(), "");
+    Guest found = right.accept();
+    EXPECT_EQ(found.hear().substr(24, 16), std::string("\1", 1) + std::string(15, '\0'));
+    answer.from = 0;
+    found.say(answer.bytes());
+    EXPECT_EQ(found.hear()[32], 1);
+    RawFrame goodbye = answer;
+    goodbye.kind = 1, goodbye.number = 1;
+    found.say(goodbye.bytes());
+  });
+  const auto started = Heartbeat::start(all, {.deadline_s = kLong}, [](const Status&) {});
+  EXPECT_TRUE(started.ok()) << started.status().message();
+  others.join();
 }
 
 // Ranks that are threads.
