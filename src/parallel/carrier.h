@@ -50,6 +50,13 @@ class Carrier {
   // was received is there. kIoError names the peer and the call.
   virtual Status test(std::vector<Ended>& ended) = 0;
 
+  // A message of the channel that has come, or is on its way here, and that nobody has asked for.
+  struct Unasked {
+    int peer = -1;  // -1: there is none
+    int64_t bytes = 0;
+  };
+  virtual Result<Unasked> peek(int channel) = 0;
+
   // Leaves the other ranks; returns when they leave too. Nothing may follow it.
   virtual void leave() = 0;
 

@@ -1,11 +1,6 @@
 // The thread that owns a carrier: it opens it, makes all its calls and leaves it, so that a library
-// that wants one thread has one. Other threads post messages, which it carries in the background.
-//
-// Messages go by flows: a flow is what one rank sends another on one channel, in the order in which
-// it was posted. A message begins when it is at the front of its flow and its event has happened.
-// It goes in parts of Carrier::kMostBytes. Of what goes to a peer no more than kWindowBytes are
-// under way at a time, save that each flow may have one part under way: so flows never wait for
-// each other, and a message on a flow of its own soon has its turn on the wire.
+// that wants one thread has one. Other threads post messages, which it moves in the background
+// (carrier_flows.h says how).
 //
 // A waiting thread sleeps. It looks again after an eighth of the time that nothing has happened, at
 // least every 2 ms, so that a message arrives up to that much later than it could.
@@ -21,15 +16,12 @@
 #include <thread>
 #include <vector>
 
-#include "device/device.h"
-#include "parallel/carrier.h"
+#include "parallel/carrier_flows.h"
 
 namespace pagoda {
 
 class CarrierThread {
  public:
-  static constexpr int64_t kWindowBytes = 2 * kMiB;
-
   using Open = std::function<Result<std::unique_ptr<Carrier>>()>;
   // Runs `open` on the new thread and waits for it, but no longer than `deadline_s` (0: as long as
   // it takes): then kStopped. Throws std::system_error when the system refuses the thread.
@@ -42,35 +34,21 @@ class CarrierThread {
   int rank() const;
   int size() const;
 
-  struct End {
-    Status status;
-    int64_t begin_us = 0, end_us = 0;  // of monotonic_us(): when it could begin, when it ended
-  };
-  struct Message {
-    bool sends = false;
-    int peer = 0;
-    int channel = 0;
-    std::byte* data = nullptr;
-    int64_t bytes = 0;  // neither more nor less may come
-    Event ready;  // the memory may be used from then on
-    // The flow may stand still for so long while this is at its front, ready and expected; 0: for
-    // ever. Then everything ends with kStopped.
-    double deadline_s = 0;
-    Event expected;
-    std::function<std::string()> about;  // what an error calls it, "transfer 17 from 0 to 2"
-    // Called once, on the carrier's thread, which it must not block.
-    std::function<void(const End&)> then;
-    const void* owner = nullptr;  // for forget()
-  };
   // Any thread; messages of one flow from one thread.
-  void post(std::vector<Message> messages);
+  void post(std::vector<CarriedMessage> messages);
 
   // Ends everything with `why`, unless there was an error before. Any thread.
   void fail(const Status& why);
   Status status() const;  // any thread
 
+  // Gives the link up (carrier_flows.h): its messages end with `why`, here and on the other ranks.
+  // Ignored if it was given up before. Any thread.
+  void give_up_link(const Status& why);
+  CarrierFlows::GivenUp link_given_up() const;  // any thread
+  void set_link_deadline(double seconds);       // for the others to hear of it; 0: none
+
   // Ends the messages of an owner at once, and returns when none of their memory is used any more.
-  // An error for all if one is under way: the peer's half of it cannot be taken back.
+  // If one is under way, everything ends with an error, unless the link is given up.
   void forget(const void* owner);
 
   // Leaves the carrier, which waits for the other ranks to do so, but no longer than `deadline_s`

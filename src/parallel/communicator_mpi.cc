@@ -33,6 +33,7 @@ class MpiCarrier final : public Carrier {
   int size() const override { return size_; }
   Status start(const Message& message) override;
   Status test(std::vector<Ended>& ended) override;
+  Result<Unasked> peek(int channel) override;
   void leave() override { MPI_Finalize(); }
 
  private:
@@ -68,12 +69,8 @@ Status MpiCarrier::start(const Message& message) {
 }
 
 Status MpiCarrier::test(std::vector<Ended>& ended) {
+  if (requests_.empty()) return Status();
   int count = 0;
-  if (requests_.empty()) {  // MPI has work of its own
-    return checked(
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, messages_, &count, MPI_STATUS_IGNORE),
-        "MPI_Iprobe");
-  }
   indices_.resize(requests_.size());
   statuses_.resize(requests_.size());
   const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count,
@@ -90,6 +87,16 @@ Status MpiCarrier::test(std::vector<Ended>& ended) {
   }
   if (count > 0) drop_ended();
   return Status();
+}
+
+Result<Carrier::Unasked> MpiCarrier::peek(int channel) {
+  int found = 0, bytes = 0;
+  MPI_Status status;
+  RETURN_IF_ERROR(checked(MPI_Iprobe(MPI_ANY_SOURCE, channel, messages_, &found, &status),
+                          "MPI_Iprobe"));
+  if (found == 0) return Unasked{};
+  MPI_Get_count(&status, MPI_BYTE, &bytes);
+  return Unasked{status.MPI_SOURCE, bytes};
 }
 
 void MpiCarrier::drop_ended() {

@@ -10,7 +10,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int kPieces = 0, kTogether = 1;        // channels
+constexpr int kPieces = 0, kTogether = 1;  // channels
 constexpr int64_t kMostText = 16 * kMiB;         // of all ranks
 constexpr int64_t kOpeningText = 2032;
 
@@ -61,9 +61,9 @@ MpiCommunicator::~MpiCommunicator() {
   if (!left.ok()) log_warn(left.message());
 }
 
-CarrierThread::Message MpiCommunicator::piece(bool sends, int peer, std::byte* data,
+CarriedMessage MpiCommunicator::piece(bool sends, int peer, std::byte* data,
                                               int64_t bytes) const {
-  CarrierThread::Message message;
+  CarriedMessage message;
   message.sends = sends;
   message.peer = peer;
   message.channel = kPieces;
@@ -75,21 +75,21 @@ CarrierThread::Message MpiCommunicator::piece(bool sends, int peer, std::byte* d
   return message;
 }
 
-CarrierThread::Message MpiCommunicator::message_of(const OutgoingPiece& out) const {
+CarriedMessage MpiCommunicator::message_of(const OutgoingPiece& out) const {
   return piece(true, out.to, const_cast<std::byte*>(out.data), out.bytes);  // it is only read
 }
 
-CarrierThread::Message MpiCommunicator::message_of(const IncomingPiece& in) const {
+CarriedMessage MpiCommunicator::message_of(const IncomingPiece& in) const {
   return piece(false, in.from, in.data, in.bytes);
 }
 
 // Returns when all have ended.
-Status MpiCommunicator::carry(std::vector<CarrierThread::Message> messages) {
+Status MpiCommunicator::carry(std::vector<CarriedMessage> messages) {
   std::vector<Event> ended;
-  for (CarrierThread::Message& message : messages) {
+  for (CarriedMessage& message : messages) {
     ended.push_back(Event::make());
     message.deadline_s = deadline_s_;
-    message.then = [event = ended.back()](const CarrierThread::End&) mutable { event.signal(); };
+    message.then = [event = ended.back()](const CarriedMessage::End&) mutable { event.signal(); };
   }
   thread_->post(std::move(messages));
   when_all(ended).wait();
@@ -101,7 +101,7 @@ Status MpiCommunicator::receive(const IncomingPiece& piece) { return carry({mess
 
 Status MpiCommunicator::exchange(std::span<const OutgoingPiece> out,
                                  std::span<const IncomingPiece> in) {
-  std::vector<CarrierThread::Message> messages;
+  std::vector<CarriedMessage> messages;
   for (const IncomingPiece& piece : in) messages.push_back(message_of(piece));
   for (const OutgoingPiece& piece : out) messages.push_back(message_of(piece));
   return carry(std::move(messages));
@@ -115,10 +115,10 @@ Result<std::vector<std::string>> MpiCommunicator::gather(const std::string& text
 
 Status MpiCommunicator::exchange_together(Together call, std::span<const OutgoingPiece> out,
                                           std::span<const IncomingPiece> in) {
-  std::vector<CarrierThread::Message> messages;
+  std::vector<CarriedMessage> messages;
   for (const IncomingPiece& piece : in) messages.push_back(message_of(piece));
   for (const OutgoingPiece& piece : out) messages.push_back(message_of(piece));
-  for (CarrierThread::Message& message : messages) {
+  for (CarriedMessage& message : messages) {
     message.channel = kTogether;
     message.about = [call] { return std::string(name_of(call)); };
   }

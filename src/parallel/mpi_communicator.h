@@ -11,8 +11,6 @@ namespace pagoda {
 
 class MpiCommunicator final : public Communicator {
  public:
-  static constexpr int kFirstLinkChannel = 2;  // those before it are the communicator's
-
   // Opens the carrier and learns the hosts of all, which every rank does. kStopped when one does
   // not join within `deadline_s`, which also becomes the deadline of later calls (0: none), and
   // errors of `open`.
@@ -42,10 +40,10 @@ class MpiCommunicator final : public Communicator {
   explicit MpiCommunicator(std::unique_ptr<CarrierThread> thread, double deadline_s)
       : thread_(std::move(thread)), deadline_s_(deadline_s) {}
   static const char* name_of(Together call);
-  CarrierThread::Message piece(bool sends, int peer, std::byte* data, int64_t bytes) const;
-  CarrierThread::Message message_of(const OutgoingPiece& out) const;
-  CarrierThread::Message message_of(const IncomingPiece& in) const;
-  Status carry(std::vector<CarrierThread::Message> messages);
+  CarriedMessage piece(bool sends, int peer, std::byte* data, int64_t bytes) const;
+  CarriedMessage message_of(const OutgoingPiece& out) const;
+  CarriedMessage message_of(const IncomingPiece& in) const;
+  Status carry(std::vector<CarriedMessage> messages);
   Status exchange_together(Together call, std::span<const OutgoingPiece> out,
                            std::span<const IncomingPiece> in);
   Result<std::vector<Opening>> exchange_openings(const Opening& mine);

@@ -29,6 +29,7 @@ Result<std::unique_ptr<MpiLink>> MpiLink::create(MpiCommunicator& all, std::vect
                                                  double deadline_s, Trace* trace) {
   std::unique_ptr<MpiLink> link(new MpiLink(all, std::move(ends), deadline_s, trace));
   RETURN_IF_ERROR(link->stage());
+  all.thread().set_link_deadline(deadline_s);
   return link;
 }
 
@@ -41,7 +42,7 @@ MpiLink::MpiLink(MpiCommunicator& all, std::vector<Endpoint> ends, double deadli
       traffic_(ends_of_.size()) {
   for (const Endpoint& end : ends_) place_.push_back(ends_of_.at(static_cast<size_t>(end.rank))++);
   const int most = *std::max_element(ends_of_.begin(), ends_of_.end());
-  CHECK(MpiCommunicator::kFirstLinkChannel + most * most <= Carrier::kMostChannel,
+  CHECK(CarrierFlows::kFirstLinkChannel + most * most <= Carrier::kMostChannel,
         "a rank has %d endpoints", most);
 }
 
@@ -76,7 +77,7 @@ MpiLink::~MpiLink() {
 
 int MpiLink::channel(const Transfer& transfer) const {
   const int receivers = ends_of_[static_cast<size_t>(ends_[transfer.to].rank)];
-  return MpiCommunicator::kFirstLinkChannel + place_[transfer.from] * receivers +
+  return CarrierFlows::kFirstLinkChannel + place_[transfer.from] * receivers +
          place_[transfer.to];
 }
 
@@ -88,11 +89,11 @@ void MpiLink::check_order(const Transfer& transfer) {
   newest->second = transfer.number;
 }
 
-CarrierThread::Message MpiLink::message(const std::shared_ptr<UnderWay>& under_way,
+CarriedMessage MpiLink::message(const std::shared_ptr<UnderWay>& under_way,
                                         std::byte* data, int64_t bytes, Event ready,
                                         Event ended) {
   const Transfer& transfer = under_way->transfer;
-  CarrierThread::Message message;
+  CarriedMessage message;
   message.sends = under_way->sends;
   message.peer = ends_[under_way->sends ? transfer.to : transfer.from].rank;
   message.channel = channel(transfer);
@@ -103,14 +104,14 @@ CarrierThread::Message MpiLink::message(const std::shared_ptr<UnderWay>& under_w
   message.owner = this;
   message.about = [under_way] { return text_of(under_way->transfer); };
   message.then = [this, under_way, ended = std::move(ended)](
-                     const CarrierThread::End& end) mutable {
+                     const CarriedMessage::End& end) mutable {
     this->end(*under_way, end);
     ended.signal(Delays(WorkKind::kLink));
   };
   return message;
 }
 
-void MpiLink::end(UnderWay& under_way, const CarrierThread::End& end) {
+void MpiLink::end(UnderWay& under_way, const CarriedMessage::End& end) {
   if (under_way.begin_us < 0) under_way.begin_us = end.begin_us;
   if (--under_way.messages > 0 || !end.status.ok()) return;
   const Transfer& transfer = under_way.transfer;
@@ -129,6 +130,11 @@ void MpiLink::end(UnderWay& under_way, const CarrierThread::End& end) {
   count.bytes += transfer.bytes;
   count.rows += transfer.rows;
   (under_way.sends ? traffic.sending_us : traffic.receiving_us) += end.end_us - under_way.begin_us;
+}
+
+Status MpiLink::status() const {
+  RETURN_IF_ERROR(all_.thread().status());
+  return all_.thread().link_given_up().why;
 }
 
 Event MpiLink::send(const Transfer& transfer, const std::byte* source, Stream& lane) {
@@ -197,7 +203,7 @@ void MpiLink::receive_staged(const Transfer& transfer, std::byte* target, Stream
   for_each_piece(transfer.bytes, [&](int64_t offset, int64_t bytes) {
     const size_t piece = staging.take();
     Event arrived = Event::make();
-    CarrierThread::Message in =
+    CarriedMessage in =
         message(under_way, staging.piece(piece), bytes, staging.empty[piece], arrived);
     in.expected = lane.record();
     all_.thread().post({std::move(in)});

@@ -6,7 +6,8 @@
 // endpoints is a channel, so that no pair waits for another, whatever the order in which its ends
 // come to it.
 //
-// An error of a transfer is one of the communicator and of all other transfers (carrier_thread.h).
+// A link that was given up is the last one of its communicator, which goes on. An error of a
+// transfer is one of the communicator and of all other transfers (carrier_thread.h).
 // One is that a transfer does not move within the deadline: kStopped names rank, host, transfer and
 // what it is. The clock runs once this end's lane is there, while the transfer is the first of its
 // pair.
@@ -39,14 +40,17 @@ class MpiLink final : public Link {
   // Device::make_stream.
   static Result<std::unique_ptr<MpiLink>> create(MpiCommunicator& all, std::vector<Endpoint> ends,
                                                  double deadline_s, Trace* trace = nullptr);
-  // Transfers that have not begun end; one that is under way is an error.
+  // Transfers that have not begun end. One that is under way is an error, unless the link was given
+  // up: then the other ranks are waited for.
   ~MpiLink() override;
 
   // REQUIRES, of both: the other end is on another rank.
   Event send(const Transfer& transfer, const std::byte* source, Stream& lane) override;
   void receive(const Transfer& transfer, std::byte* target, Stream& lane,
                const TraceLabel& label = {}) override;
-  Status status() const override { return all_.thread().status(); }
+  Status status() const override;
+  void give_up(const Status& why) override { all_.thread().give_up_link(why); }
+  int given_up_by() const override { return all_.thread().link_given_up().by; }
   const Counts& counts() const override { return counts_; }
 
   // What went to and came from a rank so far. Times are of transfers, from when this end was ready,
@@ -78,9 +82,9 @@ class MpiLink final : public Link {
   Status stage();
   int channel(const Transfer& transfer) const;
   void check_order(const Transfer& transfer);
-  CarrierThread::Message message(const std::shared_ptr<UnderWay>& transfer, std::byte* data,
+  CarriedMessage message(const std::shared_ptr<UnderWay>& transfer, std::byte* data,
                                  int64_t bytes, Event ready, Event ended);
-  void end(UnderWay& transfer, const CarrierThread::End& end);
+  void end(UnderWay& transfer, const CarriedMessage::End& end);
   Event send_staged(const Transfer& transfer, const std::byte* source, Stream& lane);
   void receive_staged(const Transfer& transfer, std::byte* target, Stream& lane,
                       const TraceLabel& label);

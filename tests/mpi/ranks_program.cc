@@ -137,6 +137,29 @@ Status transfer_with_nobody(MpiCommunicator& all, int signal) {
   return link->status();
 }
 
+// Rank 1 gives up in the middle of many transfers. The link and its memory go, and all talk on.
+Status give_up(MpiCommunicator& all) {
+  for (int device = 0; device < 2; ++device) {
+    TransferTrial trial;
+    trial.transfers = 200;
+    trial.most_bytes = 3 * 1024 * 1024 + 5;
+    trial.giving_up = 1;
+    trial.gives_up_at = 90;
+    std::vector<MpiLink::Endpoint> ends;
+    for (int end = 0; end < 2 * all.size(); ++end) ends.push_back({end / 2, nullptr});
+    for (const MpiLink::Endpoint& end : ends) trial.rank_of.push_back(end.rank);
+    ASSIGN_OR_RETURN(auto link, MpiLink::create(all, ends, 10));
+    const Status ended = trial.run(*link, all.rank());
+    if (ended.message() != "tired") return ended;
+    if (link->given_up_by() != (all.rank() == 1 ? -1 : 1)) {
+      return Status(Exit::kInternal, "another rank gave up");
+    }
+    link.reset();
+    RETURN_IF_ERROR(gather_texts(all));
+  }
+  return send_around(all);
+}
+
 // Rank 1 sends `bytes` where rank 0 waits for 8.
 Status wrong_length(Communicator& all, int64_t bytes) {
   std::vector<std::byte> data(64);
@@ -148,6 +171,7 @@ Status wrong_length(Communicator& all, int64_t bytes) {
 Status run(const std::string& task, MpiCommunicator& all) {
   if (task == "transfers") return transfer(all, false);
   if (task == "other bytes") return transfer(all, true);
+  if (task == "give up") return give_up(all);
   if (task == "stop in a transfer") return transfer_with_nobody(all, SIGSTOP);
   if (task == "die in a transfer") return transfer_with_nobody(all, SIGKILL);
   if (task == "messages") return messages(all);

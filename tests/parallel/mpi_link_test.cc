@@ -164,6 +164,112 @@ TEST_F(MpiLinkTest, AnErrorStopsNoLane) {
   }
 }
 
+// One rank gives up in the middle of many transfers, or two do at once. All lanes of all ranks come
+// to their ends, with transfers under way in any state; nothing is used afterwards, and the
+// communicator goes on.
+TEST_F(MpiLinkTest, GivingUpEndsTransfersAndNothingElse) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const bool both = seed % 3 == 0;
+    run({0, 1, 2, 1, 0, 2}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+      TransferTrial trial{{0, 1, 2, 1, 0, 2}, 150, 3 * kMiB, seed};
+      network_->slow_down(seed % 2 == 0 ? 0 : 2000);
+      trial.giving_up = both && all.rank() == 2 ? 2 : 1;
+      trial.gives_up_at = static_cast<int>(seed * 11);
+      EXPECT_EQ(trial.run(*link, all.rank()).message(), "tired");
+      EXPECT_EQ(link->status().code(), Exit::kDiverged);
+      const int by = link->given_up_by();
+      EXPECT_TRUE(both || by == (all.rank() == 1 ? -1 : 1)) << by;
+      link.reset();
+      for (const size_t bytes : {3, 100'000}) {
+        const std::string mine(bytes, static_cast<char>('a' + all.rank()));
+        const auto texts = all.gather(mine);
+        ASSERT_TRUE(texts.ok()) << texts.status().message();
+        for (int rank = 0; rank < 3; ++rank) {
+          EXPECT_TRUE(texts.value()[rank] == std::string(bytes, static_cast<char>('a' + rank)));
+        }
+      }
+      EXPECT_FALSE(all.broken());
+    }, 20);
+  }
+}
+
+// What never came is zeros, what came stays; later transfers end at once.
+TEST_F(MpiLinkTest, WhatWasGivenUpIsZeros) {
+  run({0, 1}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    const auto lane = make_lane("lane");
+    std::vector<std::byte> first(100, std::byte{1}), second(3 * kMiB, std::byte{2});
+    const std::vector<std::byte> ones(100, std::byte{1}), zeros(second.size());
+    if (all.rank() == 0) {
+      lane->wait(link->send({1, 0, 1, 100}, first.data(), *lane));
+      lane->synchronize();
+      ASSERT_TRUE(all.barrier().ok());
+      link->give_up(Status(Exit::kIoError, "no more"));
+      link->give_up(Status(Exit::kDiverged, "again"));
+    } else {
+      first.assign(100, std::byte{7});
+      link->receive({1, 0, 1, 100}, first.data(), *lane);
+      link->receive({2, 0, 1, std::ssize(second)}, second.data(), *lane);
+      ASSERT_TRUE(all.barrier().ok());
+      lane->synchronize();
+      EXPECT_EQ(first, ones);
+      EXPECT_TRUE(second == zeros);
+      EXPECT_EQ(link->given_up_by(), 0);
+    }
+    lane->wait(link->send({9, all.rank(), 1 - all.rank(), 100}, first.data(), *lane));
+    link->receive({9, 1 - all.rank(), all.rank(), 100}, second.data(), *lane);
+    lane->synchronize();
+    EXPECT_EQ(link->status().message(), "no more");
+    ASSERT_TRUE(all.barrier().ok());
+  });
+}
+
+// Who does not answer when the link is given up is named.
+TEST_F(MpiLinkTest, ASilentRankEndsGivingUpToo) {
+  Event over = Event::make();
+  run({0, 1, 2}, [&](MpiCommunicator& all, std::unique_ptr<MpiLink>& link) {
+    ASSERT_TRUE(all.barrier().ok());
+    if (all.rank() == 1) network_->cut_off(1);
+    const auto lane = make_lane("lane");
+    if (all.rank() == 0) {
+      std::byte byte{1};
+      link->receive({1, 1, 0, 1}, &byte, *lane);
+      link->give_up(Status(Exit::kDiverged, "tired"));
+      lane->synchronize();
+      link.reset();
+      EXPECT_EQ(byte, std::byte{0});
+      EXPECT_TRUE(all.broken());
+      const std::string message = all.barrier().message();
+      EXPECT_EQ(message.find("rank 1 on "), 0u) << message;
+      EXPECT_NE(message.find("silent for 0.2 s"), std::string::npos) << message;
+      over.signal();
+    }
+    over.wait();
+    all.abandon(Status(Exit::kStopped, "over"));
+  }, 0.2);
+}
+
+TEST(LinkNoticeTest, IsReadAsItWasWritten) {
+  LinkNotice notice;
+  notice.why = Status(Exit::kIoError, "a disk\nis gone");
+  notice.by = 2;
+  notice.flows = {{3, false, 17}, {32767, true, int64_t{1} << 50}};
+  EXPECT_EQ(notice.to_text(), "74 2 2 3 0 17 32767 1 1125899906842624 a disk\nis gone");
+  const auto back = LinkNotice::parse(notice.to_text(), 3);
+  ASSERT_TRUE(back);
+  EXPECT_EQ(back->why.code(), Exit::kIoError);
+  EXPECT_EQ(back->why.message(), "a disk\nis gone");
+  EXPECT_EQ(back->by, 2);
+  EXPECT_EQ(back->flows, notice.flows);
+  EXPECT_TRUE(LinkNotice::parse("74 0 0 ", 1));
+  for (const char* text :
+       {"", "74", "74 2 0 x", "0 0 0 x", "74 -1 0 x", "74 0 1 x", "74 0 1 3 0 x", "74 0 1 3 2 0 x",
+        "74 0 1 3 0 -1 x", "74 0 1 32768 0 0 x", "74 0 99999999 x", "74 0 0", "256 0 0 x",
+        "74 0 1 3 0 99999999999999999999 x"}) {
+    EXPECT_FALSE(LinkNotice::parse(text, 2)) << text;
+  }
+}
+
 TEST_F(MpiLinkTest, AnUnreceivedTransferStopsNobody) {
   const auto other = make_lane("other");
   Event over = Event::make();

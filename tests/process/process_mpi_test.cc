@@ -115,6 +115,12 @@ TEST_F(MpiTest, TransfersArriveWhole) {
   }
 }
 
+TEST_F(MpiTest, WhoGivesUpEndsTransfersAndNothingElse) {
+  const ProcessResult result = ranks(3, "give up");
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  EXPECT_EQ(lines(result.out, ": good").size(), 3u) << result.out;
+}
+
 TEST_F(MpiTest, OtherBytesInATransferEndAll) {
   const ProcessResult result = ranks(2, "other bytes");
   EXPECT_EQ(result.code, 74) << result.err;

@@ -17,6 +17,7 @@ class MemoryCarrier final : public Carrier {
   int size() const override { return network_.ranks_; }
   Status start(const Message& message) override;
   Status test(std::vector<Ended>& ended) override;
+  Result<Unasked> peek(int channel) override;
   void leave() override {}
 
  private:
@@ -99,6 +100,18 @@ Status MemoryCarrier::test(std::vector<Ended>& ended) {
     }
   }
   return Status();
+}
+
+Result<Carrier::Unasked> MemoryCarrier::peek(int channel) {
+  std::lock_guard lock(network_.mutex_);
+  RETURN_IF_ERROR(count_call());
+  for (int peer = 0; peer < size(); ++peer) {
+    if (network_.cut_off_[static_cast<size_t>(peer)]) continue;
+    const MemoryNetwork::Box& box = network_.boxes_[{peer, rank_, channel}];
+    const size_t asked = wanted_[{peer, channel}].size();
+    if (box.size() > asked) return Unasked{peer, box[asked]->bytes};
+  }
+  return Unasked{};
 }
 
 std::unique_ptr<Carrier> MemoryNetwork::carrier(int rank) {

@@ -68,7 +68,13 @@ Status TransferTrial::run(Link& link, int rank) const {
     one.source.resize(static_cast<size_t>(most_bytes));
     one.target.resize(static_cast<size_t>(most_bytes));
   }
-  for (const Transfer& transfer : all()) {
+  const std::vector<Transfer> transfers = all();
+  for (int i = 0; i < std::ssize(transfers); ++i) {
+    const Transfer& transfer = transfers[static_cast<size_t>(i)];
+    if (rank == giving_up && i == gives_up_at) {
+      link.give_up(Status(Exit::kDiverged, "tired"));
+      break;
+    }
     if (const auto from = mine.find(transfer.from); from != mine.end()) {
       TrialEndpoint& end = from->second;
       end.out->enqueue([&end, transfer] {

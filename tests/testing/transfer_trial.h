@@ -14,11 +14,14 @@ struct TransferTrial {
   int transfers = 100;
   int64_t most_bytes = 0;  // of one; some are empty
   uint64_t seed = 1;
+  // This rank gives the link up, for "tired", before its part of the transfer with this index.
+  int giving_up = -1;
+  int gives_up_at = 0;
 
   // In their order; between endpoints of different ranks.
   std::vector<Transfer> all() const;
   // The part of a rank. Sources are overwritten as soon as they may be, and so are targets. Returns
-  // the first difference, or the link's status.
+  // the link's status, or else the first difference.
   Status run(Link& link, int rank) const;
 };
 
