@@ -2,6 +2,7 @@
 //             [--tokens N] [--html FILE]
 #include <CLI/CLI.hpp>
 
+#include "base/log.h"
 #include "base/output_file.h"
 #include "base/terminal_text.h"
 #include "cli/plan/plan_page.h"
