@@ -53,8 +53,8 @@ Status check_layers(const ModelShape& model, const RunSetup& setup);
 RunSetup run_setup(const RunConfig& config);
 
 // Experts go to the devices by their shares, in zebra to those that do not attend but for
-// `offloaded` of each layer, dense layers round those that attend; the embedding
-// and the head are the first one's. REQUIRES: check_model(model), check_layers().
+// `offloaded` of each layer, dense layers round those that attend; the embedding and the head are
+// the first one's. REQUIRES: check_model(model), check_layers().
 RunShape make_run_shape(const ModelShape& model, const RunSetup& setup);
 
 // Row blocks of experts that go together on devices with this budget. `shape` may be a part of

@@ -26,10 +26,6 @@ SessionOptions with_groups(SessionOptions options, int64_t blocks) {
   return options;
 }
 
-}  // namespace
-
-namespace {
-
 Status check_kernels(const ModelConfig& config, const SessionOptions& options) {
   if (options.gpus.empty() || gpu_ops_take_head(config.head_dim)) return Status();
   return Status(Exit::kUnavailable,
@@ -71,8 +67,8 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   ASSIGN_OR_RETURN(const int64_t all_there, ranks.least(planned->state_on_device));
   if (planned->state_on_device && all_there == 0) {
     planned = plan_with_groups(model, grouped, false);
-    RETURN_IF_ERROR(planned.status());
   }
+  RETURN_IF_ERROR(ranks.agree(planned.status()));
   MemoryPlan memory = planned.take();
   memory.group_blocks = blocks;
   memory.group_bytes = group.bytes;

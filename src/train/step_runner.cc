@@ -192,7 +192,6 @@ Status StepRunner::optimize(const StepPiece& piece) {
   return session_.ranks().agree(status);
 }
 
-
 Result<StepResult> StepRunner::train(const StepBatch& batch, double learning_rate) {
   CHECK(batch.total_weight > 0, "a step without anything to train");
   Forward forward = begin(batch);

@@ -23,6 +23,7 @@ class WeightCopies {
   bool is_good(int64_t record, int rank) const { return good_[place(record, rank)] != 0; }
   // Call for the tasks of all ranks, in their order.
   void account(const TaskList& tasks);
+
  private:
   size_t place(int64_t record, int rank) const {
     return static_cast<size_t>(record) * static_cast<size_t>(ranks_) + static_cast<size_t>(rank);

@@ -8,8 +8,6 @@
 // before it is read. Pure.
 #pragma once
 
-#include <string>
-
 #include "plan/step/action.h"
 
 namespace pagoda {
