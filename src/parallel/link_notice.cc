@@ -1,34 +1,13 @@
 #include "parallel/link_notice.h"
 
-#include <charconv>
-
 #include "base/check.h"
+#include "base/number_text.h"
 #include "parallel/carrier.h"
 
 namespace pagoda {
 namespace {
 
 constexpr size_t kMostWhy = 4096;
-
-// Numbers that each end in a space.
-class NumberReader {
- public:
-  explicit NumberReader(const std::string& text)
-      : next_(text.data()), end_(text.data() + text.size()) {}
-
-  template <typename T>
-  bool read(T& value, T least, T most) {
-    const auto [after, error] = std::from_chars(next_, end_, value);
-    if (error != std::errc() || after == end_ || *after != ' ') return false;
-    next_ = after + 1;
-    return value >= least && value <= most;
-  }
-  std::string rest() const { return std::string(next_, end_); }
-
- private:
-  const char* next_;
-  const char* end_;
-};
 
 }  // namespace
 
@@ -58,7 +37,7 @@ std::optional<LinkNotice> LinkNotice::parse(const std::string& text, int ranks) 
     flow.sends = sends == 1;
     notice.flows.push_back(flow);
   }
-  notice.why = Status(static_cast<Exit>(code), in.rest());
+  notice.why = Status(static_cast<Exit>(code), std::string(in.rest()));
   return notice;
 }
 

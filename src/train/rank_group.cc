@@ -1,10 +1,11 @@
 #include "train/rank_group.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
-#include "base/bytes.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/number_text.h"
 
 namespace pagoda {
 namespace {
@@ -21,20 +22,16 @@ struct Brought {
   std::string message, text;
 };
 
-std::optional<Brought> parse(const std::string& from) {
+std::optional<Brought> parse(const std::string& from, int ranks) {
   Brought brought;
   size_t length = 0;
-  const char *next = from.data(), *end = from.data() + from.size();
-  const auto number = [&](auto& value) {
-    const auto [after, error] = std::from_chars(next, end, value);
-    if (error != std::errc() || after == end || *after != ' ') return false;
-    next = after + 1;
-    return true;
-  };
-  if (!number(brought.code) || !number(brought.met_by) || !number(length)) return std::nullopt;
-  if (static_cast<size_t>(end - next) < length) return std::nullopt;
-  brought.message.assign(next, length);
-  brought.text.assign(next + length, end);
+  NumberReader in(from);
+  if (!in.read(brought.code, 0, 255) || !in.read(brought.met_by, 0, ranks - 1) ||
+      !in.read(length, size_t{0}, from.size()) || in.rest().size() < length) {
+    return std::nullopt;
+  }
+  brought.message = in.rest().substr(0, length);
+  brought.text = in.rest().substr(length);
   return brought;
 }
 
@@ -64,7 +61,7 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
   std::vector<std::string> texts;
   std::optional<Status> met, told;
   for (size_t r = 0; r < all.size(); ++r) {
-    std::optional<Brought> brought = parse(all[r]);
+    std::optional<Brought> brought = parse(all[r], size());
     if (!brought) {
       return Status(Exit::kIoError, strf("rank %zu sent what no rank of this run sends; the last "
                                          "checkpoint is intact: see that all ranks run the same "
@@ -88,8 +85,10 @@ Result<int64_t> RankGroup::least(int64_t mine) {
                    agree(Status(), strf("%lld", (long long)mine)));
   int64_t least = mine;
   for (const std::string& text : texts) {
-    int64_t value = 0;
-    std::from_chars(text.data(), text.data() + text.size(), value);
+    int64_t value = mine;
+    if (!parse_int64(text, value)) {
+      return Status(Exit::kIoError, "a rank sent \"" + printable(text) + "\", which is no number");
+    }
     least = std::min(least, value);
   }
   return least;
