@@ -54,6 +54,11 @@ class Link {
 
   struct Count {
     int64_t transfers = 0, bytes = 0, rows = 0;
+    void add(const Transfer& transfer) {
+      ++transfers;
+      bytes += transfer.bytes;
+      rows += transfer.rows;
+    }
     bool operator==(const Count&) const = default;
   };
   using Counts = std::map<std::pair<int, int>, Count>;  // [from, to], what was received

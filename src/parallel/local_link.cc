@@ -75,10 +75,7 @@ void LocalLink::receive(const Transfer& transfer, std::byte* target, Stream& lan
     lane.end_span();
     lane.record().when_happened([received = sent.received]() mutable { received.signal(); });
   }
-  Count& count = counts_[{transfer.from, transfer.to}];
-  ++count.transfers;
-  count.bytes += transfer.bytes;
-  count.rows += transfer.rows;
+  counts_[{transfer.from, transfer.to}].add(transfer);
 }
 
 // The lane shows a span for each piece, without the wait for it.

@@ -62,7 +62,7 @@ MpiCommunicator::~MpiCommunicator() {
 }
 
 CarriedMessage MpiCommunicator::piece(bool sends, int peer, std::byte* data,
-                                              int64_t bytes) const {
+                                      int64_t bytes) const {
   CarriedMessage message;
   message.sends = sends;
   message.peer = peer;

@@ -89,9 +89,8 @@ void MpiLink::check_order(const Transfer& transfer) {
   newest->second = transfer.number;
 }
 
-CarriedMessage MpiLink::message(const std::shared_ptr<UnderWay>& under_way,
-                                        std::byte* data, int64_t bytes, Event ready,
-                                        Event ended) {
+CarriedMessage MpiLink::message(const std::shared_ptr<UnderWay>& under_way, std::byte* data,
+                                int64_t bytes, Event ready, Event ended) {
   const Transfer& transfer = under_way->transfer;
   CarriedMessage message;
   message.sends = under_way->sends;
@@ -125,10 +124,7 @@ void MpiLink::end(UnderWay& under_way, const CarriedMessage::End& end) {
   }
   std::lock_guard lock(mutex_);
   PeerTraffic& traffic = traffic_[static_cast<size_t>(peer)];
-  Count& count = under_way.sends ? traffic.sent : traffic.received;
-  ++count.transfers;
-  count.bytes += transfer.bytes;
-  count.rows += transfer.rows;
+  (under_way.sends ? traffic.sent : traffic.received).add(transfer);
   (under_way.sends ? traffic.sending_us : traffic.receiving_us) += end.end_us - under_way.begin_us;
 }
 
@@ -160,11 +156,10 @@ void MpiLink::receive(const Transfer& transfer, std::byte* target, Stream& lane,
     all_.thread().post({message(under_way, target, transfer.bytes, lane.record(), arrived)});
     lane.wait(arrived);
   }
-  Count& count = counts_[{transfer.from, transfer.to}];
-  ++count.transfers;
-  count.bytes += transfer.bytes;
-  count.rows += transfer.rows;
+  counts_[{transfer.from, transfer.to}].add(transfer);
 }
+
+namespace {
 
 // piece(offset, bytes) for each piece of a transfer; an empty transfer is one piece too.
 template <typename Piece>
@@ -175,8 +170,10 @@ void for_each_piece(int64_t bytes, const Piece& piece) {
 }
 
 int64_t pieces_of(int64_t bytes) {
-  return std::max<int64_t>(1, (bytes + Carrier::kMostBytes - 1) / Carrier::kMostBytes);
+  return std::max<int64_t>(1, div_ceil(bytes, Carrier::kMostBytes));
 }
+
+}  // namespace
 
 // The source may be overwritten once it has been copied.
 Event MpiLink::send_staged(const Transfer& transfer, const std::byte* source, Stream& lane) {

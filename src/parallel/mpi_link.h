@@ -82,8 +82,8 @@ class MpiLink final : public Link {
   Status stage();
   int channel(const Transfer& transfer) const;
   void check_order(const Transfer& transfer);
-  CarriedMessage message(const std::shared_ptr<UnderWay>& transfer, std::byte* data,
-                                 int64_t bytes, Event ready, Event ended);
+  CarriedMessage message(const std::shared_ptr<UnderWay>& transfer, std::byte* data, int64_t bytes,
+                         Event ready, Event ended);
   void end(UnderWay& transfer, const CarriedMessage::End& end);
   Event send_staged(const Transfer& transfer, const std::byte* source, Stream& lane);
   void receive_staged(const Transfer& transfer, std::byte* target, Stream& lane,

@@ -26,10 +26,7 @@ void RankLink::receive(const Transfer& transfer, std::byte* target, Stream& lane
   } else {
     across_->receive(transfer, target, lane, label);
   }
-  Count& count = counts_[{transfer.from, transfer.to}];
-  ++count.transfers;
-  count.bytes += transfer.bytes;
-  count.rows += transfer.rows;
+  counts_[{transfer.from, transfer.to}].add(transfer);
 }
 
 Status RankLink::status() const {

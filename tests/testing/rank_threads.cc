@@ -201,10 +201,7 @@ class ThreadLink final : public Link {
     lane.record().when_happened(
         [this, transfer, target, done] { hub_.receive(transfer, target, done); });
     lane.wait(done);
-    Count& count = counts_[{transfer.from, transfer.to}];
-    ++count.transfers;
-    count.bytes += transfer.bytes;
-    count.rows += transfer.rows;
+    counts_[{transfer.from, transfer.to}].add(transfer);
   }
   Status status() const override {
     const auto ended = hub_.ended(rank_);
