@@ -9,15 +9,14 @@
 #include <memory>
 
 #include "plan/step/task_table.h"
-#include "tests/testing/plan/random_plan.h"
-#include "tests/testing/plan/validator.h"
+#include "tests/testing/plan/planned_case.h"
 #include "tests/testing/sanitizer.h"
 
 namespace pagoda {
 namespace {
 
 constexpr uint32_t kAssignments = kUnderSanitizer ? 100 : 1200;
-constexpr int64_t kHeader = 4096;
+constexpr int64_t kHeader = PlannedCase::kHeaderBytes;
 
 std::string name_of(const Task& t) {
   return strf("%s of layer %d, expert %d, microbatch %d, record %lld on device %d",
@@ -32,14 +31,6 @@ int64_t count(const TaskList& tasks, TaskKind kind) {
 
 bool is_guess(const Task& task) { return task.kind == TaskKind::kPrefetch; }
 
-// What a step is told of itself.
-struct StepKind {
-  bool eager = false, skip_untouched = false, seats_by_step = false;
-  int64_t group_blocks = 1;
-  double pinned_share = 0;
-  PlanOptions options = {};
-};
-
 // One rank of a run: its plan, and what its residency makes of it.
 struct PlannedRank {
   PlannedRank(const RunShape& of_all, int rank, const StepKind& kind, double room,
@@ -49,17 +40,13 @@ struct PlannedRank {
     budget = {kGiB, kGiB, std::vector<int64_t>(static_cast<size_t>(devices), 12345)};
     budget.device_updates = device_updates;
     const MemoryPlan roomy = plan_memory(shape, pages, budget, kHeader).take();
-    const auto between = [&](int64_t least, int64_t most) {
-      const auto more = static_cast<double>(std::max<int64_t>(0, most - least));
-      return least + static_cast<int64_t>(room * more);
-    };
     int64_t host_all = 0;
     const std::vector<int64_t> here = pages_here(shape, pages);
     for (size_t c = 0; c < here.size(); ++c) host_all += here[c] * pages.classes[c].page_bytes;
     const int64_t all = *std::max_element(roomy.device_slot_bytes.begin(),
                                           roomy.device_slot_bytes.end());
-    budget.device_bytes = between(roomy.min_device_bytes, 12345 + all);
-    budget.host_bytes = between(roomy.min_host_bytes, host_all);
+    budget.device_bytes = budget_between(roomy.min_device_bytes, 12345 + all, room);
+    budget.host_bytes = budget_between(roomy.min_host_bytes, host_all, room);
     memory = plan_memory(shape, pages, budget, kHeader).take();
     skip_untouched = kind.skip_untouched;
   }
@@ -118,10 +105,6 @@ struct PlannedRank {
   TaskList all;
 };
 
-std::string fault_text(const PlanFaults& faults) {
-  return faults.empty() ? "" : strf("rule %d: ", static_cast<int>(faults[0].rule)) + faults[0].what;
-}
-
 class PlannedRanks {
  public:
   PlannedRanks(std::mt19937& random, int ranks, int devices, const StepKind& kind, double room) {
@@ -161,7 +144,7 @@ class PlannedRanks {
   std::vector<std::unique_ptr<PlannedRank>>& ranks() { return ranks_; }
   void expect_valid() {
     each([](PlannedRank& rank) {
-      EXPECT_EQ(fault_text(rank.made->faults()), "") << "rank " << rank.shape.rank;
+      EXPECT_EQ(first_fault(rank.made->faults()), "") << "rank " << rank.shape.rank;
       for (int d = 0; d < rank.shape.own_devices().count; ++d) {
         EXPECT_LE(rank.replay->peak_bytes(Place::on_device(d)), rank.memory.device_slot_bytes[d]);
       }
@@ -172,10 +155,7 @@ class PlannedRanks {
 
  private:
   void make(const StepKind& kind, double room) {
-    shape_.options = kind.options;
-    shape_.eager_adam = kind.eager;
-    shape_.pinned_share = kind.pinned_share;
-    shape_.group_blocks = kind.group_blocks;
+    kind.apply_to(shape_);
     for (int d = 0; d < shape_.devices && kind.seats_by_step; ++d) {
       shape_.seat_speeds.push_back(1 + d % 3);
     }
@@ -360,7 +340,7 @@ class BrokenRanks : public testing::Test {
     static MergedRun run;
     return run;
   }
-  void SetUp() override { ASSERT_EQ(fault_text(good().faults(good().steps)), ""); }
+  void SetUp() override { ASSERT_EQ(first_fault(good().faults(good().steps)), ""); }
   static int rank_of(int device) { return good().ranks->shape().rank_of(device); }
   static Holds across(TaskKind kind) {
     return [kind](const PlacedTask& t) {
@@ -378,7 +358,7 @@ class BrokenRanks : public testing::Test {
     const PlanFaults faults = good().faults(broken);
     EXPECT_TRUE(std::any_of(faults.begin(), faults.end(), [&](const PlanFault& fault) {
       return fault.rule == rule;
-    })) << "the first fault found is " << fault_text(faults);
+    })) << "the first fault found is " << first_fault(faults);
   }
 };
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/check.h"
+
 namespace pagoda {
 
 enum class PlanRule : uint8_t {
@@ -27,5 +29,10 @@ struct PlanFault {
 };
 
 using PlanFaults = std::vector<PlanFault>;
+
+// "" if there is none.
+inline std::string first_fault(const PlanFaults& faults) {
+  return faults.empty() ? "" : strf("rule %d: ", static_cast<int>(faults[0].rule)) + faults[0].what;
+}
 
 }  // namespace pagoda
