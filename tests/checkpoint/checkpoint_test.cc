@@ -83,6 +83,12 @@ std::string file_text(const SimStorage& sim, const std::string& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// Without the seal behind it.
+json manifest_in(const SimStorage& sim, const std::string& path) {
+  const std::string text = file_text(sim, path);
+  return json::parse(text.substr(0, text.find('\n')));
+}
+
 void set_text(SimStorage& sim, const std::string& path, const std::string& text) {
   const auto* begin = reinterpret_cast<const std::byte*>(text.data());
   sim.set_contents(path, {begin, begin + text.size()});
@@ -174,7 +180,7 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
   ASSERT_OK(directory.commit(sample(7)));
   const std::string path = step_file(7, "MANIFEST");
   const std::string good = file_text(sim, path);
-  const json manifest = json::parse(good.substr(0, good.find('\n')));
+  const json manifest = manifest_in(sim, path);
   ASSERT_EQ(sealed(manifest), good) << "the test's idea of a manifest";
   for (const auto& [key, value] : manifest.items()) {
     if (key == "pages") continue;  // for people: pages_bytes says the same
@@ -213,8 +219,7 @@ TEST(Checkpoint, OneOfBeforeKernelSetsHadNamesIsRead) {
   const CheckpointDirectory directory(&sim, kPath);
   ASSERT_OK(directory.commit(sample(7)));
   const std::string path = step_file(7, "MANIFEST");
-  const std::string today = file_text(sim, path);
-  json manifest = json::parse(today.substr(0, today.find('\n')));
+  json manifest = manifest_in(sim, path);
   ASSERT_EQ(manifest.erase("kernel_set"), 1u);
   set_text(sim, path, sealed(manifest));
   RunCheckpoint unnamed = sample(7);
@@ -230,8 +235,7 @@ TEST(Checkpoint, OneOfBeforeExtentsHadNumbersIsRead) {
   const CheckpointDirectory directory(&sim, kPath);
   ASSERT_OK(directory.commit(sample(7)));
   const std::string path = step_file(7, "MANIFEST");
-  const std::string today = file_text(sim, path);
-  json manifest = json::parse(today.substr(0, today.find('\n')));
+  json manifest = manifest_in(sim, path);
   ASSERT_EQ(manifest["format"], 5);
   manifest["format"] = 4;
   // Pages 0, 1 and 3, of which 2 would be scratch, in slots 1, 0 and 1.
@@ -268,7 +272,7 @@ TEST(Checkpoint, ForgedNumbersAreRefused) {
   ASSERT_OK(directory.commit(sample(7)));
   const std::string path = step_file(7, "MANIFEST");
   const std::string good = file_text(sim, path);
-  const json manifest = json::parse(good.substr(0, good.find('\n')));
+  const json manifest = manifest_in(sim, path);
   const json large = uint64_t{1} << 62, larger = ~uint64_t{0};
   const std::vector<std::pair<const char*, std::vector<json>>> forged = {
       {"updates", {-1, 8, large, larger}},

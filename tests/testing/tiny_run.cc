@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "checkpoint/init_folder.h"
+#include "model/json.h"
 #include "tests/testing/files.h"
 #include "tests/testing/sha256.h"
 
@@ -21,6 +22,12 @@ void add_page(Trainer& trainer, PageId page, int64_t bytes, Sha256& sha) {
 }
 
 }  // namespace
+
+std::string tiny_with(const char* changes) {
+  Json config = Json::parse(kTinyConfig);
+  config.merge_patch(Json::parse(changes));
+  return config.dump();
+}
 
 TinyRun::TinyRun(DType dtype, const char* model_config) {
   put_file(dir_.file("config.json"), model_config);

@@ -19,6 +19,9 @@ inline constexpr const char* kTinyConfig = R"({
   "initializer_range": 0.1, "max_position_embeddings": 256, "mlp_only_layers": [1],
   "decoder_sparse_step": 1, "attention_bias": false})";
 
+// kTinyConfig with the keys of a JSON object in place of its own.
+std::string tiny_with(const char* changes);
+
 // Model and text on disk, and the configuration of a run with room for everything.
 class TinyRun {
  public:

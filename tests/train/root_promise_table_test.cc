@@ -9,7 +9,6 @@
 
 #include <set>
 
-#include "model/json.h"
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
@@ -263,13 +262,6 @@ TEST_P(RootPromiseKept, EveryRunGivesOneHash) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseKept, testing::ValuesIn(fewer_for_threads(kKeptRows, 2)));
-
-// The tiny model with some keys changed.
-std::string tiny_with(const char* changes) {
-  Json config = Json::parse(kTinyConfig);
-  config.merge_patch(Json::parse(changes));
-  return config.dump();
-}
 
 struct LayerBufferRow {
   Row row;

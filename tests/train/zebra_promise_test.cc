@@ -4,7 +4,6 @@
 // and budgets; those with the smallest budgets must have paged.
 #include <gtest/gtest.h>
 
-#include "model/json.h"
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/tiny_run.h"
@@ -66,9 +65,7 @@ const ZebraRow kRows[] = {
 };
 
 std::unique_ptr<TinyRun> run_of(const ZebraRow& row) {
-  Json model = Json::parse(kTinyConfig);
-  model.merge_patch(Json::parse(row.changes));
-  auto run = std::make_unique<TinyRun>(DType::kBF16, model.dump().c_str());
+  auto run = std::make_unique<TinyRun>(DType::kBF16, tiny_with(row.changes).c_str());
   RunConfig& config = run->config();
   config.data.sequence_len = config.train.micro_batch_tokens = 16;
   config.train.tokens_per_step = 12 * 16;
