@@ -49,8 +49,8 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.c
 set(on_fake_gpus cuda_bench_test cuda_device_test cuda_devices_test cuda_link_test
   cuda_mpi_link_test cuda_run_test cuda_process_test)
 if(PAGODA_HAS_CUDA)
-  add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_gpu_ops.cc
-    tests/cuda/placed_ops.cc)
+  add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_streams.cc
+    tests/cuda/fake_gpu_ops.cc tests/cuda/placed_ops.cc)
   target_link_libraries(fake_cuda PRIVATE kernels)
   target_compile_options(fake_cuda PRIVATE ${test_optimisation})
   add_executable(pagoda_fake_gpu tests/cuda/fake_gpu_program.cc $<TARGET_OBJECTS:fake_cuda>)
