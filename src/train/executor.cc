@@ -189,6 +189,7 @@ void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t gene
       if (sends(task.kind) || receives(task.kind)) {
         transfer(task, lease, s);
       } else {
+        wait_for_lanes(task, s);
         if (s.traced()) s.begin_span(task_label(all));
         if (times_) times_->begin(all, s);
         enqueue(task, lease, s, ledger);

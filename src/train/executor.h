@@ -173,6 +173,7 @@ class Executor {
   Blocks::Documents documents(int64_t microbatch) const;
   GradientSum gradient_sum(const Task& task, const Lease& lease) const;
   LayerBuffers layer_buffers(const Task& task, const Lease& lease) const;
+  void wait_for_lanes(const Task& task, Stream& s);
   void enqueue_index(const Task& task, Stream& s);
   struct Lanes {
     std::unique_ptr<Stream> out, in;

@@ -94,7 +94,6 @@ void Executor::enqueue_route(const Task& task, const Lease& lease, int32_t* choi
   blocks.route(l, b, lease.data(0), lease.data(1), choices, imposed_ != nullptr, in, step, s);
   const int64_t e = setup_.config.num_experts;
   double* copy = routed_copies_.data() + b * routed_doubles();
-  s.wait(routing_sent_[b]);
   s.copy(copy, step.prob_sums + b * e, e * int64_t{sizeof(double)});
   s.copy(copy + e, step.counts + b * e, e * int64_t{sizeof(int32_t)});
   routed_at_[b] = s.record();
@@ -112,6 +111,19 @@ void Executor::enqueue_replay(const Task& task, const Lease& lease, int32_t* cho
                                           s);
 }
 
+// Before the task's span, which is its work alone.
+void Executor::wait_for_lanes(const Task& task, Stream& s) {
+  const bool dispatches =
+      task.kind == TaskKind::kDispatch || task.kind == TaskKind::kDispatchBackward;
+  if (task.kind == TaskKind::kRoute) s.wait(routing_sent_[task.microbatch]);
+  if (lanes_.empty()) return;
+  if (dispatches && task.device == task.peer) s.wait(indexed_at_[own(task)]);
+  if (task.kind != TaskKind::kIndex) return;
+  for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
+    if (attending(b) == task.device) s.wait(routed_at_[b]);
+  }
+}
+
 // Whoever read what it overwrites, dispatch and combine of a layer before, is done: the
 // microbatches have gone through attention since. With several devices it runs beside the
 // computation, and what goes in by another lane waits for it.
@@ -123,7 +135,6 @@ void Executor::enqueue_index(const Task& task, Stream& s) {
   for (size_t i = 0; i < first.size(); ++i) {
     const int64_t b = task.microbatch + static_cast<int64_t>(i);
     if (setup_.shape->attending(b) != task.device) continue;
-    if (!lanes_.empty()) s.wait(routed_at_[b]);
     setup_.ops[own(task)]->index_rows(step.experts + b * t * k, t, k, setup_.config.num_experts,
                                       first[i].data(), step.rows, step.choices, s);
   }
@@ -153,7 +164,6 @@ void Executor::enqueue_dispatch(const Task& task, const Lease& lease, const Laye
                                 Stream& s) {
   const ExpertGroup& group = wave_of(task)[task.peer];
   const bool stays = task.device == task.peer;
-  if (stays && !lanes_.empty()) s.wait(indexed_at_[own(task)]);
   std::vector<RowRun> runs;
   if (task.rows > 0) {
     const ExpertGroup::Part* part = group.part(task.microbatch - task.first_microbatch);
