@@ -3,11 +3,11 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include "kernels/cpu/products/target.h"
 #include "kernels/cpu/rows/subnormals.h"
 
-// What the pragma covers is instantiated for types of this file alone.
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
+// What these two cover is instantiated for types of this file alone.
+PAGODA_TARGET_BEGIN("avx2,fma")
 #include "kernels/cpu/products/block_lanes.h"
 
 namespace pagoda {
@@ -47,7 +47,7 @@ void write(const float* sums, float* target, int64_t stride) {
 
 }  // namespace
 }  // namespace pagoda
-#pragma GCC pop_options
+PAGODA_TARGET_END
 
 namespace pagoda {
 namespace {

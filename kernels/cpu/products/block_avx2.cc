@@ -2,11 +2,11 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/products/block_kernel.h"
+#include "kernels/cpu/products/target.h"
 #include "kernels/cpu/rows/subnormals.h"
 
-// What the pragma covers is instantiated for types of this file alone.
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
+// What these two cover is instantiated for types of this file alone.
+PAGODA_TARGET_BEGIN("avx2,fma")
 #include "kernels/cpu/products/block_lanes.h"
 
 namespace pagoda {
@@ -38,7 +38,7 @@ int64_t saturate(int64_t rounds) { return saturate_lanes<Avx2>(rounds); }
 
 }  // namespace
 }  // namespace pagoda
-#pragma GCC pop_options
+PAGODA_TARGET_END
 
 namespace pagoda {
 namespace {

@@ -21,6 +21,16 @@ PAGODA_DOT_INLINE float* sums_of(const BlockProduct& p, int64_t row, int64_t col
   return p.sums + row / kTileSide * 512 + column / kTileSide * 256 + row % kTileSide * kTileSide;
 }
 
+PAGODA_DOT_INLINE __m512bh broadcast(const std::byte* pair) {
+  int32_t both;
+  std::memcpy(&both, pair, sizeof both);
+  __m512i wide = _mm512_set1_epi32(both);
+#if defined(__clang__)
+  asm("" : "+v"(wide));  // clang 16 crashes where it makes one instruction of this and the product
+#endif
+  return (__m512bh)wide;
+}
+
 // `kRows` rows from `row` on, which lie in one tile, by the first 16 kVectors columns: their sums
 // stay in registers from the first step to the last.
 template <int kRows, int kVectors>
@@ -46,9 +56,7 @@ PAGODA_DOT_INLINE void add_rows(const BlockProduct& p, int64_t row, const Ahead&
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
-        int32_t both;
-        std::memcpy(&both, left + r * p.row_stride + pair * 4, sizeof both);
-        const auto factors = (__m512bh)_mm512_set1_epi32(both);
+        const __m512bh factors = broadcast(left + r * p.row_stride + pair * 4);
 #pragma GCC unroll 2
         for (int v = 0; v < kVectors; ++v) {
           sums[r][v] = _mm512_dpbf16_ps(sums[r][v], factors, columns[v]);

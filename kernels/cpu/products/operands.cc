@@ -16,11 +16,14 @@ using Half = uint16_t __attribute__((vector_size(64)));
 
 // Lanes of two vectors of 16 words behind each other that one step of a transposition puts in the
 // lower, or the upper, of two rows `kBetweenSteps` apart (Eklundh 1972).
+template <int kBetweenSteps, bool kUpper>
+constexpr int exchanged_lane(int lane) {
+  if (kUpper) return lane & kBetweenSteps ? 16 + lane : lane + kBetweenSteps;
+  return lane & kBetweenSteps ? 16 + lane - kBetweenSteps : lane;
+}
 template <int kBetweenSteps, bool kUpper, int... kLane>
-constexpr UVec exchange_lanes(std::integer_sequence<int, kLane...>) {
-  return UVec{static_cast<uint32_t>(
-      kUpper ? (kLane & kBetweenSteps ? 16 + kLane : kLane + kBetweenSteps)
-             : (kLane & kBetweenSteps ? 16 + kLane - kBetweenSteps : kLane))...};
+PAGODA_INLINE UVec exchanged(UVec a, UVec b, std::integer_sequence<int, kLane...>) {
+  return __builtin_shufflevector(a, b, exchanged_lane<kBetweenSteps, kUpper>(kLane)...);
 }
 
 template <int kBetweenSteps>
@@ -30,9 +33,8 @@ PAGODA_INLINE void exchange(UVec (&rows)[16]) {
   for (int r = 0; r < 16; ++r) {
     if (r & kBetweenSteps) continue;
     const UVec a = rows[r], b = rows[r + kBetweenSteps];
-    rows[r] = __builtin_shuffle(a, b, exchange_lanes<kBetweenSteps, false>(kLanes16));
-    rows[r + kBetweenSteps] =
-        __builtin_shuffle(a, b, exchange_lanes<kBetweenSteps, true>(kLanes16));
+    rows[r] = exchanged<kBetweenSteps, false>(a, b, kLanes16);
+    rows[r + kBetweenSteps] = exchanged<kBetweenSteps, true>(a, b, kLanes16);
   }
 }
 
@@ -45,13 +47,13 @@ PAGODA_INLINE void transpose(UVec (&rows)[16]) {
 
 // Elements [first, first + 16) of two rows of 32, alternating.
 template <int kFirst, int... kLane>
-constexpr Half interleaved_lanes(std::integer_sequence<int, kLane...>) {
-  return Half{static_cast<uint16_t>(kFirst + kLane / 2 + (kLane & 1 ? 32 : 0))...};
+PAGODA_INLINE UVec interleave(Half even, Half odd, std::integer_sequence<int, kLane...>) {
+  return std::bit_cast<UVec>(
+      __builtin_shufflevector(even, odd, (kFirst + kLane / 2 + (kLane & 1 ? 32 : 0))...));
 }
 template <int kFirst>
 PAGODA_INLINE UVec interleave(Half even, Half odd) {
-  return std::bit_cast<UVec>(__builtin_shuffle(
-      even, odd, interleaved_lanes<kFirst>(std::make_integer_sequence<int, 32>{})));
+  return interleave<kFirst>(even, odd, std::make_integer_sequence<int, 32>{});
 }
 
 // ---- rows ----
