@@ -45,7 +45,6 @@ DeviceKind kind_of(const MachineSheet& sheet, int32_t devices, const ModelCost& 
 }  // namespace
 
 Result<NodePair> node_pair(const ClusterSheet& cluster) {
-  NodePair kinds;
   std::vector<std::pair<const MachineSheet*, int32_t>> found;
   for (const MachineSheet& node : cluster.nodes) {
     auto same = std::find_if(found.begin(), found.end(), [&](const auto& kind) {
