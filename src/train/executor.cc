@@ -319,8 +319,12 @@ void Executor::enqueue_experts(const Task& task, const Lease& lease, Stream& s) 
   const ExpertSpace& space = experts_[own(task)];
   std::vector<GroupExpert> group;
   const auto add = [&](const Task& t, const Lease& pages) {
-    float* gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
-    if (t.num_uses > 3) gradient = reinterpret_cast<float*>(pages.data(3));
+    float* gradient = nullptr;  // as where nothing is trained
+    if (t.num_uses > 3) {
+      gradient = reinterpret_cast<float*>(pages.data(3));
+    } else if (space.grad != nullptr) {
+      gradient = space.grad + t.gradient * setup_.table.records[t.record].num_elements;
+    }
     group.push_back({pages.data(0), {t.first_row, t.block_row, t.rows, t.padding}, t.first,
                      gradient});
   };

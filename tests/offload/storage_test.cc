@@ -556,7 +556,9 @@ TEST(OpenStorageDeathTest, FallsBackToThreadsAndSaysWhy) {
 // ---- the rule for results ----
 
 TEST(Chunk, FollowsItsRule) {
+  std::vector<std::byte> memory(8 * kIoAlign);
   IoRequest request;
+  request.data = memory.data();
   request.bytes = 8 * kIoAlign;
   request.op = Op::kWrite;
   Chunk chunk = make_chunk(&request, 0, request.bytes);
