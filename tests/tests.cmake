@@ -22,6 +22,10 @@ endforeach()
 add_library(kernels_emulated STATIC ${emulated_sources}
   ${PROJECT_SOURCE_DIR}/kernels/cuda/machine/machine_emulated.cc)
 target_link_libraries(kernels_emulated PUBLIC kernels optim)
+if(PAGODA_SANITIZE)  # it jumps between stacks that sanitizers do not know of
+  set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/machine/machine_emulated.cc
+    PROPERTIES COMPILE_OPTIONS "-O2;-fno-sanitize=all")
+endif()
 
 # What gpu_check and the tests compare ops by.
 file(GLOB check_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tools/gpu_check/*_cases.cc

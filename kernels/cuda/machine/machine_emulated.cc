@@ -1,10 +1,9 @@
-// Fibers are made by makecontext and switched by siglongjmp, which needs no system call (the way of
-// QEMU's coroutines). The library's check that a jump goes up the stack does not know of fibers.
-#undef _FORTIFY_SOURCE
+// Fibers are made by makecontext and switched by the compiler's jumps, which need no system call
+// (the way of QEMU's coroutines, which jump by the C library). Neither the library's check that a
+// jump goes up the stack nor sanitizers know of fibers: this file is built without the latter.
 #include "kernels/cuda/machine/machine_emulated.h"
 
 #include <cmath>
-#include <csetjmp>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -34,7 +33,7 @@ struct Copy {
 struct Fiber {
   std::unique_ptr<unsigned char[]> stack{new unsigned char[kStackBytes]};
   ucontext_t first;
-  sigjmp_buf here;
+  void* here[5];
   bool started = false;
   Waits waits = Waits::kNothing;
   bool vote = false;
@@ -79,9 +78,9 @@ class Emulator {
   void wait(Waits what) {
     Fiber& fiber = current();
     fiber.waits = what;
-    if (sigsetjmp(fiber.here, 0) != 0) return;
+    if (__builtin_setjmp(fiber.here) != 0) return;
     const int lane = place.thread % kLanes;
-    if (lane == (backwards_ ? 0 : kLanes - 1)) siglongjmp(scheduler_, 1);
+    if (lane == (backwards_ ? 0 : kLanes - 1)) jump(scheduler_);
     resume(place.thread + (backwards_ ? -1 : 1));
   }
   [[noreturn]] void begin_fiber() {
@@ -94,6 +93,8 @@ class Emulator {
 
  private:
   static void fiber_main();
+  // Its own function, since none may jump to itself.
+  [[noreturn, gnu::noinline]] static void jump(void** here) { __builtin_longjmp(here, 1); }
 
   static void check_copies(Fiber& fiber) {
     CHECK(fiber.uncommitted.empty(), "copies that were never committed");
@@ -136,7 +137,7 @@ class Emulator {
     Fiber* first = fibers_[static_cast<size_t>(warp * kLanes)].get();
     if (first->waits == Waits::kEnded) return;
     do {
-      if (sigsetjmp(scheduler_, 0) == 0) resume(warp * kLanes + (backwards_ ? kLanes - 1 : 0));
+      if (__builtin_setjmp(scheduler_) == 0) resume(warp * kLanes + (backwards_ ? kLanes - 1 : 0));
       for (int i = 0; i < kLanes; ++i) {
         CHECK(fibers_[static_cast<size_t>(warp * kLanes + i)]->waits == first->waits,
               "lane %d of warp %d does not reach a collective of its warp", i, warp);
@@ -148,14 +149,14 @@ class Emulator {
     Fiber& fiber = *fibers_[static_cast<size_t>(thread)];
     place.thread = thread;
     fiber.waits = Waits::kNothing;
-    if (fiber.started) siglongjmp(fiber.here, 1);
+    if (fiber.started) jump(fiber.here);
     fiber.started = true;
     setcontext(&fiber.first);
     std::abort();
   }
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
-  sigjmp_buf scheduler_;
+  void* scheduler_[5];
   int threads_ = 0;
   bool backwards_ = false;
   const std::function<void()>* kernel_ = nullptr;
