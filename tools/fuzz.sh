@@ -2,7 +2,7 @@
 # Searches for inputs that break what reads files: builds the fuzz targets (tests/fuzz) with clang
 # and runs them under AddressSanitizer and UBSan, each for a million executions or 20 minutes of a
 # core, whichever is first, within 1 GiB. Prints a table: edges covered at first, at half of the
-# time and at its end. Needs tools/install-deps.sh --fuzz.
+# time and at its end. Needs tools/install-deps.sh --clang.
 #
 #   tools/fuzz.sh [--seconds N] [--runs N] [--build-only] [TARGET...]     all targets if none
 #
@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
 done
 
 if ! command -v clang++-16 > /dev/null; then
-  echo "fuzz: there is no clang++-16; run tools/install-deps.sh --fuzz" >&2
+  echo "fuzz: there is no clang++-16; run tools/install-deps.sh --clang" >&2
   exit 69
 fi
 mkdir -p build

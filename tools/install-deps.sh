@@ -6,7 +6,7 @@
 #   tools/install-deps.sh --quickstart  also .venv with what brings the quickstart's model and data
 #   tools/install-deps.sh --python      also .venv with all developers' tools (golden files, parity
 #                                       checks); pagoda itself never runs Python
-#   tools/install-deps.sh --fuzz        also the compiler of tools/fuzz.sh
+#   tools/install-deps.sh --clang       also the compiler of sanitized builds and of tools/fuzz.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,13 +26,14 @@ for argument in "$@"; do
   case "$argument" in
     --quickstart) requirements=tools/requirements-quickstart.txt ;;
     --python) requirements=tools/requirements.txt ;;
-    --fuzz) packages+=(clang-16 libclang-rt-16-dev llvm-16) ;;  # llvm: names in reports
+    --clang)  # llvm: names in reports
+      packages+=(clang-16 libclang-rt-16-dev libomp-16-dev llvm-16) ;;
     -h | --help)
       sed -n '2,10s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *)
-      echo "install-deps: unknown argument \"$argument\" (--quickstart, --python, --fuzz)" >&2
+      echo "install-deps: unknown argument \"$argument\" (--quickstart, --python, --clang)" >&2
       exit 2
       ;;
   esac

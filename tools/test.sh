@@ -7,8 +7,9 @@
 #
 #     release   tests of what this machine runs, in release
 #     cuda      all tests in release, with kernels for GPUs compiled, where nvcc is
-#     asan      unit tests and tiny training runs under AddressSanitizer and UBSan
-#     tsan      those with threads under ThreadSanitizer, with our own GEMM instead of oneDNN
+#     asan      unit tests and tiny training runs under AddressSanitizer and UBSan, built by clang
+#     tsan      those with threads under ThreadSanitizer, with our own GEMM instead of oneDNN, by
+#               clang, which needs half of GCC's time
 #     neon      what has code per instruction set compiles for AArch64, where a compiler for it is
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -133,7 +134,11 @@ if [ "$*" = all ]; then wanted=(cuda asan tsan neon); fi
 mkdir -p build
 
 say "install"
-bash tools/install-deps.sh || exit $?
+clang=()
+case " ${wanted[*]} " in *" asan "* | *" tsan "*) clang=(--clang) ;; esac
+bash tools/install-deps.sh "${clang[@]}" || exit $?
+# It would take the stacks of emulated kernels' threads for those of functions that are over.
+export ASAN_OPTIONS=detect_stack_use_after_return=0
 for name in "${wanted[@]}"; do
   case "$name" in
     release) stage release user_tests ;;

@@ -5,6 +5,16 @@
 #include <cstddef>
 #include <vector>
 
+// GCC defines these; clang does not.
+#if defined(__clang__)
+#if __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#endif
+#endif
+
 namespace pagoda {
 
 #if defined(__SANITIZE_THREAD__)
