@@ -6,7 +6,7 @@
 
 #include "plan/step/replay.h"
 #include "tests/testing/plan/dry_run.h"
-#include "tests/testing/ranked_run.h"
+#include "tests/testing/ranks/ranked_run.h"
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/watchdog.h"
 

@@ -1,9 +1,9 @@
 // The root promise over ranks: the same run on several ranks, each with a session, a page file, a
 // host memory, an optimizer and a ledger of its own, ends in the same bits as on one
-// (tests/testing/ranked_run.h).
+// (tests/testing/ranks/ranked_run.h).
 #include <gtest/gtest.h>
 
-#include "tests/testing/ranked_run.h"
+#include "tests/testing/ranks/ranked_run.h"
 #include "tests/testing/sanitizer.h"
 #include "tests/testing/watchdog.h"
 

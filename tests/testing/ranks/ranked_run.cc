@@ -1,4 +1,4 @@
-#include "tests/testing/ranked_run.h"
+#include "tests/testing/ranks/ranked_run.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/testing/rank_threads.h"
+#include "tests/testing/ranks/rank_threads.h"
 #include "tests/testing/tiny_run.h"
 #include "train/pass_runner.h"
 
@@ -22,10 +22,10 @@ struct RankedCase {
   int64_t attending = 0;  // devices; 0: as many as there are shards
   PlanOptions plan = {};
   uint64_t seed = 1;
-  bool looks = false;  // evaluates and generates between steps
+  bool looks = false;                      // evaluates and generates between steps
   std::optional<RankTransfer> fails = {};  // does not arrive
-  int faulty = -1;       // this rank's storage fails at
-  int64_t fault_at = 0;  // this read
+  int faulty = -1;                         // this rank's storage fails at
+  int64_t fault_at = 0;                    // this read
   // Called by each rank, on its thread.
   std::function<void(Session&)> loaded = {};
   std::function<void(Session&, const StepResult&)> stepped = {};

@@ -1,4 +1,4 @@
-#include "tests/testing/rank_threads.h"
+#include "tests/testing/ranks/rank_threads.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -174,7 +174,7 @@ class RankThreads::Hub {
   mutable std::mutex mutex_;  // guards the rest
   std::condition_variable changed_;
   std::mt19937_64 random_;
-  std::map<RankTransfer, Half> halves_;  // sent or wanted, and not over
+  std::map<RankTransfer, Half> halves_;         // sent or wanted, and not over
   std::vector<std::optional<Ended>> given_up_;  // [rank]
   std::set<RankTransfer> sent_;
   Arrived arrived_;
