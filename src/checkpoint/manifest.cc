@@ -2,7 +2,9 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cstring>
+#include <string_view>
 
 #include "base/dtype.h"
 #include "base/file.h"
@@ -11,15 +13,16 @@
 namespace pagoda {
 namespace {
 
-// In the older one a page's own extents were counted, from 0.
-constexpr int kFormat = 5, kSlotsFormat = 4;
+// The older ones have one store, whose fields stand beside the others. In the oldest a page's own
+// extents were counted, from 0.
+constexpr int kFormat = 6, kStoreFormat = 5, kSlotsFormat = 4;
 constexpr int64_t kVersionBytes = 20;
 
 // No run has more; see the ranges of its options.
 constexpr int64_t kMostSteps = int64_t{1} << 40, kMostStepTokens = int64_t{1} << 31;
 constexpr int64_t kMostRows = kMostSteps * (kMostStepTokens >> 10);
 constexpr int64_t kPageSlots = 2;  // of runs with checkpoints
-constexpr int64_t kMostDirectories = 4096;
+constexpr int64_t kMostDirectories = 4096, kMostStores = 4096;
 constexpr uint64_t kMostGenerations = uint64_t{1} << 62;
 
 std::string hash_text(const std::string& bytes) {
@@ -42,20 +45,18 @@ T get(const char*& at) {
   return value;
 }
 
-std::string encode_pages(const std::vector<PageVersion>& pages) {
-  std::string out;
-  out.reserve(pages.size() * kVersionBytes);
+void append_pages(const std::vector<PageVersion>& pages, std::string& out) {
+  out.reserve(out.size() + pages.size() * kVersionBytes);
   for (const PageVersion& v : pages) {
     put(out, v.page);
     put(out, v.extent);
     put(out, v.generation);
     put(out, v.checksum);
   }
-  return out;
 }
 
 // False if a number is none that a run writes; which pages there are, the page file tells.
-bool decode_pages(const std::string& bytes, std::vector<PageVersion>& pages) {
+bool decode_pages(std::string_view bytes, std::vector<PageVersion>& pages) {
   if (bytes.size() % kVersionBytes != 0) return false;
   pages.resize(bytes.size() / kVersionBytes);
   const char* at = bytes.data();
@@ -89,18 +90,43 @@ std::string outside(const std::string& run, const std::string& path) {
   return path.starts_with("/") ? path : run + "/" + path;
 }
 
+// True if no page is in two stores.
+bool are_apart(const std::vector<CheckpointStore>& stores) {
+  std::vector<PageId> all;
+  for (const CheckpointStore& store : stores) {
+    for (const PageVersion& v : store.pages) all.push_back(v.page);
+  }
+  std::sort(all.begin(), all.end());
+  return std::adjacent_find(all.begin(), all.end()) == all.end();
+}
+
+Json store_object(const CheckpointStore& store, std::vector<std::string> directories) {
+  return {{"host", store.host},
+          {"directories", std::move(directories)},
+          {"file_name", store.file_name},
+          {"store_id", store.store_id},
+          {"pages", store.pages.size()}};
+}
+
+std::string line_of(const Json& object) {
+  return object.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
                             const std::string& run) {
-  std::vector<std::string> directories;
-  for (const std::string& directory : c.directories) {
-    directories.push_back(inside(run, directory));
+  Json stores = Json::array();
+  for (const CheckpointStore& store : c.stores) {
+    std::vector<std::string> directories;
+    for (const std::string& directory : store.directories) {
+      directories.push_back(inside(run, directory));
+    }
+    stores.push_back(store_object(store, std::move(directories)));
   }
   const Json manifest = {
       {"format", kFormat},
       {"step", c.step},
       {"updates", c.updates},
       {"rows_consumed", c.rows_consumed},
-      {"store_id", c.store_id},
       {"config_hash", c.config_hash},
       {"resolved_config", c.resolved_config},
       {"model_json", c.model_json},
@@ -110,19 +136,17 @@ std::string encode_manifest(const RunCheckpoint& c, const std::string& pages,
       {"data_fingerprint", c.data_fingerprint},
       {"build", c.build},
       {"kernel_set", c.kernel_set},
-      {"directories", directories},
-      {"file_name", c.file_name},
+      {"stores", stores},
       {"page_slots", c.page_slots},
       {"microbatches", c.microbatches},
       {"microbatch_tokens", c.microbatch_tokens},
       {"dtype", c.dtype},
       {"state_format", c.state_format},
       {"record_steps", c.record_steps},
-      {"pages", c.pages.size()},
       {"pages_bytes", pages.size()},
       {"pages_xxh3", hash_text(pages)},
   };
-  const std::string line = manifest.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const std::string line = line_of(manifest);
   return line + "\nxxh3 " + hash_text(line) + "\n";
 }
 
@@ -183,25 +207,45 @@ bool is_hex(const std::string& text, size_t digits) {
   return text.size() == digits && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
-// Where the page file is: in folders, and no path by itself.
-void read_place(Fields& f, RunCheckpoint& c) {
-  f.texts("directories", c.directories);
-  const auto count = static_cast<int64_t>(c.directories.size());
+// Where a page file is: in folders, and no path by itself. `pages` have not been read yet; its
+// store takes as many as it has.
+void read_store(Fields& f, std::string_view& pages, CheckpointStore& store) {
+  f.text_if_there("host", store.host);
+  f.texts("directories", store.directories);
+  const auto count = static_cast<int64_t>(store.directories.size());
   f.require("directories", count >= 1 && count <= kMostDirectories);
-  for (const std::string& directory : c.directories) {
+  for (const std::string& directory : store.directories) {
     f.require("directories", !directory.empty() && directory.find('\0') == std::string::npos);
   }
-  f.text("file_name", c.file_name);
+  f.text("file_name", store.file_name);
   f.require("file_name",
-            c.file_name.starts_with("pages") &&
-                c.file_name.find_first_of(std::string("/\0", 2)) == std::string::npos);
-  f.text("store_id", c.store_id);
-  f.require("store_id", is_hex(c.store_id, 32));
-  f.integer("page_slots", kPageSlots, kPageSlots, c.page_slots);
+            store.file_name.starts_with("pages") &&
+                store.file_name.find_first_of(std::string("/\0", 2)) == std::string::npos);
+  f.text("store_id", store.store_id);
+  f.require("store_id", is_hex(store.store_id, 32));
+  int64_t count_of_pages = 0;
+  f.integer("pages", 0, static_cast<int64_t>(pages.size()) / kVersionBytes, count_of_pages);
+  if (f.bad() != nullptr) return;
+  const auto bytes = static_cast<size_t>(count_of_pages * kVersionBytes);
+  f.require("pages", decode_pages(pages.substr(0, bytes), store.pages));
+  pages.remove_prefix(bytes);
+}
+
+void read_stores(const Json& manifest, Fields& f, std::string_view pages, RunCheckpoint& c) {
+  const auto list = manifest.find("stores");
+  const size_t count = list != manifest.end() && list->is_array() ? list->size() : 0;
+  f.require("stores", count >= 1 && count <= kMostStores);
+  if (f.bad() != nullptr) return;
+  for (const Json& object : *list) {
+    Fields of_store(object);
+    read_store(of_store, pages, c.stores.emplace_back());
+    if (of_store.bad() != nullptr) return f.require(of_store.bad(), false);
+  }
+  f.require("pages", pages.empty() && are_apart(c.stores));
 }
 
 void read_fields(Fields& f, RunCheckpoint& c) {
-  read_place(f, c);
+  f.integer("page_slots", kPageSlots, kPageSlots, c.page_slots);
   f.integer("step", 0, kMostSteps, c.step);
   f.integer("updates", 0, c.step, c.updates);
   f.integer("rows_consumed", 0, kMostRows, c.rows_consumed);
@@ -239,7 +283,8 @@ Status unusable(const std::string& path, const std::string& why) {
 }  // namespace
 
 CheckpointFiles encode_checkpoint(const RunCheckpoint& checkpoint, const std::string& run) {
-  std::string pages = encode_pages(checkpoint.pages);
+  std::string pages;
+  for (const CheckpointStore& store : checkpoint.stores) append_pages(store.pages, pages);
   std::string manifest = encode_manifest(checkpoint, pages, run);
   return {std::move(manifest), std::move(pages)};
 }
@@ -257,9 +302,12 @@ Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t st
   }
   const Json& manifest = parsed.value();
   const auto format = manifest.find("format");
-  const bool slots = format != manifest.end() && *format == Json(kSlotsFormat);
-  if (format == manifest.end() || (!slots && *format != Json(kFormat))) {
-    return Status(Exit::kMismatch, strf("%s is not of format %d or %d, which this build reads; use "
+  const auto is_of = [&](int number) {
+    return format != manifest.end() && *format == Json(number);
+  };
+  const bool one_store = is_of(kStoreFormat) || is_of(kSlotsFormat);
+  if (!one_store && !is_of(kFormat)) {
+    return Status(Exit::kMismatch, strf("%s is not of format %d to %d, which this build reads; use "
                                         "the version that wrote it",
                                         path.c_str(), kSlotsFormat, kFormat));
   }
@@ -270,20 +318,55 @@ Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t st
   int64_t pages_bytes = 0;
   fields.integer("pages_bytes", 0, INT64_MAX, pages_bytes);
   fields.text("pages_xxh3", pages_hash);
+  const bool whole = static_cast<int64_t>(files.pages.size()) == pages_bytes &&
+                     hash_text(files.pages) == pages_hash;
+  if (fields.bad() == nullptr && !whole) {
+    return unusable(folder + "/pages.bin", "is damaged: it does not match the manifest");
+  }
+  if (one_store) {
+    std::string_view pages = files.pages;
+    read_store(fields, pages, checkpoint.stores.emplace_back());
+    fields.require("pages", pages.empty());
+  } else {
+    read_stores(manifest, fields, files.pages, checkpoint);
+  }
+  if (is_of(kSlotsFormat) && fields.bad() == nullptr) {
+    fields.require("pages", number_extents(checkpoint.stores[0].pages));
+  }
   if (fields.bad() != nullptr) {
     return unusable(path,
                     strf("lacks \"%s\", or has a value for it that no run writes", fields.bad()));
   }
-  if (static_cast<int64_t>(files.pages.size()) != pages_bytes ||
-      hash_text(files.pages) != pages_hash || !decode_pages(files.pages, checkpoint.pages) ||
-      (slots && !number_extents(checkpoint.pages))) {
-    return unusable(folder + "/pages.bin", "is damaged: it does not match the manifest");
-  }
   if (checkpoint.step != step) {
     return unusable(path, strf("is that of step %lld", (long long)checkpoint.step));
   }
-  for (std::string& directory : checkpoint.directories) directory = outside(run, directory);
+  for (CheckpointStore& store : checkpoint.stores) {
+    for (std::string& directory : store.directories) directory = outside(run, directory);
+  }
   return checkpoint;
+}
+
+std::string encode_store(const CheckpointStore& store) {
+  std::string text = line_of(store_object(store, store.directories)) + "\n";
+  append_pages(store.pages, text);
+  return text;
+}
+
+Result<CheckpointStore> decode_store(const std::string& text) {
+  const Status none(Exit::kIoError,
+                    "a rank sent a list of pages that no rank writes; the last "
+                    "checkpoint is intact: see that all ranks run the same "
+                    "program, and resume");
+  const size_t end = text.find('\n');
+  if (end == std::string::npos) return none;
+  const auto parsed = parse_json(text.substr(0, end), "a rank's list of pages");
+  if (!parsed.ok() || !parsed.value().is_object()) return none;
+  Fields fields(parsed.value());
+  CheckpointStore store;
+  std::string_view pages = std::string_view(text).substr(end + 1);
+  read_store(fields, pages, store);
+  if (fields.bad() != nullptr || !pages.empty()) return none;
+  return store;
 }
 
 }  // namespace pagoda

@@ -1,6 +1,6 @@
 // The two files of a checkpoint, as text and bytes.
 //
-//   pages.bin   PageVersion of every durable page, 20 bytes each, little endian:
+//   pages.bin   PageVersion of every durable page, store by store, 20 bytes each, little endian:
 //               u32 page, u32 extent, u64 generation, u32 checksum
 //   MANIFEST    JSON, one line; then a line "xxh3 " + 32 hex digits over it
 //
@@ -21,5 +21,10 @@ CheckpointFiles encode_checkpoint(const RunCheckpoint& checkpoint, const std::st
 // kMismatch if another version wrote it.
 Result<RunCheckpoint> decode_checkpoint(const CheckpointFiles& files, int64_t step,
                                         const std::string& folder, const std::string& run);
+
+// A rank's store as text, for the rank that writes the manifest. Decoding returns kIoError for what
+// no rank writes.
+std::string encode_store(const CheckpointStore& store);
+Result<CheckpointStore> decode_store(const std::string& text);
 
 }  // namespace pagoda

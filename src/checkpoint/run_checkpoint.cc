@@ -30,6 +30,12 @@ int64_t unfinished_step(const std::string& name) {
 
 }  // namespace
 
+int64_t RunCheckpoint::num_pages() const {
+  int64_t count = 0;
+  for (const CheckpointStore& store : stores) count += std::ssize(store.pages);
+  return count;
+}
+
 std::string CheckpointDirectory::step_path(int64_t step) const {
   return path_ + strf("/step-%08lld", (long long)step);
 }

@@ -24,11 +24,20 @@
 
 namespace pagoda {
 
+// Where the pages are that have their home on one rank of a run.
+struct CheckpointStore {
+  std::string host;  // the rank's machine, for people; empty in old checkpoints
+  // Absolute, or in the run's folder, which may move between a commit and a load.
+  std::vector<std::string> directories;
+  std::string file_name, store_id;
+  std::vector<PageVersion> pages;
+  bool operator==(const CheckpointStore&) const = default;
+};
+
 struct RunCheckpoint {
   int64_t step = 0;           // steps done
   int64_t updates = 0;        // steps that were not skipped
   int64_t rows_consumed = 0;  // data position: rows of the shuffled sequence used so far
-  std::string store_id;
   std::string config_hash;       // hash of the options that affect results
   std::string resolved_config;   // resolved.toml
   std::string model_json;        // config.json
@@ -38,14 +47,11 @@ struct RunCheckpoint {
   std::string data_fingerprint;
   std::string build;             // version and libraries, with the processor features they use
   std::string kernel_set;        // the kernels that it computed with; empty in old checkpoints
-  // The page file's settings, to open it again. Directories are absolute, or in the run's folder,
-  // which may move between a commit and a load.
-  std::vector<std::string> directories;
-  std::string file_name;
   int64_t page_slots = 2, microbatches = 0, microbatch_tokens = 0;
   std::string dtype, state_format;
   std::vector<int64_t> record_steps;  // Adam's t of each record
-  std::vector<PageVersion> pages;
+  std::vector<CheckpointStore> stores;  // [rank] of the run that wrote it; no page is in two
+  int64_t num_pages() const;            // of all stores
 };
 
 // A folder's newest valid checkpoint, and why newer ones are not valid.

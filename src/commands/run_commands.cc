@@ -142,12 +142,12 @@ Status run_ckpt_list(const CkptFlags& flags) {
                         : status.code() == Exit::kMismatch ? "another format"
                         : status.code() == Exit::kNoInput  ? "not readable"
                                                            : "damaged";
-    const size_t pages = checkpoint.ok() ? checkpoint.value().pages.size() : 0;
+    const auto pages = static_cast<long long>(checkpoint.ok() ? checkpoint.value().num_pages() : 0);
     if (flags.json) {
-      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %zu}",
+      json += strf("%s{\"step\": %lld, \"state\": \"%s\", \"pages\": %lld}",
                    json.empty() ? "" : ", ", (long long)step, state, pages);
     } else {
-      std::printf("step %lld  %s  %zu pages\n", (long long)step, state, pages);
+      std::printf("step %lld  %s  %lld pages\n", (long long)step, state, pages);
     }
   }
   if (flags.json) std::printf("[%s]\n", json.c_str());
@@ -158,20 +158,20 @@ Status run_ckpt_verify(const CkptFlags& flags) {
   ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage, open_reader(flags.run));
   ASSIGN_OR_RETURN(const OpenCheckpoint open, open_checkpoint(flags.run, -1, storage.get()));
   const auto step = static_cast<long long>(open.found.checkpoint.step);
-  const size_t pages = open.found.checkpoint.pages.size();
-  const Status verified = open.file->verify();
+  const auto pages = static_cast<long long>(open.found.checkpoint.num_pages());
+  const Status verified = open.pages->verify();
   if (!open.found.damaged.empty()) {
     const Status& newest = open.found.damaged.front();
     const std::string outcome =
-        verified.ok() ? strf("all of its %zu pages are good", pages) : verified.message();
+        verified.ok() ? strf("all of its %lld pages are good", pages) : verified.message();
     return Status(newest.code(), strf("%s; the newest valid one is step %lld: %s",
                                       newest.message().c_str(), step, outcome.c_str()));
   }
   RETURN_IF_ERROR(verified);
   if (flags.json) {
-    std::printf("{\"step\": %lld, \"pages\": %zu, \"ok\": true}\n", step, pages);
+    std::printf("{\"step\": %lld, \"pages\": %lld, \"ok\": true}\n", step, pages);
   } else {
-    std::printf("step %lld: %zu pages verified\n", step, pages);
+    std::printf("step %lld: %lld pages verified\n", step, pages);
   }
   return Status();
 }

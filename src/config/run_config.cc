@@ -443,10 +443,10 @@ SumShape RunConfig::sums() const {
   return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
 }
 
-int64_t RunConfig::attention_devices() const {
-  const int64_t wanted = parallel.attention_devices, all = std::ssize(devices());
-  const int64_t most = zebra() ? std::max<int64_t>(1, all / 2) : all;
-  return wanted > 0 ? std::min(all, wanted) : std::min(most, sums().shards);
+int64_t RunConfig::attention_devices(int64_t devices) const {
+  const int64_t wanted = parallel.attention_devices;
+  const int64_t most = zebra() ? std::max<int64_t>(1, devices / 2) : devices;
+  return wanted > 0 ? std::min(devices, wanted) : std::min(most, sums().shards);
 }
 
 std::string RunConfig::scratch_parent() const {

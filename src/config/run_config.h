@@ -191,8 +191,8 @@ struct RunConfig {
   SumShape sums() const;  // train.chunks and train.shards; the same is required
   // train.devices; one where it is auto. REQUIRES: validate().
   std::vector<ListedDevice> devices() const;
-  // parallel.attention_devices of train.devices; the same as for sums() is required.
-  int64_t attention_devices() const;
+  // parallel.attention_devices of so many devices; the same as for sums() is required.
+  int64_t attention_devices(int64_t devices) const;
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }
   // parallel.offloaded: one number for all layers, or one for each. REQUIRES of both: validate().
   std::vector<int64_t> offloaded() const;

@@ -79,9 +79,9 @@ RunForecast begin_forecast(const ModelSizes& model, const RunConfig& config,
   plan.host_bytes = run.budget.host_bytes;
   plan.disk_bytes = sheet.disk_bytes();
   plan.least = least_memory(run);
-  plan.store_bytes =
-      PageFile::disk_bytes(page_specs(PageTable(run.shape)), config.train.save_steps > 0 ? 2 : 1,
-                           static_cast<int>(sheet.disk.drives));
+  plan.store_bytes = PageFile::disk_bytes(page_specs(run.shape, PageTable(run.shape)),
+                                          config.train.save_steps > 0 ? 2 : 1,
+                                          static_cast<int>(sheet.disk.drives));
   plan.fits = check_fit(plan);
   return plan;
 }

@@ -164,7 +164,7 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
                        format_bytes(memory.host_slot_bytes).c_str(),
                        format_bytes(options.host_bytes).c_str(),
                        format_bytes_up(memory.min_host_bytes).c_str()));
-  lines.push_back(disk_line(pages, options, outlook));
+  lines.push_back(disk_line(shape, pages, options, outlook));
   lines.push_back(held_line("weights", held(pages, memory, PageKind::kWeights)));
   if (options.size.training) {
     lines.push_back(held_line("state", held(pages, memory, PageKind::kState)));

@@ -19,8 +19,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kMostMarkBytes = int64_t{1} << 20;
-
 // The files that a start makes besides its page files.
 constexpr const char* kFiles[] = {"tokens.bin", "eval_tokens.bin", "metrics.jsonl",
                                   "resolved.toml"};
@@ -121,7 +119,7 @@ Status RunOutput::reuse() {
   RETURN_IF_ERROR(open());
   RETURN_IF_ERROR(refuse_links(*folder_, [](const std::string& name) {
     return std::ranges::count(kFiles, name) > 0 || name == kCheckpoints || name == kStartMark ||
-           name == "store";
+           name == kMoveMark || name == "store";
   }));
   if (const auto checkpoints = folder_->folder(kCheckpoints); checkpoints.ok()) {
     RETURN_IF_ERROR(refuse_links(checkpoints.value(), [](const std::string&) { return true; }));

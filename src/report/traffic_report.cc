@@ -13,8 +13,9 @@ int64_t file_bytes(const PageTraffic::Link& link) {
   return link.bytes + link.moves * kPageHeaderBytes;
 }
 
-int64_t store_bytes(const PageTable& pages, const SessionOptions& options, int page_slots) {
-  return PageFile::disk_bytes(page_specs(pages), page_slots,
+int64_t store_bytes(const RunShape& shape, const PageTable& pages, const SessionOptions& options,
+                    int page_slots) {
+  return PageFile::disk_bytes(page_specs(shape, pages), page_slots,
                               static_cast<int>(options.directories.size()));
 }
 
@@ -30,12 +31,14 @@ std::string room_text(const SessionOptions& options, const RunOutlook& outlook) 
 }
 
 // The versions of pages, and the bytes of the other choice.
-std::string versions_text(const PageTable& pages, const SessionOptions& options) {
+std::string versions_text(const RunShape& shape, const PageTable& pages,
+                          const SessionOptions& options) {
   if (!options.size.training) return "1 version of each page";
   const bool saves = options.page_slots > 1;
+  const int64_t otherwise = store_bytes(shape, pages, options, saves ? 1 : 2);
   return strf("%d version%s of each page%s; with%s checkpoints (train.save_steps) %s",
               options.page_slots, saves ? "s" : "", saves ? ", so that a checkpoint stays" : "",
-              saves ? "out" : "", format_bytes(store_bytes(pages, options, saves ? 1 : 2)).c_str());
+              saves ? "out" : "", format_bytes(otherwise).c_str());
 }
 
 // The most bytes that a new run writes once.
@@ -114,12 +117,12 @@ std::string step_line(const SessionOptions& options, const PageTraffic& step) {
               format_bytes(step.upload.bytes).c_str(), format_bytes(step.download.bytes).c_str());
 }
 
-std::string disk_line(const PageTable& pages, const SessionOptions& options,
+std::string disk_line(const RunShape& shape, const PageTable& pages, const SessionOptions& options,
                       const RunOutlook& outlook) {
   return strf("disk:   %s in %zu director%s (%s), %s",
-              format_bytes(store_bytes(pages, options, options.page_slots)).c_str(),
+              format_bytes(store_bytes(shape, pages, options, options.page_slots)).c_str(),
               options.directories.size(), options.directories.size() == 1 ? "y" : "ies",
-              room_text(options, outlook).c_str(), versions_text(pages, options).c_str());
+              room_text(options, outlook).c_str(), versions_text(shape, pages, options).c_str());
 }
 
 std::vector<std::string> drive_lines(const PageTable& pages, const SessionOptions& options,

@@ -31,7 +31,7 @@ std::string offload_line(const SessionOptions& options, const MemoryPlan& memory
 std::string step_line(const SessionOptions& options, const PageTraffic& step);
 // Says the page file's size and versions, the size with the other choice of versions, and the room
 // on the disk.
-std::string disk_line(const PageTable& pages, const SessionOptions& options,
+std::string disk_line(const RunShape& shape, const PageTable& pages, const SessionOptions& options,
                       const RunOutlook& outlook);
 // Say what the whole run writes to each drive, and how much of its life that is; no line if nothing
 // is written.

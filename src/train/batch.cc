@@ -31,9 +31,10 @@ Result<LossSum> evaluate_rows(StepRunner& runner, const Dataset& dataset, int64_
   const int64_t counted = std::min(batches * rows, dataset.num_rows());
   LossSum total;
   for (int64_t row = 0; row < counted; row += microbatches * rows) {
-    RETURN_IF_ERROR(stop_status("evaluating"));
-    ASSIGN_OR_RETURN(StepBatch batch,
-                     make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows));
+    auto made = make_batch(dataset, static_cast<uint64_t>(row), microbatches, rows);
+    const Status stopped = stop_status("evaluating");
+    RETURN_IF_ERROR(runner.agree(stopped.ok() ? made.status() : stopped));
+    StepBatch batch = made.take();
     // Rows beyond the counted ones only fill the pass: they become padding.
     const auto beyond = std::min<size_t>(
         batch.weights.size(), static_cast<size_t>((counted - row) * dataset.sequence_len()));

@@ -80,7 +80,7 @@ Result<std::vector<Continuation>> generate(
     std::vector<size_t> last;
     const GenerationPass pass = next_pass(sequences, runner.size(), last);
     if (pass.tokens.empty()) return continuations;
-    RETURN_IF_ERROR(stop_status("generating"));
+    RETURN_IF_ERROR(runner.agree(stop_status("generating")));
     RETURN_IF_ERROR(runner.run(pass));
     const auto choose = [&](size_t j, const std::vector<float>& logits) {
       return sample_token(logits, settings.sampling, last[j], continuations[last[j]].tokens.size());

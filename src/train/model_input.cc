@@ -43,14 +43,12 @@ Result<OpenCheckpoint> open_checkpoint(const std::string& run, int64_t step, Sto
   OpenCheckpoint open;
   ASSIGN_OR_RETURN(open.found, find_checkpoint(run, step, storage));
   for (;;) {
-    // A page file is closed only after the next one is open, so that no run comes in between.
-    ASSIGN_OR_RETURN(open.file, open_checkpoint_pages(open.found.checkpoint, storage));
+    // Stores are closed only after the next ones are open, so that no run comes in between.
+    ASSIGN_OR_RETURN(open.pages, CheckpointPages::open(open.found.checkpoint, storage));
     // The run may have saved, and ended, after its manifest was read and before its lock was free.
     ASSIGN_OR_RETURN(FoundCheckpoint now, find_checkpoint(run, step, storage));
     const RunCheckpoint& then = open.found.checkpoint;
-    const bool same = now.checkpoint.step == then.step &&
-                      now.checkpoint.store_id == then.store_id &&
-                      now.checkpoint.pages == then.pages;
+    const bool same = now.checkpoint.step == then.step && now.checkpoint.stores == then.stores;
     open.found = std::move(now);
     if (same) return open;
   }
@@ -81,7 +79,7 @@ Result<ModelInput> open_model(const std::string& model_path, const std::string& 
                        printable(input.folder->directory()).c_str(),
                        same_config ? "tokenizer" : "config.json"));
   }
-  ASSIGN_OR_RETURN(input.weights, weights_of_checkpoint(checkpoint, std::move(open.file)));
+  ASSIGN_OR_RETURN(input.weights, weights_of_checkpoint(checkpoint, std::move(open.pages)));
   input.step = checkpoint.step;
   return input;
 }

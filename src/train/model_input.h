@@ -17,11 +17,11 @@ Status require_run(const std::string& run, Storage* storage);
 // time.
 Result<FoundCheckpoint> find_checkpoint(const std::string& run, int64_t step, Storage* storage);
 
-// Also opens its page file, locked for reading: no run can save while it is open. Waits for a run
-// that holds the lock, as Storage::open() does.
+// Also opens its stores, locked for reading: no run can save while they are open. Waits for a run
+// that holds a lock, as Storage::open() does.
 struct OpenCheckpoint {
   FoundCheckpoint found;
-  std::unique_ptr<PageFile> file;
+  std::unique_ptr<CheckpointPages> pages;
 };
 Result<OpenCheckpoint> open_checkpoint(const std::string& run, int64_t step, Storage* storage);
 

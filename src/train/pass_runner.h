@@ -31,6 +31,9 @@ class PassRunner {
   // Reads the logits of the newest pass's i-th wanted token. (V) REQUIRES: one rank.
   void read_logits(int64_t i, std::vector<float>& logits);
 
+  // RankGroup::agree() of the session's ranks, for what happens between passes.
+  Status agree(const Status& mine) { return session_.ranks().agree(mine); }
+
   const WorkspaceSize& size() const { return session_.options().size; }
 
  private:

@@ -10,6 +10,9 @@
 namespace pagoda {
 namespace {
 
+// Bytes that pass() sends at a time: whoever waits sees that something comes.
+constexpr size_t kMostPassed = size_t{8} << 20;
+
 // What a rank brings: an exit code, the rank that met the error, the message's length, the message
 // and a text.
 std::string to_text(const Status& status, int met_by, const std::string& text) {
@@ -79,19 +82,40 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
   return texts;
 }
 
-Result<int64_t> RankGroup::least(int64_t mine) {
-  if (alone()) return mine;
+// [rank]
+Result<std::vector<int64_t>> RankGroup::numbers(int64_t mine) {
+  if (alone()) return std::vector<int64_t>{mine};
   ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                    agree(Status(), strf("%lld", (long long)mine)));
-  int64_t least = mine;
+  std::vector<int64_t> values;
   for (const std::string& text : texts) {
-    int64_t value = mine;
-    if (!parse_int64(text, value)) {
+    if (!parse_int64(text, values.emplace_back())) {
       return Status(Exit::kIoError, "a rank sent \"" + printable(text) + "\", which is no number");
     }
-    least = std::min(least, value);
   }
-  return least;
+  return values;
+}
+
+Result<int64_t> RankGroup::least(int64_t mine) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> all, numbers(mine));
+  return *std::min_element(all.begin(), all.end());
+}
+
+Result<int64_t> RankGroup::most(int64_t mine) {
+  ASSIGN_OR_RETURN(const std::vector<int64_t> all, numbers(mine));
+  return *std::max_element(all.begin(), all.end());
+}
+
+Status RankGroup::pass(int from, int to, std::span<std::byte> data) {
+  if (from == to) return Status();
+  while (!data.empty() && (rank() == from || rank() == to)) {
+    const std::span<std::byte> piece = data.first(std::min(data.size(), kMostPassed));
+    const auto bytes = static_cast<int64_t>(piece.size());
+    RETURN_IF_ERROR(rank() == from ? all_->send({to, piece.data(), bytes})
+                                   : all_->receive({from, piece.data(), bytes}));
+    data = data.subspan(piece.size());
+  }
+  return Status();
 }
 
 }  // namespace pagoda

@@ -8,7 +8,9 @@
 // One thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,12 +39,18 @@ class RankGroup {
   Status agree(const Status& mine);
   // The same, and the texts of all by rank.
   Result<std::vector<std::string>> agree(const Status& mine, const std::string& text);
-  // The least value of all.
+  // The least value of all, and the most.
   Result<int64_t> least(int64_t mine);
+  Result<int64_t> most(int64_t mine);
+
+  // Copies `data` from rank `from` to rank `to`, which both name the same bytes; others do nothing.
+  Status pass(int from, int to, std::span<std::byte> data);
 
  private:
   Communicator* all_ = nullptr;
   Link* link_ = nullptr;
+
+  Result<std::vector<int64_t>> numbers(int64_t mine);
 };
 
 }  // namespace pagoda

@@ -1,6 +1,15 @@
 #include "train/run_setup.h"
 
+#include <sstream>
+
+#include "base/number_text.h"
+
 namespace pagoda {
+namespace {
+
+constexpr int kMostThreads = 1 << 16;
+
+}  // namespace
 
 RunSetup run_setup(const RunConfig& config) {
   RunSetup setup;
@@ -21,7 +30,7 @@ RunSetup run_setup(const RunConfig& config) {
     setup.devices.push_back({config.threads_of(device), device.throttle, device.text()});
   }
   setup.shares = config.parallel.shares;
-  setup.deal_attention(config.attention_devices());
+  setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
   setup.lags = config.lags();
   setup.offloaded = config.offloaded();
@@ -30,6 +39,49 @@ RunSetup run_setup(const RunConfig& config) {
   setup.pinned_share = config.pinned_share();
   setup.seats_by_step = config.parallel.place == PlaceKind::kStep;
   return setup;
+}
+
+Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup) {
+  if (ranks.alone()) return Status();
+  std::string own = setup.size.on_gpu ? "1 " : "0 ";
+  for (const DeviceSetup& device : setup.devices) {
+    own += strf("%d ", device.threads) + device.name + "\n";
+  }
+  ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks.agree(Status(), own));
+  setup.devices.clear();
+  setup.rank = ranks.rank();
+  for (int rank = 0; rank < ranks.size(); ++rank) {
+    NumberReader in(all[static_cast<size_t>(rank)]);
+    int on_gpu = 0;
+    bool good = in.read(on_gpu, 0, 1);
+    if (good && (on_gpu == 1) != setup.size.on_gpu) {
+      return Status(Exit::kUsage,
+                    "some ranks compute on GPUs and others do not; let train.devices "
+                    "name devices of one kind on all of them");
+    }
+    std::istringstream lines{std::string(in.rest())};
+    for (std::string line; good && std::getline(lines, line);) {
+      NumberReader of_device(line);
+      int threads = 0;
+      good = of_device.read(threads, 1, kMostThreads);
+      const std::string name(of_device.rest());
+      const auto listed = parse_devices({name});
+      good = good && listed.ok() && listed.value().size() == 1;
+      if (good) setup.devices.push_back({threads, listed.value()[0].throttle, name, rank});
+    }
+    if (!good) {
+      return Status(Exit::kIoError, strf("rank %d sent what is no list of devices; see that all "
+                                         "ranks run the same program",
+                                         rank));
+    }
+  }
+  if (std::ssize(setup.devices) > kMostDevices) {
+    return Status(Exit::kUsage, strf("the ranks have %zu devices in all, and a run has at most %d; "
+                                     "start fewer ranks, or name fewer train.devices",
+                                     setup.devices.size(), kMostDevices));
+  }
+  setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
+  return Status();
 }
 
 DeviceRange RunSetup::own_devices() const {

@@ -14,6 +14,7 @@
 #include "plan/step/assignment.h"
 #include "plan/step/run_shape.h"
 #include "train/executor.h"
+#include "train/rank_group.h"
 
 namespace pagoda {
 
@@ -51,6 +52,10 @@ Status check_layers(const ModelShape& model, const RunSetup& setup);
 
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
+
+// Makes of the setup of a rank that of all: their devices, in the order of the ranks. All ranks
+// call it together. kUsage if some compute on GPUs and others do not, or with too many devices.
+Status join_ranks(const RunConfig& config, RankGroup& ranks, RunSetup& setup);
 
 // Experts go to the devices by their shares, in zebra to those that do not attend but for
 // `offloaded` of each layer, dense layers round those that attend; the embedding and the head are

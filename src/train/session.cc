@@ -10,11 +10,13 @@
 
 namespace pagoda {
 
-std::vector<PageSpec> page_specs(const PageTable& pages) {
+std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages) {
+  const std::vector<uint16_t> used = slot_classes_here(shape, pages);
   std::vector<PageSpec> specs;
   for (int64_t i = 0; i < pages.num_stored(); ++i) {
     const PageTable::Page& page = pages.pages[static_cast<size_t>(i)];
-    specs.push_back({page.bytes, page.record, page.durable});
+    const bool here = used[static_cast<size_t>(i)] != kNoSlotClass;
+    specs.push_back({page.bytes, page.record, page.durable, here});
   }
   return specs;
 }
@@ -106,9 +108,10 @@ Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
                                                  const SessionOptions& options, Storage* storage) {
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, std::move(memory), storage));
-  ASSIGN_OR_RETURN(session->file_, PageFile::create(storage, session->file_options(),
-                                                    page_specs(session->pages_)));
-  RETURN_IF_ERROR(session->allocate());
+  auto file = PageFile::create(storage, session->file_options(),
+                               page_specs(session->shape_, session->pages_));
+  const Status ready = session->take(std::move(file));
+  RETURN_IF_ERROR(session->ranks().agree(ready));
   return session;
 }
 
@@ -118,20 +121,24 @@ Result<std::unique_ptr<Session>> Session::open(const ModelConfig& config,
                                                const std::vector<PageVersion>& versions) {
   ASSIGN_OR_RETURN(MemoryPlan memory, plan(config, options));
   std::unique_ptr<Session> session(new Session(config, options, std::move(memory), storage));
-  ASSIGN_OR_RETURN(session->file_, open_file(session->pages_, session->file_options(), storage,
-                                             store_id, versions));
-  RETURN_IF_ERROR(session->allocate());
-  for (PageId page = 0; page < session->pages_.pages.size(); ++page) {
-    if (session->pages_.pages[page].durable) session->pager_->set_on_disk(page);
-  }
+  auto file = PageFile::open(storage, session->file_options(),
+                             page_specs(session->shape_, session->pages_), store_id, versions);
+  const Status ready = session->take(std::move(file));
+  RETURN_IF_ERROR(session->ranks().agree(ready));
+  session->durable_are_on_disk();
   return session;
 }
 
-Result<std::unique_ptr<PageFile>> Session::open_file(const PageTable& pages,
-                                                     const PageFile::Options& options,
-                                                     Storage* storage, const std::string& store_id,
-                                                     const std::vector<PageVersion>& versions) {
-  return PageFile::open(storage, options, page_specs(pages), store_id, versions);
+Status Session::take(Result<std::unique_ptr<PageFile>> file) {
+  RETURN_IF_ERROR(file.status());
+  file_ = file.take();
+  return allocate();
+}
+
+void Session::durable_are_on_disk() {
+  for (PageId page = 0; page < pages_.pages.size(); ++page) {
+    if (pages_.pages[page].durable) pager_->set_on_disk(page);
+  }
 }
 
 Result<std::unique_ptr<Device>> Session::open_device(int index, int64_t arena_bytes) const {

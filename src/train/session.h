@@ -35,8 +35,8 @@ struct SessionOptions : RunSetup {
   bool trace_routing = false;  // each step's routing is written as text
 };
 
-// A run's pages as the page file sees them.
-std::vector<PageSpec> page_specs(const PageTable& pages);
+// A run's pages as the page file of RunShape::rank sees them.
+std::vector<PageSpec> page_specs(const RunShape& shape, const PageTable& pages);
 
 class Session {
  public:
@@ -45,21 +45,17 @@ class Session {
   // made on devices where all have room for that. An error of one is an error of all.
   static Result<MemoryPlan> plan(const ModelConfig& config, const SessionOptions& options);
 
-  // A new page file without content. `storage` is not owned.
+  // A new page file without content. `storage` is not owned. With several ranks all of them call
+  // this or open() together, and an error of one is an error of all.
   static Result<std::unique_ptr<Session>> create(const ModelConfig& config,
                                                  const SessionOptions& options, Storage* storage);
-  // An existing page file with the content of a checkpoint.
+  // An existing page file with the content of a checkpoint, which has the durable pages that are at
+  // home here.
   static Result<std::unique_ptr<Session>> open(const ModelConfig& config,
                                                const SessionOptions& options, Storage* storage,
                                                const std::string& store_id,
                                                const std::vector<PageVersion>& versions);
   ~Session();
-
-  // The page file of a run's `pages`, with the content of a checkpoint.
-  static Result<std::unique_ptr<PageFile>> open_file(const PageTable& pages,
-                                                     const PageFile::Options& options,
-                                                     Storage* storage, const std::string& store_id,
-                                                     const std::vector<PageVersion>& versions);
 
   // Closes the session and removes its page file; for content that nobody needs again.
   void remove_files();
@@ -76,6 +72,8 @@ class Session {
   Executor& executor() { return *executor_; }
   const Executor& executor() const { return *executor_; }
   PageFile& file() { return *file_; }
+  // Says that each durable page has been written to file() by the caller.
+  void durable_are_on_disk();
   const Link* link() const { return link_.get(); }  // nullptr with one device
   // Whether all bytes have come so far, from disk and from other ranks.
   Status transfers() const;
@@ -89,6 +87,7 @@ class Session {
           Storage* storage);
   PageFile::Options file_options() const;
   PageTrace page_trace() const;
+  Status take(Result<std::unique_ptr<PageFile>> file);
   Status allocate();  // devices, pager and executor, once the page file stands
   Result<std::unique_ptr<Device>> open_device(int index, int64_t arena_bytes) const;
 

@@ -3,12 +3,17 @@
 // may move) or absolute.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace pagoda {
 
 inline constexpr char kStartMark[] = "STARTING";
+// A mark of the same form, from when a resumed run moves to new stores until its next checkpoint:
+// it names the new ones and the old ones.
+inline constexpr char kMoveMark[] = "MOVING";
+inline constexpr int64_t kMostMarkBytes = int64_t{1} << 20;
 
 std::string start_mark_text(const std::string& folder, const std::vector<std::string>& page_files);
 

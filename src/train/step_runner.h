@@ -64,6 +64,8 @@ class StepRunner {
   // Applies every pending update, so that weights and state are those of the newest update. Waits.
   // kDiverged if a weight is not finite.
   Status drain();
+  // RankGroup::agree() of the session's ranks, for what happens between passes.
+  Status agree(const Status& mine) { return session_.ranks().agree(mine); }
 
  private:
   struct Moment {

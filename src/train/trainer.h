@@ -3,6 +3,9 @@
 // it the way a resumed run does. The caller decides what happens between steps (printing,
 // evaluating, saving).
 //
+// With several ranks each has a trainer, and all of them make every call together; results and
+// errors are alike. Rank 0 reads and writes the run's folder, each rank its own store.
+//
 // One thread. Errors leave the last checkpoint intact.
 #pragma once
 
@@ -39,8 +42,12 @@ class Trainer {
   // The run's folder is config.train.output_dir. A fresh start needs it new or empty
   // (kCannotCreate); resume needs a checkpoint there whose configuration, data and model are these
   // (kMismatch, kNoCheckpoint). `storage` and `trace` are not owned and outlive the trainer.
+  // `ranks`, if there are several, too. A resumed run may have other ranks and devices than it had:
+  // pages whose home is elsewhere now are copied to new stores, and the old ones stay until the
+  // next checkpoint. kMismatch also if ranks have other programs or data.
   static Result<std::unique_ptr<Trainer>> start(const RunConfig& config, bool resume,
-                                                Storage* storage, Trace* trace = nullptr);
+                                                Storage* storage, Trace* trace = nullptr,
+                                                RankGroup* ranks = nullptr);
 
   // Makes one optimizer step. kDiverged after too many skipped steps in a row.
   Result<StepResult> step();
@@ -66,27 +73,48 @@ class Trainer {
   Session& session() { return *session_; }
 
  private:
-  Trainer(const RunConfig& config, Storage* storage, Trace* trace)
-      : config_(config), storage_(storage), trace_(trace) {}
+  Trainer(const RunConfig& config, Storage* storage, Trace* trace, RankGroup* ranks)
+      : config_(config),
+        storage_(storage),
+        trace_(trace),
+        ranks_(ranks != nullptr ? *ranks : alone_) {}
+  bool leads() const { return ranks_.rank() == 0; }
+  Status begin();
+  Status resume();
+  Result<RunCheckpoint> find_newest() const;
+  Result<RunCheckpoint> of_rank_0(Result<RunCheckpoint> found) const;
+  Status open_all_inputs();
   Status open_inputs();
+  Status check_alike() const;
+  Result<SessionOptions> joined_options() const;
   Status start_fresh();
-  Status announce();
-  void remove_store();  // after a fresh start that failed
+  Status announce(const char* mark, const std::vector<PageFile::Options>& left);
+  void remove_store();  // the new one, after a start that failed
   Status continue_from(RunCheckpoint checkpoint);
+  Status open_store(const RunCheckpoint& checkpoint, SessionOptions options);
+  Status move_pages(const RunCheckpoint& checkpoint, SessionOptions options);
+  Status remove_moved(const RunCheckpoint& checkpoint);
+  Status leave_old_stores();
   Status check_resumable(const RunCheckpoint& checkpoint) const;
   bool weights_are_trusted() const;
   void make_runner();
+  Status commit(const std::vector<std::string>& stores);
   CheckpointDirectory checkpoints() const;
 
   RunConfig config_;
   Storage* storage_;
   Trace* trace_;
+  RankGroup alone_;
+  RankGroup& ranks_;
   std::unique_ptr<HfFolder> folder_;
   std::unique_ptr<Dataset> data_, eval_data_;
   std::optional<Tokenizer> tokenizer_;
   std::vector<TokenIds> prompts_;
   TokenIds stop_tokens_;  // end a sample
-  RunCheckpoint checkpoint_;  // where the run is, apart from the page versions
+  RunCheckpoint checkpoint_;  // where the run is, apart from its stores
+  CheckpointStore store_;     // this rank's, apart from the page versions
+  bool moved_ = false;        // the last checkpoint is in other stores, of which this rank removes
+  std::vector<PageFile::Options> left_;
   int64_t saved_step_ = -1;
   int64_t skipped_in_a_row_ = 0;
   bool loss_is_finite_ = true;  // after the last step

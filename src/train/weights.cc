@@ -1,7 +1,5 @@
 #include "train/weights.h"
 
-#include <limits>
-
 #include "base/log.h"
 #include "base/stop_signal.h"
 #include "checkpoint/hf_writer.h"
@@ -26,63 +24,35 @@ class FolderWeights final : public WeightSource {
   const HfFolder& folder_;
 };
 
-Result<ModelConfig> config_of(const RunCheckpoint& checkpoint) {
-  return ModelConfig::parse(checkpoint.model_json, "the checkpoint's config.json");
-}
-
-DType dtype_of(const RunCheckpoint& checkpoint) {
-  return checkpoint.dtype == dtype_name(DType::kF32) ? DType::kF32 : DType::kBF16;
-}
-
-RunShape shape_of(const RunCheckpoint& checkpoint, const ModelConfig& config, StateFormat state) {
-  RunSetup setup;
-  setup.size.microbatches = checkpoint.microbatches;
-  setup.size.microbatch_tokens = checkpoint.microbatch_tokens;
-  setup.size.dtype = dtype_of(checkpoint);
-  setup.adam.state = state;
-  return make_run_shape(model_shape(config), setup);
-}
-
 class CheckpointWeights final : public WeightSource {
  public:
   CheckpointWeights(ModelConfig config, const RunCheckpoint& checkpoint, StateFormat state,
-                    std::unique_ptr<PageFile> file)
+                    std::unique_ptr<CheckpointPages> pages)
       : config_(std::move(config)),
-        pages_(shape_of(checkpoint, config_, state)),
         table_(TensorTable::make(config_)),
-        dtype_(dtype_of(checkpoint)),
+        dtype_(saved_dtype(checkpoint)),
         state_(state),
         name_(strf("the checkpoint of step %lld", (long long)checkpoint.step)),
-        file_(std::move(file)) {}
+        pages_(std::move(pages)) {}
   const ModelConfig& config() const override { return config_; }
   std::string name() const override { return name_; }
 
   Status read_record(int64_t record, float* out) override {
     const StateLayout layout(state_, dtype_, table_.records[record].num_elements);
-    RETURN_IF_ERROR(read_page(pages_.weights(record), weights_page_));
-    RETURN_IF_ERROR(read_page(pages_.state(record), state_page_));
+    RETURN_IF_ERROR(pages_->read(pages_->table().weights(record), weights_page_));
+    RETURN_IF_ERROR(pages_->read(pages_->table().state(record), state_page_));
     read_masters(layout, weights_page_.data() + kPageHeaderBytes,
                  state_page_.data() + kPageHeaderBytes, 0, layout.num_elements, out);
     return Status();
   }
 
  private:
-  Status read_page(PageId page, HostMemory& memory) {
-    const int64_t bytes = kPageHeaderBytes + pages_.pages[page].bytes;
-    if (memory.bytes() < bytes) {
-      ASSIGN_OR_RETURN(memory, HostMemory::allocate(bytes));
-    }
-    file_->read(page, memory.data(), Event()).wait();
-    return file_->status();
-  }
-
   ModelConfig config_;
-  PageTable pages_;
   TensorTable table_;
   DType dtype_;
   StateFormat state_;
   std::string name_;
-  std::unique_ptr<PageFile> file_;
+  std::unique_ptr<CheckpointPages> pages_;
   HostMemory weights_page_, state_page_;
 };
 
@@ -128,58 +98,18 @@ Status fill_record(WeightSource& source, const TensorTable& table, int64_t recor
   return check_range(source, table, record, reinterpret_cast<const bf16*>(weights), masters.data());
 }
 
-// A checkpoint's own numbers may be forged: kMismatch if no run has such records or pages.
-Result<PageTable> page_table_of(const RunCheckpoint& checkpoint, const ModelConfig& config,
-                                StateFormat state) {
-  const RunShape shape = shape_of(checkpoint, config, state);
-  const Status none(Exit::kMismatch,
-                    strf("the checkpoint of step %lld names other records or more pages than a "
-                         "run of its model has; it was left alone: resume from another one",
-                         (long long)checkpoint.step));
-  if (checkpoint.record_steps.size() != shape.records.size()) return none;
-  if (PageTable::count(shape) > kMostPages) return none;
-  PageTable pages(shape);
-  __int128 bytes = 0;
-  for (int64_t i = 0; i < pages.num_stored(); ++i) {
-    const int64_t page_bytes = kPageHeaderBytes + pages.pages[static_cast<size_t>(i)].bytes;
-    bytes += checkpoint.page_slots * __int128{page_bytes};
-  }
-  if (bytes > std::numeric_limits<int64_t>::max()) return none;
-  return pages;
-}
-
 }  // namespace
-
-Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint) {
-  StateFormat format;
-  if (parse_stored_state(checkpoint.state_format, &format)) return format;
-  return Status(Exit::kMismatch,
-                strf("the checkpoint of step %lld keeps optimizer state as \"%s\", which this "
-                     "build does not read; it is untouched: use the version that wrote it",
-                     (long long)checkpoint.step, checkpoint.state_format.c_str()));
-}
 
 std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder) {
   return std::make_unique<FolderWeights>(folder);
 }
 
-Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
-                                                        Storage* storage) {
-  ASSIGN_OR_RETURN(const ModelConfig config, config_of(checkpoint));
-  ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
-  ASSIGN_OR_RETURN(const PageTable pages, page_table_of(checkpoint, config, state));
-  return Session::open_file(pages,
-                            {checkpoint.directories, checkpoint.file_name,
-                             static_cast<int>(checkpoint.page_slots), {}, true},
-                            storage, checkpoint.store_id, checkpoint.pages);
-}
-
-Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
-                                                            std::unique_ptr<PageFile> file) {
-  ASSIGN_OR_RETURN(ModelConfig config, config_of(checkpoint));
+Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(
+    const RunCheckpoint& checkpoint, std::unique_ptr<CheckpointPages> pages) {
+  ASSIGN_OR_RETURN(ModelConfig config, model_of(checkpoint));
   ASSIGN_OR_RETURN(const StateFormat state, state_format_of(checkpoint));
   return std::unique_ptr<WeightSource>(
-      std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(file)));
+      std::make_unique<CheckpointWeights>(std::move(config), checkpoint, state, std::move(pages)));
 }
 
 Status load_weights(WeightSource& source, Session& session) {
@@ -216,9 +146,9 @@ Status load_weights(WeightSource& source, Session& session) {
     session.pager().acquire(uses, stream, 1);
   }
   stream.synchronize();
-  RETURN_IF_ERROR(outcome);
-  RETURN_IF_ERROR(stop_status("loading the model"));
-  return session.pager().status();
+  if (outcome.ok()) outcome = stop_status("loading the model");
+  if (outcome.ok()) outcome = session.pager().status();
+  return session.ranks().agree(outcome);
 }
 
 Status export_weights(WeightSource& source, const HfFolder& original, const std::string& directory,

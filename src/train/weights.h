@@ -7,7 +7,7 @@
 #include <string>
 
 #include "checkpoint/hf_folder.h"
-#include "checkpoint/run_checkpoint.h"
+#include "train/checkpoint_pages.h"
 #include "train/session.h"
 
 namespace pagoda {
@@ -24,19 +24,13 @@ class WeightSource {
 // `folder` must outlive the source.
 std::unique_ptr<WeightSource> weights_of_folder(const HfFolder& folder);
 
-// The fp32 master weights of a checkpoint, read from its page file.
+// The fp32 master weights of a checkpoint.
 Result<std::unique_ptr<WeightSource>> weights_of_checkpoint(const RunCheckpoint& checkpoint,
-                                                            std::unique_ptr<PageFile> file);
-
-// How a checkpoint's optimizer state is stored; kMismatch if this build reads no such state.
-Result<StateFormat> state_format_of(const RunCheckpoint& checkpoint);
-
-// Opens a checkpoint's page file to read it; the pages follow from the checkpoint itself.
-Result<std::unique_ptr<PageFile>> open_checkpoint_pages(const RunCheckpoint& checkpoint,
-                                                        Storage* storage);
+                                                            std::unique_ptr<CheckpointPages> pages);
 
 // Gives every record of a fresh session its content: weights, master weights, zero moments. A value
 // that is finite but beyond the range of the session's dtype is kBadData, with tensor and element.
+// With several ranks each fills the records that are at home there; an error of one is one of all.
 Status load_weights(WeightSource& source, Session& session);
 
 // Writes `source` as a Hugging Face folder with the layout, the tokenizer and, unless `dtype` is

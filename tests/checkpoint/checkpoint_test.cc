@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
-#include "checkpoint/run_checkpoint.h"
+#include "checkpoint/manifest.h"
 #include "tests/testing/storage/storage_sim.h"
 #include "tests/testing/storage/storages.h"
 #include "tests/testing/watchdog.h"
@@ -23,7 +23,6 @@ RunCheckpoint sample(int64_t step) {
   c.step = step;
   c.updates = std::max<int64_t>(0, step - 1);
   c.rows_consumed = 1000 * step;
-  c.store_id = "00112233445566778899aabbccddeeff";
   c.config_hash = "0123456789abcdef";
   c.resolved_config = "[train]\nseed = 3\ntitle = \"two\\nlines, Grüße\"\n";
   c.model_json = "{\"hidden_size\": 32}";
@@ -33,30 +32,35 @@ RunCheckpoint sample(int64_t step) {
   c.data_fingerprint = "feedface";
   c.build = "1.2.3";
   c.kernel_set = "vector/loop";
-  c.directories = {"/disks/a", "/disks/b"};
-  c.file_name = "pages-1";
   c.page_slots = 2;
   c.microbatches = 4;
   c.microbatch_tokens = 512;
   c.dtype = "bf16";
   c.state_format = "8bit-2";
   for (int64_t r = 0; r < 5; ++r) c.record_steps.push_back(r);
+  c.stores = {{"node07", {"/disks/a", "/disks/b"}, "pages-1", std::string(32, 'a'), {}},
+              {"node08", {"/disks/a"}, "pages-2", std::string(32, 'b'), {}}};
   for (uint32_t p = 0; p < 9; ++p) {
-    c.pages.push_back({p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
+    c.stores[p % 3 == 1].pages.push_back(
+        {p, p % 2, static_cast<uint64_t>(step) << 33 | p, 0xdead0000u + p});
   }
   return c;
 }
 
 // Every field by name, so that a field the manifest loses is found.
 std::string text_of(const RunCheckpoint& c) {
-  json pages = json::array();
-  for (const PageVersion& v : c.pages) {
-    pages.push_back({v.page, v.extent, v.generation, v.checksum});
+  json stores = json::array();
+  for (const CheckpointStore& store : c.stores) {
+    json pages = json::array();
+    for (const PageVersion& v : store.pages) {
+      pages.push_back({v.page, v.extent, v.generation, v.checksum});
+    }
+    stores.push_back(
+        {store.host, store.directories, store.file_name, store.store_id, std::move(pages)});
   }
   const json all = {{"step", c.step},
                     {"updates", c.updates},
                     {"rows", c.rows_consumed},
-                    {"store", c.store_id},
                     {"hash", c.config_hash},
                     {"toml", c.resolved_config},
                     {"json", c.model_json},
@@ -66,15 +70,13 @@ std::string text_of(const RunCheckpoint& c) {
                     {"data", c.data_fingerprint},
                     {"build", c.build},
                     {"kernels", c.kernel_set},
-                    {"directories", c.directories},
-                    {"file", c.file_name},
                     {"slots", c.page_slots},
                     {"microbatches", c.microbatches},
                     {"tokens", c.microbatch_tokens},
                     {"dtype", c.dtype},
                     {"state", c.state_format},
                     {"record_steps", c.record_steps},
-                    {"pages", pages}};
+                    {"stores", stores}};
   return all.dump();
 }
 
@@ -183,7 +185,6 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
   const json manifest = manifest_in(sim, path);
   ASSERT_EQ(sealed(manifest), good) << "the test's idea of a manifest";
   for (const auto& [key, value] : manifest.items()) {
-    if (key == "pages") continue;  // for people: pages_bytes says the same
     for (const json& other : {json(), json::object(), json::array({json::object()}),
                               value.is_string() ? json(5) : json("five")}) {
       json damaged = manifest;
@@ -194,6 +195,20 @@ TEST(Checkpoint, EachFieldIsNeededAndHasItsType) {
     if (key == "kernel_set") continue;  // older manifests have none: the next test
     json damaged = manifest;
     damaged.erase(key);
+    set_text(sim, path, sealed(damaged));
+    EXPECT_FALSE(directory.load(7).ok()) << "no " << key;
+  }
+  for (const auto& [key, value] : manifest["stores"][1].items()) {
+    for (const json& other :
+         {json(), json::object(), json(-1), value.is_string() ? json(5) : json("five")}) {
+      json damaged = manifest;
+      damaged["stores"][1][key] = other;
+      set_text(sim, path, sealed(damaged));
+      EXPECT_FALSE(directory.load(7).ok()) << key << " = " << other.dump();
+    }
+    if (key == "host") continue;  // older manifests have none
+    json damaged = manifest;
+    damaged["stores"][1].erase(key);
     set_text(sim, path, sealed(damaged));
     EXPECT_FALSE(directory.load(7).ok()) << "no " << key;
   }
@@ -229,15 +244,51 @@ TEST(Checkpoint, OneOfBeforeKernelSetsHadNamesIsRead) {
   EXPECT_EQ(text_of(loaded.value()), text_of(unnamed));
 }
 
+// A manifest as it was before ranks had stores, in the format of this number.
+json with_one_store(json manifest, int format) {
+  manifest["format"] = format;
+  const json store = manifest["stores"][0];
+  for (const auto& [key, value] : store.items()) {
+    if (key != "host") manifest[key] = value;
+  }
+  manifest.erase("stores");
+  return manifest;
+}
+
+TEST(Checkpoint, OneOfBeforeRanksHadStoresIsRead) {
+  SimStorage sim(1, 0);
+  const CheckpointDirectory directory(&sim, kPath);
+  RunCheckpoint one = sample(7);
+  one.stores.pop_back();
+  ASSERT_OK(directory.commit(one));
+  const std::string path = step_file(7, "MANIFEST");
+  const json manifest = manifest_in(sim, path);
+  set_text(sim, path, sealed(with_one_store(manifest, 5)));
+  one.stores[0].host.clear();
+  const auto loaded = directory.load(7);
+  ASSERT_OK(loaded.status());
+  EXPECT_EQ(text_of(loaded.value()), text_of(one));
+}
+
+TEST(Checkpoint, AStoreTravelsAsText) {
+  const std::string good = encode_store(sample(7).stores[1]);
+  const auto store = decode_store(good);
+  ASSERT_OK(store.status());
+  EXPECT_EQ(store.value(), sample(7).stores[1]);
+  for (const std::string& bad :
+       {std::string(), good.substr(0, good.size() - 1), good + "x", good.substr(1),
+        good.substr(0, good.find('\n')), std::string("[]\n"), std::string("{}\n")}) {
+    EXPECT_EQ(decode_store(bad).status().code(), Exit::kIoError) << bad;
+  }
+}
+
 // Before format 5, pages.bin had a page's slot in place of the extent: two for each page, in order.
 TEST(Checkpoint, OneOfBeforeExtentsHadNumbersIsRead) {
   SimStorage sim(1, 0);
   const CheckpointDirectory directory(&sim, kPath);
   ASSERT_OK(directory.commit(sample(7)));
   const std::string path = step_file(7, "MANIFEST");
-  json manifest = manifest_in(sim, path);
-  ASSERT_EQ(manifest["format"], 5);
-  manifest["format"] = 4;
+  json manifest = with_one_store(manifest_in(sim, path), 4);
   // Pages 0, 1 and 3, of which 2 would be scratch, in slots 1, 0 and 1.
   const std::vector<std::vector<uint32_t>> versions = {
       {0, 1, 77, 0, 0xabcd}, {1, 0, 78, 0, 0x1234}, {3, 1, 0, 1, 0x77}};
@@ -247,6 +298,7 @@ TEST(Checkpoint, OneOfBeforeExtentsHadNumbersIsRead) {
       pages.append(reinterpret_cast<const char*>(words.data()), 4 * words.size());
     }
     const XXH128_hash_t h = XXH3_128bits(pages.data(), pages.size());
+    manifest["pages"] = list.size();
     manifest["pages_bytes"] = pages.size();
     manifest["pages_xxh3"] =
         strf("%016llx%016llx", (unsigned long long)h.high64, (unsigned long long)h.low64);
@@ -256,8 +308,9 @@ TEST(Checkpoint, OneOfBeforeExtentsHadNumbersIsRead) {
   };
   const auto loaded = load(versions);
   ASSERT_OK(loaded.status());
-  EXPECT_EQ(loaded.value().pages, (std::vector<PageVersion>{
-                               {0, 1, 77, 0xabcd}, {1, 2, 78, 0x1234}, {3, 5, 1ull << 32, 0x77}}));
+  EXPECT_EQ(
+      loaded.value().stores[0].pages,
+      (std::vector<PageVersion>{{0, 1, 77, 0xabcd}, {1, 2, 78, 0x1234}, {3, 5, 1ull << 32, 0x77}}));
   // What no run wrote: a third slot, pages out of order, a page twice.
   EXPECT_EQ(load({{0, 2, 77, 0, 1}}).status().code(), Exit::kIoError);
   EXPECT_EQ(load({{0, ~0u, 77, 0, 1}}).status().code(), Exit::kIoError);
@@ -281,21 +334,34 @@ TEST(Checkpoint, ForgedNumbersAreRefused) {
       {"microbatches", {-1, 0, large, larger}},
       {"microbatch_tokens", {-1, 0, large, larger}},
       {"record_steps", {json::array({1, -1}), json::array({large})}},
+      {"stores", {json::array(), json::object(), json(5)}},
+      {"dtype", {"", "fp8"}},
+  };
+  const std::vector<std::pair<const char*, std::vector<json>>> of_store = {
       {"directories", {json::array(), json::array({""}), json::array({std::string("/a\0b", 4)})}},
       {"file_name", {"", "pages/../../etc", "../pages", "other"}},
       {"store_id", {"", "00", std::string(32, 'x'), std::string(33, '0')}},
-      {"dtype", {"", "fp8"}},
+      {"pages", {-1, 0, 2, 4, 10, large, larger}},
   };
+  std::vector<std::tuple<const char*, json, bool>> all;
   for (const auto& [key, values] : forged) {
-    for (const json& value : values) {
-      json other = manifest;
-      other[key] = value;
-      set_text(sim, path, sealed(other));
-      const Status status = directory.load(7).status();
-      EXPECT_EQ(status.code(), Exit::kIoError) << key << " = " << value.dump();
-      EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
-    }
+    for (const json& value : values) all.emplace_back(key, value, false);
   }
+  for (const auto& [key, values] : of_store) {
+    for (const json& value : values) all.emplace_back(key, value, true);
+  }
+  for (const auto& [key, value, in_store] : all) {
+    json other = manifest;
+    (in_store ? other["stores"][1] : other)[key] = value;
+    set_text(sim, path, sealed(other));
+    const Status status = directory.load(7).status();
+    EXPECT_EQ(status.code(), Exit::kIoError) << key << " = " << value.dump();
+    EXPECT_NE(status.message().find(key), std::string::npos) << status.message();
+  }
+  RunCheckpoint twice = sample(8);
+  twice.stores[1].pages.push_back(twice.stores[0].pages[2]);
+  ASSERT_OK(directory.commit(twice));
+  EXPECT_EQ(directory.load(8).status().code(), Exit::kIoError) << "a page in two stores";
   json both = manifest;  // each may be so large, but not both
   both["microbatches"] = both["microbatch_tokens"] = 1 << 20;
   set_text(sim, path, sealed(both));

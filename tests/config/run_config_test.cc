@@ -204,10 +204,10 @@ TEST(RunConfig, ADeviceThatAttendsHasAShard) {
   RunConfig config = complete_config();
   config.train.devices = {"cpu*6"};
   EXPECT_TRUE(config.validate().ok());
-  EXPECT_EQ(config.attention_devices(), 4);
+  EXPECT_EQ(config.attention_devices(std::ssize(config.devices())), 4);
   config.parallel.attention_devices = 3;
   EXPECT_TRUE(config.validate().ok());
-  EXPECT_EQ(config.attention_devices(), 3);
+  EXPECT_EQ(config.attention_devices(std::ssize(config.devices())), 3);
   config.parallel.attention_devices = 5;
   EXPECT_TRUE(config.validate_for_training().ok()) << "a checkpoint may have more shards";
   const Status status = config.validate();
@@ -225,7 +225,7 @@ TEST(RunConfig, ZebraNeedsChunksAndDevicesThatDoNotAttend) {
   EXPECT_NE(config.validate().message().find("train.chunks"), std::string::npos);
   config.train.chunks = 2;
   EXPECT_TRUE(config.validate().ok()) << config.validate().message();
-  EXPECT_EQ(config.attention_devices(), 2);
+  EXPECT_EQ(config.attention_devices(std::ssize(config.devices())), 2);
   EXPECT_EQ(config.lags(), (Lags{1, 1, 1}));
   config.parallel.attention_devices = 4;
   EXPECT_EQ(config.validate().code(), Exit::kUsage);

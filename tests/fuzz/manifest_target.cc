@@ -21,17 +21,17 @@ std::string hash_text(std::string_view bytes) {
 RunCheckpoint checkpoint(int num_pages) {
   RunCheckpoint c;
   c.step = c.updates = kStep;
-  c.store_id = "00112233445566778899aabbccddeeff";
   c.resolved_config = "[train]\nseed = 3\n";
   c.model_json = "{\"hidden_size\": 32}";
   c.run_folder = "/runs/one";
-  c.directories = {"/disks/a", "/runs/one/store"};
-  c.file_name = "pages-1";
+  c.stores = {{"a", {"/disks/a", "/runs/one/store"}, "pages-1", std::string(32, '7'), {}},
+              {"b", {"/disks/a"}, "pages-2", std::string(32, '8'), {}}};
   c.dtype = "bf16";
   c.state_format = "fp32";
   for (uint32_t page = 0; page < static_cast<uint32_t>(num_pages); ++page) {
     c.record_steps.push_back(page);
-    c.pages.push_back({page, page % 2, uint64_t{1} << 40 | page, 0xdead0000u + page});
+    c.stores[page % 2].pages.push_back(
+        {page, page % 2, uint64_t{1} << 40 | page, 0xdead0000u + page});
   }
   return c;
 }
@@ -76,12 +76,12 @@ void fuzz_manifest(std::string_view input) {
   disk.set_text("pages.bin", pages);
   auto loaded = disk.directory.load(kStep);
   if (!loaded.ok()) return;
-  CHECK(loaded->step == kStep && loaded->pages.size() <= pages.size());
+  CHECK(loaded->step == kStep && loaded->num_pages() <= std::ssize(pages));
   // A checkpoint that was read, written and read again is the same.
   CHECK(disk.directory.commit(loaded.value()).ok());
   auto again = disk.directory.load(kStep);
   CHECK(again.ok() && again->record_steps == loaded->record_steps &&
-        again->directories == loaded->directories && again->page_slots == loaded->page_slots);
+        again->stores == loaded->stores && again->page_slots == loaded->page_slots);
 }
 
 std::vector<std::string> manifest_seeds() {

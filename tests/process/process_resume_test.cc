@@ -266,7 +266,7 @@ TEST_F(ResumeTest, ADamagedPageFile) {
   put_file(path, zeros);
   expect_refused(resume(flags_of(8)), 74, {path});
   fs::remove(path);
-  expect_refused(resume(flags_of(8)), 66, {path});
+  expect_refused(resume(flags_of(8)), 81, {path});
   put_file(path, good);
   expect_resumes();
 }

@@ -191,7 +191,7 @@ TEST_F(ProcessTest, AStoreMayMoveAndIsThenNamed) {
   ASSERT_EQ(run(train(flags)).code, 0);
   std::filesystem::rename(dir_.file("disk"), dir_.file("other-disk"));
   flags["train.steps"] = "9";
-  expect_refused(run(train(flags, {"--resume"})), 66, {dir_.file("disk") + "/pages-"});
+  expect_refused(run(train(flags, {"--resume"})), 81, {dir_.file("disk") + "/pages-"});
   flags["memory.disk"] = dir_.file("other-disk");
   const auto resumed = run(train(flags, {"--resume"}));
   EXPECT_EQ(resumed.code, 0) << resumed.err;

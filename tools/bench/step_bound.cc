@@ -125,8 +125,8 @@ class IdleReplay {
         planned_(session.shape(), session.pages(), session.memory().classes,
                  session.memory().state_on_device,
                  Ledger(false, 0, std::vector<int64_t>(session.table().records.size(), 0))) {
-    file_ = need(PageFile::create(storage, file_options_,
-                                  page_specs(session.pages())));
+    file_ = need(
+        PageFile::create(storage, file_options_, page_specs(session.shape(), session.pages())));
     Pager::Options options;
     options.classes = session.memory().classes;
     for (const PageTable::Class& c : session.pages().classes) {

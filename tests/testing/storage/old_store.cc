@@ -80,8 +80,13 @@ void make_old_run(const std::string& checkpoint, const std::string& page_file) {
 
   const std::string manifest = get_file(checkpoint + "/MANIFEST");
   nlohmann::json json = nlohmann::json::parse(manifest.substr(0, manifest.find('\n')));
-  ASSERT_EQ(json["format"], 5);
+  ASSERT_EQ(json["format"], 6);
   json["format"] = 4;
+  const nlohmann::json store = json["stores"][0];
+  for (const auto& [key, value] : store.items()) {
+    if (key != "host") json[key] = value;
+  }
+  json.erase("stores");
   json["pages_xxh3"] = hash_text(pages);
   const std::string line = json.dump();
   put_file(checkpoint + "/MANIFEST", line + "\nxxh3 " + hash_text(line) + "\n");
