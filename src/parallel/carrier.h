@@ -57,6 +57,14 @@ class Carrier {
   };
   virtual Result<Unasked> peek(int channel) = 0;
 
+  // The library's own exchange, to compare with: sends `bytes` to each rank from `out`, and
+  // receives as many from each into `in`, one rank behind the other, itself among them. All ranks
+  // call it while nothing is under way. Waits. kUnavailable if there is none.
+  virtual Status exchange_all(const std::byte* out, std::byte* in, int64_t bytes) {
+    (void)out, (void)in, (void)bytes;
+    return Status(Exit::kUnavailable, "there is no exchange to compare with");
+  }
+
   // Leaves the other ranks; returns when they leave too. Nothing may follow it.
   virtual void leave() = 0;
 

@@ -9,6 +9,8 @@
 namespace pagoda {
 namespace {
 
+constexpr int64_t kPeekUs = 100;    // between two looks for a notice
+constexpr int64_t kCheckUs = 1000;  // between two looks at deadlines
 constexpr int64_t kLeastWeight = 64 * kKiB;  // of a part in the window: bounds their number
 
 int64_t weight_of(int64_t bytes) { return std::max(bytes, kLeastWeight); }
@@ -32,10 +34,11 @@ void CarrierFlows::add(CarriedMessage message) {
 
 Result<bool> CarrierFlows::advance() {
   moved_ = false;
-  if (error_.ok()) take_notice();
+  now_us_ = monotonic_us();
+  if (error_.ok() && now_us_ >= next_peek_us_) take_notice();
   if (error_.ok()) start_parts();
   if (error_.ok()) test();
-  if (error_.ok()) check_deadlines();
+  if (error_.ok() && now_us_ >= next_check_us_) check_deadlines();
   if (error_.ok() && giving_up_) check_giving_up();
   if (!error_.ok()) return error_;
   return moved_;
@@ -57,7 +60,7 @@ void CarrierFlows::start_parts(const Key& key, Flow& flow) {
     const std::shared_ptr<Active> active = flow.messages[flow.next];
     if (active->begin_us < 0) {
       if (!active->message.ready.happened()) return;
-      active->begin_us = monotonic_us();
+      active->begin_us = now_us_;
     }
     if (!start_part(key, flow, active)) return;
     if (active->all_started) ++flow.next;
@@ -120,7 +123,7 @@ void CarrierFlows::end_part(const Carrier::Ended& ended) {
   const auto [channel, peer, sends] = part.key;
   Flow& flow = flows_[part.key];
   flow.under_way -= weight_of(part.bytes);
-  flow.moved_us = monotonic_us();
+  flow.moved_us = now_us_;
   if (sends) sending_[static_cast<size_t>(peer)] -= weight_of(part.bytes);
   if (!part.active) return;
   Active& active = *part.active;
@@ -135,7 +138,9 @@ void CarrierFlows::end_part(const Carrier::Ended& ended) {
   }
   if (!active.all_started || active.under_way > 0 || active.is_spoiled) return;
   finish(active, Status());
-  drop_ended(flow);
+  for (; !flow.messages.empty() && flow.messages.front()->ended; --flow.next) {
+    flow.messages.pop_front();
+  }
 }
 
 void CarrierFlows::finish(Active& active, const Status& status) {
@@ -165,15 +170,15 @@ void CarrierFlows::fail_at(const CarriedMessage& message, Exit code, const std::
 
 // The oldest message of a flow is the one that it stands still at.
 void CarrierFlows::check_deadlines() {
-  const int64_t now_us = monotonic_us();
+  next_check_us_ = now_us_ + kCheckUs;
   for (const auto& [key, flow] : flows_) {
     if (flow.messages.empty() || flow.messages.front()->begin_us < 0) continue;
     if (giving_up_ && is_link(key)) continue;
     Active& first = *flow.messages.front();
     const double limit_s = first.message.deadline_s;
-    if (!first.message.expected.happened()) first.not_expected_us = now_us;
+    if (!first.message.expected.happened()) first.not_expected_us = now_us_;
     const int64_t since_us = std::max({first.begin_us, first.not_expected_us, flow.moved_us});
-    if (limit_s == 0 || static_cast<double>(now_us - since_us) < 1e6 * limit_s) continue;
+    if (limit_s == 0 || static_cast<double>(now_us_ - since_us) < 1e6 * limit_s) continue;
     error_ = Status(Exit::kStopped, name_of_(first.message.peer) +
                                         strf(" has been silent for %g s in ", limit_s) +
                                         first.message.about());
@@ -205,8 +210,9 @@ void CarrierFlows::end_ready(const Status& why, int first_channel) {
 // The memory of those that have not begun may be anyone's: it stays as it is.
 Status CarrierFlows::forget(const void* owner) {
   for (auto& [key, flow] : flows_) {
+    drop_ended(flow);
     for (const std::shared_ptr<Active>& active : flow.messages) {
-      if (active->ended || active->message.owner != owner) continue;
+      if (active->message.owner != owner) continue;
       const bool is_under_way = active->under_way > 0 || active->started > 0;
       if (is_under_way) fail_at(active->message, Exit::kStopped, "given up while under way");
       finish(*active, Status(Exit::kStopped, "given up"));
@@ -240,7 +246,7 @@ LinkNotice CarrierFlows::notice_for(int to) const {
 }
 
 void CarrierFlows::stop_link(const Status& why, int by) {
-  giving_up_ = GivingUp{why, by, monotonic_us(), std::vector<bool>(sending_.size()), false};
+  giving_up_ = GivingUp{why, by, now_us_, std::vector<bool>(sending_.size()), false};
   giving_up_->heard[static_cast<size_t>(rank_)] = true;
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
@@ -251,7 +257,6 @@ void CarrierFlows::stop_link(const Status& why, int by) {
     message.channel = kNoticeChannel;
     message.data = reinterpret_cast<std::byte*>(text->data());
     message.bytes = std::ssize(*text);
-    message.deadline_s = link_deadline_s_;
     message.about = [] { return std::string("giving up"); };
     message.then = [text](const CarriedMessage::End&) {};
     add(std::move(message));
@@ -259,6 +264,7 @@ void CarrierFlows::stop_link(const Status& why, int by) {
 }
 
 void CarrierFlows::take_notice() {
+  next_peek_us_ = now_us_ + kPeekUs;
   const Result<Carrier::Unasked> found = carrier_->peek(kNoticeChannel);
   if (!found.ok()) return fail(found.status().code(), found.status().message());
   const auto [peer, bytes] = found.value();
@@ -286,7 +292,7 @@ void CarrierFlows::hear(int peer, const std::string& text) {
   for (const LinkNotice::Flow& theirs : notice->flows) {
     if (theirs.channel < kFirstLinkChannel) continue;
     Flow& flow = flows_[{theirs.channel, peer, !theirs.sends}];
-    flow.missing = std::max<int64_t>(0, theirs.parts - flow.parts);
+    flow.missing = theirs.parts - flow.parts;
   }
 }
 
@@ -308,7 +314,7 @@ void CarrierFlows::check_giving_up() {
     giving_up_->is_over = true;
     return end_ready(giving_up_->why, kFirstLinkChannel);
   }
-  const double waited_s = 1e-6 * static_cast<double>(monotonic_us() - giving_up_->begin_us);
+  const double waited_s = 1e-6 * static_cast<double>(now_us_ - giving_up_->begin_us);
   if (link_deadline_s_ == 0 || waited_s < link_deadline_s_) return;
   error_ = Status(Exit::kStopped, name_of_(waits_for) +
                                       strf(" has been silent for %g s after this: ",

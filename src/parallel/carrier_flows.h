@@ -79,12 +79,13 @@ class CarrierFlows {
   };
   void give_up(const Status& why);  // the link; ignored if it was given up before
   GivenUp given_up() const;
+  bool is_given_up() const { return giving_up_.has_value(); }
   // It is given up, and some of its messages may not have ended yet, since others must know first.
   bool is_settling() const { return giving_up_ && !giving_up_->is_over; }
   // How long this rank waits for the others then; 0: for ever.
   void set_link_deadline(double seconds) { link_deadline_s_ = seconds; }
 
-  void leave() { carrier_->leave(); }
+  Carrier& carrier() { return *carrier_; }  // REQUIRES: break_off() was not called
 
  private:
   struct Active {
@@ -103,7 +104,7 @@ class CarrierFlows {
     int64_t under_way = 0;           // weight
     int64_t moved_us = 0;
     int64_t parts = 0;               // begun
-    int64_t missing = 0;             // the other end has begun more, and the link is given up
+    int64_t missing = 0;             // parts; the other end of a link given up has begun more
     std::vector<std::byte> dropped;  // room for one of them
   };
   using Key = std::tuple<int, int, bool>;  // channel, peer, sends: low channels come first
@@ -152,6 +153,8 @@ class CarrierFlows {
   int64_t next_id_ = 0;
   std::vector<Carrier::Ended> ended_;
   bool moved_ = false;
+  int64_t now_us_ = 0;  // when advance() began
+  int64_t next_peek_us_ = 0, next_check_us_ = 0;
   Status error_;
   double link_deadline_s_ = 0;
   std::optional<GivingUp> giving_up_;

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -14,7 +15,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kAwakeUs = 50;  // after something happened
+constexpr int64_t kAwakeUs = 100;  // after something happened
 constexpr int64_t kShortestSleepUs = 50;
 constexpr int64_t kLongestSleepUs = 2000;  // while something is under way
 constexpr int64_t kIdleSleepUs = 20000;    // else: the carrier may have work of its own
@@ -45,6 +46,7 @@ class CarrierThread::Loop {
   CarrierFlows::GivenUp link_given_up() const;
   void set_link_deadline(double seconds);
   void forget(const void* owner);
+  Status call(std::function<Status(Carrier&)> work);
   Status leave(double deadline_s);
   bool stop();  // false: the thread is within the carrier, which does not return
   void set_hosts(std::vector<std::string> hosts);
@@ -55,6 +57,7 @@ class CarrierThread::Loop {
  private:
   bool take_posted();
   void forget_messages(const void* owner);
+  void call_carrier(const std::function<Status(Carrier&)>& work);
   void leave_carrier();
   bool advance();
   void pause(bool moved);
@@ -62,13 +65,19 @@ class CarrierThread::Loop {
   // The thread's.
   std::optional<CarrierFlows> flows_;
   int64_t moved_us_ = 0;
+  bool was_given_up_ = false, forget_waits_ = false;
+
+  // These change under the lock; the thread looks at them without it.
+  std::atomic<bool> woken_{true};   // something was posted or asked for
+  std::atomic<bool> failed_{false};  // status_ is an error
 
   mutable std::mutex mutex_;          // guards the rest
   std::condition_variable changed_;   // the thread waits for it
   std::condition_variable answered_;  // others wait for it
   std::vector<CarriedMessage> posted_;
-  bool woken_ = false, leave_ = false, stop_ = false;
+  bool leave_ = false, stop_ = false;
   const void* forget_ = nullptr;
+  std::function<Status(Carrier&)> work_;
   Status status_, give_up_;
   CarrierFlows::GivenUp given_up_;
   double link_deadline_s_ = 0;
@@ -89,13 +98,15 @@ void CarrierThread::Loop::run(const Open& open) {
     }
     status_ = opened.status();
     opened_ = true;
+    failed_ = !status_.ok();
     within_ = false;
   }
   answered_.notify_all();
   if (!flows_) return;
-  while (take_posted()) {
-    const bool moved = status().ok() && advance();
-    if (const Status failed = status(); !failed.ok()) flows_->break_off(failed);
+  for (;;) {
+    if (woken_.exchange(false) && !take_posted()) return;
+    const bool moved = !failed_ && advance();
+    if (failed_) flows_->break_off(status());
     pause(moved);
   }
 }
@@ -104,8 +115,12 @@ void CarrierThread::Loop::run(const Open& open) {
 bool CarrierThread::Loop::advance() {
   const Result<bool> moved = flows_->advance();
   if (!moved.ok()) fail(moved.status());
-  std::lock_guard lock(mutex_);
-  if (given_up_.why.ok()) given_up_ = flows_->given_up();
+  if (flows_->is_given_up() && !was_given_up_) {
+    was_given_up_ = true;
+    std::lock_guard lock(mutex_);
+    if (given_up_.why.ok()) given_up_ = flows_->given_up();
+  }
+  if (forget_waits_ && !flows_->is_settling()) woken_ = true;
   return moved.ok() && moved.value();
 }
 
@@ -142,7 +157,7 @@ void CarrierThread::Loop::fail(const Status& why) {
   {
     std::lock_guard lock(mutex_);
     if (status_.ok()) status_ = why;
-    woken_ = true;
+    failed_ = woken_ = true;
   }
   changed_.notify_one();
   answered_.notify_all();
@@ -183,12 +198,22 @@ void CarrierThread::Loop::forget(const void* owner) {
   answered_.wait(lock, [this] { return forget_ == nullptr; });
 }
 
+Status CarrierThread::Loop::call(std::function<Status(Carrier&)> work) {
+  std::unique_lock lock(mutex_);
+  work_ = std::move(work);
+  woken_ = true;
+  changed_.notify_one();
+  answered_.wait(lock, [this] { return !work_; });
+  return status_;
+}
+
 Status CarrierThread::Loop::leave(double deadline_s) {
   std::unique_lock lock(mutex_);
   leave_ = woken_ = true;
   changed_.notify_one();
   if (!wait_within(answered_, lock, deadline_s, [this] { return left_ || !status_.ok(); })) {
     status_ = Status(Exit::kStopped, strf("not all processes have left within %g s", deadline_s));
+    failed_ = true;
   }
   return status_;
 }
@@ -216,6 +241,7 @@ bool CarrierThread::Loop::take_posted() {
   std::vector<CarriedMessage> posted;
   Status give_up;
   const void* forgotten = nullptr;
+  std::function<Status(Carrier&)> work;
   bool leaves = false;
   {
     std::lock_guard lock(mutex_);
@@ -223,19 +249,22 @@ bool CarrierThread::Loop::take_posted() {
     posted.swap(posted_);
     std::swap(give_up, give_up_);
     forgotten = forget_;
+    work = work_;
     flows_->set_link_deadline(link_deadline_s_);
     leaves = within_ = leave_ && status_.ok();
   }
   for (CarriedMessage& message : posted) flows_->add(std::move(message));
   if (!give_up.ok()) flows_->give_up(give_up);
   if (forgotten != nullptr) forget_messages(forgotten);
+  if (work) call_carrier(work);
   if (leaves) leave_carrier();
   return !leaves;
 }
 
 // Once nothing of a link that was given up is under way.
 void CarrierThread::Loop::forget_messages(const void* owner) {
-  if (status().ok() && flows_->is_settling()) return;
+  forget_waits_ = !failed_ && flows_->is_settling();
+  if (forget_waits_) return;
   if (const Status forgotten = flows_->forget(owner); !forgotten.ok()) fail(forgotten);
   {
     std::lock_guard lock(mutex_);
@@ -244,8 +273,20 @@ void CarrierThread::Loop::forget_messages(const void* owner) {
   answered_.notify_all();
 }
 
+void CarrierThread::Loop::call_carrier(const std::function<Status(Carrier&)>& work) {
+  if (!failed_) {
+    CHECK(!flows_->is_under_way());
+    if (const Status called = work(flows_->carrier()); !called.ok()) fail(called);
+  }
+  {
+    std::lock_guard lock(mutex_);
+    work_ = nullptr;
+  }
+  answered_.notify_all();
+}
+
 void CarrierThread::Loop::leave_carrier() {
-  flows_->leave();
+  flows_->carrier().leave();
   {
     std::lock_guard lock(mutex_);
     within_ = false;
@@ -254,24 +295,22 @@ void CarrierThread::Loop::leave_carrier() {
   answered_.notify_all();
 }
 
+// It does not yield: others have the other cores, and this one sleeps soon.
 void CarrierThread::Loop::pause(bool moved) {
   const int64_t now_us = monotonic_us();
   if (moved) moved_us_ = now_us;
   const bool polls = flows_->is_under_way();
   const int64_t idle_us = now_us - moved_us_;
-  {
-    std::unique_lock lock(mutex_);
-    if (!woken_ && !status_.ok()) {
-      changed_.wait(lock, [this] { return woken_; });
-    } else if (!woken_ && (!polls || idle_us >= kAwakeUs)) {
-      const int64_t sleep_us = std::clamp(idle_us / 8, kShortestSleepUs,
-                                          polls ? kLongestSleepUs : kIdleSleepUs);
-      changed_.wait_for(lock, std::chrono::microseconds(sleep_us), [this] { return woken_; });
-    }
-    if (woken_) moved_us_ = now_us;
-    woken_ = false;
+  if (moved || woken_ || (!failed_ && polls && idle_us < kAwakeUs)) return;
+  const int64_t sleep_us = std::clamp(idle_us / 8, kShortestSleepUs,
+                                      polls ? kLongestSleepUs : kIdleSleepUs);
+  std::unique_lock lock(mutex_);
+  const auto is_woken = [this] { return woken_.load(); };
+  if (failed_) {
+    changed_.wait(lock, is_woken);
+  } else if (changed_.wait_for(lock, std::chrono::microseconds(sleep_us), is_woken)) {
+    moved_us_ = monotonic_us();
   }
-  std::this_thread::yield();
 }
 
 Result<std::unique_ptr<CarrierThread>> CarrierThread::start(Open open, double deadline_s) {
@@ -309,6 +348,9 @@ void CarrierThread::give_up_link(const Status& why) { loop_->give_up_link(why); 
 CarrierFlows::GivenUp CarrierThread::link_given_up() const { return loop_->link_given_up(); }
 void CarrierThread::set_link_deadline(double seconds) { loop_->set_link_deadline(seconds); }
 void CarrierThread::forget(const void* owner) { loop_->forget(owner); }
+Status CarrierThread::call(std::function<Status(Carrier&)> work) {
+  return loop_->call(std::move(work));
+}
 Status CarrierThread::leave(double deadline_s) { return loop_->leave(deadline_s); }
 void CarrierThread::set_hosts(std::vector<std::string> hosts) {
   loop_->set_hosts(std::move(hosts));

@@ -51,6 +51,10 @@ class CarrierThread {
   // If one is under way, everything ends with an error, unless the link is given up.
   void forget(const void* owner);
 
+  // Runs `work` on the carrier's thread, and waits for it. REQUIRES: nothing is under way. An error
+  // is one for all.
+  Status call(std::function<Status(Carrier&)> work);
+
   // Leaves the carrier, which waits for the other ranks to do so, but no longer than `deadline_s`
   // (0: as long as it takes). REQUIRES: all messages have ended. Nothing is posted afterwards.
   Status leave(double deadline_s);

@@ -34,6 +34,7 @@ class MpiCarrier final : public Carrier {
   Status start(const Message& message) override;
   Status test(std::vector<Ended>& ended) override;
   Result<Unasked> peek(int channel) override;
+  Status exchange_all(const std::byte* out, std::byte* in, int64_t bytes) override;
   void leave() override { MPI_Finalize(); }
 
  private:
@@ -97,6 +98,14 @@ Result<Carrier::Unasked> MpiCarrier::peek(int channel) {
   if (found == 0) return Unasked{};
   MPI_Get_count(&status, MPI_BYTE, &bytes);
   return Unasked{status.MPI_SOURCE, bytes};
+}
+
+Status MpiCarrier::exchange_all(const std::byte* out, std::byte* in, int64_t bytes) {
+  std::vector<int> counts(static_cast<size_t>(size_), static_cast<int>(bytes)), offsets;
+  for (int rank = 0; rank < size_; ++rank) offsets.push_back(rank * static_cast<int>(bytes));
+  return checked(MPI_Alltoallv(out, counts.data(), offsets.data(), MPI_BYTE, in, counts.data(),
+                               offsets.data(), MPI_BYTE, messages_),
+                 "MPI_Alltoallv");
 }
 
 void MpiCarrier::drop_ended() {
