@@ -65,7 +65,6 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "src/parallel/mpi_link": "Ranks: steps of a run on several machines",
     "src/parallel/heartbeat": "Ranks: a rank that is lost ends the others",
     "src/parallel/heartbeat_connection": "Ranks: a rank that is lost ends the others",
     "src/parallel/heartbeat_frame": "Ranks: a rank that is lost ends the others",

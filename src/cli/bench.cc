@@ -307,7 +307,8 @@ class BenchStepCommand final : public BenchCommand {
 std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
   CLI::App& bench = *root.add_subcommand(
       "bench",
-      "How fast this machine is: disk, copy, memory, adam, gemm, attention, step, machine");
+      "How fast this machine is: disk, copy, memory, adam, gemm, attention, step, network, "
+      "machine");
   std::vector<CommandPtr> commands;
   commands.push_back(std::make_unique<BenchDiskCommand>(bench));
   commands.push_back(std::make_unique<BenchCopyCommand>(bench));
@@ -316,6 +317,7 @@ std::vector<CommandPtr> add_bench_commands(CLI::App& root) {
   commands.push_back(std::make_unique<BenchGemmCommand>(bench));
   commands.push_back(std::make_unique<BenchAttentionCommand>(bench));
   commands.push_back(std::make_unique<BenchStepCommand>(bench));
+  commands.push_back(add_bench_network_command(bench));
   commands.push_back(add_bench_machine_command(bench));
   return commands;
 }

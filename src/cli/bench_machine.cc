@@ -15,6 +15,7 @@
 #include "bench/sheet/nodes.h"
 #include "cli/bench_options.h"
 #include "cli/commands.h"
+#include "cli/joined_run.h"
 #include "cli/sheet_file.h"
 #include "cli/value_option.h"
 #include "config/run_config.h"
@@ -54,7 +55,7 @@ class BenchMachineCommand final : public Command {
 
  private:
   Status run_alone();
-  Status run_together(Communicator& all);
+  Status run_together(MpiCommunicator& all);
 
   Result<MachineBench> bench() const;
   Status check_out() const;
@@ -78,14 +79,9 @@ Status BenchMachineCommand::run() {
     }
     return run_alone();
   }
-  ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> all, join_processes());
+  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes());
   if (all->size() == 1) return run_alone();
-  const Status status = run_together(*all);
-  if (status.ok() || all->broken()) return status;
-  // All know it, one tells it, and none leaves before: launchers end the others then.
-  if (all->rank() == 0) print_error(status);
-  RETURN_IF_ERROR(all->barrier());
-  return Status(status.code(), "");
+  return run_joined(*all, [&] { return run_together(*all); });
 }
 
 Status BenchMachineCommand::run_alone() {
@@ -138,13 +134,7 @@ Result<std::optional<Gpu>> BenchMachineCommand::find_gpu() const {
 Status BenchMachineCommand::check_same_options(Communicator& all) const {
   const std::string mine = strf("pagoda %s --rounds %lld --bytes ", PAGODA_VERSION,
                                 (long long)rounds_) + bytes_ + " --out " + out_;
-  ASSIGN_OR_RETURN(const std::vector<std::string> texts, all.gather(mine));
-  for (size_t rank = 1; rank < texts.size(); ++rank) {
-    if (texts[rank] == texts[0]) continue;
-    return Status(Exit::kUsage, strf("rank %zu was started as \"", rank) + printable(texts[rank]) +
-                                    "\", rank 0 as \"" + printable(texts[0]) +
-                                    "\"; start all with the same options");
-  }
+  RETURN_IF_ERROR(check_same_words(all, mine));
   if (!out_.empty()) return Status();
   return Status(Exit::kUsage, "--out: name the cluster's file to be written");
 }
@@ -215,7 +205,7 @@ Status BenchMachineCommand::write_cluster(const std::vector<MachineSheet>& nodes
   return write_text_file(out_, cluster.to_toml());
 }
 
-Status BenchMachineCommand::run_together(Communicator& all) {
+Status BenchMachineCommand::run_together(MpiCommunicator& all) {
   RETURN_IF_ERROR(check_same_options(all));
   const Result<MachineBench> wanted = bench();
   RETURN_IF_ERROR(agree(all, wanted.status()));

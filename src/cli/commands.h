@@ -44,6 +44,7 @@ CommandPtr add_doctor_command(CLI::App& root);
 std::vector<CommandPtr> add_ckpt_commands(CLI::App& root);   // ls, verify
 std::vector<CommandPtr> add_bench_commands(CLI::App& root);  // disk, memory, step, ...
 CommandPtr add_bench_machine_command(CLI::App& bench);
+CommandPtr add_bench_network_command(CLI::App& bench);
 
 // `pagoda --version`: one line, or a JSON object.
 std::string version_text(bool json);

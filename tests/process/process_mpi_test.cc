@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "cli/sheet_file.h"
 #include "parallel/communicator.h"
@@ -176,7 +177,8 @@ TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(lines(result.out, "one way").size(), 9u) << result.out;
   EXPECT_EQ(lines(result.out, "both ways").size(), 9u) << result.out;
-  EXPECT_EQ(lines(result.out, "all to all").size(), 1u) << result.out;
+  EXPECT_EQ(lines(result.out, "4 flows").size(), 3u) << result.out;
+  EXPECT_EQ(lines(result.out, "all to all ").size(), 4u) << result.out;
   EXPECT_EQ(lines(result.err, "share the machine").size(), 2u) << result.err;
 
   const Result<ClusterSheet> sheet = read_cluster_sheet(out);
@@ -195,6 +197,34 @@ TEST_F(MpiTest, AClustersSheetIsMeasuredAndPlannedWith) {
                                  .wait();
   EXPECT_EQ(plan.code, 0) << plan.err;
   EXPECT_NE(plan.out.find("3 nodes: "), std::string::npos) << plan.out;
+}
+
+TEST_F(MpiTest, ANetworkIsMeasured) {
+  const Words words = {PAGODA_BINARY, "bench", "network", "--rounds", "1"};
+  Words json = {"-n", "2"};
+  json.insert(json.end(), words.begin(), words.end());
+  json.push_back("--json");
+  const ProcessResult result = mpirun(json);
+  ASSERT_EQ(result.code, 0) << result.err;
+  const auto report = nlohmann::json::parse(result.out, nullptr, false);
+  ASSERT_FALSE(report.is_discarded()) << result.out;
+  EXPECT_EQ(report.at("bench"), "network");
+  EXPECT_GT(std::stod(report.at("gb_s").get<std::string>()), 0);
+  EXPECT_GT(std::stod(report.at("latency_us").get<std::string>()), 0);
+  std::map<std::string, int> figures;
+  for (const auto& figure : report.at("figures")) {
+    ++figures[figure.at("name")];
+    EXPECT_GT(figure.at("value").get<double>(), 0);
+    EXPECT_GT(figure.at("roof").get<double>(), 0);
+    EXPECT_EQ(figure.at("rounds"), 1);
+  }
+  EXPECT_EQ(figures, (std::map<std::string, int>{
+                         {"one way", 3}, {"both ways", 3}, {"4 flows", 1}, {"all to all", 4}}));
+
+  Words other = words;
+  other.back() = "2";
+  expect_refused(mpirun(beside(words, other)), 2, "rank 1 was started as");
+  expect_refused(Process(words, dir_.file("run")).wait(), 2, "start several");
 }
 
 TEST_F(MpiTest, BadInputIsRefusedOnceForAll) {

@@ -1,0 +1,19 @@
+// What commands do that a launcher starts as several processes: they end alike, and one of them
+// says why.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "parallel/mpi_communicator.h"
+
+namespace pagoda {
+
+// Runs `body`, which returns the same status everywhere. Its error is printed by rank 0 alone, and
+// no process leaves before, since launchers end the others then.
+Status run_joined(MpiCommunicator& all, const std::function<Status()>& body);
+
+// kUsage unless all ranks give the same words, which say how they were started.
+Status check_same_words(Communicator& all, const std::string& mine);
+
+}  // namespace pagoda
