@@ -26,8 +26,9 @@
 namespace pagoda {
 
 // Whether a setting can change the numbers a run computes (and so belongs in the configuration
-// hash) or only where, how fast and how visibly it runs.
-enum class Affects : uint8_t { kResults, kRunOnly };
+// hash) or only where, how fast and how visibly it runs. A local one is each process's own in a run
+// of several; the others have rank 0's everywhere.
+enum class Affects : uint8_t { kResults, kRunOnly, kLocal };
 
 // An enum seen through its names; value i has name i.
 struct ChoiceTarget {

@@ -2,6 +2,10 @@
 
 #include <toml++/toml.h>
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "base/log.h"
 #include "base/number_text.h"
 
@@ -55,7 +59,8 @@ bool scalar_text(const toml::node& node, const Option& option, std::string& text
 
 class Walk {
  public:
-  Walk(const std::string& path, const OptionTable& table) : path_(path), table_(table) {}
+  Walk(const std::string& path, const OptionTable& table, int rank)
+      : path_(path), table_(table), rank_(rank) {}
 
   Status root(const toml::table& root) {
     for (auto&& [key, node] : root) {
@@ -63,6 +68,8 @@ class Walk {
       const bool known = is_section(name);
       if (known && node.is_table()) {
         RETURN_IF_ERROR(section(name, *node.as_table()));
+      } else if (name == "rank" && has_local_options()) {
+        RETURN_IF_ERROR(ranks(node));
       } else if (known) {
         return error_at(path_, node.source().begin, name + " is a section; write [" + name + "]");
       } else {
@@ -72,7 +79,14 @@ class Walk {
     return Status();
   }
 
-  std::vector<RunFileItem> take() { return std::move(items_); }
+  // What is said of the rank wins.
+  std::vector<RunFileItem> take() {
+    for (const RunFileItem& own : of_rank_) {
+      std::erase_if(items_, [&](const RunFileItem& item) { return item.key == own.key; });
+    }
+    std::move(of_rank_.begin(), of_rank_.end(), std::back_inserter(items_));
+    return std::move(items_);
+  }
 
  private:
   bool is_section(const std::string& name) const {
@@ -80,6 +94,42 @@ class Walk {
       if (section.name == name) return true;
     }
     return false;
+  }
+
+  bool has_local_options() const {
+    return std::ranges::any_of(
+        table_.options(), [](const Option& option) { return option.affects == Affects::kLocal; });
+  }
+
+  // [rank.3.memory] and the like.
+  Status ranks(const toml::node& node) {
+    const char* const form = "write [rank.3.memory], with the number of a rank and a section";
+    if (!node.is_table()) return error_at(path_, node.source().begin, form);
+    for (auto&& [number, of_rank] : *node.as_table()) {
+      int64_t rank = -1;
+      if (!parse_int64(number.str(), rank) || rank < 0 || !of_rank.is_table()) {
+        return error_at(path_, number.source().begin, form);
+      }
+      for (auto&& [key, of_section] : *of_rank.as_table()) {
+        const std::string name(key.str());
+        if (!is_section(name)) {
+          RETURN_IF_ERROR(unknown(key, of_section, name));
+        } else if (!of_section.is_table()) {
+          return error_at(path_, key.source().begin, form);
+        }
+        std::vector<RunFileItem> shared = std::exchange(items_, {});
+        RETURN_IF_ERROR(section(name, *of_section.as_table()));
+        std::swap(shared, items_);
+        for (RunFileItem& item : shared) {
+          if (table_.find(item.key)->affects != Affects::kLocal) {
+            return error_at(path_, key.source().begin,
+                            item.key + " is the same for all ranks; set it outside of [rank]");
+          }
+          if (rank == rank_) of_rank_.push_back(std::move(item));
+        }
+      }
+    }
+    return Status();
   }
 
   // A misspelt section is best explained through its first key.
@@ -129,16 +179,17 @@ class Walk {
 
   const std::string& path_;
   const OptionTable& table_;
-  std::vector<RunFileItem> items_;
+  const int rank_;
+  std::vector<RunFileItem> items_, of_rank_;
 };
 
 }  // namespace
 
 Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
-                                                const OptionTable& table) {
+                                                const OptionTable& table, int rank) {
   try {
     const toml::table root = toml::parse(text, path);
-    Walk walk(path, table);
+    Walk walk(path, table, rank);
     RETURN_IF_ERROR(walk.root(root));
     return walk.take();
   } catch (const toml::parse_error& error) {

@@ -18,7 +18,9 @@ struct RunFileItem {
 
 // Parses and checks the content of a run file; `path` is for messages. kUsage on anything wrong:
 // syntax, duplicate keys, unknown keys, wrong types, values outside of their option's range.
+// Sections of [rank.N] have local options: those of `rank` win over what is said for all, and the
+// others are checked only.
 Result<std::vector<RunFileItem>> parse_run_file(const std::string& text, const std::string& path,
-                                                const OptionTable& table);
+                                                const OptionTable& table, int rank = 0);
 
 }  // namespace pagoda

@@ -17,8 +17,17 @@ void RunCommand::add_run_flags(const std::function<bool(const Option&)>& read) {
   add_option_flags(app(), table_, read);
 }
 
-Status RunCommand::read_run_file() {
-  return run_file_.empty() ? Status() : load_run_file(app(), table_, run_file_, read_);
+Status RunCommand::read_run_file(int rank) {
+  if (!run_file_.empty()) {
+    RETURN_IF_ERROR(load_run_file(app(), table_, run_file_, read_, rank));
+  }
+  const std::string word = "{rank}", number = std::to_string(rank);
+  for (std::string& folder : config_.memory.disk) {
+    for (size_t at; (at = folder.find(word)) != std::string::npos;) {
+      folder.replace(at, word.size(), number);
+    }
+  }
+  return Status();
 }
 
 bool RunCommand::is_told(const char* key) const {

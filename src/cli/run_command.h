@@ -16,8 +16,9 @@ class RunCommand : public Command {
   // Declares the run's flags by add_option_flags; the help shows them behind the command's own.
   // Options for which `read` is false are not shown, and a run file's values for them are ignored.
   void add_run_flags(const std::function<bool(const Option&)>& read);
-  // Call once, after the command line was parsed. The errors of load_run_file.
-  Status read_run_file();
+  // Call once, after the command line was parsed. The errors of load_run_file. Of several processes
+  // each has the settings of its rank, and "{rank}" in memory.disk is its number.
+  Status read_run_file(int rank = 0);
   // Whether a flag or the run file sets the option. REQUIRES: read_run_file().
   bool is_told(const char* key) const;
 

@@ -40,7 +40,7 @@ std::string value_name(const Option& option) {
 
 std::vector<CLI::ConfigItem> RunFileReader::from_config(std::istream& in) const {
   const std::string text{std::istreambuf_iterator<char>(in), {}};
-  Result<std::vector<RunFileItem>> items = parse_run_file(text, path_, table_);
+  Result<std::vector<RunFileItem>> items = parse_run_file(text, path_, table_, rank_);
   if (!items.ok()) throw CLI::ConfigError(items.status().message());
   std::vector<CLI::ConfigItem> out;
   for (RunFileItem& item : items.value()) {
@@ -73,11 +73,11 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
 }
 
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
-                     const std::function<bool(const Option&)>& read) {
+                     const std::function<bool(const Option&)>& read, int rank) {
   Result<std::string> text = read_file_or_pipe(path, kMaxRunFileBytes);
   if (!text.ok()) return Status(text.status().code(), "run file " + text.status().message());
   std::istringstream in(text.take());
-  app.config_formatter(std::make_shared<RunFileReader>(table, path, read));
+  app.config_formatter(std::make_shared<RunFileReader>(table, path, read, rank));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {
     app.parse_from_stream(in);

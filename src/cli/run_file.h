@@ -17,10 +17,10 @@ namespace pagoda {
 class RunFileReader : public CLI::Config {
  public:
   // Items of options for which `read` is false are checked and left out. `table` must outlive the
-  // reader.
-  RunFileReader(const OptionTable& table, std::string path,
-                std::function<bool(const Option&)> read)
-      : table_(table), path_(std::move(path)), read_(std::move(read)) {}
+  // reader. `rank`: as parse_run_file() takes it.
+  RunFileReader(const OptionTable& table, std::string path, std::function<bool(const Option&)> read,
+                int rank)
+      : table_(table), path_(std::move(path)), read_(std::move(read)), rank_(rank) {}
   std::vector<CLI::ConfigItem> from_config(std::istream& in) const override;
   // Unused: RunConfig::to_toml() writes run files.
   std::string to_config(const CLI::App*, bool, bool, std::string) const override { return ""; }
@@ -29,6 +29,7 @@ class RunFileReader : public CLI::Config {
   const OptionTable& table_;
   std::string path_;
   std::function<bool(const Option&)> read_;
+  int rank_;
 };
 
 // Makes every option of `table` a flag "--section.key" of `app`, and its alias another, grouped by
@@ -38,10 +39,10 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 
 // Gives the options of `app` that no flag has set, and for which `read` is true, their values from
-// the file. Call after parsing argv. kNoInput when the file cannot be read; also the errors of
-// parse_run_file.
+// the file, those of `rank`. Call after parsing argv. kNoInput when the file cannot be read; also
+// the errors of parse_run_file.
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
-                     const std::function<bool(const Option&)>& read);
+                     const std::function<bool(const Option&)>& read, int rank = 0);
 
 // Gives the options of `app` that no flag has set, and for which `taken` is true, their values from
 // the newest checkpoint of a run. Call after load_run_file. kMismatch when another build made the

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Affects kResults = Affects::kResults;
 constexpr Affects kRunOnly = Affects::kRunOnly;
+constexpr Affects kLocal = Affects::kLocal;
 
 // Model and texts are known by what is in them (their fingerprints), so a run's folder may move.
 void declare_inputs(RunConfig& c, OptionTable& t) {
@@ -61,7 +62,7 @@ void declare_train(RunConfig& c, OptionTable& t) {
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "type of weights and activations; master weights are fp32");
-  t.add("devices", c.train.devices, kRunOnly,
+  t.add("devices", c.train.devices, kLocal,
         "devices that compute: auto (an NVIDIA GPU if one is usable, else the CPU), cpu, cuda:0; "
         "cuda*2: the first two GPUs, cpu*4: four CPU devices, cpu/8: one slowed 8 times, cpu/8:24: "
         "8 times at experts and 24 at the rest");
@@ -81,8 +82,8 @@ void declare_train(RunConfig& c, OptionTable& t) {
         "new file that records the tokens of each expert, by step, microbatch and layer, for "
         "planning; none: no record");
   t.alias("trace-routing");
-  t.add("threads", c.train.threads, kRunOnly, "compute threads; 0: one per core");
-  t.add("optimizer_threads", c.train.optimizer_threads, kRunOnly,
+  t.add("threads", c.train.threads, kLocal, "compute threads; 0: one per core");
+  t.add("optimizer_threads", c.train.optimizer_threads, kLocal,
         "threads that update weights, beside the compute threads; 0: as many as those, at most 16 "
         "for each NUMA node");
 }
@@ -112,6 +113,12 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "where an expert is computed: step: by its tokens in each step, so that all devices end "
         "together; home: always on the same device, as where all weights stay on devices or "
         "memory.pin is set");
+  t.add("deadline_s", c.parallel.deadline_s, kRunOnly,
+        "of several processes: one that is silent, or that a transfer waits for, is lost after "
+        "this time",
+        "seconds");
+  t.add("heartbeat_s", c.parallel.heartbeat_s, kRunOnly,
+        "interval at which processes tell each other that they live", "seconds");
 }
 
 void declare_sample(RunConfig& c, OptionTable& t) {
@@ -147,18 +154,18 @@ void declare_optim(RunConfig& c, OptionTable& t) {
 void declare_memory(RunConfig& c, OptionTable& t) {
   t.section("memory",
             "Memory, as \"24GiB\" or as \"40%\" of the machine's or cgroup's (device: of a GPU's)");
-  t.add("device", c.memory.device, kRunOnly,
+  t.add("device", c.memory.device, kLocal,
         "budget of each device, or a list in the order of train.devices; auto: 85% of a GPU's "
         "memory; on the CPU, 30% of RAM; CPU devices share what is in percent or auto");
-  t.add("host", c.memory.host, kRunOnly, "budget of host RAM beside the device's; auto: 40%");
-  t.add("disk", c.memory.disk, kRunOnly,
+  t.add("host", c.memory.host, kLocal, "budget of host RAM beside the device's; auto: 40%");
+  t.add("disk", c.memory.disk, kLocal,
         "folder for the rest, repeat for several (none: OUTPUT_DIR/store); eval and generate put "
         "scratch files as large as the weights into the first (none: the working directory)");
-  t.add("io", c.memory.io, {"auto", "uring", "threads"}, kRunOnly, "how the disk is driven");
+  t.add("io", c.memory.io, {"auto", "uring", "threads"}, kLocal, "how the disk is driven");
   t.add("pin", c.memory.pin, kRunOnly,
         "percentage of a layer's experts, those with most tokens, that stay on the device from "
         "step to step; auto, off: none, since foreseen uses keep them as well");
-  t.add("drive_tbw", c.memory.drive_tbw, kRunOnly,
+  t.add("drive_tbw", c.memory.drive_tbw, kLocal,
         "rated endurance of each drive of memory.disk; train then tells how long it lasts; "
         "0: unknown",
         "TB");
@@ -222,6 +229,7 @@ Status check_trace(const std::string& steps) {
 Status check_counts(const RunConfig& c) {
   constexpr int64_t kMaxSteps = int64_t{1} << 40;
   constexpr int64_t kMaxTokens = int64_t{1} << 31;
+  constexpr double kMostSeconds = 86400;
   const RunConfig::Train& t = c.train;
   RETURN_IF_ERROR(check_range("train.steps", t.steps, 1, kMaxSteps));
   RETURN_IF_ERROR(check_range("train.micro_batch_tokens", t.micro_batch_tokens, 0, kMaxTokens));
@@ -249,8 +257,16 @@ Status check_counts(const RunConfig& c) {
   if (!devices.ok()) {
     return Status(devices.status().code(), "train.devices: " + devices.status().message());
   }
-  const int64_t most = devices->empty() ? kMostDevices : std::ssize(*devices);
-  return check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most);
+  const int64_t most = devices->empty() ? kMostDevices : c.num_devices();
+  RETURN_IF_ERROR(check_range("parallel.attention_devices", c.parallel.attention_devices, 0, most));
+  const double beat = c.parallel.heartbeat_s, deadline = c.parallel.deadline_s;
+  if (!(beat >= 0.05 && beat <= kMostSeconds)) {
+    return refuse("parallel.heartbeat_s", real_text(beat), "must be from 0.05 to 86400");
+  }
+  if (deadline >= 3 * beat && deadline <= kMostSeconds) return Status();
+  return refuse(
+      "parallel.deadline_s", real_text(deadline),
+      strf("must be from three times parallel.heartbeat_s = %s to 86400", real_text(beat).c_str()));
 }
 
 // A device that attends has a shard of its own. The checkpoint fixes how many there are.

@@ -3,6 +3,7 @@
 // declared once, in declare(); help, parsing, resolved.toml and the hash walk that declaration.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -21,8 +22,8 @@
 #include "optim/schedule.h"
 #include "optim/state_format.h"
 #include "plan/step/assignment.h"
-#include "plan/step/lags.h"
 #include "plan/step/device_budget.h"
+#include "plan/step/lags.h"
 #include "plan/step/run_shape.h"
 
 namespace pagoda {
@@ -84,6 +85,8 @@ struct RunConfig {
     std::vector<std::string> lags = {"auto"};
     ShareKind shares = ShareKind::kSpeed;
     PlaceKind place = PlaceKind::kStep;
+    double deadline_s = 60;
+    double heartbeat_s = 5;
   } parallel;
 
   struct Sample {
@@ -117,6 +120,9 @@ struct RunConfig {
   } memory;
 
   PlanOptions plan;
+
+  // No option: devices of all processes of the run; 0: devices() are all.
+  int64_t total_devices = 0;
 
   // Adds every option to `table`, which then refers to this object.
   void declare(OptionTable& table);
@@ -191,6 +197,7 @@ struct RunConfig {
   SumShape sums() const;  // train.chunks and train.shards; the same is required
   // train.devices; one where it is auto. REQUIRES: validate().
   std::vector<ListedDevice> devices() const;
+  int64_t num_devices() const { return std::max(total_devices, std::ssize(devices())); }
   // parallel.attention_devices of so many devices; the same as for sums() is required.
   int64_t attention_devices(int64_t devices) const;
   bool zebra() const { return parallel.layout == LayoutKind::kZebra; }

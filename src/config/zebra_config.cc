@@ -59,7 +59,7 @@ Status check_zebra_run(const RunConfig& c) {
   RETURN_IF_ERROR(check_lags(c));
   if (!c.zebra()) return Status();
   const auto needs = [](const char* what) { return refuse("parallel.layout", "zebra", what); };
-  const int64_t devices = std::ssize(c.devices());
+  const int64_t devices = c.num_devices();
   if (devices < 2) return needs("needs two devices at least; set train.devices");
   if (c.parallel.attention_devices >= devices) {
     return needs("needs devices that do not attend; lower parallel.attention_devices");

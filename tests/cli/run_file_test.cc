@@ -147,6 +147,44 @@ TEST(RunFile, HostileFilesAreRefusedNotFatal) {
   }
 }
 
+// What one rank has for itself wins; the others' is checked.
+TEST(RunFile, RanksHaveLocalOptionsOfTheirOwn) {
+  RunConfig config;
+  OptionTable table;
+  config.declare(table);
+  const std::string text =
+      "[rank.2.memory]\nhost = \"2GiB\"\ndisk = [\"/b\", \"/c\"]\n[memory]\nhost = \"1GiB\"\n"
+      "[rank.3.train]\ndevices = [\"cpu*3\"]\n";
+  const auto texts = [&](int rank) {
+    std::string all;
+    auto items = parse_run_file(text, "x", table, rank);
+    for (const RunFileItem& item : items.value()) {
+      all += item.key;
+      for (const std::string& value : item.texts) all += " " + value;
+      all += ";";
+    }
+    return all;
+  };
+  EXPECT_EQ(texts(0), "memory.host 1GiB;");
+  EXPECT_EQ(texts(2), "memory.disk /b /c;memory.host 2GiB;");
+  EXPECT_EQ(texts(3), "memory.host 1GiB;train.devices cpu*3;");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"[rank.1.optim]\nbeta1 = 0.5\n", "optim.beta1 is the same for all ranks"},
+      {"[rank.x.memory]\nhost = \"1GiB\"\n", "[rank.3.memory]"},
+      {"[rank.-1.memory]\nhost = \"1GiB\"\n", "[rank.3.memory]"},
+      {"[rank]\nmemory = 3\n", "[rank.3.memory]"},
+      {"rank = 3\n", "[rank.3.memory]"},
+      {"[rank.1]\nmemory = 3\n", "[rank.3.memory]"},
+      {"[rank.1.memory]\nhots = \"1GiB\"\n", "memory.host"},
+      {"[rank.1.memory]\nhost = 5\n", "memory.host"},
+  };
+  for (const auto& [bad, names] : wrong) {
+    const Status status = parse_run_file(bad, "x", table, 0).status();
+    EXPECT_EQ(status.code(), Exit::kUsage) << bad;
+    EXPECT_NE(status.message().find(names), std::string::npos) << status.message();
+  }
+}
+
 // Truncations and byte changes of a good file either parse or are refused; nothing else happens.
 TEST(RunFile, DamagedFilesNeverCrash) {
   constexpr uint64_t kSeed = 5;
