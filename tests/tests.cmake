@@ -38,7 +38,7 @@ target_compile_options(op_cases PRIVATE ${test_optimisation})
 # What tests share, compiled once.
 pagoda_layer(testing DIR tests/testing tests/testing/plan tests/testing/ranks tests/testing/storage
   DEPENDS cli op_cases GTest::gtest OpenSSL::Crypto)
-target_compile_definitions(testing PUBLIC
+target_compile_definitions(testing PUBLIC PAGODA_MPIRUN="${MPIEXEC_EXECUTABLE}"
   PAGODA_GOLDEN_DIR="${PROJECT_SOURCE_DIR}/tests/golden" PAGODA_BINARY="$<TARGET_FILE:pagoda>")
 target_compile_options(testing PRIVATE ${test_optimisation})
 # What only tests with emulated kernels may take from the library.
@@ -82,7 +82,7 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 # tools/test.sh. The other tests say the same on every machine; tools/test.sh all has them too.
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
-set(names_for_all process_bench_test process_mpi_test process_plan_test)
+set(names_for_all process_bench_test process_mpi_test process_plan_test process_ranks_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -146,7 +146,7 @@ add_executable(mpi_ranks tests/mpi/ranks_program.cc tests/testing/transfer_trial
 target_link_libraries(mpi_ranks PRIVATE parallel)
 target_compile_options(mpi_ranks PRIVATE ${test_optimisation})
 target_compile_definitions(process_mpi_test PRIVATE
-  PAGODA_MPIRUN="${MPIEXEC_EXECUTABLE}" PAGODA_RANKS_BINARY="$<TARGET_FILE:mpi_ranks>")
+  PAGODA_RANKS_BINARY="$<TARGET_FILE:mpi_ranks>")
 add_dependencies(process_mpi_test mpi_ranks)
 
 # This machine's GPU, as tools/gpu_check.sh checks it, but for the benchmarks. Skipped without one.
@@ -232,8 +232,8 @@ pagoda_bench(planner_figures testing planner_figures.cc)
 # The longest begin first, so that none of them runs alone at the end.
 set(long_tests trainer_fault_test root_promise_table_test root_promise_test process_stop_test
   process_refusal_test process_resume_test process_test process_kill_test process_bench_test
-  process_checkpoint_test process_mpi_test tokenizer_test predicted_bytes_test pager_test
-  check_tree)
+  process_checkpoint_test process_mpi_test process_ranks_test tokenizer_test predicted_bytes_test
+  pager_test   check_tree)
 set(longest_tests es_moe_tables)
 if(NOT PAGODA_SANITIZE)
   list(APPEND longest_tests trainer_fault_every_call)

@@ -65,11 +65,6 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "src/parallel/heartbeat": "Ranks: a rank that is lost ends the others",
-    "src/parallel/heartbeat_connection": "Ranks: a rank that is lost ends the others",
-    "src/parallel/heartbeat_frame": "Ranks: a rank that is lost ends the others",
-    "src/parallel/heartbeat_loop": "Ranks: a rank that is lost ends the others",
-    "src/parallel/tcp": "Ranks: a rank that is lost ends the others",
     "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
     "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
     "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",

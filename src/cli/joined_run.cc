@@ -7,7 +7,12 @@ namespace pagoda {
 
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body) {
   const Status status = body();
-  if (status.ok() || all.broken()) return status;
+  if (status.ok()) return status;
+  if (all.broken()) {
+    // One of those that are left says it.
+    const bool first_is_lost = status.message().starts_with("rank 0 on ");
+    return all.rank() == (first_is_lost ? 1 : 0) ? status : Status(status.code(), "");
+  }
   if (all.rank() == 0) print_error(status);
   RETURN_IF_ERROR(all.barrier());
   return Status(status.code(), "");

@@ -1,12 +1,21 @@
-// pagoda train [run.toml] [--section.key VALUE ...]
+// pagoda train [run.toml] [--section.key VALUE ...], also as several processes, one on each node
 #include <CLI/CLI.hpp>
 
 #include "base/log.h"
+#include "base/stop_signal.h"
+#include "cli/joined_run.h"
 #include "cli/run_command.h"
+#include "cli/shared_settings.h"
 #include "commands/commands.h"
+#include "parallel/heartbeat.h"
+#include "parallel/launcher.h"
+#include "parallel/mpi_link.h"
 
 namespace pagoda {
 namespace {
+
+// Nobody knows yet what a rank that does not come has as its deadline.
+constexpr double kJoinDeadlineS = 60;
 
 class TrainCommand : public RunCommand {
  public:
@@ -20,16 +29,75 @@ class TrainCommand : public RunCommand {
         "its output_router_logits says.");
   }
 
-  Status run() override {
-    RETURN_IF_ERROR(read_run_file());
-    RETURN_IF_ERROR(config_.validate_for_training());
-    set_log_quiet(flags_.quiet);
-    return run_train(config_, flags_);
-  }
+  Status run() override;
 
  private:
+  Status run_alone();
+  Status run_together(MpiCommunicator& all);
+  Status share_settings(RankGroup& ranks);
+
   TrainFlags flags_;
 };
+
+Status TrainCommand::run() {
+  if (!read_launch().together()) return run_alone();
+  install_stop_signals();
+  ASSIGN_OR_RETURN(const std::unique_ptr<MpiCommunicator> all, join_processes(kJoinDeadlineS));
+  if (all->size() == 1) return run_alone();
+  return run_joined(*all, [&] { return run_together(*all); });
+}
+
+Status TrainCommand::run_alone() {
+  RETURN_IF_ERROR(read_run_file());
+  RETURN_IF_ERROR(config_.validate_for_training());
+  set_log_quiet(flags_.quiet);
+  RETURN_IF_ERROR(resolve_run(config_, flags_.resume));
+  return run_train(config_, flags_);
+}
+
+// Rank 0's settings, as numbers, on all ranks.
+Status TrainCommand::share_settings(RankGroup& ranks) {
+  Status mine = read_run_file(ranks.rank());
+  const auto devices = parse_devices(config_.train.devices);
+  if (mine.ok() && !devices.ok()) {
+    mine = Status(devices.status().code(), "train.devices: " + devices.status().message());
+  }
+  const int64_t count = mine.ok() ? std::max<int64_t>(1, std::ssize(devices.value())) : 0;
+  ASSIGN_OR_RETURN(const std::vector<std::string> counts,
+                   ranks.agree(mine, strf("%lld", (long long)count)));
+  for (const std::string& text : counts)
+    config_.total_devices += std::strtoll(text.c_str(), nullptr, 10);
+  const std::string before =
+      (flags_.resume ? "# --resume\n" : "# no --resume\n") + shared_text(table_);
+  if (ranks.rank() == 0) {
+    mine = config_.validate_for_training();
+    if (mine.ok()) mine = resolve_run(config_, flags_.resume);
+  }
+  RETURN_IF_ERROR(ranks.agree(mine));
+  ASSIGN_OR_RETURN(const int64_t resumes, ranks.most(ranks.rank() == 0 && flags_.resume));
+  RETURN_IF_ERROR(take_settings_of_rank_0(table_, before, ranks));
+  flags_.resume = resumes != 0;
+  return ranks.agree(config_.validate());
+}
+
+Status TrainCommand::run_together(MpiCommunicator& all) {
+  set_log_quiet(flags_.quiet || all.rank() != 0);
+  RankGroup ranks(&all, [&](std::vector<LinkEnd> ends, Trace* trace) {
+    auto link = MpiLink::create(all, std::move(ends), config_.parallel.deadline_s, trace);
+    return link.ok() ? Result<std::unique_ptr<Link>>(link.take())
+                     : Result<std::unique_ptr<Link>>(link.status());
+  });
+  RETURN_IF_ERROR(share_settings(ranks));
+  all.set_deadline(config_.parallel.deadline_s);
+  ASSIGN_OR_RETURN(
+      const std::unique_ptr<Heartbeat> heartbeat,
+      Heartbeat::start(all, {config_.parallel.heartbeat_s, config_.parallel.deadline_s},
+                       [&](const Status& loss) { all.abandon(loss); }));
+  ranks.set_progress([&](const std::string& word) { heartbeat->progress(word); });
+  const Status ended = run_train(config_, flags_, &ranks);
+  heartbeat->stop();
+  return ended;
+}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "config/run_config.h"
 #include "model/sampling.h"
+#include "parallel/rank_group.h"
 
 namespace pagoda {
 
@@ -18,9 +19,14 @@ struct TrainFlags {
   bool resume = false;  // continue from the newest valid checkpoint of train.output_dir
   bool quiet = false;   // warnings only; base/log is already told
 };
-// `config` has passed validate_for_training(). kStopped after a signal and a saved checkpoint,
-// exit_of_signal() after one that leaves nothing to resume.
-Status run_train(const RunConfig& config, const TrainFlags& flags);
+// Makes numbers of what a run leaves to the program: train.micro_batch_tokens, train.shards and
+// data.chat_date; a resumed run has its checkpoint's. `config` has passed validate_for_training().
+Status resolve_run(RunConfig& config, bool resume);
+
+// `config` has passed resolve_run(). With several ranks all of them call it together, with the same
+// options but for local ones; rank 0 alone prints and writes the run's folder. kStopped after a
+// signal and a saved checkpoint, exit_of_signal() after one that leaves nothing to resume.
+Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* ranks = nullptr);
 
 struct EvalFlags {
   // A run's folder; empty: config.model.path is evaluated. With both, that is where the folder the

@@ -38,21 +38,25 @@ class TrainRun {
  public:
   TrainRun(const RunConfig& config, const RunOutput& output, std::unique_ptr<Trainer> trainer,
            std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
-           StepTrace* trace)
+           StepTrace* trace, RankGroup& ranks)
       : config_(config),
         output_(output),
         trainer_(std::move(trainer)),
         metrics_(std::move(metrics)),
         routing_(std::move(routing)),
         trace_(*trace),
+        ranks_(ranks),
         progress_(config.train.log_steps),
-        evals_(metrics_->evals()) {}
+        evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
 
   Status run(bool resumed);
 
  private:
   Status run_steps(bool resumed);
   Status one_step();
+  bool leads() const { return ranks_.rank() == 0; }
+  void write(MetricsType type, const MetricsFields& fields);
+  Result<int> signal();
   bool due(int64_t every) const;
   bool samples_due() const;
   Status between_steps();
@@ -69,9 +73,10 @@ class TrainRun {
   const RunConfig& config_;
   const RunOutput& output_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<MetricsFile> metrics_;      // nullptr: another rank writes
   std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
   StepTrace& trace_;
+  RankGroup& ranks_;
   Progress progress_;
   int64_t first_row_ = 0;  // first row of the newest step
   int64_t failed_saves_ = 0;
@@ -83,24 +88,34 @@ class TrainRun {
 Status TrainRun::run(bool resumed) {
   const Status outcome = run_steps(resumed);
   trace_.end_run();
-  return outcome;
+  if (outcome.ok() || !ranks_.broken()) return outcome;
+  const int64_t saved = trainer_->saved_step();
+  return Status(outcome.code(),
+                outcome.message() + (saved < 0 ? "; nothing was saved (train.save_steps is 0)"
+                                               : strf("; step %lld is saved: --resume continues "
+                                                      "from it",
+                                                      (long long)saved)));
 }
 
 Status TrainRun::run_steps(bool resumed) {
-  metrics_->write(MetricsType::kRun, {{"step", trainer_->steps_done()},
-                                      {"steps", config_.train.steps},
-                                      {"version", std::string(PAGODA_VERSION)},
-                                      {"kernel_set", kernel_set_with(config_.gpus())},
-                                      {"options", MetricsObject{trainer_->config().to_json()}}});
+  write(MetricsType::kRun, {{"step", trainer_->steps_done()},
+                            {"steps", config_.train.steps},
+                            {"version", std::string(PAGODA_VERSION)},
+                            {"kernel_set", kernel_set_with(config_.gpus())},
+                            {"options", MetricsObject{trainer_->config().to_json()}}});
   if (!resumed && trainer_->saved_step() == 0) {
-    metrics_->write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
+    write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
   }
-  // A signal may have come between a step and its evaluation.
-  const bool evaluated = evals_.last_step == trainer_->steps_done();
-  if (due(config_.train.eval_steps) && !evaluated) RETURN_IF_ERROR(evaluate());
-  const bool sampled = metrics_->last_sample_step() == trainer_->steps_done();
-  if (samples_due() && !sampled) RETURN_IF_ERROR(sample());
-  if (const int signal = stop_requested(); signal != 0) return stop(signal);
+  // A signal may have come between a step and its evaluation. Rank 0 knows.
+  ASSIGN_OR_RETURN(const int64_t evaluated,
+                   ranks_.most(leads() && evals_.last_step == trainer_->steps_done()));
+  if (due(config_.train.eval_steps) && evaluated == 0) RETURN_IF_ERROR(evaluate());
+  ASSIGN_OR_RETURN(
+      const int64_t sampled,
+      ranks_.most(metrics_ != nullptr && metrics_->last_sample_step() == trainer_->steps_done()));
+  if (samples_due() && sampled == 0) RETURN_IF_ERROR(sample());
+  ASSIGN_OR_RETURN(const int stopped_by, signal());
+  if (stopped_by != 0) return stop(stopped_by);
   while (trainer_->steps_done() < config_.train.steps) {
     RETURN_IF_ERROR(one_step());
     RETURN_IF_ERROR(between_steps());
@@ -110,6 +125,7 @@ Status TrainRun::run_steps(bool resumed) {
 
 Status TrainRun::one_step() {
   first_row_ = trainer_->rows_consumed();
+  ranks_.progress(strf("step %lld", (long long)trainer_->steps_done() + 1));
   trace_.begin_step(trainer_->steps_done() + 1);
   const SessionCounters before = SessionCounters::read(trainer_->session());
   const auto start = std::chrono::steady_clock::now();
@@ -127,9 +143,21 @@ Status TrainRun::one_step() {
   return Status();
 }
 
+// What any rank was asked by, so that all stop.
+Result<int> TrainRun::signal() {
+  ASSIGN_OR_RETURN(const int64_t asked, ranks_.most(stop_requested()));
+  return static_cast<int>(asked);
+}
+
+void TrainRun::write(MetricsType type, const MetricsFields& fields) {
+  if (metrics_) metrics_->write(type, fields);
+}
+
+// All ranks know what it is about.
 void TrainRun::warn(const std::string& text) {
+  if (!leads()) return;
   log_warn(text);
-  metrics_->write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
+  write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
 }
 
 void TrainRun::report(const StepResult& result, const StepUsage& usage) {
@@ -164,7 +192,7 @@ void TrainRun::report(const StepResult& result, const StepUsage& usage) {
                           {"tokens_per_s", static_cast<double>(r.tokens) / r.step_s}};
   usage.append_to(fields);
   fields.emplace_back("experts", expert_loads(result.tokens_per_expert));
-  metrics_->write(MetricsType::kStep, fields);
+  write(MetricsType::kStep, fields);
 }
 
 Status TrainRun::stop(int signal) {
@@ -202,29 +230,39 @@ bool TrainRun::samples_due() const {
 }
 
 Status TrainRun::between_steps() {
-  if (const int signal = stop_requested(); signal != 0) return stop(signal);
-  if (due(config_.train.eval_steps)) RETURN_IF_ERROR(evaluate());
-  if (samples_due()) RETURN_IF_ERROR(sample());
-  if (const int signal = stop_requested(); signal != 0) return stop(signal);
+  ASSIGN_OR_RETURN(int stopped_by, signal());
+  if (stopped_by != 0) return stop(stopped_by);
+  const bool evaluates = due(config_.train.eval_steps) && trainer_->can_evaluate();
+  const bool samples = samples_due() && trainer_->can_sample();
+  if (evaluates) RETURN_IF_ERROR(evaluate());
+  if (samples) RETURN_IF_ERROR(sample());
+  if (evaluates || samples) {
+    ASSIGN_OR_RETURN(stopped_by, signal());
+    if (stopped_by != 0) return stop(stopped_by);
+  }
   if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
   return Status();
 }
+
+// A signal that interrupts work between steps is looked at behind it.
+bool ended_by_signal(const Status& status) { return static_cast<int>(status.code()) > 128; }
 
 Status TrainRun::evaluate() {
   if (!trainer_->can_evaluate()) return Status();
   progress_.activity("evaluating");
   const auto evaluated = trainer_->evaluate();
-  if (evaluated.status().code() == exit_of_signal(stop_requested())) return Status();
+  if (ended_by_signal(evaluated.status())) return Status();
   RETURN_IF_ERROR(evaluated.status());
   const double loss = evaluated.value();
   evals_.add(trainer_->steps_done(), loss);
   log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
-  metrics_->write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
+  write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
   return Status();
 }
 
 // What is written to files that somebody removed ends with this process.
 Status TrainRun::check_files() const {
+  if (!leads()) return Status();
   RETURN_IF_ERROR(output_.check());
   RETURN_IF_ERROR(metrics_->check());
   return routing_ ? routing_->check() : Status();
@@ -234,7 +272,7 @@ Status TrainRun::check_files() const {
 Status TrainRun::commit() {
   const int64_t step = trainer_->steps_done();
   if (trainer_->saved_step() == step) return Status();
-  RETURN_IF_ERROR(check_files());
+  RETURN_IF_ERROR(ranks_.agree(check_files()));
   progress_.activity("saving");
   const auto start = std::chrono::steady_clock::now();
   const Status saved = trainer_->save();
@@ -246,20 +284,20 @@ Status TrainRun::commit() {
   RETURN_IF_ERROR(saved);
   const double save_s = seconds_since(start);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
-  metrics_->write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
+  write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
   return Status();
 }
 
 // Weights that give no token are looked at again by the next step and the next save; samples are
 // only to be read.
 Status TrainRun::sample() {
-  if (!trainer_->can_sample() || stop_requested() != 0) return Status();
+  if (!trainer_->can_sample()) return Status();
   const int64_t step = trainer_->steps_done();
   progress_.activity("sampling");
   const auto start = std::chrono::steady_clock::now();
   auto sampled = trainer_->sample();
   if (!sampled.ok()) {
-    if (sampled.status().code() == exit_of_signal(stop_requested())) return Status();
+    if (ended_by_signal(sampled.status())) return Status();
     if (sampled.status().code() != Exit::kDiverged) return sampled.status();
     warn(strf("no samples at step %lld: %s", (long long)step,
               sampled.status().message().c_str()));
@@ -270,12 +308,12 @@ Status TrainRun::sample() {
     log_info(strf("sample at step %lld: \"%s\" -> \"%s\"%s", (long long)step,
                   printable(s.prompt).c_str(), printable(s.text, kMostSampleChars).c_str(),
                   s.ended ? "" : " ..."));
-    metrics_->write(MetricsType::kSample, {{"step", step},
-                                           {"prompt", s.prompt},
-                                           {"text", s.text},
-                                           {"tokens", s.tokens},
-                                           {"ended", s.ended},
-                                           {"sample_s", sample_s}});
+    write(MetricsType::kSample, {{"step", step},
+                                 {"prompt", s.prompt},
+                                 {"text", s.text},
+                                 {"tokens", s.tokens},
+                                 {"ended", s.ended},
+                                 {"sample_s", sample_s}});
   }
   return Status();
 }
@@ -297,7 +335,7 @@ Status TrainRun::save() {
 }
 
 Status TrainRun::finish() {
-  RETURN_IF_ERROR(check_files());
+  RETURN_IF_ERROR(ranks_.agree(check_files()));
   set_status_line("");
   const std::string& out = config_.train.output_dir;
   const auto steps = static_cast<long long>(trainer_->steps_done());
@@ -350,58 +388,105 @@ void say_what_is_kept(const HfFolder& folder) {
 
 }  // namespace
 
-Status run_train(const RunConfig& asked, const TrainFlags& flags) {
-  install_stop_signals();
-  RunConfig config = asked;
-  ASSIGN_OR_RETURN(const HfFolder folder, HfFolder::open(config.model.path));
-  say_what_is_kept(folder);
-  RETURN_IF_ERROR(choose_micro_batch(config, flags.resume));
-  RETURN_IF_ERROR(choose_chat_date(config, flags.resume));
-  ASSIGN_OR_RETURN(const std::vector<TokenIds> prompts, sample_prompts(config, folder));
-  StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json");
-  warn_of_gpus(config);
-  SessionOptions options = session_options(config, prompts);
-  options.trace = trace.trace();
-  ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(folder.config(), options));
-  options.size.group_blocks = memory.group_blocks;
-  options.size.saved_layers = saved_layers(folder.config(), options, memory);
-  const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
-                              flags.resume};
-  for (const std::string& line : plan_report(folder.config(), options, memory, outlook)) {
-    log_info(line);
-  }
-  RETURN_IF_ERROR(check_machine_memory(folder.config(), options, memory));
-  if (config.data.sequence_len > folder.config().max_position_embeddings) {
-    log_warn(strf("data.sequence_len = %lld is more than the %lld positions of the model's "
-                  "max_position_embeddings: it has not learnt positions beyond these",
-                  (long long)config.data.sequence_len,
-                  (long long)folder.config().max_position_embeddings));
-  }
-  if (!flags.resume && !config.train.trace_routing.empty()) {
+Status resolve_run(RunConfig& config, bool resume) {
+  RETURN_IF_ERROR(HfFolder::open(config.model.path).status());
+  RETURN_IF_ERROR(choose_micro_batch(config, resume));
+  return choose_chat_date(config, resume);
+}
+
+namespace {
+
+// The plan of a run, which is printed before anything is written.
+struct Prepared {
+  std::unique_ptr<HfFolder> folder;
+  std::vector<TokenIds> prompts;
+};
+
+Result<Prepared> prepare(const RunConfig& config, bool resume) {
+  Prepared prepared;
+  ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config.model.path));
+  prepared.folder = std::make_unique<HfFolder>(std::move(folder));
+  say_what_is_kept(*prepared.folder);
+  ASSIGN_OR_RETURN(prepared.prompts, sample_prompts(config, *prepared.folder));
+  if (!resume && !config.train.trace_routing.empty()) {
     RETURN_IF_ERROR(RoutingRecorder::check_new(config.train.trace_routing));
   }
+  return prepared;
+}
+
+Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepared& prepared,
+                   Trace* trace, RankGroup& ranks) {
+  const ModelConfig& model = prepared.folder->config();
+  SessionOptions options = session_options(config, prepared.prompts);
+  options.trace = trace;
+  options.ranks = &ranks;
+  RETURN_IF_ERROR(join_ranks(config, ranks, options));
+  ASSIGN_OR_RETURN(const MemoryPlan memory, Session::plan(model, options));
+  options.size.group_blocks = memory.group_blocks;
+  options.size.saved_layers = saved_layers(model, options, memory);
+  const RunOutlook outlook = {config.train.steps, config.train.save_steps, config.memory.drive_tbw,
+                              flags.resume};
+  for (const std::string& line : plan_report(model, options, memory, outlook)) log_info(line);
+  if (config.data.sequence_len > model.max_position_embeddings && ranks.rank() == 0) {
+    log_warn(
+        strf("data.sequence_len = %lld is more than the %lld positions of the model's "
+             "max_position_embeddings: it has not learnt positions beyond these",
+             (long long)config.data.sequence_len, (long long)model.max_position_embeddings));
+  }
+  return ranks.agree(check_machine_memory(model, options, memory));
+}
+
+// Opens what rank 0 writes beside the trainer's files.
+struct Records {
+  std::unique_ptr<MetricsFile> metrics;
+  std::unique_ptr<RoutingRecorder> routing;
+};
+
+Result<Records> open_records(const RunConfig& config, bool resume, Trainer& trainer) {
+  Records records;
+  ASSIGN_OR_RETURN(records.metrics, MetricsFile::open(config.train.output_dir + "/metrics.jsonl",
+                                                      resume ? trainer.steps_done() : -1));
+  ASSIGN_OR_RETURN(records.routing, open_routing(config, resume, trainer));
+  RETURN_IF_ERROR(
+      write_text_file(config.train.output_dir + "/resolved.toml", trainer.config().to_toml()));
+  return records;
+}
+
+}  // namespace
+
+Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of_run) {
+  install_stop_signals();
+  RankGroup alone;
+  RankGroup& ranks = of_run != nullptr ? *of_run : alone;
+  const bool leads = ranks.rank() == 0;
+  auto prepared = prepare(config, flags.resume);
+  RETURN_IF_ERROR(ranks.agree(prepared.status()));
+  StepTrace trace(leads ? config.trace_range() : std::nullopt,
+                  config.train.output_dir + "/trace.json");
+  warn_of_gpus(config);
+  RETURN_IF_ERROR(report_plan(config, flags, *prepared, trace.trace(), ranks));
   RunOutput output(config.train.output_dir, config.disk_directories());
-  RETURN_IF_ERROR(flags.resume ? output.reuse() : output.create());
-  ASSIGN_OR_RETURN(std::unique_ptr<Storage> storage,
-                   open_storage(config.memory.io,
-                                nearest_directory(config.disk_directories().front())));
-  log_info("io: " + storage->describe());
+  if (leads) {
+    RETURN_IF_ERROR(ranks.agree(flags.resume ? output.reuse() : output.create()));
+  } else {
+    RETURN_IF_ERROR(ranks.agree(Status()));
+  }
+  auto storage =
+      open_storage(config.memory.io, nearest_directory(config.disk_directories().front()));
+  RETURN_IF_ERROR(ranks.agree(storage.status()));
+  log_info("io: " + (*storage)->describe());
   ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   Trainer::start(config, flags.resume, storage.get(), trace.trace()));
+                   Trainer::start(config, flags.resume, storage->get(), trace.trace(), &ranks));
   log_info("data: " + dataset_text(trainer->data()));
   if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
   if (flags.resume) {
     log_info(strf("resuming from step %lld", (long long)trainer->steps_done()));
   }
-  ASSIGN_OR_RETURN(std::unique_ptr<MetricsFile> metrics,
-                   MetricsFile::open(config.train.output_dir + "/metrics.jsonl",
-                                     flags.resume ? trainer->steps_done() : -1));
-  ASSIGN_OR_RETURN(std::unique_ptr<RoutingRecorder> routing,
-                   open_routing(config, flags.resume, *trainer));
-  RETURN_IF_ERROR(write_text_file(config.train.output_dir + "/resolved.toml",
-                                  trainer->config().to_toml()));
-  RETURN_IF_ERROR(output.keep());
-  TrainRun run(config, output, std::move(trainer), std::move(metrics), std::move(routing), &trace);
+  auto records = leads ? open_records(config, flags.resume, *trainer) : Records();
+  RETURN_IF_ERROR(ranks.agree(records.status()));
+  RETURN_IF_ERROR(ranks.agree(leads ? output.keep() : Status()));
+  TrainRun run(config, output, std::move(trainer), std::move(records->metrics),
+               std::move(records->routing), &trace, ranks);
   return run.run(flags.resume);
 }
 

@@ -30,6 +30,13 @@ struct Transfer {
   std::string about = "";  // what an error calls it, "receive L3 b5"; may be empty
 };
 
+// One end of a link between ranks.
+struct LinkEnd {
+  int rank = 0;
+  Device* gpu = nullptr;  // whose memory it is; nullptr: the host's, or another rank's
+  bool operator==(const LinkEnd&) const = default;
+};
+
 class Link {
  public:
   virtual ~Link() = default;

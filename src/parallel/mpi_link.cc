@@ -25,7 +25,7 @@ struct MpiLink::UnderWay {
   int64_t begin_us = -1;
 };
 
-Result<std::unique_ptr<MpiLink>> MpiLink::create(MpiCommunicator& all, std::vector<Endpoint> ends,
+Result<std::unique_ptr<MpiLink>> MpiLink::create(MpiCommunicator& all, std::vector<LinkEnd> ends,
                                                  double deadline_s, Trace* trace) {
   std::unique_ptr<MpiLink> link(new MpiLink(all, std::move(ends), deadline_s, trace));
   RETURN_IF_ERROR(link->stage());
@@ -33,14 +33,14 @@ Result<std::unique_ptr<MpiLink>> MpiLink::create(MpiCommunicator& all, std::vect
   return link;
 }
 
-MpiLink::MpiLink(MpiCommunicator& all, std::vector<Endpoint> ends, double deadline_s, Trace* trace)
+MpiLink::MpiLink(MpiCommunicator& all, std::vector<LinkEnd> ends, double deadline_s, Trace* trace)
     : all_(all),
       ends_(std::move(ends)),
       deadline_s_(deadline_s),
       trace_(trace),
       ends_of_(static_cast<size_t>(all.size())),
       traffic_(ends_of_.size()) {
-  for (const Endpoint& end : ends_) place_.push_back(ends_of_.at(static_cast<size_t>(end.rank))++);
+  for (const LinkEnd& end : ends_) place_.push_back(ends_of_.at(static_cast<size_t>(end.rank))++);
   const int most = *std::max_element(ends_of_.begin(), ends_of_.end());
   CHECK(CarrierFlows::kFirstLinkChannel + most * most <= Carrier::kMostChannel,
         "a rank has %d endpoints", most);

@@ -31,14 +31,10 @@ class MpiLink final : public Link {
   static constexpr int64_t kSendStagingBytes = 2 * Carrier::kMostBytes;
   static constexpr int64_t kReceiveStagingBytes = 4 * Carrier::kMostBytes;
 
-  struct Endpoint {
-    int rank = 0;
-    Device* gpu = nullptr;  // whose memory it is; nullptr: the host's, or another rank's
-  };
   // `ends` are equal everywhere but for the GPUs, which live as long. There is one link at a time,
   // and the communicator outlives it. Spans go to `trace`, if that is given. kHostMemory. Throws as
   // Device::make_stream.
-  static Result<std::unique_ptr<MpiLink>> create(MpiCommunicator& all, std::vector<Endpoint> ends,
+  static Result<std::unique_ptr<MpiLink>> create(MpiCommunicator& all, std::vector<LinkEnd> ends,
                                                  double deadline_s, Trace* trace = nullptr);
   // Transfers that have not begun end. One that is under way is an error, unless the link was given
   // up: then the other ranks are waited for.
@@ -78,7 +74,7 @@ class MpiLink final : public Link {
   };
   struct UnderWay;
 
-  MpiLink(MpiCommunicator& all, std::vector<Endpoint> ends, double deadline_s, Trace* trace);
+  MpiLink(MpiCommunicator& all, std::vector<LinkEnd> ends, double deadline_s, Trace* trace);
   Status stage();
   int channel(const Transfer& transfer) const;
   void check_order(const Transfer& transfer);
@@ -90,7 +86,7 @@ class MpiLink final : public Link {
                       const TraceLabel& label);
 
   MpiCommunicator& all_;
-  const std::vector<Endpoint> ends_;
+  const std::vector<LinkEnd> ends_;
   const double deadline_s_;
   Trace* const trace_;
   std::vector<int> place_;                         // [endpoint] among those of its rank

@@ -65,7 +65,7 @@ std::string missed_text(const char* key, int64_t needed_bytes, int64_t missed_by
 // Returns by how much the device that lacks most misses what would keep all on the devices.
 int64_t missed_on_device(const SessionOptions& options, const MemoryPlan& memory) {
   int64_t most = 0;
-  for (int d = 0; d < options.num_devices(); ++d) {
+  for (int d = 0; d < options.own_devices().count; ++d) {
     const int64_t whole = memory.whole_on_device[static_cast<size_t>(d)];
     most = std::max(most, whole - options.device_bytes.of(d));
   }

@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "config/run_config.h"
+#include "parallel/rank_group.h"
 #include "plan/machine/model_shape.h"
 #include "plan/memory/group_choice.h"
 #include "plan/memory/memory_plan.h"
 #include "plan/step/assignment.h"
 #include "plan/step/run_shape.h"
 #include "train/executor.h"
-#include "train/rank_group.h"
 
 namespace pagoda {
 

@@ -102,6 +102,22 @@ PageFile::Options Session::file_options() const {
 
 Session::~Session() {
   if (executor_) executor_->synchronize();
+  executor_.reset();
+  link_.reset();
+  ranks().close_link();
+}
+
+std::vector<LinkEnd> Session::ends_of_ranks() const {
+  std::vector<LinkEnd> ends;
+  const DeviceRange own = options_.own_devices();
+  for (int d = 0; d < options_.num_devices(); ++d) {
+    const bool on_gpu = !options_.gpus.empty() && d >= own.first && d < own.end();
+    ends.push_back({options_.devices[static_cast<size_t>(d)].rank,
+                    on_gpu ? devices_[static_cast<size_t>(d - own.first)].get() : nullptr});
+  }
+  const int ranks = options_.devices.back().rank + 1;
+  for (int rank = 0; rank < ranks; ++rank) ends.push_back({rank, nullptr});
+  return ends;
 }
 
 Result<std::unique_ptr<Session>> Session::create(const ModelConfig& config,
@@ -181,6 +197,7 @@ Status Session::allocate() try {
   if (options_.devices.size() > 1) {
     ASSIGN_OR_RETURN(link_, LocalLink::create(setup.devices));
     if (!ranks().alone()) {
+      RETURN_IF_ERROR(ranks().open_link(ends_of_ranks(), options_.trace));
       link_ = std::make_unique<RankLink>(std::move(link_), ranks().link(), own.first, own.count);
     }
   }

@@ -11,10 +11,10 @@
 #include "device/gpus.h"
 #include "model/tensors.h"
 #include "offload/pager.h"
+#include "parallel/rank_group.h"
 #include "parallel/slow_link.h"
 #include "plan/memory/memory_plan.h"
 #include "train/executor.h"
-#include "train/rank_group.h"
 #include "train/run_setup.h"
 
 namespace pagoda {
@@ -88,6 +88,7 @@ class Session {
   PageFile::Options file_options() const;
   PageTrace page_trace() const;
   Status take(Result<std::unique_ptr<PageFile>> file);
+  std::vector<LinkEnd> ends_of_ranks() const;
   Status allocate();  // devices, pager and executor, once the page file stands
   Result<std::unique_ptr<Device>> open_device(int index, int64_t arena_bytes) const;
 

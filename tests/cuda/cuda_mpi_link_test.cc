@@ -48,7 +48,7 @@ class CudaMpiLink : public testing::Test {
     r.out = r.gpu->make_stream("out", WorkKind::kLink);
     r.in = r.gpu->make_stream("in", WorkKind::kLink);
     r.pin = r.gpu->pin(r.host.data(), kArena);
-    std::vector<MpiLink::Endpoint> ends = {{0, nullptr}, {1, nullptr}, {0, nullptr}, {1, nullptr}};
+    std::vector<LinkEnd> ends = {{0, nullptr}, {1, nullptr}, {0, nullptr}, {1, nullptr}};
     ends[static_cast<size_t>(rank)].gpu = r.gpu.get();
     r.link = MpiLink::create(*r.all, ends, deadline_s).take();
     return r;

@@ -103,10 +103,10 @@ Status transfer(MpiCommunicator& all, bool differs) {
   TransferTrial trial;
   trial.transfers = 300;
   trial.most_bytes = 3 * 1024 * 1024 + 5;
-  std::vector<MpiLink::Endpoint> ends;
+  std::vector<LinkEnd> ends;
   for (int device = 0; device < 2 * all.size(); ++device) ends.push_back({device / 2, nullptr});
   for (int host = 0; host < all.size(); ++host) ends.push_back({host, nullptr});
-  for (const MpiLink::Endpoint& end : ends) trial.rank_of.push_back(end.rank);
+  for (const LinkEnd& end : ends) trial.rank_of.push_back(end.rank);
   ASSIGN_OR_RETURN(const auto link, MpiLink::create(all, ends, 1));
   RETURN_IF_ERROR(trial.run(*link, all.rank()));
   RETURN_IF_ERROR(all.barrier());
@@ -123,7 +123,7 @@ Status transfer(MpiCommunicator& all, bool differs) {
 
 // Rank 1 does not move: every other rank has a transfer with it.
 Status transfer_with_nobody(MpiCommunicator& all, int signal) {
-  std::vector<MpiLink::Endpoint> ends;
+  std::vector<LinkEnd> ends;
   for (int rank = 0; rank < all.size(); ++rank) ends.push_back({rank, nullptr});
   ASSIGN_OR_RETURN(const auto link, MpiLink::create(all, ends, 1));
   if (all.rank() == 1) ::raise(signal);
@@ -145,9 +145,9 @@ Status give_up(MpiCommunicator& all) {
     trial.most_bytes = 3 * 1024 * 1024 + 5;
     trial.giving_up = 1;
     trial.gives_up_at = 90;
-    std::vector<MpiLink::Endpoint> ends;
+    std::vector<LinkEnd> ends;
     for (int end = 0; end < 2 * all.size(); ++end) ends.push_back({end / 2, nullptr});
-    for (const MpiLink::Endpoint& end : ends) trial.rank_of.push_back(end.rank);
+    for (const LinkEnd& end : ends) trial.rank_of.push_back(end.rank);
     ASSIGN_OR_RETURN(auto link, MpiLink::create(all, ends, 10));
     const Status ended = trial.run(*link, all.rank());
     if (ended.message() != "tired") return ended;

@@ -29,7 +29,7 @@ class MpiLinkTest : public testing::Test {
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {
         auto all = MpiCommunicator::join([&, rank] { return network_->carrier(rank); }, 0).take();
-        std::vector<MpiLink::Endpoint> ends;
+        std::vector<LinkEnd> ends;
         for (const int of : rank_of) ends.push_back({of, nullptr});
         auto link = MpiLink::create(*all, std::move(ends), deadline_s).take();
         body(*all, link);

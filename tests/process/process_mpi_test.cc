@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/sheet_file.h"
-#include "parallel/communicator.h"
 #include "tests/testing/files.h"
+#include "tests/testing/mpirun.h"
 #include "tests/testing/process.h"
 #include "tests/testing/temp_dir.h"
 #include "tests/testing/watchdog.h"
@@ -24,22 +24,8 @@ constexpr std::chrono::seconds kSoon{120};  // many times what any of these take
 class MpiTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (mpi_library().empty()) GTEST_SKIP() << "SKIPPED: built without MPI";
-    if (!std::filesystem::exists(PAGODA_MPIRUN)) GTEST_SKIP() << "SKIPPED: there is no mpirun";
-    // More processes than cores, as root, nothing bound: Open MPI's own variables, 4 and 5.
-    for (const char* name :
-         {"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
-          "OMPI_MCA_rmaps_base_oversubscribe", "PRTE_ALLOW_RUN_AS_ROOT",
-          "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"}) {
-      ::setenv(name, "1", 1);
-    }
-    ::setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 1);
-    // Shared memory only, and no second of grace for those that are ended: for a quick test.
-    ::setenv("OMPI_MCA_pml", "ob1", 1);
-    ::setenv("OMPI_MCA_btl", "^openib,usnic,tcp", 1);
-    ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "0", 1);
-    ::setenv("PRTE_MCA_hwloc_default_binding_policy", "none", 1);
-    ::setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
+    if (!has_mpirun()) GTEST_SKIP() << "SKIPPED: built without MPI, or there is no mpirun";
+    set_mpirun_variables();
   }
 
   ProcessResult mpirun(Words words) {

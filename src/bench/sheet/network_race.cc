@@ -38,7 +38,7 @@ Result<std::unique_ptr<NetworkRace>> NetworkRace::create(MpiCommunicator& all,
   Result<HostMemory> out = HostMemory::allocate(bytes), in = HostMemory::allocate(bytes);
   RETURN_IF_ERROR(agree(all, out.ok() ? in.status() : out.status()));
   std::unique_ptr<NetworkRace> race(new NetworkRace(all, nodes, out.take(), in.take()));
-  std::vector<MpiLink::Endpoint> ends;
+  std::vector<LinkEnd> ends;
   for (int end = 0; end < all.size() * kMostFlows; ++end) ends.push_back({end / kMostFlows});
   ASSIGN_OR_RETURN(race->link_, MpiLink::create(all, std::move(ends), 0));
   return race;

@@ -14,7 +14,7 @@
 #include <tuple>
 #include <vector>
 
-#include "train/rank_group.h"
+#include "parallel/rank_group.h"
 
 namespace pagoda {
 

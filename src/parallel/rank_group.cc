@@ -1,4 +1,4 @@
-#include "train/rank_group.h"
+#include "parallel/rank_group.h"
 
 #include <algorithm>
 #include <optional>
@@ -40,8 +40,22 @@ std::optional<Brought> parse(const std::string& from, int ranks) {
 
 }  // namespace
 
+Status RankGroup::open_link(std::vector<LinkEnd> ends, Trace* trace) {
+  if (!make_) return Status();
+  close_link();
+  ASSIGN_OR_RETURN(made_, make_(std::move(ends), trace));
+  link_ = made_.get();
+  return Status();
+}
+
+void RankGroup::close_link() {
+  if (!made_) return;
+  link_ = nullptr;
+  made_.reset();
+}
+
 void RankGroup::give_up(const Status& why) {
-  if (alone()) return;
+  if (alone() || link_ == nullptr) return;
   link_->give_up(Status(why.code(), strf("rank %d: ", rank()) + why.message()));
 }
 
@@ -55,7 +69,7 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
     RETURN_IF_ERROR(mine);
     return std::vector<std::string>{text};
   }
-  const int told_by = link_->given_up_by();
+  const int told_by = link_ != nullptr ? link_->given_up_by() : -1;
   const int met_by = told_by >= 0 && mine.code() == link_->status().code() &&
                              mine.message() == link_->status().message()
                          ? told_by
@@ -68,7 +82,8 @@ Result<std::vector<std::string>> RankGroup::agree(const Status& mine, const std:
     if (!brought) {
       return Status(Exit::kIoError, strf("rank %zu sent what no rank of this run sends; the last "
                                          "checkpoint is intact: see that all ranks run the same "
-                                         "program, and resume", r));
+                                         "program, and resume",
+                                         r));
     }
     texts.push_back(std::move(brought->text));
     if (brought->code == 0) continue;

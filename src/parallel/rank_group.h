@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,14 +23,31 @@ namespace pagoda {
 
 class RankGroup {
  public:
+  // Makes a link between ends, which are equal on all ranks but for the GPUs: first all devices,
+  // then each rank's host memory.
+  using MakeLink =
+      std::function<Result<std::unique_ptr<Link>>(std::vector<LinkEnd> ends, Trace* trace)>;
+
   RankGroup() = default;  // one rank
-  // Neither is owned.
+  // Neither is owned. `link` is there from the beginning, or is made by open_link().
   RankGroup(Communicator* all, Link* link) : all_(all), link_(link) {}
+  RankGroup(Communicator* all, MakeLink make) : all_(all), make_(std::move(make)) {}
 
   int rank() const { return all_ == nullptr ? 0 : all_->rank(); }
   int size() const { return all_ == nullptr ? 1 : all_->size(); }
   bool alone() const { return size() == 1; }
-  Link* link() { return link_; }  // to the other ranks
+  // After the loss of a rank every call fails (parallel/communicator.h).
+  bool broken() const { return all_ != nullptr && all_->broken(); }
+  // Where this rank is in its work, for those that lose it.
+  void set_progress(std::function<void(const std::string&)> tell) { tell_ = std::move(tell); }
+  void progress(const std::string& word) const {
+    if (tell_) tell_(word);
+  }
+  Link* link() { return link_; }  // to the other ranks; nullptr: it is not open
+  // Opens the link for a session, and closes it when that ends. Spans go to `trace`, if that is
+  // given. Returns and throws what MpiLink::create() does.
+  Status open_link(std::vector<LinkEnd> ends, Trace* trace);
+  void close_link();
 
   // Call it when this rank leaves a pass that the others are in, with the error that it will bring
   // to the next agree(): they wait for its transfers no longer.
@@ -49,6 +68,9 @@ class RankGroup {
  private:
   Communicator* all_ = nullptr;
   Link* link_ = nullptr;
+  MakeLink make_;
+  std::unique_ptr<Link> made_;
+  std::function<void(const std::string&)> tell_;
 
   Result<std::vector<int64_t>> numbers(int64_t mine);
 };

@@ -1,0 +1,182 @@
+// `pagoda train` as several processes that mpirun starts on this machine: the weights of one
+// process, checkpoints that other numbers of processes go on from, and ends that are alike.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/check.h"
+#include "tests/testing/files.h"
+#include "tests/testing/mpirun.h"
+#include "tests/testing/run_test.h"
+#include "tests/testing/watchdog.h"
+
+namespace pagoda {
+namespace {
+
+class RanksTest : public RunTest {
+ protected:
+  void SetUp() override {
+    if (!has_mpirun()) GTEST_SKIP() << "SKIPPED: built without MPI, or there is no mpirun";
+    set_mpirun_variables();
+    RunTest::SetUp();
+  }
+  // A run whose budgets are ample, of one thread and device each.
+  Flags flags_of(const std::string& folder, int64_t steps) const {
+    Flags flags = this->flags(folder);
+    flags["memory.device"] = flags["memory.host"] = "16MiB";
+    flags["train.threads"] = "1";
+    flags["train.micro_batch_tokens"] = "32";
+    flags["train.tokens_per_step"] = "128";
+    flags["train.steps"] = std::to_string(steps);
+    flags["optim.schedule"] = "constant";
+    return flags;
+  }
+  static Words on(int processes, const Words& words) {
+    return mpirun_words(processes) + Words{PAGODA_BINARY} + words;
+  }
+  ProcessResult mpirun(int processes, const Words& words) {
+    return Process(on(processes, words), dir_.file("ranks")).wait();
+  }
+  // What the program itself says at the end, without the launcher's words.
+  static std::vector<std::string> errors(const ProcessResult& result) {
+    std::vector<std::string> found;
+    for (const std::string& line : lines_of(result.err)) {
+      if (line.starts_with("pagoda: ")) found.push_back(line);
+    }
+    return found;
+  }
+  void expect_ended(const ProcessResult& result, int code, const std::string& text) {
+    EXPECT_EQ(result.code, code) << result.err;
+    const std::vector<std::string> said = errors(result);
+    ASSERT_EQ(said.size(), 1u) << result.err;
+    EXPECT_NE(said[0].find(text), std::string::npos) << said[0];
+  }
+  // True once the process has ended, whether or not its parent has looked.
+  static bool ends(int process) {
+    for (int i = 0; i < 100; ++i) {
+      const std::string path = "/proc/" + std::to_string(process) + "/stat";
+      std::ifstream file(path);
+      std::string text((std::istreambuf_iterator<char>(file)), {});
+      const size_t end = text.rfind(") ");
+      if (end == std::string::npos || text[end + 2] == 'Z') return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return false;
+  }
+  Watchdog watchdog_{"ranks", std::chrono::seconds(600)};
+};
+
+TEST_F(RanksTest, TheWeightsOfOneProcess) {
+  const ProcessResult alone = run(train(flags_of("alone", 6)));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const std::string expected = exported("alone");
+  const ProcessResult two = mpirun(2, train(flags_of("two", 6)));
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_TRUE(exported("two") == expected);
+  EXPECT_EQ(losses("two"), losses("alone")) << "one metrics file, of rank 0";
+  // Four processes, then two, then three, then one.
+  const std::vector<std::pair<int, int64_t>> parts = {{4, 2}, {2, 3}, {3, 5}, {1, 6}};
+  for (const auto& [processes, steps] : parts) {
+    const Words more = processes == 4 ? Words() : Words{"--resume"};
+    const Words words = train(flags_of("many", steps), more);
+    const ProcessResult part = processes == 1 ? run(words) : mpirun(processes, words);
+    EXPECT_EQ(part.code, 0) << part.err;
+    size_t stores = 0;
+    for (const auto& file : std::filesystem::directory_iterator(dir_.file("many/store"))) {
+      stores += file.path().filename().string().starts_with("pages-");
+    }
+    EXPECT_EQ(stores, static_cast<size_t>(processes));
+  }
+  EXPECT_TRUE(exported("many") == expected);
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("two")}).code, 0);
+}
+
+TEST_F(RanksTest, RanksHaveSettingsOfTheirOwn) {
+  Flags flags = flags_of("own", 2);
+  flags.erase("memory.host");
+  std::string file = "[memory]\nhost = \"16MiB\"\n[rank.1.memory]\nhost = \"1KiB\"\n";
+  put_file(dir_.file("run.toml"), file);
+  expect_ended(mpirun(2, train(flags, {dir_.file("run.toml")})), 71,
+               "rank 1: memory.host is 1024 B");
+  file = "[rank.1.memory]\nhost = \"16MiB\"\ndisk = [\"" + dir_.file("disk-{rank}") + "\"]\n";
+  put_file(dir_.file("run.toml"), file);
+  flags["memory.host"] = "16MiB";
+  const ProcessResult result = mpirun(2, train(flags, {dir_.file("run.toml")}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_TRUE(std::filesystem::is_directory(dir_.file("disk-1")));
+  put_file(dir_.file("run.toml"), "[rank.1.optim]\nlearning_rate = 1.0\n");
+  expect_ended(mpirun(2, train(flags_of("none", 2), {dir_.file("run.toml")})), 2,
+               "optim.learning_rate is the same for all ranks");
+  // Other settings on one rank: rank 0's count, with one warning.
+  const Words one = train(flags_of("first", 2), {"-q"});
+  Flags changed = flags_of("first", 2);
+  changed["optim.learning_rate"] = "0.5";
+  const Words other = train(changed, {"-q"});
+  const Words both = on(1, one) + Words{":", "-n", "1", PAGODA_BINARY} + other;
+  const ProcessResult differing = Process(both, dir_.file("ranks")).wait();
+  EXPECT_EQ(differing.code, 0) << differing.err;
+  EXPECT_NE(differing.err.find("rank 1 was given other settings than rank 0 "
+                               "(optim.learning_rate = 0.5 there)"),
+            std::string::npos)
+      << differing.err;
+}
+
+TEST_F(RanksTest, ErrorsAreThoseOfAll) {
+  const Flags taken = flags_of("taken", 2);
+  ASSERT_EQ(mpirun(2, train(taken)).code, 0);
+  expect_ended(mpirun(2, train(taken)), 73, dir_.file("taken"));
+  expect_ended(mpirun(2, train(flags_of("absent", 2), {"--resume"})), 66, dir_.file("absent"));
+  Flags wrong = flags_of("wrong", 2);
+  wrong["model.path"] = dir_.file("no-model");
+  expect_ended(mpirun(2, train(wrong)), 66, "no-model");
+  for (const auto& file : std::filesystem::directory_iterator(dir_.file("taken/store"))) {
+    std::filesystem::remove(file.path());
+    break;
+  }
+  expect_ended(mpirun(2, train(flags_of("taken", 4), {"--resume"})), 81, "put it back");
+}
+
+// A rank is killed, or stands still: the others end soon, and what was saved goes on.
+TEST_F(RanksTest, ALostRankEndsTheOthers) {
+  ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "2", 1);  // time to say why
+  const ProcessResult alone = run(train(flags_of("alone", 100)));
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  const std::string expected = exported("alone");
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    for (const int lost : {0, 2}) {
+      SCOPED_TRACE(testing::Message() << "signal " << signal << " to rank " << lost);
+      const std::string name = strf("lost-%d-%d", signal, lost);
+      Flags flags = flags_of(name, 4000);
+      flags["train.save_steps"] = "20";
+      flags["parallel.deadline_s"] = "3";
+      flags["parallel.heartbeat_s"] = "0.5";
+      Process process(on(3, train(flags)), dir_.file("ranks"));
+      ASSERT_TRUE(process.wait_for_err("saved step 20 ")) << process.err();
+      const std::vector<int> ranks = rank_processes(process.id());
+      ASSERT_EQ(ranks.size(), 3u);
+      ::kill(ranks[static_cast<size_t>(lost)], signal);
+      const ProcessResult ended = process.wait();
+      // mpirun may say that it killed what did not end in its second of grace.
+      EXPECT_TRUE(ended.code == 75 || ended.code == 137) << ended.code << ended.err;
+      for (const int rank : ranks) EXPECT_TRUE(ends(rank)) << "an orphan";
+      bool named = false;
+      for (const std::string& line : errors(ended)) {
+        named = named || (line.find(strf("rank %d on ", lost)) != std::string::npos &&
+                          line.find("--resume continues from it") != std::string::npos);
+      }
+      EXPECT_TRUE(named) << ended.err;
+      flags["train.steps"] = "100";
+      const ProcessResult resumed = mpirun(2, train(flags, {"--resume"}));
+      EXPECT_EQ(resumed.code, 0) << resumed.err;
+      EXPECT_TRUE(exported(name) == expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pagoda
