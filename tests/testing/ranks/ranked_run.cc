@@ -19,6 +19,17 @@ void add_page(Session& session, PageId page, int64_t bytes, std::string& content
 
 }  // namespace
 
+void add_content(Session& session, std::vector<std::string>& content) {
+  for (size_t r = 0; r < session.table().records.size(); ++r) {
+    const auto record = static_cast<int64_t>(r);
+    if (!session.shape().is_home(record)) continue;
+    const int64_t n = session.table().records[r].num_elements;
+    add_page(session, session.pages().weights(record), n * session.shape().dtype_bytes, content[r]);
+    add_page(session, session.pages().state(record), session.shape().records[r].state_bytes,
+             content[r]);
+  }
+}
+
 std::string text_of(const RankedCase& c) {
   return strf("%d ranks of %d devices, smallest %d, place %d, clip %d, attending %lld, seed %llu",
               c.ranks, c.devices_each, c.smallest, static_cast<int>(c.place),
@@ -133,15 +144,7 @@ Status RankedRun::program(const RankedCase& c, RankGroup& group, RankedOutcome& 
   }
   outcome.paging[static_cast<size_t>(group.rank())] = Paging::so_far(*session) - before;
   RETURN_IF_ERROR(runner.drain());
-  for (size_t r = 0; r < session->table().records.size(); ++r) {
-    const auto record = static_cast<int64_t>(r);
-    if (!session->shape().is_home(record)) continue;
-    const int64_t n = session->table().records[r].num_elements;
-    add_page(*session, session->pages().weights(record), n * session->shape().dtype_bytes,
-             outcome.content[r]);
-    add_page(*session, session->pages().state(record), session->shape().records[r].state_bytes,
-             outcome.content[r]);
-  }
+  add_content(*session, outcome.content);
   return group.agree(session->pager().status());
 }
 

@@ -46,6 +46,9 @@ struct RankedOutcome {
   std::string sha256() const;  // as outcome_hash()
 };
 
+// Adds weights and state of each record that is at home on the session's rank. [record]
+void add_content(Session& session, std::vector<std::string>& content);
+
 // Every rank ended well, and all say the same.
 void expect_alike(const RankedOutcome& outcome);
 // All ranks ended with one error, which says `text`.

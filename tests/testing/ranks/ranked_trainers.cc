@@ -2,33 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/testing/ranks/ranked_run.h"
 #include "tests/testing/sha256.h"
 #include "tests/testing/storage/storage_sim.h"
 
 namespace pagoda {
-namespace {
-
-void add_page(Session& session, PageId page, int64_t bytes, std::string& content) {
-  Stream& s = session.executor().host_stream();
-  const PageUse use{page, Place::host(), Access::kRead};
-  const Lease lease = session.pager().acquire({&use, 1}, s, 0);
-  s.synchronize();
-  content.append(reinterpret_cast<const char*>(lease.data(0)), static_cast<size_t>(bytes));
-}
-
-void add_content(Session& session, std::vector<std::string>& content) {
-  for (size_t r = 0; r < session.table().records.size(); ++r) {
-    const auto record = static_cast<int64_t>(r);
-    if (!session.shape().is_home(record)) continue;
-    const int64_t n = session.table().records[r].num_elements;
-    add_page(session, session.pages().weights(record), n * session.shape().dtype_bytes, content[r]);
-    add_page(session, session.pages().state(record), session.shape().records[r].state_bytes,
-             content[r]);
-  }
-}
-
-}  // namespace
-
 bool LegOutcome::ok() const {
   for (const Status& status : statuses) {
     if (!status.ok()) return false;
