@@ -104,6 +104,8 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "sample.max_new_tokens",
                                              "memory.drive_tbw",
                                              "train.optimizer_threads",
+                                             "parallel.deadline_s",
+                                             "parallel.heartbeat_s",
                                              "sample.steps",
                                              "sample.chat",
                                              "plan.prefetch",
