@@ -79,6 +79,9 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   EXPECT_EQ(two.code, 0) << two.err;
   EXPECT_TRUE(exported("two") == expected);
   EXPECT_EQ(losses("two"), losses("alone")) << "one metrics file, of rank 0";
+  const std::string metrics = get_file(dir_.file("two/metrics.jsonl"));
+  EXPECT_NE(metrics.find("\"ranks\":[{\"rank\":0,"), std::string::npos) << metrics.substr(0, 2000);
+  EXPECT_NE(metrics.find("},{\"rank\":1,\"step_s\":"), std::string::npos);
   // Four processes, then two, then three, then one.
   const std::vector<std::pair<int, int64_t>> parts = {{4, 2}, {2, 3}, {3, 5}, {1, 6}};
   for (const auto& [processes, steps] : parts) {

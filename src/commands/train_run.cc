@@ -1,0 +1,316 @@
+#include "commands/train_run.h"
+
+#include <tuple>
+
+#include "base/log.h"
+#include "base/stop_signal.h"
+#include "config/computed_with.h"
+#include "report/report.h"
+
+namespace pagoda {
+namespace {
+
+constexpr int64_t kMostFailedSaves = 3;
+constexpr size_t kMostSampleChars = 2000;  // printed characters of a sample; the metrics have all
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// A signal that interrupts work between steps is looked at behind it.
+bool ended_by_signal(const Status& status) { return static_cast<int>(status.code()) > 128; }
+
+}  // namespace
+
+Status TrainRun::run(bool resumed) {
+  const Status outcome = run_steps(resumed);
+  trace_.end_run();
+  if (outcome.ok() || !ranks_.broken()) return outcome;
+  const int64_t saved = trainer_->saved_step();
+  return Status(outcome.code(),
+                outcome.message() + (saved < 0 ? "; nothing was saved (train.save_steps is 0)"
+                                               : strf("; step %lld is saved: --resume continues "
+                                                      "from it",
+                                                      (long long)saved)));
+}
+
+Status TrainRun::run_steps(bool resumed) {
+  write(MetricsType::kRun, {{"step", trainer_->steps_done()},
+                            {"steps", config_.train.steps},
+                            {"version", std::string(PAGODA_VERSION)},
+                            {"kernel_set", kernel_set_with(config_.gpus())},
+                            {"options", MetricsObject{trainer_->config().to_json()}}});
+  if (!resumed && trainer_->saved_step() == 0) {
+    write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
+  }
+  // A signal may have come between a step and its evaluation. Rank 0 knows.
+  ASSIGN_OR_RETURN(const int64_t evaluated,
+                   ranks_.most(leads() && evals_.last_step == trainer_->steps_done()));
+  if (due(config_.train.eval_steps) && evaluated == 0) RETURN_IF_ERROR(evaluate());
+  ASSIGN_OR_RETURN(
+      const int64_t sampled,
+      ranks_.most(metrics_ != nullptr && metrics_->last_sample_step() == trainer_->steps_done()));
+  if (samples_due() && sampled == 0) RETURN_IF_ERROR(sample());
+  ASSIGN_OR_RETURN(const int stopped_by, signal());
+  if (stopped_by != 0) return stop(stopped_by);
+  while (trainer_->steps_done() < config_.train.steps) {
+    RETURN_IF_ERROR(one_step());
+    RETURN_IF_ERROR(between_steps());
+  }
+  return finish();
+}
+
+Status TrainRun::one_step() {
+  first_row_ = trainer_->rows_consumed();
+  ranks_.progress(strf("step %lld", (long long)trainer_->steps_done() + 1));
+  trace_.begin_step(trainer_->steps_done() + 1);
+  const SessionCounters before = SessionCounters::read(trainer_->session());
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const StepResult result, trainer_->step());
+  const double step_s = seconds_since(start);
+  const SessionCounters after = SessionCounters::read(trainer_->session());
+  trace_.end_step(trainer_->steps_done(), trainer_->session().pager());
+  if (routing_) routing_->record(trainer_->steps_done(), result.routing);
+  const StepUsage usage(before, after, step_s);
+  ASSIGN_OR_RETURN(const std::string of_ranks, usages_of_ranks(usage));
+  report(result, usage, of_ranks);
+  last_loss_ = result.loss;
+  if (result.skipped) {
+    warn(strf("step %lld: non-finite gradient; the step was skipped, nothing was updated",
+              (long long)trainer_->steps_done()));
+  }
+  return Status();
+}
+
+// What any rank was asked by, so that all stop.
+Result<int> TrainRun::signal() {
+  ASSIGN_OR_RETURN(const int64_t asked, ranks_.most(stop_requested()));
+  return static_cast<int>(asked);
+}
+
+void TrainRun::write(MetricsType type, const MetricsFields& fields) {
+  if (metrics_) metrics_->write(type, fields);
+}
+
+// All ranks know what it is about.
+void TrainRun::warn(const std::string& text) {
+  if (!leads()) return;
+  log_warn(text);
+  write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
+}
+
+// What each rank's usage was, as a JSON list; empty with one rank.
+Result<std::string> TrainRun::usages_of_ranks(const StepUsage& usage) {
+  if (ranks_.alone()) return std::string();
+  MetricsFields fields = {{"rank", int64_t{ranks_.rank()}}, {"step_s", usage.step_s}};
+  usage.append_to(fields);
+  ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                   ranks_.agree(Status(), metrics_object(fields).json));
+  std::string list = "[";
+  for (const std::string& of_rank : all) list += (list.size() > 1 ? "," : "") + of_rank;
+  return list + "]";
+}
+
+void TrainRun::report(const StepResult& result, const StepUsage& usage,
+                      const std::string& of_ranks) {
+  ProgressReport r;
+  r.step = trainer_->steps_done();
+  r.steps = config_.train.steps;
+  r.loss = result.loss;
+  r.aux_loss = result.aux_loss;
+  r.grad_norm = result.grad_norm;
+  r.learning_rate = result.learning_rate;
+  r.tokens = result.tokens;
+  r.step_s = usage.step_s;
+  r.hit_rate = usage.hit_rate;
+  r.stall_share = usage.stall_share();
+  r.main_stall = usage.main_stall();
+  if (usage.devices.size() > 1) std::tie(r.least_busy, r.most_busy) = usage.busy_shares();
+  progress_.step(r);
+  MetricsFields fields = {{"step", r.step},
+                          {"loss", r.loss},
+                          {"aux_loss", r.aux_loss},
+                          {"grad_norm", r.grad_norm},
+                          {"learning_rate", r.learning_rate},
+                          {"skipped", result.skipped},
+                          {"tokens", r.tokens},
+                          {"loss_weight", result.total_weight},
+                          {"first_row", first_row_},
+                          {"rows", trainer_->rows_consumed() - first_row_},
+                          {"step_s", r.step_s},
+                          {"forward_s", result.forward.wall_s},
+                          {"backward_s", result.backward.wall_s},
+                          {"cpu_s", result.forward.cpu_s + result.backward.cpu_s},
+                          {"tokens_per_s", static_cast<double>(r.tokens) / r.step_s}};
+  usage.append_to(fields);
+  if (!of_ranks.empty()) fields.emplace_back("ranks", MetricsObject{of_ranks});
+  fields.emplace_back("experts", expert_loads(result.tokens_per_expert));
+  write(MetricsType::kStep, fields);
+}
+
+Status TrainRun::stop(int signal) {
+  const int64_t step = trainer_->steps_done();
+  if (config_.train.save_steps == 0) {
+    const int64_t saved = trainer_->saved_step();
+    return Status(
+        saved < 0 ? exit_of_signal(signal) : Exit::kStopped,
+        strf("stopped by signal %d after step %lld; nothing was saved "
+             "(train.save_steps is 0)",
+             signal, (long long)step) +
+            (saved < 0 ? "" : strf("; --resume continues from step %lld", (long long)saved)));
+  }
+  log_info(strf("signal %d: saving step %lld", signal, (long long)step));
+  const Status saved = commit();
+  if (saved.code() == Exit::kDiverged) {
+    return Status(Exit::kStopped,
+                  strf("stopped by signal %d after step %lld, which was skipped and "
+                       "is not saved; continue from step %lld with --resume",
+                       signal, (long long)step, (long long)trainer_->saved_step()));
+  }
+  RETURN_IF_ERROR(saved);
+  return Status(Exit::kStopped, strf("stopped by signal %d after step %lld, which is saved; "
+                                     "continue with --resume",
+                                     signal, (long long)step));
+}
+
+bool TrainRun::due(int64_t every) const {
+  const int64_t step = trainer_->steps_done();
+  return every > 0 && (step == config_.train.steps || step % every == 0);
+}
+
+// Before the first step, after the last, and in between.
+bool TrainRun::samples_due() const {
+  const int64_t step = trainer_->steps_done();
+  return step == 0 || step == config_.train.steps || due(config_.sample.steps);
+}
+
+Status TrainRun::between_steps() {
+  ASSIGN_OR_RETURN(int stopped_by, signal());
+  if (stopped_by != 0) return stop(stopped_by);
+  const bool evaluates = due(config_.train.eval_steps) && trainer_->can_evaluate();
+  const bool samples = samples_due() && trainer_->can_sample();
+  if (evaluates) RETURN_IF_ERROR(evaluate());
+  if (samples) RETURN_IF_ERROR(sample());
+  if (evaluates || samples) {
+    ASSIGN_OR_RETURN(stopped_by, signal());
+    if (stopped_by != 0) return stop(stopped_by);
+  }
+  if (due(config_.train.save_steps)) RETURN_IF_ERROR(save());
+  return Status();
+}
+
+Status TrainRun::evaluate() {
+  if (!trainer_->can_evaluate()) return Status();
+  progress_.activity("evaluating");
+  const auto evaluated = trainer_->evaluate();
+  if (ended_by_signal(evaluated.status())) return Status();
+  RETURN_IF_ERROR(evaluated.status());
+  const double loss = evaluated.value();
+  evals_.add(trainer_->steps_done(), loss);
+  log_info(strf("eval at step %lld: loss %.4f", (long long)trainer_->steps_done(), loss));
+  write(MetricsType::kEval, {{"step", trainer_->steps_done()}, {"loss", loss}});
+  return Status();
+}
+
+// What is written to files that somebody removed ends with this process.
+Status TrainRun::check_files() const {
+  if (!leads()) return Status();
+  RETURN_IF_ERROR(output_.check());
+  RETURN_IF_ERROR(metrics_->check());
+  return routing_ ? routing_->check() : Status();
+}
+
+// A durable checkpoint of this step, if there is none yet.
+Status TrainRun::commit() {
+  const int64_t step = trainer_->steps_done();
+  if (trainer_->saved_step() == step) return Status();
+  RETURN_IF_ERROR(ranks_.agree(check_files()));
+  progress_.activity("saving");
+  const auto start = std::chrono::steady_clock::now();
+  const Status saved = trainer_->save();
+  if (saved.code() == Exit::kCannotCreate) {
+    return Status(saved.code(), strf("%s; step %lld is saved: --resume continues from it",
+                                     saved.message().c_str(), (long long)trainer_->saved_step()));
+  }
+  RETURN_IF_ERROR(saved);
+  const double save_s = seconds_since(start);
+  log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
+  write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
+  return Status();
+}
+
+// Weights that give no token are looked at again by the next step and the next save; samples are
+// only to be read.
+Status TrainRun::sample() {
+  if (!trainer_->can_sample()) return Status();
+  const int64_t step = trainer_->steps_done();
+  progress_.activity("sampling");
+  const auto start = std::chrono::steady_clock::now();
+  auto sampled = trainer_->sample();
+  if (!sampled.ok()) {
+    if (ended_by_signal(sampled.status())) return Status();
+    if (sampled.status().code() != Exit::kDiverged) return sampled.status();
+    warn(strf("no samples at step %lld: %s", (long long)step, sampled.status().message().c_str()));
+    return Status();
+  }
+  const double sample_s = seconds_since(start);
+  for (const Sample& s : sampled.value()) {
+    log_info(strf("sample at step %lld: \"%s\" -> \"%s\"%s", (long long)step,
+                  printable(s.prompt).c_str(), printable(s.text, kMostSampleChars).c_str(),
+                  s.ended ? "" : " ..."));
+    write(MetricsType::kSample, {{"step", step},
+                                 {"prompt", s.prompt},
+                                 {"text", s.text},
+                                 {"tokens", s.tokens},
+                                 {"ended", s.ended},
+                                 {"sample_s", sample_s}});
+  }
+  return Status();
+}
+
+// A failed write of the pages or their sync ends the run; a manifest that could not be written (no
+// space) leaves the checkpoint before it, and is tried again at the next turn. So is one that must
+// not be, unless the run ends with it.
+Status TrainRun::save() {
+  const Status saved = commit();
+  const bool no_room = saved.code() == Exit::kCannotCreate;
+  failed_saves_ = no_room ? failed_saves_ + 1 : 0;
+  const bool may_go_on = no_room || saved.code() == Exit::kDiverged;
+  const bool last = trainer_->steps_done() == config_.train.steps;
+  if (saved.ok() || !may_go_on || last || failed_saves_ >= kMostFailedSaves) return saved;
+  warn(strf("checkpoint of step %lld skipped, the last is step %lld: %s",
+            (long long)trainer_->steps_done(), (long long)trainer_->saved_step(),
+            saved.message().c_str()));
+  return Status();
+}
+
+Status TrainRun::finish() {
+  RETURN_IF_ERROR(ranks_.agree(check_files()));
+  set_status_line("");
+  const std::string& out = config_.train.output_dir;
+  const auto steps = static_cast<long long>(trainer_->steps_done());
+  log_info(last_loss_ ? strf("done: %lld steps, last loss %.4f", steps, *last_loss_)
+                      : strf("all %lld steps were done before", steps));
+  if (evals_.last_step >= 0) {
+    log_info(strf("held-out loss: %.4f at step %lld, %.4f at step %lld (%+.1f %%)",
+                  evals_.first_loss, (long long)evals_.first_step, evals_.last_loss,
+                  (long long)evals_.last_step,
+                  100.0 * (evals_.last_loss / evals_.first_loss - 1.0)));
+  }
+  const auto written = static_cast<double>(trainer_->session().file().counters().write_bytes);
+  if (written > 0) {
+    log_info(strf("disk: %s written since the start, %s a day at this rate",
+                  format_decimal_bytes(written).c_str(),
+                  format_decimal_bytes(written / seconds_since(start_) * 86400).c_str()));
+  }
+  log_info(strf("metrics: %s/metrics.jsonl", out.c_str()));
+  if (trainer_->saved_step() >= 0) {
+    log_info(
+        strf("checkpoint: %s/checkpoints; make a model folder of it with: pagoda export "
+             "--checkpoint %s --out DIR",
+             out.c_str(), out.c_str()));
+  }
+  return Status();
+}
+
+}  // namespace pagoda

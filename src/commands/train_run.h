@@ -1,0 +1,75 @@
+// The loop around a trainer: what is printed, measured, evaluated and saved when. With several
+// ranks each has one, and all of them do the same; rank 0 alone prints and writes.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "config/run_config.h"
+#include "parallel/rank_group.h"
+#include "report/metrics.h"
+#include "report/progress.h"
+#include "report/routing_recorder.h"
+#include "report/run_output.h"
+#include "report/step_trace.h"
+#include "report/step_usage.h"
+#include "train/trainer.h"
+
+namespace pagoda {
+
+// One run from its first printed line to its last.
+class TrainRun {
+ public:
+  TrainRun(const RunConfig& config, const RunOutput& output, std::unique_ptr<Trainer> trainer,
+           std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
+           StepTrace* trace, RankGroup& ranks)
+      : config_(config),
+        output_(output),
+        trainer_(std::move(trainer)),
+        metrics_(std::move(metrics)),
+        routing_(std::move(routing)),
+        trace_(*trace),
+        ranks_(ranks),
+        progress_(config.train.log_steps),
+        evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
+
+  Status run(bool resumed);
+
+ private:
+  Status run_steps(bool resumed);
+  Status one_step();
+  bool leads() const { return ranks_.rank() == 0; }
+  void write(MetricsType type, const MetricsFields& fields);
+  Result<int> signal();
+  bool due(int64_t every) const;
+  bool samples_due() const;
+  Status between_steps();
+  Status stop(int signal);
+  Status evaluate();
+  Status sample();
+  Status save();
+  Status check_files() const;
+  Status commit();
+  void warn(const std::string& text);
+  Result<std::string> usages_of_ranks(const StepUsage& usage);
+  void report(const StepResult& result, const StepUsage& usage, const std::string& of_ranks);
+  Status finish();
+
+  const RunConfig& config_;
+  const RunOutput& output_;
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<MetricsFile> metrics_;      // nullptr: another rank writes
+  std::unique_ptr<RoutingRecorder> routing_;  // nullptr: not recorded
+  StepTrace& trace_;
+  RankGroup& ranks_;
+  Progress progress_;
+  int64_t first_row_ = 0;  // first row of the newest step
+  int64_t failed_saves_ = 0;
+  EvalHistory evals_;
+  std::optional<double> last_loss_;  // loss of the last step of this process
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace pagoda
