@@ -229,5 +229,82 @@ TEST(RanksTrainer, EachCallOfEachRankFailsOnce) {
   EXPECT_GT(failed_runs, kUnderSanitizer ? 4 : 20);
 }
 
+// The disk of rank 0 has no room for a manifest: the save is none on all ranks, and what is written
+// after it leaves the checkpoint before it alone on each of them.
+TEST(RanksTrainer, ASaveThatFailsOnOneRankIsNoneOnAll) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, 4);
+  SimStorage first(1), second(2);
+  SimStorage* const machines[] = {&first, &second};
+  RunLeg leg{2, 1};
+  leg.smallest = true;
+  leg.storage = [&](int rank) { return machines[rank]; };
+  leg.until = 3;
+  leg.save = false;
+  leg.stepped = [&](Trainer& trainer, RankGroup& group) {
+    if (trainer.steps_done() != 1) return Status();
+    if (group.rank() == 0) first.inject({.calls = kSimWriteFile, .nth = 1, .error = ENOSPC});
+    const Status saved = trainer.save();
+    EXPECT_EQ(saved.code(), Exit::kIoError) << saved.message();
+    EXPECT_EQ(trainer.saved_step(), 0);
+    return Status();
+  };
+  const LegOutcome outcome = run.run(leg);
+  expect_ok(outcome);
+  for (const Paging& paging : outcome.paging) expect_paged(paging);
+  EXPECT_EQ(first.faults(), 1);
+  run.forget_last_leg();
+  for (SimStorage* machine : machines) machine->restart();  // the program was killed
+  leg.stepped = {};
+  leg.resume = leg.save = true;
+  leg.until = 4;
+  expect_ok(run.run(leg));
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
+// Attention on some ranks' devices, experts on those of others; resumed elsewhere and otherwise.
+TEST(RanksTrainer, ZebraOverRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  RankedTrainers run(ClipKind::kGlobal, 4, [](RunConfig& config) {
+    config.train.chunks = 2;
+    config.train.tokens_per_step = 256;  // four microbatches a chunk
+  });
+  struct Way {
+    int ranks, devices_each;
+    int64_t attend;         // devices; 0: half of them
+    const char* offloaded;  // experts
+  };
+  const Way ways[] = {{2, 1, 0, "0"}, {4, 1, 0, "6"},  {2, 2, 0, "0"}, {4, 1, 1, "6"},
+                      {4, 1, 3, "0"}, {2, 2, 1, "24"}, {3, 1, 2, "6"}};
+  uint64_t seed = 0;
+  for (const Way& way : ways) {
+    ++seed;
+    if (kUnderSanitizer && seed % 3 != 1) continue;
+    SCOPED_TRACE(strf("%d x %d, %lld attend, %s offloaded", way.ranks, way.devices_each,
+                      (long long)way.attend, way.offloaded));
+    run.begin();
+    RunLeg leg{way.ranks, way.devices_each};
+    leg.smallest = seed % 2 == 0;
+    leg.seed = seed;
+    leg.until = 2;
+    leg.configure = [&](RunConfig& config, int) {
+      config.parallel.layout = LayoutKind::kZebra;
+      config.parallel.attention_devices = way.attend;
+      config.parallel.offloaded = {way.offloaded};
+    };
+    const LegOutcome outcome = run.run(leg);
+    expect_ok(outcome);
+    if (testing::Test::HasFailure()) return;
+    const bool all_stay = std::string(way.offloaded) == "24";  // with those that attend, on rank 0
+    EXPECT_EQ(outcome.arrived.rows > 0, !all_stay);
+    if (leg.smallest) expect_paged(outcome.paging[0]);
+    RunLeg rest{seed % 2 == 0 ? 1 : 3, 1};
+    rest.resume = true;
+    rest.until = 4;
+    expect_ok(run.run(rest));
+    EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
 }  // namespace
 }  // namespace pagoda

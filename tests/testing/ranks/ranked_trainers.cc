@@ -22,13 +22,15 @@ void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& t
   }
 }
 
-RankedTrainers::RankedTrainers(ClipKind clip, int64_t steps) {
+RankedTrainers::RankedTrainers(ClipKind clip, int64_t steps,
+                               const std::function<void(RunConfig&)>& change) {
   RunConfig& config = run_.config();
   config.optim.clip = clip;
   config.train.steps = steps;
   config.train.micro_batch_tokens = 32;  // four microbatches a step
   config.train.threads = 1;
   config.train.optimizer_threads = 1;
+  if (change) change(config);
   SimStorage storage(1);
   const Outcome outcome = run_to_end(config, &storage);
   CHECK(outcome.status.ok(), "%s", outcome.status.message().c_str());

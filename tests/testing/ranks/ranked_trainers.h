@@ -45,7 +45,9 @@ void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& t
 
 class RankedTrainers {
  public:
-  explicit RankedTrainers(ClipKind clip = ClipKind::kGlobal, int64_t steps = 6);
+  // `change` makes a run of its own kind of the tiny one.
+  explicit RankedTrainers(ClipKind clip = ClipKind::kGlobal, int64_t steps = 6,
+                          const std::function<void(RunConfig&)>& change = {});
 
   TinyRun& tiny() { return run_; }
   // A new run in a folder of its own.
