@@ -32,11 +32,12 @@ import forgery
 import hostile_inputs
 import kill_points
 import laboratory
+import lost_ranks
 import planted_links
 
 CLASSES = {"kill_points": kill_points, "corruption": corruption, "forgery": forgery,
            "hostile_inputs": hostile_inputs, "environments": environments,
-           "planted_links": planted_links}
+           "planted_links": planted_links, "lost_ranks": lost_ranks}
 
 Verdict = collections.namedtuple("Verdict", "id what failures skipped seconds")
 

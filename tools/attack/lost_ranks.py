@@ -1,0 +1,172 @@
+"""Lost ranks: one of several processes of a run is killed or stands still at any moment. The others
+end soon and say who was lost, nothing is left behind, and the run goes on, with any number of
+processes, to the bytes of an unbroken run of one."""
+
+import glob
+import os
+import pathlib
+import re
+import shutil
+import signal
+import time
+
+import kill_points
+import laboratory
+import program
+
+DEFAULT, QUICK, HISTORIC = 60, 2, 300
+
+DEADLINE_S, BEAT_S = 3.0, 0.5
+# Open MPI's own variables: any user, more processes than cores, nothing bound, and some seconds to
+# say why they end for processes that it ends.
+VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+             "OMPI_MCA_rmaps_base_oversubscribe": "1",
+             "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_pml": "ob1",
+             "OMPI_MCA_btl": "^openib,usnic,tcp", "OMPI_MCA_odls_base_sigkill_timeout": "3",
+             "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+FILES = kill_points.FILES + ["MOVING", "checkpoints/room", "store/pages-*"]
+POLL_S = 0.0005
+
+
+def rank_processes(launcher):
+    """The ranks that a launcher has started, and their process ids."""
+    found = {}
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        try:
+            parent = int(pathlib.Path(stat).read_text().rsplit(") ", 1)[1].split()[1])
+            if parent != launcher:
+                continue
+            words = pathlib.Path(stat).with_name("environ").read_bytes().split(b"\0")
+        except (OSError, IndexError, ValueError):
+            continue
+        for word in words:
+            if word.startswith(b"OMPI_COMM_WORLD_RANK="):
+                found[int(word.split(b"=")[1])] = int(os.path.basename(os.path.dirname(stat)))
+    return found
+
+
+class Loss:
+    """A rank that is lost, how and when."""
+
+    def __init__(self, case):
+        draw = case.random
+        self.ranks = draw.randint(2, 4)
+        self.lost = draw.randrange(self.ranks)
+        self.signal = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+        self.pattern = draw.choice(FILES + [""] * len(FILES))  # "": by time
+        self.count = draw.randint(1, 2)
+        self.delay_s = draw.random() ** 2 * 0.02 if self.pattern else draw.random() * 1.2
+
+    def __str__(self):
+        at = f"{self.pattern} x{self.count}" if self.pattern else "the start"
+        return (f"{signal.Signals(self.signal).name} to rank {self.lost} of {self.ranks} "
+                f"{self.delay_s * 1e3:.1f} ms after {at}")
+
+    def strike(self, process, run, last_s):
+        """Returns whether the rank was there to be struck."""
+        self._await_file(process, run, last_s)
+        process.ended(self.delay_s)
+        while not process.ended() and time.monotonic() < last_s:
+            found = rank_processes(process.pid)
+            if self.lost in found:
+                try:
+                    os.kill(found[self.lost], self.signal)
+                except ProcessLookupError:
+                    return False
+                return True
+            time.sleep(0.01)
+        return False
+
+    def _await_file(self, process, run, last_s):
+        left, there = self.count if self.pattern else 0, False
+        while left > 0 and not process.ended() and time.monotonic() < last_s:
+            before, there = there, bool(glob.glob(f"{run}/{self.pattern}"))
+            left -= there and not before
+            time.sleep(POLL_S)
+
+
+def start(case, words, ranks):
+    if ranks == 1:
+        return case.start(words)
+    launcher = ["mpirun", "-n", str(ranks)]
+    limits = case.limits(address_bytes=None)
+    return case.start(words, limits, wrapped=launcher, env=os.environ | VARIABLES)
+
+
+def said(outcome):
+    return [line for line in outcome.text().split("\n") if line.startswith("pagoda: ")]
+
+
+def attack(case):
+    if shutil.which("mpirun") is None:
+        case.skipped = "there is no mpirun"
+        return
+    draw, lab, run = case.random, case.lab, case.path("run")
+    flags = {"parallel.deadline_s": DEADLINE_S, "parallel.heartbeat_s": BEAT_S,
+             "train.save_steps": draw.choice([1, 2]), "train.optimizer_threads": 1}
+    losses = [Loss(case) for _ in range(draw.randint(1, 3))]
+    case.what = f"train with {flags}: {', then '.join(map(str, losses))}"
+    saved = -1
+    for loss in losses:
+        resumes = kill_points.has_checkpoint(run)
+        if not case.expect(resumes or saved < 0, f"step {saved}, which was reported as saved",
+                           "no checkpoint at all"):
+            return
+        words = lab.train(run, flags) + ["--resume"] * resumes
+        process = start(case, words, loss.ranks)
+        struck = loss.strike(process, run, time.monotonic() + lab.timeout_s / 2)
+        began = time.monotonic()
+        outcome = process.wait()
+        took_s = time.monotonic() - began
+        judge(case, loss, struck, outcome, took_s)
+        _, now = kill_points.reported(run, outcome.text())
+        saved = max(saved, now)
+        found = re.search(r"resuming from step (\d+)", outcome.text())
+        if found:
+            case.expect(int(found.group(1)) >= 0, "a step to go on from", found.group(1))
+    finish(case, run, flags, saved)
+
+
+def judge(case, loss, struck, outcome, took_s):
+    if outcome.timed_out:
+        case.fail("the others to end", "no end")
+        return
+    case.expect(not outcome.orphans, "no process left behind", "one")
+    unsafe = program.unsafe_bytes(outcome.err)
+    case.expect(unsafe is None, "what a terminal may be given", unsafe)
+    if not struck:
+        case.expect(outcome.code == 0, "an end of a run that nobody struck", outcome.ended())
+        return
+    case.expect(took_s <= DEADLINE_S + 10, f"an end within {DEADLINE_S + 10:.0f} s of the loss",
+                f"{took_s:.1f} s")
+    case.expect(outcome.code in (0, 1, 9, 75, 137, 143), "75, or a launcher's own code",
+                outcome.ended())
+    # Before that the launcher alone knows of the rank; behind the last step it may be done.
+    together = "data: " in outcome.text() and "done: " not in outcome.text()
+    if together and outcome.code != 0:
+        named = any(f"rank {loss.lost} on " in line or "gone" in line for line in said(outcome))
+        case.expect(named, f"a line that names rank {loss.lost}", said(outcome))
+
+
+def finish(case, run, flags, saved):
+    ranks, lab = case.random.randint(1, 4), case.lab
+    resumes = kill_points.has_checkpoint(run)
+    if not case.expect(resumes or saved < 0, f"step {saved}, which was reported as saved",
+                       "no checkpoint at all"):
+        return
+    outcome = start(case, lab.train(run, flags) + ["--resume"] * resumes, ranks).wait()
+    if not case.expect(outcome.code == 0, f"{ranks} ranks to go on to the end", outcome.ended()):
+        return
+    found = re.search(r"resuming from step (\d+)", outcome.text())
+    if found:
+        case.expect(int(found.group(1)) >= saved, f"to go on from step {saved} or later",
+                    found.group(1))
+    out = case.path("exported")
+    made = case.run(["export", "--checkpoint", run, "--model", lab.path("model"), "--out", out])
+    if case.expect(made.code == 0, "an export of the finished run", made.ended()):
+        case.expect(laboratory.sha256_of_folder(out) == lab.reference.exported,
+                    "the exported bytes of an unbroken run", "others")
+    case.expect(laboratory.losses_of(run) == lab.reference.losses,
+                "every step's loss of an unbroken run", laboratory.losses_of(run))
+    verified = case.run(["ckpt", "verify", run])
+    case.expect(verified.code == 0, "a checkpoint that verifies", verified.ended())
