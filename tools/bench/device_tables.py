@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What several devices are worth: tables of HEXA-MoE and ES-MoE for pagoda, on CPU devices that
-are slowed so that all of them fit on a few cores.
+"""What several devices and processes are worth: tables of HEXA-MoE and ES-MoE for pagoda, on CPU
+devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only scaling,shares,seats]
+        [--tiny] [--rounds N] [--only scaling,shares,seats,ranks,weak,disk]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
@@ -17,12 +17,17 @@ FOLDER keeps the metrics.jsonl of every run.
            Figure 6 and Table 6): rows of the busiest device over the mean, the least that this can
            be since an expert has one seat, and busy share of devices
 
+  ranks    one, two and four processes of a device each on the same run file, under mpirun
+  weak     as many, with experts and tokens that grow with them (Piper's Figure 14)
+  disk     a model that needs the disk on one process and none on two with the same budgets each
+
 What is compared takes turns; a round's time is the median of its steps after the first ones, and
 ratios are taken inside a round. All runs of a table that differ in devices alone are held to equal
 losses, and runs on several devices to transfers above zero.
 """
 
 import argparse
+import shutil
 import signal
 import statistics
 import sys
@@ -178,7 +183,71 @@ def seats(bench, scale):
                 "s/step", "ratio"], rows)
 
 
-TABLES = {"scaling": scaling, "shares": shares, "seats": seats}
+def of_ranks(race, name, field):
+    """Bytes a step of all processes, in MiB."""
+    steps = [step for run in race.runs[name] for step in run.steps]
+    all_ranks = [sum(rank[field] for rank in step.get("ranks", [step])) for step in steps]
+    return f"{statistics.median(all_ranks) / 2**20:.1f}"
+
+
+def sent(race, name):
+    """Bytes a step that processes got from others, in MiB."""
+    steps = [step for run in race.runs[name] for step in run.steps]
+    all_ranks = [sum(sum(rank["links"]["bytes"]) for rank in step["ranks"]) for step in steps]
+    if min(all_ranks) == 0:
+        fail(f"\"{name}\": nothing travelled between its processes")
+    return f"{statistics.median(all_ranks) / 2**20:.1f}"
+
+
+def ranks(bench, _):
+    base = resident(bench, 8) | {"train.devices": "cpu/8", "train.optimizer_threads": 1}
+    names = {count: f"{count} x cpu/8" for count in (1, 2, 4)}
+    race = bench.race("ranks", {name: base | {"ranks": count} for count, name in names.items()})
+    race.expect_same_bits(*names.values())
+    print(f"Processes: 8 experts in {LAYERS} layers, {bench.shape.tokens} tokens in "
+          f"{bench.shape.tokens // bench.shape.microbatch} microbatches")
+    print_rows(["processes", "s/step [least .. most]", "times one", "MiB sent a step"],
+               [[name, spread(race.seconds(name)), f"{race.ratio(names[1], name):.2f}",
+                 "" if count == 1 else sent(race, name)] for count, name in names.items()])
+
+
+def weak(bench, _):
+    names = {count: f"{count} x cpu/8" for count in (1, 2, 4)}
+    variants = {name: resident(bench, 8 * count) |
+                {"train.devices": "cpu/8", "train.optimizer_threads": 1, "ranks": count,
+                 "train.tokens_per_step": bench.shape.tokens * count}
+                for count, name in names.items()}
+    race = bench.race("weak", variants)
+    print(f"Experts and tokens grow with processes: 8 and {bench.shape.tokens} for each")
+    print_rows(["processes", "experts", "s/step [least .. most]", "of one's time",
+                "MiB sent a step"],
+               [[name, 8 * count, spread(race.seconds(name)),
+                 f"{race.ratio(name, names[1]):.2f}",
+                 "" if count == 1 else sent(race, name)] for count, name in names.items()])
+
+
+def disk(bench, _):
+    experts, one = 64, {"train.devices": "cpu", "train.threads": 1, "train.optimizer_threads": 1}
+    plan = bench.roomy_plan(experts, one)
+    base = one | {"model.path": bench.model(experts),
+                  "memory.device": budget(plan.least_device + 0.3 * plan.weights),
+                  "memory.host": budget(0.65 * (plan.weights + plan.state) + plan.least_host)}
+    names = {count: f"{count} of one core" for count in (1, 2)}
+    race = bench.race("disk", {name: base | {"ranks": count} for count, name in names.items()})
+    race.expect_same_bits(*names.values())
+    race.expect_paged(names[1])
+    print(f"The disk on one process, none on two: {experts} experts, memory.device "
+          f"{base['memory.device']} and memory.host {base['memory.host']} each")
+    print_rows(["processes", "s/step [least .. most]", "times one", "MiB read a step",
+                "MiB written", "MiB sent"],
+               [[name, spread(race.seconds(name)), f"{race.ratio(names[1], name):.2f}",
+                 of_ranks(race, name, "fetch_bytes"), of_ranks(race, name, "write_back_bytes"),
+                 "" if count == 1 else sent(race, name)] for count, name in names.items()])
+
+
+TABLES = {"scaling": scaling, "shares": shares, "seats": seats, "ranks": ranks, "weak": weak,
+          "disk": disk}
+OF_PROCESSES = ("ranks", "weak", "disk")
 
 
 def parse_arguments():
@@ -213,6 +282,9 @@ def main():
             write_even_text(text)
         bench = Bench(program, text, Path(folder), arguments.raw, shape)
         for table in arguments.only.split(","):
+            if table in OF_PROCESSES and shutil.which("mpirun") is None:
+                print(f"{table}: SKIPPED, there is no mpirun\n")
+                continue
             began = time.monotonic()
             bench.other_cores = []
             TABLES[table](bench, scale)

@@ -23,6 +23,9 @@ LAYERS = 4
 MOST_ROUNDS = 4  # times the rounds of a scale, where effects are looked for
 UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 REFUSED = {71, 72, 73}
+# Open MPI's variables: any user, more processes than cores, nothing bound.
+MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
 NO_TEXT = "no-such-text.txt"  # a run that would go on ends here, before it writes anything
 
 
@@ -234,7 +237,9 @@ class Bench:
 
     def train(self, text, steps, flags):
         """Exit code and what was printed; the run's folder is self.folder / "run". `flags` name
-        the model."""
+        the model; "ranks", which is no option, is the number of processes."""
+        flags = dict(flags)
+        ranks = flags.pop("ranks", 1)
         tokens = int(flags.get("train.tokens_per_step", self.shape.tokens))
         options = {
             "data.path": text, "train.output_dir": self.folder / "run",
@@ -244,9 +249,11 @@ class Bench:
             "train.save_steps": 0, "train.eval_steps": 0, "train.log_steps": steps,
             "optim.learning_rate": 1e-6, "optim.schedule": "constant"} | flags
         command = [str(self.program), "train"]
+        if ranks > 1:
+            command = ["mpirun", "-n", str(ranks)] + command
         for key, value in options.items():
             command += [f"--{key}", str(value)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | MPIRUN)
         return done.returncode, done.stderr
 
     def ask(self, flags):
