@@ -1,5 +1,7 @@
 #include "plan/step/rank_part.h"
 
+#include <algorithm>
+
 namespace pagoda {
 
 Task with_own_places(const RunShape& shape, Task task) {
@@ -22,6 +24,39 @@ TaskList own_part(const RunShape& shape, const TaskList& all) {
 void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUse>& uses) {
   if (shape.ranks() == 1) return add_uses(all, uses);
   add_uses(own_part(shape, all), uses);
+}
+
+namespace {
+
+PageKind kind_of(const PageTable& pages, const Task& send) {
+  const PageTable::Page& page = pages.pages[send.uses[0].page];
+  return pages.classes[page.slot_class].kind;
+}
+
+// Whether both sends carry rows of the same wave the same way. Sums go one by one: they may have
+// been received themselves.
+bool go_together(const PageTable& pages, const Task& a, const Task& b) {
+  return a.wave >= 0 && a.wave == b.wave && a.phase == b.phase && a.layer == b.layer &&
+         a.first_microbatch == b.first_microbatch && kind_of(pages, a) == kind_of(pages, b);
+}
+
+}  // namespace
+
+std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
+                                  const TaskList& all) {
+  std::vector<bool> ends(all.size(), false);
+  std::vector<const Task*> open;  // sends of the round
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Task& send = all[i];
+    if (send.kind != TaskKind::kSend) continue;
+    if (shape.rank_of(send.device) == shape.rank_of(send.peer)) continue;
+    ends[i] = std::any_of(open.begin(), open.end(), [&](const Task* other) {
+      return other->peer == send.peer || !go_together(pages, *other, send);
+    });
+    if (ends[i]) open.clear();
+    open.push_back(&send);
+  }
+  return ends;
 }
 
 }  // namespace pagoda

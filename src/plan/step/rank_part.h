@@ -11,6 +11,7 @@
 
 #include <vector>
 
+#include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
 #include "plan/step/task.h"
 
@@ -29,6 +30,17 @@ TaskList own_part(const RunShape& shape, const TaskList& all);
 
 // Appends the uses of pages by the rank's tasks, in order: what they make certain to come.
 void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUse>& uses);
+
+// [task] whether a round of transfers ends before it; the last one ends with the list. `all`: a
+// piece of a step, with the tasks of all ranks (StepPiece::all_tasks()).
+//
+// Transfers of a round, which are between devices of different ranks, may start together, since
+// none of them waits for another: they are a wave's rows on their way to the experts, or back, and
+// no device receives twice, as its lane takes one after the other. So a carrier comes to the end of
+// every list that runs a round as one piece of work on each device, and rounds one behind the
+// other, as NCCL does.
+std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
+                                  const TaskList& all);
 
 // What a transfer goes from or to: a device, or behind all devices the host of a rank.
 inline int device_end(int device) { return device; }
