@@ -16,6 +16,7 @@
 #include <string>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "base/trace.h"
 #include "device/device.h"
@@ -28,6 +29,12 @@ struct Transfer {
   int64_t bytes = 0;
   int64_t rows = 0;        // of tokens, that the bytes are; 0: they are others
   std::string about = "";  // what an error calls it, "receive L3 b5"; may be empty
+
+  // "transfer 17 from 0 to 2 (receive L3 b5)"
+  std::string text() const {
+    return strf("transfer %lld from %d to %d", (long long)number, from, to) +
+           (about.empty() ? "" : " (" + about + ")");
+  }
 };
 
 // One end of a link between ranks.

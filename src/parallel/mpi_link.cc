@@ -7,16 +7,6 @@
 
 namespace pagoda {
 
-namespace {
-
-std::string text_of(const Transfer& transfer) {
-  return strf("transfer %lld from %d to %d", (long long)transfer.number, transfer.from,
-              transfer.to) +
-         (transfer.about.empty() ? "" : " (" + transfer.about + ")");
-}
-
-}  // namespace
-
 // A transfer with messages that have not ended. The carrier's thread alone changes it.
 struct MpiLink::UnderWay {
   Transfer transfer;
@@ -85,7 +75,7 @@ void MpiLink::check_order(const Transfer& transfer) {
   const auto [newest, is_first] =
       newest_.try_emplace({transfer.from, transfer.to}, transfer.number);
   CHECK(is_first || newest->second < transfer.number, "%s comes behind %lld",
-        text_of(transfer).c_str(), (long long)newest->second);
+        transfer.text().c_str(), (long long)newest->second);
   newest->second = transfer.number;
 }
 
@@ -101,7 +91,7 @@ CarriedMessage MpiLink::message(const std::shared_ptr<UnderWay>& under_way, std:
   message.ready = std::move(ready);
   message.deadline_s = deadline_s_;
   message.owner = this;
-  message.about = [under_way] { return text_of(under_way->transfer); };
+  message.about = [under_way] { return under_way->transfer.text(); };
   message.then = [this, under_way, ended = std::move(ended)](
                      const CarriedMessage::End& end) mutable {
     this->end(*under_way, end);
