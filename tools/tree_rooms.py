@@ -65,6 +65,8 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
+    "src/parallel/nccl_calls": "Ranks: GPUs of several ranks",
+    "src/parallel/nccl_link": "Ranks: GPUs of several ranks",
     "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
     "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
     "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",

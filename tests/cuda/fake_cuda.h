@@ -15,6 +15,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -65,6 +66,9 @@ struct Counters {
 };
 Counters counters();
 std::map<std::string, int64_t> calls();  // [call] how many there were; fail() knows these
+
+// Work of another made-up library, in the stream's order.
+void enqueue(cudaStream_t stream, std::function<void()> work);
 
 // The GPU whose memory it is; -1: none's.
 int gpu_of(const void* memory);

@@ -121,6 +121,10 @@ struct CUstream_st {
 
 int pagoda::fake_cuda::gpu_of(cudaStream_t stream) { return stream->gpu; }
 
+void pagoda::fake_cuda::enqueue(cudaStream_t stream, std::function<void()> work) {
+  stream->enqueue(std::move(work));
+}
+
 namespace {
 
 void require_current(cudaStream_t stream, const char* call) {
