@@ -82,7 +82,8 @@ set(computing_tests state_format_test mask_test pager_test ops_linear_test ops_a
 # tools/test.sh. The other tests say the same on every machine; tools/test.sh all has them too.
 set(user_rooms "/tests/(device|kernels|model|offload|optim|process|train)/")
 set(user_names checkpoint_test tokenizer_vectors_test gpu_run_test)
-set(names_for_all process_bench_test process_mpi_test process_plan_test process_ranks_test)
+set(names_for_all process_bench_test process_mpi_test process_plan_test process_ranks_test
+  process_slurm_test)
 add_custom_target(user_tests)
 
 # Every NAME_test.cc is one ctest program, linked with all floors. It lies where its subject does.
@@ -148,6 +149,9 @@ endif()
 target_compile_definitions(exit_codes_test PRIVATE
   PAGODA_STATUS_HEADER="${PROJECT_SOURCE_DIR}/src/base/status.h"
   PAGODA_EXIT_CODES_PAGE="${PROJECT_SOURCE_DIR}/docs/exit-codes.md")
+
+target_compile_definitions(process_slurm_test PRIVATE
+  PAGODA_SLURM_SCRIPT="${PROJECT_SOURCE_DIR}/tools/slurm.sh")
 
 # Several of these are started together.
 add_executable(mpi_ranks tests/mpi/ranks_program.cc tests/testing/transfer_trial.cc)
