@@ -59,6 +59,7 @@ ROOMS = {
     "bench": RUN | KERNEL_ROOMS | {"train", "preview", "report", "bench/race", "bench/roofs"},
     "bench/sheet": RUN | {"train", "preview", "report", "bench", "bench/race", "bench/roofs"},
     "cli": RUN | {"preview", "report", "commands", "bench", "bench/sheet"},
+    "cli/doctor": RUN | {"cli", "bench/sheet"},
     "cli/plan": RUN | {"plan/", "preview", "report", "commands", "cli"},
 }
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/doctor_report.h"
+#include "cli/doctor/doctor_report.h"
 #include "preview/micro_batch_choice.h"
 #include "preview/run_forecast.h"
 #include "preview/this_machine.h"

@@ -224,6 +224,17 @@ TEST_F(MpiTest, BadInputIsRefusedOnceForAll) {
   refuses(bench(nowhere), bench(nowhere), 73, "rank 0: /proc/lab.toml");
 }
 
+TEST_F(MpiTest, DoctorReportsOnce) {
+  const ProcessResult result = mpirun({"-n", "2", PAGODA_BINARY, "doctor", "--dir", dir_.path()});
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(lines(result.out, "usable cores").size(), 2u) << result.out;
+  EXPECT_EQ(lines(result.out, "every rank reaches every other").size(), 2u) << result.out;
+  EXPECT_EQ(lines(result.out, "2 ranks together").size(), 1u) << result.out;
+  const Words here = {PAGODA_BINARY, "doctor", "--dir", dir_.path()};
+  const Words nowhere = {PAGODA_BINARY, "doctor", "--dir", dir_.file("none")};
+  expect_refused(mpirun(beside(here, nowhere)), 66, "rank 1: --dir " + dir_.file("none"));
+}
+
 TEST_F(MpiTest, OneProcessIsAnOrdinaryRun) {
   Words words = {"-n", "1"};
   const Words program = bench("/proc/lab.toml");

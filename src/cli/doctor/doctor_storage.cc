@@ -1,4 +1,4 @@
-#include "cli/doctor_report.h"
+#include "cli/doctor/doctor_report.h"
 #include "offload/storage.h"
 
 namespace pagoda {
