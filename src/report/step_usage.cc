@@ -177,10 +177,10 @@ void StepUsage::append_to(MetricsFields& fields) const {
                               {"prefetches", prefetches},
                               {"prefetch_accuracy", prefetch_accuracy}};
   fields.insert(fields.end(), mine.begin(), mine.end());
-  if (devices.size() == 1) return;
-  fields.emplace_back("devices", devices_object(devices));
-  fields.emplace_back("imbalance", imbalance);
-  fields.emplace_back("links", links_object(links));
+  const bool several = devices.size() > 1;
+  if (several) fields.emplace_back("devices", devices_object(devices));
+  if (several) fields.emplace_back("imbalance", imbalance);
+  if (several || !links.empty()) fields.emplace_back("links", links_object(links));
 }
 
 ExpertLoad expert_load(std::span<const int64_t> tokens_per_expert) {
