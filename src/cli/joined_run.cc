@@ -9,9 +9,12 @@ Status run_joined(MpiCommunicator& all, const std::function<Status()>& body) {
   const Status status = body();
   if (status.ok()) return status;
   if (all.broken()) {
-    // One of those that are left says it.
-    const bool first_is_lost = status.message().starts_with("rank 0 on ");
-    return all.rank() == (first_is_lost ? 1 : 0) ? status : Status(status.code(), "");
+    // One of those that are left says it; two where it is not plain that rank 0 is left.
+    const std::string& why = status.message();
+    const bool another_is_lost = why.starts_with("rank ") && !why.starts_with("rank 0 ");
+    const bool says = all.rank() == 0 ? !why.starts_with("rank 0 on ")
+                                      : all.rank() == 1 && !another_is_lost;
+    return says ? status : Status(status.code(), "");
   }
   if (all.rank() == 0) print_error(status);
   RETURN_IF_ERROR(all.barrier());
