@@ -34,7 +34,7 @@ class TrainCommand : public RunCommand {
  private:
   Status run_alone();
   Status run_together(MpiCommunicator& all);
-  Status share_settings(RankGroup& ranks);
+  Status share_settings(RankGroup& ranks, Status mine);
 
   TrainFlags flags_;
 };
@@ -55,9 +55,8 @@ Status TrainCommand::run_alone() {
   return run_train(config_, flags_);
 }
 
-// Rank 0's settings, as numbers, on all ranks.
-Status TrainCommand::share_settings(RankGroup& ranks) {
-  Status mine = read_run_file(ranks.rank());
+// Rank 0's settings, as numbers, on all ranks. `mine`: what reading this rank's own gave.
+Status TrainCommand::share_settings(RankGroup& ranks, Status mine) {
   const auto devices = parse_devices(config_.train.devices);
   if (mine.ok() && !devices.ok()) {
     mine = Status(devices.status().code(), "train.devices: " + devices.status().message());
@@ -87,7 +86,9 @@ Status TrainCommand::run_together(MpiCommunicator& all) {
     return link.ok() ? Result<std::unique_ptr<Link>>(link.take())
                      : Result<std::unique_ptr<Link>>(link.status());
   });
-  RETURN_IF_ERROR(share_settings(ranks));
+  const Status read = read_run_file(all.rank());
+  if (read.ok() && config_.parallel.deadline_s > 0) all.set_deadline(config_.parallel.deadline_s);
+  RETURN_IF_ERROR(share_settings(ranks, read));
   all.set_deadline(config_.parallel.deadline_s);
   ASSIGN_OR_RETURN(
       const std::unique_ptr<Heartbeat> heartbeat,
