@@ -1,5 +1,7 @@
 #include "train/page_move.h"
 
+#include <algorithm>
+
 namespace pagoda {
 
 bool is_at_home(const RunCheckpoint& checkpoint, const RunShape& shape, int ranks) {
@@ -38,7 +40,13 @@ Result<std::vector<int>> store_readers(const RunCheckpoint& checkpoint,
 Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Session& session) {
   RankGroup& ranks = session.ranks();
   const RunShape& shape = session.shape();
-  HostMemory memory;
+  int64_t largest = 0;
+  for (PageId page = 0; page < 2 * shape.records.size(); ++page) {
+    largest = std::max(largest, kPageHeaderBytes + session.pages().pages[page].bytes);
+  }
+  auto allocated = HostMemory::allocate(largest);
+  RETURN_IF_ERROR(ranks.agree(allocated.status()));
+  HostMemory memory = allocated.take();
   // After an error of its own a rank goes on, since others wait for what it sends.
   Status mine, passed;
   for (PageId page = 0; page < 2 * shape.records.size() && passed.ok(); ++page) {
@@ -46,11 +54,6 @@ Status copy_pages(CheckpointPages& pages, const std::vector<int>& readers, Sessi
     const int to = shape.rank_of(shape.records[session.pages().pages[page].record].device);
     if (from != ranks.rank() && to != ranks.rank()) continue;
     const int64_t payload = session.pages().pages[page].bytes;
-    if (memory.bytes() < kPageHeaderBytes + payload) {
-      auto larger = HostMemory::allocate(kPageHeaderBytes + payload);
-      RETURN_IF_ERROR(larger.status());
-      memory = larger.take();
-    }
     if (from == ranks.rank() && mine.ok()) mine = pages.read(page, memory);
     passed = ranks.pass(from, to, {memory.data() + kPageHeaderBytes, static_cast<size_t>(payload)});
     if (to != ranks.rank() || !mine.ok() || !passed.ok()) continue;

@@ -83,6 +83,7 @@ class Trainer {
   Status resume();
   Result<RunCheckpoint> find_newest() const;
   Result<RunCheckpoint> of_rank_0(Result<RunCheckpoint> found) const;
+  Result<RunCheckpoint> decode_sent(const std::string& text) const;
   Status open_all_inputs();
   Status open_inputs();
   Status check_alike() const;

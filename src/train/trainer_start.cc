@@ -140,12 +140,16 @@ Result<RunCheckpoint> Trainer::of_rank_0(Result<RunCheckpoint> found) const {
            files.manifest + files.pages;
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> all, ranks_.agree(found.status(), text));
-  if (leads()) return found;
+  auto received = leads() ? std::move(found) : decode_sent(all[0]);
+  RETURN_IF_ERROR(ranks_.agree(received.status()));
+  return received;
+}
+
+Result<RunCheckpoint> Trainer::decode_sent(const std::string& text) const {
   int64_t step = 0;
   size_t length = 0;
-  NumberReader in(all[0]);
-  const bool good =
-      in.read(step, int64_t{0}, INT64_MAX) && in.read(length, size_t{0}, all[0].size());
+  NumberReader in(text);
+  const bool good = in.read(step, int64_t{0}, INT64_MAX) && in.read(length, size_t{0}, text.size());
   if (!good || in.rest().size() < length) {
     return Status(Exit::kIoError,
                   "rank 0 sent what is no checkpoint; see that all ranks run the "
@@ -408,8 +412,7 @@ Status Trainer::remove_moved(const RunCheckpoint& checkpoint) {
     const Status removed = storage_->remove_file(path);
     if (!removed.ok()) log_warn(removed.message());
   }
-  if (leads() && !all[0].empty()) return storage_->remove_file(mark);
-  return Status();
+  return ranks_.agree(leads() && !all[0].empty() ? storage_->remove_file(mark) : Status());
 }
 
 void Trainer::make_runner() {

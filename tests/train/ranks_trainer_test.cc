@@ -229,6 +229,95 @@ TEST(RanksTrainer, EachCallOfEachRankFailsOnce) {
   EXPECT_GT(failed_runs, kUnderSanitizer ? 4 : 20);
 }
 
+// Ranks of one machine move a run that other ranks have left twice, once without a checkpoint.
+class MovedRun {
+ public:
+  // The move is made by `ranks`, and `fault` happens in it. What the fault left is mended by the
+  // next start. Returns whether there was no fault, since the run ends before it.
+  bool expect_no_loss(int ranks, const SimFault& fault) {
+    SimStorage machine(static_cast<uint64_t>(fault.nth));
+    begin(machine);
+    leg_.ranks = ranks;
+    machine.inject(fault);
+    LegOutcome outcome = run_.run(leg_);
+    const bool none = machine.faults() == 0;
+    machine.clear_faults();
+    for (const Status& status : outcome.statuses) {
+      EXPECT_EQ(status.code(), outcome.status().code()) << status.message();
+      EXPECT_EQ(status.message(), outcome.status().message());
+    }
+    bool losses_are_known = outcome.ok();
+    const std::string mark = run_.tiny().config().train.output_dir + "/MOVING";
+    if (!outcome.ok() || machine.exists(mark)) {
+      failed_ += !outcome.ok();
+      if (!outcome.ok()) run_.forget_last_leg();
+      machine.restart();
+      outcome = run_.run(leg_);
+      expect_ok(outcome);
+      losses_are_known = losses_are_known || !outcome.losses.empty();  // else step 2 was saved
+    }
+    EXPECT_FALSE(machine.exists(mark));
+    if (losses_are_known && !testing::Test::HasFailure()) {
+      EXPECT_EQ(run_.sha256(), run_.expected());
+    }
+    return none;
+  }
+  int64_t failed() const { return failed_; }  // runs
+
+ private:
+  void begin(SimStorage& machine) {
+    run_.begin();
+    leg_ = {2, 1};
+    leg_.storage = [&](int) { return &machine; };
+    leg_.until = 1;
+    expect_ok(run_.run(leg_));
+    leg_.resume = true;
+    leg_.ranks = 3;
+    leg_.save = false;
+    expect_ok(run_.run(leg_));
+    machine.restart();  // they were killed
+    leg_.save = true;
+    leg_.until = 2;
+  }
+
+  RankedTrainers run_{ClipKind::kGlobal, 2};
+  RunLeg leg_;
+  int64_t failed_ = 0;
+};
+
+// Calls of some kinds fail, or the machine loses power at them.
+TEST(RanksTrainer, EachCallOfAMoveFailsOnce) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(900));
+  struct Calls {
+    SimFault::Kind kind;
+    uint32_t calls;
+    int64_t stride;
+  };
+  constexpr auto kError = SimFault::Kind::kError, kCrash = SimFault::Kind::kCrash;
+  // All that make, move or remove files, and some of the others.
+  const Calls ways[] = {{kError, kSimRemove, 1},   {kCrash, kSimRemove, 1},
+                        {kError, kSimSync, 1},     {kError, kSimWriteFile, 1},
+                        {kError, kSimReadFile, 1}, {kError, kSimOpen, 1},
+                        {kError, kSimAll, 5},      {kCrash, kSimAll, 11}};
+  MovedRun run;
+  for (const Calls& way : ways) {
+    const int64_t stride = way.stride * (kUnderSanitizer ? 7 : 1);
+    bool done = false;
+    for (int64_t call = 1; !done; call += stride) {
+      SCOPED_TRACE(strf("%s at call %lld of %x", way.kind == kCrash ? "power loss" : "error",
+                        (long long)call, way.calls));
+      SimFault fault;
+      fault.kind = way.kind;
+      fault.calls = way.calls;
+      fault.nth = call;
+      fault.crash_seed = static_cast<uint64_t>(call);
+      done = run.expect_no_loss(call % 2 == 0 ? 1 : 3, fault);
+      if (testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_GT(run.failed(), kUnderSanitizer ? 4 : 40);
+}
+
 // The disk of rank 0 has no room for a manifest: the save is none on all ranks, and what is written
 // after it leaves the checkpoint before it alone on each of them.
 TEST(RanksTrainer, ASaveThatFailsOnOneRankIsNoneOnAll) {
