@@ -102,6 +102,16 @@ Status check_layers(const ModelShape& model, const RunSetup& setup) {
                      (long long)numbers, (long long)model.num_layers()));
 }
 
+Status check_ranks(const ModelShape& model, const RunSetup& setup) {
+  const int ranks = setup.devices.back().rank + 1;
+  const int64_t records = std::ssize(model_records(model));
+  if (ranks <= records) return Status();
+  return Status(Exit::kUsage,
+                strf("there are %d ranks, and the model has %lld records (layers, experts, "
+                     "embedding and head) to share among them; start %lld ranks at most",
+                     ranks, (long long)records, (long long)records));
+}
+
 void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;

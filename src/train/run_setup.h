@@ -50,6 +50,9 @@ struct RunSetup {
 // kUsage if the setup has numbers for other layers than the model's.
 Status check_layers(const ModelShape& model, const RunSetup& setup);
 
+// kUsage if there are more ranks than the model has records: some would have nothing to keep.
+Status check_ranks(const ModelShape& model, const RunSetup& setup);
+
 // The setup of a training run on the CPU: whether GPUs compute is for the caller to say.
 RunSetup run_setup(const RunConfig& config);
 

@@ -59,7 +59,8 @@ Result<MemoryPlan> Session::plan(const ModelConfig& config, const SessionOptions
   CHECK(options.rank == ranks.rank());
   RETURN_IF_ERROR(ranks.agree(check_kernels(config, options)));
   const ModelShape model = model_shape(config);
-  RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks
+  RETURN_IF_ERROR(check_layers(model, options));  // alike on all ranks, as the next
+  RETURN_IF_ERROR(check_ranks(model, options));
   const GroupChoice group =
       choose_group(make_run_shape(model, options), model, options, options.device_bytes);
   ASSIGN_OR_RETURN(const int64_t blocks, ranks.least(group.blocks));

@@ -186,6 +186,23 @@ TEST(RanksTrainer, RanksThatDiffer) {
   EXPECT_EQ(page_files(run.tiny().config().train.output_dir).size(), 0u) << "nothing is left";
 }
 
+// One layer with two experts, the embedding and the head.
+constexpr const char* kFiveRecords = R"({
+  "num_hidden_layers": 1, "num_experts": 2, "mlp_only_layers": []})";
+
+TEST(RanksTrainer, EachRankKeepsARecord) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  RankedTrainers run(ClipKind::kGlobal, 2, {}, kFiveRecords);
+  RunLeg leg{6, 1};
+  leg.until = 2;
+  expect_all_ended(run.run(leg), Exit::kUsage, "there are 6 ranks, and the model has 5 records");
+  EXPECT_EQ(page_files(run.tiny().config().train.output_dir).size(), 0u) << "nothing is left";
+  run.begin();
+  leg.ranks = 5;
+  expect_ok(run.run(leg));
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
 // Each rank has a machine of its own, one of whose calls fails. All end with the error, or save a
 // step less; what they go on with ends in the same bits.
 TEST(RanksTrainer, EachCallOfEachRankFailsOnce) {

@@ -23,7 +23,8 @@ void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& t
 }
 
 RankedTrainers::RankedTrainers(ClipKind clip, int64_t steps,
-                               const std::function<void(RunConfig&)>& change) {
+                               const std::function<void(RunConfig&)>& change, const char* model)
+    : run_(DType::kBF16, tiny_with(model).c_str()) {
   RunConfig& config = run_.config();
   config.optim.clip = clip;
   config.train.steps = steps;

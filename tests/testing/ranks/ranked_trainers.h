@@ -45,9 +45,10 @@ void expect_all_ended(const LegOutcome& outcome, Exit code, const std::string& t
 
 class RankedTrainers {
  public:
-  // `change` makes a run of its own kind of the tiny one.
+  // `change` makes a run of its own kind of the tiny one, `model` (a JSON object) its model.
   explicit RankedTrainers(ClipKind clip = ClipKind::kGlobal, int64_t steps = 6,
-                          const std::function<void(RunConfig&)>& change = {});
+                          const std::function<void(RunConfig&)>& change = {},
+                          const char* model = "{}");
 
   TinyRun& tiny() { return run_; }
   // A new run in a folder of its own.
