@@ -10,7 +10,7 @@
 namespace pagoda {
 namespace {
 
-constexpr int64_t kMostFailedSaves = 3;
+constexpr int64_t kMostFailedSaves = 2;  // in a row
 constexpr size_t kMostSampleChars = 2000;  // printed characters of a sample; the metrics have all
 
 double seconds_since(std::chrono::steady_clock::time_point start) {

@@ -1,45 +1,18 @@
 // The built program when the disk is full or files may not grow: refused before training where it
 // can be known, survived where it cannot.
 #include <signal.h>
-#include <sys/mount.h>
 
 #include <filesystem>
 
 #include "base/bytes.h"
 #include "tests/testing/files.h"
 #include "tests/testing/run_test.h"
+#include "tests/testing/small_file_system.h"
 
 namespace pagoda {
 namespace {
 
 namespace fs = std::filesystem;
-
-// A small file system of its own. Needs root; ok() is false without.
-class SmallFileSystem {
- public:
-  SmallFileSystem(const std::string& path, int64_t bytes) : path_(path) {
-    fs::create_directory(path_);
-    ok_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0,
-                  strf("size=%lld", (long long)bytes).c_str()) == 0;
-  }
-  ~SmallFileSystem() {
-    if (ok_ && ::umount2(path_.c_str(), MNT_DETACH) != 0) ADD_FAILURE() << "umount " << path_;
-  }
-  SmallFileSystem(const SmallFileSystem&) = delete;
-  SmallFileSystem& operator=(const SmallFileSystem&) = delete;
-
-  bool ok() const { return ok_; }
-  // Takes what room there is, but for `left_bytes`.
-  void fill(int64_t left_bytes) const {
-    const auto free = static_cast<int64_t>(fs::space(path_).available);
-    put_file(path_ + "/filler", std::string(static_cast<size_t>(free - left_bytes), 'x'));
-  }
-  void make_room() const { fs::remove(path_ + "/filler"); }
-
- private:
-  std::string path_;
-  bool ok_ = false;
-};
 
 using DiskTest = RunTest;
 

@@ -13,6 +13,8 @@
 #include "tests/testing/files.h"
 #include "tests/testing/mpirun.h"
 #include "tests/testing/run_test.h"
+#include "tests/testing/small_file_system.h"
+#include "tests/testing/tiny_run.h"
 #include "tests/testing/watchdog.h"
 
 namespace pagoda {
@@ -142,6 +144,40 @@ TEST_F(RanksTest, ErrorsAreThoseOfAll) {
     break;
   }
   expect_ended(mpirun(2, train(flags_of("taken", 4), {"--resume"})), 81, "put it back");
+}
+
+TEST_F(RanksTest, MoreRanksThanRecords) {
+  put_file(dir_.file("config.json"), tiny_with(R"({"num_hidden_layers": 1, "num_experts": 2,
+                                                   "mlp_only_layers": []})"));
+  const std::string model = dir_.file("five");
+  ASSERT_EQ(run({"init", "--config", dir_.file("config.json"), "--out", model}).code, 0);
+  Flags flags = flags_of("run", 2);
+  flags["model.path"] = model;
+  expect_ended(mpirun(6, train(flags)), 2, "there are 6 ranks, and the model has 5 records");
+  EXPECT_FALSE(std::filesystem::exists(dir_.file("run")));
+}
+
+// Where rank 0 has no room for a manifest, all leave that save out, and end at the second.
+TEST_F(RanksTest, NoRoomForACheckpoint) {
+  const SmallFileSystem disk(dir_.file("small"), 4 << 20);
+  if (!disk.ok()) GTEST_SKIP() << "SKIPPED: mounting a small file system needs root";
+  Flags flags = flags_of("small/run", 1000000);
+  flags["memory.disk"] = dir_.file("disk");
+  flags["train.save_steps"] = "5";
+  Process process(on(2, train(flags)), dir_.file("ranks"));
+  ASSERT_TRUE(process.wait_for_err("saved step 5 ")) << process.err();
+  std::filesystem::remove_all(dir_.file("small/run/checkpoints/room"));
+  disk.fill(0);
+  const ProcessResult ended = process.wait();
+  expect_ended(ended, 73, "make room");
+  const size_t skipped = ended.err.find(" skipped, the last is step ");
+  ASSERT_NE(skipped, std::string::npos) << ended.err;
+  EXPECT_EQ(ended.err.find(" skipped, the last is step ", skipped + 1), std::string::npos);
+  disk.make_room();
+  EXPECT_EQ(run({"ckpt", "verify", dir_.file("small/run")}).code, 0);
+  const std::map<int64_t, double> saved = checkpoints("small/run");
+  flags["train.steps"] = std::to_string(saved.rbegin()->first + 3);
+  EXPECT_EQ(mpirun(2, train(flags, {"--resume"})).code, 0);
 }
 
 // A rank is killed, or stands still: the others end soon, and what was saved goes on.
