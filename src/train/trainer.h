@@ -42,9 +42,10 @@ class Trainer {
   // The run's folder is config.train.output_dir. A fresh start needs it new or empty
   // (kCannotCreate); resume needs a checkpoint there whose configuration, data and model are these
   // (kMismatch, kNoCheckpoint). `storage` and `trace` are not owned and outlive the trainer.
-  // `ranks`, if there are several, too. A resumed run may have other ranks and devices than it had:
-  // pages whose home is elsewhere now are copied to new stores, and the old ones stay until the
-  // next checkpoint. kMismatch also if ranks have other programs or data.
+  // `ranks`, if there are several, too. A resumed run may have other ranks and devices than it had,
+  // or the same ones on each other's machines: pages whose home is elsewhere now are copied to new
+  // stores, and the old ones stay until the next checkpoint. kMismatch also if ranks have other
+  // programs or data.
   static Result<std::unique_ptr<Trainer>> start(const RunConfig& config, bool resume,
                                                 Storage* storage, Trace* trace = nullptr,
                                                 RankGroup* ranks = nullptr);
@@ -93,7 +94,8 @@ class Trainer {
   void remove_store();  // the new one, after a start that failed
   Status continue_from(RunCheckpoint checkpoint);
   Status open_store(const RunCheckpoint& checkpoint, SessionOptions options);
-  Status move_pages(const RunCheckpoint& checkpoint, SessionOptions options);
+  void look_on_own_disks(RunCheckpoint& checkpoint) const;
+  Status move_pages(RunCheckpoint checkpoint, SessionOptions options);
   Status remove_moved(const RunCheckpoint& checkpoint);
   Status leave_old_stores();
   Status check_resumable(const RunCheckpoint& checkpoint) const;

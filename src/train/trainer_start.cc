@@ -317,11 +317,12 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   options.page_slots = static_cast<int>(checkpoint.page_slots);
   const RunShape shape = make_run_shape(model_shape(folder_->config()), options);
   Status opened(Exit::kMismatch, "pages are not at home");
-  if (is_at_home(checkpoint, shape, ranks_.size())) opened = open_store(checkpoint, options);
-  // What a rank keeps beside its own pages may need more room than when its store was made.
-  if (opened.code() == Exit::kMismatch && !(ranks_.alone() && is_at_home(checkpoint, shape, 1))) {
-    opened = move_pages(checkpoint, std::move(options));
-  }
+  const bool at_home = is_at_home(checkpoint, shape, ranks_.size());
+  if (at_home) opened = open_store(checkpoint, options);
+  // What a rank keeps beside its own pages may need more room than when its store was made, and its
+  // store may be on the machine of another rank now.
+  const bool moves = opened.code() == Exit::kMismatch || opened.code() == Exit::kNoCheckpoint;
+  if (moves && !(ranks_.alone() && at_home)) opened = move_pages(checkpoint, std::move(options));
   RETURN_IF_ERROR(opened);
   if (config_.train.save_steps > 0) {
     RETURN_IF_ERROR(ranks_.agree(leads() ? checkpoints().reserve(checkpoint) : Status()));
@@ -336,6 +337,16 @@ Status Trainer::continue_from(RunCheckpoint checkpoint) {
   checkpoint_.model_path = absolute_path(config_.model.path);  // it may have moved
   make_runner();
   return Status();
+}
+
+// Those of the stores that are not where the checkpoint says may have come here with their disks.
+void Trainer::look_on_own_disks(RunCheckpoint& checkpoint) const {
+  for (CheckpointStore& store : checkpoint.stores) {
+    CheckpointStore here = store;
+    here.directories = config_.disk_directories();
+    const bool is_there = check_store_is_there(store, checkpoint.step, storage_).ok();
+    if (!is_there && check_store_is_there(here, checkpoint.step, storage_).ok()) store = here;
+  }
 }
 
 // Goes on in the store that this rank had.
@@ -359,7 +370,8 @@ Status Trainer::open_store(const RunCheckpoint& checkpoint, SessionOptions optio
 }
 
 // Goes on in new stores. The old ones are those of the saved step until there is another.
-Status Trainer::move_pages(const RunCheckpoint& checkpoint, SessionOptions options) {
+Status Trainer::move_pages(RunCheckpoint checkpoint, SessionOptions options) {
+  if (!config_.memory.disk.empty()) look_on_own_disks(checkpoint);
   auto pages = CheckpointPages::open_some(checkpoint, storage_);
   RETURN_IF_ERROR(ranks_.agree(pages.status()));
   ASSIGN_OR_RETURN(const std::vector<int> readers,
@@ -395,16 +407,14 @@ Status Trainer::remove_moved(const RunCheckpoint& checkpoint) {
   if (leads() && storage_->exists(mark)) text = storage_->read_file(mark, kMostMarkBytes);
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
                    ranks_.agree(text.status(), text.ok() ? text.value() : ""));
+  // Of all runs, only this one has files of these names, wherever its disks are now.
   std::vector<std::string> kept;
-  for (const CheckpointStore& store : checkpoint.stores) {
-    for (const std::string& path : PageFile::paths({store.directories, store.file_name})) {
-      kept.push_back(absolute_path(path));
-    }
-  }
+  for (const CheckpointStore& store : checkpoint.stores) kept.push_back(store.file_name);
   for (const std::string& line : marked_page_files(all[0])) {
     const std::string path = absolute_path(line.starts_with("/") ? line : folder + "/" + line);
-    if (std::ranges::count(kept, path) > 0) continue;
-    const std::string directory = path.substr(0, path.rfind('/'));
+    const size_t slash = path.rfind('/');
+    const std::string directory = path.substr(0, slash), file = path.substr(slash + 1);
+    if (std::ranges::count(kept, file.substr(0, file.rfind('.'))) > 0) continue;
     const std::vector<std::string> disks = config_.disk_directories();
     const bool ours = std::ranges::any_of(
         disks, [&](const std::string& disk) { return absolute_path(disk) == directory; });

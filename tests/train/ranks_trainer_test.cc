@@ -130,6 +130,44 @@ TEST(RanksTrainer, OldStoresGoAfterTheNewCheckpointOnly) {
   EXPECT_EQ(run.sha256(), run.expected());
 }
 
+// The ranks' machines come in another order, with their disks, and the first such start is killed
+// before it saves.
+TEST(RanksTrainer, StoresOfOneAnothersMachines) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
+  RankedTrainers run;
+  const auto disk = [&](int rank) { return run.tiny().dir().file(strf("disk-%d", rank)); };
+  const auto exchange = [&] {  // what rank 0 had is on the disk of rank 2 now
+    const std::string aside = run.tiny().dir().file("aside");
+    std::filesystem::rename(disk(0), aside);
+    for (int rank = 0; rank < 2; ++rank) std::filesystem::rename(disk(rank + 1), disk(rank));
+    std::filesystem::rename(aside, disk(2));
+  };
+  RunLeg leg{3, 1};
+  leg.configure = [&](RunConfig& config, int rank) { config.memory.disk = {disk(rank)}; };
+  leg.until = 2;
+  expect_ok(run.run(leg));
+  exchange();
+  leg.resume = true;
+  leg.save = false;
+  for (int times = 0; times < 2; ++times) {
+    expect_ok(run.run(leg));
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(page_files(disk(rank)).size(), 2u);
+  }
+  leg.save = true;
+  leg.until = 4;
+  expect_ok(run.run(leg));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(page_files(disk(rank)).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(run.tiny().config().train.output_dir + "/MOVING"));
+  const std::string lost = page_files(disk(1))[0];
+  exchange();
+  std::filesystem::rename(disk(0), disk(3));  // where no rank looks
+  expect_all_ended(run.run(leg), Exit::kNoCheckpoint, lost);
+  std::filesystem::rename(disk(3), disk(0));
+  leg.until = 6;
+  expect_ok(run.run(leg));
+  EXPECT_EQ(run.sha256(), run.expected());
+}
+
 TEST(RanksTrainer, AStoreThatIsNotThereOrDamaged) {
   const Watchdog watchdog("trainers on ranks", std::chrono::seconds(300));
   RankedTrainers run;
