@@ -7,6 +7,7 @@
 #include "base/stop_signal.h"
 #include "commands/commands.h"
 #include "commands/train_run.h"
+#include "parallel/host_name.h"
 #include "preview/chat_date_choice.h"
 #include "preview/micro_batch_choice.h"
 #include "report/report.h"
@@ -91,6 +92,20 @@ Status report_plan(const RunConfig& config, const TrainFlags& flags, const Prepa
   return ranks.agree(check_machine_memory(model, options, memory));
 }
 
+// Takes the run's folder. Page files that a killed start left are on the disks of all ranks.
+Status take_folder(RunOutput& output, bool resume, RankGroup& ranks) {
+  const bool leads = ranks.rank() == 0;
+  if (resume) return ranks.agree(leads ? output.reuse() : Status());
+  auto killed = leads ? output.killed_start() : std::optional<std::string>();
+  const std::string mark = killed.ok() ? killed.value().value_or("") : "";
+  ASSIGN_OR_RETURN(const std::vector<std::string> marks, ranks.agree(killed.status(), mark));
+  const std::vector<MarkedFile> left = marked_page_files(marks[0]);
+  const Status removed = leads ? Status() : output.remove_from_disks(left);
+  ASSIGN_OR_RETURN(const std::vector<std::string> hosts, ranks.agree(removed, host_name()));
+  if (leads) warn_of_files_elsewhere(left, hosts);
+  return ranks.agree(leads ? output.create() : Status());
+}
+
 // Opens what rank 0 writes beside the trainer's files.
 struct Records {
   std::unique_ptr<MetricsFile> metrics;
@@ -121,17 +136,14 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   warn_of_gpus(config);
   RETURN_IF_ERROR(report_plan(config, flags, *prepared, trace.trace(), ranks));
   RunOutput output(config.train.output_dir, config.disk_directories());
-  if (leads) {
-    RETURN_IF_ERROR(ranks.agree(flags.resume ? output.reuse() : output.create()));
-  } else {
-    RETURN_IF_ERROR(ranks.agree(Status()));
-  }
+  RETURN_IF_ERROR(take_folder(output, flags.resume, ranks));
   auto storage =
       open_storage(config.memory.io, nearest_directory(config.disk_directories().front()));
   RETURN_IF_ERROR(ranks.agree(storage.status()));
   log_info("io: " + (*storage)->describe());
-  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer,
-                   Trainer::start(config, flags.resume, storage->get(), trace.trace(), &ranks));
+  auto started = Trainer::start(config, flags.resume, storage->get(), trace.trace(), &ranks);
+  if (ranks.broken()) output.leave_to_next_start();
+  ASSIGN_OR_RETURN(std::unique_ptr<Trainer> trainer, std::move(started));
   log_info("data: " + dataset_text(trainer->data()));
   if (trainer->eval_data()) log_info("held-out data: " + dataset_text(*trainer->eval_data()));
   if (flags.resume) {

@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "base/new_folder.h"
 #include "base/output_file.h"
-#include "train/start_mark.h"
+#include "parallel/host_name.h"
 
 namespace pagoda {
 
@@ -86,6 +86,7 @@ RunOutput::~RunOutput() {
 }
 
 Status RunOutput::open() {
+  if (folder_) return Status();  // it is locked
   ASSIGN_OR_RETURN(folder_, Directory::open(path_, Links::kFollow));
   if (folder_->lock() != Directory::Lock::kTakenByAnother) return Status();
   return Status(Exit::kCannotCreate,
@@ -135,25 +136,37 @@ Status RunOutput::keep() {
   return Status();
 }
 
-// Removes what a killed start left, and nothing else.
-Status RunOutput::remove_unfinished_start() const {
+Result<std::optional<std::string>> RunOutput::killed_start() {
+  std::error_code error;
+  if (!fs::is_directory(path_, error)) return std::optional<std::string>();
+  RETURN_IF_ERROR(open());
   ASSIGN_OR_RETURN(const std::vector<std::string> names, folder_->names());
-  if (std::ranges::count(names, kStartMark) == 0 || has_checkpoint(*folder_)) return Status();
-  ASSIGN_OR_RETURN(const std::string text,
+  if (std::ranges::count(names, kStartMark) == 0 || has_checkpoint(*folder_)) {
+    return std::optional<std::string>();
+  }
+  ASSIGN_OR_RETURN(std::string text,
                    read_text_file(path_ + "/" + kStartMark, Links::kRefuse, kMostMarkBytes));
-  const std::vector<std::string> page_files = marked_page_files(text);
   // The start was killed while it wrote the mark, or the file is somebody else's.
-  if (page_files.empty() && (names.size() > 1 || !text.empty())) return Status();
-  RETURN_IF_ERROR(remove_start(page_files));
+  if (marked_page_files(text).empty() && (names.size() > 1 || !text.empty())) {
+    return std::optional<std::string>();
+  }
+  return std::optional(std::move(text));
+}
+
+// Removes what a killed start left, and nothing else.
+Status RunOutput::remove_unfinished_start() {
+  ASSIGN_OR_RETURN(const std::optional<std::string> text, killed_start());
+  if (!text) return Status();
+  RETURN_IF_ERROR(remove_start(marked_page_files(*text)));
   log_info(strf("%s: an earlier start was killed before anything was saved; starting over",
                 printable(path_).c_str()));
   return Status();
 }
 
 // Removes STARTING last: whatever interrupts this, the next start goes on with it.
-Status RunOutput::remove_start(const std::vector<std::string>& page_files) const {
-  for (const std::string& line : page_files) {
-    const Status removed = remove_page_file(line);
+Status RunOutput::remove_start(const std::vector<MarkedFile>& page_files) const {
+  for (const MarkedFile& file : page_files) {
+    const Status removed = remove_page_file(file);
     // Without its mark, a folder whose page file stays could be neither resumed nor started in.
     if (removed.code() == Exit::kCannotCreate) return removed;
     if (!removed.ok()) log_warn(removed.message());
@@ -174,21 +187,36 @@ Status RunOutput::remove_files(const std::function<bool(const std::string&)>& wh
   return Status();
 }
 
-Status RunOutput::remove_page_file(const std::string& line) const {
-  const fs::path path = line;
-  if (path.is_relative()) return remove_page_file_inside(*folder_, line);
-  const std::string inside = path_inside(line, path_);
+Status RunOutput::remove_page_file(const MarkedFile& file) const {
+  if (!file.path.starts_with("/")) return remove_page_file_inside(*folder_, file.path);
+  const std::string inside = path_inside(file.path, path_);
   if (!inside.empty()) return remove_page_file_inside(*folder_, inside);
-  const std::string directory = path.parent_path().string();
+  if (!file.host.empty() && file.host != host_name()) return Status();
+  return remove_from_disk(file.path);
+}
+
+Status RunOutput::remove_from_disk(const std::string& path) const {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(path, error))) return Status();
+  const std::string directory = fs::path(path).parent_path().string();
   const bool named = std::ranges::any_of(
       disks_, [&](const std::string& disk) { return absolute_path(disk) == directory; });
   if (!named) {
     return Status(Exit::kMismatch, strf("%s was left by the earlier start and is not in "
                                         "memory.disk: it stays, remove it yourself",
-                                        printable(line).c_str()));
+                                        printable(path).c_str()));
   }
   ASSIGN_OR_RETURN(const Directory disk, Directory::open(directory, Links::kFollow));
-  return remove_unused(disk, path.filename().string());
+  return remove_unused(disk, fs::path(path).filename().string());
+}
+
+Status RunOutput::remove_from_disks(const std::vector<MarkedFile>& files) const {
+  for (const MarkedFile& file : files) {
+    if (!file.path.starts_with("/") || !path_inside(file.path, path_).empty()) continue;
+    const Status removed = remove_from_disk(file.path);
+    if (removed.code() != Exit::kMismatch) RETURN_IF_ERROR(removed);  // it may be another rank's
+  }
+  return Status();
 }
 
 // Also removes the folders on the way to it, once they are empty.

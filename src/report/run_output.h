@@ -9,6 +9,7 @@
 
 #include "base/directory.h"
 #include "base/status.h"
+#include "train/start_mark.h"
 
 namespace pagoda {
 
@@ -27,6 +28,12 @@ class RunOutput {
   RunOutput(const RunOutput&) = delete;
   RunOutput& operator=(const RunOutput&) = delete;
 
+  // What create() would remove: the mark of a start that was killed, if that is here. Takes the
+  // folder, with the errors of create(). Page files on disks of other ranks are for these to remove
+  // before, by remove_from_disks().
+  Result<std::optional<std::string>> killed_start();
+  // Removes those of the page files that are in `disks`, outside the run's folder. kCannotCreate.
+  Status remove_from_disks(const std::vector<MarkedFile>& files) const;
   // Takes a new or empty folder, or one whose start was killed (it has STARTING, and nothing was
   // saved), which it empties. kCannotCreate if the folder holds anything else or another run is
   // using it.
@@ -37,15 +44,18 @@ class RunOutput {
   Status reuse();
   // Call when the start has succeeded: the folder stays.
   Status keep();
+  // Call when a rank was lost in the start: what it left is removed by the next one.
+  void leave_to_next_start() { created_ = false; }
   // kIoError when the folder is not at its path any more (base/held_file.h).
   Status check() const { return folder_ ? folder_->check() : Status(); }
 
  private:
   Status open();
-  Status remove_unfinished_start() const;
-  Status remove_start(const std::vector<std::string>& page_files) const;
+  Status remove_unfinished_start();
+  Status remove_start(const std::vector<MarkedFile>& page_files) const;
   Status remove_files(const std::function<bool(const std::string&)>& which) const;
-  Status remove_page_file(const std::string& line) const;
+  Status remove_page_file(const MarkedFile& file) const;
+  Status remove_from_disk(const std::string& path) const;
   Status remove_page_file_inside(const Directory& above, const std::string& inside) const;
 
   std::string path_;

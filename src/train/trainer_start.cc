@@ -295,7 +295,8 @@ Status Trainer::announce(const char* mark, const std::vector<PageFile::Options>&
     for (const std::string& path : PageFile::paths(options)) paths.push_back(path);
   }
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                   ranks_.agree(Status(), start_mark_text(folder, paths)));
+                   ranks_.agree(Status(), start_mark_text(folder, paths,
+                                                          ranks_.alone() ? "" : store_.host)));
   if (!leads()) return ranks_.agree(Status());
   std::string text;
   for (const std::string& of_rank : all) text += of_rank;
@@ -407,14 +408,20 @@ Status Trainer::remove_moved(const RunCheckpoint& checkpoint) {
   if (leads() && storage_->exists(mark)) text = storage_->read_file(mark, kMostMarkBytes);
   ASSIGN_OR_RETURN(const std::vector<std::string> all,
                    ranks_.agree(text.status(), text.ok() ? text.value() : ""));
-  // Of all runs, only this one has files of these names, wherever its disks are now.
+  // These names are this run's alone, wherever its disks are now.
   std::vector<std::string> kept;
   for (const CheckpointStore& store : checkpoint.stores) kept.push_back(store.file_name);
-  for (const std::string& line : marked_page_files(all[0])) {
-    const std::string path = absolute_path(line.starts_with("/") ? line : folder + "/" + line);
-    const size_t slash = path.rfind('/');
-    const std::string directory = path.substr(0, slash), file = path.substr(slash + 1);
-    if (std::ranges::count(kept, file.substr(0, file.rfind('.'))) > 0) continue;
+  std::vector<MarkedFile> marked = marked_page_files(all[0]);
+  std::erase_if(marked, [&](const MarkedFile& file) {
+    const std::string name = file.path.substr(file.path.rfind('/') + 1);
+    return std::ranges::count(kept, name.substr(0, name.rfind('.'))) > 0;
+  });
+  ASSIGN_OR_RETURN(const std::vector<std::string> hosts, ranks_.agree(Status(), host_name()));
+  if (leads()) warn_of_files_elsewhere(marked, hosts);
+  for (const MarkedFile& file : marked) {
+    const std::string path =
+        absolute_path(file.path.starts_with("/") ? file.path : folder + "/" + file.path);
+    const std::string directory = path.substr(0, path.rfind('/'));
     const std::vector<std::string> disks = config_.disk_directories();
     const bool ours = std::ranges::any_of(
         disks, [&](const std::string& disk) { return absolute_path(disk) == directory; });

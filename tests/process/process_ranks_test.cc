@@ -157,6 +157,30 @@ TEST_F(RanksTest, MoreRanksThanRecords) {
   EXPECT_FALSE(std::filesystem::exists(dir_.file("run")));
 }
 
+// A start of several ranks was killed before it saved anything.
+TEST_F(RanksTest, PageFilesOfAKilledStart) {
+  const std::string name = "pages-0123456789abcdef.0";
+  std::string mark;
+  for (const char* disk : {"disk-0", "disk-1"}) {
+    std::filesystem::create_directory(dir_.file(disk));
+    put_file(dir_.file(disk) + "/" + name, "half a start");
+    mark += dir_.file(disk) + "/" + name + "\n";
+  }
+  std::filesystem::create_directory(dir_.file("run"));
+  put_file(dir_.file("run/STARTING"), mark + "on node07\n/local/" + name + "\n");
+  Flags flags = flags_of("run", 2);
+  flags["memory.disk"] = dir_.file("disk-{rank}");
+  const ProcessResult result = mpirun(2, train(flags));
+  EXPECT_EQ(result.code, 0) << result.err;
+  for (const char* disk : {"disk-0", "disk-1"}) {
+    const std::vector<std::string> files = files_in(dir_.file(disk));
+    ASSERT_EQ(files.size(), 1u) << disk;
+    EXPECT_NE(files[0], name);
+  }
+  const std::string elsewhere = " was left by an earlier start on node07, where this run has no ";
+  EXPECT_NE(result.err.find("/local/" + name + elsewhere), std::string::npos) << result.err;
+}
+
 // Where rank 0 has no room for a manifest, all leave that save out, and end at the second.
 TEST_F(RanksTest, NoRoomForACheckpoint) {
   const SmallFileSystem disk(dir_.file("small"), 4 << 20);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/descriptor.h"
+#include "parallel/host_name.h"
 #include "tests/testing/files.h"
 #include "tests/testing/temp_dir.h"
 #include "train/start_mark.h"
@@ -63,6 +64,48 @@ TEST_F(RunOutputTest, PageFilesElsewhereGoWhereTheCommandNamesTheirDisk) {
   EXPECT_TRUE(create({dir_.file("disk")}).ok());
   EXPECT_TRUE(fs::is_empty(dir_.file("disk")));
   EXPECT_EQ(files_in(dir_.file("victim")).size(), 2u);
+}
+
+// Several ranks: each removes what is on its disks, rank 0 what is in the run's folder.
+TEST_F(RunOutputTest, EachRankRemovesWhatIsOnItsDisks) {
+  const std::string here = dir_.file("mine/") + kPages, theirs = dir_.file("theirs/") + kPages;
+  put(std::string("mine/") + kPages);
+  put(std::string("theirs/") + kPages);
+  put("theirs/pages-fedcba9876543210.0", "another run's");
+  put(std::string("run/store/") + kPages);
+  put("run/STARTING", start_mark_text(dir_.file("run"), {dir_.file("run/store/") + kPages, here},
+                                      host_name()) +
+                          start_mark_text(dir_.file("run"), {theirs}, "node07"));
+  EXPECT_EQ(get_file(dir_.file("run/STARTING")), std::string("on ") + host_name() + "\nstore/" +
+                                                     kPages + "\n" + here + "\non node07\n" +
+                                                     theirs + "\n");
+  RunOutput output(dir_.file("run"), {dir_.file("mine")});
+  const auto killed = output.killed_start();
+  ASSERT_TRUE(killed.ok() && killed.value());
+  const std::vector<MarkedFile> files = marked_page_files(*killed.value());
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[1].host, host_name());
+  EXPECT_EQ(files[2].host, "node07");
+  EXPECT_TRUE(RunOutput(dir_.file("run"), {dir_.file("theirs")}).remove_from_disks(files).ok());
+  EXPECT_EQ(files_in(dir_.file("theirs")), Names{"pages-fedcba9876543210.0"});
+  EXPECT_TRUE(fs::exists(here));
+  ASSERT_TRUE(output.create().ok());
+  EXPECT_FALSE(fs::exists(here));
+  EXPECT_TRUE(fs::is_empty(dir_.file("run")));
+}
+
+TEST_F(RunOutputTest, AStartThatLostARankIsLeftToTheNext) {
+  {
+    RunOutput output(dir_.file("run"), {});
+    ASSERT_TRUE(output.create().ok());
+    put("run/STARTING", start_mark_text(dir_.file("run"), {dir_.file("disk/") + kPages}, "node07"));
+    output.leave_to_next_start();
+  }
+  EXPECT_TRUE(fs::exists(dir_.file("run/STARTING")));
+  RunOutput output(dir_.file("run"), {});
+  const auto killed = output.killed_start();
+  EXPECT_TRUE(killed.ok() && killed.value());
+  EXPECT_TRUE(output.create().ok());
 }
 
 // The kernel gives the lock of a killed process that had an io_uring back late.
