@@ -51,7 +51,8 @@ Status TrainCommand::run_alone() {
   RETURN_IF_ERROR(read_run_file());
   RETURN_IF_ERROR(config_.validate_for_training());
   set_log_quiet(flags_.quiet);
-  RETURN_IF_ERROR(resolve_run(config_, flags_.resume));
+  RankGroup alone;
+  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, alone));
   return run_train(config_, flags_);
 }
 
@@ -68,14 +69,12 @@ Status TrainCommand::share_settings(RankGroup& ranks, Status mine) {
     config_.total_devices += std::strtoll(text.c_str(), nullptr, 10);
   const std::string before =
       (flags_.resume ? "# --resume\n" : "# no --resume\n") + shared_text(table_);
-  if (ranks.rank() == 0) {
-    mine = config_.validate_for_training();
-    if (mine.ok()) mine = resolve_run(config_, flags_.resume);
-  }
-  RETURN_IF_ERROR(ranks.agree(mine));
+  RETURN_IF_ERROR(ranks.agree(ranks.rank() == 0 ? config_.validate_for_training() : Status()));
   ASSIGN_OR_RETURN(const int64_t resumes, ranks.most(ranks.rank() == 0 && flags_.resume));
   RETURN_IF_ERROR(take_settings_of_rank_0(table_, before, ranks));
   flags_.resume = resumes != 0;
+  RETURN_IF_ERROR(resolve_run(config_, flags_.resume, ranks));
+  RETURN_IF_ERROR(take_settings_of_rank_0(table_, "", ranks));
   return ranks.agree(config_.validate());
 }
 

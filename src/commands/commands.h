@@ -21,7 +21,9 @@ struct TrainFlags {
 };
 // Makes numbers of what a run leaves to the program: train.micro_batch_tokens, train.shards and
 // data.chat_date; a resumed run has its checkpoint's. `config` has passed validate_for_training().
-Status resolve_run(RunConfig& config, bool resume);
+// With several ranks all of them call it together, with the same options but for local ones, and
+// have to take rank 0's after it.
+Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks);
 
 // `config` has passed resolve_run(). With several ranks all of them call it together, with the same
 // options but for local ones; rank 0 alone prints and writes the run's folder. kStopped after a

@@ -44,10 +44,10 @@ void say_what_is_kept(const HfFolder& folder) {
 
 }  // namespace
 
-Status resolve_run(RunConfig& config, bool resume) {
-  RETURN_IF_ERROR(HfFolder::open(config.model.path).status());
-  RETURN_IF_ERROR(choose_micro_batch(config, resume));
-  return choose_chat_date(config, resume);
+Status resolve_run(RunConfig& config, bool resume, RankGroup& ranks) {
+  RETURN_IF_ERROR(ranks.agree(HfFolder::open(config.model.path).status()));
+  RETURN_IF_ERROR(choose_micro_batch(config, resume, ranks));
+  return ranks.agree(ranks.rank() == 0 ? choose_chat_date(config, resume) : Status());
 }
 
 namespace {

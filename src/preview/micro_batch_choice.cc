@@ -22,10 +22,9 @@ Status take_saved(RunConfig& config) {
   return Status();
 }
 
-Status plan_micro_batch(RunConfig& config) {
-  int64_t& tokens = config.train.micro_batch_tokens;
+// What the planner chooses for this machine.
+Result<int64_t> planned_tokens(const RunConfig& config, const MachineSheet& machine) {
   ASSIGN_OR_RETURN(const ModelSizes model, read_model_sizes(config.model.path));
-  const MachineSheet machine = this_machine_sheet(config.gpus());
   RunConfig planned = config;
   const DeviceBudget budget = config.device_budget();
   std::vector<MemorySize> device;
@@ -34,20 +33,28 @@ Status plan_micro_batch(RunConfig& config) {
   }
   planned.memory.device = MemorySizes(std::move(device));
   planned.memory.host = MemorySize::of_bytes(config.host_bytes());
-  ASSIGN_OR_RETURN(tokens, choose_micro_batch_tokens(model, planned, machine, kCoarsePlan));
-  log_info(strf("train.micro_batch_tokens: %lld, as planned for %s", (long long)tokens,
-                machine.machine.name.c_str()));
-  return Status();
+  return choose_micro_batch_tokens(model, planned, machine, kCoarsePlan);
 }
 
 }  // namespace
 
-Status choose_micro_batch(RunConfig& config, bool resume) {
+Status choose_micro_batch(RunConfig& config, bool resume, RankGroup& ranks) {
+  const bool leads = ranks.rank() == 0;
   const bool all_known = config.train.micro_batch_tokens != 0 && config.train.shards != 0;
-  if (resume && !all_known) RETURN_IF_ERROR(take_saved(config));
-  if (config.train.micro_batch_tokens == 0) RETURN_IF_ERROR(plan_micro_batch(config));
-  config.train.shards = config.sums().shards;
-  return config.validate();
+  const bool takes_saved = resume && !all_known;
+  RETURN_IF_ERROR(ranks.agree(leads && takes_saved ? take_saved(config) : Status()));
+  if (config.train.micro_batch_tokens == 0 && !takes_saved) {
+    const MachineSheet machine = this_machine_sheet(config.gpus());
+    const auto mine = planned_tokens(config, machine);
+    RETURN_IF_ERROR(ranks.agree(mine.status()));
+    ASSIGN_OR_RETURN(config.train.micro_batch_tokens, ranks.least(mine.value()));
+    log_info(strf("train.micro_batch_tokens: %lld, as planned for %s%s",
+                  (long long)config.train.micro_batch_tokens, machine.machine.name.c_str(),
+                  config.train.micro_batch_tokens < mine.value() ? ", and as another rank needs it"
+                                                                 : ""));
+  }
+  if (leads) config.train.shards = config.sums().shards;
+  return ranks.agree(leads ? config.validate() : Status());
 }
 
 void take_microbatch_as_step(RunConfig& config, bool any) {

@@ -336,7 +336,8 @@ TEST_F(CudaRun, AutoMicrobatchIsWhatTheGpuHasRoomFor) {
     fake_cuda::start({.memory_bytes = gpu_bytes});
     config.train.micro_batch_tokens = 0;
     testing::internal::CaptureStderr();
-    const Status chosen = choose_micro_batch(config, false);
+    RankGroup alone;
+    const Status chosen = choose_micro_batch(config, false, alone);
     const std::string said = testing::internal::GetCapturedStderr();
     ASSERT_TRUE(chosen.ok()) << chosen.message();
     EXPECT_NE(said.find("GPU 0 (Fake 0, sm_90"), std::string::npos) << said;

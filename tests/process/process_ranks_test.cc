@@ -131,6 +131,39 @@ TEST_F(RanksTest, RanksHaveSettingsOfTheirOwn) {
       << differing.err;
 }
 
+// A microbatch is what the machine with the least room plans for itself.
+TEST_F(RanksTest, TheMicrobatchFitsAllRanks) {
+  Flags flags = flags_of("ample", 2);
+  flags["train.micro_batch_tokens"] = "auto";
+  flags["train.tokens_per_step"] = "2048";
+  flags["memory.device"] = "64MiB";
+  const auto chosen = [&](const std::string& folder) {
+    const std::string text = get_file(dir_.file(folder + "/resolved.toml"));
+    const std::string key = "micro_batch_tokens = ";
+    return std::stoll(text.substr(text.find(key) + key.size()));
+  };
+  ASSERT_EQ(run(train(flags)).code, 0);
+  flags["train.output_dir"] = dir_.file("narrow");
+  flags["memory.device"] = "1MiB";
+  ASSERT_EQ(run(train(flags)).code, 0);
+  ASSERT_LT(chosen("narrow"), chosen("ample"));
+  for (const int narrow : {0, 1}) {
+    const std::string folder = strf("ranks-%d", narrow);
+    put_file(dir_.file("run.toml"), strf("[memory]\ndevice = \"64MiB\"\n"
+                                         "[rank.%d.memory]\ndevice = \"1MiB\"\n", narrow));
+    flags["train.output_dir"] = dir_.file(folder);
+    flags.erase("memory.device");
+    const ProcessResult result = mpirun(2, train(flags, {dir_.file("run.toml")}));
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(chosen(folder), chosen("narrow")) << result.err;
+    flags["train.steps"] = "3";  // a resumed run keeps it, wherever there is room
+    EXPECT_EQ(run(train(flags, {"--resume", "--memory.device", "64MiB"})).code, 0);
+    EXPECT_EQ(mpirun(2, train(flags, {"--resume", dir_.file("run.toml")})).code, 0);
+    EXPECT_EQ(chosen(folder), chosen("narrow"));
+    flags["train.steps"] = "2";
+  }
+}
+
 TEST_F(RanksTest, ErrorsAreThoseOfAll) {
   const Flags taken = flags_of("taken", 2);
   ASSERT_EQ(mpirun(2, train(taken)).code, 0);
