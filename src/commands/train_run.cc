@@ -1,10 +1,15 @@
 #include "commands/train_run.h"
 
+#include <cmath>
 #include <tuple>
 
 #include "base/log.h"
+#include "base/si_units.h"
 #include "base/stop_signal.h"
 #include "config/computed_with.h"
+#include "model/model_config.h"
+#include "plan/machine/model_cost.h"
+#include "preview/this_machine.h"
 #include "report/report.h"
 
 namespace pagoda {
@@ -17,10 +22,28 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+double peak_flops_of(const MachineSheet& machine) {
+  return kTera * machine.device.peak_tflops * static_cast<double>(machine.device.count);
+}
+
 // A signal that interrupts work between steps is looked at behind it.
 bool ended_by_signal(const Status& status) { return static_cast<int>(status.code()) > 128; }
 
 }  // namespace
+
+TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
+                   std::unique_ptr<Trainer> trainer, std::unique_ptr<MetricsFile> metrics,
+                   std::unique_ptr<RoutingRecorder> routing, StepTrace* trace, RankGroup& ranks)
+    : config_(config),
+      output_(output),
+      trainer_(std::move(trainer)),
+      metrics_(std::move(metrics)),
+      routing_(std::move(routing)),
+      trace_(*trace),
+      ranks_(ranks),
+      progress_(config.train.log_steps),
+      peak_flops_per_s_(peak_flops_of(this_machine_sheet(config.gpus()))),
+      evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
 
 Status TrainRun::run(bool resumed) {
   const Status outcome = run_steps(resumed);
@@ -71,7 +94,8 @@ Status TrainRun::one_step() {
   const SessionCounters after = SessionCounters::read(trainer_->session());
   trace_.end_step(trainer_->steps_done(), trainer_->session().pager());
   if (routing_) routing_->record(trainer_->steps_done(), result.routing);
-  const StepUsage usage(before, after, step_s);
+  StepUsage usage(before, after, step_s);
+  usage.mfu = mfu_of(usage);
   ASSIGN_OR_RETURN(const std::string of_ranks, usages_of_ranks(usage));
   report(result, usage, of_ranks);
   last_loss_ = result.loss;
@@ -97,6 +121,25 @@ void TrainRun::warn(const std::string& text) {
   if (!leads()) return;
   log_warn(text);
   write(MetricsType::kWarn, {{"step", trainer_->steps_done()}, {"text", text}});
+}
+
+// Counts what this rank's devices did, against the peak that `pagoda plan` takes for the machine.
+double TrainRun::mfu_of(const StepUsage& usage) const {
+  const Session& session = trainer_->session();
+  const RunShape& shape = session.shape();
+  const auto cost = model_cost(model_shape(session.config()));
+  if (!cost.ok()) return NAN;
+  int64_t attended = 0, rows = 0;
+  for (int64_t b = 0; b < shape.microbatches; ++b) {
+    attended += shape.rank_of(shape.attending(b)) == shape.rank;
+  }
+  for (const DeviceUsage& device : usage.devices) rows += device.expert_rows;
+  const int64_t sequence_len = config_.data.sequence_len;
+  const double flops = part_flops(
+      cost.value(), sequence_len,
+      static_cast<double>(attended * shape.microbatch_tokens / sequence_len),
+      static_cast<double>(rows));
+  return flops / (peak_flops_per_s_ * usage.step_s);
 }
 
 // What each rank's usage was, as a JSON list; empty with one rank.

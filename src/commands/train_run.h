@@ -24,16 +24,7 @@ class TrainRun {
  public:
   TrainRun(const RunConfig& config, const RunOutput& output, std::unique_ptr<Trainer> trainer,
            std::unique_ptr<MetricsFile> metrics, std::unique_ptr<RoutingRecorder> routing,
-           StepTrace* trace, RankGroup& ranks)
-      : config_(config),
-        output_(output),
-        trainer_(std::move(trainer)),
-        metrics_(std::move(metrics)),
-        routing_(std::move(routing)),
-        trace_(*trace),
-        ranks_(ranks),
-        progress_(config.train.log_steps),
-        evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
+           StepTrace* trace, RankGroup& ranks);
 
   Status run(bool resumed);
 
@@ -53,6 +44,7 @@ class TrainRun {
   Status check_files() const;
   Status commit();
   void warn(const std::string& text);
+  double mfu_of(const StepUsage& usage) const;
   Result<std::string> usages_of_ranks(const StepUsage& usage);
   void report(const StepResult& result, const StepUsage& usage, const std::string& of_ranks);
   Status finish();
@@ -65,6 +57,7 @@ class TrainRun {
   StepTrace& trace_;
   RankGroup& ranks_;
   Progress progress_;
+  double peak_flops_per_s_;  // of this rank's devices
   int64_t first_row_ = 0;  // first row of the newest step
   int64_t failed_saves_ = 0;
   EvalHistory evals_;

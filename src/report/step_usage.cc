@@ -163,7 +163,8 @@ std::string StepUsage::main_stall() const {
 void StepUsage::append_to(MetricsFields& fields) const {
   MetricsFields by_cause;
   for (const auto& [cause, stall] : stalls) by_cause.emplace_back(cause, stall);
-  const MetricsFields mine = {{"hit_rate", hit_rate},
+  const MetricsFields mine = {{"mfu", mfu},
+                              {"hit_rate", hit_rate},
                               {"device_hit_rate", device_hit_rate},
                               {"host_hit_rate", host_hit_rate},
                               {"stall_share", stall_share()},

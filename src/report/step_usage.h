@@ -4,6 +4,7 @@
 // totals.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -42,6 +43,9 @@ struct DeviceUsage {
 
 struct StepUsage {
   double step_s = 0;
+  // The share of the devices' peak that the model's operations took (set by the caller). NaN: it is
+  // not known.
+  double mfu = NAN;
   double hit_rate = 0;  // page requests that found a copy at their place, 0..1
   // The share of reads on a device that found their page there, and the share of the other reads
   // that found it in host memory. NaN: there was none.

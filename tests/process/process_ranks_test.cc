@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/check.h"
@@ -58,6 +59,31 @@ class RanksTest : public RunTest {
     ASSERT_EQ(said.size(), 1u) << result.err;
     EXPECT_NE(said[0].find(text), std::string::npos) << said[0];
   }
+  // The ranks of one run do together what the process of the other does: their shares of the same
+  // peak, each over its own time.
+  void expect_same_work(const std::string& of_ranks, const std::string& alone) {
+    const auto lines = [&](const std::string& folder) {
+      std::vector<nlohmann::json> steps;
+      for (const std::string& line : lines_of(get_file(dir_.file(folder + "/metrics.jsonl")))) {
+        const auto object = nlohmann::json::parse(line);
+        if (object["type"] == "step") steps.push_back(object);
+      }
+      return steps;
+    };
+    const auto work = [](const nlohmann::json& usage) {
+      return usage["mfu"].get<double>() * usage["step_s"].get<double>();
+    };
+    const std::vector<nlohmann::json> together = lines(of_ranks), one = lines(alone);
+    ASSERT_EQ(together.size(), one.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      double sum = 0;
+      for (const nlohmann::json& rank : together[i]["ranks"]) {
+        EXPECT_GT(rank["mfu"], 0);
+        sum += work(rank);
+      }
+      EXPECT_NEAR(sum / work(one[i]), 1, 1e-9);
+    }
+  }
   // True once the process has ended, whether or not its parent has looked.
   static bool ends(int process) {
     for (int i = 0; i < 100; ++i) {
@@ -84,6 +110,7 @@ TEST_F(RanksTest, TheWeightsOfOneProcess) {
   const std::string metrics = get_file(dir_.file("two/metrics.jsonl"));
   EXPECT_NE(metrics.find("\"ranks\":[{\"rank\":0,"), std::string::npos) << metrics.substr(0, 2000);
   EXPECT_NE(metrics.find("},{\"rank\":1,\"step_s\":"), std::string::npos);
+  expect_same_work("two", "alone");
   // Four processes, then two, then three, then one.
   const std::vector<std::pair<int, int64_t>> parts = {{4, 2}, {2, 3}, {3, 5}, {1, 6}};
   for (const auto& [processes, steps] : parts) {

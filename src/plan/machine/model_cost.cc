@@ -89,4 +89,15 @@ double model_flops(const ModelCost& model, int64_t sequence_len, double sequence
   return 3 * sequence * sequences;
 }
 
+double part_flops(const ModelCost& model, int64_t sequence_len, double sequences, double rows) {
+  const auto s = static_cast<double>(sequence_len);
+  double sequence = 2.0 * static_cast<double>(model.head_parameters) * s;
+  double of_row = 0;
+  for (const LayerCost& layer : model.layers) {
+    sequence += token_flops(layer) * s + score_flops(layer, sequence_len);
+    of_row = std::max(of_row, row_flops(layer));
+  }
+  return 3 * (sequence * sequences + of_row * rows);
+}
+
 }  // namespace pagoda

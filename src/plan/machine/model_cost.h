@@ -59,4 +59,8 @@ int64_t most_experts(const ModelCost& model);
 // scores. O(layers).
 double model_flops(const ModelCost& model, int64_t sequence_len, double sequences);
 
+// The part of a device or rank: what every token of `sequences` visits, and `rows` of experts of
+// all layers, each a token and one of its experts. REQUIRES: experts of one size.
+double part_flops(const ModelCost& model, int64_t sequence_len, double sequences, double rows);
+
 }  // namespace pagoda

@@ -412,11 +412,13 @@ TEST(ModelCost, CountsFlopsLikeALoopOverTokens) {
     const ModelCost cost = model_cost(shape).take();
     const auto s = static_cast<int64_t>(1 + random() % 30);
     const AttentionSizes& a = shape.attention;
-    int64_t forward = 0;
+    int64_t forward = 0, rows = 0, of_rows = 0;
     for (int64_t token = 0; token < s; ++token) {
       for (int64_t l = 0; l < shape.num_layers(); ++l) {
         const LayerParameters layer = layer_parameters(shape, l);
         forward += 2 * (layer.replicated() + shape.experts_per_token * layer.expert);
+        of_rows += 2 * shape.experts_per_token * layer.expert;
+        rows += layer.expert > 0 ? shape.experts_per_token : 0;
         for (int64_t key = 0; key <= token; ++key) {
           forward += a.heads * (2 * a.head_dim + 2 * a.value_head_dim);
         }
@@ -424,6 +426,10 @@ TEST(ModelCost, CountsFlopsLikeALoopOverTokens) {
       forward += 2 * (shape.vocab_size * shape.hidden_size + shape.hidden_size);
     }
     EXPECT_EQ(model_flops(cost, s, 7), 3.0 * 7.0 * static_cast<double>(forward));
+    // Two ranks, one of which has all rows of experts but one.
+    EXPECT_EQ(part_flops(cost, s, 3, 0), 3.0 * 3.0 * static_cast<double>(forward - of_rows));
+    const auto all = static_cast<double>(7 * rows);
+    EXPECT_EQ(part_flops(cost, s, 3, all - 1) + part_flops(cost, s, 4, 1), model_flops(cost, s, 7));
   }
 }
 
