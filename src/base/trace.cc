@@ -62,10 +62,27 @@ int64_t Trace::cut_events() const {
   return cut_events_;
 }
 
-// Writes a trace once, while its mutex is held.
+std::vector<Trace::Span> Trace::spans(Lane lane) const {
+  std::vector<Span> found;
+  std::lock_guard lock(mutex_);
+  for (const Event& event : events_) {
+    if (event.is_counter || event.lane != lane) continue;
+    found.push_back({event.begin_us, event.end_us, event.label});
+  }
+  return found;
+}
+
+constexpr int kRowsOfGroup = 100;
+
+// Writes a trace's part of a file once, while its mutex is held.
 class TraceWriter {
  public:
-  TraceWriter(const Trace& trace, OutputFile& file) : trace_(trace), file_(file) {}
+  TraceWriter(const Trace& trace, const Trace::Part& part, const Trace::Sink& sink)
+      : trace_(trace),
+        part_(part),
+        sink_(sink),
+        first_(part.first_group == 0),
+        rows_(kRowsOfGroup * part.first_group) {}
   Status run();
 
  private:
@@ -77,39 +94,43 @@ class TraceWriter {
   void write_sums(Trace::Lane lane, Events events);
   int new_row(Trace::Lane lane, size_t number);
   void name(const char* what, int group, int row, const std::string& name);
-  // What every event begins with, after the one before it.
-  std::string head(const char* phase, int group, int64_t at_us);
+  // What every event begins with, after the one before it. `ts`: its time in the file.
+  std::string head(const char* phase, int group, int64_t ts);
+  int64_t ts(int64_t at_us) const {
+    return (part_.clock ? part_.clock(at_us) : at_us) - part_.origin_us;
+  }
   void append(const std::string& text);
   void flush();
 
   int group_of(Trace::Lane lane) const { return groups_.at(trace_.lanes_[lane].group); }
 
   const Trace& trace_;
-  OutputFile& file_;
+  const Trace::Part& part_;
+  const Trace::Sink& sink_;
   Status status_;
-  std::string text_;  // not yet in the file
-  bool first_ = true;
+  std::string text_;  // not yet given away
+  bool first_;
   std::map<std::string, int> groups_;
-  int rows_ = 0;
+  int rows_;  // their numbers are those of no other part
 };
 
 Status TraceWriter::run() {
-  text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
   name_groups();
   std::vector<Events> by_lane(trace_.lanes_.size());
   for (const Trace::Event& event : trace_.events_) by_lane[event.lane].push_back(&event);
   for (size_t lane = 0; lane < by_lane.size(); ++lane) {
     write_lane(static_cast<Trace::Lane>(lane), std::move(by_lane[lane]));
   }
-  append(strf("\n],\"otherData\":{\"cut_events\":%lld}}\n", (long long)trace_.cut_events_));
   flush();
   return status_;
 }
 
 void TraceWriter::name_groups() {
   for (const Trace::LaneName& lane : trace_.lanes_) {
-    const int number = static_cast<int>(groups_.size()) + 1;
-    if (groups_.emplace(lane.group, number).second) name("process", number, 0, lane.group);
+    const int number = part_.first_group + static_cast<int>(groups_.size()) + 1;
+    if (groups_.emplace(lane.group, number).second) {
+      name("process", number, 0, part_.prefix + lane.group);
+    }
   }
 }
 
@@ -151,9 +172,10 @@ int TraceWriter::new_row(Trace::Lane lane, size_t number) {
 }
 
 void TraceWriter::write_span(const Trace::Event& event, int row) {
-  std::string text = head("X", group_of(event.lane), event.begin_us) +
+  const int64_t begin = ts(event.begin_us), end = ts(event.end_us);
+  std::string text = head("X", group_of(event.lane), begin) +
                      strf(",\"dur\":%lld,\"tid\":%d,\"name\":%s,\"args\":{",
-                          (long long)(event.end_us - event.begin_us), row,
+                          (long long)(end - begin), row,
                           toml_string(event.label.name).c_str());
   for (int i = 0; i < event.label.num_args; ++i) {
     const TraceLabel::Arg& arg = event.label.args[static_cast<size_t>(i)];
@@ -164,9 +186,9 @@ void TraceWriter::write_span(const Trace::Event& event, int row) {
 
 void TraceWriter::write_counter(Trace::Lane lane, const std::string& name, int64_t at_us,
                                 int64_t value) {
-  append(head("C", group_of(lane), at_us) + strf(",\"name\":%s,\"args\":{\"%s\":%lld}}",
-                                                 toml_string(name).c_str(), kTraceBytes,
-                                                 (long long)value));
+  append(head("C", group_of(lane), ts(at_us)) + strf(",\"name\":%s,\"args\":{\"%s\":%lld}}",
+                                                     toml_string(name).c_str(), kTraceBytes,
+                                                     (long long)value));
 }
 
 // Bytes so far, at the end of every span that moved some.
@@ -185,8 +207,7 @@ void TraceWriter::write_sums(Trace::Lane lane, Events events) {
   }
 }
 
-std::string TraceWriter::head(const char* phase, int group, int64_t at_us) {
-  const int64_t ts = at_us == 0 ? 0 : at_us - trace_.origin_us_;
+std::string TraceWriter::head(const char* phase, int group, int64_t ts) {
   std::string text = strf("%s\n{\"ph\":\"%s\",\"pid\":%d,\"ts\":%lld", first_ ? "" : ",", phase,
                           group, (long long)ts);
   first_ = false;
@@ -200,16 +221,29 @@ void TraceWriter::append(const std::string& text) {
 }
 
 void TraceWriter::flush() {
-  if (status_.ok()) status_ = file_.append(text_.data(), static_cast<int64_t>(text_.size()));
+  if (status_.ok() && !text_.empty()) status_ = sink_(text_);
   text_.clear();
+}
+
+std::string Trace::begin_text() { return "{\"displayTimeUnit\":\"ms\",\"traceEvents\":["; }
+
+std::string Trace::end_text(int64_t cut_events) {
+  return strf("\n],\"otherData\":{\"cut_events\":%lld}}\n", (long long)cut_events);
+}
+
+Status Trace::write_part(const Part& part, const Sink& sink) const {
+  std::lock_guard lock(mutex_);
+  return TraceWriter(*this, part, sink).run();
 }
 
 Status Trace::write(const std::string& path) const {
   ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(path));
-  {
-    std::lock_guard lock(mutex_);
-    RETURN_IF_ERROR(TraceWriter(*this, file).run());
-  }
+  const Sink append = [&](const std::string& text) {
+    return file.append(text.data(), static_cast<int64_t>(text.size()));
+  };
+  RETURN_IF_ERROR(append(begin_text()));
+  RETURN_IF_ERROR(write_part({.origin_us = origin_us_}, append));
+  RETURN_IF_ERROR(append(end_text(cut_events())));
   return file.commit();
 }
 

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -65,8 +66,29 @@ class Trace {
   int64_t cut_events() const;  // events for which there was no room
   int64_t most_bytes() const { return most_events_ * kEventBytes; }
 
+  struct Span {
+    int64_t begin_us = 0, end_us = 0;
+    TraceLabel label;
+  };
+  std::vector<Span> spans(Lane lane) const;  // those that are held
+
   // Replaces the file. Errors of base/output_file.h's OutputFile.
   Status write(const std::string& path) const;
+
+  // A file of several traces: begin_text(), their parts, end_text(), of which the first part is
+  // one with first_group = 0. `sink` is given some text at a time, and records nothing.
+  struct Part {
+    std::string prefix = {};  // of the names of its groups
+    int first_group = 0;      // its groups' numbers begin behind this
+    int64_t origin_us = 0;    // when the file's time begins, by its clock
+    // The file's clock at a time of monotonic_us(); empty: it is that one.
+    std::function<int64_t(int64_t)> clock = {};
+  };
+  using Sink = std::function<Status(const std::string& text)>;
+  static std::string begin_text();
+  Status write_part(const Part& part, const Sink& sink) const;
+  static std::string end_text(int64_t cut_events);
+  int64_t origin_us() const { return origin_us_; }
 
  private:
   friend class TraceWriter;

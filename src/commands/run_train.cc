@@ -131,8 +131,7 @@ Status run_train(const RunConfig& config, const TrainFlags& flags, RankGroup* of
   const bool leads = ranks.rank() == 0;
   auto prepared = prepare(config, flags.resume);
   RETURN_IF_ERROR(ranks.agree(prepared.status()));
-  StepTrace trace(leads ? config.trace_range() : std::nullopt,
-                  config.train.output_dir + "/trace.json");
+  StepTrace trace(config.trace_range(), config.train.output_dir + "/trace.json", &ranks);
   warn_of_gpus(config);
   RETURN_IF_ERROR(report_plan(config, flags, *prepared, trace.trace(), ranks));
   RunOutput output(config.train.output_dir, config.disk_directories());

@@ -46,8 +46,9 @@ TrainRun::TrainRun(const RunConfig& config, const RunOutput& output,
       evals_(metrics_ ? metrics_->evals() : EvalHistory()) {}
 
 Status TrainRun::run(bool resumed) {
-  const Status outcome = run_steps(resumed);
-  trace_.end_run();
+  Status outcome = run_steps(resumed);
+  const Status traced = trace_.end_run();
+  if (outcome.ok()) outcome = traced;
   if (outcome.ok() || !ranks_.broken()) return outcome;
   const int64_t saved = trainer_->saved_step();
   return Status(outcome.code(),
@@ -86,13 +87,13 @@ Status TrainRun::run_steps(bool resumed) {
 Status TrainRun::one_step() {
   first_row_ = trainer_->rows_consumed();
   ranks_.progress(strf("step %lld", (long long)trainer_->steps_done() + 1));
-  trace_.begin_step(trainer_->steps_done() + 1);
+  RETURN_IF_ERROR(trace_.begin_step(trainer_->steps_done() + 1));
   const SessionCounters before = SessionCounters::read(trainer_->session());
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const StepResult result, trainer_->step());
   const double step_s = seconds_since(start);
   const SessionCounters after = SessionCounters::read(trainer_->session());
-  trace_.end_step(trainer_->steps_done(), trainer_->session().pager());
+  RETURN_IF_ERROR(trace_.end_step(trainer_->steps_done(), trainer_->session().pager()));
   if (routing_) routing_->record(trainer_->steps_done(), result.routing);
   StepUsage usage(before, after, step_s);
   usage.mfu = mfu_of(usage);

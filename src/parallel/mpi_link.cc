@@ -109,8 +109,8 @@ void MpiLink::end(UnderWay& under_way, const CarriedMessage::End& end) {
     TraceLabel label{transfer.about.empty() ? "transfer" : transfer.about, {}, 0};
     label.add("number", transfer.number).add("from", transfer.from).add("to", transfer.to);
     label.add(kTraceBytes, transfer.bytes);
-    const std::string lane = strf("%s rank %d", under_way.sends ? "to" : "from", peer);
-    trace_->span(trace_->lane("network", lane), under_way.begin_us, end.end_us, std::move(label));
+    trace_->span(trace_lane(*trace_, under_way.sends, peer), under_way.begin_us, end.end_us,
+                 std::move(label));
   }
   std::lock_guard lock(mutex_);
   PeerTraffic& traffic = traffic_[static_cast<size_t>(peer)];

@@ -31,6 +31,11 @@ class MpiLink final : public Link {
   static constexpr int64_t kSendStagingBytes = 2 * Carrier::kMostBytes;
   static constexpr int64_t kReceiveStagingBytes = 4 * Carrier::kMostBytes;
 
+  // Where a trace has what goes to a rank or comes from it.
+  static Trace::Lane trace_lane(Trace& trace, bool sends, int peer) {
+    return trace.lane("network", strf("%s rank %d", sends ? "to" : "from", peer));
+  }
+
   // `ends` are equal everywhere but for the GPUs, which live as long. There is one link at a time,
   // and the communicator outlives it. Spans go to `trace`, if that is given. kHostMemory. Throws as
   // Device::make_stream.

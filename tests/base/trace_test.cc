@@ -54,6 +54,41 @@ TEST(Trace, HoldsSpansWithTheirLanesAndArguments) {
   EXPECT_EQ(file.cut_events, 0);
 }
 
+// Two traces in one file, the second by a clock that is 5 us behind and half as fast.
+TEST(Trace, StandsBesideOthersInAFile) {
+  TempDir dir;
+  Trace first, second;
+  for (Trace* trace : {&first, &second}) trace->start();
+  first.span(first.lane("disk", "reads"), 1000, 1010, {"a", {}, 0});
+  second.span(second.lane("disk", "reads"), 2020, 2030, TraceLabel{"b", {}, 0}.add("bytes", 7));
+  const std::vector<Trace::Span> held = second.spans(second.lane("disk", "reads"));
+  ASSERT_EQ(held.size(), 1u);
+  EXPECT_EQ(held[0].end_us, 2030);
+  EXPECT_EQ(held[0].label.name, "b");
+  std::string text = Trace::begin_text();
+  const Trace::Sink sink = [&](const std::string& more) {
+    text += more;
+    return Status();
+  };
+  ASSERT_TRUE(first.write_part({"rank 0 ", 0, 900, {}}, sink).ok());
+  const auto clock = [](int64_t us) { return 5 + us / 2; };
+  ASSERT_TRUE(second.write_part({"rank 1 ", 100, 900, clock}, sink).ok());
+  put_file(dir.file("trace.json"), text + Trace::end_text(3));
+  const TraceFile file = TraceFile::read(dir.file("trace.json"));
+  ASSERT_EQ(file.spans.size(), 2u);
+  EXPECT_EQ(file.spans[0].group, "rank 0 disk");
+  EXPECT_EQ(file.spans[0].begin_us, 100);
+  EXPECT_EQ(file.spans[0].end_us, 110);
+  EXPECT_EQ(file.spans[1].group, "rank 1 disk");
+  EXPECT_EQ(file.spans[1].row, "reads");
+  EXPECT_EQ(file.spans[1].begin_us, 115);  // 5 + 1010 - 900
+  EXPECT_EQ(file.spans[1].end_us, 120);
+  const auto sums = file.of_track("rank 1 disk", "reads so far");
+  ASSERT_EQ(sums.size(), 1u);
+  EXPECT_EQ(sums[0].at_us, 120);
+  EXPECT_EQ(file.cut_events, 3);
+}
+
 TEST(Trace, HoldsNothingWhileItIsOff) {
   TempDir dir;
   Trace trace;

@@ -39,10 +39,10 @@ TracedSteps run_traced(TinyRun& run, Storage* storage, std::optional<StepRange> 
       result.before = SessionCounters::read(trainer.session());
       result.disk_before = trainer.session().file().counters();
     }
-    trace.begin_step(step);
+    CHECK(trace.begin_step(step).ok());
     const auto stepped = trainer.step();
     CHECK(stepped.ok(), "%s", stepped.status().message().c_str());
-    trace.end_step(step, trainer.session().pager());
+    CHECK(trace.end_step(step, trainer.session().pager()).ok());
     losses.push_back(stepped.value().loss);
     if (!steps || step < steps->first || step > steps->last) continue;
     result.after = SessionCounters::read(trainer.session());
@@ -54,7 +54,7 @@ TracedSteps run_traced(TinyRun& run, Storage* storage, std::optional<StepRange> 
     }
   }
   result.sha256 = outcome_hash(trainer, losses);
-  trace.end_run();
+  CHECK(trace.end_run().ok());
   if (steps) result.trace = TraceFile::read(run.dir().file("trace.json"));
   return result;
 }
@@ -165,10 +165,10 @@ TEST_F(StepTraceTest, WaitsAreThoseThatWereCounted) {
 
 TEST_F(StepTraceTest, StepsThatDidNotComeAreSaid) {
   StepTrace trace(StepRange{100, 200}, run_.dir().file("trace.json"));
-  trace.begin_step(1);
+  CHECK(trace.begin_step(1).ok());
   EXPECT_FALSE(trace.trace()->on());
   testing::internal::CaptureStderr();
-  trace.end_run();
+  CHECK(trace.end_run().ok());
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_NE(said.find("none of the steps 100 to 200"), std::string::npos) << said;
   EXPECT_FALSE(std::filesystem::exists(run_.dir().file("trace.json")));
@@ -179,12 +179,12 @@ TEST_F(StepTraceTest, ARunThatEndsEarlyLeavesWhatThereIs) {
   auto started = Trainer::start(run_.config(), false, &storage_, trace.trace());
   ASSERT_TRUE(started.ok()) << started.status().message();
   for (int64_t step = 1; step <= 3; ++step) {
-    trace.begin_step(step);
+    CHECK(trace.begin_step(step).ok());
     ASSERT_TRUE((*started)->step().ok());
-    trace.end_step(step, (*started)->session().pager());
+    CHECK(trace.end_step(step, (*started)->session().pager()).ok());
   }
   EXPECT_FALSE(std::filesystem::exists(run_.dir().file("trace.json")));
-  trace.end_run();
+  CHECK(trace.end_run().ok());
   EXPECT_EQ(TraceFile::read(run_.dir().file("trace.json")).of_lane("steps").size(), 2u);
 }
 
