@@ -103,7 +103,9 @@ Status Trainer::begin() {
   RETURN_IF_ERROR(announce(kStartMark, {}));
   RETURN_IF_ERROR(open_all_inputs());
   const Status started = start_fresh();
-  if (!started.ok()) remove_store();
+  // Once a rank is lost nobody knows whether rank 0 has saved step 0: what is there stays for the
+  // next start to go on from, or to remove.
+  if (!started.ok() && !ranks_.broken()) remove_store();
   return started;
 }
 

@@ -1,67 +1,24 @@
 // `pagoda train` as several processes that mpirun starts on this machine: the weights of one
 // process, checkpoints that other numbers of processes go on from, and ends that are alike.
 #include <gtest/gtest.h>
-#include <signal.h>
 
-#include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/check.h"
 #include "tests/testing/files.h"
-#include "tests/testing/mpirun.h"
-#include "tests/testing/run_test.h"
+#include "tests/testing/ranks/mpi_run_test.h"
 #include "tests/testing/small_file_system.h"
 #include "tests/testing/tiny_run.h"
 #include "tests/testing/trace_file.h"
-#include "tests/testing/watchdog.h"
 
 namespace pagoda {
 namespace {
 
-class RanksTest : public RunTest {
+class RanksTest : public MpiRunTest {
  protected:
-  void SetUp() override {
-    if (!has_mpirun()) GTEST_SKIP() << "SKIPPED: built without MPI, or there is no mpirun";
-    set_mpirun_variables();
-    RunTest::SetUp();
-  }
-  // A run whose budgets are ample, of one thread and device each.
-  Flags flags_of(const std::string& folder, int64_t steps) const {
-    Flags flags = this->flags(folder);
-    flags["memory.device"] = flags["memory.host"] = "16MiB";
-    flags["train.threads"] = "1";
-    flags["train.micro_batch_tokens"] = "32";
-    flags["train.tokens_per_step"] = "128";
-    flags["train.steps"] = std::to_string(steps);
-    flags["optim.schedule"] = "constant";
-    return flags;
-  }
-  static Words on(int processes, const Words& words) {
-    return mpirun_words(processes) + Words{PAGODA_BINARY} + words;
-  }
-  ProcessResult mpirun(int processes, const Words& words) {
-    return Process(on(processes, words), dir_.file("ranks")).wait();
-  }
-  // What the program itself says at the end, without the launcher's words.
-  static std::vector<std::string> errors(const ProcessResult& result) {
-    std::vector<std::string> found;
-    for (const std::string& line : lines_of(result.err)) {
-      if (line.starts_with("pagoda: ")) found.push_back(line);
-    }
-    return found;
-  }
-  void expect_ended(const ProcessResult& result, int code, const std::string& text) {
-    EXPECT_EQ(result.code, code) << result.err;
-    const std::vector<std::string> said = errors(result);
-    ASSERT_EQ(said.size(), 1u) << result.err;
-    EXPECT_NE(said[0].find(text), std::string::npos) << said[0];
-  }
   // The ranks of one run do together what the process of the other does: their shares of the same
   // peak, each over its own time.
   void expect_same_work(const std::string& of_ranks, const std::string& alone) {
@@ -87,19 +44,6 @@ class RanksTest : public RunTest {
       EXPECT_NEAR(sum / work(one[i]), 1, 1e-9);
     }
   }
-  // True once the process has ended, whether or not its parent has looked.
-  static bool ends(int process) {
-    for (int i = 0; i < 100; ++i) {
-      const std::string path = "/proc/" + std::to_string(process) + "/stat";
-      std::ifstream file(path);
-      std::string text((std::istreambuf_iterator<char>(file)), {});
-      const size_t end = text.rfind(") ");
-      if (end == std::string::npos || text[end + 2] == 'Z') return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    }
-    return false;
-  }
-  Watchdog watchdog_{"ranks", std::chrono::seconds(600)};
 };
 
 TEST_F(RanksTest, TheWeightsOfOneProcess) {
@@ -309,43 +253,6 @@ TEST_F(RanksTest, NoRoomForACheckpoint) {
   const std::map<int64_t, double> saved = checkpoints("small/run");
   flags["train.steps"] = std::to_string(saved.rbegin()->first + 3);
   EXPECT_EQ(mpirun(2, train(flags, {"--resume"})).code, 0);
-}
-
-// A rank is killed, or stands still: the others end soon, and what was saved goes on.
-TEST_F(RanksTest, ALostRankEndsTheOthers) {
-  ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "2", 1);  // time to say why
-  const ProcessResult alone = run(train(flags_of("alone", 100)));
-  ASSERT_EQ(alone.code, 0) << alone.err;
-  const std::string expected = exported("alone");
-  for (const int signal : {SIGKILL, SIGSTOP}) {
-    for (const int lost : {0, 2}) {
-      SCOPED_TRACE(testing::Message() << "signal " << signal << " to rank " << lost);
-      const std::string name = strf("lost-%d-%d", signal, lost);
-      Flags flags = flags_of(name, 4000);
-      flags["train.save_steps"] = "20";
-      flags["parallel.deadline_s"] = "3";
-      flags["parallel.heartbeat_s"] = "0.5";
-      Process process(on(3, train(flags)), dir_.file("ranks"));
-      ASSERT_TRUE(process.wait_for_err("saved step 20 ")) << process.err();
-      const std::vector<int> ranks = rank_processes(process.id());
-      ASSERT_EQ(ranks.size(), 3u);
-      ::kill(ranks[static_cast<size_t>(lost)], signal);
-      const ProcessResult ended = process.wait();
-      // mpirun may say that it killed what did not end in its second of grace.
-      EXPECT_TRUE(ended.code == 75 || ended.code == 137) << ended.code << ended.err;
-      for (const int rank : ranks) EXPECT_TRUE(ends(rank)) << "an orphan";
-      bool named = false;
-      for (const std::string& line : errors(ended)) {
-        named = named || (line.find(strf("rank %d on ", lost)) != std::string::npos &&
-                          line.find("--resume continues from it") != std::string::npos);
-      }
-      EXPECT_TRUE(named) << ended.err;
-      flags["train.steps"] = "100";
-      const ProcessResult resumed = mpirun(2, train(flags, {"--resume"}));
-      EXPECT_EQ(resumed.code, 0) << resumed.err;
-      EXPECT_TRUE(exported(name) == expected);
-    }
-  }
 }
 
 }  // namespace

@@ -1,0 +1,164 @@
+// Ranks that are lost: killed, standing still or cut off, each of them, while they start, step,
+// save and commit. The others end soon and say so, nothing is left behind, and the run goes on to
+// the bytes of an unbroken one. tools/attack has more of them.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <thread>
+
+#include "base/check.h"
+#include "tests/testing/ranks/mpi_run_test.h"
+#include "tests/testing/ranks/own_network.h"
+
+namespace pagoda {
+namespace {
+
+using Milliseconds = std::chrono::duration<double, std::milli>;
+
+// What a rank is lost by.
+enum class Loss : uint8_t { kKilled, kStopped, kCutOff };
+
+// When: `delay_ms` after the file is there, or after step 20 is saved. A step takes some 7 ms.
+struct Moment {
+  const char* during;
+  const char* file;
+  double delay_ms;
+};
+constexpr Moment kMoments[] = {
+    {"the start", "STARTING", 0},
+    {"the first checkpoint", "checkpoints/step-00000000.tmp", 1},
+    {"a forward", nullptr, 1},
+    {"an exchange", nullptr, 2.5},
+    {"a backward", nullptr, 5},
+    {"a later step", nullptr, 33},
+    {"a save", "checkpoints/step-00000040.tmp", 0},
+    {"a commit", "checkpoints/step-00000040.tmp/MANIFEST", 0.3},
+};
+constexpr int kRanks = 3;
+constexpr int64_t kSteps = 60;
+
+class LostRanksTest : public MpiRunTest {
+ protected:
+  void SetUp() override {
+    MpiRunTest::SetUp();
+    if (IsSkipped()) return;
+    ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "3", 1);  // time to say why
+    const ProcessResult alone = run(train(flags_of("alone", kSteps)));
+    ASSERT_EQ(alone.code, 0) << alone.err;
+    expected_ = exported("alone");
+  }
+  // Each of the moments, each time another rank.
+  void lose(Loss loss) {
+    int lost = static_cast<int>(loss);
+    for (const Moment& moment : kMoments) {
+      lost = (lost + 1) % kRanks;
+      SCOPED_TRACE(testing::Message() << "rank " << lost << " during " << moment.during);
+      lose(loss, static_cast<size_t>(lost), moment);
+      if (HasFatalFailure()) return;
+    }
+  }
+
+ private:
+  void lose(Loss loss, size_t lost, const Moment& moment) {
+    std::optional<OwnNetwork> network;
+    if (loss == Loss::kCutOff) network.emplace();
+    if (network && !network->ok()) GTEST_SKIP() << "SKIPPED: a network of its own needs root";
+    const std::string folder = strf("run-%d", ++runs_);
+    Flags flags = flags_of(folder, 100000);
+    flags["train.save_steps"] = "20";
+    flags["parallel.deadline_s"] = "3";
+    flags["parallel.heartbeat_s"] = "0.5";
+    Process process(on(kRanks, train(flags)), dir_.file("ranks"));
+    ASSERT_TRUE(comes(process, folder, moment)) << process.err();
+    const std::vector<int> ranks = rank_processes(process.id());
+    ASSERT_EQ(ranks.size(), static_cast<size_t>(kRanks));
+    if (network) {
+      network->cut_off(ranks, lost);
+    } else {
+      ::kill(ranks[lost], loss == Loss::kKilled ? SIGKILL : SIGSTOP);
+    }
+    const ProcessResult ended = process.wait();
+    network.reset();
+    // mpirun may say that it killed what did not end in its time of grace.
+    EXPECT_TRUE(ended.code == 75 || ended.code == 137) << ended.code << ended.err;
+    for (const int rank : ranks) EXPECT_TRUE(ends(rank)) << "an orphan";
+    expect_named(ended, loss, lost);
+    expect_goes_on(flags, folder, ended);
+  }
+  // Waits for the moment.
+  bool comes(Process& process, const std::string& folder, const Moment& moment) {
+    if (moment.file == nullptr && !process.wait_for_err("saved step 20 ")) return false;
+    const std::string file = moment.file == nullptr ? "" : dir_.file(folder + "/" + moment.file);
+    while (!file.empty() && !std::filesystem::exists(file) && !process.has_ended()) {
+      std::this_thread::sleep_for(Milliseconds(0.1));
+    }
+    std::this_thread::sleep_for(Milliseconds(moment.delay_ms));
+    return !process.has_ended();
+  }
+  // Whoever is left says who is lost; one that is cut off has lost the others.
+  void expect_named(const ProcessResult& ended, Loss loss, size_t lost) {
+    bool named = false;
+    for (const std::string& line : errors(ended)) {
+      const bool is_it = line.find(strf("rank %zu on ", lost)) != std::string::npos;
+      const bool another = loss == Loss::kCutOff && line.find(" on ") != std::string::npos;
+      named = named || is_it || another;
+    }
+    EXPECT_TRUE(named) << ended.err;
+  }
+  // True once the process has ended, whether or not its parent has looked.
+  static bool ends(int process) {
+    for (int i = 0; i < 100; ++i) {
+      const std::string path = "/proc/" + std::to_string(process) + "/stat";
+      std::ifstream file(path);
+      std::string text((std::istreambuf_iterator<char>(file)), {});
+      const size_t end = text.rfind(") ");
+      if (end == std::string::npos || text[end + 2] == 'Z') return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    return false;
+  }
+  // No saved step is lost, and the run goes on with one to three ranks.
+  void expect_goes_on(Flags flags, const std::string& folder, const ProcessResult& ended) {
+    int64_t saved = -1;
+    for (const std::string& line : lines_of(ended.err)) {
+      if (line.starts_with("saved step ")) saved = std::stoll(line.substr(11));
+    }
+    const bool resumes = has_checkpoint(folder);
+    EXPECT_TRUE(resumes || saved < 0);
+    flags["train.steps"] = std::to_string(kSteps);
+    const Words words = train(flags, resumes ? Words{"--resume"} : Words());
+    const int processes = 1 + runs_ % 3;
+    const ProcessResult again = processes == 1 ? run(words) : mpirun(processes, words);
+    ASSERT_EQ(again.code, 0) << again.err;
+    const size_t from = again.err.find("resuming from step ");
+    EXPECT_EQ(from != std::string::npos, resumes) << again.err;
+    if (resumes) {
+      EXPECT_GE(std::stoll(again.err.substr(from + 19)), saved);
+    }
+    EXPECT_TRUE(exported(folder) == expected_);
+  }
+  bool has_checkpoint(const std::string& folder) {
+    std::error_code none;
+    for (const auto& step :
+         std::filesystem::directory_iterator(dir_.file(folder + "/checkpoints"), none)) {
+      const bool whole = step.path().extension() != ".tmp";
+      if (whole && std::filesystem::exists(step.path() / "MANIFEST")) return true;
+    }
+    return false;
+  }
+
+  std::string expected_;
+  int runs_ = 0;
+};
+
+TEST_F(LostRanksTest, Killed) { lose(Loss::kKilled); }
+
+TEST_F(LostRanksTest, StandingStill) { lose(Loss::kStopped); }
+
+TEST_F(LostRanksTest, CutOff) { lose(Loss::kCutOff); }
+
+}  // namespace
+}  // namespace pagoda
