@@ -8,6 +8,7 @@
 #include "base/stop_signal.h"
 #include "config/computed_with.h"
 #include "model/model_config.h"
+#include "parallel/launcher.h"
 #include "plan/machine/model_cost.h"
 #include "preview/this_machine.h"
 #include "report/report.h"
@@ -67,6 +68,7 @@ Status TrainRun::run_steps(bool resumed) {
   if (!resumed && trainer_->saved_step() == 0) {
     write(MetricsType::kCheckpoint, {{"step", int64_t{0}}});
   }
+  if (resumed && metrics_) warn_of_grace(metrics_->last_step_s(), metrics_->last_save_s());
   // A signal may have come between a step and its evaluation. Rank 0 knows.
   ASSIGN_OR_RETURN(const int64_t evaluated,
                    ranks_.most(leads() && evals_.last_step == trainer_->steps_done()));
@@ -91,7 +93,7 @@ Status TrainRun::one_step() {
   const SessionCounters before = SessionCounters::read(trainer_->session());
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const StepResult result, trainer_->step());
-  const double step_s = seconds_since(start);
+  const double step_s = step_s_ = seconds_since(start);
   const SessionCounters after = SessionCounters::read(trainer_->session());
   RETURN_IF_ERROR(trace_.end_step(trainer_->steps_done(), trainer_->session().pager()));
   if (routing_) routing_->record(trainer_->steps_done(), result.routing);
@@ -141,6 +143,18 @@ double TrainRun::mfu_of(const StepUsage& usage) const {
       static_cast<double>(attended * shape.microbatch_tokens / sequence_len),
       static_cast<double>(rows));
   return flops / (peak_flops_per_s_ * usage.step_s);
+}
+
+// Once, when the launcher would kill what it was told to end before a step and a save are over.
+void TrainRun::warn_of_grace(double step_s, double save_s) {
+  const Launch launch = read_launch();
+  const double needed_s = step_s + save_s;
+  if (warned_of_grace_ || launch.grace_s < 0 || needed_s <= launch.grace_s) return;
+  warned_of_grace_ = true;
+  warn(strf("%s kills processes %g s after SIGTERM or Ctrl-C, and the last step and save took %.1f "
+            "s: such a stop may save nothing; send mpirun SIGUSR1 instead, or start it with --mca "
+            "odls_base_sigkill_timeout %.0f",
+            launch.launcher.c_str(), launch.grace_s, needed_s, std::ceil(2 * needed_s + 1)));
 }
 
 // What each rank's usage was, as a JSON list; empty with one rank.
@@ -278,6 +292,7 @@ Status TrainRun::commit() {
   }
   RETURN_IF_ERROR(saved);
   const double save_s = seconds_since(start);
+  if (step_s_ > 0) warn_of_grace(step_s_, save_s);
   log_info(strf("saved step %lld in %.1f s", (long long)step, save_s));
   write(MetricsType::kCheckpoint, {{"step", step}, {"save_s", save_s}});
   return Status();

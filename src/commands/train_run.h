@@ -44,6 +44,7 @@ class TrainRun {
   Status check_files() const;
   Status commit();
   void warn(const std::string& text);
+  void warn_of_grace(double step_s, double save_s);
   double mfu_of(const StepUsage& usage) const;
   Result<std::string> usages_of_ranks(const StepUsage& usage);
   void report(const StepResult& result, const StepUsage& usage, const std::string& of_ranks);
@@ -60,6 +61,8 @@ class TrainRun {
   double peak_flops_per_s_;  // of this rank's devices
   int64_t first_row_ = 0;  // first row of the newest step
   int64_t failed_saves_ = 0;
+  double step_s_ = 0;  // of the newest step
+  bool warned_of_grace_ = false;
   EvalHistory evals_;
   std::optional<double> last_loss_;  // loss of the last step of this process
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();

@@ -9,6 +9,8 @@ namespace pagoda {
 struct Launch {
   std::string launcher;  // "Open MPI"; empty: none
   int processes = 1;     // 0: the launcher does not say
+  // How long processes live that it was told to end, after its SIGTERM to them; below 0: unknown.
+  double grace_s = -1;
 
   bool together() const { return processes != 1; }
 };

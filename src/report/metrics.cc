@@ -105,9 +105,13 @@ bool MetricsFile::note(std::string_view line, int64_t last) {
   if (step < 0) return true;
   const OrderedJson type = object.value("type", OrderedJson());
   if (type == type_name(MetricsType::kSample)) last_sample_step_ = step;
-  if (type != type_name(MetricsType::kEval)) return true;
-  const OrderedJson loss = object.value("loss", OrderedJson());
-  evals_.add(step, loss.is_number() ? loss.get<double>() : NAN);
+  const auto number = [&](const char* field, double otherwise) {
+    const OrderedJson value = object.value(field, OrderedJson());
+    return value.is_number() ? value.get<double>() : otherwise;
+  };
+  if (type == type_name(MetricsType::kStep)) last_step_s_ = number("step_s", 0);
+  if (type == type_name(MetricsType::kCheckpoint)) last_save_s_ = number("save_s", 0);
+  if (type == type_name(MetricsType::kEval)) evals_.add(step, number("loss", NAN));
   return true;
 }
 

@@ -49,6 +49,9 @@ class MetricsFile {
   // The evaluations in the lines that open() kept.
   const EvalHistory& evals() const { return evals_; }
   int64_t last_sample_step() const { return last_sample_step_; }  // -1: none
+  // What the last step and the last save in them took; 0: there was none.
+  double last_step_s() const { return last_step_s_; }
+  double last_save_s() const { return last_save_s_; }
 
   // kIoError when the file was removed or replaced.
   Status check() const { return lines_->check(); }
@@ -62,6 +65,7 @@ class MetricsFile {
   std::unique_ptr<LineFile> lines_;
   EvalHistory evals_;
   int64_t last_sample_step_ = -1;
+  double last_step_s_ = 0, last_save_s_ = 0;
 };
 
 }  // namespace pagoda

@@ -232,6 +232,27 @@ TEST_F(RanksTest, PageFilesOfAKilledStart) {
   EXPECT_NE(result.err.find("/local/" + name + elsewhere), std::string::npos) << result.err;
 }
 
+// The launcher would end them before a step and a save are over.
+TEST_F(RanksTest, ALauncherThatKillsTooSoon) {
+  ::setenv("OMPI_MCA_odls_base_sigkill_timeout", "90", 1);
+  const ProcessResult first = mpirun(2, train(flags_of("run", 2)));
+  ASSERT_EQ(first.code, 0) << first.err;
+  const std::string words = " s after SIGTERM or Ctrl-C, and the last step and save took 10";
+  EXPECT_EQ(first.err.find(words), std::string::npos);
+  std::string metrics = get_file(dir_.file("run/metrics.jsonl"));
+  size_t at = metrics.rfind("\"type\":\"step\"");
+  at = metrics.find("\"step_s\":", at) + 9;
+  metrics.replace(at, metrics.find(',', at) - at, "100");  // the last step took that
+  put_file(dir_.file("run/metrics.jsonl"), metrics);
+  const ProcessResult again = mpirun(2, train(flags_of("run", 3), {"--resume"}));
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.err.find("warning: Open MPI kills processes 90" + words), std::string::npos)
+      << again.err;
+  const ProcessResult alone = run(train(flags_of("run", 4), {"--resume"}));
+  EXPECT_EQ(alone.code, 0) << alone.err;
+  EXPECT_EQ(alone.err.find(words), std::string::npos) << "there is no launcher";
+}
+
 // Where rank 0 has no room for a manifest, all leave that save out, and end at the second.
 TEST_F(RanksTest, NoRoomForACheckpoint) {
   const SmallFileSystem disk(dir_.file("small"), 4 << 20);

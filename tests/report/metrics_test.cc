@@ -93,6 +93,22 @@ TEST(MetricsFile, ResumeEqualsAnUninterruptedRun) {
   }
 }
 
+TEST(MetricsFile, KnowsWhatTheLastStepAndSaveTook) {
+  TempDir dir;
+  const std::string path = dir.file("metrics.jsonl");
+  put_file(path, "{\"type\":\"step\",\"step\":1,\"step_s\":2.5}\n"
+                 "{\"type\":\"checkpoint\",\"step\":1,\"save_s\":0.25}\n"
+                 "{\"type\":\"step\",\"step\":2,\"step_s\":3.5}\n"
+                 "{\"type\":\"step\",\"step\":3,\"step_s\":4.5}\n");
+  const auto resumed = MetricsFile::open(path, 2);
+  ASSERT_TRUE(resumed.ok());
+  EXPECT_EQ(resumed.value()->last_step_s(), 3.5);
+  EXPECT_EQ(resumed.value()->last_save_s(), 0.25);
+  const auto fresh = MetricsFile::open(path, -1);
+  ASSERT_TRUE(fresh.ok());
+  EXPECT_EQ(fresh.value()->last_step_s() + fresh.value()->last_save_s(), 0);
+}
+
 TEST(MetricsFile, LinesWithoutAStepAndForeignLinesSurviveResume) {
   TempDir dir;
   const std::string path = dir.file("metrics.jsonl");
