@@ -6,6 +6,7 @@
 # The job resumes if the run has a checkpoint. Five minutes before its time is over it is told to
 # save and stop (sbatch's --signal=B:USR1@SECONDS says otherwise): that must be longer than a step
 # and a save. PAGODA names the program. On preemption and scancel Slurm itself tells the processes.
+# A job that has saved nothing since it was queued again is not queued another time.
 #
 #SBATCH --ntasks-per-node=1
 #SBATCH --requeue
@@ -37,6 +38,11 @@ has_checkpoint() {
   compgen -G "$folder/checkpoints/step-*[0-9]/MANIFEST" > /dev/null
 }
 
+newest_step() {
+  compgen -G "$folder/checkpoints/step-*[0-9]/MANIFEST" |
+    sed -E 's|.*/step-0*([0-9]+)/MANIFEST|\1|' | sort -n | tail -n 1
+}
+
 resume=()
 if has_checkpoint; then resume=(--resume); fi
 # A trap ends a wait early. Slurm's SIGTERM reaches the processes without this script.
@@ -59,8 +65,18 @@ done
 case $code in
   75 | 137 | 143)
     if has_checkpoint; then
-      echo "slurm.sh: ended with $code; queued again" >&2
-      scontrol requeue "$SLURM_JOB_ID"
+      # The job, and the step that it had when it was queued again.
+      mark="$folder/queued-again"
+      now="$SLURM_JOB_ID $(newest_step)"
+      if [ "$(cat "$mark" 2> /dev/null)" = "$now" ]; then
+        echo "slurm.sh: ended with $code and saved nothing since it was queued again;" \
+          "not queued again" >&2
+      elif echo "$now" > "$mark"; then
+        echo "slurm.sh: ended with $code; queued again" >&2
+        scontrol requeue "$SLURM_JOB_ID"
+      else
+        echo "slurm.sh: ended with $code; not queued again, since $mark cannot be written" >&2
+      fi
     fi
     ;;
 esac

@@ -102,12 +102,12 @@ class SlurmTest : public RunTest {
 };
 
 TEST_F(SlurmTest, AJobThatWasCutOffGoesOn) {
-  const ProcessResult job = submit("time_is_over\nkilled\npreempted\n143\n74\n",
+  const ProcessResult job = submit("time_is_over\nkilled\npreempted\n74\n",
                                    Words{run_file(dir_.file("run"))} + options());
   EXPECT_EQ(job.code, 74) << job.err;
-  EXPECT_EQ(of("codes"), "75\n137\n75\n143\n74\n") << job.err;
+  EXPECT_EQ(of("codes"), "75\n137\n75\n74\n") << job.err;
   const std::vector<std::string> steps = lines_of(of("steps"));
-  ASSERT_EQ(steps.size(), 5u);
+  ASSERT_EQ(steps.size(), 4u);
   std::string first = "--mpi=pmix --kill-on-bad-exit=0 " + std::string(PAGODA_BINARY) + " train " +
                       dir_.file("run.toml");
   for (const std::string& word : options()) first += " " + word;
@@ -118,6 +118,20 @@ TEST_F(SlurmTest, AJobThatWasCutOffGoesOn) {
   const std::map<int64_t, double> made = losses("run");
   ASSERT_GT(made.size(), 3u);
   EXPECT_EQ(made.rbegin()->first, std::ssize(made));
+}
+
+// It is queued again once from each saved step; another job begins anew.
+TEST_F(SlurmTest, AJobThatSavesNothingIsNotQueuedForever) {
+  const Words words = Words{run_file(dir_.file("run"))} + options();
+  const ProcessResult job = submit("killed\n137\n0\n", words);
+  EXPECT_EQ(job.code, 137) << job.err;
+  EXPECT_EQ(of("codes"), "137\n137\n");
+  EXPECT_NE(job.err.find("saved nothing since it was queued again; not queued again"),
+            std::string::npos)
+      << job.err;
+  put_file(dir_.file("run/queued-again"), "1233 9\n");
+  submit("143\nkilled\n75\n75\n0\n", words);
+  EXPECT_EQ(of("codes"), "137\n137\n143\n137\n75\n");
 }
 
 TEST_F(SlurmTest, AJobWithoutACheckpointIsNotQueuedAgain) {
