@@ -1,6 +1,6 @@
-"""Lost ranks: one of several processes of a run is killed or stands still at any moment. The others
-end soon and say who was lost, nothing is left behind, and the run goes on, with any number of
-processes, to the bytes of an unbroken run of one."""
+"""Lost ranks: one of several processes of a run is killed, stands still or is cut off from the
+others at any moment. These end soon and say who was lost, nothing is left behind, and the run goes
+on, with any number of processes, to the bytes of an unbroken run of one."""
 
 import glob
 import os
@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import time
 
 import kill_points
@@ -18,7 +19,7 @@ import program
 # still, and tests of processes lose ranks too.
 DEFAULT, QUICK, HISTORIC = 60, 0, 300
 
-DEADLINE_S, BEAT_S = 3.0, 0.5
+DEADLINE_S, BEAT_S, JOIN_S = 3.0, 0.5, 60.0
 # Open MPI's own variables: any user, more processes than cores, nothing bound, and some seconds to
 # say why they end for processes that it ends.
 VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -28,6 +29,50 @@ VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1
              "PRTE_ALLOW_RUN_AS_ROOT": "1", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 FILES = kill_points.FILES + ["MOVING", "checkpoints/room", "store/pages-*"]
 POLL_S = 0.0005
+
+# A network of the run's own, where a process is cut off by rules of routing. Addresses of the
+# machine come behind these. Needs root.
+CUT = "cut"
+NETWORK = ["unshare", "--net", "sh", "-c", "ip link set lo up && "
+           'ip rule add pref 10 lookup local && ip rule del pref 0 && exec "$0" "$@"']
+OVER_TCP = {"OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
+CONNECTED, LISTENS = 1, 10  # states in /proc/net/tcp
+
+
+def can_cut():
+    if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("unshare") is None:
+        return False
+    return subprocess.run([*NETWORK, "true"], capture_output=True).returncode == 0
+
+
+def tcp_sockets(process):
+    """State, own port and other port of a process's connections (IPv4)."""
+    own = set()
+    for file in glob.glob(f"/proc/{process}/fd/*"):
+        try:
+            own.add(os.readlink(file))
+        except OSError:
+            continue
+    rows = pathlib.Path(f"/proc/{process}/net/tcp").read_text().splitlines()[1:]
+    for words in (row.split() for row in rows):
+        if f"socket:[{words[9]}]" in own:
+            ports = [int(address.rsplit(":", 1)[1], 16) for address in words[1:3]]
+            yield int(words[3], 16), ports[0], ports[1]
+
+
+def cut_off(ranks, lost):
+    """From here on nothing passes between a rank and the others, which are not told."""
+    others = {port for rank, process in ranks.items() if rank != lost
+              for _, port, _ in tcp_sockets(process)}
+    rules = []
+    for state, own, other in tcp_sockets(ranks[lost]):
+        if state == LISTENS:
+            rules.append(f"dport {own}")
+        elif state == CONNECTED and other in others:
+            rules += [f"sport {own} dport {other}", f"sport {other} dport {own}"]
+    batch = "".join(f"rule add pref 1 blackhole ipproto tcp {rule}\n" for rule in rules)
+    subprocess.run(["nsenter", "--net", "--target", str(ranks[lost]), "ip", "-batch", "-"],
+                   input=batch, text=True, capture_output=True, check=True)
 
 
 def rank_processes(launcher):
@@ -54,15 +99,17 @@ class Loss:
         draw = case.random
         self.ranks = draw.randint(2, 4)
         self.lost = draw.randrange(self.ranks)
-        self.signal = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
+        self.way = draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP, CUT])
+        if self.way == CUT and not can_cut():
+            self.way = signal.SIGKILL
         self.pattern = draw.choice(FILES + [""] * len(FILES))  # "": by time
         self.count = draw.randint(1, 2)
         self.delay_s = draw.random() ** 2 * 0.02 if self.pattern else draw.random() * 1.2
 
     def __str__(self):
         at = f"{self.pattern} x{self.count}" if self.pattern else "the start"
-        return (f"{signal.Signals(self.signal).name} to rank {self.lost} of {self.ranks} "
-                f"{self.delay_s * 1e3:.1f} ms after {at}")
+        way = CUT if self.way == CUT else signal.Signals(self.way).name
+        return f"{way} of rank {self.lost} of {self.ranks} {self.delay_s * 1e3:.1f} ms after {at}"
 
     def strike(self, process, run, last_s):
         """Returns whether the rank was there to be struck."""
@@ -70,10 +117,13 @@ class Loss:
         process.ended(self.delay_s)
         while not process.ended() and time.monotonic() < last_s:
             found = rank_processes(process.pid)
-            if self.lost in found:
+            if self.lost in found and (self.way != CUT or len(found) == self.ranks):
                 try:
-                    os.kill(found[self.lost], self.signal)
-                except ProcessLookupError:
+                    if self.way == CUT:
+                        cut_off(found, self.lost)
+                    else:
+                        os.kill(found[self.lost], self.way)
+                except (OSError, subprocess.CalledProcessError):
                     return False
                 return True
             time.sleep(0.01)
@@ -87,12 +137,13 @@ class Loss:
             time.sleep(POLL_S)
 
 
-def start(case, words, ranks):
+def start(case, words, ranks, way=None):
     if ranks == 1:
         return case.start(words)
-    launcher = ["mpirun", "-n", str(ranks)]
-    limits = case.limits(address_bytes=None)
-    return case.start(words, limits, wrapped=launcher, env=os.environ | VARIABLES)
+    launcher = NETWORK * (way == CUT) + ["mpirun", "-n", str(ranks)]
+    limits = case.limits(address_bytes=None, timeout_s=case.lab.timeout_s + JOIN_S)
+    variables = VARIABLES | (OVER_TCP if way == CUT else {})
+    return case.start(words, limits, wrapped=launcher, env=os.environ | variables)
 
 
 def said(outcome):
@@ -115,7 +166,7 @@ def attack(case):
                            "no checkpoint at all"):
             return
         words = lab.train(run, flags) + ["--resume"] * resumes
-        process = start(case, words, loss.ranks)
+        process = start(case, words, loss.ranks, loss.way)
         struck = loss.strike(process, run, time.monotonic() + lab.timeout_s / 2)
         began = time.monotonic()
         outcome = process.wait()
@@ -139,14 +190,19 @@ def judge(case, loss, struck, outcome, took_s):
     if not struck:
         case.expect(outcome.code == 0, "an end of a run that nobody struck", outcome.ended())
         return
-    case.expect(took_s <= DEADLINE_S + 10, f"an end within {DEADLINE_S + 10:.0f} s of the loss",
-                f"{took_s:.1f} s")
+    text = outcome.text()
+    # Ranks join within a minute, and agree on the deadline before they open their data.
+    most_s = DEADLINE_S + 10 + (0 if "data: " in text else JOIN_S)
+    case.expect(took_s <= most_s, f"an end within {most_s:.0f} s of the loss", f"{took_s:.1f} s")
     case.expect(outcome.code in (0, 1, 9, 75, 137, 143), "75, or a launcher's own code",
                 outcome.ended())
     # Before that the launcher alone knows of the rank; behind the last step it may be done.
-    together = "data: " in outcome.text() and "done: " not in outcome.text()
+    done = "done: " in text or "steps were done before" in text
+    together = "data: " in text and not done
     if together and outcome.code != 0:
-        named = any(f"rank {loss.lost} on " in line or "gone" in line for line in said(outcome))
+        # One that is cut off has lost the others, and may be the first to say so.
+        who = "rank " if loss.way == CUT else f"rank {loss.lost} on "
+        named = any(who in line or "gone" in line for line in said(outcome))
         case.expect(named, f"a line that names rank {loss.lost}", said(outcome))
 
 
