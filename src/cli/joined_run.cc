@@ -6,8 +6,12 @@
 namespace pagoda {
 
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body) {
-  const Status status = body();
-  if (status.ok()) return status;
+  Status status = body();
+  if (status.ok()) {
+    const Status left = all.leave();
+    if (left.ok()) return left;
+    status = Status(left.code(), "all was done, but " + left.message());
+  }
   if (all.broken()) {
     // One of those that are left says it; two where it is not plain that rank 0 is left.
     const std::string& why = status.message();

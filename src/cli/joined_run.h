@@ -11,7 +11,8 @@ namespace pagoda {
 
 // Runs `body`, which returns the same status everywhere. Its error is printed by rank 0 alone, and
 // no process leaves before, since launchers end the others then. Once a rank is lost, the first of
-// the others says so, and nobody waits.
+// the others says so, and nobody waits. A process that does not leave at the end is an error too:
+// launchers would wait for it.
 Status run_joined(MpiCommunicator& all, const std::function<Status()>& body);
 
 // kUsage unless all ranks give the same words, which say how they were started.

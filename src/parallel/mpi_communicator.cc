@@ -55,10 +55,15 @@ Result<std::unique_ptr<MpiCommunicator>> MpiCommunicator::join(CarrierThread::Op
 }
 
 MpiCommunicator::~MpiCommunicator() {
-  if (broken()) return;
-  Status left = call_together(Together::kLeave, "").status();
-  if (left.ok()) left = thread_->leave(deadline_s_);
+  if (left_ || broken()) return;
+  const Status left = leave();
   if (!left.ok()) log_warn(left.message());
+}
+
+Status MpiCommunicator::leave() {
+  left_ = true;
+  RETURN_IF_ERROR(call_together(Together::kLeave, "").status());
+  return thread_->leave(deadline_s_);
 }
 
 CarriedMessage MpiCommunicator::piece(bool sends, int peer, std::byte* data,

@@ -15,8 +15,12 @@ class MpiCommunicator final : public Communicator {
   // not join within `deadline_s`, which also becomes the deadline of later calls (0: none), and
   // errors of `open`.
   static Result<std::unique_ptr<MpiCommunicator>> join(CarrierThread::Open open, double deadline_s);
-  // Leaves together with the others unless it is broken.
+  // leave(), unless that was called or it is broken.
   ~MpiCommunicator() override;
+  // Leaves MPI together with the others, which all call it last. kStopped when some do not come
+  // within the deadline: the launcher would wait for them for ever unless this process ends with an
+  // error.
+  Status leave();
 
   int rank() const override { return thread_->rank(); }
   int size() const override { return thread_->size(); }
@@ -51,6 +55,7 @@ class MpiCommunicator final : public Communicator {
 
   std::unique_ptr<CarrierThread> thread_;
   double deadline_s_ = 0;
+  bool left_ = false;
 };
 
 // Joins the processes that a launcher started together with this one (parallel/launcher.h); as

@@ -127,6 +127,24 @@ TEST_F(MpiCommunicatorTest, ASilentRankIsNamed) {
   });
 }
 
+TEST_F(MpiCommunicatorTest, WhoDoesNotLeaveIsAnError) {
+  run(2, [](MpiCommunicator& all) { EXPECT_TRUE(all.leave().ok()); });
+  Event done = Event::make();
+  run(2, [&done](MpiCommunicator& all) {
+    all.set_deadline(all.rank() == 0 ? 0.05 : 0);
+    if (all.rank() == 1) {
+      done.wait();
+      return all.abandon(Status(Exit::kStopped, "enough"));
+    }
+    const Status status = all.leave();
+    EXPECT_EQ(status.code(), Exit::kStopped);
+    EXPECT_EQ(status.message(),
+              "rank 1 on " + host() + " has been silent for 0.05 s in common end");
+    EXPECT_TRUE(all.broken());
+    done.signal();
+  });
+}
+
 TEST_F(MpiCommunicatorTest, AWaitingCallEndsWhenItIsAbandoned) {
   run(2, [](MpiCommunicator& all) {
     if (all.rank() == 1) {  // it never takes part
