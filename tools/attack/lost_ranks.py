@@ -181,8 +181,12 @@ def attack(case):
 
 
 def judge(case, loss, struck, outcome, took_s):
+    text = outcome.text()
+    done = "done: " in text or "steps were done before" in text
     if outcome.timed_out:
-        case.fail("the others to end", "no end")
+        # Launchers wait for a process that stands still when it has left MPI and the run is done.
+        if not done or loss.way != signal.SIGSTOP:
+            case.fail("the others to end", "no end")
         return
     case.expect(not outcome.orphans, "no process left behind", "one")
     unsafe = program.unsafe_bytes(outcome.err)
@@ -190,14 +194,12 @@ def judge(case, loss, struck, outcome, took_s):
     if not struck:
         case.expect(outcome.code == 0, "an end of a run that nobody struck", outcome.ended())
         return
-    text = outcome.text()
     # Ranks join within a minute, and agree on the deadline before they open their data.
     most_s = DEADLINE_S + 10 + (0 if "data: " in text else JOIN_S)
     case.expect(took_s <= most_s, f"an end within {most_s:.0f} s of the loss", f"{took_s:.1f} s")
     case.expect(outcome.code in (0, 1, 9, 75, 137, 143), "75, or a launcher's own code",
                 outcome.ended())
     # Before that the launcher alone knows of the rank; behind the last step it may be done.
-    done = "done: " in text or "steps were done before" in text
     together = "data: " in text and not done
     if together and outcome.code != 0:
         # One that is cut off has lost the others, and may be the first to say so.
