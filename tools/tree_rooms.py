@@ -12,11 +12,11 @@ MAY_INCLUDE_TOOLS = (TEST_ONLY, "tools/bench/", "tools/gpu_check/")
 # for those that stand beside it.
 BESIDE_SRC = ("kernels", "offload", "optim")
 KERNELS = {"base", "device", "kernels", "optim/adam.h"}
-PLAN = {"base", "offload/residency.h", "offload/place.h", "plan"}
+PLAN = {"base", "offload/residency.h", "offload/place.h", "plan", "plan/sums"}
 KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
 RUN = {"base", "hardware", "device", "kernels", "offload", "optim", "parallel", "model",
-       "tokenizer", "template", "data", "checkpoint", "plan", "plan/step", "plan/machine",
-       "plan/memory", "config"}
+       "tokenizer", "template", "data", "checkpoint", "plan", "plan/sums", "plan/step",
+       "plan/machine", "plan/memory", "config"}
 ROOMS = {
     "base": set(),
     "hardware": {"base"},
@@ -33,12 +33,13 @@ ROOMS = {
     "kernels/cuda/tiles": KERNELS | {"kernels/cuda/machine"},
     "kernels/cuda": KERNELS | {"kernels/cuda/"},
     "model": {"base", "device", "kernels", "offload", "plan/machine/model_shape.h",
-              "plan/step/sum_shape.h"},
+              "plan/sums/sum_shape.h"},
     "tokenizer": {"base", "model/json.h", "model/json_type.h"},
     "template": {"base"},
     "data": {"base", "hardware", "model/json.h", "model/json_type.h", "tokenizer", "template"},
     "checkpoint": {"base", "device", "model", "offload", "data", "tokenizer"},
     "plan": {"base"},
+    "plan/sums": {"base"},
     "plan/step": PLAN,
     "plan/machine": PLAN | {"plan/step"},
     "plan/memory": PLAN | {"plan/step", "plan/machine"},

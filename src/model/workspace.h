@@ -20,7 +20,7 @@
 #include "kernels/gpu_scratch.h"
 #include "kernels/ops.h"
 #include "plan/machine/model_shape.h"
-#include "plan/step/sum_shape.h"
+#include "plan/sums/sum_shape.h"
 
 namespace pagoda {
 

@@ -83,7 +83,7 @@ struct GroupLimits {
   int devices = 1;
   std::vector<int> seats = {};  // [expert] the device that computes it; empty: all are on device 0
   // (microbatches of the routing) 1: an expert's rows of this one begin a new row block, since a
-  // chunk begins (plan/step/sum_shape.h). Empty: none but the first does.
+  // chunk begins (plan/sums/sum_shape.h). Empty: none but the first does.
   std::vector<uint8_t> begins_block = {};
   // (microbatches of the routing) the device that attends to each; empty: device 0 to all
   std::vector<int> attends = {};

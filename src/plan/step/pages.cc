@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "plan/step/sum_plan.h"
+#include "plan/sums/sum_plan.h"
 
 namespace pagoda {
 namespace {

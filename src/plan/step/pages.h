@@ -21,7 +21,7 @@
 //   returning(a, s, i)     on s: a's parcel of outbound(s, i), before it is sent
 //   arriving(a, s, i)      on a: the same, after it was received
 // A group of n rows has its arrays behind one another without gaps, so that exactly n rows travel.
-// Sums of dense gradients (plan/step/sum_plan.h), in training:
+// Sums of dense gradients (plan/sums/sum_plan.h), in training:
 //   gradient_sum(d, i)     fp32 elements of the largest dense record. A record's begin at 0, but
 //   for
 //                          the embedding's, which have the place of the head's table: the final

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plan/step/lags.h"
-#include "plan/step/sum_shape.h"
+#include "plan/sums/sum_shape.h"
 
 namespace pagoda {
 

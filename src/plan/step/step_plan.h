@@ -25,9 +25,9 @@
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
-#include "plan/step/sum_plan.h"
 #include "plan/step/task.h"
 #include "plan/step/weight_copies.h"
+#include "plan/sums/sum_plan.h"
 
 namespace pagoda {
 

@@ -1,4 +1,4 @@
-#include "plan/step/sum_shape.h"
+#include "plan/sums/sum_shape.h"
 
 #include <numeric>
 

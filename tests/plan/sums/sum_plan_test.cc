@@ -1,4 +1,4 @@
-#include "plan/step/sum_plan.h"
+#include "plan/sums/sum_plan.h"
 
 #include <gtest/gtest.h>
 

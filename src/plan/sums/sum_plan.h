@@ -1,6 +1,6 @@
 // The order in which a dense record's gradient is summed over a step's microbatches, on one device
 // or on several: which microbatch adds to which buffer of which device, when two sums are added and
-// when one goes to another device. The tree of additions is that of plan/step/sum_shape.h, whoever
+// when one goes to another device. The tree of additions is that of plan/sums/sum_shape.h, whoever
 // attends, so that the sum has the same bits. Two sums are added on the home of the record if one
 // of them is there, and else where the earlier shards' is; so of two devices the one that is not
 // the home sends one sum. Pure.
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "plan/step/sum_shape.h"
+#include "plan/sums/sum_shape.h"
 
 namespace pagoda {
 
