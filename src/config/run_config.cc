@@ -59,6 +59,11 @@ void declare_train(RunConfig& c, OptionTable& t) {
                 "may share attention; auto: 8, 4, 2 or 1, whichever divides the microbatches of a "
                 "chunk",
                 "parts");
+  t.add(
+      "expert_shards", c.train.expert_shards, kResults,
+      "parts of a step whose gradients of experts are summed apart: one, or train.shards, so that "
+      "several devices may compute rows of one expert",
+      "parts");
   t.add("seed", c.train.seed, kResults, "seed of the data order");
   t.add("dtype", c.train.dtype, {"fp32", "bf16"}, kResults,
         "type of weights and activations; master weights are fp32");
@@ -442,21 +447,28 @@ Status RunConfig::check_sums() const {
   const Train& t = train;
   RETURN_IF_ERROR(check_range("train.chunks", t.chunks, 1, INT64_MAX));
   RETURN_IF_ERROR(check_range("train.shards", t.shards, 0, kMaxShards));
+  RETURN_IF_ERROR(check_range("train.expert_shards", t.expert_shards, 1, kMaxShards));
   if (t.micro_batch_tokens == 0) return Status();  // chosen so that they divide
   if (micro_batches() % t.chunks != 0) {
     return refuse("train.chunks", std::to_string(t.chunks),
                   strf("must divide the step's %lld microbatches", (long long)micro_batches()));
   }
   const int64_t columns = micro_batches() / t.chunks;
-  if (t.shards == 0 || columns % t.shards == 0) return Status();
-  return refuse("train.shards", std::to_string(t.shards),
-                strf("must divide the %lld microbatches of a chunk; auto takes %lld",
-                     (long long)columns, (long long)default_shards(columns)));
+  if (t.shards > 0 && columns % t.shards != 0) {
+    return refuse("train.shards", std::to_string(t.shards),
+                  strf("must divide the %lld microbatches of a chunk; auto takes %lld",
+                       (long long)columns, (long long)default_shards(columns)));
+  }
+  const int64_t shards = sums().shards;
+  if (t.expert_shards == 1 || t.expert_shards == shards) return Status();
+  return refuse("train.expert_shards", std::to_string(t.expert_shards),
+                strf("must be 1, or as many as train.shards, which is %lld", (long long)shards));
 }
 
 SumShape RunConfig::sums() const {
   const int64_t columns = micro_batches() / train.chunks;
-  return {train.chunks, train.shards > 0 ? train.shards : default_shards(columns)};
+  const int64_t shards = train.shards > 0 ? train.shards : default_shards(columns);
+  return {train.chunks, shards, train.expert_shards};
 }
 
 int64_t RunConfig::attention_devices(int64_t devices) const {

@@ -64,6 +64,7 @@ struct RunConfig {
     int64_t micro_batch_tokens = 4096;  // 0: auto
     int64_t chunks = 1;
     int64_t shards = 0;  // 0: auto
+    int64_t expert_shards = 1;
     int64_t seed = 0;
     DType dtype = DType::kBF16;
     std::vector<std::string> devices = {"auto"};
@@ -132,7 +133,8 @@ struct RunConfig {
   Status validate() const;
   // Checks that GPUs which train.devices names are there, and usable.
   Status check_gpus() const;
-  // Checks that chunks and shards divide what they must. REQUIRES: tokens are above 0.
+  // Checks that chunks, shards and expert_shards divide what they must. REQUIRES: tokens are above
+  // 0.
   Status check_sums() const;
   // Checks the rules of [data] alone.
   Status validate_data() const;
@@ -149,9 +151,9 @@ struct RunConfig {
   uint64_t config_hash() const;
   // The options the hash covers, one "key = value" a line, to name what differs from a checkpoint.
   std::string hashed_text() const;
-  // train.shards in `toml`, a text that to_toml() made; 0 if it has none. A resumed run may have
-  // others: sums change between steps, and the bits from there on are another run's.
-  static int64_t saved_shards(const std::string& toml);
+  // sums() of `toml`, a text that to_toml() made; shards are 0 if it has none. A resumed run may
+  // have other shards: sums change between steps, and the bits from there on are another run's.
+  static SumShape saved_sums(const std::string& toml);
   // data.chat_date of a text that to_toml() made; "": it has none.
   static std::string saved_chat_date(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
@@ -194,7 +196,8 @@ struct RunConfig {
   // find_chat_template.
   Result<ExampleOptions> example_options(const std::string& model_path) const;
   // REQUIRES: train.micro_batch_tokens is a number by now (preview/micro_batch_choice.h).
-  SumShape sums() const;  // train.chunks and train.shards; the same is required
+  // train.chunks, train.shards and train.expert_shards; the same is required.
+  SumShape sums() const;
   // train.devices; one where it is auto. REQUIRES: validate().
   std::vector<ListedDevice> devices() const;
   int64_t num_devices() const { return std::max(total_devices, std::ssize(devices())); }

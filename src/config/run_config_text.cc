@@ -43,9 +43,13 @@ uint64_t RunConfig::config_hash() const {
   return XXH3_64bits(text.data(), text.size());
 }
 
-int64_t RunConfig::saved_shards(const std::string& toml) {
-  int64_t shards = 0;
-  return parse_int64(values_of(toml)["train.shards"], shards) ? shards : 0;
+SumShape RunConfig::saved_sums(const std::string& toml) {
+  std::map<std::string, std::string> values = values_of(toml);
+  const auto saved = [&](const char* key, int64_t missing) {
+    int64_t number = 0;
+    return parse_int64(values[key], number) ? number : missing;
+  };
+  return {saved("train.chunks", 1), saved("train.shards", 0), saved("train.expert_shards", 1)};
 }
 
 std::string RunConfig::saved_chat_date(const std::string& toml) {

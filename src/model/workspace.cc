@@ -199,8 +199,10 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   scratch = arena.take<std::byte>(scratch_bytes);
   if (!size.training) return;
   dact = arena.take_bytes(block);
-  grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * 3 * model.hidden_size *
-                            model.expert_ffn);
+  if (!size.pages_expert_sums) {
+    grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * 3 *
+                             model.hidden_size * model.expert_ffn);
+  }
   const int64_t records = size.records > 0 ? size.records : std::ssize(model_records(model));
   square_sums = arena.take<double>(records);
   finite = arena.take<int32_t>(records);

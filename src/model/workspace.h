@@ -59,6 +59,7 @@ struct WorkspaceSize {
   int64_t group_blocks = 1;  // row blocks of experts that are computed together, <= kMostTogether
   int64_t saved_layers = 0;  // the last layers; only in training
   SumShape sums = {};
+  bool pages_expert_sums = false;      // RunShape's
   std::vector<int> shard_device = {};  // RunShape's
   int64_t records = 0;  // records whose gradients a device finishes; 0: every record of the model
   int64_t first_kept(int64_t num_layers) const { return num_layers - saved_layers; }

@@ -18,7 +18,7 @@ Status take_saved(RunConfig& config) {
   const RunCheckpoint& saved = found.checkpoint;
   RunConfig::Train& train = config.train;
   if (train.micro_batch_tokens == 0) train.micro_batch_tokens = saved.microbatch_tokens;
-  if (train.shards == 0) train.shards = RunConfig::saved_shards(saved.resolved_config);
+  if (train.shards == 0) train.shards = RunConfig::saved_sums(saved.resolved_config).shards;
   return Status();
 }
 
@@ -63,7 +63,7 @@ void take_microbatch_as_step(RunConfig& config, bool any) {
   if (any && row > 0) tokens = tokens / row * row;
   if (tokens == 0) tokens = row;
   config.train.tokens_per_step = tokens;
-  config.train.chunks = config.train.shards = 1;
+  config.train.chunks = config.train.shards = config.train.expert_shards = 1;
 }
 
 }  // namespace pagoda

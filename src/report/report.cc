@@ -101,6 +101,13 @@ std::string sums_line(const SessionOptions& options, const PageTable& pages,
               sums.shards == 1 ? "" : "; fewer train.shards take less");
 }
 
+std::string expert_sums_line(const SessionOptions& options, int64_t bytes) {
+  const SumShape& sums = options.size.sums;
+  return strf("  %-12s %11s on the devices, for experts' gradients in %lld chunk%s of %lld part%s",
+              "", format_bytes(bytes).c_str(), (long long)sums.chunks, sums.chunks == 1 ? "" : "s",
+              (long long)sums.expert_shards, sums.expert_shards == 1 ? "" : "s");
+}
+
 std::string kept_line(const ModelConfig& config, const SessionOptions& options,
                       const MemoryPlan& memory) {
   const SessionOptions none = keeping_none(options);
@@ -175,6 +182,8 @@ std::vector<std::string> plan_report(const ModelConfig& config, const SessionOpt
   if (options.size.training) {
     lines.push_back(workspace_line(config, options, pages, memory));
     lines.push_back(sums_line(options, pages, memory));
+    const int64_t of_experts = memory.on_devices(pages, PageKind::kExpertSum);
+    if (of_experts > 0) lines.push_back(expert_sums_line(options, of_experts));
   }
   if (options.size.saved_layers > 0 || (options.size.training && memory.state_on_device)) {
     lines.push_back(kept_line(config, options, memory));

@@ -32,6 +32,7 @@ RunSetup run_setup(const RunConfig& config) {
   setup.shares = config.parallel.shares;
   setup.deal_attention(config.attention_devices(std::ssize(setup.devices)));
   setup.zebra = config.zebra();
+  setup.size.pages_expert_sums = setup.size.sums.pages_expert_sums(setup.zebra);
   setup.lags = config.lags();
   setup.offloaded = config.offloaded();
   setup.eager_adam = config.optim.clip != ClipKind::kGlobal;

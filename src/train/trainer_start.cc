@@ -47,7 +47,7 @@ RunConfig with_sums(RunConfig config) {
 }
 
 void warn_of_other_sums(const RunCheckpoint& saved, const RunConfig& config) {
-  const int64_t before = RunConfig::saved_shards(saved.resolved_config);
+  const int64_t before = RunConfig::saved_sums(saved.resolved_config).shards;
   const int64_t shards = config.sums().shards;
   if (before == shards) return;
   log_warn(
@@ -447,7 +447,10 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
                                         what.c_str(), remedy));
   };
   RunConfig as_saved = config_;
-  as_saved.train.shards = RunConfig::saved_shards(checkpoint.resolved_config);
+  const SumShape saved = RunConfig::saved_sums(checkpoint.resolved_config);
+  as_saved.train.shards = saved.shards;
+  const bool by_shards = config_.train.expert_shards > 1 && saved.expert_shards > 1;
+  if (by_shards) as_saved.train.expert_shards = saved.expert_shards;
   if (checkpoint.config_hash != hash_text(as_saved)) {
     const std::string what = as_saved.difference_from(checkpoint.resolved_config);
     return mismatch(what.empty() ? "saved by a build with other options" : what,

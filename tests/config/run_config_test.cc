@@ -160,6 +160,8 @@ TEST(RunConfig, RefusalsNameKeyValueAndRemedy) {
                              Wrong{"train.chunks", {"0"}, "from 1"},
                              Wrong{"train.shards", {"3"}, "auto takes 4"},
                              Wrong{"train.shards", {"65"}, "from 0 to 64"},
+                             Wrong{"train.expert_shards", {"2"}, "which is 4"},
+                             Wrong{"train.expert_shards", {"0"}, "from 1 to 64"},
                              Wrong{"plan.group_blocks", {"17"}, "auto or from 1 to 16"},
                              Wrong{"train.seed", {"-1"}, "from 0"},
                              Wrong{"train.save_steps", {"-1"}, "from 0"},

@@ -106,6 +106,19 @@ TEST(Report, NamesTheTokensThatStepsHaveRoomFor) {
             Exit::kDeviceMemory);
 }
 
+// Four shards make three sums of an expert at a time, each a page for 3 x 32 x 24 fp32 elements,
+// which are 9 KiB of its 12.
+TEST(Report, TellsTheSumsOfExpertsByShards) {
+  TinyRun run;
+  run.config().train.micro_batch_tokens = 32;
+  run.config().plan.group_blocks = 1;
+  const std::string line =
+      "                  36.0 KiB on the devices, for experts' gradients in 1 chunk of 4 parts";
+  EXPECT_FALSE(Printed(run.config()).has(line));
+  run.config().train.expert_shards = 4;
+  EXPECT_TRUE(Printed(run.config()).has(line));
+}
+
 // In-layer buffers are pages: a step has room for more tokens than they leave on the device, and
 // the plan says what that costs.
 TEST(Report, TellsWhenInLayerBuffersMove) {

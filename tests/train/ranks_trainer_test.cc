@@ -406,13 +406,7 @@ TEST(RanksTrainer, ASaveThatFailsOnOneRankIsNoneOnAll) {
   EXPECT_EQ(run.sha256(), run.expected());
 }
 
-// Attention on some ranks' devices, experts on those of others; resumed elsewhere and otherwise.
-TEST(RanksTrainer, ZebraOverRanks) {
-  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
-  RankedTrainers run(ClipKind::kGlobal, 4, [](RunConfig& config) {
-    config.train.chunks = 2;
-    config.train.tokens_per_step = 256;  // four microbatches a chunk
-  });
+void expect_zebra_over_ranks(RankedTrainers& run) {
   struct Way {
     int ranks, devices_each;
     int64_t attend;         // devices; 0: half of them
@@ -447,6 +441,19 @@ TEST(RanksTrainer, ZebraOverRanks) {
     rest.until = 4;
     expect_ok(run.run(rest));
     EXPECT_EQ(run.sha256(), run.expected());
+  }
+}
+
+// Attention on some ranks' devices, experts on those of others; resumed elsewhere and otherwise.
+TEST(RanksTrainer, ZebraOverRanks) {
+  const Watchdog watchdog("trainers on ranks", std::chrono::seconds(600));
+  for (const int64_t expert_shards : {1, 4}) {
+    RankedTrainers run(ClipKind::kGlobal, 4, [&](RunConfig& config) {
+      config.train.chunks = 2;
+      config.train.tokens_per_step = 256;  // four microbatches a chunk
+      config.train.expert_shards = expert_shards;
+    });
+    expect_zebra_over_ranks(run);
   }
 }
 

@@ -268,6 +268,7 @@ struct LayerBufferRow {
   const char* changes = "{}";  // of the model
   DType dtype = DType::kBF16;
   int64_t chunks = 1, shards = 0;  // train.chunks and train.shards of the eight microbatches
+  int64_t expert_shards = 1;
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -334,6 +335,38 @@ const LayerBufferRow kLayerBufferRows[] = {
      DType::kF32,
      2,
      4},
+    {{.what = "experts by shards", .seed = 41, .resumed = true}, "{}", DType::kBF16, 1, 0, 8},
+    {{.what = "experts by shards, two devices", .seed = 42, .devices = "cpu*2", .plan = kGroups},
+     kShared,
+     DType::kBF16,
+     1,
+     0,
+     8},
+    {{.what = "experts by shards of chunks, three devices",
+      .drive = Drive::kThreads,
+      .devices = "cpu*3",
+      .plan = kPairs},
+     "{}",
+     DType::kF32,
+     2,
+     4,
+     4},
+    {{.what = "experts by shards, every switch", .seed = 43, .page_slots = 1, .plan = kAll},
+     kShared,
+     DType::kBF16,
+     2,
+     2,
+     2},
+    {{.what = "experts by shards, four devices, switches",
+      .seed = 44,
+      .devices = "cpu*4",
+      .resumed = true,
+      .plan = kAllInGroups},
+     kGlm,
+     DType::kBF16,
+     1,
+     4,
+     4},
 };
 
 // Eight microbatches a step, and losses of held-out rows between steps.
@@ -343,6 +376,7 @@ std::unique_ptr<TinyRun> small_microbatches(const LayerBufferRow& row) {
   run->config().train.eval_steps = kSteps / 2;
   run->config().train.chunks = row.chunks;
   run->config().train.shards = row.shards;
+  run->config().train.expert_shards = row.expert_shards;
   return run;
 }
 
@@ -382,6 +416,12 @@ TEST_P(RootPromiseInLayer, EveryRunGivesOneHash) {
 
 INSTANTIATE_TEST_SUITE_P(Rows, RootPromiseInLayer,
                          testing::ValuesIn(fewer_for_threads(kLayerBufferRows, 3)));
+
+// With parts of their own, experts' gradients have other bits.
+TEST(RootPromise, ExpertsByShardsAreOtherSums) {
+  const LayerBufferRow whole{{}}, parts{{}, "{}", DType::kBF16, 1, 0, 8};
+  EXPECT_NE(hash_with_room(*small_microbatches(whole)), hash_with_room(*small_microbatches(parts)));
+}
 
 // Everything on the devices, and room to keep none, some or all layers.
 TEST(RootPromise, HoweverManyLayersAreKept) {

@@ -433,7 +433,7 @@ TEST(RootPromise, ResumedWithOtherGroups) {
 // Sums may change between steps: the run goes on, with other bits from there on, which are the same
 // ones however it pages.
 TEST(RootPromise, ResumedWithOtherShards) {
-  const auto hash_of = [](int64_t later_shards, bool smallest) {
+  const auto hash_of = [](int64_t later_shards, bool smallest, bool experts_too) {
     TinyRun run(DType::kF32);  // gradients in bf16 would seldom show the order of their sums
     run.config().train.micro_batch_tokens = 32;  // four a step
     SimStorage storage(83);
@@ -442,6 +442,7 @@ TEST(RootPromise, ResumedWithOtherShards) {
     for (const int64_t shards : {int64_t{0}, later_shards}) {  // auto: four
       const bool resumed = shards > 0;
       run.config().train.shards = shards;
+      if (experts_too) run.config().train.expert_shards = resumed ? shards : 4;
       if (smallest) run.use_minimum_budgets();
       auto trainer = Trainer::start(run.config(), resumed, &storage);
       CHECK(trainer.ok(), "%s", trainer.status().message().c_str());
@@ -452,9 +453,31 @@ TEST(RootPromise, ResumedWithOtherShards) {
     }
     return hash;
   };
-  const std::string other = hash_of(1, false);
-  EXPECT_EQ(hash_of(1, true), other);
-  EXPECT_NE(hash_of(4, true), other);
+  const std::string other = hash_of(1, false, false);
+  EXPECT_EQ(hash_of(1, true, false), other);
+  EXPECT_NE(hash_of(4, true, false), other);
+  const std::string with_experts = hash_of(2, false, true);
+  EXPECT_EQ(hash_of(2, true, true), with_experts);
+  EXPECT_NE(hash_of(2, true, false), with_experts);
+}
+
+// Whether experts are summed by shards is the run's: a forgotten option is said, and changes no
+// bit.
+TEST(RootPromise, ExpertShardsStayThoseOfTheRun) {
+  TinyRun run;
+  run.config().train.expert_shards = run.config().sums().shards;
+  SimStorage storage(84);
+  {
+    auto trainer = Trainer::start(run.config(), false, &storage);
+    ASSERT_TRUE(trainer.ok()) << trainer.status().message();
+    ASSERT_TRUE((*trainer)->step().ok());
+    ASSERT_TRUE((*trainer)->save().ok());
+  }
+  run.config().train.expert_shards = 1;
+  const auto resumed = Trainer::start(run.config(), true, &storage);
+  ASSERT_EQ(resumed.status().code(), Exit::kMismatch);
+  EXPECT_NE(resumed.status().message().find("train.expert_shards is 1, was"), std::string::npos)
+      << resumed.status().message();
 }
 
 TEST(RootPromise, Fp32AndSkippedExperts) {

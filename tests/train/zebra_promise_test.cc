@@ -27,6 +27,7 @@ struct ZebraRow {
   ClipKind clip = ClipKind::kGlobal;
   PlanOptions plan = {};
   bool resumed = false;
+  int64_t expert_shards = 1;
 };
 
 constexpr const char* kShared = R"({"architectures": ["Qwen2MoeForCausalLM"],
@@ -38,17 +39,20 @@ constexpr const char* kAllMoe = R"({"mlp_only_layers": [], "num_hidden_layers": 
 const ZebraRow kRows[] = {
     {.what = "one and one"},
     {.what = "one and one, ample", .budget = Budget::kAmple},
-    {.what = "one and one, middle, some experts stay", .offloaded = {"5"},
+    {.what = "one and one, middle, some experts stay",
+     .offloaded = {"5"},
      .budget = Budget::kMiddle},
     {.what = "all experts stay with attention", .offloaded = {"24"}},
     {.what = "a number for each layer", .offloaded = {"3", "0", "7"}, .changes = kAllMoe},
     {.what = "two and two", .devices = "cpu*4", .attention = 2},
-    {.what = "two and two, some stay", .devices = "cpu*4", .attention = 2, .offloaded = {"4"},
+    {.what = "two and two, some stay",
+     .devices = "cpu*4",
+     .attention = 2,
+     .offloaded = {"4"},
      .plan = {.group_blocks = 8}},
     {.what = "one and three, ample", .devices = "cpu*4", .budget = Budget::kAmple},
     {.what = "three and one", .devices = "cpu*4", .attention = 3, .offloaded = {"6"}},
-    {.what = "three and one, ample", .devices = "cpu*4", .attention = 3,
-     .budget = Budget::kAmple},
+    {.what = "three and one, ample", .devices = "cpu*4", .attention = 3, .budget = Budget::kAmple},
     {.what = "no lags, middle", .lags = {"0", "0", "0"}, .budget = Budget::kMiddle},
     {.what = "all forwards first", .lags = {"3", "3", "3"}, .chunks = 4},
     {.what = "unlike lags", .devices = "cpu*3", .lags = {"2", "0", "1"}},
@@ -61,6 +65,21 @@ const ZebraRow kRows[] = {
     {.what = "generic offloading",
      .plan = {.prefetch = false, .optimizer_at_end = true, .whole_layers = true}},
     {.what = "unlike speeds", .devices = "cpu/2:3,cpu/3:5", .budget = Budget::kAmple},
+    {.what = "experts by shards", .expert_shards = 3},
+    {.what = "experts by shards, three and one",
+     .devices = "cpu*4",
+     .attention = 3,
+     .offloaded = {"6"},
+     .changes = kShared,
+     .plan = {.group_blocks = 8},
+     .resumed = true,
+     .expert_shards = 3},
+    {.what = "experts by shards, two chunks, unlike lags",
+     .devices = "cpu*3",
+     .lags = {"1", "0", "1"},
+     .chunks = 2,
+     .shards = 6,
+     .expert_shards = 6},
     {.what = "resumed", .devices = "cpu*3", .offloaded = {"2"}, .resumed = true},
 };
 
@@ -73,6 +92,7 @@ std::unique_ptr<TinyRun> run_of(const ZebraRow& row) {
   config.train.eval_steps = kSteps / 2;
   config.train.chunks = row.chunks;
   config.train.shards = row.shards;
+  config.train.expert_shards = row.expert_shards;
   config.optim.clip = row.clip;
   return run;
 }

@@ -89,9 +89,10 @@ Coarseness coarseness(const RunShape& shape, const CoarseLimits& limits, bool in
                                 std::max<int64_t>(1, at_home / div_ceil(4, shape.devices)));
   }
   const int64_t most = in_order ? std::min(kMostInOrder, limits.microbatches) : limits.microbatches;
-  // The microbatches of a shard are one device's.
+  // The microbatches of a shard are one device's, or sums of their own.
   const int64_t of_shard = shape.sums.columns(shape.microbatches) / shape.sums.shards;
-  const int64_t divided = one_device ? shape.microbatches : of_shard;
+  const bool by_shards = !one_device || shape.sums.expert_shards > 1;
+  const int64_t divided = by_shards ? of_shard : shape.microbatches;
   c.microbatches = fewest_together(divided, shape.microbatches, most, divided);
   const int64_t blocks = even_blocks(shape);
   const int64_t all = blocks * expert_records(shape) / c.experts;
@@ -106,6 +107,8 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
   coarse.ep_degree = shape.ep_degree * c.experts;
   coarse.num_experts = shape.num_experts / c.experts;
   coarse.least_sums = PageTable::sum_pages(shape);
+  const int64_t expert_sums = PageTable::expert_sum_pages(shape);
+  coarse.least_expert_sums = shape.rounds() > 1 ? expert_sums : div_ceil(expert_sums, c.experts);
   coarse.set_microbatches(shape.microbatches / c.microbatches);
   coarse.microbatch_tokens = shape.microbatch_tokens * c.microbatches;
   coarse.row_block = shape.row_block * c.experts * c.blocks;
@@ -140,9 +143,11 @@ RunShape coarse_shape(const RunShape& shape, const Coarseness& c) {
 RunShape brief_shape(const RunShape& shape) {
   RunShape brief = shape;
   brief.least_sums = PageTable::sum_pages(shape);
-  // Every device that attends keeps a shard.
+  brief.least_expert_sums = PageTable::expert_sum_pages(shape);
+  // Every device that attends keeps a shard, and an expert its sums.
+  const bool by_shards = shape.devices > 1 || shape.sums.expert_shards > 1;
   const int64_t fewest =
-      shape.devices > 1 ? std::max<int64_t>(2, shape.sums.chunks * shape.sums.shards) : 2;
+      by_shards ? std::max<int64_t>(2, shape.sums.chunks * shape.sums.shards) : 2;
   brief.set_microbatches(std::min(fewest, shape.microbatches));
   brief.is_moe.clear();
   brief.layer_record.clear();

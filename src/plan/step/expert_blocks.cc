@@ -71,17 +71,25 @@ class ExpertRows {
   int64_t row_, done_ = 0;  // the microbatch's next row, and its rows so far
 };
 
-// An expert's rows up to the end of the run of microbatches, without a beginning block inside, that
-// its row `done` lies in; all `computed` rows, padding too, in the last run.
-int64_t run_end(const LayerRouting& routing, const GroupLimits& limits, size_t expert, int64_t done,
-                int64_t computed) {
-  int64_t rows = 0, left = 0;
+// An expert's rows in one cell.
+struct CellRows {
+  int64_t cell = 0, rows = 0;  // those computed, so padding in the last one
+};
+
+// In their order. Padding alone is in the first cell.
+std::vector<CellRows> cells_of(const LayerRouting& routing, const GroupLimits& limits,
+                               size_t expert, int64_t padding) {
+  std::vector<CellRows> cells;
   for (size_t b = 0; b < routing.size(); ++b) {
-    const bool begins = b < limits.begins_block.size() && limits.begins_block[b] != 0;
-    if (begins && rows > done && left == 0) left = rows;
-    rows += routing[b][expert];
+    const int64_t cell = limits.cells.empty() ? 0 : limits.cells[b], rows = routing[b][expert];
+    if (rows == 0) continue;
+    if (cells.empty() || cells.back().cell != cell) cells.push_back({cell, 0});
+    cells.back().rows += rows;
   }
-  return left == 0 || left == rows ? computed : left;
+  if (padding == 0) return cells;
+  if (cells.empty()) cells.push_back({limits.cells.empty() ? 0 : limits.cells.front(), 0});
+  cells.back().rows += padding;
+  return cells;
 }
 
 // Finds the parcels of a group whose parts are complete.
@@ -115,12 +123,16 @@ class Waves {
       : limits_(limits), ordinals_(static_cast<size_t>(limits.devices), 0) {}
 
   // The group that takes the expert's next row blocks, and how many it has room for. A group has
-  // one run of rows of an expert, so that its products can be computed in any order.
-  ExpertGroup& group_for(int64_t expert, size_t device, int64_t& room) {
+  // one run of rows of a sum, so that its products can be computed in any order.
+  ExpertGroup& group_for(int64_t expert, int64_t cell, size_t device, int64_t& room) {
     if (!waves_.empty()) {
       ExpertGroup& group = waves_.back()[device];
       const bool alone = limits_.padded && !group.blocks.empty();
-      const bool again = !group.blocks.empty() && group.blocks.back().expert == expert;
+      const int64_t shards = limits_.expert_shards;
+      const bool again = std::any_of(
+          group.blocks.begin(), group.blocks.end(), [&](const ExpertGroup::Block& block) {
+            return block.expert == expert && block.cell % shards == cell % shards;
+          });
       room = limits_.group_blocks - row_blocks_[device];
       if (room > 0 && !alone && !again) return group;
     }
@@ -158,15 +170,20 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
     const auto expert = static_cast<size_t>(e);
     const auto device = static_cast<size_t>(limits.seats.empty() ? 0 : limits.seats[expert]);
     const int64_t own = tokens[expert], computed = std::max(own, least);
+    const std::vector<CellRows> cells = cells_of(routing, limits, expert, computed - own);
     ExpertRows rows(routing, e, first_row);
-    for (int64_t done = 0; done < computed;) {
+    int64_t in_cell = 0;  // rows of the cell that are done
+    for (int64_t done = 0, at = 0; done < computed;) {
       int64_t room = 0;
-      ExpertGroup& group = waves.group_for(e, device, room);
-      const int64_t end = run_end(routing, limits, expert, done, computed);
-      const int64_t height = std::min(room * limits.row_block, end - done);
+      const CellRows& cell = cells[static_cast<size_t>(at)];
+      ExpertGroup& group = waves.group_for(e, cell.cell, device, room);
+      const int64_t height = std::min(room * limits.row_block, cell.rows - in_cell);
       ExpertGroup::Block block;
+      block.cell = cell.cell;
+      block.begins_cell = in_cell == 0;
+      block.ends_cell = in_cell + height == cell.rows;
       block.expert = e;
-      block.first = done == 0 && (limits.begun.empty() || limits.begun[expert] == 0);
+      block.first = done == 0;
       block.last = own > 0 && done + height == computed && !limits.goes_on;
       block.first_row = rows.row();
       block.group_row = group.blocks.empty() ? 0 : group.rows();
@@ -177,6 +194,8 @@ std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLim
       rows.take(block.rows, group);
       waves.took(device, height);
       done += height;
+      in_cell = block.ends_cell ? 0 : in_cell + height;
+      at += block.ends_cell;
     }
     first_row = rows.row();
     waves.ordinal(device) += computed > 0;

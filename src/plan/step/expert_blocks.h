@@ -1,6 +1,6 @@
 // Cuts the rows that go through a layer's experts. Experts come one after the other; an expert's
 // tokens of all microbatches stand behind each other and are cut into row blocks of row_block rows,
-// anew in each chunk of microbatches.
+// anew in each cell of the grid of microbatches (plan/sums/sum_shape.h).
 // The blocks fix which rows are summed together, so they depend on routing alone.
 //
 // A group's rows come from the devices that attend to their tokens. A parcel has those of one such
@@ -45,13 +45,15 @@ struct ExpertGroup {
   // Rows of one expert: whole row blocks, of which the expert's last may be shorter.
   struct Block {
     int64_t expert = 0;
-    bool first = false, last = false;  // the expert's first or last block; last: only if it has
-                                       // tokens
+    // The expert's first or last block of these microbatches; last: only if it has tokens.
+    bool first = false, last = false;
     int64_t first_row = 0;             // in the layer's re-index vector
     int64_t group_row = 0;
     int64_t rows = 0;
     int64_t padding = 0;  // rows of zeros behind the block; such a group has one expert
     int64_t ordinal = 0;  // counts the device's experts that compute rows, from 0
+    int64_t cell = 0;     // of all rows
+    bool begins_cell = false, ends_cell = false;
   };
   // All rows of one attending device.
   struct Parcel {
@@ -82,15 +84,12 @@ struct GroupLimits {
   bool padded = false;
   int devices = 1;
   std::vector<int> seats = {};  // [expert] the device that computes it; empty: all are on device 0
-  // (microbatches of the routing) 1: an expert's rows of this one begin a new row block, since a
-  // chunk begins (plan/sums/sum_shape.h). Empty: none but the first does.
-  std::vector<uint8_t> begins_block = {};
+  // (microbatches of the routing) the cell of each, ascending. Empty: cell 0.
+  std::vector<int64_t> cells = {};
+  int64_t expert_shards = 1;  // cells of one chunk
   // (microbatches of the routing) the device that attends to each; empty: device 0 to all
   std::vector<int> attends = {};
   int64_t first_row = 0;  // of all, in the layer's re-index vector
-  // [expert] whether it had rows in an earlier chunk of its layer, so that its first block is not
-  // here. Empty: none had.
-  std::vector<uint8_t> begun = {};
   bool goes_on = false;  // other chunks follow, so that no block is an expert's last
 };
 std::vector<ExpertWave> expert_waves(const LayerRouting& routing, const GroupLimits& limits);

@@ -35,11 +35,22 @@ std::vector<int64_t> experts_at_home(const RunShape& shape) {
   return most;
 }
 
-int64_t sums_by_chunks(const RunShape& shape) {
+int64_t layer_sums(const RunShape& shape) {
   if (shape.rounds() == 1 || !shape.training) return 0;
-  const std::vector<int64_t> experts = experts_at_home(shape);
-  return std::accumulate(experts.begin(), experts.end(), int64_t{0}) +
-         layer_sets(shape) * std::ssize(shape.attending_devices()) * PageTable::sum_pages(shape);
+  return layer_sets(shape) * std::ssize(shape.attending_devices()) * PageTable::sum_pages(shape);
+}
+
+// [device] sums of experts' gradients that are pages
+std::vector<int64_t> expert_sums(const RunShape& shape) {
+  std::vector<int64_t> count = experts_at_home(shape);
+  const int64_t least = PageTable::expert_sum_pages(shape);
+  const bool any_seat = !shape.seat_speeds.empty();
+  for (int64_t& pages : count) {
+    const bool computes = pages > 0 || any_seat;
+    pages = shape.rounds() > 1 ? pages * least : computes ? least : 0;
+    if (!shape.pages_expert_sums()) pages = 0;
+  }
+  return count;
 }
 
 }  // namespace
@@ -87,9 +98,19 @@ int64_t PageTable::count(const RunShape& shape) {
   const int64_t attend = std::ssize(shape.attending_devices());
   const int64_t parcels = attend * (shape.devices - 1) * parcel_pages(shape);
   const int64_t sums = shape.training ? attend * sum_pages(shape) + shape.tied_embeddings : 0;
+  const std::vector<int64_t> of_experts = expert_sums(shape);
   return 3 * static_cast<int64_t>(shape.records.size()) + shape.microbatches * of_microbatch +
-         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums +
-         sums_by_chunks(shape);
+         waves_in_flight(shape.devices) * (2 * shape.devices + parcels) + sums + layer_sums(shape) +
+         std::accumulate(of_experts.begin(), of_experts.end(), int64_t{0});
+}
+
+int64_t PageTable::expert_sum_pages(const RunShape& shape) {
+  const int64_t of_expert = expert_sum_buffers(shape.sums);
+  if (shape.rounds() > 1) return std::max(shape.least_expert_sums, of_expert);
+  // Each row block of a group adds to a sum of its own, and only the group's first expert has
+  // others besides, of shards in groups before.
+  const int64_t sums = shape.num_experts * shape.sums.expert_shards;
+  return std::max(shape.least_expert_sums, std::min(shape.group_blocks, sums) + of_expert - 1);
 }
 
 int64_t PageTable::sum_pages(const RunShape& shape) {
@@ -146,41 +167,50 @@ void PageTable::add_sums(const RunShape& shape) {
     sum_place_[static_cast<size_t>(d)] = static_cast<int64_t>(pages.size()) - first_sum_;
     for (int64_t i = 0; i < sums; ++i) add_on(d, PageKind::kGradientSum, bytes);
   }
-  if (shape.rounds() > 1) add_sums_by_chunks(shape);
+  if (shape.rounds() > 1) add_layer_sums(shape);
+  if (shape.pages_expert_sums()) add_expert_sums(shape);
   if (!shape.tied_embeddings) return;
   add_on(shape.records[shape.embedding()].device, PageKind::kGradientSum, bytes);
 }
 
-void PageTable::add_sums_by_chunks(const RunShape& shape) {
-  constexpr auto kElement = static_cast<int64_t>(sizeof(float));
-  int64_t largest_layer = 0, expert_elements = 0;
+void PageTable::add_layer_sums(const RunShape& shape) {
+  int64_t largest = 0;
   for (const RecordShape& record : shape.records) {
-    int64_t& largest = record.expert >= 0 ? expert_elements : largest_layer;
-    if (record.layer >= 0) largest = std::max(largest, record.num_elements);
+    const bool of_layer = record.expert < 0 && record.layer >= 0;
+    if (of_layer) largest = std::max(largest, record.num_elements);
   }
   sums_of_device_ = sum_pages(shape);
   layer_sets_ = layer_sets(shape);
   first_layer_sum_ = static_cast<int64_t>(pages.size());
   for (const int d : shape.attending_devices()) {
     for (int64_t i = 0; i < layer_sets_ * sums_of_device_; ++i) {
-      add_on(d, PageKind::kGradientSum, largest_layer * kElement);
+      add_on(d, PageKind::kGradientSum, largest * static_cast<int64_t>(sizeof(float)));
     }
+  }
+}
+
+void PageTable::add_expert_sums(const RunShape& shape) {
+  int64_t elements = 0;
+  for (const RecordShape& record : shape.records) {
+    if (record.expert >= 0) elements = std::max(elements, record.num_elements);
   }
   first_expert_sum_ = static_cast<int64_t>(pages.size());
-  std::vector<int64_t> first;  // [device]
-  const std::vector<int64_t> most = experts_at_home(shape);
+  const std::vector<int64_t> sums = expert_sums(shape);
   for (int d = 0; d < shape.devices; ++d) {
-    first.push_back(static_cast<int64_t>(pages.size()) - first_expert_sum_);
-    for (int64_t i = 0; i < most[static_cast<size_t>(d)]; ++i) {
-      add_on(d, PageKind::kExpertSum, expert_elements * kElement);
+    expert_sum_place_.push_back(static_cast<int64_t>(pages.size()) - first_expert_sum_);
+    for (int64_t i = 0; i < sums[static_cast<size_t>(d)]; ++i) {
+      add_on(d, PageKind::kExpertSum, elements * static_cast<int64_t>(sizeof(float)));
     }
   }
+  if (shape.rounds() == 1) return;
   expert_place_.assign(shape.records.size(), -1);
   for (int64_t l = 0; l < shape.num_layers; ++l) {
-    std::vector<int64_t> next = first;
+    std::vector<int64_t> next(static_cast<size_t>(shape.devices), 0);
     for (int64_t e = 0; e < (shape.is_moe[l] ? shape.num_experts : 0); ++e) {
       const auto record = static_cast<size_t>(shape.expert(l, e));
-      expert_place_[record] = next[static_cast<size_t>(shape.records[record].device)]++;
+      int64_t& place = next[static_cast<size_t>(shape.records[record].device)];
+      expert_place_[record] = place;
+      place += expert_sum_pages(shape);
     }
   }
 }

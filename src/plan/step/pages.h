@@ -31,7 +31,9 @@
 // side by side:
 //   layer_sum(d, l, i)     fp32 elements of the largest layer's dense record; neighbouring layers
 //                          have pages of their own if shared experts are summed ahead of the rest
-//   expert_sum(r)          fp32 elements of an expert, on its device; all layers share them
+// Where these go by chunks, or the sum of an expert by shards (SumShape::expert_shards):
+//   expert_sum(d, i)       fp32 elements of an expert, on its device; all layers share them. By
+//                          chunks each expert has its own, first_expert_sum(r) and those behind it
 // Exchange pages and sums stay on the device that makes them: they have slots of their own, and
 // none in host or page file. Everything but weights and state is scratch: its content ends with the
 // process.
@@ -72,6 +74,8 @@ struct PageTable {
   static int64_t count(const RunShape& shape);
   // Sums of dense gradients that each device has room for: what the largest of them needs.
   static int64_t sum_pages(const RunShape& shape);
+  // The most sums of an expert at a time; not by chunks: of a device's experts.
+  static int64_t expert_sum_pages(const RunShape& shape);
 
   struct Page {
     int64_t bytes = 0;
@@ -129,14 +133,20 @@ struct PageTable {
   PageId gradient_sum(int64_t device, int64_t i) const {
     return static_cast<PageId>(first_sum_ + sum_place_[static_cast<size_t>(device)] + i);
   }
-  // REQUIRES of both: training by chunks.
+  // REQUIRES: training by chunks.
   PageId layer_sum(int64_t device, int64_t layer, int64_t i) const {
     const int64_t set = layer % layer_sets_;
     return static_cast<PageId>(first_layer_sum_ + sum_place_[static_cast<size_t>(device)] *
                                                       layer_sets_ + set * sums_of_device_ + i);
   }
-  PageId expert_sum(int64_t record) const {
-    return static_cast<PageId>(first_expert_sum_ + expert_place_[static_cast<size_t>(record)]);
+  // REQUIRES: shape.pages_expert_sums().
+  PageId expert_sum(int64_t device, int64_t i) const {
+    return static_cast<PageId>(first_expert_sum_ + expert_sum_place_[static_cast<size_t>(device)] +
+                               i);
+  }
+  // REQUIRES: training by chunks.
+  int64_t first_expert_sum(int64_t record) const {
+    return expert_place_[static_cast<size_t>(record)];
   }
   // REQUIRES: tied embeddings.
   PageId kept_sum() const { return static_cast<PageId>(pages.size() - 1); }
@@ -154,7 +164,8 @@ struct PageTable {
     return static_cast<PageId>(first_parcel_ + (i * num_pairs_ + pair) * parcel_pages_);
   }
   void add_sums(const RunShape& shape);
-  void add_sums_by_chunks(const RunShape& shape);
+  void add_layer_sums(const RunShape& shape);
+  void add_expert_sums(const RunShape& shape);
   PageId layer_buffers(int64_t which, int64_t microbatch) const {
     return static_cast<PageId>(first_layer_buffer_ + which * microbatches_ + microbatch);
   }
@@ -164,7 +175,8 @@ struct PageTable {
   int64_t num_pairs_ = 0, parcel_pages_ = 0;
   std::vector<int64_t> sum_place_;  // [device] its first sum among all
   int64_t sums_of_device_ = 0, layer_sets_ = 0;
-  std::vector<int64_t> expert_place_;  // [record] its expert_sum among all; -1: it has none
+  std::vector<int64_t> expert_sum_place_;  // [device] its first expert_sum among all
+  std::vector<int64_t> expert_place_;      // [record] first_expert_sum; -1: it has none
   int64_t first_activation_ = 0, first_middle_ = 0, first_layer_buffer_ = 0, first_exchange_ = 0,
           first_parcel_ = 0, first_sum_ = 0, first_layer_sum_ = 0, first_expert_sum_ = 0;
 };

@@ -77,7 +77,9 @@ struct RunShape {
   // [shard] the device that attends to its microbatches: it computes everything but their experts.
   // Empty: device 0 attends to all.
   std::vector<int> shard_device = {};
-  int64_t least_sums = 0;  // each device has room for so many sums at least (plan/step/pages.h)
+  // Each device has room for so many sums of dense gradients, and of an expert's, at least
+  // (plan/step/pages.h).
+  int64_t least_sums = 0, least_expert_sums = 0;
   int64_t microbatch_tokens = 0;   // T
   int64_t row_block = 0;           // rows of an expert whose gradients are one sum
   // How many row blocks of one or several experts are computed together
@@ -104,6 +106,9 @@ struct RunShape {
   bool updates_in_backward() const { return eager_adam && !options.optimizer_at_end; }
   // Groups of microbatches that are taken through a layer's backward one after the other.
   int64_t rounds() const { return zebra ? sums.chunks : 1; }
+  // Gradients of experts are summed in pages; else in buffers of the group's device, one for each
+  // expert of a group, since each is complete when its group is.
+  bool pages_expert_sums() const { return training && sums.pages_expert_sums(zebra); }
   int64_t group_rows() const { return group_blocks * row_block; }
   int64_t embedding() const { return 0; }
   int64_t head() const { return static_cast<int64_t>(records.size()) - 1; }

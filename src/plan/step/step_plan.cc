@@ -166,7 +166,7 @@ void StepPlan::forward_attention(int64_t layer, Microbatches microbatches, TaskL
 void StepPlan::forward_experts(int64_t layer, Microbatches microbatches,
                                const LayerRouting& routing, TaskList& tasks) const {
   expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, routing),
-               Phase::kForward, tasks);
+               Phase::kForward, nullptr, tasks);
 }
 
 void StepPlan::residual(int64_t layer, Microbatches microbatches, TaskList& tasks) const {
@@ -333,26 +333,24 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
           tasks.push_back(t);
         });
   }
-  const auto rows = [&](int64_t first, int64_t end) {
-    std::vector<uint8_t> any(static_cast<size_t>(shape_.num_experts), 0);
-    for (int64_t b = first; b < end; ++b) {
-      for (size_t e = 0; e < any.size(); ++e) any[e] |= routing[static_cast<size_t>(b)][e] > 0;
-    }
-    return any;
-  };
-  const std::vector<uint8_t> begun = rows(0, microbatches.first);
   const LayerRouting own(routing.begin() + microbatches.first,
                          routing.begin() + microbatches.end());
-  expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own, begun),
-               Phase::kBackward, tasks);
+  ExpertSums sums(shape_, pages_, layer, routing);
+  expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
+               shape_.pages_expert_sums() ? &sums : nullptr, tasks);
   if (shape_.rounds() == 1 || !finishes(microbatches)) return;
   // Gradients of experts whose last rows were in a chunk before this one.
-  const std::vector<uint8_t> here = rows(microbatches.first, microbatches.end());
+  const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);
   for (int64_t e = 0; e < shape_.num_experts; ++e) {
     const auto at = static_cast<size_t>(e);
-    const int64_t expert = shape_.expert(layer, e);
-    if (here[at] != 0 || begun[at] == 0) continue;
-    expert_gradient(expert, shape_.records[expert].device, 0, tasks);
+    if (here[at] > 0 || all[at] == 0) continue;
+    Task like = task(TaskKind::kGradient, Phase::kBackward, layer, -1);
+    like.record = shape_.expert(layer, e);
+    like.expert = static_cast<int32_t>(e);
+    const int home = shape_.records[like.record].device;
+    like.device = static_cast<uint8_t>(home);
+    add_expert_sums(like, sums.rest(e, home), tasks);
+    expert_gradient(like, sums.take_whole(e, home), tasks);
   }
 }
 

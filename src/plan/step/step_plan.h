@@ -19,10 +19,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 
 #include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
+#include "plan/step/expert_sums.h"
 #include "plan/step/pages.h"
 #include "plan/step/run_shape.h"
 #include "plan/step/task.h"
@@ -31,11 +33,9 @@
 
 namespace pagoda {
 
-// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches';
-// `begun`: GroupLimits'.
+// How the rows of these microbatches go through a layer's experts. `routing`: the microbatches'.
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                    const LayerRouting& routing,
-                                    std::vector<uint8_t> begun = {});
+                                    const LayerRouting& routing);
 
 class StepPlan {
  public:
@@ -95,17 +95,20 @@ class StepPlan {
   Task task(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Task of_microbatch(TaskKind kind, Phase phase, int64_t layer, int64_t microbatch) const;
   Place attending(int64_t microbatch) const;
-  void expert_tasks(int64_t layer, Microbatches microbatches,
-                    const std::vector<ExpertWave>& waves, Phase phase, TaskList& tasks) const;
+  void expert_tasks(int64_t layer, Microbatches microbatches, const std::vector<ExpertWave>& waves,
+                    Phase phase, ExpertSums* sums, TaskList& tasks) const;
   bool finishes(Microbatches microbatches) const;
   void check_taken_together(Microbatches microbatches) const;
-  void expert_gradient(int64_t record, int device, uint8_t buffer, TaskList& tasks) const;
+  void expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const;
+  void add_expert_sums(const Task& like, const std::vector<ExpertSums::Addition>& additions,
+                       TaskList& tasks) const;
   void index(int64_t layer, Microbatches microbatches, Phase phase, TaskList& tasks) const;
   Task wave_task(TaskKind kind, const WavePlace& at, int64_t device, Lane lane) const;
   Task block_task(const WavePlace& at, const ExpertGroup::Block& block, int64_t device) const;
   void dispatch(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;
   void dispatch(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
-  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, TaskList& tasks) const;
+  void compute(const WavePlace& at, const ExpertGroup& group, int64_t seat, ExpertSums* sums,
+               TaskList& tasks) const;
   void give_back(const WavePlace& at, const ExpertGroup& group, int64_t seat,
                  TaskList& tasks) const;
   void combine(const WavePlace& at, const ExpertWave& wave, TaskList& tasks) const;

@@ -9,21 +9,19 @@
 namespace pagoda {
 
 std::vector<ExpertWave> layer_waves(const RunShape& shape, int64_t layer, Microbatches microbatches,
-                                    const LayerRouting& routing,
-                                    std::vector<uint8_t> begun) {
+                                    const LayerRouting& routing) {
   GroupLimits limits;
   limits.row_block = shape.row_block;
   limits.group_blocks = shape.group_blocks;
   limits.padded = shape.options.padded_experts;
   limits.devices = shape.devices;
   limits.seats = layer_seats(shape, layer, tokens_per_expert(routing));
-  const int64_t columns = shape.sums.columns(shape.microbatches);
+  limits.expert_shards = shape.sums.expert_shards;
   for (int64_t b = microbatches.first; b < microbatches.end(); ++b) {
-    limits.begins_block.push_back(b % columns == 0);
+    limits.cells.push_back(shape.sums.cell(b, shape.microbatches));
     limits.attends.push_back(shape.attending(b));
   }
   limits.first_row = microbatches.first * shape.microbatch_tokens * shape.experts_per_token;
-  limits.begun = std::move(begun);
   limits.goes_on = shape.rounds() > 1 && microbatches.end() < shape.microbatches;
   return expert_waves(routing, limits);
 }
@@ -48,6 +46,7 @@ Task StepPlan::block_task(const WavePlace& at, const ExpertGroup::Block& block,
   t.block_row = block.group_row;
   t.rows = block.rows;
   t.padding = block.padding;
+  t.cell = static_cast<int32_t>(block.cell);
   t.first = block.first;
   t.last = block.last;
   t.gradient = static_cast<uint8_t>(block.ordinal % shape_.group_blocks);
@@ -175,39 +174,55 @@ void StepPlan::dispatch(const WavePlace& at, const ExpertGroup& group, int64_t s
 
 // Adds the tasks of a group's experts, the last of which computes all, and then their gradients.
 void StepPlan::compute(const WavePlace& at, const ExpertGroup& group, int64_t seat,
-                       TaskList& tasks) const {
-  const Place place = Place::on_device(static_cast<int>(seat));
-  const bool by_chunks = at.phase == Phase::kBackward && shape_.rounds() > 1;
+                       ExpertSums* sums, TaskList& tasks) const {
+  const auto device = static_cast<int>(seat);
+  const Place place = Place::on_device(device);
   for (size_t i = 0; i < group.blocks.size(); ++i) {
     Task t = block_task(at, group.blocks[i], seat);
     t.joins_next = i + 1 < group.blocks.size();
     t.use(pages_.weights(t.record), place, Access::kRead);
     t.use(pages_.inbound(seat, at.slot), place, Access::kRead);
     t.use(pages_.outbound(seat, at.slot), place, i == 0 ? Access::kCreate : Access::kWrite);
-    if (by_chunks) {
-      t.use(pages_.expert_sum(t.record), place, t.first ? Access::kCreate : Access::kWrite);
+    if (sums != nullptr) {
+      const auto [page, begins] = sums->chain(group.blocks[i], device);
+      t.first = begins;
+      t.use(page, place, begins ? Access::kCreate : Access::kWrite);
     }
     tasks.push_back(t);
   }
   if (!group.blocks.empty()) give_back(at, group, seat, tasks);
   for (const ExpertGroup::Block& block : group.blocks) {
-    if (at.phase == Phase::kForward || !block.last) continue;
+    if (at.phase == Phase::kForward) continue;
     const Task of_block = block_task(at, block, seat);
-    expert_gradient(of_block.record, of_block.device, of_block.gradient, tasks);
+    if (sums != nullptr) add_expert_sums(of_block, sums->behind(block, device), tasks);
+    if (!block.last) continue;
+    std::optional<PageId> whole;
+    if (sums != nullptr) whole = sums->take_whole(block.expert, device);
+    expert_gradient(of_block, whole, tasks);
+  }
+}
+
+// Adds the sums of shards of the expert that a task like this one has computed.
+void StepPlan::add_expert_sums(const Task& like, const std::vector<ExpertSums::Addition>& additions,
+                               TaskList& tasks) const {
+  for (const ExpertSums::Addition& addition : additions) {
+    const size_t at = tasks.size();
+    add_sums({like.record, 0, shape_.records[like.record].num_elements}, like.device, addition.to,
+             addition.from, tasks);
+    tasks[at].expert = like.expert;
   }
 }
 
 // The gradient of an expert from its sum, which is a page or a buffer of its device.
-void StepPlan::expert_gradient(int64_t record, int device, uint8_t buffer, TaskList& tasks) const {
-  const RecordShape& shape = shape_.records[record];
-  const Place place = Place::on_device(device);
-  Task t = task(TaskKind::kGradient, Phase::kBackward, shape.layer, -1);
-  t.expert = static_cast<int32_t>(shape.expert);
-  t.record = record;
-  t.gradient = buffer;
-  t.device = static_cast<uint8_t>(device);
-  t.use(pages_.gradient(record), place, Access::kCreate);
-  if (shape_.rounds() > 1) t.use(pages_.expert_sum(record), place, Access::kRead);
+void StepPlan::expert_gradient(const Task& like, std::optional<PageId> sum, TaskList& tasks) const {
+  const Place place = Place::on_device(like.device);
+  Task t = task(TaskKind::kGradient, Phase::kBackward, like.layer, -1);
+  t.expert = like.expert;
+  t.record = like.record;
+  t.gradient = like.gradient;
+  t.device = like.device;
+  t.use(pages_.gradient(like.record), place, Access::kCreate);
+  if (sum) t.use(*sum, place, Access::kRead);
   gradient(t, tasks);
 }
 
@@ -300,7 +315,7 @@ void StepPlan::index(int64_t layer, Microbatches microbatches, Phase phase, Task
 // compute a wave while others are still at the one before. Combines, and so their sums, keep the
 // order of the experts.
 void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
-                            const std::vector<ExpertWave>& waves, Phase phase,
+                            const std::vector<ExpertWave>& waves, Phase phase, ExpertSums* sums,
                             TaskList& tasks) const {
   const int64_t in_flight = waves_in_flight(shape_.devices), ahead = in_flight - 1;
   index(layer, microbatches, phase, tasks);
@@ -324,7 +339,7 @@ void StepPlan::expert_tasks(int64_t layer, Microbatches microbatches,
     if (i >= 0 && i < count) {
       const ExpertWave& wave = waves[static_cast<size_t>(i)];
       for (size_t d = 0; d < wave.size(); ++d) {
-        compute(place(i), wave[d], static_cast<int64_t>(d), tasks);
+        compute(place(i), wave[d], static_cast<int64_t>(d), sums, tasks);
       }
     }
     if (combines && ahead == 0) combine(place(before), waves[static_cast<size_t>(before)], tasks);

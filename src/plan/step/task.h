@@ -64,15 +64,16 @@ struct Task {
   uint8_t device = 0;      // the device whose lane runs it; on_host: any of the rank that does
   bool on_host = false;    // on a stream of the host: kAdam with its pages in host memory, and
                            // kSendPage, kReceivePage
-  bool first = false;      // the first block of an expert; or the first microbatch of a shard,
-                           // whose gradients begin at zero
+  bool first = false;      // the first block of an expert, or of its sum that is a page; or the
+                           // first microbatch of a shard, whose gradients begin at zero
   bool last = false;       // the last block of an expert that has tokens: its gradient is complete
   // kExpert, kExpertBackward: the task is computed together with the next one of its kind; the
   // pages of both stay leased until that one is enqueued.
   bool joins_next = false;
   // kExpertBackward, and kGradient of an expert: index of the device's fp32 buffer that its
-  // gradient is summed in. Those of dense records are pages (plan/step/pages.h).
+  // gradient is summed in, unless a page is used (RunShape::pages_expert_sums).
   uint8_t gradient = 0;
+  int32_t cell = 0;  // kExpert, kExpertBackward: of its rows (plan/sums/sum_shape.h)
   int32_t layer = -1;
   int32_t expert = -1;
   int32_t microbatch = -1;   // -1: none

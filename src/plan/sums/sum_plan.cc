@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/check.h"
 
@@ -11,7 +12,9 @@ namespace {
 
 class Summation {
  public:
-  Summation(const SumShape& sums, int home) : shards_(sums.shards), home_(home) {}
+  // `present`: [shard] whether it has a sum; empty: each has.
+  Summation(int64_t shards, int home, std::vector<uint8_t> present = {})
+      : shards_(shards), home_(home), present_(std::move(present)) {}
 
   void chain(int device, int64_t shard, int64_t microbatch, bool first) {
     if (first) open_[shard] = {device, take(device)};
@@ -90,7 +93,7 @@ class Summation {
         return;
       }
       const Node neighbour{node.level, node.index ^ 1};
-      if (neighbour.index < nodes) {
+      if (neighbour.index < nodes && is_present(neighbour)) {
         const auto other = waiting_.find(neighbour);
         const bool there = other != waiting_.end();
         if (!there || (other->second.device != sum.device && !across_)) {
@@ -105,8 +108,16 @@ class Summation {
     }
   }
 
+  bool is_present(Node node) const {
+    if (present_.empty()) return true;
+    const auto end = std::min((node.index + 1) << node.level, shards_);
+    const auto leaf = present_.begin();
+    return std::find(leaf + (node.index << node.level), leaf + end, 1) != leaf + end;
+  }
+
   int64_t shards_;
   int home_;
+  std::vector<uint8_t> present_;
   bool across_ = false, done_ = false;
   Sum root_;
   SumPlan plan_;
@@ -141,7 +152,7 @@ SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, in
   for (auto& [device, own] : turns) {
     if (by_chunks) std::sort(own.begin(), own.end(), in_order);
   }
-  Summation summation(sums, home);
+  Summation summation(sums.shards, home);
   for (size_t i = 0, left = turns.size(); left > 0; ++i) {
     left = 0;
     for (const auto& [device, own] : turns) {
@@ -152,6 +163,41 @@ SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, in
     }
   }
   return summation.finish();
+}
+
+SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present) {
+  CHECK(std::ssize(present) == sums.cells());
+  std::vector<uint8_t> shards(static_cast<size_t>(sums.expert_shards), 0);
+  for (size_t cell = 0; cell < present.size(); ++cell) {
+    shards[cell % shards.size()] |= present[cell];
+  }
+  Summation summation(sums.expert_shards, 0, shards);
+  std::vector<uint8_t> begun(shards.size(), 0);
+  for (size_t cell = 0; cell < present.size(); ++cell) {
+    if (present[cell] == 0) continue;
+    const size_t shard = cell % shards.size();
+    const bool first = std::exchange(begun[shard], 1) == 0;
+    summation.chain(0, static_cast<int64_t>(shard), static_cast<int64_t>(cell), first);
+    if (sums.chunks == 1) summation.end_chain(static_cast<int64_t>(shard));
+  }
+  for (size_t shard = 0; shard < shards.size() && sums.chunks > 1; ++shard) {
+    if (begun[shard] != 0) summation.end_chain(static_cast<int64_t>(shard));
+  }
+  SumPlan plan = summation.finish();
+  std::vector<int64_t> shard_in(shards.size(), 0);  // [buffer]
+  for (SumStep& step : plan.steps) {
+    int64_t& shard = shard_in[static_cast<size_t>(step.buffer)];
+    if (step.first) shard = step.microbatch % sums.expert_shards;
+    step.buffer = shard;
+    if (step.other >= 0) step.other = shard_in[static_cast<size_t>(step.other)];
+  }
+  plan.root = shard_in[static_cast<size_t>(plan.root)];
+  return plan;
+}
+
+int64_t expert_sum_buffers(const SumShape& sums) {
+  const std::vector<uint8_t> all(static_cast<size_t>(sums.cells()), 1);
+  return plan_expert_sum(sums, all).buffers;
 }
 
 }  // namespace pagoda

@@ -3,7 +3,8 @@
 // when one goes to another device. The tree of additions is that of plan/sums/sum_shape.h, whoever
 // attends, so that the sum has the same bits. Two sums are added on the home of the record if one
 // of them is there, and else where the earlier shards' is; so of two devices the one that is not
-// the home sends one sum. Pure.
+// the home sends one sum. An expert's sum of several shards has the same tree (plan_expert_sum).
+// Pure.
 #pragma once
 
 #include <cstdint>
@@ -42,5 +43,15 @@ struct SumPlan {
 // shape divides the microbatches.
 SumPlan plan_sums(const SumShape& sums, const std::vector<int>& shard_device, int64_t microbatches,
                   int home, bool by_chunks = false);
+
+// The order in which an expert's gradient is summed where it is computed. A step's `microbatch` is
+// a cell, and `first` begins its shard's chain; its buffers, and `root`, are named by the shard
+// that began them, so that a group may compute several cells before any sums are added. `present`:
+// [cell] whether the expert has rows in it; one has. By several chunks, sums are added behind all
+// cells, so that the chains do not depend on the cells to come.
+SumPlan plan_expert_sum(const SumShape& sums, const std::vector<uint8_t>& present);
+// Whatever is present, so many of its sums are there at a time where each cell's are added before
+// the next is computed.
+int64_t expert_sum_buffers(const SumShape& sums);
 
 }  // namespace pagoda

@@ -7,7 +7,8 @@
 namespace pagoda {
 SumShape coarser(const SumShape& sums, int64_t microbatches) {
   const int64_t chunks = std::gcd(sums.chunks, microbatches);
-  return {chunks, std::gcd(sums.shards, microbatches / chunks)};
+  const int64_t shards = std::gcd(sums.shards, microbatches / chunks);
+  return {chunks, shards, sums.expert_shards > 1 ? shards : 1};
 }
 
 int64_t default_shards(int64_t columns) {

@@ -7,8 +7,13 @@
 //   chunk(b) = b / W,   shard(b) = (b mod W) D / W,   D divides W
 // A dense record's gradient is a chain over the microbatches of each shard in ascending order, from
 // zero; the shards' sums are the leaves of a binary tree: neighbours are added in pairs (0 1), (2
-// 3), .., pairs in pairs, and one without a neighbour goes up alone. An expert's row blocks
-// (plan/step/expert_blocks.h) begin anew in every chunk. Pure.
+// 3), .., pairs in pairs, and one without a neighbour goes up alone.
+//
+// An expert's row blocks (plan/step/expert_blocks.h) begin anew in every cell of the grid:
+//   cell(b) = chunk(b) X + shard(b) X / D,   X = 1 or D
+// With X = 1 its gradient is one chain over its row blocks. With X = D it is summed as a dense
+// record's is, so that several devices may compute rows of one expert; a shard in which the expert
+// has no rows is no leaf, and its neighbour goes up alone. Pure.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +26,7 @@ namespace pagoda {
 struct SumShape {
   int64_t chunks = 1;  // C, divides M
   int64_t shards = 1;  // D, divides M / C
+  int64_t expert_shards = 1;  // X
 
   int64_t columns(int64_t microbatches) const { return microbatches / chunks; }
   // The shard of microbatch b of so many.
@@ -28,6 +34,14 @@ struct SumShape {
     const int64_t w = columns(microbatches);
     return b % w * shards / w;
   }
+  int64_t cells() const { return chunks * expert_shards; }
+  int64_t cell(int64_t b, int64_t microbatches) const {
+    const int64_t w = columns(microbatches);
+    return b / w * expert_shards + b % w * expert_shards / w;
+  }
+  // Gradients of experts are summed in pages (plan/step/pages.h), since a group of rows does not
+  // complete them.
+  bool pages_expert_sums(bool zebra) const { return expert_shards > 1 || (zebra && chunks > 1); }
   bool operator==(const SumShape&) const = default;
 };
 

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <set>
+
+#include "plan/sums/sum_shape.h"
 
 namespace pagoda {
 namespace {
@@ -45,13 +48,15 @@ std::vector<ExpertGroup> groups_of_one(const LayerRouting& routing, const GroupL
 
 // Expects of a group that its experts' rows stand behind one another, and that its parts have all
 // of them, each microbatch's by expert. Counts them in `seen`.
-void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows,
-                     std::vector<int>& seen) {
+void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows, std::vector<int>& seen,
+                     int64_t shards = 1) {
   int64_t at = 0, in_parts = 0, last_microbatch = -1;
-  std::map<int64_t, const ExpertGroup::Block*> block_of;  // [expert]
+  std::map<int64_t, const ExpertGroup::Block*> block_at;  // [the group's row that it begins at]
+  std::set<std::pair<int64_t, int64_t>> sums;             // (expert, shard)
   for (const ExpertGroup::Block& block : group.blocks) {
     EXPECT_EQ(block.group_row, at);
-    EXPECT_TRUE(block_of.emplace(block.expert, &block).second) << "an expert is there once";
+    EXPECT_TRUE(sums.insert({block.expert, block.cell % shards}).second) << "a sum is there once";
+    block_at[at] = &block;
     at += block.rows;
   }
   EXPECT_EQ(group.rows(), at);
@@ -63,8 +68,9 @@ void expect_laid_out(const ExpertGroup& group, const std::vector<Row>& rows,
       EXPECT_GT(run.expert, last_expert);
       last_expert = run.expert;
       of_part += run.rows;
-      ASSERT_TRUE(block_of.contains(run.expert));
-      const ExpertGroup::Block& block = *block_of[run.expert];
+      const ExpertGroup::Block& block = *std::prev(block_at.upper_bound(run.group_row))->second;
+      EXPECT_EQ(block.expert, run.expert);
+      EXPECT_LE(run.group_row + run.rows, block.group_row + block.rows);
       EXPECT_EQ(run.group_row - block.group_row, run.first_row - block.first_row);
       for (int64_t r = run.first_row; r < run.first_row + run.rows; ++r) {
         EXPECT_EQ(rows[static_cast<size_t>(r)].expert, run.expert);
@@ -166,7 +172,7 @@ TEST(ExpertWaves, TakeNeighboursOfAllDevices) {
 TEST(ExpertWaves, RowBlocksBeginAnewInEachChunk) {
   const LayerRouting routing = {{5, 0}, {4, 2}, {4, 1}};
   GroupLimits limits{4, 16};
-  limits.begins_block = {1, 0, 1};
+  limits.cells = {0, 0, 1};
   const std::vector<ExpertGroup> groups = groups_of_one(routing, limits);
   std::vector<int> seen(16, 0);
   const std::vector<std::vector<std::pair<int64_t, int64_t>>> expected = {
@@ -183,6 +189,67 @@ TEST(ExpertWaves, RowBlocksBeginAnewInEachChunk) {
   EXPECT_TRUE(!groups[1].blocks[0].first && groups[1].blocks[0].last);
   EXPECT_EQ(groups[1].blocks[0].ordinal, 0);
   EXPECT_EQ(groups[2].blocks[0].ordinal, 1);
+}
+
+// Cells of one chunk are sums of their own, which a group has beside one another: expert 0 has 5
+// rows in cell 0 and 4 in cell 1, expert 1 has 2 in cell 1.
+TEST(ExpertWaves, AGroupHasSeveralCellsOfAnExpert) {
+  GroupLimits limits{4, 16};
+  limits.cells = {0, 1};
+  limits.expert_shards = 2;
+  const std::vector<ExpertGroup> groups = groups_of_one({{5, 0}, {4, 2}}, limits);
+  ASSERT_EQ(groups.size(), 1u);
+  std::vector<std::vector<int64_t>> blocks;
+  for (const ExpertGroup::Block& b : groups[0].blocks) {
+    blocks.push_back({b.expert, b.cell, b.rows, b.first, b.last});
+    EXPECT_TRUE(b.begins_cell && b.ends_cell);
+  }
+  EXPECT_EQ(blocks,
+            (std::vector<std::vector<int64_t>>{{0, 0, 5, 1, 0}, {0, 1, 4, 0, 1}, {1, 1, 2, 1, 1}}));
+}
+
+// Whatever the cells, a block lies in one of them, each begins with a row block of its own, and
+// devices that attend to their shards alone have the same row blocks.
+TEST(ExpertWaves, BlocksLieInOneCell) {
+  int64_t several = 0, cut = 0;  // groups with several cells of an expert; cells in several groups
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937 random(seed);
+    const auto chunks = static_cast<int64_t>(1 + random() % 2);
+    const auto shards = static_cast<int64_t>(1 + random() % 4);
+    const LayerRouting routing =
+        random_layer(random, chunks * shards * static_cast<int64_t>(1 + random() % 2), 4);
+    const SumShape sums{chunks, shards, shards};
+    GroupLimits limits{static_cast<int64_t>(1 + random() % 16),
+                       static_cast<int64_t>(1 + random() % 9)};
+    limits.expert_shards = shards;
+    std::map<std::pair<int64_t, int64_t>, int64_t> expected, rows_of;  // [expert, cell] rows
+    for (int64_t b = 0; b < std::ssize(routing); ++b) {
+      limits.cells.push_back(sums.cell(b, std::ssize(routing)));
+      for (int64_t e = 0; e < 4; ++e) {
+        const int64_t rows = routing[static_cast<size_t>(b)][static_cast<size_t>(e)];
+        if (rows > 0) expected[{e, limits.cells.back()}] += rows;
+      }
+    }
+    std::vector<int> seen(plain_rows(routing).size(), 0);
+    for (const ExpertGroup& group : groups_of_one(routing, limits)) {
+      expect_laid_out(group, plain_rows(routing), seen, shards);
+      std::map<int64_t, int> times;  // [expert]
+      for (const ExpertGroup::Block& block : group.blocks) {
+        int64_t& done = rows_of[{block.expert, block.cell}];
+        EXPECT_EQ(block.begins_cell, done == 0);
+        EXPECT_EQ(done % limits.row_block, 0);
+        cut += done > 0;
+        done += block.rows;
+        EXPECT_EQ(block.ends_cell, (done == expected[{block.expert, block.cell}]));
+        several += ++times[block.expert] == 2;
+      }
+    }
+    EXPECT_EQ(rows_of, expected);
+    EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), std::ssize(seen));
+  }
+  EXPECT_GT(several, 100);
+  EXPECT_GT(cut, 100);
 }
 
 // The distribution of tokens over microbatches changes no block, so sums are the same. Groups do

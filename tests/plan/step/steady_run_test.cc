@@ -146,7 +146,7 @@ TEST(SteadyRun, HasNoMoreBlocksWithMoreMicrobatches) {
 // The same with every switch of the plan, against the run's plan.
 TEST(SteadyRun, IsThePlanOfEvenRouting) {
   int changed_by_pins = 0;
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= 400; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::mt19937 random(seed);
     RunShape shape = random_shape(random, 1);

@@ -169,16 +169,20 @@ TEST(Validator, SeesGroupsThatFallApart) {
                 [&](Steps& steps) { erase(steps, find(steps, later_part)); }, grouped);
   expect_broken(PlanRule::kInputs, "a microbatch is not combined",
                 [&](Steps& steps) { erase(steps, find(steps, later_combine)); }, grouped);
-  expect_broken(PlanRule::kSlots, "an expert's weights take those of another in the group",
-                [&](Steps& steps) {
-    const size_t i = find(steps, joins);
-    PlacedTask& other = steps[1][i + 1];
-    const int32_t taken = steps[1][i].slots[0];
-    for (Move& move : other.moves) {
-      if (move.page == other.task.uses[0].page) move.device_slot = taken;
-    }
-    other.slots[0] = taken;
-  }, grouped);
+  expect_broken(
+      PlanRule::kSlots, "an expert's weights take those of another in the group",
+      [&](Steps& steps) {
+        const size_t i = find(steps, [&](const PlacedTask& t) {
+          return joins(t) && (&t + 1)->task.record != t.task.record;
+        });
+        PlacedTask& other = steps[1][i + 1];
+        const int32_t taken = steps[1][i].slots[0];
+        for (Move& move : other.moves) {
+          if (move.page == other.task.uses[0].page) move.device_slot = taken;
+        }
+        other.slots[0] = taken;
+      },
+      grouped);
 }
 
 TEST(Validator, SeesSlotsUsedTwice) {

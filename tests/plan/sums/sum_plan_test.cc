@@ -12,10 +12,15 @@ namespace {
 
 using Kind = SumStep::Kind;
 
+int64_t first_of(const std::string& text) {
+  return std::stoll(text.substr(text.find_first_not_of('(')));
+}
+
 // Carries out the plan with texts for numbers: what it leaves at the home, written out. Both orders
 // of two numbers that are added give the same bits, so that of the smaller microbatch stands first.
-// Each buffer must have what a step reads, and nothing that a step overwrites.
-std::string carry_out(const SumPlan& plan, int home) {
+// Each buffer must have what a step reads, and nothing that a step overwrites. `most`: buffers that
+// are in use at once, at most.
+std::string carry_out(const SumPlan& plan, int home, int64_t most) {
   std::map<std::pair<int, int64_t>, std::string> held;
   const auto take = [&](int device, int64_t buffer) {
     const auto at = held.find({device, buffer});
@@ -25,13 +30,10 @@ std::string carry_out(const SumPlan& plan, int home) {
     return text;
   };
   const auto put = [&](int device, int64_t buffer, const std::string& text) {
-    EXPECT_LT(buffer, plan.buffers);
     EXPECT_TRUE(held.emplace(std::pair{device, buffer}, text).second) << "overwritten";
   };
-  const auto first = [](const std::string& text) {
-    return std::stoll(text.substr(text.find_first_not_of('(')));
-  };
   for (const SumStep& step : plan.steps) {
+    EXPECT_LE(std::ssize(held), most);
     const std::string microbatch = std::to_string(step.microbatch);
     if (step.kind == Kind::kChain) {
       put(step.device, step.buffer,
@@ -41,12 +43,20 @@ std::string carry_out(const SumPlan& plan, int home) {
       put(step.to, step.other, take(step.device, step.buffer));
     } else {
       const std::string a = take(step.device, step.buffer), b = take(step.device, step.other);
-      const bool ordered = first(a) < first(b);
+      const bool ordered = first_of(a) < first_of(b);
       put(step.device, step.buffer, "(" + (ordered ? a + "," + b : b + "," + a) + ")");
     }
   }
   EXPECT_EQ(held.size(), 1u) << "something is left";
   return take(home, plan.root);
+}
+
+// A device's buffers are numbered.
+std::string carry_out(const SumPlan& plan, int home) {
+  for (const SumStep& step : plan.steps) {
+    EXPECT_LT(std::max(step.buffer, step.other), plan.buffers);
+  }
+  return carry_out(plan, home, INT64_MAX);
 }
 
 std::string sum_of(const SumShape& sums, int64_t microbatches) {
@@ -131,6 +141,59 @@ TEST(SumPlan, RandomDealsGiveTheSumOfOneDevice) {
     for (const SumStep& step : plan.steps) moved += step.kind == Kind::kMove;
   }
   EXPECT_GT(moved, 2000);
+}
+
+// The tree over the shards [first, end) of a level, of cells in which an expert has rows.
+std::string tree_of(const std::vector<uint8_t>& present, int64_t shards, int64_t width,
+                    int64_t index) {
+  if (width == 1) {
+    std::string chain;
+    for (int64_t cell = index; cell < std::ssize(present); cell += shards) {
+      if (present[static_cast<size_t>(cell)] == 0) continue;
+      chain += (chain.empty() ? "" : "+") + std::to_string(cell);
+    }
+    return index < shards ? chain : "";
+  }
+  const std::string a = tree_of(present, shards, width / 2, 2 * index);
+  const std::string b = tree_of(present, shards, width / 2, 2 * index + 1);
+  if (a.empty() || b.empty()) return a + b;
+  return "(" + (first_of(a) < first_of(b) ? a + "," + b : b + "," + a) + ")";
+}
+
+// Every set of cells, of up to nine shards and three chunks.
+TEST(SumPlan, AnExpertHasTheTreeOfItsShards) {
+  for (const auto& [chunks, most] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 9}, {2, 5}, {3, 3}}) {
+    for (int64_t shards = 1; shards <= most; ++shards) {
+      const SumShape sums{chunks, shards, shards};
+      for (uint32_t set = 1; set < 1u << sums.cells(); ++set) {
+        std::vector<uint8_t> present;
+        for (int64_t cell = 0; cell < sums.cells(); ++cell) present.push_back(set >> cell & 1);
+        const SumPlan plan = plan_expert_sum(sums, present);
+        ASSERT_EQ(carry_out(plan, 0, expert_sum_buffers(sums)), tree_of(present, shards, 16, 0))
+            << chunks << " x " << shards << ", set " << set;
+        bool added = false;
+        for (const SumStep& step : plan.steps) {
+          EXPECT_TRUE(chunks == 1 || !added || step.kind == Kind::kAdd) << "adds before it knows";
+          added = added || step.kind == Kind::kAdd;
+          EXPECT_LT(std::max(step.buffer, step.other), shards);
+        }
+      }
+    }
+  }
+}
+
+// One sum of a single shard; of one chunk the counter's; of several chunks one for each shard.
+TEST(SumPlan, SumsOfAnExpertAtATime) {
+  const auto most = [](int64_t chunks, int64_t shards) {
+    return expert_sum_buffers({chunks, shards, shards});
+  };
+  EXPECT_EQ(expert_sum_buffers({3, 4, 1}), 1);
+  EXPECT_EQ(most(1, 2), 2);
+  EXPECT_EQ(most(1, 4), 3);
+  EXPECT_EQ(most(1, 8), 4);
+  EXPECT_EQ(most(2, 4), 4);
+  EXPECT_EQ(most(3, 8), 8);
 }
 
 }  // namespace

@@ -7,6 +7,24 @@
 
 namespace pagoda {
 
+namespace {
+
+// Sums in pairs, pairs in pairs, and so on; an empty one is none.
+std::string tree(std::vector<std::string> level) {
+  while (level.size() > 1) {
+    std::vector<std::string> above;
+    for (size_t i = 0; i < level.size(); i += 2) {
+      const std::string left = level[i], right = i + 1 < level.size() ? level[i + 1] : "";
+      const bool both = !left.empty() && !right.empty();
+      above.push_back(both ? "(" + left + "," + right + ")" : left + right);
+    }
+    level = above;
+  }
+  return level.front();
+}
+
+}  // namespace
+
 OrderCheck::OrderCheck(const RunShape* shape, const PageTable* pages, PlanFaults* faults)
     : shape_(*shape), pages_(*pages), faults_(*faults) {}
 
@@ -22,7 +40,7 @@ void OrderCheck::begin_step() {
   sums_.clear();
   seats_.clear();
   expert_sums_.clear();
-  begun_.clear();
+  cells_.clear();
   finished_.clear();
   indexed_.clear();
   for (const auto& [channel, sent] : sent_) {
@@ -162,24 +180,55 @@ void OrderCheck::check_expert(const Task& task, Rows& rows) {
   if (task.kind == TaskKind::kExpertBackward) check_expert_sum(task);
 }
 
-// An expert's gradient begins once, keeps its page over chunks in their order, and is not finished
-// before the last. With one chunk it lies in working memory, and ends with a block that says so.
+// A chain of an expert's gradient begins once, and takes cells of its shard in their order. Where
+// it lies in working memory, it ends with a block that says so.
 void OrderCheck::check_expert_sum(const Task& task) {
   if (finished_.contains(task.record)) fault(task, "adds to a gradient that is finished");
-  if (shape_.rounds() == 1) {
+  if (!shape_.pages_expert_sums()) {
     if (task.last) computed_.insert(task.record);
     return;
   }
-  computed_.insert(task.record);
-  if (task.first != begun_.insert(task.record).second) fault(task, "begins its gradient again");
   const PageUse& use = task.uses[task.num_uses - 1];
   ExpertSum& sum = expert_sums_[use.page];
   if (task.first != (use.access == Access::kCreate)) fault(task, "loses or keeps what it adds to");
-  if (task.first) sum = {task.record, task.first_microbatch};
-  if (sum.record != task.record || sum.first_microbatch > task.first_microbatch) {
-    fault(task, "adds to another sum, or out of the chunks' order");
+  if (task.first && sum.record >= 0) fault(task, "begins where another sum is");
+  if (task.first) sum = {task.rows > 0 ? task.record : -1};
+  if (task.rows == 0) return;  // padding
+  computed_.insert(task.record);
+  cells_[task.record].insert(task.cell);
+  const int64_t shards = shape_.sums.expert_shards;
+  const bool other_shard = sum.newest_cell >= 0 && sum.newest_cell % shards != task.cell % shards;
+  if (sum.record != task.record || sum.newest_cell > task.cell || other_shard) {
+    fault(task, "adds to another sum, or out of the cells' order");
   }
-  sum.first_microbatch = task.first_microbatch;
+  if (sum.newest_cell != task.cell) {
+    sum.text += (sum.text.empty() ? "" : "+") + std::to_string(task.cell);
+  }
+  sum.newest_cell = task.cell;
+}
+
+void OrderCheck::add_expert_sums(const Task& task) {
+  ExpertSum& to = expert_sums_[task.uses[0].page];
+  ExpertSum& from = expert_sums_[task.uses[1].page];
+  const int64_t elements = shape_.records[task.record].num_elements;
+  if (to.record != task.record || from.record != task.record) {
+    fault(task, "adds a sum that is not there");
+  }
+  if (task.first_element != 0 || task.elements != elements) fault(task, "adds other elements");
+  to.text = "(" + to.text + "," + from.text + ")";
+  to.newest_cell = shape_.sums.cells();  // no chain goes on here
+  from = {};
+}
+
+// The tree over the shards in which the expert has rows.
+std::string OrderCheck::expected_expert_sum(int64_t record) const {
+  const int64_t shards = shape_.sums.expert_shards;
+  std::vector<std::string> level(static_cast<size_t>(shards));
+  for (const int64_t cell : cells_.at(record)) {
+    std::string& leaf = level[static_cast<size_t>(cell % shards)];
+    leaf += (leaf.empty() ? "" : "+") + std::to_string(cell);
+  }
+  return tree(std::move(level));
 }
 
 // A microbatch's sum takes waves, and in each wave experts, in order.
@@ -313,9 +362,15 @@ void OrderCheck::check_gradient(const Task& task) {
   if (shape_.records[r].expert >= 0) {
     ready = computed_.contains(r);
     finished_.insert(r);
-    const bool by_chunks = shape_.rounds() > 1;
-    if (by_chunks && expert_sums_[task.uses[1].page].record != r) {
-      fault(task, "is made of another expert's sum");
+    if (shape_.pages_expert_sums() && ready) {
+      ExpertSum& sum = expert_sums_[task.uses[1].page];
+      const std::string expected = expected_expert_sum(r);
+      if (sum.record != r) fault(task, "is made of another expert's sum");
+      if (sum.text != expected) {
+        faults_.push_back({PlanRule::kSumOrder, strf("record %lld sums %s, not %s", (long long)r,
+                                                     sum.text.c_str(), expected.c_str())});
+      }
+      sum = {};
     }
   } else if (r == shape_.head()) {
     ready = all_done(TaskKind::kHead, Phase::kForward, -1);
@@ -398,15 +453,7 @@ std::string OrderCheck::expected_sum() const {
     std::string& leaf = level[static_cast<size_t>(b % columns * shape_.sums.shards / columns)];
     leaf += (leaf.empty() ? "" : "+") + std::to_string(b);
   }
-  while (level.size() > 1) {
-    std::vector<std::string> above;
-    for (size_t i = 0; i + 1 < level.size(); i += 2) {
-      above.push_back("(" + level[i] + "," + level[i + 1] + ")");
-    }
-    if (level.size() % 2 != 0) above.push_back(level.back());
-    level = above;
-  }
-  return level.front();
+  return tree(std::move(level));
 }
 
 void OrderCheck::check_sum(const Task& task) {
@@ -432,7 +479,7 @@ void OrderCheck::check(const Task& task) {
     case TaskKind::kPrefetch:
     case TaskKind::kUpload: return;
     case TaskKind::kAddSums:
-      return add_sums(task);
+      return task.expert >= 0 ? add_expert_sums(task) : add_sums(task);
     case TaskKind::kGradient: return check_gradient(task);
     case TaskKind::kIndex: {
       const bool forward = task.phase == Phase::kForward;

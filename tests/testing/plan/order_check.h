@@ -78,6 +78,8 @@ class OrderCheck {
   void check_combine(const Task& task, Rows& rows);
   void check_group(const Task& task);
   void check_expert_sum(const Task& task);
+  void add_expert_sums(const Task& task);
+  std::string expected_expert_sum(int64_t record) const;
   void check_gradient(const Task& task);
   void note_sum(const Task& task);
   void add_sums(const Task& task);
@@ -101,12 +103,15 @@ class OrderCheck {
   // What a page holds of a sum of dense gradients, written out as one of microbatches: "(0+1,2+3)".
   // A layer's shared expert has sums of its own: [page, whether it is those].
   std::map<std::pair<PageId, bool>, std::string> sums_;
-  // What a page holds of an expert's gradient, by chunks: its record, and the newest microbatches.
+  // What a page holds of an expert's gradient, written out as sums_ are, of cells. Record -1:
+  // nothing that is wanted.
   struct ExpertSum {
-    int64_t record = -1, first_microbatch = -1;
+    int64_t record = -1, newest_cell = -1;
+    std::string text = {};
   };
   std::map<PageId, ExpertSum> expert_sums_;
-  std::set<int64_t> begun_, finished_;  // records of experts
+  std::map<int64_t, std::set<int64_t>> cells_;  // [record of an expert] that it has rows in
+  std::set<int64_t> finished_;                  // records of experts
 };
 
 }  // namespace pagoda

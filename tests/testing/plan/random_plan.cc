@@ -27,6 +27,7 @@ RunShape random_shape(std::mt19937& random, int devices) {
   const auto divisor = [&](int64_t n) { return std::gcd(n, 1 + pick(n)); };
   shape.sums.chunks = divisor(shape.microbatches);
   shape.sums.shards = divisor(shape.microbatches / shape.sums.chunks);
+  shape.sums.expert_shards = pick(2) == 0 ? shape.sums.shards : 1;
   shape.microbatch_tokens = 10 + pick(300);
   shape.row_block = 16 << pick(5);
   shape.devices = devices;

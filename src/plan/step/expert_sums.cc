@@ -1,0 +1,101 @@
+#include "plan/step/expert_sums.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace pagoda {
+
+ExpertSums::ExpertSums(const RunShape& shape, const PageTable& pages, int64_t layer,
+                       const LayerRouting& routing)
+    : shape_(shape), pages_(pages), layer_(layer), routing_(routing) {}
+
+ExpertSums::Expert& ExpertSums::of(int64_t expert) {
+  const auto [at, is_new] = experts_.try_emplace(expert);
+  Expert& e = at->second;
+  if (!is_new) return e;
+  e.present.assign(static_cast<size_t>(shape_.sums.cells()), 0);
+  for (size_t b = 0; b < routing_.size(); ++b) {
+    const int64_t cell = shape_.sums.cell(static_cast<int64_t>(b), shape_.microbatches);
+    e.present[static_cast<size_t>(cell)] |= routing_[b][static_cast<size_t>(expert)] > 0;
+  }
+  const bool any = std::find(e.present.begin(), e.present.end(), 1) != e.present.end();
+  if (any) e.plan = plan_expert_sum(shape_.sums, e.present);
+  return e;
+}
+
+int64_t ExpertSums::place(int64_t expert, int device, int64_t buffer) {
+  if (shape_.rounds() > 1) {
+    return pages_.first_expert_sum(shape_.expert(layer_, expert)) + buffer;
+  }
+  const auto [at, is_new] = of(expert).taken.try_emplace(buffer);
+  if (is_new) {
+    std::set<int64_t>& used = used_[device];
+    while (!used.insert(at->second).second) ++at->second;
+  }
+  return at->second;
+}
+
+void ExpertSums::give_up(Expert& expert, int device, int64_t buffer) {
+  const auto taken = expert.taken.find(buffer);
+  if (taken == expert.taken.end()) return;
+  used_[device].erase(taken->second);
+  expert.taken.erase(taken);
+}
+
+ExpertSums::Chain ExpertSums::chain(const ExpertGroup::Block& block, int device) {
+  const SumStep* newest = nullptr;  // up to the block's cell; padding alone may be in another one
+  for (const SumStep& s : of(block.expert).plan.steps) {
+    const bool before = s.kind == SumStep::Kind::kChain && s.microbatch <= block.cell;
+    if (before) newest = &s;
+  }
+  const bool here = newest != nullptr && newest->microbatch == block.cell;
+  const bool begins = block.begins_cell && (newest == nullptr || (here && newest->first));
+  const int64_t buffer = newest == nullptr ? 0 : newest->buffer;
+  return {pages_.expert_sum(device, place(block.expert, device, buffer)), begins};
+}
+
+// Those from a step of the plan on, up to the next chain.
+std::vector<ExpertSums::Addition> ExpertSums::additions_from(int64_t expert, int device,
+                                                             size_t step) {
+  Expert& e = of(expert);
+  std::vector<Addition> additions;
+  for (size_t i = step; i < e.plan.steps.size(); ++i) {
+    const SumStep& s = e.plan.steps[i];
+    if (s.kind == SumStep::Kind::kChain) break;
+    CHECK(s.kind == SumStep::Kind::kAdd);
+    additions.push_back({pages_.expert_sum(device, place(expert, device, s.buffer)),
+                         pages_.expert_sum(device, place(expert, device, s.other))});
+    give_up(e, device, s.other);
+  }
+  return additions;
+}
+
+std::vector<ExpertSums::Addition> ExpertSums::behind(const ExpertGroup::Block& block, int device) {
+  Expert& e = of(block.expert);
+  const std::vector<SumStep>& steps = e.plan.steps;
+  if (steps.empty() && block.ends_cell) give_up(e, device, 0);  // of padding
+  const auto step = std::find_if(steps.begin(), steps.end(), [&](const SumStep& s) {
+    return s.kind == SumStep::Kind::kChain && s.microbatch == block.cell;
+  });
+  // Cells of later chunks are not known yet: the plan's additions are not the step's.
+  const bool waits = shape_.rounds() > 1 && std::ssize(routing_) < shape_.microbatches;
+  if (!block.ends_cell || step == steps.end() || waits) return {};
+  return additions_from(block.expert, device, static_cast<size_t>(step - steps.begin()) + 1);
+}
+
+std::vector<ExpertSums::Addition> ExpertSums::rest(int64_t expert, int device) {
+  const std::vector<SumStep>& steps = of(expert).plan.steps;
+  const auto is_chain = [](const SumStep& s) { return s.kind == SumStep::Kind::kChain; };
+  const auto newest = std::find_if(steps.rbegin(), steps.rend(), is_chain);
+  return additions_from(expert, device, static_cast<size_t>(newest.base() - steps.begin()));
+}
+
+PageId ExpertSums::take_whole(int64_t expert, int device) {
+  Expert& e = of(expert);
+  const PageId page = pages_.expert_sum(device, place(expert, device, e.plan.root));
+  give_up(e, device, e.plan.root);
+  return page;
+}
+
+}  // namespace pagoda
