@@ -157,7 +157,9 @@ struct RunConfig {
   // data.chat_date of a text that to_toml() made; "": it has none.
   static std::string saved_chat_date(const std::string& toml);
   // The first option that affects results and differs from the same one in `toml`, a text that
-  // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none.
+  // to_toml() made: "optim.beta1 is 0.9, was 0.8"; "" when there is none. An option that the text
+  // does not have, since its build had not, was at its default. One that this build does not have
+  // differs.
   std::string difference_from(const std::string& toml) const;
 
   // A run file with every option in it; parses back to an equal configuration.

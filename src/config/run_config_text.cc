@@ -59,12 +59,18 @@ std::string RunConfig::saved_chat_date(const std::string& toml) {
 
 std::string RunConfig::difference_from(const std::string& toml) const {
   std::map<std::string, std::string> before = values_of(toml);
-  RunConfig copy = *this;
-  OptionTable table;
+  RunConfig copy = *this, defaults;
+  OptionTable table, default_table;
   copy.declare(table);
+  defaults.declare(default_table);
   for (const Option& option : table.options()) {
-    if (option.affects != Affects::kResults || before[option.key] == option.toml()) continue;
-    return option.key + " is " + option.toml() + ", was " + before[option.key];
+    const auto [was, is_new] = before.try_emplace(option.key);
+    if (is_new) was->second = default_table.find(option.key)->toml();
+    if (option.affects != Affects::kResults || was->second == option.toml()) continue;
+    return option.key + " is " + option.toml() + ", was " + was->second;
+  }
+  for (const auto& [key, value] : before) {
+    if (table.find(key) == nullptr) return key + " is no option of this build, was " + value;
   }
   return "";
 }

@@ -451,9 +451,11 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
   as_saved.train.shards = saved.shards;
   const bool by_shards = config_.train.expert_shards > 1 && saved.expert_shards > 1;
   if (by_shards) as_saved.train.expert_shards = saved.expert_shards;
-  if (checkpoint.config_hash != hash_text(as_saved)) {
-    const std::string what = as_saved.difference_from(checkpoint.resolved_config);
-    return mismatch(what.empty() ? "saved by a build with other options" : what,
+  // A build with more options has other hashes, though they are as if the run had had them.
+  const bool same = checkpoint.config_hash == hash_text(as_saved);
+  const std::string what = same ? "" : as_saved.difference_from(checkpoint.resolved_config);
+  if (!what.empty()) {
+    return mismatch(what,
                     "resume with the settings of its resolved.toml, or start in a new "
                     "train.output_dir");
   }

@@ -131,6 +131,23 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
   }
 }
 
+// A build with other options: those it adds were at their defaults, those it lacks are named.
+TEST(RunConfig, DifferencesFromAnotherBuild) {
+  RunConfig config = complete_config();
+  std::string saved = config.to_toml();
+  EXPECT_EQ(config.difference_from(saved), "");
+  const std::string line = "expert_shards = 1\n";
+  const size_t at = saved.find(line);
+  ASSERT_NE(at, std::string::npos);
+  saved.erase(at, line.size());
+  EXPECT_EQ(config.difference_from(saved), "");
+  config.train.expert_shards = 4;
+  EXPECT_EQ(config.difference_from(saved), "train.expert_shards is 4, was 1");
+  config.train.expert_shards = 1;
+  saved.insert(at, "layer_shards = 3\n");
+  EXPECT_EQ(config.difference_from(saved), "train.layer_shards is no option of this build, was 3");
+}
+
 TEST(RunConfig, StepsCountOnlyWhereTheRateDependsOnThem) {
   RunConfig a = complete_config(), b = complete_config();
   a.optim.schedule = b.optim.schedule = ScheduleKind::kConstant;
