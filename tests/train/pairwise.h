@@ -1,0 +1,64 @@
+// Tables of runs that have every pair of values of any two factors, in few rows.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <random>
+#include <set>
+#include <tuple>
+#include <vector>
+
+namespace pagoda {
+
+// A value of each factor, as its index.
+using Levels = std::vector<int>;
+
+// Every combination of so many values a factor, for which `valid` holds.
+inline std::vector<Levels> full_product(const Levels& counts,
+                                        const std::function<bool(const Levels&)>& valid) {
+  std::vector<Levels> rows;
+  Levels row(counts.size(), 0);
+  while (true) {
+    if (valid(row)) rows.push_back(row);
+    size_t f = 0;
+    while (f < counts.size() && ++row[f] == counts[f]) row[f++] = 0;
+    if (f == counts.size()) return rows;
+  }
+}
+
+// Rows of the full product that have each pair of values that it has: greedily, of some rows that
+// are drawn at random always the one with the most new pairs.
+inline std::vector<Levels> pairwise(const Levels& counts,
+                                    const std::function<bool(const Levels&)>& valid) {
+  using Pair = std::tuple<size_t, int, size_t, int>;
+  const auto pairs_of = [&](const Levels& row) {
+    std::set<Pair> pairs;
+    for (size_t a = 0; a < row.size(); ++a) {
+      for (size_t b = a + 1; b < row.size(); ++b) pairs.insert({a, row[a], b, row[b]});
+    }
+    return pairs;
+  };
+  const std::vector<Levels> all = full_product(counts, valid);
+  std::set<Pair> missing;
+  for (const Levels& row : all) missing.merge(pairs_of(row));
+  std::mt19937 random(1);
+  std::vector<Levels> rows;
+  while (!missing.empty()) {
+    const Levels* best = nullptr;
+    size_t most = 0;
+    for (int draw = 0; draw < 200 || best == nullptr; ++draw) {
+      const Levels& row = all[random() % all.size()];
+      size_t added = 0;
+      for (const Pair& pair : pairs_of(row)) added += missing.contains(pair);
+      if (added > most) {
+        best = &row;
+        most = added;
+      }
+    }
+    for (const Pair& pair : pairs_of(*best)) missing.erase(pair);
+    rows.push_back(*best);
+  }
+  return rows;
+}
+
+}  // namespace pagoda
