@@ -3,12 +3,34 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 
 namespace pagoda {
 
 namespace {
 
 constexpr int64_t kPieceBytes = LocalLink::kStagingBytes / 2;
+
+// Whether a peer copy brings what was sent. Leaves zeros in both arenas.
+Result<bool> arrives(Device& from, Device& to) {
+  const int64_t bytes = std::min({LocalLink::kTriedBytes, from.arena_bytes(), to.arena_bytes()});
+  ASSIGN_OR_RETURN(HostMemory memory, HostMemory::allocate(3 * bytes));
+  const std::shared_ptr<void> pin = to.pin(memory.data(), 3 * bytes);
+  std::byte *sent = memory.data(), *found = sent + bytes, *zeros = found + bytes;
+  for (int64_t i = 0; i < bytes; ++i) sent[i] = static_cast<std::byte>(1 + i % 251);
+  const auto out = from.make_stream("try to send", WorkKind::kLink);
+  const auto in = to.make_stream("try to receive", WorkKind::kLink);
+  out->copy(from.arena(), sent, bytes);
+  in->wait(out->record());
+  in->copy_from(from, to.arena(), from.arena(), bytes);
+  in->copy(found, to.arena(), bytes);
+  in->copy(to.arena(), zeros, bytes);
+  out->wait(in->record());
+  out->copy(from.arena(), zeros, bytes);
+  in->synchronize();
+  out->synchronize();
+  return std::equal(sent, sent + bytes, found);
+}
 
 }  // namespace
 
@@ -18,7 +40,17 @@ Result<std::unique_ptr<LocalLink>> LocalLink::create(const std::vector<Device*>&
   const int count = static_cast<int>(devices.size());
   for (int to = 0; to < count; ++to) {
     for (int from = 0; from < count; ++from) {
-      if (from == to || devices[to]->reach(*devices[from])) continue;
+      if (from == to) continue;
+      if (devices[to]->reach(*devices[from])) {
+        if (devices[to]->gpu() < 0) continue;
+        ASSIGN_OR_RETURN(const bool works, arrives(*devices[from], *devices[to]));
+        if (works) continue;
+        log_warn(
+            strf("GPU %d reads other bytes than GPU %d has, though the driver allows it: what "
+                 "goes there takes the way through the host; see whether an IOMMU or PCIe ACS "
+                 "is in the way",
+                 devices[to]->gpu(), devices[from]->gpu()));
+      }
       RETURN_IF_ERROR(link->stage(from, to));
     }
   }

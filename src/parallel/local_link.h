@@ -19,11 +19,14 @@ class LocalLink : public Link {
  public:
   // Pinned host memory of each device that others cannot reach, in two pieces.
   static constexpr int64_t kStagingBytes = int64_t{8} << 20;
+  static constexpr int64_t kTriedBytes = 64 << 10;  // between each two, at first
 
   // Between devices whose memory is the host's, which all streams reach.
   LocalLink() = default;
-  // Between the devices with these numbers, which live as long. kHostMemory: there is none for what
-  // goes through the host. Throws as Device::make_stream.
+  // Between the devices with these numbers, which live as long; their arenas hold nothing yet.
+  // Tries whether bytes arrive as they were sent, since drivers allow peer copies that do not work;
+  // those of such a pair go through the host, and a warning says so. kHostMemory: there is none for
+  // what goes through the host. Throws as Device::make_stream.
   static Result<std::unique_ptr<LocalLink>> create(const std::vector<Device*>& devices);
   ~LocalLink() override;
 

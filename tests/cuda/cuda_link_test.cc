@@ -91,6 +91,11 @@ TEST_P(CudaLink, BytesArriveWhole) {
   }
   for (int i = 0; i < kTransfers; ++i) EXPECT_TRUE(sent[i] == arrived[i]) << "transfer " << i;
   for (const auto& [pair, bytes] : bytes_of) EXPECT_EQ(link_->counts().at(pair).bytes, bytes);
+  for (int from = 0; from < 3; ++from) {
+    for (int to = 0; to < 3; ++to) {
+      if (from != to) bytes_of[{from, to}] += LocalLink::kTriedBytes;
+    }
+  }
   if (!GetParam()) bytes_of.clear();
   EXPECT_EQ(fake_cuda::counters().peer_bytes, bytes_of);
   EXPECT_EQ(fake_cuda::counters().unpinned_bytes, 0);
@@ -104,6 +109,36 @@ TEST_P(CudaLink, AnUnreceivedTransferStopsNobody) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Peers, CudaLink, testing::Bool());
+
+// The driver allows peer copies, but they bring other bytes.
+TEST(CudaLinkOfBadPeers, BytesTakeTheWayThroughTheHost) {
+  const Watchdog watchdog("peers that do not work", std::chrono::seconds(60));
+  fake_cuda::start({.gpus = 2, .peer_copies_work = false});
+  const auto sender = open_gpu(0, {kArena, 1}).take(), receiver = open_gpu(1, {kArena, 1}).take();
+  testing::internal::CaptureStderr();
+  auto link = LocalLink::create({sender.get(), receiver.get()}).take();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("GPU 1 reads other bytes than GPU 0 has"), std::string::npos) << said;
+  EXPECT_NE(said.find("GPU 0 reads other bytes than GPU 1 has"), std::string::npos) << said;
+  std::vector<std::byte> sent(300'000, std::byte{7}), found(sent.size());
+  const auto pin = sender->pin(sent.data(), std::ssize(sent));
+  const auto other_pin = receiver->pin(found.data(), std::ssize(found));
+  const auto out = sender->make_stream("out", WorkKind::kLink);
+  const auto in = receiver->make_stream("in", WorkKind::kLink);
+  // What was tried has left nothing.
+  in->copy(found.data(), receiver->arena(), std::ssize(found));
+  in->synchronize();
+  EXPECT_TRUE(found == std::vector<std::byte>(found.size()));
+  out->copy(sender->arena(), sent.data(), std::ssize(sent));
+  const Transfer transfer{0, 0, 1, std::ssize(sent)};
+  link->send(transfer, sender->arena(), *out);
+  link->receive(transfer, receiver->arena(), *in);
+  in->copy(found.data(), receiver->arena(), std::ssize(found));
+  in->synchronize();
+  EXPECT_TRUE(sent == found);
+  EXPECT_EQ(fake_cuda::counters().peer_bytes.at({0, 1}), LocalLink::kTriedBytes);
+  link.reset();
+}
 
 // The made-up runtime itself: who takes another GPU's memory, or forgets whose turn it is, dies.
 TEST(CudaLinkDeathTest, StreamsKeepToTheirGpu) {

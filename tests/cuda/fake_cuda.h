@@ -31,6 +31,7 @@ struct Machine {
   int64_t taken_bytes = 0;                  // of each GPU, taken by others
   std::string model = "";                   // of all GPUs; empty: "Fake 0", "Fake 1", ...
   bool peers = true;                        // GPUs may reach each other's memory
+  bool peer_copies_work = true;             // else they bring other bytes
   bool waits_for_values = true;             // cuStreamWaitValue32 is there
   bool pins = true;                         // cudaHostRegister works
 };
