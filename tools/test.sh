@@ -103,14 +103,17 @@ stage() {
   run_tests "$preset" "$@" || stage_failed=1
 }
 
-# All tests in release, in a build with kernels for GPUs if these can be compiled here.
+# All tests in release, in a build with kernels for GPUs if these can be compiled here. Programs
+# that measure, which no test runs, compile.
 cuda() {
   if ! PATH=$PATH:/usr/local/cuda/bin command -v nvcc > /dev/null; then
     say "cuda: SKIPPED, there is no nvcc; release takes its place, with all tests"
     stage release
+    build release benches || stage_failed=1
     return
   fi
   stage cuda
+  build cuda benches || stage_failed=1
 }
 
 # What has code per instruction set also compiles for AArch64, where its vectors are NEON's.

@@ -28,6 +28,10 @@ class PassPlanner {
   // `classes`, state_on_device: those of plan_memory. `copies` is not owned.
   PassPlanner(const RunShape& shape, const PageTable& pages, std::vector<SlotClass> classes,
               bool state_on_device, WeightCopies* copies);
+  // The same with other copies, as far as they are.
+  PassPlanner(const PassPlanner& other, WeightCopies* copies) : PassPlanner(other) {
+    copies_ = copies;
+  }
 
   // Begins a pass; with kStep, a step. The schedule refers to this object and to `ledger`.
   StepSchedule begin(PassExtent extent, const Ledger& ledger);

@@ -16,7 +16,9 @@ class DryRun {
 
   DryRun(const RunShape& shape, const PageTable& pages, const std::vector<SlotClass>& classes,
          bool state_on_device, Ledger ledger);
-  DryRun(const DryRun&) = delete;  // its parts refer to each other
+  DryRun(const DryRun& other)
+      : copies_(other.copies_), passes_(other.passes_, &copies_), ledger_(other.ledger_) {}
+  DryRun& operator=(const DryRun&) = delete;
 
   // One step. `skip`: its gradients are not finite, and no update follows from them.
   void train(const Routing& routing, const Visit& visit, bool skip = false);
