@@ -3,6 +3,7 @@
 // prints both. Not installed.
 //
 //   device_check [DIR] [--count N] [--seed S]     pages go to a new folder in DIR, removed later
+//   device_check [DIR] --overlap                  how much of an exchange is under compute
 //
 // Configurations are drawn from the seed: one to four devices, exchanges that would be a fifth to
 // three fifths of a step in half of them, budgets that page in a quarter. The costs of tasks come
@@ -10,6 +11,11 @@
 // take follows by their factors, what wires take is what they were made to. That device is slowed
 // too, since after a sleep caches are cold and a task takes more of its core. A timing in which the
 // cores were not to be had is repeated, and counted.
+//
+// Overlap: the same steps with wires that take no time, and with wires of which each works for
+// three tenths of such a step, by turns. What a step takes longer, over what a wire works, is the
+// part of the exchange that is not under compute; the simulator's is beside it. Groups of experts
+// are sent while others are computed: the fewer a layer has, the less is under compute.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -38,6 +44,7 @@ struct Configuration {
   int64_t attention_devices = 1;
   double exchange = 0;  // about the part of a step that the busiest wire works; 0: wires are fast
   bool pages = false;
+  int64_t group_blocks = 0;  // plan.group_blocks; 0: auto
 
   std::string text() const {
     std::string names;
@@ -87,6 +94,12 @@ class Check {
 
   Outcome run(const Configuration& c);
 
+  // Parts of an exchange that are under compute, and what the wires work of a step.
+  struct Overlap {
+    double measured = 0, simulated = 0, wire_share = 0;
+  };
+  Overlap overlap(const Configuration& c);
+
  private:
   SessionOptions options(const Configuration& c, const char* name) const;
 
@@ -103,6 +116,7 @@ SessionOptions Check::options(const Configuration& c, const char* name) const {
   for (const Throttle& throttle : c.devices) options.devices.push_back({1, throttle});
   options.size.sums.shards = default_shards(c.microbatches);
   options.seats_by_step = true;
+  options.plan.group_blocks = c.group_blocks;
   options.deal_attention(c.attention_devices);
   return options;
 }
@@ -125,6 +139,46 @@ MachineProfile with_devices(const MeasuredMachine& machine, const Configuration&
   return p;
 }
 
+// Bytes of a step over an average wire.
+double wire_bytes(const MeasuredRun& run) {
+  const auto devices = static_cast<double>(run.busy_s().size());
+  return static_cast<double>(run.sent().bytes) / (devices * (devices - 1));
+}
+
+// Wires of which each works for that part of a step, whose time a run without wires tells.
+SlowLink::Speed wires_for(const MeasuredRun& run, double part) {
+  if (run.sent().bytes == 0) return {};
+  return {.latency_s = 100e-6, .bytes_per_s = wire_bytes(run) / (part * run.step_s())};
+}
+
+Check::Overlap Check::overlap(const Configuration& c) {
+  constexpr int kRounds = 3;
+  Configuration one = c;
+  one.devices.resize(1);
+  one.attention_devices = 1;
+  MeasuredRun reference(folder_, storage_.get(), options(one, "reference"));
+  MeasuredRun free(folder_, storage_.get(), options(c, "free"));
+  free.measure(kSteps);
+  const SlowLink::Speed link = wires_for(free, c.exchange);
+  MeasuredRun wired(folder_, storage_.get(), options(c, "wired"), link);
+  std::vector<double> measured, simulated, shares;
+  for (int round = 0; round < kRounds; ++round) {
+    MeasuredMachine machine = measure_machine(wired, storage_.get(), directory_);
+    reference.measure(kSteps);
+    free.measure(kSteps);
+    wired.measure(kSteps);
+    fit_tasks(reference, machine);
+    const auto simulate = [&](const MeasuredRun& run, const SlowLink::Speed& wires) {
+      return run.simulate(with_devices(machine, c, c.devices.front(), wires)).step_s;
+    };
+    const double works = wire_bytes(wired) / link.bytes_per_s;
+    measured.push_back(1 - (wired.step_s() - free.step_s()) / works);
+    simulated.push_back(1 - (simulate(wired, link) - simulate(free, {})) / works);
+    shares.push_back(works / wired.step_s());
+  }
+  return {quantile(measured, 0.5), quantile(simulated, 0.5), quantile(shares, 0.5)};
+}
+
 Outcome Check::run(const Configuration& c) {
   const double slow = slowness(c.devices.size());
   const Throttle reference_throttle{slow, slow};
@@ -138,16 +192,10 @@ Outcome Check::run(const Configuration& c) {
                                                  roomy.min_device_bytes) / (c.pages ? 20 : 2);
   if (c.pages) asked.host_bytes = roomy.min_host_bytes * 3 / 2;
   SlowLink::Speed link;
-  {
-    // A first run without wires tells about how long a step takes, and what is sent.
+  if (c.exchange > 0) {
     MeasuredRun trial(folder_, storage_.get(), asked);
     trial.measure(1);
-    const double devices = static_cast<double>(c.devices.size());
-    const double of_wire = static_cast<double>(trial.sent().bytes) / (devices * (devices - 1));
-    if (c.exchange > 0 && of_wire > 0) {
-      link.bytes_per_s = of_wire / (c.exchange * trial.step_s());
-      link.latency_s = 100e-6;
-    }
+    link = wires_for(trial, c.exchange);
   }
   MeasuredRun run(folder_, storage_.get(), asked,
                   link.bytes_per_s > 0 ? std::optional(link) : std::nullopt);
@@ -168,9 +216,7 @@ Outcome Check::run(const Configuration& c) {
           std::abs(run.busy_s()[d] / run.step_s() - replayed.busy_s[d] / replayed.step_s));
     }
     if (link.bytes_per_s > 0) {
-      const double wires = static_cast<double>(c.devices.size() * (c.devices.size() - 1));
-      outcome.wire_share = static_cast<double>(run.sent().bytes) / wires / link.bytes_per_s /
-                           run.step_s();
+      outcome.wire_share = wire_bytes(run) / link.bytes_per_s / run.step_s();
     }
     if (c.pages) CHECK(run.read_bytes() > 0 && run.written_bytes() > 0, "it does not page");
     if (!machine.shared()) break;
@@ -185,9 +231,31 @@ void print_errors(const char* what, std::vector<double> errors) {
               100 * *std::max_element(errors.begin(), errors.end()));
 }
 
-int check(const std::string& parent, int count, uint32_t seed) {
-  const std::string directory = parent + "/device_check";
-  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+int overlap(const std::string& directory) {
+  Check check(directory);
+  for (const size_t devices : {2u, 4u}) {
+    for (const int64_t attend : {int64_t{1}, static_cast<int64_t>(devices)}) {
+      for (const int64_t group_blocks : {1, 0}) {
+        Configuration c;
+        c.devices.assign(devices, {slowness(devices), slowness(devices)});
+        c.microbatches = 16;
+        c.attention_devices = attend;
+        c.exchange = 0.3;
+        c.group_blocks = group_blocks;
+        const Check::Overlap o = check.overlap(c);
+        std::printf(
+            "%s, %s: a wire works %.0f %% of a step; %.0f %% of that under compute, "
+            "simulated %.0f %%\n",
+            c.text().c_str(), group_blocks == 1 ? "a row block a group" : "auto groups",
+            100 * o.wire_share, 100 * o.measured, 100 * o.simulated);
+        std::fflush(stdout);
+      }
+    }
+  }
+  return 0;
+}
+
+int check(const std::string& directory, int count, uint32_t seed) {
   std::vector<double> errors, busy_errors;
   int repeats = 0;
   {
@@ -207,7 +275,6 @@ int check(const std::string& parent, int count, uint32_t seed) {
       repeats += outcome.repeats;
     }
   }
-  std::filesystem::remove_all(directory);
   print_errors("sizes of the errors of a step", errors);
   print_errors("differences of busy shares", busy_errors);
   std::printf("%d timings were repeated since the cores were not to be had\n", repeats);
@@ -221,14 +288,21 @@ int main(int argc, char** argv) {
   std::string parent = std::filesystem::temp_directory_path();
   int count = 40;
   uint32_t seed = 1;
+  bool overlaps = false;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--count") == 0 && i + 1 < argc) {
       count = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
       seed = static_cast<uint32_t>(std::atoi(argv[++i]));
+    } else if (std::strcmp(argv[i], "--overlap") == 0) {
+      overlaps = true;
     } else {
       parent = argv[i];
     }
   }
-  return pagoda::check(parent, count, seed);
+  const std::string directory = parent + "/device_check";
+  CHECK(std::filesystem::create_directories(directory), "%s exists", directory.c_str());
+  const int code = overlaps ? pagoda::overlap(directory) : pagoda::check(directory, count, seed);
+  std::filesystem::remove_all(directory);
+  return code;
 }

@@ -3,13 +3,14 @@
 devices that are slowed so that all of them fit on a few cores.
 
     python3 tools/bench/device_tables.py build/release/pagoda [TEXT] --dir DIR --raw FOLDER
-        [--tiny] [--rounds N] [--only scaling,shares,seats,ranks,weak,disk]
+        [--tiny] [--rounds N] [--only scaling,sums,shares,seats,ranks,weak,disk]
 
 TEXT is trained on; without it a text is made of which experts of random models get about equal
 parts. Models with random weights and the runs lie in a folder of their own in DIR and are removed.
 FOLDER keeps the metrics.jsonl of every run.
 
   scaling  one, two and four equal devices on the same run file
+  sums     one shard and eight on one device: what more sums of dense gradients cost
   shares   shares by speed against uniform shares on two unlike devices (HEXA-MoE's Table 2 and
            Figure 8, data-centric), beside the most that can be saved, 1 - 2 / (1 + r), where one
            device is r times as fast as the other
@@ -110,6 +111,17 @@ def shares(bench, _):
     print("Shares by speed, r times as fast: the paper saves 13.2 and 25.3 %")
     print_rows(["r", "devices", "uniform s/step", "by speed s/step", "saved", "most", "of it",
                 "busy %"], rows)
+
+
+def sums(bench, _):
+    names = {1: "1 shard", 8: "8 shards"}
+    race = bench.race("sums", {name: resident(bench, 8) | {"train.devices": "cpu",
+                                                           "train.shards": count}
+                               for count, name in names.items()}, base=names[1])
+    print(f"Sums by shards on one device: 8 experts in {LAYERS} layers")
+    print_rows(["sums", "s/step [least .. most]", "of one shard's time"],
+               [[name, spread(race.seconds(name)), f"{race.ratio(name, names[1]):.4f}"]
+                for name in names.values()])
 
 
 def least_busiest(rows, devices):
@@ -245,8 +257,8 @@ def disk(bench, _):
                  "" if count == 1 else sent(race, name)] for count, name in names.items()])
 
 
-TABLES = {"scaling": scaling, "shares": shares, "seats": seats, "ranks": ranks, "weak": weak,
-          "disk": disk}
+TABLES = {"scaling": scaling, "sums": sums, "shares": shares, "seats": seats, "ranks": ranks,
+          "weak": weak, "disk": disk}
 OF_PROCESSES = ("ranks", "weak", "disk")
 
 
