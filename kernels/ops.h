@@ -34,6 +34,9 @@ inline constexpr int64_t kRowBlock = 256;
 // get alone.
 inline constexpr int64_t kMostTogether = 16;
 
+// The most rows that short_conv looks at for one.
+inline constexpr int64_t kMaxConvWidth = 64;
+
 // Rows [first, first + count) of the call's matrices and the weight they are multiplied with.
 struct RowsOfWeight {
   int64_t first = 0, count = 0;
@@ -66,6 +69,7 @@ struct RouterShape {
   bool renormalise = false;  // weights of a token sum to `scale`
   bool sigmoid = false;      // scores are sigmoids, each by itself; else their softmax
   float scale = 1.0f;        // of weights
+  float least_sum = 1e-20f;  // added to the sum that renormalised weights are divided by
   // Neighbouring experts form equal groups; the k are of groups_chosen of them, which have at least
   // k experts. A group has at least two experts unless all groups are chosen.
   int64_t groups = 1, groups_chosen = 1;
@@ -170,6 +174,27 @@ class Ops {
                                 const void* k, const void* v, void* cache, void* out,
                                 Stream& s) = 0;
 
+  // The gated short convolution of LFM2: u = b * x rounded to dt, then
+  //   out[t] = c[t] * sum over j of taps[., j] * u[t - (width - 1) + j]    (j in order)
+  // over rows of t's document, which begins where position is 0 and counts on by 1.
+  // bcx (T, 3 dim) = [b | c | x], taps (dim, width), out (T, dim);
+  // 2 <= width <= kMaxConvWidth
+  virtual void short_conv(DType dt, const int32_t* positions, const void* bcx, const void* taps,
+                          int64_t tokens, int64_t dim, int64_t width, void* out, Stream& s) = 0;
+  // dbcx is overwritten and is not bcx; dtaps += sum over rows, in kRowBlock blocks in order.
+  // dbcx (T, 3 dim) like bcx, dtaps (dim, width) fp32
+  virtual void short_conv_backward(DType dt, const int32_t* positions, const void* bcx,
+                                   const void* taps, const void* dout, int64_t tokens,
+                                   int64_t dim, int64_t width, void* dbcx, float* dtaps,
+                                   Stream& s) = 0;
+  // short_conv of new tokens behind those before them, for generation, with the bits of short_conv.
+  // Position p of a sequence has its u in row p % (width - 1) of the sequence's state, while it is
+  // among the newest. REQUIRES: the new tokens of a sequence follow one another, and earlier
+  // positions came in earlier calls. sequence, position (T), state (sequences, width - 1, dim)
+  virtual void cached_short_conv(DType dt, const int32_t* sequence, const int32_t* position,
+                                 const void* bcx, const void* taps, int64_t tokens, int64_t dim,
+                                 int64_t width, void* state, void* out, Stream& s) = 0;
+
   // out = silu(gate) * up, product in fp32.   gate_up (n, 2f) = [gate | up], out (n, f)
   virtual void swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out,
                       Stream& s) = 0;
@@ -189,8 +214,8 @@ class Ops {
   // k experts with the largest probs + correction, ties to the lowest expert, largest first; with
   // groups only experts of the groups_chosen groups whose two largest (probs + correction) have the
   // largest sum, ties to the lowest group. weight = their probs, without the correction, divided by
-  // their sum + 1e-20 when `renormalise`, times scale. counts[e] = choices of e, prob_sums[e] = sum
-  // over tokens of e's share of the token's probs, which for softmax are probs[., e] (kRowBlock
+  // their sum + least_sum when `renormalise`, times scale. counts[e] = choices of e, prob_sums[e] =
+  // sum over tokens of e's share of the token's probs, which for softmax are probs[., e] (kRowBlock
   // blocks, in order). Padding takes no expert: its experts are -1, its weights 0, and it counts
   // nowhere. With `replay` experts are read, not chosen, and -1 marks padding; otherwise `padding`
   // does (nullptr: there is none). logits, probs (T, E) fp32 (may alias); correction (3, E) of dt,

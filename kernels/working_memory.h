@@ -11,7 +11,7 @@ namespace pagoda {
 struct KernelSizes {
   DType dtype = DType::kBF16;
   int64_t input_dim = 0;     // columns of any multiply's input, weight gradients included
-  int64_t row_dim = 0;       // widest row of a norm or a bias
+  int64_t row_dim = 0;       // widest row of a norm or a bias, or all taps of a convolution
   int64_t head_dim = 0;
   int64_t heads = 0;
   int64_t tokens = 0;        // rows of one call

@@ -66,14 +66,14 @@ void exclude_groups(const RouterShape& shape, float* merit) {
   }
 }
 
-float chosen_sum(const float* probs, const int32_t* experts, int64_t k) {
+float chosen_sum(const RouterShape& shape, const float* probs, const int32_t* experts) {
   float sum = 0.0f;
-  for (int64_t j = 0; j < k; ++j) sum += probs[experts[j]];
-  return sum + kLeastSum;
+  for (int64_t j = 0; j < shape.k; ++j) sum += probs[experts[j]];
+  return sum + shape.least_sum;
 }
 
 void weigh(const RouterShape& shape, const float* probs, const int32_t* experts, float* weights) {
-  const float sum = shape.renormalise ? chosen_sum(probs, experts, shape.k) : 1.0f;
+  const float sum = shape.renormalise ? chosen_sum(shape, probs, experts) : 1.0f;
   for (int64_t j = 0; j < shape.k; ++j) weights[j] = probs[experts[j]] / sum * shape.scale;
 }
 
@@ -147,7 +147,7 @@ void probability_gradient(const RouteBackward& b, int64_t t, float* dprobs) {
   share_gradient(b, probs, dprobs);
   float sum = 1.0f, mean = 0.0f;
   if (b.shape.renormalise) {
-    sum = chosen_sum(probs, experts, k);
+    sum = chosen_sum(b.shape, probs, experts);
     for (int64_t j = 0; j < k; ++j) mean += dweights[j] * weights[j];
   }
   for (int64_t j = 0; j < k; ++j) {

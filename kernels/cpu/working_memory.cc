@@ -36,7 +36,8 @@ ScratchNeed tiles_scratch(const KernelSizes& sizes, int64_t blocks) {
 // cached keys.
 ScratchNeed rest_scratch(const KernelSizes& sizes) {
   const int64_t packed_input = align_up(sizes.input_dim, kGemmCols) * kRowBlock * kFloat;
-  const int64_t norm_sums = div_ceil(sizes.tokens, kRowBlock) * sizes.row_dim * kFloat;
+  // A convolution has its taps beside the sums.
+  const int64_t norm_sums = (div_ceil(sizes.tokens, kRowBlock) + 1) * sizes.row_dim * kFloat;
   const int64_t panel = kGemmDepth * kGemmCols * kFloat;
   return {kSlabLeftBytes, packed_input, std::max(kSlabSumsBytes, norm_sums),
           4 * panel + kRowBuffersBytes + (5 * sizes.row_dim + sizes.cached_scores) * kFloat};

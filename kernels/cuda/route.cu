@@ -24,10 +24,11 @@ PAGODA_GPU Best best_of_warp(Best best) {
   return best;
 }
 
-PAGODA_GPU float chosen_sum(const float* probs, const int32_t* experts, int64_t k) {
+PAGODA_GPU float chosen_sum(const RouterShape& shape, const float* probs,
+                            const int32_t* experts) {
   float sum = 0.0f;
-  for (int64_t j = 0; j < k; ++j) sum += probs[experts[j]];
-  return sum + kLeastSum;
+  for (int64_t j = 0; j < shape.k; ++j) sum += probs[experts[j]];
+  return sum + shape.least_sum;
 }
 // The sum of a token's scores.
 PAGODA_GPU float score_sum(const float* p, int64_t num_experts) {
@@ -138,7 +139,7 @@ struct RouteTokens {
     shape.sigmoid ? sigmoids(row, p) : softmax(row, p);
     const bool skipped = replay ? chosen[0] < 0 : padding != nullptr && padding[t] != 0;
     if (!skipped && !replay) choose(p, chosen);
-    const float sum = !skipped && shape.renormalise ? chosen_sum(p, chosen, shape.k) : 1.0f;
+    const float sum = !skipped && shape.renormalise ? chosen_sum(shape, p, chosen) : 1.0f;
     for (int64_t j = lane_number(); j < shape.k; j += kWarp) {
       if (skipped) chosen[j] = -1;
       weight[j] = skipped ? 0.0f : p[chosen[j]] / sum * shape.scale;
@@ -236,7 +237,7 @@ struct RouteBackward {
     }
     float sum = 1.0f, mean = 0.0f;
     if (shape.renormalise) {
-      sum = chosen_sum(p, chosen, k);
+      sum = chosen_sum(shape, p, chosen);
       for (int64_t j = 0; j < k; ++j) mean += dweight[j] * weight[j];
     }
     const auto direct = [&](int64_t e) { return aux_grad != nullptr ? aux_grad[e] : 0.0f; };

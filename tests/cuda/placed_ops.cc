@@ -139,6 +139,27 @@ void PlacedOps::cached_attention(DType dt, const AttentionShape& shape, int64_t 
   inner_->cached_attention(dt, shape, capacity, sequence, position, q, k, v, cache, out, s);
 }
 
+void PlacedOps::short_conv(DType dt, const int32_t* positions, const void* bcx, const void* taps,
+                           int64_t tokens, int64_t dim, int64_t width, void* out, Stream& s) {
+  require("short_conv", s, positions, bcx, taps, out);
+  inner_->short_conv(dt, positions, bcx, taps, tokens, dim, width, out, s);
+}
+
+void PlacedOps::short_conv_backward(DType dt, const int32_t* positions, const void* bcx,
+                                    const void* taps, const void* dout, int64_t tokens,
+                                    int64_t dim, int64_t width, void* dbcx, float* dtaps,
+                                    Stream& s) {
+  require("short_conv_backward", s, positions, bcx, taps, dout, dbcx, dtaps);
+  inner_->short_conv_backward(dt, positions, bcx, taps, dout, tokens, dim, width, dbcx, dtaps, s);
+}
+
+void PlacedOps::cached_short_conv(DType dt, const int32_t* sequence, const int32_t* position,
+                                  const void* bcx, const void* taps, int64_t tokens, int64_t dim,
+                                  int64_t width, void* state, void* out, Stream& s) {
+  require("cached_short_conv", s, sequence, position, bcx, taps, state, out);
+  inner_->cached_short_conv(dt, sequence, position, bcx, taps, tokens, dim, width, state, out, s);
+}
+
 void PlacedOps::swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out, Stream& s) {
   require("swiglu", s, gate_up, out);
   inner_->swiglu(dt, gate_up, n, f, out, s);

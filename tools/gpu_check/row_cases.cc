@@ -1,4 +1,5 @@
-// Rows, embeddings, rotary embedding, SwiGLU, gates, finished gradients: mostly to the bit.
+// Rows, embeddings, rotary embedding, short convolutions, SwiGLU, gates, finished gradients: mostly
+// to the bit.
 #include "tools/gpu_check/trial.h"
 
 namespace pagoda::check {
@@ -153,6 +154,42 @@ void add_rope(DType dt, int64_t rotated, bool inverse, std::vector<OpCase>& case
   }});
 }
 
+// A forward and a backward, then the same tokens in two calls of three sequences.
+void add_short_conv(DType dt, int64_t dim, int64_t width, std::vector<OpCase>& cases) {
+  cases.push_back({named("short_conv", dt, dim, width), [=](Trial& t) {
+    constexpr int64_t kTokens = 300, kSplit = 270;
+    std::vector<int32_t> places, numbers;
+    for (int32_t i = 0; i < kTokens; ++i) {
+      places.push_back(i < 2 ? i : i < 250 ? i - 2 : i - 250);
+      numbers.push_back(i < 2 ? 0 : i < 250 ? 1 : 2);
+    }
+    Tensor &positions = t.ints(places), &sequences = t.ints(numbers);
+    Tensor &bcx = t.random(dt, kTokens * 3 * dim, 20), &taps = t.random(dt, dim * width, 21);
+    Tensor &out = t.filled(dt, kTokens * dim), &cached = t.filled(dt, kTokens * dim);
+    Tensor &dout = t.random(dt, kTokens * dim, 22), &dbcx = t.filled(dt, kTokens * 3 * dim);
+    Tensor &dtaps = t.random(DType::kF32, dim * width, 23);
+    Tensor& state = t.filled(dt, 3 * (width - 1) * dim);
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.short_conv(dt, at(positions), at(bcx), at(taps), kTokens, dim, width, at(out), s);
+      ops.short_conv_backward(dt, at(positions), at(bcx), at(taps), at(dout), kTokens, dim, width,
+                              at(dbcx), at(dtaps), s);
+      ops.cached_short_conv(dt, at(sequences), at(positions), at(bcx), at(taps), kSplit, dim,
+                            width, at(state), at(cached), s);
+      const int64_t bytes = dtype_bytes(dt);
+      ops.cached_short_conv(dt, at(sequences) + kSplit * 4, at(positions) + kSplit * 4,
+                            at(bcx) + kSplit * 3 * dim * bytes, at(taps), kTokens - kSplit, dim,
+                            width, at(state), at(cached) + kSplit * dim * bytes, s);
+    });
+    t.expect_same("out", out);
+    t.expect_same("cached", cached);
+    t.expect_same("state", state);
+    t.expect_same("dbcx", dbcx);
+    t.expect_close("dtaps", dtaps, [&](int64_t i) {
+      return 2 * kTokens * kEps32 * 27 + 2 * kEps32 * std::abs(want(dtaps, i));
+    });
+  }});
+}
+
 }  // namespace
 
 std::vector<OpCase> row_cases() {
@@ -166,6 +203,9 @@ std::vector<OpCase> row_cases() {
       add_swiglu(dt, 5, 19, scaled, true, cases);
       add_swiglu(dt, 3, 600, scaled, false, cases);
     }
+    add_short_conv(dt, 1, 2, cases);
+    add_short_conv(dt, 37, 3, cases);
+    add_short_conv(dt, 300, 4, cases);
     for (int64_t rotated : {10, 4}) {
       add_rope(dt, rotated, false, cases);
       add_rope(dt, rotated, true, cases);
