@@ -45,19 +45,27 @@ class NumpyModel:
         self.num_experts = next(config[key] for key in ("num_experts", "num_local_experts",
                                                          "n_routed_experts") if key in config)
         self.glm = config["model_type"] == "glm4_moe"
+        self.lfm2 = config["model_type"] == "lfm2_moe"
+        self.sigmoids = self.glm or self.lfm2
         self.mixtral = config["model_type"] == "mixtral"
-        self.block = "block_sparse_moe" if self.mixtral else "mlp"
+        self.block = {"mixtral": "block_sparse_moe", "lfm2_moe": "feed_forward"}.get(
+            config["model_type"], "mlp")
+        self.mlp_names = (("w1", "w3", "w2") if self.mixtral or self.lfm2
+                          else ("gate_proj", "up_proj", "down_proj"))
         self.renormalises = self.mixtral or config["norm_topk_prob"]
         self.theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
+        self.epsilon = config["norm_eps" if self.lfm2 else "rms_norm_eps"]
+        self.tied = config.get("tie_word_embeddings", self.lfm2)
         self.w = {}
         for file in folder.glob("model*.safetensors"):
             self.w |= {k: v.astype(np.float64) for k, v in read_safetensors(file).items()}
-        self.kept = {k: self.w.pop(k) for k in list(self.w) if k.endswith("_correction_bias")}
+        self.kept = {k: self.w.pop(k) for k in list(self.w)
+                     if k.endswith(("_correction_bias", ".expert_bias"))}
         self.looked_up = self.w["model.embed_tokens.weight"]  # where tied, the head is w's still
 
     def norm(self, x, name):
         variance = np.mean(x * x, axis=-1, keepdims=True)
-        return x / np.sqrt(variance + self.config["rms_norm_eps"]) * self.w[name]
+        return x / np.sqrt(variance + self.epsilon) * self.w[name]
 
     def rotate(self, x, positions):  # x (tokens, heads, head_dim)
         rope = self.config.get("rope_parameters") or {}
@@ -78,6 +86,8 @@ class NumpyModel:
         if self.config["model_type"] == "olmoe":  # over the full width
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k, v = (y.reshape(len(x), -1, dim) for y in (q, k, v))
+        if self.lfm2:
+            q, k = (self.norm(y, f"{prefix}.{n}_layernorm.weight") for y, n in ((q, "q"), (k, "k")))
         if self.config["model_type"] == "qwen3_moe" or self.config.get("use_qk_norm"):
             q, k = self.norm(q, f"{prefix}.q_norm.weight"), self.norm(k, f"{prefix}.k_norm.weight")
         q, k = self.rotate(q, positions), self.rotate(k, positions)
@@ -88,27 +98,41 @@ class NumpyModel:
                 g = h // (heads // kv)
                 scores = q[begin:end, h] @ k[begin:end, g].T / np.sqrt(dim) + hidden
                 out[begin:end, h] = softmax(scores) @ v[begin:end, g]
-        return out.reshape(len(x), -1) @ self.w[f"{prefix}.o_proj.weight"].T
+        last = "out_proj" if self.lfm2 else "o_proj"
+        return out.reshape(len(x), -1) @ self.w[f"{prefix}.{last}.weight"].T
 
-    def mlp(self, x, prefix, names=("gate_proj", "up_proj", "down_proj")):
-        gate, up, down = (self.w[f"{prefix}.{name}.weight"].T for name in names)
+    def convolution(self, x, prefix, starts):
+        b, c, x = np.split(x @ self.w[f"{prefix}.in_proj.weight"].T, 3, axis=1)
+        taps = self.w[f"{prefix}.conv.weight"][:, 0]  # (dim, width), the last for the row itself
+        gated, out = b * x, np.zeros_like(x)
+        for begin, end in zip(starts[:-1], starts[1:]):
+            for back in range(min(taps.shape[1], end - begin)):
+                out[begin + back:end] += taps[:, -1 - back] * gated[begin:end - back]
+        return c * out @ self.w[f"{prefix}.out_proj.weight"].T
+
+    def mix(self, x, prefix, layer, positions, starts):
+        if self.config.get("layer_types", ["full_attention"] * (layer + 1))[layer] == "conv":
+            return self.convolution(x, f"{prefix}.conv", starts)
+        return self.attention(x, f"{prefix}.self_attn", positions, starts)
+
+    def mlp(self, x, prefix):
+        gate, up, down = (self.w[f"{prefix}.{name}.weight"].T for name in self.mlp_names)
         gate = x @ gate
         return (gate / (1.0 + np.exp(-gate)) * (x @ up)) @ down
 
     def moe(self, x, prefix, experts):
         logits = x @ self.w[f"{prefix}.gate.weight"].T
-        probs = 1.0 / (1.0 + np.exp(-logits)) if self.glm else softmax(logits)
+        probs = 1.0 / (1.0 + np.exp(-logits)) if self.sigmoids else softmax(logits)
         weight = np.take_along_axis(probs, experts, axis=1)
         if self.renormalises:
             weight = weight / weight.sum(axis=1, keepdims=True)
         weight = weight * self.config.get("routed_scaling_factor", 1.0)
-        names = ("w1", "w3", "w2") if self.mixtral else ("gate_proj", "up_proj", "down_proj")
         out = np.zeros_like(x)
         for e in range(self.num_experts):
             token, place = np.nonzero(experts == e)
             if len(token):
                 out[token] += weight[token, place][:, None] * self.mlp(
-                    x[token], f"{prefix}.experts.{e}", names)
+                    x[token], f"{prefix}.experts.{e}")
         if f"{prefix}.shared_expert_gate.weight" in self.w:
             gate = x @ self.w[f"{prefix}.shared_expert_gate.weight"].T
             out += self.mlp(x, f"{prefix}.shared_expert") / (1.0 + np.exp(-gate))
@@ -119,8 +143,10 @@ class NumpyModel:
     def choose(self, layer, probs):
         """The experts of each token, best first, of the layer-th layer that has any."""
         merit = probs
+        index = [n for n in range(self.config["num_hidden_layers"]) if self.is_moe(n)][layer]
+        if self.lfm2:
+            merit = probs + self.kept.get(f"model.layers.{index}.feed_forward.expert_bias", 0.0)
         if self.glm:
-            index = [n for n in range(self.config["num_hidden_layers"]) if self.is_moe(n)][layer]
             merit = probs + self.kept[f"model.layers.{index}.mlp.gate.e_score_correction_bias"]
             groups = merit.reshape(len(merit), self.config["n_group"], -1)
             best = np.sort(groups, axis=2)[:, :, -2:].sum(axis=2)
@@ -133,6 +159,7 @@ class NumpyModel:
     def is_moe(self, layer):
         return (layer not in self.config.get("mlp_only_layers", [])
                 and layer >= self.config.get("first_k_dense_replace", 0)
+                and layer >= self.config.get("num_dense_layers", 0)
                 and (layer + 1) % self.config.get("decoder_sparse_step", 1) == 0)
 
     def microbatch(self, tokens, positions, targets, starts, experts):
@@ -141,18 +168,20 @@ class NumpyModel:
         all_probs = []
         for layer in range(self.config["num_hidden_layers"]):
             prefix = f"model.layers.{layer}"
-            x = x + self.attention(self.norm(x, f"{prefix}.input_layernorm.weight"),
-                                   f"{prefix}.self_attn", positions, starts)
-            y = self.norm(x, f"{prefix}.post_attention_layernorm.weight")
+            norms = (("operator_norm", "ffn_norm") if self.lfm2
+                     else ("input_layernorm", "post_attention_layernorm"))
+            x = x + self.mix(self.norm(x, f"{prefix}.{norms[0]}.weight"), prefix, layer, positions,
+                             starts)
+            y = self.norm(x, f"{prefix}.{norms[1]}.weight")
             if self.is_moe(layer):
                 y, probs = self.moe(y, f"{prefix}.{self.block}", experts[len(all_probs)])
                 all_probs.append(probs)
             else:
-                y = self.mlp(y, f"{prefix}.mlp")
+                y = self.mlp(y, f"{prefix}.{self.block}")
             x = x + y
-        tied = self.config["tie_word_embeddings"]
-        head = self.w["model.embed_tokens.weight" if tied else "lm_head.weight"]
-        logits = self.norm(x, "model.norm.weight") @ head.T
+        head = self.w["model.embed_tokens.weight" if self.tied else "lm_head.weight"]
+        last = "model.embedding_norm.weight" if self.lfm2 else "model.norm.weight"
+        logits = self.norm(x, last) @ head.T
         kept = targets >= 0
         top = logits.max(axis=1)
         log_sum = top + np.log(np.exp(logits - top[:, None]).sum(axis=1))
@@ -163,7 +192,7 @@ class NumpyModel:
         """experts * sum over experts of (choices per token) * (mean probability), means over the
         tokens of all MoE layers together."""
         rows = sum(len(p) for p in all_probs)
-        if self.glm:
+        if self.sigmoids:
             all_probs = [p / p.sum(axis=1, keepdims=True) for p in all_probs]
         counts = np.bincount(np.concatenate([e.ravel() for e in experts]),
                              minlength=self.num_experts)
@@ -265,7 +294,7 @@ class GoldenFolder:
         unit[row] = np.random.default_rng(4).standard_normal(padded.shape[1])
         slope = self.slope(self.model.w[name], unit, int(self.expected["target_count"][0]))
         self.assertAlmostEqual(slope, np.sum(padded * unit), delta=1e-6)
-        if not self.model.config["tie_word_embeddings"]:
+        if not self.model.tied:
             self.assertFalse(padded[row].any())
 
     def slope(self, weight, unit, count, step=1e-4):
@@ -307,13 +336,17 @@ class Glm4MoeTest(GoldenFolder, unittest.TestCase):
     FOLDER = "glm4_moe"
 
 
+class Lfm2MoeTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "lfm2_moe"
+
+
 class FusedTest(unittest.TestCase):
     def test_fused_files_hold_the_same_values(self):
-        for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe", "glm4_moe"):
+        for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe"):
             plain = read_safetensors(GOLDEN / folder / "model.safetensors")
             fused = read_safetensors(GOLDEN / f"{folder}_fused" / "model.safetensors")
-            names = ("w1", "w3", "w2") if folder == "mixtral" else ("gate_proj", "up_proj",
-                                                                    "down_proj")
+            names = (("w1", "w3", "w2") if folder in ("mixtral", "lfm2_moe")
+                     else ("gate_proj", "up_proj", "down_proj"))
             for name, stacked in fused.items():
                 base, _, last = name.replace(
                     ".mlp.", ".block_sparse_moe." if folder == "mixtral" else ".mlp."
@@ -334,7 +367,7 @@ class CurveTest(unittest.TestCase):
         self.check("qwen3_moe_tiny", "curve/expected.safetensors")
 
     def test_families(self):
-        for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe"):
+        for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe"):
             self.check(folder, f"{folder}/curve.safetensors")
 
     def check(self, folder, path):

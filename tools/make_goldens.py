@@ -23,16 +23,17 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4MoeConfig, LlamaConfig, MixtralConfig,
-                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
+from transformers import (AutoModelForCausalLM, Glm4MoeConfig, Lfm2MoeConfig, LlamaConfig,
+                          MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
                           get_constant_schedule_with_warmup)
 
 from reference import moe as ref
+from reference import random_sizes
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
 MIN_ROUTING_GAP = 1e-5
 
-COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
+COMMON = random_sizes.COMMON
 
 TINY = Qwen3MoeConfig(
     vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
@@ -84,6 +85,14 @@ GLM4 = Glm4MoeConfig(
     rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
     **(FAMILY | dict(num_hidden_layers=3)))
 
+# A convolution in a dense layer and in one with experts.
+LFM2 = Lfm2MoeConfig(
+    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=6,
+    num_experts_per_tok=2, num_dense_layers=1, routed_scaling_factor=1.25, norm_eps=1e-5,
+    layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
 LLAMA = LlamaConfig(
     num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
     rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
@@ -116,7 +125,7 @@ def make_model(config, seed):
 
 
 def corrections(model):
-    return [(n, b) for n, b in model.named_buffers() if n.endswith("e_score_correction_bias")]
+    return [(n, b) for n, b in model.named_buffers() if ref.is_correction(n)]
 
 
 def to_bf16(model):
@@ -124,7 +133,8 @@ def to_bf16(model):
     before = dict(corrections(model))
     model.to(torch.bfloat16)
     for name, correction in before.items():
-        model.get_submodule(name.rpartition(".")[0]).e_score_correction_bias = correction
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, correction)
     return model
 
 
@@ -354,7 +364,7 @@ def make_fused(folder):
     fused = folder.with_name(folder.name + "_fused")
     load(folder, torch.bfloat16).save_pretrained(fused, save_original_format=False)
     with safe_open(fused / "model.safetensors", "pt") as f:
-        assert sum(name.endswith("mlp.experts.gate_up_proj") for name in f.keys()) == 2
+        assert sum(name.endswith(".experts.gate_up_proj") for name in f.keys()) == 2
 
 
 def make_family(folder, config, seed, final_names):
@@ -409,36 +419,14 @@ FAMILIES = {
     "glm4_moe": (GLM4, 45, ["model.layers.0.self_attn.k_proj.bias",
                             "model.layers.1.mlp.gate.weight",
                             "model.layers.2.mlp.shared_experts.down_proj.weight"]),
+    "lfm2_moe": (LFM2, 51, ["model.layers.0.conv.in_proj.weight",
+                            "model.layers.2.conv.conv.weight",
+                            "model.layers.1.feed_forward.gate.weight"]),
 }
 
 
-def random_glm4(draw):
-    kv_heads, groups, size = draw.randint(1, 3), draw.randint(1, 4), draw.randint(2, 5)
-    chosen, layers = draw.randint(1, groups), draw.randint(1, 4)
-    size = max(size, 3) if groups == 1 else size  # some expert is refused
-    dim = 2 * draw.randint(2, 9)
-    turned = [d for d in range(2, dim + 1, 2) if int(dim * (d / dim)) == d]  # exact as a quotient
-    return Glm4MoeConfig(
-        vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
-        num_hidden_layers=layers, num_key_value_heads=kv_heads,
-        num_attention_heads=kv_heads * draw.randint(1, 3), head_dim=dim,
-        intermediate_size=draw.randint(8, 60), moe_intermediate_size=4 * draw.randint(1, 10),
-        n_routed_experts=groups * size, n_group=groups, topk_group=chosen,
-        num_experts_per_tok=draw.randint(2, min(4, chosen * size)),  # 1: nothing to train
-        n_shared_experts=draw.randint(1, 3), first_k_dense_replace=draw.randint(0, layers - 1),
-        routed_scaling_factor=draw.choice([1.0, 0.7, 2.5]),
-        norm_topk_prob=draw.random() < 0.7, attention_bias=draw.random() < 0.5,
-        use_qk_norm=draw.random() < 0.5, tie_word_embeddings=draw.random() < 0.5,
-        rms_norm_eps=draw.choice([1e-5, 1e-6]), initializer_range=0.2, pad_token_id=None,
-        rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6]),
-                         "partial_rotary_factor": draw.choice(turned) / dim}, **COMMON)
-
-
-RANDOM_SIZES = {"glm4_moe": random_glm4}
-
-
 def make_random_sizes(folder, sizes_seed):
-    config = RANDOM_SIZES[folder.name](random.Random(sizes_seed))
+    config = random_sizes.CONFIGS[folder.name](random.Random(sizes_seed))
     for seed in range(100 * sizes_seed, 100 * sizes_seed + 100):
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -489,6 +477,7 @@ def main():
     make_pad_token(out / "mixtral", {"pad_token_id": 5})
     make_pad_token(out / "olmoe", {})  # the family's own
     make_pad_token(out / "qwen2_moe", {"pad_token_id": -3})
+    make_pad_token(out / "lfm2_moe", {})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,14 @@ AttentionShape Blocks::attention_shape() const {
           (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim};
 }
 
+int64_t Blocks::projected_dim(int64_t layer) const {
+  return c_.is_conv_layer(layer) ? 3 * c_.hidden_size : attention_shape().qkv_stride;
+}
+
+int64_t Blocks::mixed_dim(int64_t layer) const {
+  return c_.is_conv_layer(layer) ? c_.hidden_size : c_.num_heads * c_.head_dim;
+}
+
 // One norm for every head, or one over all heads together.
 void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
                                    const AttentionSpace& a, Stream& s) const {
@@ -60,6 +68,7 @@ void Blocks::project_attention(int64_t layer, const int32_t* positions, const vo
 void Blocks::attention_inner(int64_t layer, const int32_t* positions, const void* weights,
                              const void* x, Documents documents, const AttentionSpace& a,
                              Stream& s) const {
+  if (c_.is_conv_layer(layer)) return convolution_inner(layer, positions, weights, x, a, s);
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const AttentionShape shape = attention_shape();
   project_attention(layer, positions, weights, x, a, s);
@@ -78,13 +87,16 @@ void Blocks::attention(int64_t layer, int64_t b, const void* weights, const void
 
 void Blocks::cached_attention(int64_t layer, const void* weights, const void* x, void* middle,
                               const Workspace& w, Stream& s) const {
-  const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
-  const int64_t v_at = k_at + kv_dim, cache_at = layer * size_.cache.layer_elements(kv_dim);
+  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const AttentionSpace& a = w.attention;
-  project_attention(layer, w.positions, weights, x, a, s);
-  ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
-                        w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
-                        at(w.cache.keys_and_values, cache_at), a.out, s);
+  if (c_.is_conv_layer(layer)) {
+    cached_convolution(layer, weights, x, w, s);
+  } else {
+    project_attention(layer, w.positions, weights, x, a, s);
+    ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
+                          w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
+                          at(w.cache.layers, cache_at_[static_cast<size_t>(layer)]), a.out, s);
+  }
   add_attention(layer, weights, x, middle, a, s);
 }
 
@@ -92,8 +104,8 @@ void Blocks::cached_attention(int64_t layer, const void* weights, const void* x,
 void Blocks::add_attention(int64_t layer, const void* weights, const void* x, void* middle,
                            const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  ops_.linear(dt_, a.out, at(weights, offsets_[layer].o), t, c_.num_heads * c_.head_dim,
-              d, dt_, a.projected, s);
+  ops_.linear(dt_, a.out, at(weights, offsets_[layer].o), t, mixed_dim(layer), d, dt_,
+              a.projected, s);
   ops_.add(dt_, x, dt_, a.projected, t * d, middle, s);
 }
 
@@ -101,16 +113,34 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
                                 Documents documents, void* dresidual, GradientSum sum,
                                 const Workspace& w, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  const int64_t q_dim = c_.num_heads * c_.head_dim;
-  const AttentionShape shape = attention_shape();
-  const int64_t k_at = q_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const int64_t mixed = mixed_dim(layer), projected = projected_dim(layer);
   const LayerOffsets& o = offsets_[layer];
   const AttentionSpace& a = w.attention_of(layer, b);
   const int32_t* positions = w.positions + b * t;
   float* grad = sum.data;
   if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
-  ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, q_dim, d, dt_, a.dout, s);
-  ops_.linear_backward_weight(dt_, dresidual, a.out, t, q_dim, d, true, grad + o.o, s);
+  ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, mixed, d, dt_, a.dout, s);
+  ops_.linear_backward_weight(dt_, dresidual, a.out, t, mixed, d, true, grad + o.o, s);
+  if (c_.is_conv_layer(layer)) {
+    convolution_gradient(layer, positions, weights, a, grad, s);
+  } else {
+    attention_gradient(layer, positions, weights, documents, a, grad, s);
+  }
+  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, projected, true, grad + o.qkv, s);
+  ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, projected, dt_, a.projected,
+                             s);
+  ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,
+                        grad + o.norm1, s);
+  ops_.add(dt_, dresidual, dt_, a.projected, t * d, dresidual, s);
+}
+
+void Blocks::attention_gradient(int64_t layer, const int32_t* positions, const void* weights,
+                                Documents documents, const AttentionSpace& a, float* grad,
+                                Stream& s) const {
+  const int64_t t = size_.microbatch_tokens;
+  const AttentionShape shape = attention_shape();
+  const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
+  const LayerOffsets& o = offsets_[layer];
   ops_.attention_backward(dt_, shape, documents.start.data(),
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
@@ -119,12 +149,6 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
             c_.rotary_dim, shape.qkv_stride, true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
-  ops_.linear_backward_weight(dt_, a.dqkv, a.normed, t, d, shape.qkv_stride, true, grad + o.qkv, s);
-  ops_.linear_backward_input(dt_, a.dqkv, at(weights, o.qkv), t, d, shape.qkv_stride, dt_,
-                             a.projected, s);
-  ops_.rmsnorm_backward(dt_, x, at(weights, o.norm1), a.rstd, a.projected, t, 1, d, d, a.projected,
-                        grad + o.norm1, s);
-  ops_.add(dt_, dresidual, dt_, a.projected, t * d, dresidual, s);
 }
 
 }  // namespace pagoda

@@ -7,11 +7,17 @@ namespace pagoda {
 Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const WorkspaceSize& size,
                Ops& ops)
     : c_(config), size_(size), dt_(size.dtype), ops_(ops) {
+  const ModelShape model = model_shape(config);
+  int64_t cached = 0;
   for (int64_t l = 0; l < c_.num_layers; ++l) {
+    cache_at_.push_back(cached);
+    cached += size.cache.layer_elements(model, l);
     const int64_t r = table.layer(l);
     LayerOffsets o;
     o.norm1 = table.offset(r, TensorRole::kInputNorm);
-    o.qkv = table.offset(r, TensorRole::kQuery);
+    const bool convolves = c_.is_conv_layer(l);
+    o.qkv = table.offset(r, convolves ? TensorRole::kConvInput : TensorRole::kQuery);
+    o.taps = table.offset(r, TensorRole::kConvTaps);
     o.qkv_bias = table.offset(r, TensorRole::kQueryBias);
     o.q_norm = table.offset(r, TensorRole::kQueryNorm);
     o.k_norm = table.offset(r, TensorRole::kKeyNorm);

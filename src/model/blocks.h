@@ -19,7 +19,9 @@ namespace pagoda {
 
 // Where each tensor of a dense layer record lies, in elements; -1: it has none.
 struct LayerOffsets {
+  // A convolution's b, c and x lie where queries, keys and values do.
   int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
+  int64_t taps = -1;
   int64_t router = -1, correction = -1, shared_gate = -1;
   int64_t gate_up = -1, down = -1;  // tensors of a dense MLP or a shared expert
 };
@@ -62,6 +64,7 @@ class Blocks {
   void embed_backward(int64_t b, const void* dresidual, GradientSum sum, const Workspace& w,
                       Stream& s) const;
 
+  // Attention, or the gated short convolution that some layers have in its place.
   // x, middle (T, d)
   void attention(int64_t layer, int64_t b, const void* weights, const void* x, Documents documents,
                  void* middle, const Workspace& w, Stream& s) const;
@@ -175,6 +178,22 @@ class Blocks {
                          const void* x, const AttentionSpace& a, Stream& s) const;
   void attention_inner(int64_t layer, const int32_t* positions, const void* weights, const void* x,
                        Documents documents, const AttentionSpace& a, Stream& s) const;
+  // The same for a layer that convolves: b, c and x into a.qkv, the result into a.out.
+  void convolution_inner(int64_t layer, const int32_t* positions, const void* weights,
+                         const void* x, const AttentionSpace& a, Stream& s) const;
+  void project_convolution(int64_t layer, const void* weights, const void* x,
+                           const AttentionSpace& a, Stream& s) const;
+  void cached_convolution(int64_t layer, const void* weights, const void* x, const Workspace& w,
+                          Stream& s) const;
+  // From a.dout to a.dqkv.
+  void convolution_gradient(int64_t layer, const int32_t* positions, const void* weights,
+                            const AttentionSpace& a, float* grad, Stream& s) const;
+  void attention_gradient(int64_t layer, const int32_t* positions, const void* weights,
+                          Documents documents, const AttentionSpace& a, float* grad,
+                          Stream& s) const;
+  // Elements of a token in a.qkv and in a.out.
+  int64_t projected_dim(int64_t layer) const;
+  int64_t mixed_dim(int64_t layer) const;
   void add_attention(int64_t layer, const void* weights, const void* x, void* middle,
                      const AttentionSpace& a, Stream& s) const;
 
@@ -183,6 +202,7 @@ class Blocks {
   DType dt_;
   Ops& ops_;
   std::vector<LayerOffsets> offsets_;
+  std::vector<int64_t> cache_at_;  // (layers) elements before the layer's part of the cache
   // (layers) elements of the dense record, and those of its shared expert
   std::vector<int64_t> record_elements_, shared_elements_;
 };

@@ -32,7 +32,7 @@ enum class SharedExpert : uint8_t {
 enum class DenseLayers : uint8_t {
   kNone,
   kListed,  // those that "mlp_only_layers" and "decoder_sparse_step" leave out
-  kFirst,   // the first "first_k_dense_replace"
+  kFirst,   // the first ones; FamilySpec::first_dense names their number
 };
 
 struct FamilySpec {
@@ -44,13 +44,21 @@ struct FamilySpec {
   bool qkv_bias_default = true;
   SharedExpert shared_expert = SharedExpert::kNone;
   DenseLayers dense_layers = DenseLayers::kNone;
+  const char* first_dense = "first_k_dense_replace";
+  int64_t first_dense_default = 0;
+  // "layer_types" says of each layer whether it attends or is a gated short convolution of
+  // "conv_L_cache" tokens (default 3).
+  bool convolutions = false;
   const char* num_experts = "num_experts";
   bool local_experts = true;       // "num_local_experts" is another name of that
   bool always_renormalises = false;  // chosen weights sum to 1; else "norm_topk_prob" says
   bool norm_topk_prob = false;     // its default
   // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
-  // each expert, which only the choice takes; "n_group", "topk_group" and "routed_scaling_factor".
+  // each expert, which only the choice takes; "routed_scaling_factor".
   bool sigmoid_router = false;
+  const char* correction_switch = "";  // the key that says whether there is one, default true
+  bool expert_groups = false;      // "n_group" and "topk_group" are read
+  float least_sum = 1e-20f;        // RouterShape's (kernels/ops.h)
   bool balance_loss = true;        // "router_aux_loss_coef" is read; else the coefficient is 0
   // How much of a head is rotated if "partial_rotary_factor" does not say; 0: all, and it is not
   // read.
@@ -67,11 +75,20 @@ struct FamilySpec {
   int64_t sliding_window = 0;   // 0: none
   int64_t max_position_embeddings = 0;
   int64_t pad_token_id = -1;    // -1: none
+  bool tie_word_embeddings = false;
   double rms_norm_eps = 1e-6, rope_theta = 1e4, router_aux_loss_coef = 0.001;
 
   const char* expert_ffn = "moe_intermediate_size";  // names the width of one expert
+  const char* norm_eps = "rms_norm_eps";
+  const char* tied = "tie_word_embeddings";  // before it, if there is another name for it
 
   // Tensor names behind "model.layers.N." in per-expert files; expert e's follow "EXPERTS.e.".
+  const char* norm1 = "input_layernorm.weight";
+  const char* norm2 = "post_attention_layernorm.weight";
+  const char* q_norm = "self_attn.q_norm.weight";
+  const char* k_norm = "self_attn.k_norm.weight";
+  const char* output = "self_attn.o_proj.weight";
+  const char* mlp = "mlp.";  // of dense layers; fused files name experts and router behind it
   const char* router = "mlp.gate.weight";
   const char* correction = "mlp.gate.e_score_correction_bias";
   const char* shared = "mlp.shared_expert.";
@@ -79,13 +96,13 @@ struct FamilySpec {
   const char* gate = "gate_proj.weight";
   const char* up = "up_proj.weight";
   const char* down = "down_proj.weight";
+  const char* final_norm = "model.norm.weight";
 };
 
-// Names in fused files, the same in every family; expert tensors are stacked along a first
-// dimension.
-inline constexpr const char* kFusedRouter = "mlp.gate.weight";           // (E, d)
-inline constexpr const char* kFusedGateUp = "mlp.experts.gate_up_proj";  // (E, 2 ffn, d)
-inline constexpr const char* kFusedDown = "mlp.experts.down_proj";       // (E, d, ffn)
+// Names in fused files behind FamilySpec::mlp; expert tensors are stacked along a first dimension.
+inline constexpr const char* kFusedRouter = "gate.weight";           // (E, d)
+inline constexpr const char* kFusedGateUp = "experts.gate_up_proj";  // (E, 2 ffn, d)
+inline constexpr const char* kFusedDown = "experts.down_proj";       // (E, d, ffn)
 
 // nullptr when there is no such family.
 const FamilySpec* find_family(const std::string& model_type);

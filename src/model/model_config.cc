@@ -5,6 +5,7 @@
 
 #include "base/bytes.h"
 #include "base/log.h"
+#include "kernels/ops.h"
 #include "model/config_fields.h"
 
 namespace pagoda {
@@ -20,6 +21,10 @@ int64_t ModelConfig::num_moe_layers() const {
   int64_t count = 0;
   for (int64_t layer = 0; layer < num_layers; ++layer) count += is_moe_layer(layer);
   return count;
+}
+
+bool ModelConfig::is_conv_layer(int64_t layer) const {
+  return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
 }
 
 Status ModelConfig::check_document_len(int64_t tokens) const {
@@ -83,11 +88,15 @@ void parse_family(Fields& f, ModelConfig& c, ModelKind kind) {
 }
 
 // What DeepSeek-V3's router has beyond others.
+void parse_sigmoid_router(Fields& f, ModelConfig& c) {
+  const char* correction = c.family->correction_switch;
+  c.router_correction = *correction == 0 || f.flag_or(correction, true);
+  c.routed_scaling_factor = f.real_or("routed_scaling_factor", 1.0, 1e-6, 1e6);
+}
+
 void parse_groups(Fields& f, ModelConfig& c) {
-  c.router_correction = true;
   c.expert_groups = f.integer_or("n_group", 1, 1, kMaxExperts);
   c.expert_groups_chosen = f.integer_or("topk_group", 1, 1, kMaxExperts);
-  c.routed_scaling_factor = f.real_or("routed_scaling_factor", 1.0, 1e-6, 1e6);
   const int64_t size = c.num_experts / c.expert_groups;
   if (c.num_experts % c.expert_groups != 0 || c.expert_groups_chosen > c.expert_groups) {
     return f.refuse(strf("\"n_group\" %lld does not divide the %lld experts, or is less than "
@@ -130,7 +139,8 @@ void parse_experts(Fields& f, ModelConfig& c) {
   parse_shared_expert(f, c);
   c.norm_topk_prob = c.family->always_renormalises ||
                      f.flag_or("norm_topk_prob", c.family->norm_topk_prob);
-  if (c.family->sigmoid_router && f.status().ok()) parse_groups(f, c);
+  if (c.family->sigmoid_router) parse_sigmoid_router(f, c);
+  if (c.family->expert_groups && f.status().ok()) parse_groups(f, c);
   c.router_aux_loss_coef = c.family->router_aux_loss_coef;
   if (!c.family->balance_loss) return;
   c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", c.router_aux_loss_coef, 0.0, 1e6);
@@ -152,14 +162,33 @@ void parse_listed_layers(Fields& f, ModelConfig& c) {
   }
 }
 
+void parse_convolutions(Fields& f, ModelConfig& c) {
+  constexpr int64_t kDefault = 3;
+  c.conv_width = f.integer_or("conv_L_cache", kDefault, 2, kMaxConvWidth);
+  f.only("conv_bias", false);
+  const Json* types = f.find("layer_types");
+  if (types == nullptr || !types->is_array() || std::ssize(*types) != c.num_layers) {
+    return f.refuse("\"layer_types\" must be a list of one word for each layer");
+  }
+  for (const Json& type : *types) {
+    c.conv_layers.push_back(type == "conv");
+    if (type == "conv" || type == "full_attention") continue;
+    return f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" and \"conv\" are "
+                         "implemented",
+                         Fields::shown(type).c_str()));
+  }
+}
+
 void parse_layers(Fields& f, ModelConfig& c) {
   switch (c.family->dense_layers) {
     case DenseLayers::kNone: break;
     case DenseLayers::kListed: parse_listed_layers(f, c); break;
     case DenseLayers::kFirst:
-      c.first_dense_layers = f.integer_or("first_k_dense_replace", 1, 0, kMaxSize);
+      c.first_dense_layers =
+          f.integer_or(c.family->first_dense, c.family->first_dense_default, 0, kMaxSize);
       break;
   }
+  if (c.family->convolutions) parse_convolutions(f, c);
   if (!c.family->next_token_layers) return;
   const bool other = f.find("num_nextn_predict_layers") == nullptr;
   c.next_token_layers =
@@ -291,7 +320,8 @@ void refuse_unimplemented(Fields& f, const FamilySpec& family) {
 void check_totals(Fields& f, const ModelConfig& c) {
   if (!f.status().ok()) return;
   const __int128 d = c.hidden_size;
-  const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads);
+  const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) +
+                             d * (4 * d * (c.conv_width > 0) + c.conv_width);
   const __int128 dense = 3 * d * c.intermediate_size;
   const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size}) +
                            kCorrectionParts * c.num_experts +
@@ -315,8 +345,9 @@ void parse_fields(Fields& f, ModelConfig& c) {
   parse_layers(f, c);
   parse_attention(f, c);
   parse_rope(f, c);
-  c.rms_norm_eps = f.real_or("rms_norm_eps", c.family->rms_norm_eps, 1e-30, 1.0);
-  c.tie_word_embeddings = f.flag_or("tie_word_embeddings", false);
+  c.rms_norm_eps = f.real_or(c.family->norm_eps, c.family->rms_norm_eps, 1e-30, 1.0);
+  c.tie_word_embeddings = f.flag_or("tie_word_embeddings", c.family->tie_word_embeddings);
+  c.tie_word_embeddings = f.flag_or(c.family->tied, c.tie_word_embeddings);
   c.initializer_range = f.real_or("initializer_range", 0.02, 0.0, 1e3);
   check_totals(f, c);
 }
@@ -367,6 +398,8 @@ ModelShape model_shape(const ModelConfig& config) {
     shape.is_moe.push_back(config.is_moe_layer(layer));
   }
   shape.attention = attention_shape(config);
+  shape.is_conv = config.conv_layers;
+  shape.conv_width = config.conv_width;
   shape.dense_ffn = config.intermediate_size;
   shape.tied_embeddings = config.tie_word_embeddings;
   if (config.num_moe_layers() == 0) return shape;

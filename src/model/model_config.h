@@ -37,6 +37,8 @@ struct ModelConfig {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   int64_t first_dense_layers = 0;
+  std::vector<uint8_t> conv_layers;  // (num_layers), or empty: ModelShape::is_conv
+  int64_t conv_width = 0;
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
   double rms_norm_eps = 1e-6;
@@ -58,6 +60,8 @@ struct ModelConfig {
   // dense ones, experts exist, and the sparse step divides layer + 1.
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
+  // The layer has a gated short convolution in attention's place.
+  bool is_conv_layer(int64_t layer) const;
 
   // kBadData naming the window if the document is longer than it, since windows are not
   // implemented.

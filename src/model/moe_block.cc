@@ -11,6 +11,7 @@ RouterShape Blocks::router_shape() const {
   shape.renormalise = c_.norm_topk_prob;
   shape.sigmoid = c_.family->sigmoid_router;
   shape.scale = static_cast<float>(c_.routed_scaling_factor);
+  shape.least_sum = c_.family->least_sum;
   shape.groups = c_.expert_groups;
   shape.groups_chosen = c_.expert_groups_chosen;
   return shape;

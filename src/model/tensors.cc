@@ -61,7 +61,9 @@ class TableBuilder {
   void layer(const ModelConfig& c, int64_t layer);
   void expert(const ModelConfig& c, int64_t layer, int64_t expert);
   void head(const ModelConfig& c);
-  void attention(const ModelConfig& c, const std::string& prefix);
+  // `layer`: the names' first part.
+  void attention(const ModelConfig& c, const std::string& layer);
+  void convolution(const ModelConfig& c, const std::string& layer);
   void matrix(TensorRole role, const std::string& name, int64_t rows, int64_t columns) {
     add(role, name, {rows, columns}, true, TensorInit::kNormal);
   }
@@ -77,9 +79,8 @@ class TableBuilder {
     matrix(TensorRole::kUp, up, ffn, dim);
     matrix(TensorRole::kDown, down, dim, ffn);
   }
-  void plain_mlp(const std::string& prefix, int64_t dim, int64_t ffn) {
-    mlp(prefix + "gate_proj.weight", prefix + "up_proj.weight", prefix + "down_proj.weight", dim,
-        ffn);
+  void plain_mlp(const FamilySpec& family, const std::string& prefix, int64_t dim, int64_t ffn) {
+    mlp(prefix + family.gate, prefix + family.up, prefix + family.down, dim, ffn);
   }
   void add(TensorRole role, const std::string& name, std::vector<int64_t> shape, bool decay,
            TensorInit init) {
@@ -98,7 +99,8 @@ class TableBuilder {
   TensorTable& table_;
 };
 
-void TableBuilder::attention(const ModelConfig& c, const std::string& prefix) {
+void TableBuilder::attention(const ModelConfig& c, const std::string& layer) {
+  const std::string prefix = layer + "self_attn.";
   const int64_t q_dim = c.num_heads * c.head_dim, kv_dim = c.num_kv_heads * c.head_dim;
   matrix(TensorRole::kQuery, prefix + "q_proj.weight", q_dim, c.hidden_size);
   matrix(TensorRole::kKey, prefix + "k_proj.weight", kv_dim, c.hidden_size);
@@ -110,10 +112,18 @@ void TableBuilder::attention(const ModelConfig& c, const std::string& prefix) {
   }
   if (c.qk_norm != QkNorm::kNone) {
     const bool full = c.qk_norm == QkNorm::kFullWidth;
-    norm(TensorRole::kQueryNorm, prefix + "q_norm.weight", full ? q_dim : c.head_dim);
-    norm(TensorRole::kKeyNorm, prefix + "k_norm.weight", full ? kv_dim : c.head_dim);
+    norm(TensorRole::kQueryNorm, layer + c.family->q_norm, full ? q_dim : c.head_dim);
+    norm(TensorRole::kKeyNorm, layer + c.family->k_norm, full ? kv_dim : c.head_dim);
   }
-  matrix(TensorRole::kOutput, prefix + "o_proj.weight", c.hidden_size, q_dim);
+  matrix(TensorRole::kOutput, layer + c.family->output, c.hidden_size, q_dim);
+}
+
+void TableBuilder::convolution(const ModelConfig& c, const std::string& layer) {
+  const int64_t d = c.hidden_size;
+  matrix(TensorRole::kConvInput, layer + "conv.in_proj.weight", 3 * d, d);
+  add(TensorRole::kConvTaps, layer + "conv.conv.weight", {d, 1, c.conv_width}, true,
+      TensorInit::kNormal);
+  matrix(TensorRole::kOutput, layer + "conv.out_proj.weight", d, d);
 }
 
 std::string layer_prefix(int64_t layer) { return strf("model.layers.%lld.", (long long)layer); }
@@ -124,11 +134,15 @@ void TableBuilder::embedding(const ModelConfig& c) {
 
 void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
   const std::string prefix = layer_prefix(layer);
-  norm(TensorRole::kInputNorm, prefix + "input_layernorm.weight", c.hidden_size);
-  attention(c, prefix + "self_attn.");
-  norm(TensorRole::kPostAttentionNorm, prefix + "post_attention_layernorm.weight", c.hidden_size);
+  norm(TensorRole::kInputNorm, prefix + c.family->norm1, c.hidden_size);
+  if (c.is_conv_layer(layer)) {
+    convolution(c, prefix);
+  } else {
+    attention(c, prefix);
+  }
+  norm(TensorRole::kPostAttentionNorm, prefix + c.family->norm2, c.hidden_size);
   if (!c.is_moe_layer(layer)) {
-    plain_mlp(prefix + "mlp.", c.hidden_size, c.intermediate_size);
+    plain_mlp(*c.family, prefix + c.family->mlp, c.hidden_size, c.intermediate_size);
     return;
   }
   matrix(TensorRole::kRouter, prefix + c.family->router, c.num_experts, c.hidden_size);
@@ -140,7 +154,7 @@ void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
   if (c.shared_gate) {
     matrix(TensorRole::kSharedGate, prefix + "mlp.shared_expert_gate.weight", 1, c.hidden_size);
   }
-  plain_mlp(prefix + c.family->shared, c.hidden_size, c.shared_intermediate_size);
+  plain_mlp(*c.family, prefix + c.family->shared, c.hidden_size, c.shared_intermediate_size);
 }
 
 void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
@@ -152,7 +166,7 @@ void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
 }
 
 void TableBuilder::head(const ModelConfig& c) {
-  norm(TensorRole::kFinalNorm, "model.norm.weight", c.hidden_size);
+  norm(TensorRole::kFinalNorm, c.family->final_norm, c.hidden_size);
   if (c.tie_word_embeddings) return;
   matrix(TensorRole::kHead, "lm_head.weight", c.vocab_size, c.hidden_size);
 }
@@ -174,6 +188,7 @@ void TableBuilder::add_record(const ModelConfig& c, const ModelRecord& record) {
 
 TensorTable TensorTable::make(const ModelConfig& c) {
   TensorTable table;
+  table.mlp = c.family->mlp;
   TableBuilder build(table);
   for (const ModelRecord& record : model_records(model_shape(c))) {
     if (record.kind == RecordKind::kLayer) {
@@ -227,9 +242,9 @@ void add_fused(const TensorTable& table, int64_t first_record, std::vector<Store
     down.parts.push_back(table.find(record, TensorRole::kDown));
   }
   const std::vector<int64_t>& shape = table.tensors[gate_up.parts[0]].shape;  // (ffn, d)
-  gate_up.name = layer_prefix(layer) + kFusedGateUp;
+  gate_up.name = layer_prefix(layer) + table.mlp + kFusedGateUp;
   gate_up.shape = {experts, 2 * shape[0], shape[1]};
-  down.name = layer_prefix(layer) + kFusedDown;
+  down.name = layer_prefix(layer) + table.mlp + kFusedDown;
   down.shape = {experts, shape[1], shape[0]};
   stored.push_back(std::move(gate_up));
   stored.push_back(std::move(down));
@@ -246,7 +261,7 @@ std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout 
     if (!fused || record.kind != RecordKind::kExpert) {
       stored.push_back({tensor.name, tensor.stored_shape(), {static_cast<int64_t>(t)}});
       if (fused && tensor.role == TensorRole::kRouter) {
-        stored.back().name = layer_prefix(record.layer) + kFusedRouter;
+        stored.back().name = layer_prefix(record.layer) + table.mlp + kFusedRouter;
       }
     } else if (record.expert == 0 && tensor.role == TensorRole::kGate) {
       add_fused(table, tensor.record, stored);

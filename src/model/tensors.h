@@ -41,6 +41,8 @@ enum class TensorRole : uint8_t {
   kValueBias,
   kQueryNorm,
   kKeyNorm,
+  kConvInput,  // of a convolution's b, c and x
+  kConvTaps,
   kOutput,
   kPostAttentionNorm,
   kRouter,
@@ -88,6 +90,7 @@ inline constexpr int64_t kTensorRoles = static_cast<int64_t>(TensorRole::kHead) 
 struct TensorTable {
   std::vector<TensorSpec> tensors;
   std::vector<RecordSpec> records;  // in the order of model_records()
+  std::string mlp;                  // FamilySpec's
 
   static TensorTable make(const ModelConfig& config);
 

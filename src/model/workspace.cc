@@ -10,31 +10,55 @@ int64_t head_dim(const AttentionSizes& a) { return std::max(a.head_dim, a.value_
 int64_t q_dim(const AttentionSizes& a) { return a.heads * head_dim(a); }
 int64_t qkv_dim(const AttentionSizes& a) { return (a.heads + 2 * a.kv_heads) * head_dim(a); }
 
+// What some layers of a model do: attend, convolve, or some this and some that.
+struct Mixing {
+  bool attends = false, convolves = false;
+
+  static Mixing of(const ModelShape& model) {
+    const int64_t conv = model.conv_layers();
+    return {conv < model.num_layers(), conv > 0};
+  }
+  static Mixing of(const ModelShape& model, int64_t layer) {
+    return {!model.convolves(layer), model.convolves(layer)};
+  }
+  // Elements of a token that is projected, and of what comes of it.
+  int64_t projected(const ModelShape& model) const {
+    return std::max(attends ? qkv_dim(model.attention) : 0, convolves ? 3 * model.hidden_size : 0);
+  }
+  int64_t mixed(const ModelShape& model) const {
+    return std::max(attends ? q_dim(model.attention) : 0, convolves ? model.hidden_size : 0);
+  }
+};
+
 // Lays out the members that the backward reads.
 void lay_out_attention_results(WorkspaceArena& arena, const ModelShape& model,
-                               const WorkspaceSize& size, AttentionSpace& a) {
+                               const WorkspaceSize& size, const Mixing& mixing,
+                               AttentionSpace& a) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
   const AttentionSizes& sizes = model.attention;
-  const int64_t qkv = t * qkv_dim(sizes) * mat;
+  const int64_t qkv = t * mixing.projected(model) * mat;
   a.normed = arena.take_bytes(t * model.hidden_size * mat);
   a.rstd = arena.take<float>(t);
   a.qkv = arena.take_bytes(qkv);
-  a.rotated = sizes.rotated_apart ? arena.take_bytes(qkv) : a.qkv;
-  a.q_rstd = arena.take<float>(t * sizes.heads);
-  a.k_rstd = arena.take<float>(t * sizes.kv_heads);
-  a.out = arena.take_bytes(t * q_dim(sizes) * mat);
-  a.lse = arena.take<float>(t * sizes.heads);
+  if (mixing.attends) {
+    a.rotated = sizes.rotated_apart ? arena.take_bytes(t * qkv_dim(sizes) * mat) : a.qkv;
+    a.q_rstd = arena.take<float>(t * sizes.heads);
+    a.k_rstd = arena.take<float>(t * sizes.kv_heads);
+  }
+  a.out = arena.take_bytes(t * mixing.mixed(model) * mat);
+  if (mixing.attends) a.lse = arena.take<float>(t * sizes.heads);
 }
 
 AttentionSpace lay_out_attention(WorkspaceArena& arena, const ModelShape& model,
                                  const WorkspaceSize& size) {
   const int64_t t = size.microbatch_tokens, mat = dtype_bytes(size.dtype);
+  const Mixing mixing = Mixing::of(model);
   AttentionSpace a;
-  lay_out_attention_results(arena, model, size, a);
+  lay_out_attention_results(arena, model, size, mixing, a);
   a.projected = arena.take_bytes(t * model.hidden_size * mat);
   if (!size.training) return a;
-  a.dout = arena.take_bytes(t * q_dim(model.attention) * mat);
-  a.dqkv = arena.take_bytes(t * qkv_dim(model.attention) * mat);
+  a.dout = arena.take_bytes(t * mixing.mixed(model) * mat);
+  a.dqkv = arena.take_bytes(t * mixing.projected(model) * mat);
   return a;
 }
 
@@ -81,9 +105,7 @@ CacheSpace lay_out_cache(WorkspaceArena& arena, const ModelShape& model,
   if (size.cache.sequences == 0) return k;
   k.sequence = arena.take<int32_t>(size.pass_tokens());
   k.wanted = arena.take<int32_t>(size.wanted_tokens());
-  const AttentionSizes& a = model.attention;
-  const int64_t elements = size.cache.layer_elements(a.kv_heads * head_dim(a));
-  k.keys_and_values = arena.take_bytes(model.num_layers() * elements * dtype_bytes(size.dtype));
+  k.layers = arena.take_bytes(size.cache.elements(model) * dtype_bytes(size.dtype));
   return k;
 }
 
@@ -108,6 +130,18 @@ int64_t latent_bytes(const ModelShape& model, const WorkspaceSize& size) {
 }
 
 }  // namespace
+
+int64_t CacheSize::layer_elements(const ModelShape& model, int64_t layer) const {
+  if (model.convolves(layer)) return sequences * (model.conv_width - 1) * model.hidden_size;
+  const AttentionSizes& a = model.attention;
+  return sequences * positions * 2 * a.kv_heads * head_dim(a);
+}
+
+int64_t CacheSize::elements(const ModelShape& model) const {
+  int64_t all = 0;
+  for (int64_t l = 0; l < model.num_layers(); ++l) all += layer_elements(model, l);
+  return all;
+}
 
 void Workspace::lay_out(WorkspaceArena& arena, const ModelShape& model, const WorkspaceSize& size,
                         int device) {
@@ -162,7 +196,7 @@ void Workspace::lay_out_saved(WorkspaceArena& arena, const ModelShape& model,
   for (int64_t l = first_kept; l < model.num_layers(); ++l) {
     const int64_t f = model.is_moe[static_cast<size_t>(l)] ? model.shared_ffn : model.dense_ffn;
     const auto of_microbatch = [&](AttentionSpace& a, MlpSpace& m) {
-      lay_out_attention_results(arena, model, size, a);
+      lay_out_attention_results(arena, model, size, Mixing::of(model, l), a);
       if (f > 0)
         m.gate_up = arena.take_bytes(size.microbatch_tokens * 2 * f * dtype_bytes(size.dtype));
     };

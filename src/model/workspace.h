@@ -45,8 +45,9 @@ struct CacheSize {
   int64_t sequences = 0;  // sequences generated together; 0: no generation
   int64_t positions = 0;  // cached positions of each sequence
 
-  // kv_dim: kv_heads * head_dim.
-  int64_t layer_elements(int64_t kv_dim) const { return sequences * positions * 2 * kv_dim; }
+  // Keys and values of all positions, or the newest products of a convolution.
+  int64_t layer_elements(const ModelShape& model, int64_t layer) const;
+  int64_t elements(const ModelShape& model) const;  // of all layers
 };
 
 struct WorkspaceSize {
@@ -77,7 +78,8 @@ struct WorkspaceSize {
   }
 };
 
-// Space for one microbatch at a time. The backward reads the members down to lse.
+// Space for one microbatch at a time. The backward reads the members down to lse. A convolution's
+// b, c and x lie where queries, keys and values do; qkv and out have the wider of both widths.
 struct AttentionSpace {
   void* normed = nullptr;     // (T, d) mat, input norm
   float* rstd = nullptr;      // (T)
@@ -116,7 +118,9 @@ struct HeadSpace {
 struct CacheSpace {
   int32_t* sequence = nullptr;     // (P) each new token's sequence
   int32_t* wanted = nullptr;       // (W) the tokens whose logits are wanted
-  void* keys_and_values = nullptr;  // (layers, sequences, positions, 2 kv_heads head_dim) mat
+  // Layers follow one another: (sequences, positions, 2 kv_heads head_dim) mat, or the state of a
+  // convolution, (sequences, conv_width - 1, d) mat.
+  void* layers = nullptr;
 };
 
 // A microbatch's in-layer buffers (plan/step/pages.h); nullptr for those that a piece of work does

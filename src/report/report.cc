@@ -43,9 +43,9 @@ std::string layer_buffers_line(const Held& h) {
 }
 
 std::string cache_line(const ModelConfig& config, const WorkspaceSize& size) {
-  const int64_t elements = size.cache.layer_elements(config.num_kv_heads * config.head_dim);
+  const int64_t elements = size.cache.elements(model_shape(config));
   return strf("  %-12s %11s for %lld prompt%s of up to %lld tokens, in the workspace%s", "cache",
-              format_bytes(config.num_layers * elements * dtype_bytes(size.dtype)).c_str(),
+              format_bytes(elements * dtype_bytes(size.dtype)).c_str(),
               (long long)size.cache.sequences, size.cache.sequences == 1 ? "" : "s",
               (long long)size.cache.positions,
               size.training ? "; steps use it too" : "");

@@ -144,7 +144,8 @@ INSTANTIATE_TEST_SUITE_P(Families, RoundTrip,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "qwen3_moe_bf16",
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
-                                         "glm4_moe", "glm4_moe_fused"));
+                                         "glm4_moe", "glm4_moe_fused", "lfm2_moe",
+                                         "lfm2_moe_fused"));
 
 // A model of GLM's kind with a layer that predicts a further token, whose bytes an export keeps.
 class NextTokenLayer : public Writer {

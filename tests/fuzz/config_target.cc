@@ -25,7 +25,7 @@ void fuzz_config(std::string_view input) {
 std::vector<std::string> config_seeds() {
   std::vector<std::string> seeds = {tiny_config().dump()};
   for (const char* name :
-       {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe"}) {
+       {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe", "lfm2_moe"}) {
     seeds.push_back(get_file(std::string(PAGODA_GOLDEN_DIR) + "/" + name + "/config.json"));
   }
   return seeds;

@@ -23,7 +23,8 @@ auto fields(const ModelConfig& c) {
                   c.head_dim, c.intermediate_size, c.moe_intermediate_size,
                   c.shared_intermediate_size, c.shared_gate, c.num_experts, c.experts_per_token,
                   c.norm_topk_prob, c.router_correction, c.expert_groups, c.expert_groups_chosen,
-                  c.routed_scaling_factor, c.qk_norm, c.first_dense_layers, c.rotary_dim,
+                  c.routed_scaling_factor, c.qk_norm, c.first_dense_layers, c.conv_layers,
+                  c.conv_width, c.rotary_dim,
                   c.next_token_layers, c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers,
                   c.rms_norm_eps, c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef,
                   c.initializer_range, c.max_position_embeddings, c.sliding_window, c.pad_token_id);
@@ -305,6 +306,62 @@ TEST(ModelConfig, Glm4MoeRefusesWhatDoesNotFit) {
          "config: \"rope_parameters\": \"partial_rotary_factor\" is 2.0");
   refuse({{"n_shared_experts", 0}}, "n_shared_experts");
   refuse({{"quantization_config", {{"quant_method", "fp8"}}}}, "quantization_config");
+}
+
+Json lfm2_with(const Json& patch) {
+  Json config = tiny_config();
+  config.merge_patch({{"model_type", "lfm2_moe"},
+                      {"num_hidden_layers", 4},
+                      {"layer_types", {"conv", "conv", "full_attention", "conv"}},
+                      {"tie_word_embeddings", nullptr},
+                      {"rms_norm_eps", nullptr}});
+  config.merge_patch(patch);
+  return config;
+}
+
+// Defaults and keys as Transformers 5.23 has them (models/lfm2_moe/configuration_lfm2_moe.py).
+TEST(ModelConfig, Lfm2Moe) {
+  auto c = ModelConfig::parse(lfm2_with(Json::object()).dump(), "config");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->conv_layers, (std::vector<uint8_t>{1, 1, 0, 1}));
+  EXPECT_EQ(c->conv_width, 3);
+  EXPECT_TRUE(c->is_conv_layer(3));
+  EXPECT_FALSE(c->is_conv_layer(2));
+  EXPECT_EQ(c->num_moe_layers(), 2) << "two dense layers first; mlp_only_layers is not its key";
+  EXPECT_TRUE(c->norm_topk_prob && c->router_correction && c->tie_word_embeddings);
+  EXPECT_EQ(c->router_aux_loss_coef, 0.0);
+  EXPECT_EQ(c->qk_norm, QkNorm::kPerHead);
+  EXPECT_EQ(c->rms_norm_eps, 1e-5);
+  EXPECT_EQ(c->pad_token_id, 0);
+  EXPECT_EQ(c->shared_intermediate_size, 0);
+  auto other = ModelConfig::parse(
+      lfm2_with({{"conv_L_cache", 5}, {"num_dense_layers", 0}, {"use_expert_bias", false},
+                 {"norm_topk_prob", false}, {"routed_scaling_factor", 2.5}, {"norm_eps", 1e-6},
+                 {"tie_word_embeddings", true}, {"tie_embedding", false}})
+          .dump(),
+      "config");
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_EQ(other->conv_width, 5);
+  EXPECT_EQ(other->num_moe_layers(), 4);
+  EXPECT_FALSE(other->router_correction || other->norm_topk_prob || other->tie_word_embeddings);
+  EXPECT_EQ(other->routed_scaling_factor, 2.5);
+  EXPECT_EQ(other->rms_norm_eps, 1e-6);
+}
+
+TEST(ModelConfig, Lfm2MoeRefusesWhatDoesNotFit) {
+  const auto refuse = [](const Json& patch, const std::string& part) {
+    const auto parsed = ModelConfig::parse(lfm2_with(patch).dump(), "config");
+    ASSERT_FALSE(parsed.ok()) << patch.dump();
+    EXPECT_EQ(parsed.status().code(), Exit::kBadData);
+    EXPECT_NE(parsed.status().message().find(part), std::string::npos) << parsed.status().message();
+  };
+  refuse({{"conv_bias", true}}, "\"conv_bias\"");
+  refuse({{"conv_L_cache", 1}}, "\"conv_L_cache\"");
+  refuse({{"conv_L_cache", 65}}, "\"conv_L_cache\"");
+  refuse({{"layer_types", {"conv", "conv"}}}, "one word for each layer");
+  refuse({{"layer_types", nullptr}}, "one word for each layer");
+  refuse({{"layer_types", {"conv", "conv", "sliding_attention", "conv"}}}, "sliding_attention");
+  refuse({{"num_dense_layers", -1}}, "\"num_dense_layers\"");
 }
 
 // The numbers are those of Transformers 5.23, for a config.json without the keys; null is another

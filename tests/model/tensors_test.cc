@@ -79,12 +79,16 @@ TEST(TensorTable, CountsTheParametersOfOtherFamilies) {
 
 // Whatever a file holds of the table, it holds once.
 TEST(TensorTable, StoredTensorsCoverTheTable) {
-  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe"}) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "glm4_moe", "lfm2_moe"}) {
     Json json = tiny_config();
     json.merge_patch({{"model_type", family},
                       {"shared_expert_intermediate_size", 28},
-                      {"n_routed_experts", 3}});
+                      {"n_routed_experts", 3},
+                      {"num_dense_layers", 1}});
+    const bool lfm2 = std::string(family) == "lfm2_moe";
+    if (lfm2) json["layer_types"] = {"conv", "full_attention"};
     const TensorTable table = TensorTable::make(config_of(json));
+    const std::string mlp = lfm2 ? "feed_forward" : "mlp";
     for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
       std::vector<int> times(table.tensors.size(), 0);
       std::set<std::string> names;
@@ -100,7 +104,7 @@ TEST(TensorTable, StoredTensorsCoverTheTable) {
       }
       EXPECT_EQ(times, std::vector<int>(times.size(), 1)) << family;
       const bool fused = layout == ExpertLayout::kFused;
-      EXPECT_EQ(names.count("model.layers.1.mlp.experts.gate_up_proj"), fused);
+      EXPECT_EQ(names.count("model.layers.1." + mlp + ".experts.gate_up_proj"), fused);
       EXPECT_EQ(names.count("model.layers.1.block_sparse_moe.experts.2.w3.weight"),
                 !fused && std::string(family) == "mixtral");
     }
@@ -147,6 +151,37 @@ TEST(TensorTable, GlmsLayersHaveTheirNames) {
   EXPECT_EQ(table.tensors[at].num_elements(), 9);
   EXPECT_EQ(table.tensors[at].stored_shape(), std::vector<int64_t>{3});
   EXPECT_FALSE(table.tensors[at].decay);
+}
+
+// Names are those of Transformers 5.23 (models/lfm2_moe/modeling_lfm2_moe.py).
+TEST(TensorTable, Lfm2sLayersHaveTheirNames) {
+  Json json = tiny_config();
+  json.merge_patch({{"model_type", "lfm2_moe"}, {"num_dense_layers", 1}, {"conv_L_cache", 4},
+                    {"layer_types", {"conv", "full_attention"}}});
+  const TensorTable table = TensorTable::make(config_of(json));
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const TensorSpec& tensor : table.tensors) shapes[tensor.name] = tensor.stored_shape();
+  const std::map<std::string, std::vector<int64_t>> want = {
+      {"model.layers.0.operator_norm.weight", {16}},
+      {"model.layers.0.conv.in_proj.weight", {48, 16}},
+      {"model.layers.0.conv.conv.weight", {16, 1, 4}},
+      {"model.layers.0.conv.out_proj.weight", {16, 16}},
+      {"model.layers.0.ffn_norm.weight", {16}},
+      {"model.layers.0.feed_forward.w1.weight", {24, 16}},
+      {"model.layers.0.feed_forward.w2.weight", {16, 24}},
+      {"model.layers.1.self_attn.q_layernorm.weight", {8}},
+      {"model.layers.1.self_attn.k_layernorm.weight", {8}},
+      {"model.layers.1.self_attn.out_proj.weight", {16, 32}},
+      {"model.layers.1.feed_forward.gate.weight", {3, 16}},
+      {"model.layers.1.feed_forward.expert_bias", {3}},
+      {"model.layers.1.feed_forward.experts.2.w3.weight", {12, 16}},
+      {"model.embedding_norm.weight", {16}}};
+  for (const auto& [name, shape] : want) {
+    ASSERT_TRUE(shapes.contains(name)) << name;
+    EXPECT_EQ(shapes[name], shape) << name;
+  }
+  EXPECT_FALSE(shapes.contains("model.layers.0.self_attn.q_proj.weight"));
+  EXPECT_FALSE(shapes.contains("model.layers.1.conv.conv.weight"));
 }
 
 TEST(TensorTable, RecordsHoldTheirTensorsWithoutGaps) {

@@ -34,8 +34,9 @@ TEST(Workspace, KeptLayersLieBesideTheCache) {
   WorkspaceArena arena{somewhere()};
   Workspace w;
   w.lay_out(arena, model, size, 0);
-  const auto* cache = static_cast<const std::byte*>(w.cache.keys_and_values);
-  const int64_t layer = size.cache.layer_elements(config.num_kv_heads * config.head_dim);
+  const auto* cache = static_cast<const std::byte*>(w.cache.layers);
+  // Keys and values of two sequences of 4,096 positions.
+  const int64_t layer = int64_t{2} * 4096 * 2 * config.num_kv_heads * config.head_dim;
   const int64_t bytes = model.num_layers() * layer * dtype_bytes(size.dtype);
   for (int64_t b = 0; b < size.microbatches; ++b) {
     const auto* kept = static_cast<const std::byte*>(w.mlp_of(0, b).gate_up);  // a dense layer

@@ -38,6 +38,7 @@ TEST(ModelSizes, OfPublishedConfigsHasTheParametersOfTheirWeights) {
       {"gpt-oss-120b", false, 116829156672,
        116829156672 - 36LL * 124 * (3 * 2880 * 2880 + 3 * 2880)},
       {"glm-4.5-air", true, 106852251264, 106852251264 - 45LL * 120 * 3 * 4096 * 1408},
+      {"lfm2-8b-a1b", true, 8339930560, 8339930560 - 22LL * 28 * 3 * 2048 * 1792},
       {"glm-4.5", true, 352797829024, 352797829024 - 89LL * 152 * 3 * 5120 * 1536},
   };
   for (const Published& published : models) {

@@ -242,7 +242,7 @@ TEST_F(RefusalTest, ModelsOfAnotherKind) {
   const std::string good = get_file(dir_.file("model") + "/config.json");
   for (const auto& [key, value, part] :
        {std::array{"model_type", "\"llama\"", "pagoda upcycle"},
-        {"model_type", "\"gpt_oss\"", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe"},
+        {"model_type", "\"gpt_oss\"", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe"},
         {"use_sliding_window", "true", "\"sliding_window\" is 16 tokens"}}) {
     const std::string model = copied_model("other");
     nlohmann::json config = nlohmann::json::parse(good);

@@ -277,6 +277,9 @@ constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
   "model_type": "glm4_moe", "n_routed_experts": 6, "n_group": 3, "topk_group": 2,
   "routed_scaling_factor": 1.5, "first_k_dense_replace": 1, "use_qk_norm": true,
   "attention_bias": true})";
+constexpr const char* kLfm2 = R"({"architectures": ["Lfm2MoeForCausalLM"],
+  "model_type": "lfm2_moe", "num_dense_layers": 1, "num_hidden_layers": 3,
+  "layer_types": ["conv", "full_attention", "conv"]})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
 const LayerBufferRow kLayerBufferRows[] = {
@@ -318,6 +321,13 @@ const LayerBufferRow kLayerBufferRows[] = {
       .page_slots = 1,
       .plan = kAll},
      kGlm},
+    {{.what = "convolutions", .seed = 41, .resumed = true}, kLfm2},
+    {{.what = "convolutions on three devices, every switch",
+      .seed = 42,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kLfm2},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},

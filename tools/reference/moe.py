@@ -58,11 +58,27 @@ def attention_mask(model, documents):
 
 
 def forward(model, batch):
+    """Documents of models with convolutions are computed one by one, since convolutions of
+    Transformers do not end with a document."""
+    if "conv" in (getattr(model.config, "layer_types", None) or []):
+        return forward_documents(model, batch)
     # Not through ForCausalLM.forward: with router logits it hands the 4-D mask to the balance loss,
     # which wants one number a token.
     out = model.model(input_ids=batch.tokens, attention_mask=attention_mask(model, batch.documents),
                       position_ids=batch.positions, use_cache=False, output_router_logits=True)
     return Forward(model.lm_head(out.last_hidden_state), out.router_logits)
+
+
+def forward_documents(model, batch):
+    logits, router_logits = [], []
+    for row, documents in zip(batch.tokens, batch.documents):
+        for number in documents.unique(sorted=True):
+            out = model.model(input_ids=row[documents == number][None], use_cache=False,
+                              output_router_logits=True)
+            logits.append(model.lm_head(out.last_hidden_state)[0])
+            router_logits.append(out.router_logits)
+    every = torch.cat(logits).unflatten(0, batch.tokens.shape)
+    return Forward(every, tuple(torch.cat(layer) for layer in zip(*router_logits)))
 
 
 def cross_entropy_sum(logits, targets):
@@ -76,12 +92,24 @@ def num_experts_of(config):
 
 
 def is_sigmoid_router(model):
-    """DeepSeek-V3's kind (glm4_moe): sigmoid scores, a correction of the choice, groups."""
-    return hasattr(routers_of(model)[0], "e_score_correction_bias")
+    """DeepSeek-V3's kind: sigmoid scores, perhaps with a correction of the choice and groups."""
+    return model.config.model_type in ("glm4_moe", "lfm2_moe")
 
 
 def routers_of(model):
     return [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
+
+
+def is_correction(name):
+    return name.endswith(("e_score_correction_bias", "expert_bias"))
+
+
+def correction_of(model, router):
+    """What the router's choice adds to scores; LFM2's block with experts has it."""
+    if hasattr(router, "e_score_correction_bias"):
+        return router.e_score_correction_bias
+    block = next(m for m in model.modules() if getattr(m, "gate", None) is router)
+    return getattr(block, "expert_bias", 0.0)
 
 
 def shares(model, router_logits):
@@ -114,11 +142,11 @@ def balance_loss_imposed(model, router_logits, experts):
     return num_experts * torch.sum((counts / rows) * (probs / rows))
 
 
-def top_by_sigmoids(router, logits):
+def top_by_sigmoids(model, router, logits):
     """Experts and the gap, as Glm4MoeTopkRouter chooses; of groups too."""
-    merit = logits.detach().float().sigmoid() + router.e_score_correction_bias
-    groups, gap = merit.view(len(merit), router.num_group, -1), float("inf")
-    if router.topk_group < router.num_group:
+    merit = logits.detach().float().sigmoid() + correction_of(model, router)
+    groups, gap = merit.view(len(merit), getattr(router, "num_group", 1), -1), float("inf")
+    if groups.shape[1] > 1 and router.topk_group < router.num_group:
         best = groups.topk(2, dim=-1)[0].sum(dim=-1)
         value, index = best.topk(router.topk_group + 1, dim=-1)
         gap = float((value[:, -2] - value[:, -1]).min())
@@ -135,7 +163,7 @@ def top_experts(model, router_logits):
     chosen, gap = [], float("inf")
     if is_sigmoid_router(model):
         for router, logits in zip(routers_of(model), router_logits):
-            index, least = top_by_sigmoids(router, logits)
+            index, least = top_by_sigmoids(model, router, logits)
             gap = min(gap, least)
             chosen.append(index)
         return chosen, gap
@@ -161,7 +189,16 @@ def imposed_routing(model, experts):
             value = value / (value.sum(dim=-1, keepdim=True) + 1e-20)
         return logits, value * router.routed_scaling_factor, chosen
 
-    def route(router, chosen, hidden):
+    def by_lfm2(router, chosen, hidden):
+        logits = F.linear(hidden, router.weight)
+        value = logits.sigmoid().gather(-1, chosen)
+        if router.norm_topk_prob:
+            value = value / (value.sum(dim=-1, keepdim=True) + 1e-6)
+        return logits, value * router.routed_scaling_factor, chosen
+
+    def route(router, chosen, hidden, *_):
+        if hasattr(router, "use_expert_bias"):
+            return by_lfm2(router, chosen, hidden)
         if hasattr(router, "e_score_correction_bias"):
             return by_sigmoids(router, chosen, hidden)
         logits = F.linear(hidden.reshape(-1, router.hidden_dim), router.weight)
@@ -171,8 +208,19 @@ def imposed_routing(model, experts):
         mixtral = not hasattr(router, "norm_topk_prob")
         return logits, value if mixtral else value.to(logits.dtype), chosen
 
+    def rows_in_turn(router, chosen):
+        """A call takes as many rows of `chosen` as it has; calls follow one another."""
+        left = chosen
+
+        def call(hidden, *rest):
+            nonlocal left
+            rows = hidden.reshape(-1, hidden.shape[-1]).shape[0]
+            now, left = left[:rows], left[rows:]
+            return route(router, now, hidden, *rest)
+        return call
+
     for router, chosen in zip(routers, experts):
-        router.forward = lambda hidden, r=router, c=chosen: route(r, c, hidden)
+        router.forward = rows_in_turn(router, chosen)
     try:
         yield
     finally:
@@ -180,16 +228,16 @@ def imposed_routing(model, experts):
             del router.forward
 
 
-# Mixtral's names on the hub for those of the model in memory.
-MIXTRAL_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
+# Names on the hub of Mixtral's and LFM2's experts for those of the model in memory.
+SHORT_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
 def hub_tensors(named, model_type):
     """(name, tensor) pairs with the fused expert tensors cut into the hub's per-expert ones:
     gate_up_proj (experts, 2 ffn, hidden) is [gate; up]."""
-    mixtral = model_type == "mixtral"
+    short = model_type in ("mixtral", "lfm2_moe")
     for name, tensor in named:
-        if mixtral:
+        if model_type == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         base, _, last = name.rpartition(".")
         if last == "gate_up_proj":
@@ -201,5 +249,5 @@ def hub_tensors(named, model_type):
             continue
         for e in range(tensor.shape[0]):
             for part, stacked in parts.items():
-                spelling = MIXTRAL_NAMES[part] if mixtral else part
+                spelling = SHORT_NAMES[part] if short else part
                 yield f"{base}.{e}.{spelling}.weight", stacked[e]

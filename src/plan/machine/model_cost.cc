@@ -17,6 +17,9 @@ int64_t attention_width(const AttentionSizes& a, int64_t d) {
   return 2 * d + queries + keys_and_values + attended + latents;
 }
 
+// What a convolution keeps instead: the layer's input, b, c and x, the result and its projection.
+constexpr int64_t kConvWidths = 6;
+
 LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   const LayerParameters parameters = layer_parameters(shape, layer);
   const AttentionSizes& a = shape.attention;
@@ -27,9 +30,10 @@ LayerCost layer_cost(const ModelShape& shape, int64_t layer) {
   cost.attention_parameters = parameters.attention;
   cost.router_parameters = parameters.router;
   cost.feed_forward_parameters = parameters.feed_forward;
-  cost.heads = a.heads;
-  cost.score_width = a.heads * (a.head_dim + a.value_head_dim);
-  cost.token_bytes = kValueBytes * attention_width(a, d) +
+  const bool convolves = shape.convolves(layer);
+  cost.heads = convolves ? 0 : a.heads;
+  cost.score_width = convolves ? 0 : a.heads * (a.head_dim + a.value_head_dim);
+  cost.token_bytes = kValueBytes * (convolves ? kConvWidths * d : attention_width(a, d)) +
                      kept_of_row(d, moe ? shape.shared_ffn : shape.dense_ffn);
   if (!moe) return cost;
   constexpr int64_t kProbabilityBytes = 4;

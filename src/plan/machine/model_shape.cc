@@ -29,6 +29,12 @@ Wide attention_parameters(const AttentionSizes& a, Wide d) {
   return in + out + a.query_norm + a.key_norm + (a.sinks ? a.heads : 0);
 }
 
+// [b | c | x], taps and what the result is projected with.
+Wide conv_parameters(const ModelShape& shape) {
+  const Wide d = shape.hidden_size;
+  return d * (4 * d + shape.conv_width);
+}
+
 Wide expert_parameters(const ModelShape& shape) {
   const Wide d = shape.hidden_size, f = shape.expert_ffn;
   return 3 * d * f + (shape.expert_bias ? 2 * f + d : 0);
@@ -50,11 +56,14 @@ int64_t moe_layers(const ModelShape& shape) {
 
 Wide total_parameters(const ModelShape& shape) {
   const Wide d = shape.hidden_size, moe = moe_layers(shape);
-  const Wide each = attention_parameters(shape.attention, d) + 2 * d;
+  const Wide conv = shape.conv_layers();
+  const Wide mixed = (shape.num_layers() - conv) * attention_parameters(shape.attention, d) +
+                     conv * conv_parameters(shape);
   const Wide with_experts = shape.num_experts * expert_parameters(shape) +
                             shared_parameters(shape) + router_parameters(shape);
   const Wide dense = 3 * d * shape.dense_ffn;
-  return shape.num_layers() * each + moe * with_experts + (shape.num_layers() - moe) * dense +
+  return mixed + shape.num_layers() * 2 * d + moe * with_experts +
+         (shape.num_layers() - moe) * dense +
          d * shape.vocab_size * (shape.tied_embeddings ? 1 : 2) + d;
 }
 
@@ -104,13 +113,26 @@ Status check_no_experts(const ModelShape& shape) {
   return Status();
 }
 
+Status check_convolutions(const ModelShape& shape) {
+  if (shape.is_conv.empty() && shape.conv_width == 0) return Status();
+  if (std::ssize(shape.is_conv) != shape.num_layers()) {
+    return refuse("is_conv is not of as many layers as is_moe");
+  }
+  return check_integer("conv_width", shape.conv_width, 2);
+}
+
 }  // namespace
+
+int64_t ModelShape::conv_layers() const {
+  return std::ssize(is_conv) - std::count(is_conv.begin(), is_conv.end(), 0);
+}
 
 Status check_model(const ModelShape& shape) {
   RETURN_IF_ERROR(check_integer("vocab_size", shape.vocab_size));
   RETURN_IF_ERROR(check_integer("hidden_size", shape.hidden_size));
   RETURN_IF_ERROR(check_integer("the number of layers", shape.num_layers()));
   RETURN_IF_ERROR(check_attention(shape.attention));
+  RETURN_IF_ERROR(check_convolutions(shape));
   const int64_t moe = moe_layers(shape);
   RETURN_IF_ERROR(moe > 0 ? check_experts(shape) : check_no_experts(shape));
   if (moe < shape.num_layers()) {
@@ -125,8 +147,9 @@ Status check_model(const ModelShape& shape) {
 LayerParameters layer_parameters(const ModelShape& shape, int64_t layer) {
   CHECK(layer >= 0 && layer < shape.num_layers());
   LayerParameters count;
-  count.attention =
-      static_cast<int64_t>(attention_parameters(shape.attention, shape.hidden_size));
+  count.attention = static_cast<int64_t>(
+      shape.convolves(layer) ? conv_parameters(shape)
+                             : attention_parameters(shape.attention, shape.hidden_size));
   count.norms = 2 * shape.hidden_size;
   if (!shape.is_moe[static_cast<size_t>(layer)]) {
     count.feed_forward = 3 * shape.hidden_size * shape.dense_ffn;

@@ -42,6 +42,10 @@ struct ModelShape {
   int64_t hidden_size = 0;      // d
   std::vector<uint8_t> is_moe;  // (num_layers)
   AttentionSizes attention;
+  // (num_layers), or empty: all attend. A layer that convolves has a gated short convolution of
+  // conv_width tokens in attention's place.
+  std::vector<uint8_t> is_conv = {};
+  int64_t conv_width = 0;
   int64_t dense_ffn = 0;          // width of dense layers; 0 if there are none
   int64_t num_experts = 0;        // E, routed experts of a MoE layer; 0 if there are none
   int64_t experts_per_token = 0;  // k
@@ -56,6 +60,10 @@ struct ModelShape {
   bool tied_embeddings = false;
 
   int64_t num_layers() const { return static_cast<int64_t>(is_moe.size()); }
+  bool convolves(int64_t layer) const {
+    return !is_conv.empty() && is_conv[static_cast<size_t>(layer)] != 0;
+  }
+  int64_t conv_layers() const;
 };
 
 // What pages: an expert, the dense part of a layer, the embedding or the head (model/tensors.h).
@@ -70,7 +78,7 @@ struct ModelRecord {
 
 // The parameters of one layer.
 struct LayerParameters {
-  int64_t attention = 0;     // with its biases and the norms inside it
+  int64_t attention = 0;     // with its biases and the norms inside it; or the convolution
   int64_t norms = 0;         // the two norms of the residual
   int64_t router = 0;        // elements of its record, so a correction counts three times
   int64_t feed_forward = 0;  // a dense layer's, or shared experts: every token visits them
@@ -89,7 +97,8 @@ struct ParameterCount {
 
 // kUsage: a size that is not positive where it must be or beyond kMaxCount, heads that do not
 // divide, experts or dense layers without a width, sizes of experts that no layer has, biases with
-// latent attention, more parameters than can be counted in bytes.
+// latent attention, convolutions without a width or of another number of layers, more parameters
+// than can be counted in bytes.
 Status check_model(const ModelShape& shape);
 
 // REQUIRES: check_model(shape), 0 <= layer < num_layers.

@@ -25,6 +25,7 @@ class Costs {
   void updates(MachineProfile& p) const;
   void moves(MachineProfile& p) const;
   LayerWork layer(bool moe) const;
+  LayerWork mean_layer() const;
   TaskCosts of_device(const MachineProfile& p, const DeviceSetup& device) const;
 
   const MachineSheet& sheet_;
@@ -53,10 +54,23 @@ LayerWork Costs::layer(bool moe) const {
   return {};
 }
 
+// Tasks of attention are of one kind, so where some layers convolve they cost the mean.
+LayerWork Costs::mean_layer() const {
+  LayerCost mean = model_.layers.front();
+  mean.attention_parameters = mean.score_width = 0;
+  for (const LayerCost& layer : model_.layers) {
+    mean.attention_parameters += layer.attention_parameters;
+    mean.score_width += layer.score_width;
+  }
+  mean.attention_parameters /= std::ssize(model_.layers);
+  mean.score_width /= std::ssize(model_.layers);
+  return layer_work(mean, sizes_, 1 - work_.kept_share);
+}
+
 void Costs::attention(MachineProfile& p) const {
   const auto m = static_cast<double>(work_.coarseness.microbatches);
   const LayerWork dense = layer(false), moe = layer(true);
-  const LayerWork any = layer_work(model_.layers.front(), sizes_, 1 - work_.kept_share);
+  const LayerWork any = mean_layer();
   p.of(TaskKind::kAttention) = of(any.attention, m);
   p.of(TaskKind::kCachedAttention) = p.of(TaskKind::kAttention);
   p.of(TaskKind::kAttentionBackward) = of(any.attention_backward, m);

@@ -215,6 +215,10 @@ ModelShape random_model(std::mt19937& random) {
   shape.hidden_size = up_to(20);
   shape.is_moe = {1};
   for (int64_t l = up_to(5); l > 0; --l) shape.is_moe.push_back(coin());
+  if (coin()) {
+    shape.conv_width = 1 + up_to(4);
+    for (size_t l = 0; l < shape.is_moe.size(); ++l) shape.is_conv.push_back(coin());
+  }
   AttentionSizes& a = shape.attention;
   a.kv_heads = up_to(4);
   a.heads = a.kv_heads * up_to(3);
@@ -292,9 +296,11 @@ int64_t expert_tensors(const ModelShape& shape, int64_t ffn, bool bias) {
 int64_t tensors_with(const ModelShape& shape, int64_t experts) {
   const int64_t d = shape.hidden_size;
   int64_t sum = shape.vocab_size * d + (shape.tied_embeddings ? 0 : shape.vocab_size * d) + d;
-  for (const uint8_t moe : shape.is_moe) {
-    sum += attention_tensors(shape) + d + d;
-    if (!moe) {
+  for (size_t l = 0; l < shape.is_moe.size(); ++l) {
+    const bool convolves = !shape.is_conv.empty() && shape.is_conv[l];
+    sum += convolves ? 3 * d * d + d * shape.conv_width + d * d : attention_tensors(shape);
+    sum += d + d;
+    if (!shape.is_moe[l]) {
       sum += expert_tensors(shape, shape.dense_ffn, false);
       continue;
     }
@@ -336,8 +342,9 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     std::mt19937 random(seed);
     const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
-    const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe"};
-    const std::string family = families[random() % 5];
+    const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe",
+                              "lfm2_moe"};
+    const std::string family = families[random() % 6];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << family);
     Json json = tiny_config();
     const int64_t kv_heads = up_to(3), heads = kv_heads * up_to(3), layers = up_to(5);
@@ -359,7 +366,15 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
                       {"n_routed_experts", 3},
                       {"n_shared_experts", up_to(2)},
                       {"first_k_dense_replace", up_to(static_cast<uint32_t>(layers)) - 1},
+                      {"num_dense_layers", up_to(static_cast<uint32_t>(layers)) - 1},
+                      {"conv_L_cache", 1 + up_to(4)},
+                      {"use_expert_bias", random() % 2 == 0},
                       {"tie_word_embeddings", random() % 2 == 0}});
+    if (family == "lfm2_moe") {
+      for (int64_t l = 0; l < layers; ++l) {
+        json["layer_types"].push_back(random() % 2 == 0 ? "conv" : "full_attention");
+      }
+    }
     auto config = ModelConfig::parse(json.dump(), "config");
     ASSERT_TRUE(config.ok()) << config.status().message();
     const ModelShape shape = model_shape(*config);
@@ -419,6 +434,7 @@ TEST(ModelCost, CountsFlopsLikeALoopOverTokens) {
         forward += 2 * (layer.replicated() + shape.experts_per_token * layer.expert);
         of_rows += 2 * shape.experts_per_token * layer.expert;
         rows += layer.expert > 0 ? shape.experts_per_token : 0;
+        if (!shape.is_conv.empty() && shape.is_conv[static_cast<size_t>(l)]) continue;
         for (int64_t key = 0; key <= token; ++key) {
           forward += a.heads * (2 * a.head_dim + 2 * a.value_head_dim);
         }
