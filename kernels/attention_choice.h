@@ -96,8 +96,9 @@ inline std::vector<int32_t> document_lists(const AttentionShape& shape,
 // Whether to ask the library at all; it may still lack such a shape on a GPU.
 inline bool library_takes(DType dt, const AttentionGraph& graph) {
   const AttentionShape& shape = graph.shape;
-  return dt == DType::kBF16 && graph.documents > 0 && shape.head_dim % 8 == 0 &&
-         shape.qkv_stride % 8 == 0 && shape.tokens * shape.qkv_stride <= INT32_MAX;
+  return dt == DType::kBF16 && graph.documents > 0 && shape.window == 0 && shape.sinks == nullptr &&
+         shape.head_dim % 8 == 0 && shape.qkv_stride % 8 == 0 &&
+         shape.tokens * shape.qkv_stride <= INT32_MAX;
 }
 
 // The most scratch, lists and workspace, that a call of the library may take; if it wants more, our

@@ -60,6 +60,10 @@ struct AttentionShape {
   // Elements from one token's row to the next, so that q, k, v may be parts of one fused
   // projection (T, (heads + 2 kv_heads) * head_dim). out and dout are dense (heads * head_dim).
   int64_t qkv_stride = 0;
+  int64_t window = 0;  // keys that a query sees, the newest and its own; 0: all
+  // A logit for each head that takes part in the softmax and has no value (attention sinks, Xiao et
+  // al. 2023, as in gpt-oss).   (heads) of dt; nullptr: there are none
+  const void* sinks = nullptr;
 };
 
 // How a router chooses experts for a token, and what they weigh (Ops::route).
@@ -148,11 +152,11 @@ class Ops {
                     Stream& s) = 0;
 
   // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
-  // document at or before the query. Documents are rows [document_start[i], document_start[i+1]);
-  // document_start has documents + 1 entries, first 0, last T, in host memory, copied at the call.
-  // Tiled: never more than a tile of scores in memory. lse (heads, T) fp32 is saved for the
-  // backward. Probabilities, and in the backward their gradients, are rounded to dt before they
-  // multiply.
+  // document at or before the query, in the window, and over the head's sink. Documents are rows
+  // [document_start[i], document_start[i+1]); document_start has documents + 1 entries, first 0,
+  // last T, in host memory, copied at the call. Tiled: never more than a tile of scores in memory.
+  // lse (heads, T) fp32 is saved for the backward. Probabilities, and in the backward their
+  // gradients, are rounded to dt before they multiply.
   virtual void attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
                          int64_t documents, const void* q, const void* k, const void* v, void* out,
                          float* lse, Stream& s) = 0;
@@ -161,14 +165,20 @@ class Ops {
                                   const int32_t* document_start, int64_t documents, const void* q,
                                   const void* k, const void* v, const void* out, const float* lse,
                                   const void* dout, void* dq, void* dk, void* dv, Stream& s) = 0;
+  // dsinks[h] -= sum over rows of p (dout out), p the sink's probability, in kRowBlock blocks.
+  // REQUIRES: shape.sinks.   out, dout (T, heads head_dim), lse (heads, T), dsinks (heads) fp32
+  virtual void attention_sinks_backward(DType dt, const AttentionShape& shape, const void* out,
+                                        const float* lse, const void* dout, float* dsinks,
+                                        Stream& s) = 0;
 
   // Attention of new tokens over those before them, for generation. The cache has a row of keys and
   // values for every position of every sequence: (sequences, capacity, 2 kv_heads head_dim), first
   // the keys. Stores k and v of each new token t at position[t] of sequence[t]; then
   //   out[t] = softmax(q[t] k^T / sqrt(head_dim)) v    over positions 0..position[t] of sequence[t]
-  // with probabilities in fp32. A token's result does not depend on the other new tokens. REQUIRES:
-  // position < capacity; earlier positions were stored by earlier calls or by this one. sequence,
-  // position (T), q, k, v as for attention, out (T, heads head_dim)
+  // with window and sinks as for attention, and probabilities in fp32. A token's result does not
+  // depend on the other new tokens. REQUIRES: position < capacity; earlier positions were stored by
+  // earlier calls or by this one. sequence, position (T), q, k, v as for attention, out (T, heads
+  // head_dim)
   virtual void cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
                                 const int32_t* sequence, const int32_t* position, const void* q,
                                 const void* k, const void* v, void* cache, void* out,

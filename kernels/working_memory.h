@@ -16,6 +16,7 @@ struct KernelSizes {
   int64_t heads = 0;
   int64_t tokens = 0;        // rows of one call
   int64_t document_len = 0;  // rows that attend to each other, at most
+  bool windows = false;      // some layers attend in windows
   int64_t cached_scores = 0;  // query heads that share keys, times cached positions
 };
 

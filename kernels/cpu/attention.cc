@@ -18,25 +18,35 @@ struct SoftmaxRow {
   float sum;
 };
 
-// One row of a tile: scores (width, a multiple of 16; valid ones first) become exp(score * scale -
-// highest), invalid ones 0. Returns by how much earlier sums of the row must shrink.
-PAGODA_INLINE float softmax_row(int64_t valid, int64_t width, float scale, float* scores,
-                                SoftmaxRow& state) {
+// Scores from `i` on, of which those of columns [begin, end) are seen; the others are -infinity.
+PAGODA_INLINE Vec seen_lanes(const float* scores, int64_t i, int64_t begin, int64_t end) {
   const float lowest = -std::numeric_limits<float>::infinity();
-  Vec best = splat(lowest);
-  for (int64_t i = 0; i < valid; i += kLanes) {
-    const Vec v = load_lanes(scores + i, std::min(kLanes, valid - i), lowest);
+  const Vec v = load_lanes(scores + i, std::min(kLanes, end - i), lowest);
+  if (i >= begin) return v;
+  return columns_from(i) < static_cast<float>(begin) ? splat(lowest) : v;
+}
+
+// One row of a tile: scores (width, a multiple of 16) of columns [begin, end) become exp(score *
+// scale - highest), others 0. Returns by how much earlier sums of the row must shrink.
+PAGODA_INLINE float softmax_row(int64_t begin, int64_t end, int64_t width, float scale,
+                                float* scores, SoftmaxRow& state) {
+  if (begin >= end) {
+    for (int64_t i = 0; i < width; i += kLanes) store(scores + i, Vec{});
+    return 1.0f;
+  }
+  Vec best = splat(-std::numeric_limits<float>::infinity());
+  for (int64_t i = 0; i < end; i += kLanes) {
+    const Vec v = seen_lanes(scores, i, begin, end);
     best = v > best ? v : best;
   }
   const float highest = std::max(state.highest, max_lane(best) * scale);
   Vec sum{};
   for (int64_t i = 0; i < width; i += kLanes) {
-    if (i >= valid) {
+    if (i >= end) {
       store(scores + i, Vec{});
       continue;
     }
-    const Vec v = load_lanes(scores + i, std::min(kLanes, valid - i), lowest);
-    const Vec e = exp_lanes(v * scale - highest);
+    const Vec e = exp_lanes(seen_lanes(scores, i, begin, end) * scale - highest);
     sum += e;
     store(scores + i, e);
   }
@@ -46,14 +56,16 @@ PAGODA_INLINE float softmax_row(int64_t valid, int64_t width, float scale, float
   return shrink;
 }
 
-// A tile of scores (rows, width). Row r may see the first `visible + r` columns, at most `columns`.
-// `total` (rows, head_dim) holds the output so far and shrinks with the maxima.
+// A tile of scores (rows, width). Row r may see the first `visible + r` columns, at most `columns`,
+// of which `window` leaves the last (0: all). `total` (rows, head_dim) holds the output so far and
+// shrinks with the maxima.
 PAGODA_TARGET_CLONES void softmax_tile(int64_t rows, int64_t width, int64_t visible,
-                                       int64_t columns, float scale, float* scores,
+                                       int64_t columns, int64_t window, float scale, float* scores,
                                        SoftmaxRow* state, int64_t head_dim, float* total) {
   for (int64_t r = 0; r < rows; ++r) {
-    const int64_t valid = std::min(columns, visible + r);
-    const float shrink = softmax_row(valid, width, scale, scores + r * width, state[r]);
+    const int64_t begin = window > 0 ? std::max<int64_t>(0, visible + r - window) : 0;
+    const int64_t end = std::min(columns, visible + r);
+    const float shrink = softmax_row(begin, end, width, scale, scores + r * width, state[r]);
     if (shrink == 1.0f) continue;
     for (int64_t j = 0; j < head_dim; ++j) total[r * head_dim + j] *= shrink;
   }
@@ -78,12 +90,13 @@ void attend(const Forward& f, const AttentionSpan& span, const AttentionChunk& c
             SoftmaxRow* state) {
   const int64_t head_dim = f.shape.head_dim;
   float* scores = scratch_floats(Scratch::kRowC, kGemmRows * kAttentionBlock);
-  for (int64_t b = chunk.first_block; b <= chunk.block; ++b) {
+  const BlockRange keys = blocks_of_keys(span, chunk, f.shape.window);
+  for (int64_t b = keys.begin; b < keys.end; ++b) {
     const AttentionBlock& block = span.blocks[static_cast<size_t>(b)];
     gemm_multiply(f.dt, chunk.rows, block.padded, head_dim, q, packed.get(0, slot, b), scores,
                   false);
-    softmax_tile(chunk.rows, block.padded, chunk.row + 1 - block.row, block.rows, f.scale, scores,
-                 state, head_dim, total);
+    softmax_tile(chunk.rows, block.padded, chunk.row + 1 - block.row, block.rows, f.shape.window,
+                 f.scale, scores, state, head_dim, total);
     const void* probabilities = scores;
     if (f.dt == DType::kBF16) {
       void* rounded = scratch_bytes(Scratch::kRowD, kGemmRows * kAttentionBlock * 2);
@@ -95,6 +108,12 @@ void attend(const Forward& f, const AttentionSpan& span, const AttentionChunk& c
   }
 }
 
+// A sink is there before any key.
+SoftmaxRow first_row_state(const Forward& f, int64_t head) {
+  if (f.shape.sinks == nullptr) return {-std::numeric_limits<float>::infinity(), 0.0f};
+  return {read_number(f.dt, f.shape.sinks, head), 1.0f};
+}
+
 void attend_chunk(const Forward& f, const AttentionSpan& span, const AttentionChunk& chunk,
                   const PackedBlocks& packed, int64_t slot, int64_t head) {
   const int64_t head_dim = f.shape.head_dim;
@@ -103,7 +122,7 @@ void attend_chunk(const Forward& f, const AttentionSpan& span, const AttentionCh
   float* total = scratch_floats(Scratch::kRowB, kGemmRows * head_dim);
   std::fill_n(total, kGemmRows * head_dim, 0.0f);
   SoftmaxRow state[kGemmRows];
-  std::fill_n(state, kGemmRows, SoftmaxRow{-std::numeric_limits<float>::infinity(), 0.0f});
+  std::fill_n(state, kGemmRows, first_row_state(f, head));
   attend(f, span, chunk, packed, slot, q, total, state);
   for (int64_t r = 0; r < chunk.rows; ++r) {
     const int64_t t = chunk.row + r;
@@ -147,7 +166,7 @@ void CpuOps::attention(DType dt, const AttentionShape& shape, const int32_t* doc
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   const Forward f{dt, shape, q, k, v, out, lse, scale};
   s.enqueue([f, spans = std::move(spans), pool = &s.pool()] {
-    const BlockKernel* kernel = attention_kernel(f.dt);
+    const BlockKernel* kernel = attention_kernel(f.dt, f.shape);
     for (const AttentionSpan& span : spans) {
       if (kernel != nullptr) {
         attend_by_blocks(*kernel, tensors_of(f), span, *pool);

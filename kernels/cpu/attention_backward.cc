@@ -49,36 +49,40 @@ void compute_delta(const Backward& b, ThreadPool& pool) {
   });
 }
 
-// Column numbers of a vector that starts at column i.
-PAGODA_INLINE Vec columns_from(int64_t i) {
-  const Vec first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return first + static_cast<float>(i);
+// The first of `visible` columns that a window leaves.
+PAGODA_INLINE float first_seen(int64_t visible, int64_t window) {
+  return window > 0 ? static_cast<float>(visible - window) : 0.0f;
 }
 
 // Tile of queries x keys: scores become ds, from dp = dout v^T. Row r sees the first `visible + r`
-// columns, at most `columns`; the rest become 0.
+// columns, at most `columns`, of which `window` leaves the last (0: all); the rest become 0.
 PAGODA_TARGET_CLONES void score_gradient_tile(int64_t rows, int64_t width, int64_t visible,
-                                              int64_t columns, float scale, const float* lse,
-                                              const float* delta, const float* dp, float* scores) {
+                                              int64_t columns, int64_t window, float scale,
+                                              const float* lse, const float* delta, const float* dp,
+                                              float* scores) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float valid = static_cast<float>(std::min(columns, visible + r));
+    const float begin = first_seen(visible + r, window);
+    const float end = static_cast<float>(std::min(columns, visible + r));
     for (int64_t i = 0; i < width; i += kLanes) {
       float* place = scores + r * width + i;
       const Vec p = exp_lanes(load(place) * scale - lse[r]);
       const Vec ds = p * (load(dp + r * width + i) - delta[r]);
-      store(place, columns_from(i) < valid ? ds : Vec{});
+      const Vec column = columns_from(i);
+      store(place, (column >= begin) & (column < end) ? ds : Vec{});
     }
   }
 }
 
 // Tile of keys x queries: scores become p, dp becomes ds. Row r (a key) is seen by columns
-// (queries) from `first + r` to `columns`; lse and delta belong to the columns and are `width`
-// long.
+// (queries) from `first + r` to `columns`, and by `window` of them (0: all); lse and delta belong
+// to the columns and are `width` long.
 PAGODA_TARGET_CLONES void transposed_gradient_tile(int64_t rows, int64_t width, int64_t first,
-                                                   int64_t columns, float scale, const float* lse,
-                                                   const float* delta, float* scores, float* dp) {
-  const float end = static_cast<float>(columns);
+                                                   int64_t columns, int64_t window, float scale,
+                                                   const float* lse, const float* delta,
+                                                   float* scores, float* dp) {
   for (int64_t r = 0; r < rows; ++r) {
+    const int64_t last = window > 0 ? std::min(columns, first + r + window) : columns;
+    const float end = static_cast<float>(last);
     const float begin = static_cast<float>(first + r);
     for (int64_t i = 0; i < width; i += kLanes) {
       float* score = scores + r * width + i;
@@ -117,15 +121,16 @@ void query_gradient_chunk(const Backward& b, const AttentionSpan& span,
   float* dp = scores + kTileElements;
   float* dq = scratch_floats(Scratch::kRowC, kGemmRows * dim);
   const int64_t row = head * b.shape.tokens + chunk.row;
-  for (int64_t i = chunk.first_block; i <= chunk.block; ++i) {
+  const BlockRange keys = blocks_of_keys(span, chunk, b.shape.window);
+  for (int64_t i = keys.begin; i < keys.end; ++i) {
     const AttentionBlock& block = span.blocks[static_cast<size_t>(i)];
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, q, packed.get(0, slot, i), scores, false);
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, dout, packed.get(1, slot, i), dp, false);
-    score_gradient_tile(chunk.rows, block.padded, chunk.row + 1 - block.row, block.rows, b.scale,
-                        b.lse + row, b.delta + row, dp, scores);
+    score_gradient_tile(chunk.rows, block.padded, chunk.row + 1 - block.row, block.rows,
+                        b.shape.window, b.scale, b.lse + row, b.delta + row, dp, scores);
     const void* ds = rounded_tile(b.dt, scores, chunk.rows * block.padded, Scratch::kRowD);
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, ds, packed.get(2, slot, i), dq,
-                  i > chunk.first_block);
+                  i > keys.begin);
   }
   for (int64_t r = 0; r < chunk.rows; ++r) {
     scale_row(dq + r * dim, dim, b.scale, dq + r * dim);
@@ -174,18 +179,19 @@ void key_gradient_chunk(const Backward& b, const AttentionSpan& span, const Atte
   float* dp = scores + kTileElements;
   float* lse = scratch_floats(Scratch::kRowC, 2 * kAttentionBlock);
   float* delta = lse + kAttentionBlock;
-  for (int64_t i = chunk.block; i < chunk.end_block; ++i) {
+  const BlockRange queries = blocks_of_queries(span, chunk, b.shape.window);
+  for (int64_t i = queries.begin; i < queries.end; ++i) {
     const AttentionBlock& block = span.blocks[static_cast<size_t>(i)];
     copy_padded(b.lse + head * b.shape.tokens + block.row, block, lse);
     copy_padded(b.delta + head * b.shape.tokens + block.row, block, delta);
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, k, packed.get(0, slot, i), scores, false);
     gemm_multiply(b.dt, chunk.rows, block.padded, dim, v, packed.get(1, slot, i), dp, false);
-    transposed_gradient_tile(chunk.rows, block.padded, chunk.row - block.row, block.rows, b.scale,
-                             lse, delta, scores, dp);
+    transposed_gradient_tile(chunk.rows, block.padded, chunk.row - block.row, block.rows,
+                             b.shape.window, b.scale, lse, delta, scores, dp);
     const int64_t elements = chunk.rows * block.padded;
     const void* p = rounded_tile(b.dt, scores, elements, Scratch::kRowD);
     const void* ds = rounded_tile(b.dt, dp, elements, Scratch::kRowE);
-    const bool add = accumulate || i > chunk.block;
+    const bool add = accumulate || i > queries.begin;
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, p, packed.get(3, slot, i), dv, add);
     gemm_multiply(b.dt, chunk.rows, dim, block.padded, ds, packed.get(2, slot, i), dk, add);
   }
@@ -252,7 +258,7 @@ void CpuOps::attention_backward(DType dt, const AttentionShape& shape,
     b.delta = delta.data();
     compute_delta(b, *pool);
     const int64_t kv_heads = b.shape.kv_heads;
-    const BlockKernel* kernel = attention_kernel(b.dt);
+    const BlockKernel* kernel = attention_kernel(b.dt, b.shape);
     for (const AttentionSpan& span : spans) {
       if (kernel != nullptr) {
         attend_backward_by_blocks(*kernel, gradients_of(b), span, *pool);
@@ -265,6 +271,34 @@ void CpuOps::attention_backward(DType dt, const AttentionShape& shape,
         query_gradients(b, span, head, count, *pool);
         key_gradients(b, span, head, count, *pool);
       }
+    }
+  });
+}
+
+void CpuOps::attention_sinks_backward(DType dt, const AttentionShape& shape, const void* out,
+                                      const float* lse, const void* dout, float* dsinks,
+                                      Stream& s) {
+  CHECK(shape.sinks != nullptr && shape.tokens >= 0);
+  s.enqueue([=, pool = &s.pool()] {
+    const int64_t heads = shape.heads, dim = shape.head_dim, row = heads * dim;
+    const int64_t blocks = div_ceil(shape.tokens, kRowBlock);
+    float* partial = scratch_floats(Scratch::kSharedSums, blocks * heads);
+    pool->parallel_for(blocks, [&](int64_t block) {
+      const int64_t begin = block * kRowBlock, end = std::min(shape.tokens, begin + kRowBlock);
+      float* sums = partial + block * heads;
+      std::fill_n(sums, heads, 0.0f);
+      for (int64_t t = begin; t < end; ++t) {
+        const float* o = read_row(dt, at(dt, out, t * row), row, Scratch::kRowA);
+        const float* g = read_row(dt, at(dt, dout, t * row), row, Scratch::kRowB);
+        for (int64_t h = 0; h < heads; ++h) {
+          const float sink = read_number(dt, shape.sinks, h);
+          const float p = std::exp(sink - lse[h * shape.tokens + t]);
+          sums[h] += p * dot(o + h * dim, g + h * dim, dim);
+        }
+      }
+    });
+    for (int64_t block = 0; block < blocks; ++block) {
+      for (int64_t h = 0; h < heads; ++h) dsinks[h] -= partial[block * heads + h];
     }
   });
 }

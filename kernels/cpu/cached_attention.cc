@@ -32,13 +32,14 @@ void store_token(const Cached& c, int64_t t) {
 
 void attend_token(const Cached& c, int64_t t, int64_t kv_head) {
   const int64_t dim = c.shape.head_dim, group = c.shape.heads / c.shape.kv_heads;
-  const int64_t keys = c.position[t] + 1, head = kv_head * group;
+  const int64_t all = c.position[t] + 1, head = kv_head * group;
+  const int64_t keys = c.shape.window > 0 ? std::min(all, c.shape.window) : all;
   const float* q = read_row(c.dt, at(c.dt, c.q, t * c.shape.qkv_stride + head * dim), group * dim,
                             Scratch::kRowA);
   float* scores = scratch_floats(Scratch::kRowB, group * keys);
   float* total = scratch_floats(Scratch::kRowD, group * dim);
   const auto key_or_value = [&](int64_t row, int64_t from) {
-    return read_row(c.dt, at(c.dt, c.cache_row(t, row), from + kv_head * dim), dim,
+    return read_row(c.dt, at(c.dt, c.cache_row(t, all - keys + row), from + kv_head * dim), dim,
                     Scratch::kRowC);
   };
   for (int64_t j = 0; j < keys; ++j) {
@@ -49,7 +50,13 @@ void attend_token(const Cached& c, int64_t t, int64_t kv_head) {
   }
   for (int64_t g = 0; g < group; ++g) {
     float* row = scores + g * keys;
-    const float sum = exp_row(row, keys, max_of(row, keys), row);
+    float highest = max_of(row, keys), sink = 0.0f;
+    if (c.shape.sinks != nullptr) {
+      sink = read_number(c.dt, c.shape.sinks, head + g);
+      highest = std::max(highest, sink);
+    }
+    float sum = exp_row(row, keys, highest, row);
+    if (c.shape.sinks != nullptr) sum += std::exp(sink - highest);
     scale_row(row, keys, 1.0f / sum, row);
   }
   std::fill_n(total, group * dim, 0.0f);

@@ -22,8 +22,8 @@ constexpr int64_t kRowBuffersBytes = 1 * kMiB;  // small tiles and pieces of row
 
 bool has_blocks(const KernelSizes& sizes) { return gradient_kernel(sizes.dtype) != nullptr; }
 
-// Attention where there are no blocks. Gradients of keys and values in fp32 are at most twice their
-// packed operands.
+// Attention where there are no blocks, and in windows. Gradients of keys and values in fp32 are at
+// most twice their packed operands.
 ScratchNeed tiles_scratch(const KernelSizes& sizes, int64_t blocks) {
   const int64_t head = kPackedKinds * blocks * kAttentionBlock * align_up(sizes.head_dim, 64) *
                        dtype_bytes(sizes.dtype);
@@ -57,9 +57,8 @@ int64_t kernel_scratch_bytes(const KernelSizes& sizes, int threads) {
   if (has_blocks(sizes)) {
     add(products_scratch(sizes.input_dim));
     add(attention_scratch(sizes.head_dim, blocks));
-  } else {
-    add(tiles_scratch(sizes, blocks));
   }
+  if (!has_blocks(sizes) || sizes.windows) add(tiles_scratch(sizes, blocks));
   return all.left_bytes + all.packed_bytes + all.sums_bytes + threads * all.thread_bytes;
 }
 

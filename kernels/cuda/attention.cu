@@ -39,7 +39,8 @@ struct Attention {
   static constexpr int kSharedBytes = kTileBytes + Queries::kScaleBytes + 2 * Keys::kScaleBytes;
 
   const DocumentTile* tiles;
-  int64_t tokens, heads, group;
+  int64_t tokens, heads, group, window;
+  const T* sinks;
   Heads<T> q, k, v;
   T* out;
   float* lse;
@@ -70,10 +71,12 @@ struct Attention {
   PAGODA_GPU void operator()() const {
     const int64_t tile_number = quotient(block_number(), heads);
     const int64_t head = block_number() - tile_number * heads;
-    const DocumentTile tile = tiles[tile_number];
+    DocumentTile tile = tiles[tile_number];
+    // Its keys begin where the window of its first row does.
+    tile.begin += static_cast<int32_t>(rows_before_window(tile.begin, tile.row, window, kKeys));
     const int64_t blocks = tiles_of(tile.row + tile.rows - tile.begin, kKeys);
     float total[kWidth][4] = {};
-    SoftmaxRows state;
+    SoftmaxRows state = first_state(head);
     load_rows<kThreads>(queries().tile, q, head, tile.row, tile.row + tile.rows);
     load(tile, head, 0);
     commit_copies();
@@ -93,6 +96,17 @@ struct Attention {
     store(tile, head, state, total);
   }
 
+  // A sink is there before any key; one of the threads that share a row counts it.
+  PAGODA_GPU SoftmaxRows first_state(int64_t head) const {
+    SoftmaxRows state;
+    if (sinks == nullptr) return state;
+    for (int r = 0; r < 2; ++r) {
+      state.highest[r] = widen(sinks[head]);
+      state.sum[r] = lane_number() % 4 == 0 ? 1.0f : 0.0f;
+    }
+    return state;
+  }
+
   // Scores of keys from `key0` on become exponentials; what was summed before shrinks with the
   // maximum.
   PAGODA_GPU void soften(const DocumentTile& tile, int64_t key0, float (&scores)[kCount][4],
@@ -100,7 +114,8 @@ struct Attention {
     float best[2] = {-INFINITY, -INFINITY}, shrink[2], sum[2] = {0.0f, 0.0f};
     const int64_t query0 = tile.row + 16 * warp_number(), end = tile.row + tile.rows;
     const auto seen = [&](int n, int row, int column) {
-      return key0 + 8 * n + column <= query0 + row && query0 + row < end;
+      const int64_t before = query0 + row - (key0 + 8 * n + column);
+      return before >= 0 && (window == 0 || before < window) && query0 + row < end;
     };
     PAGODA_UNROLL
     for (int n = 0; n < kCount; ++n) {
@@ -167,10 +182,11 @@ void CudaOps::attention(DType dt, const AttentionShape& shape, const int32_t* do
     using T = typename Kernel::T;
     const TilesOnDevice tiles(queue, document_start, documents, Kernel::kRows);
     const int64_t dim = shape.head_dim, stride = shape.qkv_stride;
-    queue.launch(tiles.count() * shape.heads,
-                 Kernel{tiles.get(), shape.tokens, shape.heads, shape.heads / shape.kv_heads,
-                        heads_of<T>(q, stride, dim), heads_of<T>(k, stride, dim),
-                        heads_of<T>(v, stride, dim), typed<T>(out), lse, score_scale(dim)});
+    queue.launch(
+        tiles.count() * shape.heads,
+        Kernel{tiles.get(), shape.tokens, shape.heads, shape.heads / shape.kv_heads, shape.window,
+               typed<T>(shape.sinks), heads_of<T>(q, stride, dim), heads_of<T>(k, stride, dim),
+               heads_of<T>(v, stride, dim), typed<T>(out), lse, score_scale(dim)});
   });
 }
 

@@ -32,10 +32,19 @@ PAGODA_GPU void load_rows(const TileType& tile, const Heads<T>& heads, int64_t h
                       [&](int i) -> int64_t { return row + i < end ? row + i : -1; });
 }
 
+// How many of the rows from `begin` on lie, in whole pieces, before all that a window from `first`
+// on leaves.
+PAGODA_BOTH int64_t rows_before_window(int64_t begin, int64_t first, int64_t window,
+                                       int64_t piece) {
+  if (window == 0 || first - window + 1 <= begin) return 0;
+  return quotient(first - window + 1 - begin, piece) * piece;
+}
+
 inline void check_attention(const AttentionShape& shape, const int32_t* document_start,
                             int64_t documents) {
   CHECK(shape.tokens >= 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   CHECK(shape.head_dim > 0 && shape.head_dim % 2 == 0 && shape.qkv_stride >= shape.head_dim);
+  CHECK(shape.window >= 0);
   CHECK(shape.head_dim <= kCudaMostHeadDim,
         "heads of %lld: attention on the GPU has kernels for at most %lld; nothing was computed",
         static_cast<long long>(shape.head_dim), static_cast<long long>(kCudaMostHeadDim));

@@ -3,6 +3,7 @@
 // their keys, tiles of keys sum dk and dv over the queries of all heads that share them. Both are
 // one kernel: a warp's 16 rows stay, the other side's rows stream by.
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/machine/column_sums.cuh"
 #include "kernels/cuda/ops_class.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
@@ -28,6 +29,17 @@ struct Delta {
   }
 };
 
+// The part of row t in head h's dsinks.
+template <typename T>
+struct SinkTerm {
+  const T* sinks;
+  const float *lse, *delta;
+  int64_t tokens;
+  PAGODA_GPU float operator()(int64_t t, int64_t h) const {
+    return -(exponential(widen(sinks[h]) - lse[h * tokens + t]) * delta[h * tokens + t]);
+  }
+};
+
 template <typename Shape, bool kByKeys>
 struct AttentionBackward {
   using Unit = typename Shape::Unit;
@@ -45,7 +57,7 @@ struct AttentionBackward {
   static constexpr int kSharedBytes = kTileBytes + 2 * (Own::kScaleBytes + Other::kScaleBytes);
 
   const DocumentTile* tiles;
-  int64_t tokens, heads, group;
+  int64_t tokens, heads, group, window;
   Heads<T> q, k, v, dout;
   const float *lse, *delta;
   float scale;
@@ -103,8 +115,11 @@ struct AttentionBackward {
     Work work;
     work.tile = tiles[tile_number];
     work.own_head = block - tile_number * own_heads;
-    work.first = kByKeys ? work.tile.row : work.tile.begin;
-    work.end = kByKeys ? work.tile.end : work.tile.row + work.tile.rows;
+    const int64_t own_end = work.tile.row + work.tile.rows;
+    const int64_t before = rows_before_window(work.tile.begin, work.tile.row, window, kOthers);
+    work.first = kByKeys ? work.tile.row : work.tile.begin + before;
+    work.end = kByKeys ? work.tile.end : own_end;
+    if (kByKeys && window > 0) work.end = smaller(work.end, own_end - 1 + window);
     work.blocks = tiles_of(work.end - work.first, kOthers);
     return work;
   }
@@ -150,7 +165,8 @@ struct AttentionBackward {
       for_sums([&](int i, int own_row, int column) {
         const int64_t mine = own0 + own_row, theirs = other0 + 8 * n + column;
         const int64_t query = kByKeys ? theirs : mine, key = kByKeys ? mine : theirs;
-        const bool seen = key <= query && mine < own_end && theirs < work.end;
+        const bool in_window = window == 0 || query - key < window;
+        const bool seen = key <= query && in_window && mine < own_end && theirs < work.end;
         const float p =
             seen ? exponential(scores[0][n][i] * scale - row_lse[query]) : 0.0f;
         gradients[0][n][i] = seen ? p * (gradients[0][n][i] - row_delta[query]) : 0.0f;
@@ -194,14 +210,40 @@ void CudaOps::attention_backward(DType dt, const AttentionShape& shape,
                  Delta<T>{typed<T>(out), typed<T>(dout), shape.tokens, shape.heads, dim,
                           delta.get()});
     const auto kernel = [&]<typename Kernel>(Kernel) {
-      return Kernel{tiles.get(), shape.tokens, shape.heads, shape.heads / shape.kv_heads,
-                    heads_of<T>(q, stride, dim), heads_of<T>(k, stride, dim),
-                    heads_of<T>(v, stride, dim), heads_of<T>(dout, shape.heads * dim, dim), lse,
-                    delta.get(), score_scale(dim), typed<T>(dq), typed<T>(dk), typed<T>(dv),
+      return Kernel{tiles.get(),
+                    shape.tokens,
+                    shape.heads,
+                    shape.heads / shape.kv_heads,
+                    shape.window,
+                    heads_of<T>(q, stride, dim),
+                    heads_of<T>(k, stride, dim),
+                    heads_of<T>(v, stride, dim),
+                    heads_of<T>(dout, shape.heads * dim, dim),
+                    lse,
+                    delta.get(),
+                    score_scale(dim),
+                    typed<T>(dq),
+                    typed<T>(dk),
+                    typed<T>(dv),
                     stride};
     };
     queue.launch(tiles.count() * shape.heads, kernel(Queries{}));
     queue.launch(tiles.count() * shape.kv_heads, kernel(Keys{}));
+  });
+}
+
+void CudaOps::attention_sinks_backward(DType dt, const AttentionShape& shape, const void* out,
+                                       const float* lse, const void* dout, float* dsinks,
+                                       Stream& s) {
+  CHECK(shape.sinks != nullptr && shape.tokens >= 0);
+  Queue queue(s, "attention_sinks_backward");
+  with_type(dt, [&]<typename T>(T) {
+    Temporary<float> delta(queue, shape.heads * shape.tokens);
+    queue.launch(div_ceil(shape.tokens * shape.heads, Delta<T>::kWarps),
+                 Delta<T>{typed<T>(out), typed<T>(dout), shape.tokens, shape.heads, shape.head_dim,
+                          delta.get()});
+    add_column_sums(queue, SinkTerm<T>{typed<T>(shape.sinks), lse, delta.get(), shape.tokens},
+                    shape.tokens, kRowBlock, shape.heads, dsinks);
   });
 }
 

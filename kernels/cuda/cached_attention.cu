@@ -44,10 +44,15 @@ struct CachedAttention {
     const int64_t head = block_number() - t * shape.heads;
     const int64_t dim = shape.head_dim, kv_dim = shape.kv_heads * dim;
     const T* query = q + t * shape.qkv_stride + head * dim;
-    const T* keys = cache + sequence[t] * capacity * 2 * kv_dim +
+    const int64_t all = position[t] + 1;
+    const int64_t count = shape.window > 0 ? smaller(all, shape.window) : all;
+    const T* keys = cache + (sequence[t] * capacity + all - count) * 2 * kv_dim +
                     head / (shape.heads / shape.kv_heads) * dim;
-    const int64_t count = position[t] + 1;
     float highest = -INFINITY, sum = 0.0f, total[kColumns] = {};
+    if (shape.sinks != nullptr) {  // it is there before any key
+      highest = widen(static_cast<const T*>(shape.sinks)[head]);
+      sum = 1.0f;
+    }
     for (int64_t first = 0; first < count; first += kThreads) {
       const int64_t key = first + thread_number();
       const float mine = key < count ? score(query, keys + key * 2 * kv_dim) : -INFINITY;

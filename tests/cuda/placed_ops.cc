@@ -119,7 +119,7 @@ void PlacedOps::rope(DType dt, const int32_t* positions, double theta, int64_t t
 void PlacedOps::attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
                           int64_t documents, const void* q, const void* k, const void* v, void* out,
                           float* lse, Stream& s) {
-  require("attention", s, q, k, v, out, lse);
+  require("attention", s, shape.sinks, q, k, v, out, lse);
   inner_->attention(dt, shape, document_start, documents, q, k, v, out, lse, s);
 }
 
@@ -132,10 +132,17 @@ void PlacedOps::attention_backward(DType dt, const AttentionShape& shape,
                              dv, s);
 }
 
+void PlacedOps::attention_sinks_backward(DType dt, const AttentionShape& shape, const void* out,
+                                         const float* lse, const void* dout, float* dsinks,
+                                         Stream& s) {
+  require("attention_sinks_backward", s, shape.sinks, out, lse, dout, dsinks);
+  inner_->attention_sinks_backward(dt, shape, out, lse, dout, dsinks, s);
+}
+
 void PlacedOps::cached_attention(DType dt, const AttentionShape& shape, int64_t capacity,
                                  const int32_t* sequence, const int32_t* position, const void* q,
                                  const void* k, const void* v, void* cache, void* out, Stream& s) {
-  require("cached_attention", s, sequence, position, q, k, v, cache, out);
+  require("cached_attention", s, shape.sinks, sequence, position, q, k, v, cache, out);
   inner_->cached_attention(dt, shape, capacity, sequence, position, q, k, v, cache, out, s);
 }
 

@@ -13,6 +13,7 @@ namespace {
 struct Case {
   AttentionShape shape;
   std::vector<int32_t> starts;
+  bool has_sinks = false;
   int64_t documents() const { return static_cast<int64_t>(starts.size()) - 1; }
 };
 
@@ -21,6 +22,12 @@ Case make_case(int64_t heads, int64_t kv_heads, int64_t head_dim, std::vector<in
   Case c;
   c.shape = {starts.back(), heads, kv_heads, head_dim, (heads + 2 * kv_heads) * head_dim};
   c.starts = std::move(starts);
+  return c;
+}
+
+Case with(Case c, int64_t window, bool has_sinks) {
+  c.shape.window = window;
+  c.has_sinks = has_sinks;
   return c;
 }
 
@@ -39,7 +46,9 @@ struct Row {
 
 class Reference {
  public:
-  Reference(const Case& c, Doubles qkv) : c_(c), s_(c.shape), at_(s_), qkv_(std::move(qkv)) {}
+  // sinks (heads), or none
+  Reference(const Case& c, Doubles qkv, Doubles sinks = {})
+      : c_(c), s_(c.shape), at_(s_), qkv_(std::move(qkv)), sinks_(std::move(sinks)) {}
 
   double q(int64_t t, int64_t h, int64_t d) const {
     return qkv_[t * s_.qkv_stride + h * s_.head_dim + d];
@@ -56,7 +65,8 @@ class Reference {
   Row row(int64_t t, int64_t h) const {
     const auto after = std::upper_bound(c_.starts.begin(), c_.starts.end(), t);
     Row r{*(after - 1), {}, 0.0};
-    double highest = -1e300, sum = 0.0;
+    if (s_.window > 0) r.begin = std::max(r.begin, t - s_.window + 1);
+    double highest = sinks_.empty() ? -1e300 : sinks_[h], sum = 0.0;
     for (int64_t j = r.begin; j <= t; ++j) {
       double score = 0.0;
       for (int64_t d = 0; d < s_.head_dim; ++d) score += q(t, h, d) * k(j, h, d);
@@ -64,6 +74,7 @@ class Reference {
       highest = std::max(highest, r.p.back());
     }
     for (double& p : r.p) sum += (p = std::exp(p - highest));
+    if (!sinks_.empty()) sum += std::exp(sinks_[h] - highest);
     for (double& p : r.p) p /= sum;
     r.lse = highest + std::log(sum);
     return r;
@@ -138,7 +149,7 @@ class Reference {
   const Case& c_;
   const AttentionShape s_;
   const Layout at_;
-  const Doubles qkv_;
+  const Doubles qkv_, sinks_;
 };
 
 void* column(TestTensor& t, int64_t i) {
@@ -146,19 +157,28 @@ void* column(TestTensor& t, int64_t i) {
 }
 
 struct Result {
-  TestTensor qkv, out, lse, dout, dqkv;
+  TestTensor qkv, out, lse, dout, dqkv, sinks, dsinks;
+  Doubles sink_values() const { return sinks.doubles(); }
 };
 
 Result run(DType dt, const Case& c, Stream& s, double scale = 1.0) {
-  const AttentionShape& shape = c.shape;
+  AttentionShape shape = c.shape;
   const Layout layout(shape);
+  const int64_t sinks = c.has_sinks ? shape.heads : 0;
   const int64_t size = shape.tokens * shape.qkv_stride;
   const int64_t out_size = shape.tokens * shape.heads * shape.head_dim;
-  Result r{TestTensor(dt, size), TestTensor(dt, out_size),
-           TestTensor(DType::kF32, shape.heads * shape.tokens), TestTensor(dt, out_size),
-           TestTensor(dt, size)};
+  Result r{TestTensor(dt, size),
+           TestTensor(dt, out_size),
+           TestTensor(DType::kF32, shape.heads * shape.tokens),
+           TestTensor(dt, out_size),
+           TestTensor(dt, size),
+           TestTensor(dt, sinks),
+           TestTensor(DType::kF32, sinks)};
   r.qkv.randomise(41, scale);
   r.dout.randomise(42);
+  r.sinks.randomise(45, 2.0);
+  r.dsinks.fill(0.5);
+  if (c.has_sinks) shape.sinks = r.sinks.data();
   cpu_ops().attention(dt, shape, c.starts.data(), c.documents(), r.qkv.data(),
                       column(r.qkv, layout.k), column(r.qkv, layout.v), r.out.data(),
                       r.lse.floats(), s);
@@ -166,8 +186,17 @@ Result run(DType dt, const Case& c, Stream& s, double scale = 1.0) {
                                column(r.qkv, layout.k), column(r.qkv, layout.v), r.out.data(),
                                r.lse.floats(), r.dout.data(), r.dqkv.data(),
                                column(r.dqkv, layout.k), column(r.dqkv, layout.v), s);
+  if (c.has_sinks) {
+    cpu_ops().attention_sinks_backward(dt, shape, r.out.data(), r.lse.floats(), r.dout.data(),
+                                       r.dsinks.floats(), s);
+  }
   s.synchronize();
   return r;
+}
+
+Doubles plus(Doubles values, double more) {
+  for (double& v : values) v += more;
+  return values;
 }
 
 // fp32: scores carry an error of about sqrt(head_dim) eps times their size, which the exponential
@@ -180,7 +209,7 @@ double relative_error(DType dt, const Case& c) {
 
 void check(DType dt, const Case& c) {
   const Result r = run(dt, c, test_stream());
-  const Reference reference(c, r.qkv.doubles());
+  const Reference reference(c, r.qkv.doubles(), r.sink_values());
   Doubles out, magnitude, lse, dqkv, gradient_magnitude;
   reference.forward(out, magnitude, lse);
   const double relative = relative_error(dt, c);
@@ -195,6 +224,17 @@ void check(DType dt, const Case& c) {
   reference.backward(r.dout.doubles(), dqkv, gradient_magnitude);
   expect_close("dqkv of " + name, r.dqkv.doubles(), dqkv,
                [&](size_t i) { return 2 * relative * gradient_magnitude[i] + 1e-30; });
+  if (!c.has_sinks) return;
+  const Doubles dout = r.dout.doubles();
+  const Doubles dsinks = finite_differences(r.sink_values(), [&](const Doubles& sinks) {
+    Doubles changed, unused, of_rows;
+    Reference(c, r.qkv.doubles(), sinks).forward(changed, unused, of_rows);
+    return inner(changed, dout);
+  });
+  // Each row adds p times sum dout out; the rows' roundings are of either sign.
+  const double rows = std::sqrt(static_cast<double>(c.shape.tokens * c.shape.head_dim)) * 4;
+  expect_close("dsinks of " + name, r.dsinks.doubles(), plus(dsinks, 0.5),
+               [&](size_t) { return relative * rows + 1e-6; });
 }
 
 TEST(Attention, ReferenceGradientIsTheDerivative) {
@@ -226,6 +266,26 @@ TEST(Attention, MatchesReference) {
   }
 }
 
+// Windows shorter and longer than blocks, chunks and documents.
+TEST(Attention, WindowsAndSinksMatchReference) {
+  for (DType dt : kDTypes) {
+    for (const int64_t window : {0, 1, 3, 64, 127, 128, 129, 250, 1000}) {
+      check(dt, with(make_case(2, 1, 8, {0, 1, 3, 20, 331}), window, window % 2 == 0));
+    }
+    check(dt, with(make_case(4, 2, 32, {0, 5, 70, 70, 199}), 40, true));
+    check(dt, with(make_case(4, 2, 32, {0, 5, 70, 70, 199}), 0, true));
+    check(dt, with(make_case(3, 1, 96, {0, 128, 129, 460}), 33, true));
+  }
+}
+
+// A window as long as the longest document is none, to the bit.
+TEST(Attention, AWindowOfADocumentIsNone) {
+  const Case c = make_case(2, 1, 16, {0, 150, 400});
+  const Result a = run(DType::kF32, c, test_stream());
+  const Result b = run(DType::kF32, with(c, 250, false), test_stream());
+  EXPECT_TRUE(a.out.bits() == b.out.bits() && a.dqkv.bits() == b.dqkv.bits());
+}
+
 // More blocks than one span holds, and more heads than are packed at once.
 TEST(Attention, MatchesReferenceOverManyDocuments) {
   std::vector<int32_t> starts{0};
@@ -252,11 +312,13 @@ TEST(Attention, LargeScoresStayFinite) {
 
 TEST(Attention, ThreadsDoNotMatter) {
   for (DType dt : kDTypes) {
-    const Case c = make_case(4, 2, 32, {0, 100, 101, 420});
-    expect_same_bits([&](Stream& s) {
-      const Result r = run(dt, c, s);
-      return r.out.bits() + r.lse.bits() + r.dqkv.bits();
-    });
+    for (const int64_t window : {0, 90}) {
+      const Case c = with(make_case(4, 2, 32, {0, 100, 101, 420}), window, window > 0);
+      expect_same_bits([&](Stream& s) {
+        const Result r = run(dt, c, s);
+        return r.out.bits() + r.lse.bits() + r.dqkv.bits() + r.dsinks.bits();
+      });
+    }
   }
 }
 

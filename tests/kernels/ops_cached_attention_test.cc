@@ -14,6 +14,8 @@ namespace {
 struct Case {
   int64_t heads, kv_heads, head_dim;
   std::vector<int32_t> lengths;
+  int64_t window = 0;
+  bool has_sinks = false;
   int64_t capacity() const { return *std::max_element(lengths.begin(), lengths.end()) + 3; }
   int64_t kv_dim() const { return kv_heads * head_dim; }
   int64_t q_dim() const { return heads * head_dim; }
@@ -44,6 +46,13 @@ void fill_row(const Case& c, DType dt, Token token, double scale, std::byte* row
   std::memcpy(row, values.data(), static_cast<size_t>(values.bytes()));
 }
 
+// (heads), or none
+TestTensor sinks_of(const Case& c, DType dt) {
+  TestTensor sinks(dt, c.has_sinks ? c.heads : 0);
+  sinks.randomise(60, 2.0);
+  return sinks;
+}
+
 class Cache {
  public:
   Cache(const Case& c, DType dt, double scale = 1.0)
@@ -68,7 +77,14 @@ class Cache {
     const auto part = [&](int64_t i) {
       return static_cast<std::byte*>(qkv.data()) + i * dtype_bytes(dt_);
     };
-    const AttentionShape shape{n, c_.heads, c_.kv_heads, c_.head_dim, c_.stride()};
+    TestTensor sinks = sinks_of(c_, dt_);
+    const AttentionShape shape{n,
+                               c_.heads,
+                               c_.kv_heads,
+                               c_.head_dim,
+                               c_.stride(),
+                               c_.window,
+                               c_.has_sinks ? sinks.data() : nullptr};
     cpu_ops().cached_attention(dt_, shape, c_.capacity(), sequence.data(), position.data(),
                                qkv.data(), part(c_.q_dim()), part(c_.q_dim() + c_.kv_dim()),
                                memory_.data(), out.data(), s);
@@ -95,14 +111,17 @@ Reference reference(const Case& c, DType dt, const std::vector<Token>& tokens) {
     return row.doubles();
   };
   Reference r;
+  const Doubles sinks = sinks_of(c, dt).doubles();
   for (const Token& token : tokens) {
     const Doubles q = row_of(token);
     std::vector<Doubles> rows;
-    for (int32_t p = 0; p <= token.position; ++p) rows.push_back(row_of({token.sequence, p}));
+    const auto window = static_cast<int32_t>(c.window);
+    const int32_t first = window > 0 ? std::max(0, token.position + 1 - window) : 0;
+    for (int32_t p = first; p <= token.position; ++p) rows.push_back(row_of({token.sequence, p}));
     for (int64_t h = 0; h < c.heads; ++h) {
       const int64_t kv = h / (c.heads / c.kv_heads) * c.head_dim;
       Doubles p;
-      double sum = 0;
+      double sum = sinks.empty() ? 0 : std::exp(sinks[h]);
       for (const Doubles& row : rows) {
         double score = 0;
         for (int64_t d = 0; d < c.head_dim; ++d) {
@@ -126,11 +145,10 @@ Reference reference(const Case& c, DType dt, const std::vector<Token>& tokens) {
   return r;
 }
 
-const Case kCases[] = {{1, 1, 2, {1}},
-                       {3, 1, 8, {5, 1, 17}},
-                       {4, 2, 32, {70, 3}},
-                       {6, 3, 10, {33}},
-                       {2, 2, 128, {150, 20}}};
+const Case kCases[] = {{1, 1, 2, {1}},         {3, 1, 8, {5, 1, 17}},
+                       {4, 2, 32, {70, 3}},    {6, 3, 10, {33}},
+                       {2, 2, 128, {150, 20}}, {4, 2, 32, {70, 3}, 5, true},
+                       {3, 1, 8, {20, 9}, 1},  {3, 1, 8, {20, 9}, 0, true}};
 
 // Everything in one call, and token by token as in decoding. Scores carry an error of about
 // sqrt(head_dim) eps times their size, which the exponential turns into a relative error of p; sums

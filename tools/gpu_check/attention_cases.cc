@@ -9,11 +9,17 @@ namespace {
 struct Case {
   int64_t heads, kv_heads, head_dim;
   std::vector<int32_t> starts;
+  int64_t window = 0;
+  bool has_sinks = false;
 
   int64_t tokens() const { return starts.back(); }
   int64_t documents() const { return static_cast<int64_t>(starts.size()) - 1; }
   int64_t stride() const { return (heads + 2 * kv_heads) * head_dim; }
-  AttentionShape shape() const { return {tokens(), heads, kv_heads, head_dim, stride()}; }
+  AttentionShape shape() const { return {tokens(), heads, kv_heads, head_dim, stride(), window}; }
+  // The first key that row t of a document from `begin` on sees.
+  int64_t first_key(int64_t begin, int64_t t) const {
+    return window > 0 ? std::max(begin, t - window + 1) : begin;
+  }
   int64_t longest() const {
     int64_t most = 1;
     for (size_t i = 1; i < starts.size(); ++i) {
@@ -24,10 +30,12 @@ struct Case {
 };
 
 std::string named(const char* op, DType dt, const Case& c) {
-  return strf("%s %s %lld tokens in %lld documents, %lld/%lld heads of %lld", op, dtype_name(dt),
-              static_cast<long long>(c.tokens()), static_cast<long long>(c.documents()),
-              static_cast<long long>(c.heads), static_cast<long long>(c.kv_heads),
-              static_cast<long long>(c.head_dim));
+  const std::string window = c.window > 0 ? strf(", windows of %lld", (long long)c.window) : "";
+  return strf("%s %s %lld tokens in %lld documents, %lld/%lld heads of %lld%s%s", op,
+              dtype_name(dt), static_cast<long long>(c.tokens()),
+              static_cast<long long>(c.documents()), static_cast<long long>(c.heads),
+              static_cast<long long>(c.kv_heads), static_cast<long long>(c.head_dim),
+              window.c_str(), c.has_sinks ? ", sinks" : "");
 }
 
 // Scores carry an error of head_dim steps of their size, which the exponential makes one relative
@@ -55,7 +63,7 @@ class Sizing {
     for (int64_t d = 0; d < c.documents(); ++d) {
       const int64_t begin = c.starts[static_cast<size_t>(d)];
       for (int64_t t = begin; t < c.starts[static_cast<size_t>(d) + 1]; ++t) {
-        for (int64_t h = 0; h < c.heads; ++h) add_row(begin, t, h);
+        for (int64_t h = 0; h < c.heads; ++h) add_row(c.first_key(begin, t), t, h);
       }
     }
   }
@@ -125,31 +133,41 @@ double largest(const Tensor& t) {
 }
 
 void add_attention(DType dt, const Case& c, std::vector<OpCase>& cases) {
-  cases.push_back({named("attention", dt, c), [=](Trial& t) {
-    const AttentionShape shape = c.shape();
-    const int64_t bytes = dtype_bytes(dt), k = c.heads * c.head_dim * bytes;
-    const int64_t v = k + c.kv_heads * c.head_dim * bytes;
-    Tensor &qkv = t.random(dt, c.tokens() * c.stride(), 71), &out =
-        t.filled(dt, c.tokens() * c.heads * c.head_dim);
-    Tensor &lse = t.filled(DType::kF32, c.heads * c.tokens()), &dout = t.random(dt, out.n, 72);
-    Tensor& dqkv = t.filled(dt, qkv.n);
-    t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.attention(dt, shape, c.starts.data(), c.documents(), at(qkv), at(qkv) + k, at(qkv) + v,
-                    at(out), at(lse), s);
-      ops.attention_backward(dt, shape, c.starts.data(), c.documents(), at(qkv), at(qkv) + k,
-                             at(qkv) + v, at(out), at(lse), at(dout), at(dqkv), at(dqkv) + k,
-                             at(dqkv) + v, s);
-    });
-    const double relative = relative_error(dt, c);
-    const Sizes sizes = Sizing(c, qkv, dout).sizes();
-    t.expect_close("out", out, [&](int64_t i) { return relative * sizes.out[size_t(i)] + 1e-30; });
-    t.expect_close("lse", lse, [&](int64_t i) {
-      return (dt == DType::kBF16 ? 128 : 32) * kEps32 * (8 + std::abs(want(lse, i)));
-    });
-    t.expect_close("dqkv", dqkv, [&](int64_t i) {
-      return 2 * relative * sizes.dqkv[size_t(i)] + 1e-30;
-    });
-  }});
+  cases.push_back(
+      {named("attention", dt, c), [=](Trial& t) {
+         const int64_t bytes = dtype_bytes(dt), k = c.heads * c.head_dim * bytes;
+         const int64_t v = k + c.kv_heads * c.head_dim * bytes;
+         Tensor &qkv = t.random(dt, c.tokens() * c.stride(), 71),
+                &out = t.filled(dt, c.tokens() * c.heads * c.head_dim);
+         Tensor &lse = t.filled(DType::kF32, c.heads * c.tokens()), &dout = t.random(dt, out.n, 72);
+         Tensor& dqkv = t.filled(dt, qkv.n);
+         Tensor &sinks = t.random(dt, c.heads, 76), &dsinks = t.random(DType::kF32, c.heads, 77);
+         t.run([&](Ops& ops, const At& at, Stream& s) {
+           AttentionShape shape = c.shape();
+           if (c.has_sinks) shape.sinks = at(sinks);
+           ops.attention(dt, shape, c.starts.data(), c.documents(), at(qkv), at(qkv) + k,
+                         at(qkv) + v, at(out), at(lse), s);
+           ops.attention_backward(dt, shape, c.starts.data(), c.documents(), at(qkv), at(qkv) + k,
+                                  at(qkv) + v, at(out), at(lse), at(dout), at(dqkv), at(dqkv) + k,
+                                  at(dqkv) + v, s);
+           if (!c.has_sinks) return;
+           ops.attention_sinks_backward(dt, shape, at(out), at(lse), at(dout), at(dsinks), s);
+         });
+         // A row's part has p at most 1; its parts are of either sign.
+         t.expect_close("dsinks", dsinks, [&](int64_t) {
+           const double rows = std::sqrt(static_cast<double>(c.tokens() * c.head_dim)) * 4;
+           return relative_error(dt, c) * rows + 1e-6;
+         });
+         const double relative = relative_error(dt, c);
+         const Sizes sizes = Sizing(c, qkv, dout).sizes();
+         t.expect_close("out", out,
+                        [&](int64_t i) { return relative * sizes.out[size_t(i)] + 1e-30; });
+         t.expect_close("lse", lse, [&](int64_t i) {
+           return (dt == DType::kBF16 ? 128 : 32) * kEps32 * (8 + std::abs(want(lse, i)));
+         });
+         t.expect_close("dqkv", dqkv,
+                        [&](int64_t i) { return 2 * relative * sizes.dqkv[size_t(i)] + 1e-30; });
+       }});
 }
 
 // A document's bits do not depend on its neighbours.
@@ -180,8 +198,8 @@ void add_alone(DType dt, const Case& c, std::vector<OpCase>& cases) {
 }
 
 void add_cached(DType dt, int64_t heads, int64_t kv_heads, int64_t dim, int64_t past,
-                std::vector<OpCase>& cases) {
-  const Case c{heads, kv_heads, dim, {0, 3}};
+                int64_t window, std::vector<OpCase>& cases) {
+  const Case c{heads, kv_heads, dim, {0, 3}, window, window > 0};
   cases.push_back({named("cached_attention", dt, c), [=](Trial& t) {
     constexpr int64_t kSequences = 2, kTokens = 3;
     const int64_t capacity = past + 3, bytes = dtype_bytes(dt);
@@ -191,9 +209,12 @@ void add_cached(DType dt, int64_t heads, int64_t kv_heads, int64_t dim, int64_t 
     Tensor &qkv = t.random(dt, kTokens * c.stride(), 74), &out =
         t.filled(dt, kTokens * heads * dim);
     Tensor& cache = t.random(dt, kSequences * capacity * 2 * kv_heads * dim, 75);
+    Tensor& sinks = t.random(dt, heads, 78);
     t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.cached_attention(dt, c.shape(), capacity, at(sequence), at(position), at(qkv),
-                           at(qkv) + k, at(qkv) + v, at(cache), at(out), s);
+      AttentionShape shape = c.shape();
+      if (c.has_sinks) shape.sinks = at(sinks);
+      ops.cached_attention(dt, shape, capacity, at(sequence), at(position), at(qkv), at(qkv) + k,
+                           at(qkv) + v, at(cache), at(out), s);
     });
     t.expect_same("cache", cache);
     const double terms = static_cast<double>(dim + past + 16);
@@ -215,8 +236,15 @@ std::vector<OpCase> attention_cases() {
     add_attention(dt, {2, 1, 10, {0, 37}}, cases);
     add_attention(dt, {1, 1, 64, {0, 0}}, cases);
     add_alone(dt, {2, 1, 64, {0, 3, 72, 90}}, cases);
-    add_cached(dt, 4, 2, 32, 0, cases);
-    add_cached(dt, 2, 1, 200, 300, cases);
+    for (const int64_t window : {1, 16, 33, 64, 100}) {
+      add_attention(dt, {4, 2, 64, {0, 5, 70, 70, 230}, window, window % 2 == 0}, cases);
+    }
+    add_attention(dt, {3, 1, 128, {0, 40, 41, 107}, 0, true}, cases);
+    add_attention(dt, {2, 1, 10, {0, 37}, 7, true}, cases);
+    for (const int64_t window : {0, 7, 150}) {
+      add_cached(dt, 4, 2, 32, 0, window, cases);
+      add_cached(dt, 2, 1, 200, 300, window, cases);
+    }
   }
   return cases;
 }

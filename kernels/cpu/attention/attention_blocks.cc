@@ -31,9 +31,15 @@ class QueryTile {
         weights_(scratch_bytes(Scratch::kRowC, kTileBlocks * kStepBytes)),
         sums_(scratch_floats(Scratch::kRowD, kTileBlocks * depth_ * kBlockFloats)) {
     pack_head(HeadPacking::kRightRows, tokens_of(a.shape, a.q, head), block, queries_);
+    float highest = -std::numeric_limits<float>::infinity(), sum = 0.0f;
+    if (a.shape.sinks != nullptr) {  // it is there before any key
+      highest = to_float(static_cast<const bf16*>(a.shape.sinks)[head]) *
+                static_cast<float>(std::numbers::log2e);
+      sum = 1.0f;
+    }
     for (SoftmaxColumns& columns : state_) {
-      std::fill_n(columns.highest, kBlock, -std::numeric_limits<float>::infinity());
-      std::fill_n(columns.sum, kBlock, 0.0f);
+      std::fill_n(columns.highest, kBlock, highest);
+      std::fill_n(columns.sum, kBlock, sum);
     }
   }
 
@@ -98,8 +104,8 @@ class QueryTile {
 
 }  // namespace
 
-const BlockKernel* attention_kernel(DType dt) {
-  if (dt != DType::kBF16 || block_kernels().empty()) return nullptr;
+const BlockKernel* attention_kernel(DType dt, const AttentionShape& shape) {
+  if (dt != DType::kBF16 || shape.window > 0 || block_kernels().empty()) return nullptr;
   return block_kernels().front();
 }
 

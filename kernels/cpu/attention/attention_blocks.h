@@ -30,8 +30,8 @@ struct AttentionGradients {
   bf16 *dq, *dk, *dv;
 };
 
-// The kernel that computes attention; nullptr: gemm.h computes it.
-const BlockKernel* attention_kernel(DType dt);
+// The kernel that computes attention; nullptr: gemm.h computes it, as it does all windows.
+const BlockKernel* attention_kernel(DType dt, const AttentionShape& shape = {});
 
 void attend_by_blocks(const BlockKernel& kernel, const AttentionTensors& a,
                       const AttentionSpan& span, ThreadPool& pool);

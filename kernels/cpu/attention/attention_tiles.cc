@@ -24,11 +24,31 @@ int64_t most_span_blocks(int64_t tokens, int64_t document_len) {
   return std::max(std::min(tokens, kSpanBlocks), div_ceil(document_len, kAttentionBlock));
 }
 
+BlockRange blocks_of_keys(const AttentionSpan& span, const AttentionChunk& chunk, int64_t window) {
+  int64_t begin = chunk.first_block;
+  if (window > 0) {
+    const int64_t document = span.blocks[static_cast<size_t>(begin)].row;
+    begin += std::max<int64_t>(0, chunk.row - window + 1 - document) / kAttentionBlock;
+  }
+  return {begin, chunk.block + 1};
+}
+
+BlockRange blocks_of_queries(const AttentionSpan& span, const AttentionChunk& chunk,
+                             int64_t window) {
+  int64_t end = chunk.end_block;
+  if (window > 0) {
+    const int64_t document = span.blocks[static_cast<size_t>(chunk.first_block)].row;
+    const int64_t last = chunk.row + chunk.rows - 1 + window - 1 - document;
+    end = std::min(end, chunk.first_block + last / kAttentionBlock + 1);
+  }
+  return {chunk.block, end};
+}
+
 std::vector<AttentionSpan> split_documents(const AttentionShape& shape,
                                            const int32_t* document_start, int64_t documents) {
   CHECK(shape.tokens >= 0 && shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   CHECK(shape.head_dim > 0 && shape.head_dim % 2 == 0);
-  CHECK(shape.qkv_stride >= shape.head_dim);
+  CHECK(shape.qkv_stride >= shape.head_dim && shape.window >= 0);
   CHECK(documents >= 0 && document_start[0] == 0 && document_start[documents] == shape.tokens);
   std::vector<AttentionSpan> spans;
   for (int64_t d = 0; d < documents; ++d) {

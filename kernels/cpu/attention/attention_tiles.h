@@ -32,11 +32,21 @@ struct AttentionChunk {
   int64_t first_block = 0, end_block = 0;  // the blocks of its document
 };
 
+// The blocks of keys [begin, end) that some query of the chunk sees, and the blocks of queries that
+// see some key of it. window: AttentionShape's.
+struct BlockRange {
+  int64_t begin = 0, end = 0;
+};
+
 // Some neighbouring documents, few enough that their packed operands stay small.
 struct AttentionSpan {
   std::vector<AttentionBlock> blocks;
   std::vector<AttentionChunk> chunks;
 };
+
+BlockRange blocks_of_keys(const AttentionSpan& span, const AttentionChunk& chunk, int64_t window);
+BlockRange blocks_of_queries(const AttentionSpan& span, const AttentionChunk& chunk,
+                             int64_t window);
 
 // CHECKs shape and documents.
 std::vector<AttentionSpan> split_documents(const AttentionShape& shape,

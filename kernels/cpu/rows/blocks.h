@@ -45,6 +45,10 @@ inline const float* read_row(DType dt, const void* row, int64_t n, Scratch use) 
   widen(static_cast<const bf16*>(row), n, wide);
   return wide;
 }
+inline float read_number(DType dt, const void* row, int64_t i) {
+  if (dt == DType::kF32) return static_cast<const float*>(row)[i];
+  return to_float(static_cast<const bf16*>(row)[i]);
+}
 // The place to compute n elements of an output row; write_row then rounds them into the row.
 inline float* row_to_write(DType dt, void* row, int64_t n, Scratch use) {
   return dt == DType::kF32 ? static_cast<float*>(row) : scratch_floats(use, n);

@@ -74,6 +74,12 @@ PAGODA_INLINE Vec as_stored(Vec v) {
   return v;
 }
 
+// Numbers of a vector's columns that starts at column i.
+PAGODA_INLINE Vec columns_from(int64_t i) {
+  const Vec first = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return first + static_cast<float>(i);
+}
+
 // body(T()) with T the elements' type: kernels that read and write tensors in one pass.
 template <typename Body>
 PAGODA_INLINE void with_type(DType dt, Body&& body) {
