@@ -15,12 +15,15 @@
 // kernels/cpu defines what is correct; another backend is tested against it.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 
 #include "base/dtype.h"
 #include "device/device.h"
+#include "kernels/rope.h"
 
 namespace pagoda {
 
@@ -41,6 +44,7 @@ inline constexpr int64_t kMaxConvWidth = 64;
 struct RowsOfWeight {
   int64_t first = 0, count = 0;
   const void* w = nullptr;  // (out, in) of dt
+  const void* bias = nullptr;  // (out) of dt, which grouped_linear adds; nullptr: none
 };
 struct RowsOfGradient {
   int64_t first = 0, count = 0;
@@ -64,6 +68,15 @@ struct AttentionShape {
   // A logit for each head that takes part in the softmax and has no value (attention sinks, Xiao et
   // al. 2023, as in gpt-oss).   (heads) of dt; nullptr: there are none
   const void* sinks = nullptr;
+};
+
+// SwiGLU with the changes of gpt-oss; as it stands it is the plain one.
+struct SwigluShape {
+  float slope = 1.0f;                                    // of the sigmoid
+  float limit = std::numeric_limits<float>::infinity();  // gate is at most that, and up's magnitude
+  float offset = 0.0f;                                   // added to up
+
+  bool plain() const { return slope == 1.0f && offset == 0.0f && std::isinf(limit); }
 };
 
 // How a router chooses experts for a token, and what they weigh (Ops::route).
@@ -117,9 +130,9 @@ class Ops {
   // y = x w^T.   x (n, in), w (out, in), y (n, out) of type `y_dt`
   virtual void linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
                       DType y_dt, void* y, Stream& s) = 0;
-  // y = x w^T + bias, rounded once.   bias (out) of dt, y (n, out) of dt
+  // y = x w^T + bias, rounded once.   bias (out) of dt, y (n, out) of type `y_dt`
   virtual void linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
-                             int64_t in, int64_t out, void* y, Stream& s) = 0;
+                             int64_t in, int64_t out, DType y_dt, void* y, Stream& s) = 0;
   // dx = dy w.   dy (n, out) of dt, w (out, in), dx (n, in) of type `dx_dt`
   virtual void linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                      int64_t out, DType dx_dt, void* dx, Stream& s) = 0;
@@ -142,14 +155,20 @@ class Ops {
   // dbias += sum over rows of dy, in kRowBlock blocks in order.   dy (n, dim), dbias (dim) fp32
   virtual void bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, float* dbias,
                              Stream& s) = 0;
+  // The same for the rows of several experts, each row times scale[row] (nullptr: 1); blocks begin
+  // with each expert's rows.   dy (n, dim), scale (n) fp32, an expert's dw (dim)
+  virtual void grouped_bias_backward(DType dt, const void* dy, const float* scale,
+                                     std::span<const RowsOfGradient> experts, int64_t dim,
+                                     Stream& s) = 0;
 
   // Rotary embedding in place on the first `rotated` numbers of each of a row's `heads` heads
   // (half-split as in Hugging Face Llama and Qwen: pairs (i, i + rotated/2)); angle = position *
-  // theta^(-2i/rotated), cos and sin computed in double and rounded to fp32. `inverse` rotates back
-  // (the backward).   x (T, heads, head_dim), rotated even and at most head_dim
-  virtual void rope(DType dt, const int32_t* positions, double theta, int64_t tokens, int64_t heads,
-                    int64_t head_dim, int64_t rotated, int64_t stride, bool inverse, void* x,
-                    Stream& s) = 0;
+  // frequency[i], cos and sin computed in double and rounded to fp32, after they were multiplied by
+  // the rotation's size. `inverse` is the backward: it rotates back.   x (T, heads, head_dim),
+  // rotated even and at most head_dim
+  virtual void rope(DType dt, const int32_t* positions, const Rotation& rotation, int64_t tokens,
+                    int64_t heads, int64_t head_dim, int64_t rotated, int64_t stride, bool inverse,
+                    void* x, Stream& s) = 0;
 
   // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
   // document at or before the query, in the window, and over the head's sink. Documents are rows
@@ -205,9 +224,10 @@ class Ops {
                                  const void* bcx, const void* taps, int64_t tokens, int64_t dim,
                                  int64_t width, void* state, void* out, Stream& s) = 0;
 
-  // out = silu(gate) * up, product in fp32.   gate_up (n, 2f) = [gate | up], out (n, f)
-  virtual void swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out,
-                      Stream& s) = 0;
+  // out = gate sigmoid(slope gate) * (up + offset), product in fp32; limits cut gate and up before.
+  // gate_up (n, 2f) = [gate | up], out (n, f)
+  virtual void swiglu(DType dt, const SwigluShape& shape, const void* gate_up, int64_t n, int64_t f,
+                      void* out, Stream& s) = 0;
   // For a dense MLP pass row_scale = nullptr. For an expert, dact = d(loss)/d(expert output) times
   // the down projection, before the routing weight; row_scale (n) is the routing weight:
   //   dscale[t]   = sum_j dact[t,j] * act[t,j]          (gradient of the routing weight; if scaled)
@@ -216,9 +236,9 @@ class Ops {
   // with act = swiglu(gate_up) recomputed and rounded to dt.
   // gate_up, dgate_up (n, 2f); dact, scaled_act (n, f); dscale (n) fp32. dgate_up may alias
   // gate_up.
-  virtual void swiglu_backward(DType dt, const void* gate_up, const void* dact,
-                               const float* row_scale, int64_t n, int64_t f, void* dgate_up,
-                               void* scaled_act, float* dscale, Stream& s) = 0;
+  virtual void swiglu_backward(DType dt, const SwigluShape& shape, const void* gate_up,
+                               const void* dact, const float* row_scale, int64_t n, int64_t f,
+                               void* dgate_up, void* scaled_act, float* dscale, Stream& s) = 0;
 
   // Router: probs = softmax(logits), or sigmoid(logits) of each by itself, in fp32. Chosen are the
   // k experts with the largest probs + correction, ties to the lowest expert, largest first; with

@@ -7,7 +7,13 @@ void CpuOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeigh
                             int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   CHECK(std::ssize(experts) <= kMostTogether);
   for (const RowsOfWeight& e : experts) {
-    linear(dt, at(dt, x, e.first * in), e.w, e.count, in, out, y_dt, at(y_dt, y, e.first * out), s);
+    const void* rows = at(dt, x, e.first * in);
+    void* results = at(y_dt, y, e.first * out);
+    if (e.bias == nullptr) {
+      linear(dt, rows, e.w, e.count, in, out, y_dt, results, s);
+    } else {
+      linear_biased(dt, rows, e.w, e.bias, e.count, in, out, y_dt, results, s);
+    }
   }
 }
 

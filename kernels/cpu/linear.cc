@@ -209,9 +209,9 @@ void CpuOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t i
 }
 
 void CpuOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
-                           int64_t in, int64_t out, void* y, Stream& s) {
+                           int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   s.enqueue([=, pool = &s.pool()] {
-    multiply({dt, x, w, in, true, n, out, in, dt, y, bias}, *pool);
+    multiply({dt, x, w, in, true, n, out, in, y_dt, y, bias}, *pool);
   });
 }
 

@@ -7,7 +7,7 @@ namespace {
 
 struct Layer {
   int64_t depth, columns;
-  const void *x, *bias;
+  const void* x;
   DType y_dt;
   void* y;
 };
@@ -32,20 +32,21 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
     for (const RowsOfWeight& e : experts) {
       CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
       kernel.w.aligned = kernel.w.aligned && matrix_of<T>(e.w, kernel.w.stride).aligned;
+      // Gradients of inputs have the rows' weights too, but no biases.
+      kernel.biases.of[kernel.listed.entries] = kDepthInRows ? typed<T>(e.bias) : nullptr;
       kernel.listed.of[kernel.listed.entries++] = {typed<T>(e.w), static_cast<int32_t>(e.first),
                                                    static_cast<int32_t>(e.count)};
     }
     kernel.depth = layer.depth;
     kernel.columns = layer.columns;
-    kernel.out = {layer.y, layer.y_dt, typed<T>(layer.bias), nullptr, nullptr, false};
+    kernel.out = {layer.y, layer.y_dt, nullptr, nullptr, nullptr, false};
     queue.launch(row_tiles(experts, Shape::kM) * kernel.column_tiles(), kernel);
   });
 }
 
 template <bool kDepthInRows>
-void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer, const void* w,
-              int64_t rows) {
-  const RowsOfWeight all{0, rows, w};
+void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
+              const RowsOfWeight& all) {
   multiply<kDepthInRows>(queue, processor, dt, layer, {&all, 1});
 }
 
@@ -76,19 +77,19 @@ void multiply_weights(Queue& queue, Processor processor, DType dt, const void* d
 void CudaOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_t in, int64_t out,
                      DType y_dt, void* y, Stream& s) {
   Queue queue(s, "linear");
-  multiply<true>(queue, processor_, dt, {in, out, x, nullptr, y_dt, y}, w, n);
+  multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, RowsOfWeight{0, n, w});
 }
 
 void CudaOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
-                            int64_t in, int64_t out, void* y, Stream& s) {
+                            int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   Queue queue(s, "linear_biased");
-  multiply<true>(queue, processor_, dt, {in, out, x, bias, dt, y}, w, n);
+  multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, RowsOfWeight{0, n, w, bias});
 }
 
 void CudaOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n, int64_t in,
                                     int64_t out, DType dx_dt, void* dx, Stream& s) {
   Queue queue(s, "linear_backward_input");
-  multiply<false>(queue, processor_, dt, {out, in, dy, nullptr, dx_dt, dx}, w, n);
+  multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, RowsOfWeight{0, n, w});
 }
 
 void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, int64_t n,
@@ -101,14 +102,14 @@ void CudaOps::linear_backward_weight(DType dt, const void* dy, const void* x, in
 void CudaOps::grouped_linear(DType dt, const void* x, std::span<const RowsOfWeight> experts,
                              int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   Queue queue(s, "grouped_linear");
-  multiply<true>(queue, processor_, dt, {in, out, x, nullptr, y_dt, y}, experts);
+  multiply<true>(queue, processor_, dt, {in, out, x, y_dt, y}, experts);
 }
 
 void CudaOps::grouped_linear_backward_input(DType dt, const void* dy,
                                             std::span<const RowsOfWeight> experts, int64_t in,
                                             int64_t out, DType dx_dt, void* dx, Stream& s) {
   Queue queue(s, "grouped_linear_backward_input");
-  multiply<false>(queue, processor_, dt, {out, in, dy, nullptr, dx_dt, dx}, experts);
+  multiply<false>(queue, processor_, dt, {out, in, dy, dx_dt, dx}, experts);
 }
 
 void CudaOps::grouped_linear_backward_weight(DType dt, const void* dy, const void* x,

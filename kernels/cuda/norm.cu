@@ -2,6 +2,7 @@
 #include "kernels/cuda/machine/column_sums.cuh"
 #include "kernels/cuda/machine/reduce.cuh"
 #include "kernels/cuda/ops_class.cuh"
+#include "kernels/cuda/tiles/products.cuh"
 
 namespace pagoda::PAGODA_MACHINE {
 namespace {
@@ -88,6 +89,38 @@ struct BiasTerm {
   PAGODA_GPU float operator()(int64_t i, int64_t j) const { return widen(dy[i * dim + j]); }
 };
 
+template <typename T>
+struct ScaledTerm {
+  const T* dy;
+  const float* scale;
+  int64_t dim;
+  PAGODA_GPU float operator()(int64_t row, int64_t column) const {
+    const float value = widen(dy[row * dim + column]);
+    return scale != nullptr ? scale[row] * value : value;
+  }
+};
+
+// Blocks: experts x stretches of columns.
+template <typename T>
+struct GroupedBias {
+  using Sums = ColumnSums<ScaledTerm<T>>;
+  static constexpr int kThreads = Sums::kThreads, kSharedBytes = Sums::kSharedBytes;
+  const T* dy;
+  const float* scale;
+  int64_t dim;
+  uint32_t add;  // bit e: add to what is there
+  WeightRows<float> listed;
+
+  PAGODA_BOTH int64_t expert_blocks() const { return tiles_of(dim, Sums::kColumns); }
+  PAGODA_GPU void operator()() const {
+    const int64_t e = quotient(block_number(), expert_blocks());
+    const int64_t column0 = (block_number() - e * expert_blocks()) * Sums::kColumns;
+    const int64_t first = listed.of[e].first;
+    Sums::run({dy, scale, dim}, first, first + listed.of[e].count, kRowBlock, column0, dim,
+              (add >> e & 1u) != 0, listed.of[e].weight);
+  }
+};
+
 }  // namespace
 
 void CudaOps::rmsnorm(DType dt, const void* x, const void* weight, float eps, int64_t rows,
@@ -122,6 +155,23 @@ void CudaOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, fl
   Queue queue(s, "bias_backward");
   with_type(dt, [&]<typename T>(T) {
     add_column_sums(queue, BiasTerm<T>{typed<T>(dy), dim}, n, kRowBlock, dim, dbias);
+  });
+}
+
+void CudaOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
+                                    std::span<const RowsOfGradient> experts, int64_t dim,
+                                    Stream& s) {
+  CHECK(dim > 0 && std::ssize(experts) <= kMostTogether);
+  Queue queue(s, "grouped_bias_backward");
+  with_type(dt, [&]<typename T>(T) {
+    GroupedBias<T> kernel{typed<T>(dy), scale, dim, 0, {}};
+    for (const RowsOfGradient& e : experts) {
+      CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
+      kernel.add |= (e.add ? 1u : 0u) << kernel.listed.entries;
+      kernel.listed.of[kernel.listed.entries++] = {e.dw, static_cast<int32_t>(e.first),
+                                                   static_cast<int32_t>(e.count)};
+    }
+    queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });
 }
 

@@ -54,13 +54,13 @@ void Blocks::project_attention(int64_t layer, const int32_t* positions, const vo
   ops_.rmsnorm(dt_, x, at(weights, o.norm1), eps, t, 1, d, d, a.normed, a.rstd, s);
   if (c_.qkv_bias) {
     ops_.linear_biased(dt_, a.normed, at(weights, o.qkv), at(weights, o.qkv_bias), t, d,
-                       shape.qkv_stride, a.qkv, s);
+                       shape.qkv_stride, dt_, a.qkv, s);
   } else {
     ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, shape.qkv_stride, dt_, a.qkv, s);
   }
   norm_queries_and_keys(o, weights, a, s);
   // q and k heads are neighbours, so one call rotates both.
-  ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+  ops_.rope(dt_, positions, {c_.rope_theta}, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             c_.rotary_dim, shape.qkv_stride, false, a.rotated, s);
 }
 
@@ -145,7 +145,7 @@ void Blocks::attention_gradient(int64_t layer, const int32_t* positions, const v
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
-  ops_.rope(dt_, positions, c_.rope_theta, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+  ops_.rope(dt_, positions, {c_.rope_theta}, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
             c_.rotary_dim, shape.qkv_stride, true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);
   if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);

@@ -53,7 +53,7 @@ void Blocks::mlp_inner(const LayerOffsets& o, const void* weights, const void* r
                        const MlpSpace& m, Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
   ops_.linear(dt_, rows, at(weights, o.gate_up), t, c_.hidden_size, 2 * f, dt_, m.gate_up, s);
-  ops_.swiglu(dt_, m.gate_up, t, f, m.act, s);
+  ops_.swiglu(dt_, {}, m.gate_up, t, f, m.act, s);
 }
 
 // Between attentions their space is free.
@@ -84,7 +84,7 @@ void Blocks::dense_mlp_backward(int64_t layer, int64_t b, const void* weights, c
     ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, gate_up, s);
   }
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
-  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, nullptr, t, f, gate_up, w.mlp.act, nullptr, s);
+  ops_.swiglu_backward(dt_, {}, gate_up, w.mlp.dact, nullptr, t, f, gate_up, w.mlp.act, nullptr, s);
   ops_.linear_backward_weight(dt_, dresidual, w.mlp.act, t, f, d, true, grad + o.down, s);
   ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
   ops_.linear_backward_input(dt_, gate_up, at(weights, o.gate_up), t, d, 2 * f, dt_, w.dnormed, s);

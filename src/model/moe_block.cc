@@ -73,7 +73,7 @@ void Blocks::begin_sum_backward(int64_t layer, int64_t b, const void* weights,
     ops_.linear(dt_, normed, at(weights, o.gate_up), t, d, 2 * f, dt_, gate_up, s);
   }
   ops_.linear_backward_input(dt_, dout, at(weights, o.down), t, f, d, dt_, w.mlp.dact, s);
-  ops_.swiglu_backward(dt_, gate_up, w.mlp.dact, c_.shared_gate ? w.mlp.gate : nullptr, t, f,
+  ops_.swiglu_backward(dt_, {}, gate_up, w.mlp.dact, c_.shared_gate ? w.mlp.gate : nullptr, t, f,
                        gate_up, w.mlp.act, w.mlp.dgate, s);
   ops_.linear_backward_weight(dt_, dout, w.mlp.act, t, f, d, true, grad + o.down, s);
   ops_.linear_backward_weight(dt_, gate_up, normed, t, d, 2 * f, true, grad + o.gate_up, s);
@@ -228,7 +228,7 @@ void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const vo
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
   void* gate_up = gate_up_of(layer, group, w);
   ops_.grouped_linear(dt_, inbound, weights_of(group, 0), d, 2 * f, dt_, gate_up, s);
-  ops_.swiglu(dt_, gate_up, n, f, w.act, s);
+  ops_.swiglu(dt_, {}, gate_up, n, f, w.act, s);
   ops_.grouped_linear(dt_, w.act, weights_of(group, 2 * f * d), f, d, dt_, outbound, s);
 }
 
@@ -247,7 +247,7 @@ void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
     ops_.grouped_linear(dt_, inbound, gate_ups, d, 2 * f, dt_, gate_up, s);
   }
   ops_.grouped_linear_backward_input(dt_, dout, downs, f, d, dt_, w.dact, s);
-  ops_.swiglu_backward(dt_, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
+  ops_.swiglu_backward(dt_, {}, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
   ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at), f, d, s);
   ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f,
                                       s);

@@ -46,7 +46,7 @@ TEST_F(GpuScratch, Rope) {
     TestTensor x(DType::kF32, 3 * dim);
     const std::vector<int32_t> positions{0, 1, 2};
     expect_enough({.tokens = 3, .head_dim = dim}, [&](Stream& s) {
-      ops_->rope(DType::kF32, positions.data(), 1e4, 3, 1, dim, dim, dim, false, x.data(), s);
+      ops_->rope(DType::kF32, positions.data(), {1e4}, 3, 1, dim, dim, dim, false, x.data(), s);
     });
   }
 }

@@ -17,7 +17,10 @@ class PlacedOps final : public Ops {
  private:
   static void add(std::vector<const void*>& all, const void* tensor) { all.push_back(tensor); }
   static void add(std::vector<const void*>& all, std::span<const RowsOfWeight> weights) {
-    for (const RowsOfWeight& rows : weights) all.push_back(rows.w);
+    for (const RowsOfWeight& rows : weights) {
+      all.push_back(rows.w);
+      if (rows.bias != nullptr) all.push_back(rows.bias);
+    }
   }
   static void add(std::vector<const void*>& all, std::span<const RowsOfGradient> gradients) {
     for (const RowsOfGradient& rows : gradients) all.push_back(rows.dw);
@@ -66,9 +69,9 @@ void PlacedOps::linear(DType dt, const void* x, const void* w, int64_t n, int64_
 }
 
 void PlacedOps::linear_biased(DType dt, const void* x, const void* w, const void* bias, int64_t n,
-                              int64_t in, int64_t out, void* y, Stream& s) {
+                              int64_t in, int64_t out, DType y_dt, void* y, Stream& s) {
   require("linear_biased", s, x, w, bias, y);
-  inner_->linear_biased(dt, x, w, bias, n, in, out, y, s);
+  inner_->linear_biased(dt, x, w, bias, n, in, out, y_dt, y, s);
 }
 
 void PlacedOps::linear_backward_input(DType dt, const void* dy, const void* w, int64_t n,
@@ -109,11 +112,18 @@ void PlacedOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, 
   inner_->bias_backward(dt, dy, n, dim, dbias, s);
 }
 
-void PlacedOps::rope(DType dt, const int32_t* positions, double theta, int64_t tokens,
-                     int64_t heads, int64_t head_dim, int64_t rotated, int64_t stride,
-                     bool inverse, void* x, Stream& s) {
+void PlacedOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
+                                      std::span<const RowsOfGradient> experts, int64_t dim,
+                                      Stream& s) {
+  require("grouped_bias_backward", s, dy, scale, experts);
+  inner_->grouped_bias_backward(dt, dy, scale, experts, dim, s);
+}
+
+void PlacedOps::rope(DType dt, const int32_t* positions, const Rotation& rotation, int64_t tokens,
+                     int64_t heads, int64_t head_dim, int64_t rotated, int64_t stride, bool inverse,
+                     void* x, Stream& s) {
   require("rope", s, positions, x);
-  inner_->rope(dt, positions, theta, tokens, heads, head_dim, rotated, stride, inverse, x, s);
+  inner_->rope(dt, positions, rotation, tokens, heads, head_dim, rotated, stride, inverse, x, s);
 }
 
 void PlacedOps::attention(DType dt, const AttentionShape& shape, const int32_t* document_start,
@@ -167,16 +177,18 @@ void PlacedOps::cached_short_conv(DType dt, const int32_t* sequence, const int32
   inner_->cached_short_conv(dt, sequence, position, bcx, taps, tokens, dim, width, state, out, s);
 }
 
-void PlacedOps::swiglu(DType dt, const void* gate_up, int64_t n, int64_t f, void* out, Stream& s) {
+void PlacedOps::swiglu(DType dt, const SwigluShape& shape, const void* gate_up, int64_t n,
+                       int64_t f, void* out, Stream& s) {
   require("swiglu", s, gate_up, out);
-  inner_->swiglu(dt, gate_up, n, f, out, s);
+  inner_->swiglu(dt, shape, gate_up, n, f, out, s);
 }
 
-void PlacedOps::swiglu_backward(DType dt, const void* gate_up, const void* dact,
-                                const float* row_scale, int64_t n, int64_t f, void* dgate_up,
-                                void* scaled_act, float* dscale, Stream& s) {
+void PlacedOps::swiglu_backward(DType dt, const SwigluShape& shape, const void* gate_up,
+                                const void* dact, const float* row_scale, int64_t n, int64_t f,
+                                void* dgate_up, void* scaled_act, float* dscale, Stream& s) {
   require("swiglu_backward", s, gate_up, dact, row_scale, dgate_up, scaled_act, dscale);
-  inner_->swiglu_backward(dt, gate_up, dact, row_scale, n, f, dgate_up, scaled_act, dscale, s);
+  inner_->swiglu_backward(dt, shape, gate_up, dact, row_scale, n, f, dgate_up, scaled_act, dscale,
+                          s);
 }
 
 void PlacedOps::route(const RouterShape& shape, const float* logits, DType dt,

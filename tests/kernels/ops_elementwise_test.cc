@@ -227,13 +227,14 @@ void check_rope() {
       }
     }
     Stream& s = test_stream();
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kRotated, kStride, false, x.data(), s);
+    ops().rope(dt, positions.data(), {1e6}, kT, kHeads, kDim, kRotated, kStride, false, x.data(),
+               s);
     test_stream().synchronize();
     const double u = rounding_of(dt);
     expect_close(strf("rope %s", dtype_name(dt)), x.doubles(), want, [&](size_t i) {
       return 1.01 * u * std::abs(want[i]) + 3 * kEps32 * size[i];
     });
-    ops().rope(dt, positions.data(), 1e6, kT, kHeads, kDim, kRotated, kStride, true, x.data(), s);
+    ops().rope(dt, positions.data(), {1e6}, kT, kHeads, kDim, kRotated, kStride, true, x.data(), s);
     test_stream().synchronize();
     expect_close(strf("rope and back %s", dtype_name(dt)), x.doubles(), before,
                  [&](size_t i) { return 3 * u * size[i] + 6 * kEps32 * size[i]; });
@@ -246,25 +247,72 @@ TEST(Rope, LeavesTheRestOfAHeadAsItIs) {
   check_rope<6>();
 }
 
+// gpt-oss's heads. The numbers are those of Transformers 5.23, which computes them in fp32.
+TEST(Rope, FrequenciesByYarnAreTransformers) {
+  Rotation rotation{150000.0, 32.0, 4096.0, 32.0, 1.0, false};
+  const std::vector<std::pair<int64_t, double>> apart = {{0, 1.0},
+                                                         {5, 0.15532298386096954},
+                                                         {8, 0.05081327259540558},
+                                                         {9, 0.031705696135759354},
+                                                         {12, 0.006794959306716919},
+                                                         {16, 0.0004564839182421565},
+                                                         {17, 0.00012931869423482567},
+                                                         {18, 3.830881178146228e-05},
+                                                         {31, 3.023511396804679e-07}};
+  const std::vector<double> got = rope_frequencies(rotation, 64);
+  for (const auto& [i, want] : apart) EXPECT_NEAR(got[i], want, 1e-6 * want) << i;
+  rotation.whole_pairs = true;
+  const std::vector<double> whole = rope_frequencies(rotation, 64);
+  EXPECT_NEAR(whole[12], 0.007015713956207037, 7e-9);
+  EXPECT_NEAR(whole[17], 0.0002279478358104825, 3e-10);
+}
+
+TEST(Rope, SizeMultipliesBothWays) {
+  for (const bool inverse : {false, true}) {
+    const std::vector<int32_t> positions = {0, 5, 9};
+    TestTensor plain(DType::kF32, 3 * 8), sized(DType::kF32, 3 * 8);
+    plain.randomise(4);
+    sized.randomise(4);
+    ops().rope(DType::kF32, positions.data(), {1e4}, 3, 1, 8, 6, 8, inverse, plain.data(),
+               test_stream());
+    Rotation rotation{1e4};
+    rotation.size = 1.5;
+    ops().rope(DType::kF32, positions.data(), rotation, 3, 1, 8, 6, 8, inverse, sized.data(),
+               test_stream());
+    test_stream().synchronize();
+    for (int64_t i = 0; i < 24; ++i) {
+      const double factor = i % 8 < 6 ? 1.5 : 1.0;
+      EXPECT_NEAR(sized.get(i), factor * plain.get(i), 2e-6) << i;
+    }
+  }
+}
+
 // ---- SwiGLU ----
 
 double silu(double g) { return g / (1.0 + std::exp(-g)); }
 
-Doubles swiglu_reference(const Doubles& gate_up, int64_t n, int64_t f) {
+Doubles swiglu_reference(const SwigluShape& shape, const Doubles& gate_up, int64_t n, int64_t f) {
   Doubles out(n * f);
+  const double slope = shape.slope, limit = shape.limit, offset = shape.offset;
   for (int64_t t = 0; t < n; ++t) {
     for (int64_t j = 0; j < f; ++j) {
-      out[t * f + j] = silu(gate_up[t * 2 * f + j]) * gate_up[t * 2 * f + f + j];
+      const double gate = std::min(gate_up[t * 2 * f + j], limit);
+      const double up = std::clamp(gate_up[t * 2 * f + f + j], -limit, limit);
+      out[t * f + j] = silu(slope * gate) / slope * (up + offset);
     }
   }
   return out;
 }
 
+// What gpt-oss has, but for a limit that cuts some of the numbers, which are of scale 3.
+constexpr SwigluShape kChanged{1.702f, 2.5f, 1.0f};
+
 struct SwigluRun {
   TestTensor gate_up, act, dact, scale, dgate_up, scaled_act, dscale;
 };
 
-SwigluRun run_swiglu(DType dt, int64_t n, int64_t f, bool scaled, Stream& s) {
+SwigluRun run_swiglu(DType dt, const SwigluShape& shape, int64_t n, int64_t f, bool scaled,
+                     Stream& s) {
   SwigluRun r{TestTensor(dt, n * 2 * f), TestTensor(dt, n * f), TestTensor(dt, n * f),
               TestTensor(DType::kF32, n), TestTensor(dt, n * 2 * f), TestTensor(dt, n * f),
               TestTensor(DType::kF32, n)};
@@ -272,18 +320,19 @@ SwigluRun run_swiglu(DType dt, int64_t n, int64_t f, bool scaled, Stream& s) {
   r.dact.randomise(7);
   r.scale.randomise(8);
   r.dscale.fill(9);
-  ops().swiglu(dt, r.gate_up.data(), n, f, r.act.data(), s);
-  ops().swiglu_backward(dt, r.gate_up.data(), r.dact.data(), scaled ? r.scale.floats() : nullptr, n,
-                        f, r.dgate_up.data(), r.scaled_act.data(), r.dscale.floats(), s);
+  ops().swiglu(dt, shape, r.gate_up.data(), n, f, r.act.data(), s);
+  ops().swiglu_backward(dt, shape, r.gate_up.data(), r.dact.data(),
+                        scaled ? r.scale.floats() : nullptr, n, f, r.dgate_up.data(),
+                        r.scaled_act.data(), r.dscale.floats(), s);
   s.synchronize();
   return r;
 }
 
-void check_swiglu(DType dt, int64_t n, int64_t f, bool scaled) {
-  const SwigluRun r = run_swiglu(dt, n, f, scaled, test_stream());
+void check_swiglu(DType dt, const SwigluShape& shape, int64_t n, int64_t f, bool scaled) {
+  const SwigluRun r = run_swiglu(dt, shape, n, f, scaled, test_stream());
   const double u = rounding_of(dt);
   const Doubles gate_up = r.gate_up.doubles(), dact = r.dact.doubles();
-  const Doubles act = swiglu_reference(gate_up, n, f);
+  const Doubles act = swiglu_reference(shape, gate_up, n, f);
   Doubles scaled_act(act), weight(dact), dscale(n, 9.0), size(n, 0.0);
   for (int64_t t = 0; t < n; ++t) {
     const double scale = scaled ? r.scale.get(t) : 1.0;
@@ -308,7 +357,7 @@ void check_swiglu(DType dt, int64_t n, int64_t f, bool scaled) {
   expect_close("dscale", r.dscale.doubles(), dscale,
                [&](size_t t) { return (u + op) * size[t] + 1e-30; });
   const Doubles want = finite_differences(
-      gate_up, [&](const Doubles& x) { return inner(swiglu_reference(x, n, f), weight); });
+      gate_up, [&](const Doubles& x) { return inner(swiglu_reference(shape, x, n, f), weight); });
   expect_close("dgate_up", r.dgate_up.doubles(), want, [&](size_t i) {
     const double scale = std::abs(gate_up[i]) + 12;  // |g|, |u| reach 4 standard deviations
     return u * 1.01 * std::abs(want[i]) + op * scale * 4 + 1e-8 * scale;
@@ -318,9 +367,11 @@ void check_swiglu(DType dt, int64_t n, int64_t f, bool scaled) {
 TEST(Swiglu, MatchesReference) {
   for (DType dt : kDTypes) {
     for (bool scaled : {false, true}) {
-      check_swiglu(dt, 1, 1, scaled);
-      check_swiglu(dt, 5, 19, scaled);
-      check_swiglu(dt, 3, 32, scaled);
+      for (const SwigluShape& shape : {SwigluShape(), kChanged}) {
+        check_swiglu(dt, shape, 1, 1, scaled);
+        check_swiglu(dt, shape, 5, 19, scaled);
+        check_swiglu(dt, shape, 3, 32, scaled);
+      }
     }
   }
 }
@@ -328,15 +379,17 @@ TEST(Swiglu, MatchesReference) {
 TEST(Swiglu, ThreadsAndAliasingDoNotMatter) {
   constexpr int64_t kN = 300, kF = 200;
   for (DType dt : kDTypes) {
-    expect_same_bits([&](Stream& s) {
-      SwigluRun r = run_swiglu(dt, kN, kF, true, s);
-      const std::string apart = r.dgate_up.bits();
-      ops().swiglu_backward(dt, r.gate_up.data(), r.dact.data(), r.scale.floats(), kN, kF,
-                            r.gate_up.data(), r.scaled_act.data(), r.dscale.floats(), s);
-      s.synchronize();
-      EXPECT_EQ(r.gate_up.bits() == apart, true) << "in place differs";
-      return r.act.bits() + apart + r.scaled_act.bits() + r.dscale.bits();
-    });
+    for (const SwigluShape& shape : {SwigluShape(), kChanged}) {
+      expect_same_bits([&](Stream& s) {
+        SwigluRun r = run_swiglu(dt, shape, kN, kF, true, s);
+        const std::string apart = r.dgate_up.bits();
+        ops().swiglu_backward(dt, shape, r.gate_up.data(), r.dact.data(), r.scale.floats(), kN, kF,
+                              r.gate_up.data(), r.scaled_act.data(), r.dscale.floats(), s);
+        s.synchronize();
+        EXPECT_EQ(r.gate_up.bits() == apart, true) << "in place differs";
+        return r.act.bits() + apart + r.scaled_act.bits() + r.dscale.bits();
+      });
+    }
   }
 }
 

@@ -120,12 +120,12 @@ TEST(Linear, MatchesDoubleLoopsWhenDeep) {
   }
 }
 
-void check_biased(DType dt, const Size& s) {
-  TestTensor x(dt, s.n * s.in), w(dt, s.out * s.in), bias(dt, s.out), y(dt, s.n * s.out);
+void check_biased(DType dt, DType y_dt, const Size& s) {
+  TestTensor x(dt, s.n * s.in), w(dt, s.out * s.in), bias(dt, s.out), y(y_dt, s.n * s.out);
   x.randomise(1);
   w.randomise(2);
   bias.randomise(8);
-  cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), s.n, s.in, s.out, y.data(),
+  cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), s.n, s.in, s.out, y_dt, y.data(),
                           test_stream());
   test_stream().synchronize();
   auto want = product(s.n, s.out, s.in, [&](auto i, auto p) { return x.get(i * s.in + p); },
@@ -134,7 +134,53 @@ void check_biased(DType dt, const Size& s) {
     want.value[i] += bias.get(i % s.out);
     want.magnitude[i] += std::abs(bias.get(i % s.out));
   }
-  expect_product("linear_biased " + name(dt, dt, s), y, want, s.in + 1);
+  expect_product("linear_biased " + name(dt, y_dt, s), y, want, s.in + 1);
+}
+
+// Three experts, the second without rows; the first one's gradient is added to what is there.
+TEST(Linear, BiasesOfExpertsAreThoseOfEach) {
+  constexpr int64_t kIn = 40, kOut = 33, kRows[] = {300, 0, 7}, kAll = 307;
+  for (DType dt : kDTypes) {
+    TestTensor x(dt, kAll * kIn), w(dt, 3 * kOut * kIn), bias(dt, 3 * kOut), y(dt, kAll * kOut);
+    TestTensor scale(DType::kF32, kAll), dbias(DType::kF32, 3 * kOut), plain(DType::kF32, 3 * kOut);
+    uint64_t seed = 20;
+    for (TestTensor* t : {&x, &w, &bias, &scale, &dbias}) t->randomise(++seed);
+    const Doubles before = dbias.doubles();
+    std::vector<RowsOfWeight> weights;
+    std::vector<RowsOfGradient> scaled, whole;
+    const auto at = [&](TestTensor& t, int64_t i) {
+      return static_cast<std::byte*>(t.data()) + i * dtype_bytes(t.dtype());
+    };
+    int64_t first = 0;
+    for (int64_t e = 0; e < 3; first += kRows[e++]) {
+      weights.push_back({first, kRows[e], at(w, e * kOut * kIn), at(bias, e * kOut)});
+      scaled.push_back({first, kRows[e], dbias.floats() + e * kOut, e == 0});
+      whole.push_back({first, kRows[e], plain.floats() + e * kOut, false});
+    }
+    cpu_ops().grouped_linear(dt, x.data(), weights, kIn, kOut, dt, y.data(), test_stream());
+    cpu_ops().grouped_bias_backward(dt, y.data(), scale.floats(), scaled, kOut, test_stream());
+    cpu_ops().grouped_bias_backward(dt, y.data(), nullptr, whole, kOut, test_stream());
+    test_stream().synchronize();
+    TestTensor alone(dt, kAll * kOut);
+    first = 0;
+    for (int64_t e = 0; e < 3; first += kRows[e++]) {
+      cpu_ops().linear_biased(dt, at(x, first * kIn), weights[e].w, weights[e].bias, kRows[e], kIn,
+                              kOut, dt, at(alone, first * kOut), test_stream());
+      for (int64_t j = 0; j < kOut; ++j) {
+        double want = e == 0 ? before[j] : 0.0, want_plain = 0.0, size = std::abs(want);
+        for (int64_t t = first; t < first + kRows[e]; ++t) {
+          want += scale.get(t) * y.get(t * kOut + j);
+          want_plain += y.get(t * kOut + j);
+          size += (1 + std::abs(scale.get(t))) * std::abs(y.get(t * kOut + j));
+        }
+        const double bound = static_cast<double>(kRows[e] + 2) * kEps32 * size + 1e-30;
+        EXPECT_NEAR(dbias.get(e * kOut + j), want, bound) << e << " " << j;
+        EXPECT_NEAR(plain.get(e * kOut + j), want_plain, bound) << e << " " << j;
+      }
+    }
+    test_stream().synchronize();
+    EXPECT_TRUE(alone.bits() == y.bits()) << dtype_name(dt);
+  }
 }
 
 void check_bias_backward(DType dt, int64_t n, int64_t dim) {
@@ -157,10 +203,10 @@ void check_bias_backward(DType dt, int64_t n, int64_t dim) {
 TEST(Linear, BiasMatchesDoubleLoops) {
   for (DType dt : kDTypes) {
     for (const Size& size : fewer_for_threads(kSizes, 3)) {
-      check_biased(dt, size);
+      for (DType y_dt : kDTypes) check_biased(dt, y_dt, size);
       check_bias_backward(dt, size.n, size.out);
     }
-    check_biased(dt, {70, 2 * kGemmDepth + 3, 30});
+    check_biased(dt, dt, {70, 2 * kGemmDepth + 3, 30});
     check_bias_backward(dt, 700, 33);
   }
 }
@@ -174,7 +220,7 @@ TEST(Linear, BiasIsTheSameForEveryThreadCount) {
       w.randomise(2);
       bias.randomise(3);
       dbias.fill(0);
-      cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), 600, 40, 300, y.data(), s);
+      cpu_ops().linear_biased(dt, x.data(), w.data(), bias.data(), 600, 40, 300, dt, y.data(), s);
       cpu_ops().bias_backward(dt, y.data(), 600, 300, dbias.floats(), s);
       s.synchronize();
       return y.bits() + dbias.bits();

@@ -92,7 +92,7 @@ void ExpertBench::backward() {
   const ExpertRows e{offsets_, kExperts, rows_};
   b_.experts->esfk(DType::kBF16, e, dy_, index_, act_, nullptr, down_, kInner, kModel, DType::kBF16,
                    dact_, false, dw_, nullptr, b_.s);
-  b_.ops->swiglu_backward(DType::kBF16, gate_up_, dact_, nullptr, rows_, kInner, dgate_up_,
+  b_.ops->swiglu_backward(DType::kBF16, {}, gate_up_, dact_, nullptr, rows_, kInner, dgate_up_,
                           scaled_act_, nullptr, b_.s);
   b_.experts->esfk(DType::kBF16, e, dgate_up_, nullptr, x_, index_, up_, kModel, 2 * kInner,
                    DType::kBF16, dx_, false, dw_, nullptr, b_.s);

@@ -74,7 +74,7 @@ void by_expert(Ops& ops, DType dt, const Layer& l, const Space& p, const At& at,
     const Pointer w = at(p.w) + e * l.out * l.in * bytes, x = at(p.gathered) + row * l.in * bytes;
     const Pointer dy = at(p.dy) + row * l.out * bytes;
     ops.gather_rows(dt, at(p.x), at(p.rows) + row * 4, n, l.in, x, s);
-    ops.linear_biased(dt, x, w, at(p.bias) + e * l.out * bytes, n, l.in, l.out,
+    ops.linear_biased(dt, x, w, at(p.bias) + e * l.out * bytes, n, l.in, l.out, dt,
                       at(p.y) + row * l.out * bytes, s);
     ops.linear_backward_input(dt, dy, w, n, l.in, l.out, DType::kF32, at(p.dx) + row * l.in * 4,
                               s);

@@ -29,26 +29,37 @@ struct Group {
 
 struct Space {
   Space(Trial& t, DType dt, const Group& g)
-      : x(t.random(dt, g.rows() * g.in, 101)), w(t.random(dt, g.weights(), 102)),
-        y(t.filled(DType::kF32, g.rows() * g.out)), dy(t.random(dt, g.rows() * g.out, 103)),
-        dx(t.filled(dt, g.rows() * g.in)), dw(t.random(DType::kF32, g.weights(), 104)) {}
-  Tensor &x, &w, &y, &dy, &dx, &dw;
+      : x(t.random(dt, g.rows() * g.in, 101)),
+        w(t.random(dt, g.weights(), 102)),
+        y(t.filled(DType::kF32, g.rows() * g.out)),
+        dy(t.random(dt, g.rows() * g.out, 103)),
+        dx(t.filled(dt, g.rows() * g.in)),
+        dw(t.random(DType::kF32, g.weights(), 104)),
+        bias(t.random(dt, g.experts() * g.out, 111)),
+        scale(t.random(DType::kF32, g.rows(), 112)),
+        dbias(t.random(DType::kF32, g.experts() * g.out, 113)) {}
+  Tensor &x, &w, &y, &dy, &dx, &dw, &bias, &scale, &dbias;
 };
 
 bool adds(int64_t e) { return e % 2 == 0; }
+bool has_bias(int64_t e) { return e % 3 != 1; }
 
 void together(Ops& ops, DType dt, const Group& g, const Space& p, const At& at, Stream& s) {
   const int64_t bytes = dtype_bytes(dt);
   std::vector<RowsOfWeight> weights;
-  std::vector<RowsOfGradient> gradients;
+  std::vector<RowsOfGradient> gradients, biases;
   for (int64_t e = 0; e < g.experts(); ++e) {
     const int64_t count = g.counts[size_t(e)];
-    weights.push_back({g.first(e), count, at(p.w) + g.weight(e) * bytes});
+    const void* bias = at(p.bias) + e * g.out * bytes;
+    weights.push_back(
+        {g.first(e), count, at(p.w) + g.weight(e) * bytes, has_bias(e) ? bias : nullptr});
+    biases.push_back({g.first(e), count, at(p.dbias) + e * g.out * 4, adds(e)});
     gradients.push_back({g.first(e), count, at(p.dw) + g.weight(e) * 4, adds(e)});
   }
   ops.grouped_linear(dt, at(p.x), weights, g.in, g.out, DType::kF32, at(p.y), s);
   ops.grouped_linear_backward_input(dt, at(p.dy), weights, g.in, g.out, dt, at(p.dx), s);
   ops.grouped_linear_backward_weight(dt, at(p.dy), at(p.x), gradients, g.in, g.out, s);
+  ops.grouped_bias_backward(dt, at(p.dy), at(p.scale), biases, g.out, s);
 }
 
 // Later experts first.
@@ -58,7 +69,13 @@ void alone(Ops& ops, DType dt, const Group& g, const Space& p, const At& at, Str
     const int64_t row = g.first(e), n = g.counts[size_t(e)];
     const Pointer x = at(p.x) + row * g.in * bytes, dy = at(p.dy) + row * g.out * bytes;
     const Pointer w = at(p.w) + g.weight(e) * bytes;
-    ops.linear(dt, x, w, n, g.in, g.out, DType::kF32, at(p.y) + row * g.out * 4, s);
+    const Pointer y = at(p.y) + row * g.out * 4;
+    if (has_bias(e)) {
+      ops.linear_biased(dt, x, w, at(p.bias) + e * g.out * bytes, n, g.in, g.out, DType::kF32, y,
+                        s);
+    } else {
+      ops.linear(dt, x, w, n, g.in, g.out, DType::kF32, y, s);
+    }
     ops.linear_backward_input(dt, dy, w, n, g.in, g.out, dt, at(p.dx) + row * g.in * bytes, s);
     ops.linear_backward_weight(dt, dy, x, n, g.in, g.out, adds(e), at(p.dw) + g.weight(e) * 4, s);
   }
@@ -69,7 +86,7 @@ void compare_rows(Trial& t, DType dt, const Group& g, const Space& p) {
     const int64_t row = i / g.out, w = g.weight(g.expert_of(row)) + i % g.out * g.in;
     const double size = size_of(g.in, [&](int64_t d) { return before(p.x, row * g.in + d); },
                                 [&](int64_t d) { return before(p.w, w + d); });
-    return product_error(dt, DType::kF32, g.in, size, want(p.y, i));
+    return product_error(dt, DType::kF32, g.in + 1, size + 5.0, want(p.y, i));
   });
   t.expect_close("dx", p.dx, [&](int64_t i) {
     const int64_t row = i / g.in, w = g.weight(g.expert_of(row)) + i % g.in;
@@ -90,6 +107,13 @@ void compare_weights(Trial& t, DType dt, const Group& g, const Space& p) {
       return product_error(dt, DType::kF32, n + 2, size + 5.0, want(p.dw, i));
     }
     return 0.0;  // between the experts
+  });
+  t.expect_close("dbias", p.dbias, [&](int64_t i) {
+    const int64_t e = i / g.out, n = g.counts[size_t(e)];
+    const double size = size_of(
+        n, [&](int64_t d) { return before(p.dy, (g.first(e) + d) * g.out + i % g.out); },
+        [&](int64_t d) { return before(p.scale, g.first(e) + d); });
+    return 2 * static_cast<double>(n + 2) * kEps32 * (size + 5.0);
   });
 }
 

@@ -69,7 +69,7 @@ void LayerPass::forward(const LayerInputs& in, Ops& ops, ExpertOps& experts, Str
   ops.gather_rows(DType::kF32, in.weights, places_, shape_.rows(), 1, row_weights_, s);
   experts.esmm(DType::kBF16, expert_rows(), in.x, index_, in.up, nullptr, model, 2 * inner,
                DType::kBF16, gate_up_, s);
-  ops.swiglu(DType::kBF16, gate_up_, shape_.rows(), inner, act_, s);
+  ops.swiglu(DType::kBF16, {}, gate_up_, shape_.rows(), inner, act_, s);
   ops.fill_zero(y_, tokens * model * 4, s);
   experts.esmm_combine(DType::kBF16, expert_rows(), act_, in.down, inner, model, index_,
                        row_weights_, tokens, y_, s);
@@ -80,8 +80,8 @@ void LayerPass::backward(const LayerInputs& in, Ops& ops, ExpertOps& experts, St
   experts.esmm_backward_input(DType::kBF16, expert_rows(), in.dy, index_, in.down, inner, model,
                               DType::kBF16, dact_, s);
   // The gradient takes the place of gate_up, what the weights are multiplied with that of act.
-  ops.swiglu_backward(DType::kBF16, gate_up_, dact_, row_weights_, shape_.rows(), inner, gate_up_,
-                      act_, drow_weights_, s);
+  ops.swiglu_backward(DType::kBF16, {}, gate_up_, dact_, row_weights_, shape_.rows(), inner,
+                      gate_up_, act_, drow_weights_, s);
   experts.estmm(DType::kBF16, expert_rows(), in.dy, index_, act_, nullptr, inner, model, false,
                 in.ddown, s);
   experts.esfk(DType::kBF16, expert_rows(), gate_up_, nullptr, in.x, index_, in.up, model,

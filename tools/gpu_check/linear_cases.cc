@@ -21,10 +21,10 @@ void add_forward(DType dt, DType y_dt, const Layer& l, int64_t offset,
   cases.push_back({named("linear", dt, l), [=](Trial& t) {
     Tensor &x = t.random(dt, l.n * l.in, 31, 1.0, offset), &w = t.random(dt, l.out * l.in, 32);
     Tensor &bias = t.random(dt, l.out, 33), &y = t.filled(y_dt, l.n * l.out);
-    Tensor& biased = t.filled(dt, l.n * l.out);
+    Tensor& biased = t.filled(y_dt, l.n * l.out);
     t.run([&](Ops& ops, const At& at, Stream& s) {
       ops.linear(dt, at(x), at(w), l.n, l.in, l.out, y_dt, at(y), s);
-      ops.linear_biased(dt, at(x), at(w), at(bias), l.n, l.in, l.out, at(biased), s);
+      ops.linear_biased(dt, at(x), at(w), at(bias), l.n, l.in, l.out, y_dt, at(biased), s);
     });
     const auto size = [&](int64_t i) {
       return size_of(l.in, [&](int64_t d) { return before(x, i / l.out * l.in + d); },
@@ -34,7 +34,7 @@ void add_forward(DType dt, DType y_dt, const Layer& l, int64_t offset,
       return product_error(dt, y_dt, l.in, size(i), want(y, i));
     });
     t.expect_close("biased", biased, [&](int64_t i) {
-      return product_error(dt, dt, l.in + 1, size(i) + 5.0, want(biased, i));
+      return product_error(dt, y_dt, l.in + 1, size(i) + 5.0, want(biased, i));
     });
   }});
 }

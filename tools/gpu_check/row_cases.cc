@@ -55,8 +55,8 @@ void add_rows(DType dt, int64_t n, int64_t dim, std::vector<OpCase>& cases) {
   }});
 }
 
-void add_swiglu(DType dt, int64_t n, int64_t f, bool scaled, bool in_place,
-                std::vector<OpCase>& cases) {
+void add_swiglu(DType dt, const SwigluShape& shape, int64_t n, int64_t f, bool scaled,
+                bool in_place, std::vector<OpCase>& cases) {
   cases.push_back({named("swiglu", dt, n, f), [=](Trial& t) {
     Tensor &gate_up = t.random(dt, n * 2 * f, 8, 3.0), &dact = t.random(dt, n * f, 9);
     Tensor &scale = t.random(DType::kF32, n, 10), &act = t.filled(dt, n * f);
@@ -65,9 +65,9 @@ void add_swiglu(DType dt, int64_t n, int64_t f, bool scaled, bool in_place,
     Tensor& dgate_up = in_place ? gate_up : apart;
     t.run([&](Ops& ops, const At& at, Stream& s) {
       const float* factors = scaled ? static_cast<float*>(at(scale)) : nullptr;
-      ops.swiglu(dt, at(gate_up), n, f, at(act), s);
-      ops.swiglu_backward(dt, at(gate_up), at(dact), factors, n, f, at(dgate_up), at(scaled_act),
-                          at(dscale), s);
+      ops.swiglu(dt, shape, at(gate_up), n, f, at(act), s);
+      ops.swiglu_backward(dt, shape, at(gate_up), at(dact), factors, n, f, at(dgate_up),
+                          at(scaled_act), at(dscale), s);
     });
     t.expect_same("act", act);
     t.expect_same("dgate_up", dgate_up);
@@ -141,7 +141,9 @@ void add_rope(DType dt, int64_t rotated, bool inverse, std::vector<OpCase>& case
     for (int32_t i = 0; i < kTokens; ++i) places.push_back(i < 20 ? i * 400 : i - 20);
     Tensor &positions = t.ints(places), &x = t.random(dt, kTokens * kStride, 18);
     t.run([&](Ops& ops, const At& at, Stream& s) {
-      ops.rope(dt, at(positions), 1e6, kTokens, kHeads, kDim, rotated, kStride, inverse, at(x), s);
+      const Rotation rotation{1e6, 32.0, 4096.0, 32.0, 1.0, false, 1.25};
+      ops.rope(dt, at(positions), rotation, kTokens, kHeads, kDim, rotated, kStride, inverse, at(x),
+               s);
     });
     // Sines and cosines of two libraries may round apart: one fp32 rounding of each, then dt's.
     t.expect_close("x", x, [&](int64_t i) {
@@ -199,9 +201,11 @@ std::vector<OpCase> row_cases() {
     add_rows(dt, 20, 33, cases);
     add_rows(dt, 20, 300, cases);
     for (bool scaled : {false, true}) {
-      add_swiglu(dt, 1, 1, scaled, false, cases);
-      add_swiglu(dt, 5, 19, scaled, true, cases);
-      add_swiglu(dt, 3, 600, scaled, false, cases);
+      for (const SwigluShape& shape : {SwigluShape(), SwigluShape{1.702f, 2.5f, 1.0f}}) {
+        add_swiglu(dt, shape, 1, 1, scaled, false, cases);
+        add_swiglu(dt, shape, 5, 19, scaled, true, cases);
+        add_swiglu(dt, shape, 3, 600, scaled, false, cases);
+      }
     }
     add_short_conv(dt, 1, 2, cases);
     add_short_conv(dt, 37, 3, cases);

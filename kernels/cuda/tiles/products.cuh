@@ -156,6 +156,12 @@ struct WeightRows {
   }
 };
 
+// The biases of WeightRows' entries, or none.
+template <typename T>
+struct WeightBiases {
+  const T* of[kMostTogether];
+};
+
 // Stores sums: y[i] = round(sum + bias), or y[index[i]] += scale[i] * sum.
 template <typename T>
 struct ProductOutput {
@@ -188,6 +194,7 @@ struct Esmm {
   const int32_t* offsets;  // the rows of `expert` alone; or none, and
   int32_t expert;
   WeightRows<const T> listed;
+  WeightBiases<T> biases;  // of `listed`
   int64_t depth, columns;
   ProductOutput<T> out;
 
@@ -241,11 +248,14 @@ struct Esmm {
 
   PAGODA_GPU void store(const RowTile& tile, int64_t column0,
                         const typename Shape::Sums& sums) const {
+    const T* bias = listed.entries > 0    ? biases.of[tile.expert]
+                    : out.bias != nullptr ? out.bias + tile.expert * columns
+                                          : nullptr;
     Shape::for_all([&](int m, int n, int i, int tile_row, int tile_column) {
       const int64_t row = tile.row + tile_row, column = column0 + tile_column;
       if (tile_row >= tile.rows || column >= columns) return;
       float value = sums[m][n][i];
-      if (out.bias != nullptr) value += widen(out.bias[tile.expert * columns + column]);
+      if (bias != nullptr) value += widen(bias[column]);
       if (out.add) {
         const float scale = out.scale != nullptr ? out.scale[row] : 1.0f;
         static_cast<float*>(out.y)[out.index[row] * columns + column] += scale * value;
