@@ -83,7 +83,7 @@ void ExpertBench::forward() {
   b_.experts->reindex(choices_, rows_, 1, kExperts, offsets_, index_, places_, b_.s);
   b_.experts->esmm(DType::kBF16, e, x_, index_, up_, nullptr, kModel, 2 * kInner, DType::kBF16,
                    gate_up_, b_.s);
-  b_.ops->swiglu(DType::kBF16, gate_up_, rows_, kInner, act_, b_.s);
+  b_.ops->swiglu(DType::kBF16, {}, gate_up_, rows_, kInner, act_, b_.s);
   b_.experts->esmm(DType::kBF16, e, act_, nullptr, down_, nullptr, kInner, kModel, DType::kBF16, y_,
                    b_.s);
 }
@@ -111,7 +111,7 @@ void ExpertBench::forward_by_expert() {
     b_.library->multiply(counts_[e], 2 * kInner, kModel, sorted_ + row * kModel,
                          up_ + int64_t(e) * 2 * kInner * kModel, gate_up_ + row * 2 * kInner);
   }
-  b_.ops->swiglu(DType::kBF16, gate_up_, rows_, kInner, act_, b_.s);
+  b_.ops->swiglu(DType::kBF16, {}, gate_up_, rows_, kInner, act_, b_.s);
   row = 0;
   for (size_t e = 0; e < counts_.size(); row += counts_[e++]) {
     b_.library->multiply(counts_[e], kModel, kInner, act_ + row * kInner,
@@ -137,7 +137,7 @@ std::string ExpertBench::library_groups() {
   const double us = b_.median_us([&] {
     b_.ops->gather_rows(DType::kBF16, x_, index_, rows_, kModel, sorted_, b_.s);
     all_up();
-    b_.ops->swiglu(DType::kBF16, gate_up_, rows_, kInner, act_, b_.s);
+    b_.ops->swiglu(DType::kBF16, {}, gate_up_, rows_, kInner, act_, b_.s);
     all_down();
   });
   const auto outputs = [&] {
@@ -163,7 +163,7 @@ void ExpertBench::forward_in_groups(int64_t group_blocks) {
     b_.ops->gather_row_runs(DType::kBF16, x_, index_, {&run, 1}, kModel, sorted_, b_.s);
     b_.ops->grouped_linear(DType::kBF16, sorted_, up, kModel, 2 * kInner, DType::kBF16, gate_up_,
                            b_.s);
-    b_.ops->swiglu(DType::kBF16, gate_up_, run.count, kInner, act_, b_.s);
+    b_.ops->swiglu(DType::kBF16, {}, gate_up_, run.count, kInner, act_, b_.s);
     b_.ops->grouped_linear(DType::kBF16, act_, down, kInner, kModel, DType::kBF16, y_, b_.s);
     up.clear();
     down.clear();
