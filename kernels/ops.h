@@ -15,7 +15,6 @@
 // kernels/cpu defines what is correct; another backend is tested against it.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -75,8 +74,6 @@ struct SwigluShape {
   float slope = 1.0f;                                    // of the sigmoid
   float limit = std::numeric_limits<float>::infinity();  // gate is at most that, and up's magnitude
   float offset = 0.0f;                                   // added to up
-
-  bool plain() const { return slope == 1.0f && offset == 0.0f && std::isinf(limit); }
 };
 
 // How a router chooses experts for a token, and what they weigh (Ops::route).
