@@ -52,7 +52,7 @@ void multiply(Queue& queue, Processor processor, DType dt, const Layer& layer,
 
 void multiply_weights(Queue& queue, Processor processor, DType dt, const void* dy, const void* x,
                       std::span<const RowsOfGradient> experts, int64_t in, int64_t out) {
-  CHECK(in > 0 && out > 0 && std::ssize(experts) <= kMostTogether);
+  CHECK(in > 0 && out > 0);
   with_shape(processor, dt,
              std::ssize(experts) * tiles_of(out, LargeShape::kM) * tiles_of(in, LargeShape::kN),
              [&]<typename Shape>(Shape) {
@@ -62,12 +62,7 @@ void multiply_weights(Queue& queue, Processor processor, DType dt, const void* d
     kernel.x = matrix_of<T>(x, in);
     kernel.out = out;
     kernel.in = in;
-    for (const RowsOfGradient& e : experts) {
-      CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
-      kernel.add |= (e.add ? 1u : 0u) << kernel.listed.entries;
-      kernel.listed.of[kernel.listed.entries++] = {e.dw, static_cast<int32_t>(e.first),
-                                                   static_cast<int32_t>(e.count)};
-    }
+    kernel.add = list_gradients(experts, kernel.listed);
     queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });
 }

@@ -161,16 +161,11 @@ void CudaOps::bias_backward(DType dt, const void* dy, int64_t n, int64_t dim, fl
 void CudaOps::grouped_bias_backward(DType dt, const void* dy, const float* scale,
                                     std::span<const RowsOfGradient> experts, int64_t dim,
                                     Stream& s) {
-  CHECK(dim > 0 && std::ssize(experts) <= kMostTogether);
+  CHECK(dim > 0);
   Queue queue(s, "grouped_bias_backward");
   with_type(dt, [&]<typename T>(T) {
     GroupedBias<T> kernel{typed<T>(dy), scale, dim, 0, {}};
-    for (const RowsOfGradient& e : experts) {
-      CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
-      kernel.add |= (e.add ? 1u : 0u) << kernel.listed.entries;
-      kernel.listed.of[kernel.listed.entries++] = {e.dw, static_cast<int32_t>(e.first),
-                                                   static_cast<int32_t>(e.count)};
-    }
+    kernel.add = list_gradients(experts, kernel.listed);
     queue.launch(std::ssize(experts) * kernel.expert_blocks(), kernel);
   });
 }

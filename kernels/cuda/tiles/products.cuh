@@ -156,6 +156,20 @@ struct WeightRows {
   }
 };
 
+// Lists the rows of several experts, whose weights are gradients. Returns a bit for each that is
+// added to what is there.
+inline uint32_t list_gradients(std::span<const RowsOfGradient> experts, WeightRows<float>& listed) {
+  CHECK(std::ssize(experts) <= kMostTogether);
+  uint32_t add = 0;
+  for (const RowsOfGradient& e : experts) {
+    CHECK(e.first >= 0 && e.count >= 0 && e.first + e.count <= INT32_MAX);
+    add |= (e.add ? 1u : 0u) << listed.entries;
+    listed.of[listed.entries++] = {e.dw, static_cast<int32_t>(e.first),
+                                   static_cast<int32_t>(e.count)};
+  }
+  return add;
+}
+
 // The biases of WeightRows' entries, or none.
 template <typename T>
 struct WeightBiases {
