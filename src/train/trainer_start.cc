@@ -451,7 +451,7 @@ Status Trainer::check_resumable(const RunCheckpoint& checkpoint) const {
   as_saved.train.shards = saved.shards;
   const bool by_shards = config_.train.expert_shards > 1 && saved.expert_shards > 1;
   if (by_shards) as_saved.train.expert_shards = saved.expert_shards;
-  // A build with more options has other hashes, though they are as if the run had had them.
+  // A build with more options hashes more; a run that had none of them had their defaults.
   const bool same = checkpoint.config_hash == hash_text(as_saved);
   const std::string what = same ? "" : as_saved.difference_from(checkpoint.resolved_config);
   if (!what.empty()) {

@@ -335,9 +335,10 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
   }
   const LayerRouting own(routing.begin() + microbatches.first,
                          routing.begin() + microbatches.end());
-  ExpertSums sums(shape_, pages_, layer, routing);
+  std::optional<ExpertSums> sums;
+  if (shape_.pages_expert_sums()) sums.emplace(shape_, pages_, layer, routing);
   expert_tasks(layer, microbatches, layer_waves(shape_, layer, microbatches, own), Phase::kBackward,
-               shape_.pages_expert_sums() ? &sums : nullptr, tasks);
+               sums ? &*sums : nullptr, tasks);
   if (shape_.rounds() == 1 || !finishes(microbatches)) return;
   // Gradients of experts whose last rows were in a chunk before this one.
   const std::vector<int64_t> here = tokens_per_expert(own), all = tokens_per_expert(routing);
@@ -349,8 +350,8 @@ void StepPlan::backward_experts(int64_t layer, Microbatches microbatches,
     like.expert = static_cast<int32_t>(e);
     const int home = shape_.records[like.record].device;
     like.device = static_cast<uint8_t>(home);
-    add_expert_sums(like, sums.rest(e, home), tasks);
-    expert_gradient(like, sums.take_whole(e, home), tasks);
+    add_expert_sums(like, sums->rest(e, home), tasks);
+    expert_gradient(like, sums->take_whole(e, home), tasks);
   }
 }
 

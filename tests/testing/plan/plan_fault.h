@@ -17,7 +17,7 @@ enum class PlanRule : uint8_t {
   kReadOnce,      // weights come to a place once forward and once backward, besides prefetches
   kGradientOnce,  // a gradient is made once, consumed once, and not later than the next step
   kMatched,       // what a device sends to another is received there, in that order
-  kSumOrder,      // dense gradients are added as plan/sums/sum_shape.h says
+  kSumOrder,      // gradients are added as plan/sums/sum_shape.h says
   kStateOnce,     // optimizer state is read and written once for an update
   kHome,          // a record's pages are used and written at its home; others have copies of dense
                   // weights, of the newest update
