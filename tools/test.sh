@@ -26,7 +26,8 @@ asan_tests=(
   chat_test example_test inspection_test
   device_test storage_test storage_sim_test page_file_test page_file_crash_test
   residency_test residency_minimum_test residency_plan_test pager_test checkpoint_test
-  ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
+  ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
+  ops_attention_test
   ops_cached_attention_test attention_blocks_test working_memory_test adam_test text_stream_test
   generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test
@@ -39,7 +40,8 @@ tsan_tests=(
   trace_test delays_test link_test
   device_test numa_test storage_test storage_sim_test page_file_test page_file_crash_test
   pager_test checkpoint_test tokenizer_threads_test
-  ops_linear_test products_test ops_elementwise_test ops_route_test ops_attention_test
+  ops_linear_test products_test ops_elementwise_test ops_swiglu_test ops_route_test
+  ops_attention_test
   ops_cached_attention_test attention_blocks_test adam_test generation_test bench_test
   root_promise_test root_promise_table_test step_trace_test trainer_fault_test exactly_once_test
   predicted_bytes_test ranks_run_test ranks_trainer_test zebra_promise_test
