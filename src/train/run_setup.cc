@@ -117,8 +117,12 @@ void RunSetup::deal_attention(int64_t most) {
   size.shard_device.clear();
   if (devices.size() == 1) return;
   std::vector<double> speeds;
-  for (const DeviceSetup& device : devices) speeds.push_back(device.attention_speed());
-  size.shard_device = deal_shards(size.sums.shards, speeds, most, shares);
+  std::vector<int> ranks;
+  for (const DeviceSetup& device : devices) {
+    speeds.push_back(device.attention_speed());
+    ranks.push_back(device.rank);
+  }
+  size.shard_device = deal_shards(size.sums.shards, speeds, most, shares, ranks);
 }
 
 namespace {

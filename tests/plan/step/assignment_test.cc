@@ -34,6 +34,23 @@ TEST(Assignment, TheFastestAttend) {
   EXPECT_EQ(shards(2, {1, 1, 1}, 2), (std::vector<int>{0, 1})) << "of equal ones the first";
 }
 
+// Two ranks of four devices: with two shards each rank attends to one, with four its first two. A
+// faster device goes first wherever it is.
+TEST(Assignment, EqualDevicesOfDifferentRanksTakeTurns) {
+  const std::vector<int> ranks = {0, 0, 0, 0, 1, 1, 1, 1};
+  std::vector<double> speeds(8, 1);
+  const auto dealt = [&](int64_t count, int64_t most) {
+    return deal_shards(count, speeds, most, ShareKind::kSpeed, ranks);
+  };
+  EXPECT_EQ(dealt(2, 64), (std::vector<int>{0, 4}));
+  EXPECT_EQ(dealt(4, 64), (std::vector<int>{0, 1, 4, 5}));
+  EXPECT_EQ(dealt(8, 2), (std::vector<int>{0, 0, 0, 0, 4, 4, 4, 4}));
+  EXPECT_EQ(dealt(8, 64), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  speeds[2] = 2;
+  EXPECT_EQ(dealt(4, 1), (std::vector<int>{2, 2, 2, 2}));
+  EXPECT_EQ(dealt(3, 64), (std::vector<int>{0, 2, 4})) << "2 is the first, then ranks take turns";
+}
+
 // The fastest attend all the same.
 TEST(Assignment, UniformSharesAreEqual) {
   const std::vector<double> speeds = {1, 3, 2};
