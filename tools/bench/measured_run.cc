@@ -233,7 +233,7 @@ MeasuredRun::Replayed MeasuredRun::simulate(const MachineProfile& profile) const
     replayed.busy_s[static_cast<size_t>(device)] += (work.end_s - work.start_s) / steps;
   }
   replayed.peak_device_bytes = simulated.peak_device_bytes.front();
-  replayed.peak_host_bytes = simulated.peak_host_bytes;
+  replayed.peak_host_bytes = simulated.ranks.front().peak_host_bytes;
   return replayed;
 }
 

@@ -169,7 +169,7 @@ StepNumbers predict(const Session& session, const MeasuredMachine& machine) {
     }
     const Simulated simulated = simulator.finish();
     numbers.device_bytes = simulated.peak_device_bytes.front();
-    numbers.host_bytes = simulated.peak_host_bytes;
+    numbers.host_bytes = simulated.ranks.front().peak_host_bytes;
     return simulated.step_s.back();
   });
   return numbers;

@@ -5,30 +5,62 @@
 
 #include "base/bytes.h"
 #include "base/check.h"
+#include "plan/step/rank_part.h"
 
 namespace pagoda {
 
+namespace {
+
+// Bytes of a microbatch's routing: a double and a count for each expert.
+constexpr double kRoutedBytes = sizeof(double) + sizeof(int32_t);
+
+std::vector<Simulator::Machine> one_machine(const MachineProfile& profile, Residency start) {
+  std::vector<Simulator::Machine> machines;
+  machines.push_back({profile, std::move(start)});
+  return machines;
+}
+
+}  // namespace
+
 Simulator::Simulator(const RunShape* shape, const PageTable* pages, const MachineProfile& profile,
                      Residency start)
+    : Simulator(shape, pages, one_machine(profile, std::move(start))) {}
+
+Simulator::Simulator(const RunShape* shape, const PageTable* pages, std::vector<Machine> machines)
     : shape_(*shape),
       pages_(*pages),
-      profile_(profile),
-      replay_(pages, std::move(start)),
-      disk_ready_(pages->pages.size(), Timeline::kNothing),
       routed_(static_cast<size_t>(shape->microbatches), Timeline::kNothing),
       indexed_(static_cast<size_t>(shape->devices), Timeline::kNothing) {
-  timeline_.set_slice(profile_.slice_s);
-  cores_ = timeline_.add_resource(profile_.cores);
-  drive_reads_ = timeline_.add_resource(1);
-  drive_writes_ = profile_.half_duplex ? drive_reads_ : timeline_.add_resource(1);
-  issuing_ = timeline_.add_stream("issue");
-  optimizer_ = timeline_.add_stream("optimizer");
-  page_reads_ = timeline_.add_stream("page reads");
-  page_writes_ = timeline_.add_stream("page writes");
-  drive_read_ = timeline_.add_stream("drive reads");
-  drive_write_ = timeline_.add_stream("drive writes");
-  checks_ = timeline_.add_stream("checks of reads");
-  for (int d = 0; d < shape_.devices; ++d) {
+  CHECK(std::ssize(machines) == shape_.ranks(), "%zu machines", machines.size());
+  timeline_.set_slice(machines.front().profile.slice_s);
+  for (Machine& machine : machines) add_rank(std::move(machine));
+}
+
+void Simulator::add_rank(Machine machine) {
+  const int number = static_cast<int>(ranks_.size());
+  const std::string suffix = shape_.ranks() > 1 ? strf(" of rank %d", number) : "";
+  const auto stream = [&](const char* name) { return timeline_.add_stream(name + suffix); };
+  Rank& rank = ranks_.emplace_back(Rank{.profile = machine.profile,
+                                        .replay = Replay(&pages_, std::move(machine.start)),
+                                        .devices = shape_.devices_of(number),
+                                        .number = number});
+  rank.cores = timeline_.add_resource(rank.profile.cores);
+  rank.drive_reads = timeline_.add_resource(1);
+  rank.drive_writes = rank.profile.half_duplex ? rank.drive_reads : timeline_.add_resource(1);
+  rank.issuing = stream("issue");
+  rank.optimizer = stream("optimizer");
+  rank.page_reads = stream("page reads");
+  rank.page_writes = stream("page writes");
+  rank.drive_read = stream("drive reads");
+  rank.drive_write = stream("drive writes");
+  rank.checks = stream("checks of reads");
+  if (shape_.ranks() > 1) {
+    rank.arrivals = timeline_.add_resource(1);
+    rank.arriving = stream("arriving pages");
+    rank.leaving = stream("network");
+  }
+  rank.disk_ready.assign(pages_.pages.size(), Timeline::kNothing);
+  for (int d = rank.devices.first; d < rank.devices.end(); ++d) {
     Device device;
     device.lanes.fill(timeline_.add_stream(strf("compute %d", d)));
     device.processor = timeline_.add_resource(1);
@@ -40,16 +72,16 @@ Simulator::Simulator(const RunShape* shape, const PageTable* pages, const Machin
     }
     devices_.push_back(device);
   }
-  for (const SlotClass& c : replay_.residency().classes()) {
-    auto& places = slots_.emplace_back();
+  for (const SlotClass& c : rank.replay.residency().classes()) {
+    auto& places = rank.slots.emplace_back();
     for (int32_t slots : c.device_slots) places.emplace_back(slots);
     places.emplace_back(c.host_slots);
   }
 }
 
 Simulator::SlotState& Simulator::slot_state(PageId page, Place place, int32_t slot) {
-  const int p = place.tier == Tier::kHost ? shape_.devices : place.device;
-  return slots_[pages_.pages[page].slot_class][p][slot];
+  const int p = place.tier == Tier::kHost ? rank_->devices.count : place.device;
+  return rank_->slots[pages_.pages[page].slot_class][p][slot];
 }
 
 void Simulator::add_before_overwrite(const SlotState& slot, std::vector<Work>& after) {
@@ -59,7 +91,12 @@ void Simulator::add_before_overwrite(const SlotState& slot, std::vector<Work>& a
 
 Simulator::Work Simulator::add(int stream, const Cost& cost, double units,
                                const std::vector<Work>& after) {
-  return timeline_.add(stream, cores_, cost.cores, cost.seconds(units), after, cost.memory);
+  return add(stream, rank_->cores, cost.cores, cost.seconds(units), after, cost.memory);
+}
+
+Simulator::Work Simulator::add(int stream, int resource, double demand, double seconds,
+                               std::span<const Work> after, double memory) {
+  return timeline_.add(stream, resource, demand, seconds, after, memory, rank_->number);
 }
 
 void Simulator::note(Work work, const Cost& cost, double units, bool moves) {
@@ -77,14 +114,14 @@ void Simulator::note(Work work, const Cost& cost, double units, bool moves) {
 
 Simulator::Work Simulator::copy(const Move& move) {
   const bool up = move.kind == Move::Kind::kUpload;
-  const Device& device = devices_[move.device];
+  const Device& device = devices_[static_cast<size_t>(rank_->devices.first + move.device)];
   SlotState& on_device = slot_state(move.page, Place::on_device(move.device), move.device_slot);
   SlotState& in_host = slot_state(move.page, Place::host(), move.host_slot);
   SlotState& source = up ? in_host : on_device;
   SlotState& target = up ? on_device : in_host;
-  std::vector<Work> after = {timeline_.last(issuing_), source.ready};
+  std::vector<Work> after = {timeline_.last(rank_->issuing), source.ready};
   add_before_overwrite(target, after);
-  const Cost& cost = up ? profile_.upload : profile_.download;
+  const Cost& cost = up ? rank_->profile.upload : rank_->profile.download;
   const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
   const Work done = add(up ? device.upload : device.download, cost, bytes, after);
   note(done, cost, bytes, true);
@@ -96,29 +133,31 @@ Simulator::Work Simulator::copy(const Move& move) {
 // A read that must wait queues with others that must. The drive serves them in the order in which
 // they leave that queue, and one thread checks the pages that arrive.
 Simulator::Work Simulator::fetch(const Move& move, SlotState& slot) {
+  const MachineProfile& profile = rank_->profile;
   const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
-  std::vector<Work> after = {timeline_.last(issuing_), disk_ready_[move.page]};
+  std::vector<Work> after = {timeline_.last(rank_->issuing), rank_->disk_ready[move.page]};
   add_before_overwrite(slot, after);
-  Work work = timeline_.add(page_reads_, Timeline::kNone, 0, 0, after);
-  work = timeline_.add(drive_read_, drive_reads_, 1, profile_.read.seconds(bytes), {&work, 1},
-                       profile_.read.memory);
-  note(work, {profile_.read.fixed_s, profile_.read.unit_s, 0}, bytes, true);
-  work = timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
-  work = add(checks_, profile_.checksum, bytes, {work});
-  note(work, profile_.checksum, bytes, true);
+  Work work = add(rank_->page_reads, Timeline::kNone, 0, 0, after);
+  work = add(rank_->drive_read, rank_->drive_reads, 1, profile.read.seconds(bytes), {&work, 1},
+             profile.read.memory);
+  note(work, {profile.read.fixed_s, profile.read.unit_s, 0}, bytes, true);
+  work = add(Timeline::kNone, Timeline::kNone, 0, profile.completion_s, {&work, 1});
+  work = add(rank_->checks, profile.checksum, bytes, {work});
+  note(work, profile.checksum, bytes, true);
   slot = {work, {}};
   return work;
 }
 
 Simulator::Work Simulator::write_back(const Move& move, const SlotState& slot) {
+  const MachineProfile& profile = rank_->profile;
   const auto bytes = static_cast<double>(pages_.pages[move.page].bytes);
-  Work work = add(page_writes_, profile_.checksum, bytes,
-                  {timeline_.last(issuing_), slot.ready, disk_ready_[move.page]});
-  note(work, profile_.checksum, bytes, true);
-  work = timeline_.add(drive_write_, drive_writes_, 1, profile_.write.seconds(bytes), {&work, 1},
-                       profile_.write.memory);
-  note(work, {profile_.write.fixed_s, profile_.write.unit_s, 0}, bytes, true);
-  return timeline_.add(Timeline::kNone, Timeline::kNone, 0, profile_.completion_s, {&work, 1});
+  Work work = add(rank_->page_writes, profile.checksum, bytes,
+                  {timeline_.last(rank_->issuing), slot.ready, rank_->disk_ready[move.page]});
+  note(work, profile.checksum, bytes, true);
+  work = add(rank_->drive_write, rank_->drive_writes, 1, profile.write.seconds(bytes), {&work, 1},
+             profile.write.memory);
+  note(work, {profile.write.fixed_s, profile.write.unit_s, 0}, bytes, true);
+  return add(Timeline::kNone, Timeline::kNone, 0, profile.completion_s, {&work, 1});
 }
 
 Simulator::Work Simulator::carry_out(const Move& move) {
@@ -131,12 +170,13 @@ Simulator::Work Simulator::carry_out(const Move& move) {
     done = write_back(move, slot);
     slot.readers.push_back(done);
   }
-  disk_ready_[move.page] = done;
+  rank_->disk_ready[move.page] = done;
   return done;
 }
 
 int Simulator::stream_of(const Task& task) const {
-  return task.on_host ? optimizer_ : devices_[task.device].lanes[static_cast<size_t>(task.lane)];
+  if (task.on_host) return task.lane == Lane::kIn ? rank_->arriving : rank_->optimizer;
+  return devices_[task.device].lanes[static_cast<size_t>(task.lane)];
 }
 
 // A task that takes no cores is a GPU's. What arrives is moved by the link.
@@ -145,16 +185,36 @@ Simulator::Work Simulator::compute(const Task& task, const Cost& cost,
   const bool on_gpu = cost.cores == 0 && !task.on_host && task.kind != TaskKind::kReceive;
   if (!on_gpu || shape_.devices == 1) return add(stream_of(task), cost, 0, after);
   const int processor = devices_[task.device].processor;
-  return timeline_.add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
+  return add(stream_of(task), processor, 1, cost.seconds(0), after, cost.memory);
 }
 
-// Returns when what was sent has arrived.
+// What the task sends or receives goes this way.
+std::pair<int, int> Simulator::channel(const Task& task) const {
+  const auto end_at = [&](int device) {
+    return task.on_host ? host_end(shape_, shape_.rank_of(device)) : device_end(device);
+  };
+  const int own = end_at(task.device), other = end_at(task.peer);
+  return sends(task.kind) ? std::pair(own, other) : std::pair(other, own);
+}
+
+// Returns when what was sent has arrived. Messages leave a rank one behind the other, and what
+// comes to a rank at once shares its link.
 Simulator::Work Simulator::travel(const Task& send, Work sent) {
-  const double seconds = profile_.wire.seconds(static_cast<double>(send.bytes));
+  const auto bytes = static_cast<double>(send.bytes);
+  const int to = shape_.rank_of(send.peer);
+  if (to != rank_->number) {
+    const Cost& network = rank_->profile.network;
+    const Work moved = add(rank_->leaving, ranks_[static_cast<size_t>(to)].arrivals, 1,
+                           network.unit_s * bytes, {&sent, 1});
+    note(moved, {0, network.unit_s, 0}, bytes, true);
+    rank_->sent_bytes += send.bytes;
+    return add(Timeline::kNone, Timeline::kNone, 0, network.fixed_s, {&moved, 1});
+  }
+  const double seconds = rank_->profile.wire.seconds(bytes);
   if (seconds <= 0) return sent;
   const auto [wire, is_new] = wires_.try_emplace({send.device, send.peer}, 0);
   if (is_new) wire->second = timeline_.add_stream(strf("wire %d to %d", send.device, send.peer));
-  return timeline_.add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1});
+  return add(wire->second, Timeline::kNone, 0, seconds, {&sent, 1});
 }
 
 namespace {
@@ -171,25 +231,26 @@ void Simulator::issue(const Task& task) {
   std::vector<Work> after;
   if (!shape_.options.prefetch && !task.on_host) {
     for (const PageUse& use : task.used()) {
-      const bool there = replay_.residency().valid_at(use.page, use.place);
+      const bool there = rank_->replay.residency().valid_at(use.page, use.place);
       if (use.access == Access::kCreate || there) continue;
       after = {timeline_.last(stream_of(task))};
     }
   }
-  add(issuing_, profile_.issue, 0, after);
+  add(rank_->issuing, rank_->profile.issue, 0, after);
 }
 
 void Simulator::run(const Task& task) {
   task_ = &task;
   issue(task);
-  const Replay::Placed placed = replay_.place(task);
+  const Replay::Placed placed = rank_->replay.place(task);
   for (const Move& move : placed.moves) carry_out(move);
   if (task.kind == TaskKind::kPrefetch) return;
-  std::vector<Work>& after = joined_.after;
-  after.push_back(timeline_.last(issuing_));
+  Joined& joined = rank_->joined;
+  std::vector<Work>& after = joined.after;
+  after.push_back(timeline_.last(rank_->issuing));
   for (size_t i = 0; i < task.num_uses; ++i) {
     const PageUse& use = task.uses[i];
-    joined_.uses.emplace_back(use, placed.slots[i]);
+    joined.uses.emplace_back(use, placed.slots[i]);
     const SlotState& slot = slot_state(use.page, use.place, placed.slots[i]);
     if (use.access == Access::kRead) {
       after.push_back(slot.ready);
@@ -197,8 +258,8 @@ void Simulator::run(const Task& task) {
       add_before_overwrite(slot, after);
     }
   }
-  if (task.kind == TaskKind::kReceive) {
-    after.push_back(sent_[{task.peer, task.device}].front().ready);
+  if (receives(task.kind)) {
+    after.push_back(sent_[channel(task)].front().ready);
   } else if (task.kind == TaskKind::kIndex) {
     for (int64_t b = task.microbatch; b < task.microbatch + task.microbatches; ++b) {
       if (shape_.attending(b) == task.device) after.push_back(routed_[static_cast<size_t>(b)]);
@@ -206,15 +267,17 @@ void Simulator::run(const Task& task) {
   } else if (task.lane != Lane::kCompute || is_dispatch(task)) {
     after.push_back(indexed_[task.device]);
   }
-  Cost cost = profile_.of(task);
-  joined_.seconds += cost.seconds(task_units(task, shape_));
+  Cost cost = rank_->profile.of(task);
+  joined.seconds += cost.seconds(task_units(task, shape_));
   if (task.joins_next) return;
-  const Joined all = std::exchange(joined_, {});
+  const Joined all = std::exchange(joined, {});
   cost.fixed_s = all.seconds;
   const Work done = compute(task, cost, all.after);
   note(done, cost, 0, false);
-  held_.emplace_back(done, SimulatedMemory{0, replay_.held_bytes(Place::on_device(0)),
-                                           replay_.held_bytes(Place::host())});
+  if (rank_->number == 0) {
+    held_.emplace_back(done, SimulatedMemory{0, rank_->replay.held_bytes(Place::on_device(0)),
+                                             rank_->replay.held_bytes(Place::host())});
+  }
   for (const auto& [use, at] : all.uses) {
     SlotState& slot = slot_state(use.page, use.place, at);
     if (use.access == Access::kRead) {
@@ -223,14 +286,18 @@ void Simulator::run(const Task& task) {
       slot = {done, {}};
     }
   }
-  if (task.kind == TaskKind::kSend) {
+  if (sends(task.kind)) {
     const auto& [use, at] = all.uses.front();
-    sent_[{task.device, task.peer}].push_back(
-        {&slot_state(use.page, use.place, at), travel(task, done)});
-  } else if (task.kind == TaskKind::kReceive) {
-    std::deque<Sent>& channel = sent_[{task.peer, task.device}];
-    channel.front().source->readers.push_back(done);
-    channel.pop_front();
+    SlotState& source = slot_state(use.page, use.place, at);
+    const Work arrived = travel(task, done);
+    // Another rank's memory is reached by the message, which is all that its end waits for.
+    const bool leaves = shape_.rank_of(task.peer) != rank_->number;
+    if (leaves) source.readers.push_back(arrived);
+    sent_[channel(task)].push_back({leaves ? nullptr : &source, arrived});
+  } else if (receives(task.kind)) {
+    std::deque<Sent>& way = sent_[channel(task)];
+    if (way.front().source != nullptr) way.front().source->readers.push_back(done);
+    way.pop_front();
   } else if (task.kind == TaskKind::kIndex) {
     indexed_[task.device] = done;
   } else if (task.kind == TaskKind::kRoute || task.kind == TaskKind::kRouteReplay) {
@@ -238,33 +305,91 @@ void Simulator::run(const Task& task) {
   }
 }
 
-void Simulator::run(const TaskList& tasks) {
-  for (const Task& task : tasks) run(task);
+// Whether the task takes what another rank has not sent yet.
+bool Simulator::must_wait(const Task& task) const {
+  if (!receives(task.kind)) return false;
+  const auto way = sent_.find(channel(task));
+  return way == sent_.end() || way->second.empty();
 }
 
-void Simulator::run(const StepPiece& piece) {
-  foresee(piece, replay_);
-  run(piece.tasks);
+// Each rank issues its tasks in their order. What one takes from another was sent before, in the
+// order of all, so that some rank can always go on.
+void Simulator::run_all(std::span<const StepPiece* const> pieces) {
+  std::vector<size_t> next(pieces.size(), 0);
+  for (bool left = true, went_on = true; left;) {
+    CHECK(went_on, "ranks wait for one another");
+    left = went_on = false;
+    for (size_t r = 0; r < pieces.size(); ++r) {
+      rank_ = &ranks_[r];
+      const TaskList& tasks = pieces[r]->tasks;
+      for (; next[r] < tasks.size() && !must_wait(tasks[next[r]]); ++next[r]) {
+        run(tasks[next[r]]);
+        went_on = true;
+      }
+      left = left || next[r] < tasks.size();
+    }
+  }
+}
+
+void Simulator::run(std::span<const StepPiece* const> pieces) {
+  CHECK(pieces.size() == ranks_.size());
+  for (size_t r = 0; r < pieces.size(); ++r) foresee(*pieces[r], ranks_[r].replay);
+  run_all(pieces);
+  for (size_t r = 0; r < pieces.size(); ++r) {
+    rank_ = &ranks_[r];
+    learn(*pieces[r]);
+  }
+}
+
+// When the rank knows what the microbatch's routing chose.
+Simulator::Work Simulator::routed_at(int64_t microbatch) {
+  const Work routed = routed_[static_cast<size_t>(microbatch)];
+  const int from = shape_.rank_of(shape_.attending(microbatch));
+  if (from == rank_->number) return routed;
+  const double bytes = kRoutedBytes * static_cast<double>(shape_.num_experts * shape_.ep_degree);
+  const double seconds = ranks_[static_cast<size_t>(from)].profile.network.seconds(bytes);
+  return add(Timeline::kNone, Timeline::kNone, 0, seconds, {&routed, 1});
+}
+
+// The rank's thread that issues waits for what the piece makes known.
+void Simulator::learn(const StepPiece& piece) {
   using Wait = StepPiece::Wait;
   if (piece.wait != Wait::kResolve && piece.wait != Wait::kForwardDone) return;
   const Microbatches of = piece.microbatches;
   std::vector<Work> learnt;
   if (piece.wait == Wait::kResolve) {
-    learnt.assign(routed_.begin() + of.first, routed_.begin() + of.end());
+    for (int64_t b = of.first; b < of.end(); ++b) learnt.push_back(routed_at(b));
   } else if (of.count < shape_.microbatches) {
     return;  // nobody waits for a part of the forward
   } else {
     for (const int d : shape_.attending_devices()) {
+      if (shape_.rank_of(d) != rank_->number) continue;
       learnt.push_back(timeline_.last(devices_[static_cast<size_t>(d)].lanes[0]));
     }
   }
-  timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, learnt);
+  add(rank_->issuing, Timeline::kNone, 0, rank_->profile.wake_up_s, learnt);
 }
 
+// Ranks tell each other what a step gave.
 void Simulator::end_step() {
-  std::vector<Work> after = {timeline_.last(optimizer_)};
+  std::vector<Work> after, told;
+  double network_s = 0;
+  for (const Rank& rank : ranks_) {
+    after.push_back(timeline_.last(rank.optimizer));
+    network_s = std::max(network_s, rank.profile.network.fixed_s);
+  }
   for (const Device& device : devices_) after.push_back(timeline_.last(device.lanes[0]));
-  step_ends_.push_back(timeline_.add(issuing_, Timeline::kNone, 0, profile_.wake_up_s, after));
+  if (ranks_.size() > 1) {
+    for (const Rank& rank : ranks_) after.push_back(timeline_.last(rank.issuing));
+    after = {timeline_.add(Timeline::kNone, Timeline::kNone, 0, network_s, after)};
+  }
+  for (Rank& rank : ranks_) {
+    rank_ = &rank;
+    told.push_back(add(rank.issuing, Timeline::kNone, 0, rank.profile.wake_up_s, after));
+  }
+  const bool alone = told.size() == 1;
+  step_ends_.push_back(alone ? told.front()
+                             : timeline_.add(Timeline::kNone, Timeline::kNone, 0, 0, told));
 }
 
 Simulated Simulator::finish() {
@@ -289,11 +414,13 @@ Simulated Simulator::finish() {
     held.at_s = timeline_.start_s(work);
     result.memory.push_back(held);
   }
-  result.traffic = replay_.traffic();
-  for (int d = 0; d < shape_.devices; ++d) {
-    result.peak_device_bytes.push_back(replay_.peak_bytes(Place::on_device(d)));
+  for (const Rank& rank : ranks_) {
+    const Replay& replay = rank.replay;
+    result.ranks.push_back({replay.traffic(), rank.sent_bytes, replay.peak_bytes(Place::host())});
+    for (int d = 0; d < rank.devices.count; ++d) {
+      result.peak_device_bytes.push_back(replay.peak_bytes(Place::on_device(d)));
+    }
   }
-  result.peak_host_bytes = replay_.peak_bytes(Place::host());
   return result;
 }
 

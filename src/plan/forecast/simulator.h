@@ -7,6 +7,9 @@
 //   simulator.end_step();
 //   const Simulated result = simulator.finish();
 //
+// Several ranks are simulated under one clock: each has a machine, with a residency, drives, cores
+// and a thread that issues. They meet in what they send each other.
+//
 // Two things are left out: a drive may serve requests in another order than first come, first
 // served, and tasks that run beside each other disturb each other's caches.
 #pragma once
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,39 +48,59 @@ struct SimulatedWork {
   int32_t layer = -1, expert = -1;
 };
 
-// Bytes of pages in slots when a task begins.
+// Bytes of pages in slots of rank 0 when a task begins.
 struct SimulatedMemory {
   double at_s = 0;
   int64_t device_bytes = 0;  // of device 0
   int64_t host_bytes = 0;
 };
 
+// What a rank did.
+struct SimulatedRank {
+  PageTraffic traffic;
+  int64_t sent_bytes = 0;  // to other ranks
+  int64_t peak_host_bytes = 0;
+};
+
 struct Simulated {
   std::vector<SimulatedWork> works;     // those that took time on a stream, in the order of issue
-  std::vector<SimulatedMemory> memory;  // one for each task, in the order of issue
+  std::vector<SimulatedMemory> memory;  // one for each task of rank 0, in the order of issue
   double makespan_s = 0;
   std::vector<double> step_s;  // from the end of one step to the end of the next
   std::vector<SimulatedStream> streams;
-  PageTraffic traffic;
+  std::vector<SimulatedRank> ranks;
   std::vector<int64_t> peak_device_bytes;  // of slots in use, on each device
-  int64_t peak_host_bytes = 0;
 };
 
 class Simulator {
  public:
-  // `shape` and `pages` are not owned.
+  // The machine of a rank, and what its residency holds at the start.
+  struct Machine {
+    MachineProfile profile;
+    Residency start;
+  };
+
+  // `shape` and `pages`, of any rank, are not owned. REQUIRES: a machine for each rank.
+  Simulator(const RunShape* shape, const PageTable* pages, std::vector<Machine> machines);
+  // The same of a run that one process makes.
   Simulator(const RunShape* shape, const PageTable* pages, const MachineProfile& profile,
             Residency start);
 
   // Runs the piece's tasks; then the thread that issues them waits for what it must learn after
-  // them.
-  void run(const StepPiece& piece);
-  void run(const TaskList& tasks);
-  // The thread that issues waits for all tasks so far; a step's time ends here.
+  // them. `pieces`: that of each rank.
+  void run(std::span<const StepPiece* const> pieces);
+  void run(const StepPiece& piece) {
+    const StepPiece* alone = &piece;
+    run({&alone, 1});
+  }
+  // The threads that issue wait for all tasks so far; a step's time ends here.
   void end_step();
-  void discard(PageId page) { replay_.discard(page); }
 
-  const Replay& replay() const { return replay_; }
+  void discard(PageId page) {
+    for (Rank& rank : ranks_) rank.replay.discard(page);
+  }
+
+  const Replay& replay(int rank = 0) const { return ranks_[static_cast<size_t>(rank)].replay; }
   // Once, at the end.
   Simulated finish();
 
@@ -98,13 +122,30 @@ class Simulator {
     std::vector<std::pair<PageUse, int32_t>> uses;  // with their slots
     double seconds = 0;
   };
+  struct Rank {
+    MachineProfile profile;
+    Replay replay;
+    DeviceRange devices;
+    int number;
+    int cores = 0, drive_reads = 0, drive_writes = 0, arrivals = 0;  // resources
+    // Streams; the last two with other ranks.
+    int issuing = 0, optimizer = 0, page_reads = 0, page_writes = 0, drive_read = 0;
+    int drive_write = 0, checks = 0, arriving = 0, leaving = 0;
+    std::vector<std::vector<std::vector<SlotState>>> slots = {};  // [class][place][slot]
+    std::vector<Work> disk_ready = {};                            // [page]
+    Joined joined = {};
+    int64_t sent_bytes = 0;
+  };
 
-  // A wave's rows on their way.
+  // What was sent, on its way.
   struct Sent {
     SlotState* source = nullptr;
     Work ready = Timeline::kNothing;
   };
 
+  void add_rank(Machine machine);
+  void run_all(std::span<const StepPiece* const> pieces);
+  bool must_wait(const Task& task) const;
   void run(const Task& task);
   void issue(const Task& task);
   Work carry_out(const Move& move);
@@ -114,25 +155,24 @@ class Simulator {
   int stream_of(const Task& task) const;
   Work compute(const Task& task, const Cost& cost, const std::vector<Work>& after);
   Work travel(const Task& send, Work sent);
+  void learn(const StepPiece& piece);
+  Work routed_at(int64_t microbatch);
   SlotState& slot_state(PageId page, Place place, int32_t slot);
   static void add_before_overwrite(const SlotState& slot, std::vector<Work>& after);
   Work add(int stream, const Cost& cost, double units, const std::vector<Work>& after);
+  Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
+           double memory = 0);
   void note(Work work, const Cost& cost, double units, bool moves);
+  std::pair<int, int> channel(const Task& task) const;
 
   const RunShape& shape_;
   const PageTable& pages_;
-  MachineProfile profile_;
-  Replay replay_;
   Timeline timeline_;
-  int cores_, drive_reads_, drive_writes_;  // resources
-  int issuing_, optimizer_, page_reads_, page_writes_, drive_read_, drive_write_,
-      checks_;  // streams
+  std::vector<Rank> ranks_;
   std::vector<Device> devices_;
-  std::vector<std::vector<std::vector<SlotState>>> slots_;  // [class][place][slot]
-  std::vector<Work> disk_ready_;                            // [page]
   std::vector<Work> step_ends_;
-  const Task* task_ = nullptr;  // the task that is being issued
-  Joined joined_;
+  Rank* rank_ = nullptr;                                  // whose task is being issued
+  const Task* task_ = nullptr;                            // the task that is being issued
   std::map<std::pair<int, int>, std::deque<Sent>> sent_;  // [from, to] and not received yet
   std::map<std::pair<int, int>, int> wires_;              // [from, to] streams
   std::vector<Work> routed_;   // [microbatch] its newest kRoute or kRouteReplay

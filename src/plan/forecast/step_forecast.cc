@@ -1,6 +1,7 @@
 #include "plan/forecast/step_forecast.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "base/bytes.h"
@@ -51,28 +52,78 @@ std::vector<KindBytes> kinds_of(const PageTable& pages, const MemoryPlan& memory
   return kinds;
 }
 
+// A rank's part of the forecast run.
+struct RankPlan {
+  const PlannedRun& run;
+  const MachineSheet& sheet;
+  RunShape shape = {};
+  std::optional<PageTable> pages = {};
+  LeastMemory least = {};
+  LeastMemory lent = {};  // beyond the budgets, for coarse pieces
+  MemoryPlan memory = {};
+
+  void coarsen(const Coarseness& coarseness);
+  Status divide(bool device_updates, bool quick);
+  StepForecast::Rank forecast() const;
+};
+
+// Coarse pieces need more memory at a time; it is lent.
+void RankPlan::coarsen(const Coarseness& coarseness) {
+  shape = coarse_shape(run.shape, coarseness);
+  pages.emplace(shape);
+  const LeastMemory coarse = least_of(brief_shape(shape), run);
+  lent = {coarse.device_bytes + most_fixed(run) - least.device_bytes - run.group_bytes,
+          coarse.host_bytes - least.host_bytes};
+}
+
+Status RankPlan::divide(bool device_updates, bool quick) {
+  MemoryBudget budget = run.budget;
+  budget.device_bytes += lent.device_bytes;
+  budget.host_bytes += lent.host_bytes;
+  budget.device_updates = budget.device_updates && device_updates;
+  ASSIGN_OR_RETURN(memory, pagoda::divide(shape, *pages, run, budget, quick));
+  return Status();
+}
+
+StepForecast::Rank RankPlan::forecast() const {
+  const int64_t slots =
+      *std::max_element(memory.device_slot_bytes.begin(), memory.device_slot_bytes.end());
+  return {least,
+          slots + most_fixed(run) - lent.device_bytes,
+          std::max<int64_t>(0, memory.host_slot_bytes - lent.host_bytes),
+          {},
+          0};
+}
+
+// Where one rank has no room for the states on its devices, all have them elsewhere.
+Status divide(std::vector<RankPlan>& ranks, bool quick) {
+  const auto has_room = [](const RankPlan& rank) { return rank.memory.state_on_device; };
+  for (RankPlan& rank : ranks) RETURN_IF_ERROR(rank.divide(true, quick));
+  const bool alike = std::all_of(ranks.begin(), ranks.end(), has_room) ||
+                     std::none_of(ranks.begin(), ranks.end(), has_room);
+  for (RankPlan& rank : ranks) {
+    if (!alike) RETURN_IF_ERROR(rank.divide(false, quick));
+    rank.shape = seated(std::move(rank.shape), rank.memory);
+  }
+  return Status();
+}
+
 // Buffers without room on the device are uploaded for one expert after the other, in the order of
 // blocks and microbatches. Then blocks and microbatches stay as they are, as far as their number
 // allows.
-Coarseness fitting_coarseness(const PlannedRun& run, const LeastMemory& least,
-                              const CoarseLimits& limits) {
+Coarseness fitting_coarseness(const std::vector<RankPlan>& ranks, const CoarseLimits& limits) {
+  const RunShape& shape = ranks.front().run.shape;
   int64_t layer_buffers = 0;
-  for (const PageTable::Class& c : PageTable(run.shape).classes) {
+  for (const PageTable::Class& c : PageTable(shape).classes) {
     if (c.kind == PageKind::kLayerBuffer) layer_buffers += c.total_bytes();
   }
-  const bool stays =
-      run.budget.device_bytes.least() - least.device_bytes - run.group_bytes >= layer_buffers;
-  if (stays) return coarseness(run.shape, limits);
-  return coarseness(run.shape, limits, true);
-}
-
-// Each of the experts that are one here would have uploaded the pages that do not stay.
-void move_for_each_expert(int64_t experts, const RunShape& shape,
-                          const std::vector<SlotClass>& classes, PageTable& pages) {
-  if (layer_buffers_stay(shape, pages, classes)) return;
-  for (PageTable::Page& page : pages.pages) {
-    if (pages.classes[page.slot_class].kind == PageKind::kLayerBuffer) page.bytes *= experts;
-  }
+  const bool stays = std::all_of(ranks.begin(), ranks.end(), [&](const RankPlan& rank) {
+    const PlannedRun& run = rank.run;
+    return run.budget.device_bytes.least() - rank.least.device_bytes - run.group_bytes >=
+           layer_buffers;
+  });
+  if (stays) return coarseness(shape, limits);
+  return coarseness(shape, limits, true);
 }
 
 // Whether an expert's rows may come from one microbatch instead of all: only in-layer pages differ,
@@ -103,45 +154,83 @@ double dispatches(const RunShape& shape, bool gathered) {
          static_cast<double>(experts);
 }
 
+// Each of the experts that are one here would have uploaded the pages that do not stay.
+void move_for_each_expert(int64_t experts, std::vector<RankPlan>& ranks) {
+  const bool stay = std::all_of(ranks.begin(), ranks.end(), [](const RankPlan& rank) {
+    return layer_buffers_stay(rank.shape, *rank.pages, rank.memory.classes);
+  });
+  for (RankPlan& rank : ranks) {
+    for (PageTable::Page& page : rank.pages->pages) {
+      const PageKind kind = rank.pages->classes[page.slot_class].kind;
+      if (!stay && kind == PageKind::kLayerBuffer) page.bytes *= experts;
+    }
+  }
+}
+
 // Runs steps until pages have found their places, and then times one step.
 class TimedStep {
  public:
-  TimedStep(const RunShape& shape, const PageTable& pages, const MemoryPlan& memory)
-      : shape_(shape),
-        pages_(pages),
-        plan_(shape, pages,
-              {.training = shape.training, .state_on_device = memory.state_on_device}),
-        classes_(memory.classes),
-        forecast_(shape, pages, classes_),
-        run_(&plan_, tokens(), &forecast_) {}
+  // `ranks` must outlive it.
+  explicit TimedStep(const std::vector<RankPlan>& ranks) {
+    for (const RankPlan& rank : ranks) ranks_.push_back(std::make_unique<Rank>(rank));
+  }
 
-  Simulated simulate(const MachineProfile& profile, int steps_before);
+  Simulated simulate(const std::vector<MachineProfile>& profiles, int steps_before);
 
  private:
-  SteadyRun::Tokens tokens() const {
-    return gathers(shape_, pages_, classes_) ? SteadyRun::Tokens::kGathered
-                                             : SteadyRun::Tokens::kEven;
-  }
+  struct Rank {
+    explicit Rank(const RankPlan& of)
+        : plan(of.shape, *of.pages,
+               {.training = of.shape.training, .state_on_device = of.memory.state_on_device}),
+          classes(of.memory.classes),
+          forecast(of.shape, *of.pages, classes),
+          run(&plan,
+              gathers(of.shape, *of.pages, classes) ? SteadyRun::Tokens::kGathered
+                                                    : SteadyRun::Tokens::kEven,
+              &forecast),
+          replay(&*of.pages, all_on_disk(of.shape, *of.pages, classes)) {}
 
-  const RunShape& shape_;
-  const PageTable& pages_;
-  StepPlan plan_;
-  std::vector<SlotClass> classes_;
-  ExpertForecast forecast_;
-  SteadyRun run_;
+    StepPlan plan;
+    std::vector<SlotClass> classes;
+    ExpertForecast forecast;
+    SteadyRun run;
+    Replay replay;
+  };
+  void settle(Rank& rank, int steps) const;
+
+  std::vector<std::unique_ptr<Rank>> ranks_;
 };
 
-Simulated TimedStep::simulate(const MachineProfile& profile, int steps_before) {
-  Replay replay(&pages_, all_on_disk(shape_, pages_, classes_));
-  for (int i = 0; i < steps_before; ++i) {
-    run_.step([&](const StepPiece& piece) {
-      foresee(piece, replay);
-      for (const Task& task : piece.tasks) replay.place(task);
+void TimedStep::settle(Rank& rank, int steps) const {
+  for (int i = 0; i < steps; ++i) {
+    rank.run.step([&](const StepPiece& piece) {
+      foresee(piece, rank.replay);
+      for (const Task& task : piece.tasks) rank.replay.place(task);
     });
-    if (i == 0) run_.pin(classes_, shape_.pinned_share);
+    if (i == 0) rank.run.pin(rank.classes, rank.plan.shape().pinned_share);
   }
-  Simulator simulator(&shape_, &pages_, profile, replay.residency());
-  run_.step([&](const StepPiece& piece) { simulator.run(piece); });
+}
+
+Simulated TimedStep::simulate(const std::vector<MachineProfile>& profiles, int steps_before) {
+  std::vector<Simulator::Machine> machines;
+  std::vector<std::vector<StepPiece>> pieces(ranks_.size());  // of all ranks but the first
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = *ranks_[r];
+    settle(rank, steps_before);
+    machines.push_back({profiles[r], rank.replay.residency()});
+    if (r == 0) continue;
+    rank.run.step([&](const StepPiece& piece) { pieces[r].push_back(piece); });
+  }
+  const StepPlan& plan = ranks_.front()->plan;
+  Simulator simulator(&plan.shape(), &plan.pages(), std::move(machines));
+  std::vector<const StepPiece*> together(ranks_.size());
+  size_t next = 0;
+  ranks_.front()->run.step([&](const StepPiece& piece) {
+    together[0] = &piece;
+    for (size_t r = 1; r < ranks_.size(); ++r) together[r] = &pieces[r][next];
+    simulator.run(together);
+    ++next;
+  });
   simulator.end_step();
   return simulator.finish();
 }
@@ -151,7 +240,8 @@ Resource resource_of(const Simulated& step, const SimulatedWork& work) {
   if (stream.starts_with("upload")) return Resource::kUpload;
   if (stream.starts_with("download")) return Resource::kDownload;
   if (stream.starts_with("drive")) return Resource::kDrive;
-  if (stream == "optimizer") return Resource::kOptimizer;
+  if (stream.starts_with("optimizer")) return Resource::kOptimizer;
+  if (stream.starts_with("network")) return Resource::kNetwork;
   if (work.kind == TaskKind::kReceive) return Resource::kLinks;
   const bool on_gpu = work.cores == 0 && (stream.starts_with("out") || stream.starts_with("in"));
   return stream.starts_with("compute") || on_gpu ? Resource::kCompute : Resource::kCores;
@@ -166,11 +256,14 @@ double forward_end_s(const Simulated& step) {
   return end_s;
 }
 
-// How long each resource works in [from, to): the mean over the devices of what each of them has.
-void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, double from_s,
-              double to_s, PhaseForecast& phase) {
+// How long each resource works in [from, to): the mean over the devices, or the ranks, of what each
+// of them has.
+void add_busy(const Simulated& step, const std::vector<RankPlan>& ranks, double from_s, double to_s,
+              PhaseForecast& phase) {
   phase.seconds = to_s - from_s;
-  const bool duplex = !sheet.disk.half_duplex;
+  const bool duplex = !ranks.front().sheet.disk.half_duplex;
+  double cores = 0;
+  for (const RankPlan& rank : ranks) cores += rank.sheet.host.cores;
   for (const SimulatedWork& work : step.works) {
     const double inside = std::min(work.end_s, to_s) - std::max(work.start_s, from_s);
     if (inside <= 0) continue;
@@ -179,11 +272,12 @@ void add_busy(const Simulated& step, const MachineSheet& sheet, int devices, dou
     const bool of_device = resource == Resource::kCompute || resource == Resource::kLinks ||
                            resource == Resource::kUpload || resource == Resource::kDownload;
     const bool half = resource == Resource::kDrive && duplex;
-    const double share = of_device ? 1.0 / devices : half ? 0.5 : 1.0;
+    const double share = of_device ? 1.0 / ranks.front().shape.devices
+                                   : (half ? 0.5 : 1.0) / static_cast<double>(ranks.size());
     if (resource != Resource::kCores) {
       phase.busy_s[static_cast<size_t>(resource)] += own * share;
     }
-    phase.busy_s[static_cast<size_t>(Resource::kCores)] += own * work.cores / sheet.host.cores;
+    phase.busy_s[static_cast<size_t>(Resource::kCores)] += own * work.cores / cores;
   }
 }
 
@@ -208,16 +302,18 @@ void add_peaks(StepForecast& forecast) {
 }
 
 Status check_least(const LeastMemory& least, const PlannedRun& run) {
+  const std::string of =
+      run.shape.ranks() > 1 ? strf("of rank %d ", run.shape.rank) : std::string();
   if (run.budget.device_bytes.least() < least.device_bytes) {
-    return Status(Exit::kDeviceMemory,
-                  strf("the device has %s for a step that needs at least %s (%s of it workspace)",
-                       format_bytes(run.budget.device_bytes.least()).c_str(),
-                       format_bytes_up(least.device_bytes).c_str(),
-                       format_bytes(most_fixed(run)).c_str()));
+    return Status(
+        Exit::kDeviceMemory,
+        strf("the device %shas %s for a step that needs at least %s (%s of it workspace)",
+             of.c_str(), format_bytes(run.budget.device_bytes.least()).c_str(),
+             format_bytes_up(least.device_bytes).c_str(), format_bytes(most_fixed(run)).c_str()));
   }
   if (run.budget.host_bytes < least.host_bytes) {
-    return Status(Exit::kHostMemory, strf("the host has %s for a step that needs at least %s",
-                                          format_bytes(run.budget.host_bytes).c_str(),
+    return Status(Exit::kHostMemory, strf("the host %shas %s for a step that needs at least %s",
+                                          of.c_str(), format_bytes(run.budget.host_bytes).c_str(),
                                           format_bytes_up(least.host_bytes).c_str()));
   }
   return Status();
@@ -231,6 +327,8 @@ const char* resource_name(Resource resource) {
       return "compute";
     case Resource::kLinks:
       return "links";
+    case Resource::kNetwork:
+      return "network";
     case Resource::kUpload:
       return "upload";
     case Resource::kDownload:
@@ -266,29 +364,35 @@ LeastMemory least_memory(const PlannedRun& run) {
 
 Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits) {
+  const PlannedRank alone{run, &sheet};
+  return forecast_step({&alone, 1}, Cost(), model, limits);
+}
+
+Result<StepForecast> forecast_step(std::span<const PlannedRank> planned, const Cost& network,
+                                   const ModelShape& model, const CoarseLimits& limits) {
+  CHECK(!planned.empty());
+  std::vector<RankPlan> ranks;
+  for (const PlannedRank& rank : planned) {
+    RankPlan& plan = ranks.emplace_back(RankPlan{rank.run, *rank.sheet});
+    plan.least = least_memory(rank.run);
+    RETURN_IF_ERROR(check_least(plan.least, rank.run));
+  }
   StepForecast forecast;
-  forecast.least = least_memory(run);
-  RETURN_IF_ERROR(check_least(forecast.least, run));
-  forecast.coarseness = fitting_coarseness(run, forecast.least, limits);
-  RunShape shape = coarse_shape(run.shape, forecast.coarseness);
-  PageTable pages(shape);
-  // Coarse pieces need more memory at a time; it is lent.
-  const LeastMemory coarse = least_of(brief_shape(shape), run);
-  const int64_t lent_device =
-      coarse.device_bytes + most_fixed(run) - forecast.least.device_bytes - run.group_bytes;
-  const int64_t lent_host = coarse.host_bytes - forecast.least.host_bytes;
-  MemoryBudget budget = run.budget;
-  budget.device_bytes += lent_device;
-  budget.host_bytes += lent_host;
-  ASSIGN_OR_RETURN(const MemoryPlan memory, divide(shape, pages, run, budget, limits.quick));
+  const PlannedRun& run = planned.front().run;
+  forecast.coarseness = fitting_coarseness(ranks, limits);
+  for (RankPlan& rank : ranks) rank.coarsen(forecast.coarseness);
+  RETURN_IF_ERROR(divide(ranks, limits.quick));
+  for (const RankPlan& rank : ranks) forecast.ranks.push_back(rank.forecast());
+  const RunShape& shape = ranks.front().shape;
+  const PageTable& pages = *ranks.front().pages;
+  const MemoryPlan& memory = ranks.front().memory;
+  const LeastMemory& lent = ranks.front().lent;
+  forecast.least = ranks.front().least;
   forecast.state_on_device = memory.state_on_device;
-  shape = seated(std::move(shape), memory);
-  forecast.device_bytes =
-      *std::max_element(memory.device_slot_bytes.begin(), memory.device_slot_bytes.end()) +
-      most_fixed(run) - lent_device;
-  forecast.host_bytes = std::max<int64_t>(0, memory.host_slot_bytes - lent_host);
-  forecast.whole_device_bytes = memory.whole_device_bytes - lent_device;
-  forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent_host);
+  forecast.device_bytes = forecast.ranks.front().device_bytes;
+  forecast.host_bytes = forecast.ranks.front().host_bytes;
+  forecast.whole_device_bytes = memory.whole_device_bytes - lent.device_bytes;
+  forecast.whole_host_bytes = std::max<int64_t>(0, memory.whole_host_bytes - lent.host_bytes);
   forecast.kinds = kinds_of(pages, memory);
   if (run.kept_layer_bytes > 0) {
     const int64_t left = run.budget.device_bytes.least() - forecast.device_bytes;
@@ -304,16 +408,24 @@ Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& mode
   work.messages = static_cast<double>(waves(run.shape)) / static_cast<double>(waves(shape));
   work.kept_share =
       static_cast<double>(forecast.saved_layers) / static_cast<double>(run.shape.num_layers);
-  const MachineProfile profile = task_costs(sheet, model, shape, work);
-  move_for_each_expert(forecast.coarseness.experts, shape, memory.classes, pages);
-  forecast.simulated = TimedStep(shape, pages, memory)
-                           .simulate(profile, limits.quick ? kQuickSteps : kStepsUntilSettled);
+  std::vector<MachineProfile> profiles;
+  for (const RankPlan& rank : ranks) {
+    profiles.push_back(task_costs(rank.sheet, model, shape, work));
+    profiles.back().network = {work.messages * network.fixed_s, network.unit_s, 0};
+  }
+  move_for_each_expert(forecast.coarseness.experts, ranks);
+  forecast.simulated =
+      TimedStep(ranks).simulate(profiles, limits.quick ? kQuickSteps : kStepsUntilSettled);
   const double middle_s = forward_end_s(forecast.simulated);
   const double end_s = forecast.simulated.step_s.back();
-  add_busy(forecast.simulated, sheet, shape.devices, 0, middle_s, forecast.forward);
-  add_busy(forecast.simulated, sheet, shape.devices, middle_s, end_s, forecast.backward);
+  add_busy(forecast.simulated, ranks, 0, middle_s, forecast.forward);
+  add_busy(forecast.simulated, ranks, middle_s, end_s, forecast.backward);
   forecast.device_busy_s = device_busy_s(forecast.simulated);
-  forecast.traffic = forecast.simulated.traffic;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    forecast.ranks[r].traffic = forecast.simulated.ranks[r].traffic;
+    forecast.ranks[r].sent_bytes = forecast.simulated.ranks[r].sent_bytes;
+  }
+  forecast.traffic = forecast.ranks.front().traffic;
   add_peaks(forecast);
   return forecast;
 }

@@ -1,11 +1,13 @@
 // Predicts a run on a machine: the least memory it needs, how memory is divided, and one simulated
 // step in which all experts have equally many tokens. Large runs are predicted coarsely
-// (plan/memory/coarse_run.h). Pure.
+// (plan/memory/coarse_run.h). Several ranks are simulated together, each on a machine of its own.
+// Pure.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,7 @@
 
 namespace pagoda {
 
-// A run on all devices of a machine.
+// A run on all devices of a machine; of several ranks, the part of RunShape::rank on its machine.
 struct PlannedRun {
   RunShape shape;
   MemoryBudget budget;
@@ -26,7 +28,12 @@ struct PlannedRun {
   int64_t sequence_len = 0;
   int64_t group_bytes = 0;       // MemoryPlan::group_bytes
   int64_t kept_layer_bytes = 0;  // what one layer can save for its backward; 0: no layer does
-  std::vector<DeviceSetup> devices = {};  // CPU devices; empty: one that takes all cores, or GPUs
+  // CPU devices, of all ranks; empty: one that takes all cores, or GPUs.
+  std::vector<DeviceSetup> devices = {};
+};
+struct PlannedRank {
+  PlannedRun run;
+  const MachineSheet* sheet = nullptr;  // not owned
 };
 
 // The exact least budgets of a step; device_bytes: of each device.
@@ -41,8 +48,18 @@ struct KindBytes {
   int64_t all = 0, device = 0, host = 0;
 };
 
-// What works while a step runs. Links carry rows and sums of gradients from device to device.
-enum class Resource : uint8_t { kCompute, kLinks, kUpload, kDownload, kDrive, kOptimizer, kCores };
+// What works while a step runs. Links carry rows and sums of gradients from device to device, the
+// network those between ranks.
+enum class Resource : uint8_t {
+  kCompute,
+  kLinks,
+  kNetwork,
+  kUpload,
+  kDownload,
+  kDrive,
+  kOptimizer,
+  kCores
+};
 inline constexpr int kResources = static_cast<int>(Resource::kCores) + 1;
 const char* resource_name(Resource resource);
 
@@ -52,6 +69,7 @@ struct PhaseForecast {
   std::array<double, kResources> busy_s = {};  // within the phase; cores: core-seconds over cores
 };
 
+// What is said of memory and of bytes is said of rank 0, but for `ranks`.
 struct StepForecast {
   Coarseness coarseness;
   LeastMemory least;
@@ -68,9 +86,17 @@ struct StepForecast {
   Simulated simulated;                     // of the step, from 0 s on
 
   std::vector<double> device_busy_s;       // [device] how long it computes in the step
+  struct Rank {
+    LeastMemory least;
+    int64_t device_bytes = 0;  // of workspace and slots, on its device that has most
+    int64_t host_bytes = 0;
+    PageTraffic traffic;
+    int64_t sent_bytes = 0;  // to other ranks
+  };
+  std::vector<Rank> ranks;
 
   double step_s() const { return forward.seconds + backward.seconds; }
-  // The mean over the devices for a resource that each of them has.
+  // The mean over the devices, or the ranks, for a resource that each of them has.
   double busy_s(Resource r) const {
     return forward.busy_s[static_cast<size_t>(r)] + backward.busy_s[static_cast<size_t>(r)];
   }
@@ -81,5 +107,10 @@ struct StepForecast {
 // a shape of `model`.
 Result<StepForecast> forecast_step(const PlannedRun& run, const ModelShape& model,
                                    const MachineSheet& sheet, const CoarseLimits& limits);
+// The step that all ranks make together. `network`: a transfer from one rank to another, by byte.
+// Errors name the rank. REQUIRES: one run for each rank, in their order, alike but for their
+// budgets.
+Result<StepForecast> forecast_step(std::span<const PlannedRank> ranks, const Cost& network,
+                                   const ModelShape& model, const CoarseLimits& limits);
 
 }  // namespace pagoda

@@ -20,14 +20,17 @@ int Timeline::add_resource(double capacity) {
 }
 
 Timeline::Work Timeline::add(int stream, int resource, double demand, double seconds,
-                             std::span<const Work> after, double memory) {
-  CHECK(seconds >= 0 && demand >= 0 && memory >= 0 && memory <= 1);
+                             std::span<const Work> after, double memory, int machine) {
+  CHECK(seconds >= 0 && demand >= 0 && memory >= 0 && memory <= 1 && machine >= 0);
+  const auto machines = static_cast<size_t>(machine) + 1;
+  if (memory_wanted_.size() < machines) memory_wanted_.resize(machines, 0);
   const auto work = static_cast<Work>(works_.size());
   Piece& piece = works_.emplace_back();
   piece.stream = stream;
   piece.resource = demand > 0 ? resource : kNone;
   piece.demand = demand;
   piece.memory = memory;
+  piece.machine = machine;
   piece.left_s = seconds;
   const auto wait = [&](Work earlier) {
     if (earlier == kNothing) return;
@@ -82,30 +85,33 @@ double Timeline::share(const Piece& piece) const {
   return std::min(1.0, capacity_[piece.resource] / demand_[piece.resource]);
 }
 
-// The share of the memory's rate that all running pieces want together; may be above 1.
-double Timeline::memory_wanted() const {
-  double wanted = 0;
-  for (const Work work : running_) wanted += share(works_[work]) * works_[work].memory;
-  return wanted;
+// The share of each memory's rate that all running pieces want together; may be above 1.
+void Timeline::count_memory() {
+  std::fill(memory_wanted_.begin(), memory_wanted_.end(), 0);
+  for (const Work work : running_) {
+    const Piece& piece = works_[work];
+    memory_wanted_[piece.machine] += share(piece) * piece.memory;
+  }
 }
 
-double Timeline::left_s(const Piece& piece, double wanted) const {
+double Timeline::left_s(const Piece& piece) const {
   if (piece.wakes_s > 0) return piece.wakes_s;
+  const double wanted = memory_wanted_[piece.machine];
   return piece.left_s / share(piece) * (1 + piece.memory * std::max(0.0, wanted - 1));
 }
 
 // Goes on to the next moment at which a piece ends or wakes.
 void Timeline::go_on() {
-  const double wanted = memory_wanted();
+  count_memory();
   double step_s = std::numeric_limits<double>::infinity();
-  for (const Work work : running_) step_s = std::min(step_s, left_s(works_[work], wanted));
+  for (const Work work : running_) step_s = std::min(step_s, left_s(works_[work]));
   CHECK(!running_.empty(), "the work that is left waits for itself");
   // The pieces that end now are chosen before any time is subtracted, so that rounding cannot
   // separate pieces that end together.
   std::vector<Work> over, awake;
   for (const Work work : running_) {
     Piece& piece = works_[work];
-    const double left = left_s(piece, wanted);
+    const double left = left_s(piece);
     const bool wakes = piece.wakes_s > 0;
     if (left <= step_s * (1 + 1e-12)) {
       (wakes ? awake : over).push_back(work);

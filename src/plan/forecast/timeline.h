@@ -4,10 +4,10 @@
 // A stream does one piece of work after the other, in the order of the calls; a piece begins when
 // the piece before it and everything it waits for have ended. A resource has a capacity (cores; a
 // drive: 1). Pieces that run at the same time and together demand more than the capacity all run
-// slower, in proportion. Pieces also move bytes of one memory for a part of their time. If all
-// running pieces would move more than the memory can, that part takes longer, and the rest does
-// not. A stream that was idle until another stream's piece ended, and whose resource is fully used
-// by others, goes on one slice later: a thread that wakes waits until a running one gives way.
+// slower, in proportion. Pieces also move bytes of a memory for a part of their time: each machine
+// has one. If all running pieces would move more than it can, that part takes longer, and the rest
+// does not. A stream that was idle until another stream's piece ended, and whose resource is fully
+// used by others, goes on one slice later: a thread that wakes waits until a running one gives way.
 // Times are seconds. One thread at a time.
 #pragma once
 
@@ -30,10 +30,10 @@ class Timeline {
   void set_slice(double seconds) { slice_s_ = seconds; }
 
   // Adds work that takes `seconds` when nothing slows it. Meanwhile it takes `demand` of `resource`
-  // and the share `memory`, in [0, 1], of what the memory can move. Without a stream it waits for
-  // `after` only; without a resource only memory slows it.
+  // and the share `memory`, in [0, 1], of what the memory of `machine` can move. Without a stream
+  // it waits for `after` only; without a resource only memory slows it.
   Work add(int stream, int resource, double demand, double seconds, std::span<const Work> after,
-           double memory = 0);
+           double memory = 0, int machine = 0);
   // The newest work of the stream, after which everything so far in it has ended.
   Work last(int stream) const { return streams_[stream].last; }
 
@@ -55,6 +55,7 @@ class Timeline {
   struct Piece {
     int stream = kNone, resource = kNone;
     double demand = 0, memory = 0, left_s = 0, start_s = 0, end_s = 0;
+    int machine = 0;
     double wakes_s = 0;         // left of the slice that it waits before it begins
     int waits_for = 0;          // pieces that have not ended
     std::vector<Work> follow;   // pieces that wait for this one
@@ -64,13 +65,14 @@ class Timeline {
   void finish(Work work);
   bool taken(const Piece& piece) const;
   double share(const Piece& piece) const;
-  double memory_wanted() const;
-  double left_s(const Piece& piece, double wanted) const;
+  void count_memory();
+  double left_s(const Piece& piece) const;
   void go_on();
 
   std::vector<Piece> works_;
   std::vector<Stream> streams_;
   std::vector<double> capacity_, demand_;  // [resource]; demand of what runs
+  std::vector<double> memory_wanted_;      // [machine]; the same
   std::vector<Work> running_, ready_;
   double now_s_ = 0, slice_s_ = 0;
   size_t ended_ = 0;

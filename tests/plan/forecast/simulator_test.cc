@@ -203,7 +203,7 @@ TEST(Simulator, WithRoomForEverythingAStepIsTheSumOfItsTasks) {
   }
   const Simulated result = simulator.finish();
   EXPECT_GT(before.upload.moves, 0);
-  EXPECT_EQ(result.traffic, before) << "the third step moves something";
+  EXPECT_EQ(result.ranks.front().traffic, before) << "the third step moves something";
   EXPECT_NEAR(result.step_s[2], tasks_s, 1e-9 * tasks_s);
   EXPECT_NEAR(result.makespan_s, result.step_s[0] + result.step_s[1] + result.step_s[2], 1e-9);
 }
@@ -222,7 +222,7 @@ TEST(Simulator, NothingDoesMoreThanItCan) {
     const Simulated result = run.simulate(profile, seed, 3, eager, skipped, &core_s);
     const double makespan = result.makespan_s * (1 + 1e-9);
     for (const SimulatedStream& s : result.streams) EXPECT_LE(s.busy_s, makespan) << s.name;
-    const PageTraffic& traffic = result.traffic;
+    const PageTraffic& traffic = result.ranks.front().traffic;
     const auto moved_s = [](const Cost& cost, const PageTraffic::Link& link) {
       return cost.cores * (cost.fixed_s * static_cast<double>(link.moves) +
                            cost.unit_s * static_cast<double>(link.bytes));
@@ -233,13 +233,12 @@ TEST(Simulator, NothingDoesMoreThanItCan) {
               moved_s(profile.checksum, traffic.write_back);
     EXPECT_LE(core_s, profile.cores * makespan);
     EXPECT_GE(core_s, 0.1 * profile.cores * makespan) << "nearly nothing was counted";
-    const double read_s = profile.read.fixed_s * static_cast<double>(result.traffic.fetch.moves) +
-                          profile.read.unit_s * static_cast<double>(result.traffic.fetch.bytes);
-    const double write_s =
-        profile.write.fixed_s * static_cast<double>(result.traffic.write_back.moves) +
-        profile.write.unit_s * static_cast<double>(result.traffic.write_back.bytes);
+    const double read_s = profile.read.fixed_s * static_cast<double>(traffic.fetch.moves) +
+                          profile.read.unit_s * static_cast<double>(traffic.fetch.bytes);
+    const double write_s = profile.write.fixed_s * static_cast<double>(traffic.write_back.moves) +
+                           profile.write.unit_s * static_cast<double>(traffic.write_back.bytes);
     const double drive_s = profile.half_duplex ? read_s + write_s : std::max(read_s, write_s);
-    EXPECT_GT(result.traffic.fetch.moves, 0);
+    EXPECT_GT(traffic.fetch.moves, 0);
     EXPECT_LE(drive_s, makespan);
     EXPECT_EQ(run.simulate(profile, seed, 3, eager, skipped).makespan_s, result.makespan_s);
     if (testing::Test::HasFailure()) return;
