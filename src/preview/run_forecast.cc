@@ -6,6 +6,7 @@
 #include "base/si_units.h"
 #include "offload/page_file.h"
 #include "plan/machine/model_cost.h"
+#include "plan/machine/work_cost.h"
 #include "plan/step/expert_seats.h"
 #include "train/run_setup.h"
 #include "train/session.h"
@@ -98,38 +99,124 @@ double RunForecast::written_bytes() const {
   return static_cast<double>(link.bytes + link.moves * kPageHeaderBytes);
 }
 
-Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& planned,
-                               const MachineSheet& sheet) {
+namespace {
+
+// A rank's settings, and what it has of its machine.
+struct RankSettings {
+  RunConfig config;
+  const MachineSheet& sheet;
+  RunSetup setup;  // with the devices of all ranks
+  DeviceBudget device_bytes = {};
+  GroupChoice group = {};
+};
+
+Result<RankSettings> settings_on(const RunConfig& planned, const MachineSheet& sheet) {
   ASSIGN_OR_RETURN(const RunConfig config, on_machine(planned, sheet));
   RETURN_IF_ERROR(config.check_sums());
-  RunSetup setup = run_setup(config);
-  setup.size.on_gpu = sheet.gpu();
-  PlannedRun run;
-  RETURN_IF_ERROR(check_layers(model.shape, setup));
-  run.shape = make_run_shape(model.shape, setup);
-  run.header_bytes = kPageHeaderBytes;
-  run.sequence_len = config.data.sequence_len;
-  if (!sheet.gpu() && setup.num_devices() > 1) run.devices = setup.devices;
-  // Families that are trained are planned with the workspace that `train` takes, which has room for
-  // the sums of every record.
-  if (!model.trained) setup.size.records = std::ssize(run.shape.records);
+  RankSettings settings{config, sheet, run_setup(config)};
+  settings.setup.size.on_gpu = sheet.gpu();
   // Devices of a CPU share its memory.
-  const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / run.shape.devices;
-  const DeviceBudget device_bytes = config.device_budget(
-      std::vector(static_cast<size_t>(run.shape.devices), own),
-      sheet.gpu() ? kAutoGpu : kAutoDevice);
+  const int64_t devices = std::ssize(settings.setup.devices);
+  const int64_t own = sheet.gpu() ? sheet.device_bytes() : sheet.device_bytes() / devices;
+  settings.device_bytes = config.device_budget(std::vector(static_cast<size_t>(devices), own),
+                                               sheet.gpu() ? kAutoGpu : kAutoDevice);
+  return settings;
+}
+
+// What all ranks know of each other's devices.
+Status join(std::vector<RankSettings>& ranks) {
+  std::vector<DeviceSetup> all;
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    const RankSettings& rank = ranks[r];
+    if (rank.sheet.gpu() != ranks.front().sheet.gpu()) {
+      return Status(Exit::kUsage,
+                    "some nodes have GPUs and others have none; a run computes on "
+                    "devices of one kind");
+    }
+    for (DeviceSetup device : rank.setup.devices) {
+      // Its cores are those of its machine.
+      const bool whole = !rank.sheet.gpu() && !device.throttle.slows();
+      if (whole && rank.config.train.threads == 0 && rank.setup.num_devices() == 1) {
+        device.threads = std::max(1, static_cast<int>(rank.sheet.host.cores));
+      }
+      device.rank = static_cast<int>(r);
+      all.push_back(device);
+    }
+  }
+  if (std::ssize(all) > kMostDevices) {
+    return Status(Exit::kUsage, strf("the nodes have %zu devices in all, and a run has at most %d",
+                                     all.size(), kMostDevices));
+  }
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    RunSetup& setup = ranks[r].setup;
+    setup.devices = all;
+    setup.rank = static_cast<int>(r);
+    setup.deal_attention(ranks[r].config.attention_devices(std::ssize(all)));
+  }
+  return Status();
+}
+
+PlannedRun plan_rank(const ModelSizes& model, RankSettings& rank, int64_t group_blocks) {
+  RunSetup& setup = rank.setup;
+  PlannedRun run;
+  run.header_bytes = kPageHeaderBytes;
+  run.sequence_len = rank.config.data.sequence_len;
+  if (!rank.sheet.gpu() && setup.num_devices() > 1) run.devices = setup.devices;
+  setup.size.group_blocks = group_blocks;
+  run.shape = make_run_shape(model.shape, setup);
+  run.group_bytes = rank.group.bytes;
   const int64_t host_bytes =
-      config.memory.host.resolve(sheet.host_bytes(), sheet.auto_host_bytes());
-  const GroupChoice group = choose_group(run.shape, model.shape, setup, device_bytes);
-  run.shape.group_blocks = setup.size.group_blocks = group.blocks;
-  run.group_bytes = group.bytes;
-  run.budget = make_budget(model.shape, setup, device_bytes, host_bytes);
+      rank.config.memory.host.resolve(rank.sheet.host_bytes(), rank.sheet.auto_host_bytes());
+  run.budget = make_budget(model.shape, setup, rank.device_bytes, host_bytes);
   if (!run.shape.options.same_blocks()) return run;
   setup.size.saved_layers = run.shape.num_layers;
-  run.kept_layer_bytes =
-      (workspace_bytes(model.shape, setup.size, 0) - run.budget.fixed_bytes.front()) /
-      run.shape.num_layers;
+  run.kept_layer_bytes = (workspace_bytes(model.shape, setup.size, setup.own_devices().first) -
+                          run.budget.fixed_bytes.front()) /
+                         run.shape.num_layers;
   return run;
+}
+
+Result<std::vector<PlannedRun>> plan_ranks(const ModelSizes& model,
+                                           std::vector<RankSettings>& ranks) {
+  int64_t blocks = kMostTogether;
+  for (RankSettings& rank : ranks) {
+    RunSetup& setup = rank.setup;
+    RETURN_IF_ERROR(check_layers(model.shape, setup));
+    RETURN_IF_ERROR(check_ranks(model.shape, setup));
+    const RunShape shape = make_run_shape(model.shape, setup);
+    // Families that are trained are planned with the workspace that `train` takes, which has room
+    // for the sums of every record.
+    if (!model.trained) setup.size.records = std::ssize(shape.records);
+    rank.group = choose_group(shape, model.shape, setup, rank.device_bytes);
+    blocks = std::min(blocks, rank.group.blocks);
+  }
+  std::vector<PlannedRun> runs;
+  for (RankSettings& rank : ranks) runs.push_back(plan_rank(model, rank, blocks));
+  return runs;
+}
+
+}  // namespace
+
+Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& planned,
+                               const MachineSheet& sheet) {
+  std::vector<RankSettings> alone;
+  ASSIGN_OR_RETURN(RankSettings settings, settings_on(planned, sheet));
+  alone.push_back(std::move(settings));
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, plan_ranks(model, alone));
+  return std::move(runs.front());
+}
+
+Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
+                                              std::span<const RunConfig> configs,
+                                              const ClusterSheet& cluster) {
+  CHECK(configs.size() == cluster.nodes.size());
+  std::vector<RankSettings> ranks;
+  for (size_t r = 0; r < configs.size(); ++r) {
+    ASSIGN_OR_RETURN(RankSettings settings, settings_on(configs[r], cluster.nodes[r]));
+    ranks.push_back(std::move(settings));
+  }
+  RETURN_IF_ERROR(join(ranks));
+  return plan_ranks(model, ranks);
 }
 
 Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
@@ -149,6 +236,39 @@ Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& confi
   if (!memory) return plan;
   ASSIGN_OR_RETURN(plan.step, forecast_step(run, model.shape, sheet, limits));
   return plan;
+}
+
+Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
+                                     const ClusterSheet& cluster, const CoarseLimits& limits) {
+  ASSIGN_OR_RETURN(std::vector<PlannedRun> runs, planned_ranks(model, configs, cluster));
+  ASSIGN_OR_RETURN(const ModelCost cost, model_cost(model.shape));
+  const RunConfig& config = configs.front();
+  RanksForecast forecast;
+  forecast.tokens = config.train.tokens_per_step;
+  forecast.flops = model_flops(cost, config.data.sequence_len,
+                               static_cast<double>(forecast.tokens / config.data.sequence_len));
+  std::vector<PlannedRank> ranks;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const MachineSheet& sheet = cluster.nodes[r];
+    const PlannedRun& run = runs[r];
+    forecast.peak_flops_per_s +=
+        sheet.device.peak_tflops * kTera * static_cast<double>(sheet.device.count);
+    forecast.store_bytes.push_back(PageFile::disk_bytes(page_specs(run.shape, PageTable(run.shape)),
+                                                        configs[r].train.save_steps > 0 ? 2 : 1,
+                                                        static_cast<int>(sheet.disk.drives)));
+    const int64_t disk = sheet.disk_bytes();
+    if (disk > 0 && forecast.store_bytes.back() > disk) {
+      const std::string drives = strf("the drives of rank %zu hold", r);
+      return refuse(drives.c_str(), disk, "a store", forecast.store_bytes.back());
+    }
+    forecast.budgets.push_back({run.budget.device_bytes.least(), run.budget.host_bytes});
+    ranks.push_back({std::move(runs[r]), &sheet});
+  }
+  const ClusterSheet::Network& network = cluster.network;
+  ASSIGN_OR_RETURN(
+      forecast.step,
+      forecast_step(ranks, WorkClock::link(network.gb_s, network.latency_us), model.shape, limits));
+  return forecast;
 }
 
 }  // namespace pagoda

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "config/run_config.h"
 #include "plan/forecast/step_forecast.h"
@@ -16,6 +18,13 @@ namespace pagoda {
 // rates for; sums that the run's microbatches do not divide.
 Result<PlannedRun> planned_run(const ModelSizes& model, const RunConfig& config,
                              const MachineSheet& sheet);
+
+// The parts of a run that has a process on each node of a cluster, as `train` makes it under a
+// launcher. configs: [rank] its settings. kUsage also: nodes with GPUs and nodes without, more
+// ranks than records or devices than a run may have. REQUIRES: a configuration for each node.
+Result<std::vector<PlannedRun>> planned_ranks(const ModelSizes& model,
+                                              std::span<const RunConfig> configs,
+                                              const ClusterSheet& cluster);
 
 struct RunForecast {
   ParameterCount parameters;
@@ -44,6 +53,18 @@ struct RunForecast {
   double written_bytes() const;
 };
 
+// A step of a run with a process on each node of a cluster.
+struct RanksForecast {
+  int64_t tokens = 0;
+  double flops = 0, peak_flops_per_s = 0;  // as RunForecast's, of all nodes
+  std::vector<LeastMemory> budgets;        // [rank] of each device and of the host
+  std::vector<int64_t> store_bytes;        // [rank] of its page files
+  StepForecast step;
+
+  double tokens_per_s() const { return static_cast<double>(tokens) / step.step_s(); }
+  double mfu() const { return flops / (peak_flops_per_s * step.step_s()); }
+};
+
 // Predicts the memory, without a step. REQUIRES: sheet.check(), config.validate_for_planning().
 // Returns the errors of planned_run.
 Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& config,
@@ -51,5 +72,11 @@ Result<RunForecast> forecast_memory(const ModelSizes& model, const RunConfig& co
 // Predicts the memory and a step. A step that has no room is no error.
 Result<RunForecast> forecast_run(const ModelSizes& model, const RunConfig& config,
                                  const MachineSheet& sheet, const CoarseLimits& limits);
+
+// Predicts a step of all ranks; the network's latency and rate are those within a switch. The
+// errors of planned_ranks; kDeviceMemory, kHostMemory and, for drives, kDoesNotFit name the rank
+// that has too little.
+Result<RanksForecast> forecast_ranks(const ModelSizes& model, std::span<const RunConfig> configs,
+                                     const ClusterSheet& cluster, const CoarseLimits& limits);
 
 }  // namespace pagoda

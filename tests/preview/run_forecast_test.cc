@@ -185,6 +185,60 @@ TEST(RunForecast, FourGpusAreAlmostFourTimesAsFast) {
   EXPECT_GE(four, 3 * one);
 }
 
+ClusterSheet nodes(int count, const MachineSheet& node) {
+  ClusterSheet cluster;
+  cluster.network = {10, 20, 0, 0};
+  cluster.nodes.assign(static_cast<size_t>(count), node);
+  return cluster;
+}
+
+// Two ranks of which the first attends: half of the rows of 16 layers, 8 of each token, go to the
+// other's experts and back. A row is 2048 numbers of two bytes; the backward sends input and
+// gradient with a routing weight of four bytes, and gets a gradient and that of the weight.
+TEST(RunForecast, RanksSendTheRowsOfEachOthersExperts) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  RunConfig config = workstation_run();
+  config.parallel.attention_devices = 1;
+  const std::vector<RunConfig> both(2, config);
+  ClusterSheet cluster = nodes(2, machine("gpu-24gb"));
+  const RanksForecast run = forecast_ranks(model, both, cluster, kSearchPlan).take();
+  constexpr int64_t kRows = int64_t{16} * 65536 * 8 / 2, kRow = 2048 * 2;
+  EXPECT_EQ(run.step.ranks[0].sent_bytes, kRows * (kRow + 2 * kRow + 4));
+  EXPECT_EQ(run.step.ranks[1].sent_bytes, kRows * (kRow + kRow + 4));
+  EXPECT_GT(run.step.step_s(), static_cast<double>(run.step.ranks[0].sent_bytes) / 10e9);
+  EXPECT_GT(run.step.busy_s(Resource::kNetwork), 0);
+  // Each has the room of its own machine, and half of the experts.
+  EXPECT_EQ(run.budgets[1].host_bytes, cluster.nodes[1].auto_host_bytes());
+  // An element of an expert, which has 3 x 2048 x 1024, is stored in 14 bytes, beside headers.
+  constexpr double kExperts = 16.0 * 32 * 3 * 2048 * 1024 * 14;
+  EXPECT_NEAR(static_cast<double>(run.store_bytes[1]) / kExperts, 1, 0.01);
+  EXPECT_GT(run.store_bytes[0], run.store_bytes[1]) << "it has all else";
+  // A network ten times as slow is what limits it.
+  cluster.network.gb_s = 1;
+  const RanksForecast slow = forecast_ranks(model, both, cluster, kSearchPlan).take();
+  EXPECT_GT(slow.step.step_s(), run.step.step_s());
+  EXPECT_EQ(slow.step.bottleneck(), Resource::kNetwork);
+}
+
+TEST(RunForecast, RanksHaveTheirOwnSettingsAndMachines) {
+  const ModelSizes model = published("olmoe-1b-7b");
+  std::vector<RunConfig> both(2, workstation_run());
+  ClusterSheet cluster = nodes(2, machine("gpu-24gb"));
+  both[1].memory.host = MemorySize::of_bytes(20 * kGiB);
+  const std::vector<PlannedRun> runs = planned_ranks(model, both, cluster).take();
+  EXPECT_EQ(runs[0].budget.host_bytes, cluster.nodes[0].auto_host_bytes());
+  EXPECT_EQ(runs[1].budget.host_bytes, 20 * kGiB);
+  EXPECT_EQ(runs[1].shape.rank, 1);
+  EXPECT_EQ(runs[1].shape.ranks(), 2);
+  EXPECT_EQ(runs[0].shape.group_blocks, runs[1].shape.group_blocks);
+  both[1].memory.host = MemorySize::of_bytes(kMiB);
+  const Status small = forecast_ranks(model, both, cluster, kSearchPlan).status();
+  EXPECT_EQ(small.code(), Exit::kHostMemory);
+  EXPECT_NE(small.message().find("host of rank 1"), std::string::npos) << small.message();
+  cluster.nodes[1] = machine("cpu-2-cores");
+  EXPECT_EQ(planned_ranks(model, both, cluster).status().code(), Exit::kUsage);
+}
+
 // Time is at least that of the products at their rate, bytes over each link's rate, updates at
 // theirs; and the model's operations per second are below the peak.
 TEST(RunForecast, IsNotFasterThanItsParts) {
