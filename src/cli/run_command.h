@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "config/run_config.h"
@@ -19,6 +20,8 @@ class RunCommand : public Command {
   // Call once, after the command line was parsed. The errors of load_run_file. Of several processes
   // each has the settings of its rank, and "{rank}" in memory.disk is its number.
   Status read_run_file(int rank = 0);
+  // The settings that a process of another rank would have. REQUIRES: read_run_file().
+  Result<RunConfig> settings_of(int rank);
   // Whether a flag or the run file sets the option. REQUIRES: read_run_file().
   bool is_told(const char* key) const;
 
@@ -26,7 +29,11 @@ class RunCommand : public Command {
   OptionTable table_;
 
  private:
-  std::string run_file_;
+  void name_folders(int rank);
+
+  std::string run_file_, run_text_;
+  RunConfig told_;                  // by flags alone
+  std::vector<std::string> flags_;  // keys of the options that these set
   std::function<bool(const Option&)> read_;
 };
 

@@ -72,11 +72,16 @@ void add_option_flags(CLI::App& app, const OptionTable& table,
   }
 }
 
-Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
-                     const std::function<bool(const Option&)>& read, int rank) {
+Result<std::string> read_run_text(const std::string& path) {
   Result<std::string> text = read_file_or_pipe(path, kMaxRunFileBytes);
   if (!text.ok()) return Status(text.status().code(), "run file " + text.status().message());
-  std::istringstream in(text.take());
+  return text;
+}
+
+Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
+                     const std::string& text, const std::function<bool(const Option&)>& read,
+                     int rank) {
+  std::istringstream in(text);
   app.config_formatter(std::make_shared<RunFileReader>(table, path, read, rank));
   app.allow_config_extras(CLI::config_extras_mode::error);
   try {

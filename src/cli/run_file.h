@@ -38,11 +38,15 @@ class RunFileReader : public CLI::Config {
 void add_option_flags(CLI::App& app, const OptionTable& table,
                       const std::function<bool(const Option&)>& shown);
 
+// The content of a run file. kNoInput when it cannot be read.
+Result<std::string> read_run_text(const std::string& path);
+
 // Gives the options of `app` that no flag has set, and for which `read` is true, their values from
-// the file, those of `rank`. Call after parsing argv. kNoInput when the file cannot be read; also
-// the errors of parse_run_file.
+// the text of run file `path`, those of `rank`. Call after parsing argv. The errors of
+// parse_run_file.
 Status load_run_file(CLI::App& app, const OptionTable& table, const std::string& path,
-                     const std::function<bool(const Option&)>& read, int rank = 0);
+                     const std::string& text, const std::function<bool(const Option&)>& read,
+                     int rank = 0);
 
 // Gives the options of `app` that no flag has set, and for which `taken` is true, their values from
 // the newest checkpoint of a run. Call after load_run_file. kMismatch when another build made the

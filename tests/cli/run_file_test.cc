@@ -29,7 +29,8 @@ struct Reading {
       return Status(Exit::kUsage, error.what());
     }
     if (file.empty()) return Status();
-    return load_run_file(app, table, file, [](const Option&) { return true; });
+    ASSIGN_OR_RETURN(const std::string text, read_run_text(file));
+    return load_run_file(app, table, file, text, [](const Option&) { return true; });
   }
 };
 

@@ -258,15 +258,45 @@ TEST_F(PlanTest, SearchesClusters) {
     EXPECT_LE(memory.at("always_bytes"), memory.at("peak_bytes")) << memory;
     EXPECT_LE(memory.at("peak_at_s").get<double>(), step_s) << memory;
   }
-  const ProcessResult none =
-      plan({"--model.path", configs("models/deepseek-v3.json"), "--cluster",
-            configs("clusters/4x8-gpu-80gb.toml"), "--train.tokens_per_step", "524288",
-            "--data.sequence_len", "4096"});
+}
+
+// What fits with no strategy that keeps all in memory may fit as `train` runs it, on drives.
+TEST_F(PlanTest, AClustersRunIsThatOfTrain) {
+  const Words large = {"--model.path",
+                       configs("models/deepseek-v3.json"),
+                       "--cluster",
+                       configs("clusters/4x8-gpu-80gb.toml"),
+                       "--train.tokens_per_step",
+                       "524288",
+                       "--data.sequence_len",
+                       "4096"};
+  const ProcessResult paged = plan(large);
+  EXPECT_EQ(paged.code, 0) << paged.err;
+  for (const char* word : {"as train  a process on each node: ", "limited by drive",
+                           "rank 3: ", "no strategy without pages on disk", "fits with "}) {
+    EXPECT_NE(paged.out.find(word), std::string::npos) << word << "\n" << paged.out;
+  }
+  const ProcessResult none = plan(large + Words{"--memory.device", "2GiB"});
   EXPECT_EQ(none.code, 3) << none.err;
-  for (const char* word : {"671,026,419,200", "fits with ", " such nodes: PP "}) {
+  for (const char* word : {"671,026,419,200", "fits with ", " such nodes: PP ",
+                           "as train  the device of rank 0 has 2.00 GiB"}) {
     EXPECT_NE(none.out.find(word), std::string::npos) << word << "\n" << none.out;
   }
   EXPECT_NE(none.error_line().find("it fits with "), std::string::npos) << none.err;
+  // A rank has the settings of its own section, but for what a flag says.
+  const std::string file = dir_.file("ranks.toml");
+  put_file(file, "[model]\npath = \"" + configs("models/olmoe-1b-7b.json") +
+                     "\"\n[rank.1.memory]\nhost = \"1MiB\"\n");
+  const Words pair = {file, "--cluster", configs("clusters/a40-v100.toml"), "--json"};
+  const auto as_train = [&](const Words& words) {
+    return nlohmann::json::parse(plan(words).out, nullptr, false).at("as_train");
+  };
+  const std::string why = as_train(pair).at("why");
+  EXPECT_NE(why.find("the host of rank 1 has 1.00 MiB"), std::string::npos) << why;
+  const nlohmann::json fits = as_train(pair + Words{"--memory.host", "20GiB"});
+  EXPECT_EQ(fits.at("ranks").size(), 2u);
+  EXPECT_LE(fits.at("ranks")[1].at("host_bytes"), int64_t{20} << 30);
+  EXPECT_GT(fits.at("ranks")[1].at("sent_bytes"), 0);
 }
 
 // A run that leaves the microbatch to the planner has the bits of one that is told its choice, and

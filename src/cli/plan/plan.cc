@@ -51,6 +51,7 @@ class PlanCommand : public RunCommand {
   Status plan_machine(const ModelSizes& model);
   Status search_machine(const ModelSizes& model);
   Status search_cluster(const ModelSizes& model);
+  Result<RanksForecast> plan_ranks(const ModelSizes& model, const ClusterSheet& where);
   ClusterDemand demand() const {
     return {config_.data.sequence_len, config_.train.tokens_per_step / config_.data.sequence_len};
   }
@@ -146,6 +147,26 @@ Status PlanCommand::search_machine(const ModelSizes& model) {
   return print(report);
 }
 
+// The run as a process on each node makes it.
+Result<RanksForecast> PlanCommand::plan_ranks(const ModelSizes& model, const ClusterSheet& where) {
+  std::vector<RunConfig> configs;
+  int64_t microbatch = 0;
+  for (size_t r = 0; r < where.nodes.size(); ++r) {
+    ASSIGN_OR_RETURN(RunConfig config, settings_of(static_cast<int>(r)));
+    RETURN_IF_ERROR(config.validate_for_planning());
+    if (config.train.micro_batch_tokens == 0) {
+      ASSIGN_OR_RETURN(const int64_t chosen,
+                       choose_micro_batch_tokens(model, config, where.nodes[r], kSearchPlan));
+      microbatch = microbatch == 0 ? chosen : std::min(microbatch, chosen);
+    }
+    configs.push_back(std::move(config));
+  }
+  for (RunConfig& config : configs) {
+    if (config.train.micro_batch_tokens == 0) config.train.micro_batch_tokens = microbatch;
+  }
+  return forecast_ranks(model, configs, where, kCoarsePlan);
+}
+
 Status PlanCommand::search_cluster(const ModelSizes& model) {
   ASSIGN_OR_RETURN(const ClusterSheet where, read_cluster_sheet(cluster_));
   auto strategies = pagoda::search_cluster(model.shape, where, demand());
@@ -154,10 +175,19 @@ Status PlanCommand::search_cluster(const ModelSizes& model) {
   if (strategies.ok()) report.strategies = strategies.take();
   if (!strategies.ok() && strategies.status().code() != Exit::kDoesNotFit)
     return strategies.status();
-  if (!report.fits()) {
+  auto ranks = plan_ranks(model, where);
+  if (ranks.ok()) {
+    report.ranks = ranks.take();
+  } else {
+    report.no_ranks = ranks.status().message();
+  }
+  if (report.strategies.empty()) {
     report.fit_with = cluster_fits_with(model.shape, where, demand());
     report.why = strategies.status().message();
     if (!report.fit_with.empty()) report.why += "; it fits with " + report.fit_with.front().text;
+    if (!html_.empty() && report.fits()) {
+      return Status(Exit::kUsage, "--html: no strategy fits whose step a page could show");
+    }
     return print(report);
   }
   report.total_tokens = tokens_;

@@ -5,6 +5,7 @@
 #include "base/bytes.h"
 #include "cli/plan/plan_report.h"
 #include "model/json.h"
+#include "offload/page_file.h"
 
 namespace pagoda {
 namespace {
@@ -65,6 +66,78 @@ std::string strategies_text(const SearchReport& r) {
   return text;
 }
 
+double disk_bytes(const PageTraffic::Link& link) {
+  return static_cast<double>(link.bytes + link.moves * kPageHeaderBytes);
+}
+
+// "rank 0", or "ranks 0 to 3, each"; neighbours that do the same are one line.
+std::string of_ranks(size_t first, size_t end) {
+  return end - first == 1 ? strf("rank %zu", first)
+                          : strf("ranks %zu to %zu, each", first, end - 1);
+}
+
+std::string rank_text(const RanksForecast& run, size_t rank) {
+  const StepForecast::Rank& r = run.step.ranks[rank];
+  return strf(
+      "device %s of %s, host %s of %s; store %s; a step reads %s, writes %s, sends %s",
+      format_bytes(r.device_bytes).c_str(), format_bytes(run.budgets[rank].device_bytes).c_str(),
+      format_bytes(r.host_bytes).c_str(), format_bytes(run.budgets[rank].host_bytes).c_str(),
+      format_bytes(run.store_bytes[rank]).c_str(),
+      format_decimal_bytes(disk_bytes(r.traffic.fetch)).c_str(),
+      format_decimal_bytes(disk_bytes(r.traffic.write_back)).c_str(),
+      format_decimal_bytes(static_cast<double>(r.sent_bytes)).c_str());
+}
+
+std::string ranks_text(const SearchReport& r) {
+  if (!r.no_ranks.empty()) return "as train  " + r.no_ranks + "\n";
+  if (!r.ranks) return "";
+  const RanksForecast& run = *r.ranks;
+  const StepForecast& step = run.step;
+  std::string text = strf(
+      "as train  a process on each node: %s a step, %s tokens/s, MFU %.1f %%; "
+      "limited by %s\n",
+      seconds_text(step.step_s()).c_str(), rate_text(run.tokens_per_s()).c_str(), 100 * run.mfu(),
+      resource_name(step.bottleneck()));
+  text += "         ";
+  for (int i = 0; i < kResources; ++i) {
+    const auto resource = static_cast<Resource>(i);
+    if (step.busy_s(resource) <= 0) continue;
+    text +=
+        strf(" %s %.0f %%", resource_name(resource), 100 * step.busy_s(resource) / step.step_s());
+  }
+  text += " busy\n";
+  for (size_t first = 0; first < step.ranks.size();) {
+    size_t end = first + 1;
+    while (end < step.ranks.size() && rank_text(run, end) == rank_text(run, first)) ++end;
+    text += "          " + of_ranks(first, end) + ": " + rank_text(run, first) + "\n";
+    first = end;
+  }
+  return text;
+}
+
+Json ranks_json(const RanksForecast& run) {
+  Json json = {{"step_s", run.step.step_s()},
+               {"tokens_per_s", run.tokens_per_s()},
+               {"mfu", run.mfu()},
+               {"bottleneck", resource_name(run.step.bottleneck())}};
+  for (int i = 0; i < kResources; ++i) {
+    const auto resource = static_cast<Resource>(i);
+    json["busy_s"][resource_name(resource)] = run.step.busy_s(resource);
+  }
+  for (size_t r = 0; r < run.step.ranks.size(); ++r) {
+    const StepForecast::Rank& rank = run.step.ranks[r];
+    json["ranks"].push_back({{"device_bytes", rank.device_bytes},
+                             {"host_bytes", rank.host_bytes},
+                             {"least_device_bytes", rank.least.device_bytes},
+                             {"least_host_bytes", rank.least.host_bytes},
+                             {"store_bytes", run.store_bytes[r]},
+                             {"disk_read_bytes", disk_bytes(rank.traffic.fetch)},
+                             {"disk_written_bytes", disk_bytes(rank.traffic.write_back)},
+                             {"sent_bytes", rank.sent_bytes}});
+  }
+  return json;
+}
+
 Json run_json(const SearchedRun& run, size_t at) {
   Json json = {{"rank", at + 1},
                {"as_it_is", run.as_it_is},
@@ -106,7 +179,10 @@ std::string SearchReport::text() const {
       strf("%-9s %s\n", of, where.c_str()) +
       strf("run       %s tokens a step\n", grouped_digits(tokens).c_str());
   if (settings.tried > 0) text += settings_text(*this);
+  text += ranks_text(*this);
   if (!strategies.empty()) text += strategies_text(*this);
+  if (strategies.empty() && ranks)
+    text += "found     no strategy without pages on disk: " + why + "\n";
   if (!timeline.lanes.empty()) text += best_strategy().text();
   return text + fits_with_text(fit_with);
 }
@@ -120,12 +196,14 @@ std::string SearchReport::json() const {
                {"tokens_per_step", tokens},
                {"fits", fits()}};
   if (settings.tried > 0) json["settings_tried"] = settings.tried;
-  if (!fits()) json["why"] = why;
+  if (!why.empty()) json["why"] = why;
   if (!settings.fits_with.empty()) json["fits_with"] = settings.fits_with;
   for (const size_t i : shown_runs(*this)) json["runs"].push_back(run_json(settings.runs[i], i));
   for (size_t i = 0; i < std::min(strategies.size(), shown); ++i) {
     json["strategies"].push_back(strategy_json(strategies[i], tokens));
   }
+  if (ranks) json["as_train"] = ranks_json(*ranks);
+  if (!no_ranks.empty()) json["as_train"] = {{"why", no_ranks}};
   if (!timeline.lanes.empty()) json["best_strategy"] = best_strategy().json();
   for (const ClusterChange& change : fit_with) {
     json["fits_with"].push_back({{"change", change.text}, {"strategy", change.strategy}});

@@ -2,11 +2,13 @@
 // several devices, best first.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/plan/strategy_report.h"
 #include "plan/search/cluster_changes.h"
+#include "preview/run_forecast.h"
 #include "preview/settings_search.h"
 
 namespace pagoda {
@@ -23,12 +25,15 @@ struct SearchReport {
   std::vector<ClusterChange> helps = {}, fit_with = {};
   int64_t total_tokens = 0;    // --tokens; 0: not given
   std::string why = {};        // the reason if nothing fits
+  // For a cluster: the run that a process on each node makes, or why there is none.
+  std::optional<RanksForecast> ranks = {};
+  std::string no_ranks = {};
 
   // REQUIRES: strategies, and the timeline of the first.
   StrategyReport best_strategy() const {
     return {strategies.front(), timeline, helps, tokens, total_tokens};
   }
-  bool fits() const { return !settings.runs.empty() || !strategies.empty(); }
+  bool fits() const { return !settings.runs.empty() || !strategies.empty() || ranks; }
   std::string text() const;
   std::string json() const;
 };
