@@ -51,7 +51,7 @@ set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/testing/lowered_kernel.c
 # What these tests run on: GPUs that are made up. Objects, so that the linker takes them
 # before the CUDA runtime and the kernels. Without the toolkit the tests are skipped.
 set(on_fake_gpus cuda_bench_test cuda_device_test cuda_devices_test cuda_link_test
-  cuda_mpi_link_test cuda_nccl_link_test cuda_run_test cuda_process_test)
+  cuda_mpi_link_test cuda_nccl_link_test cuda_ranks_test cuda_run_test cuda_process_test)
 if(PAGODA_HAS_CUDA)
   add_library(fake_cuda OBJECT tests/cuda/fake_cuda.cc tests/cuda/fake_streams.cc
     tests/cuda/fake_gpu_ops.cc tests/cuda/placed_ops.cc)
@@ -122,13 +122,15 @@ foreach(source ${test_sources})
   endif()
 endforeach()
 # NCCL is made up too. Where it is not there, so is its header.
-if(PAGODA_HAS_CUDA)
-  target_sources(cuda_nccl_link_test PRIVATE tests/cuda/fake_nccl.cc)
-  if(NOT PAGODA_HAS_NCCL)
-    target_sources(cuda_nccl_link_test PRIVATE src/parallel/nccl_link.cc)
-    target_include_directories(cuda_nccl_link_test PRIVATE tests/cuda/no_nccl)
+foreach(name cuda_nccl_link_test cuda_ranks_test)
+  if(PAGODA_HAS_CUDA)
+    target_sources(${name} PRIVATE tests/cuda/ranks/fake_nccl.cc)
+    if(NOT PAGODA_HAS_NCCL)
+      target_sources(${name} PRIVATE src/parallel/gpus/nccl_link.cc)
+      target_include_directories(${name} PRIVATE tests/cuda/ranks/no_nccl)
+    endif()
   endif()
-endif()
+endforeach()
 # trainer_fault_test makes one call in four fail.
 if(NOT PAGODA_SANITIZE)
   add_test(NAME trainer_fault_every_call COMMAND trainer_fault_test --every-call)

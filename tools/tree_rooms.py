@@ -14,8 +14,8 @@ BESIDE_SRC = ("kernels", "offload", "optim")
 KERNELS = {"base", "device", "kernels", "optim/adam.h"}
 PLAN = {"base", "offload/residency.h", "offload/place.h", "plan", "plan/sums"}
 KERNEL_ROOMS = {"kernels/cpu/rows", "kernels/cpu/products", "kernels/cpu/attention"}
-RUN = {"base", "hardware", "device", "kernels", "offload", "optim", "parallel", "model",
-       "tokenizer", "template", "data", "checkpoint", "plan", "plan/sums", "plan/step",
+RUN = {"base", "hardware", "device", "kernels", "offload", "optim", "parallel", "parallel/gpus",
+       "model", "tokenizer", "template", "data", "checkpoint", "plan", "plan/sums", "plan/step",
        "plan/machine", "plan/memory", "config"}
 ROOMS = {
     "base": set(),
@@ -24,6 +24,7 @@ ROOMS = {
     "optim": {"base", "device"},
     "offload": {"base", "device"},
     "parallel": {"base", "device"},
+    "parallel/gpus": {"base", "device", "parallel"},
     "kernels": KERNELS,
     "kernels/cpu/rows": KERNELS,
     "kernels/cpu/products": KERNELS | {"kernels/cpu/rows"},
@@ -67,8 +68,6 @@ ROOMS = {
 # Product files that the program does not use yet, without their endings, and the coming work that
 # will. It ends empty.
 KEPT_FOR = {
-    "src/parallel/nccl_calls": "Ranks: GPUs of several ranks",
-    "src/parallel/nccl_link": "Ranks: GPUs of several ranks",
     "kernels/cuda/expert_ops": "HEXA: operators that read rows where they are",
     "kernels/cuda/reindex": "HEXA: operators that read rows where they are",
     "src/plan/exchange/bipartite_matching": "Pipelines: rounds of an all-to-all",

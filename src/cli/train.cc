@@ -7,9 +7,9 @@
 #include "cli/run_command.h"
 #include "cli/shared_settings.h"
 #include "commands/commands.h"
+#include "parallel/gpus/mixed_link.h"
 #include "parallel/heartbeat.h"
 #include "parallel/launcher.h"
-#include "parallel/mpi_link.h"
 
 namespace pagoda {
 namespace {
@@ -81,9 +81,8 @@ Status TrainCommand::share_settings(RankGroup& ranks, Status mine) {
 Status TrainCommand::run_together(MpiCommunicator& all) {
   set_log_quiet(flags_.quiet || all.rank() != 0);
   RankGroup ranks(&all, [&](std::vector<LinkEnd> ends, Trace* trace) {
-    auto link = MpiLink::create(all, std::move(ends), config_.parallel.deadline_s, trace);
-    return link.ok() ? Result<std::unique_ptr<Link>>(link.take())
-                     : Result<std::unique_ptr<Link>>(link.status());
+    return open_mixed_link(all, std::move(ends), config_.parallel.deadline_s,
+                           config_.parallel.nccl ? open_nccl : OpenGpuLink(), trace);
   });
   const Status read = read_run_file(all.rank());
   if (read.ok() && config_.parallel.deadline_s > 0) all.set_deadline(config_.parallel.deadline_s);

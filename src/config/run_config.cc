@@ -124,6 +124,8 @@ void declare_parallel(RunConfig& c, OptionTable& t) {
         "seconds");
   t.add("heartbeat_s", c.parallel.heartbeat_s, kRunOnly,
         "interval at which processes tell each other that they live", "seconds");
+  t.add("nccl", c.parallel.nccl, kRunOnly,
+        "GPUs of different processes send to each other by NCCL, if there is one; else by MPI");
 }
 
 void declare_sample(RunConfig& c, OptionTable& t) {

@@ -88,6 +88,7 @@ struct RunConfig {
     PlaceKind place = PlaceKind::kStep;
     double deadline_s = 60;
     double heartbeat_s = 5;
+    bool nccl = true;
   } parallel;
 
   struct Sample {

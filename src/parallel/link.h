@@ -66,6 +66,11 @@ class Link {
   // The rank that gave up first, if it was another one: status() is what it told. Else -1.
   virtual int given_up_by() const { return -1; }
 
+  // Whether transfers between devices of different ranks go by rounds (plan/step/rank_part.h). Then
+  // end_round() is called behind each of them: they begin with it.
+  virtual bool by_rounds() const { return false; }
+  virtual void end_round() {}
+
   struct Count {
     int64_t transfers = 0, bytes = 0, rows = 0;
     void add(const Transfer& transfer) {

@@ -20,6 +20,8 @@ class RankLink : public Link {
   Status status() const override;
   void give_up(const Status& why) override { across_->give_up(why); }
   int given_up_by() const override { return across_->given_up_by(); }
+  bool by_rounds() const override { return across_->by_rounds(); }
+  void end_round() override { across_->end_round(); }
   const Counts& counts() const override { return counts_; }
 
  private:

@@ -163,44 +163,56 @@ Task with_rows_of(Task task, const auto& joined) {
 
 }  // namespace
 
-void Executor::run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation) {
+void Executor::run(const StepPiece& piece, Ledger* ledger, uint64_t generation) {
   const TraceScope issuing(setup_.trace, issue_lane_, "issue tasks");
-  for (const Task& task : tasks) {
-    Stream& s = stream_of(task);
-    if (!setup_.throttles.empty() && !task.on_host) {
-      s.slow_down(setup_.throttles[own(task)].of(task.kind));
+  if (setup_.link == nullptr || !setup_.link->by_rounds()) {
+    for (const Task& task : piece.tasks) run(task, ledger, generation);
+    return;
+  }
+  const EndedRounds rounds = ended_rounds(*setup_.shape, *setup_.pages, piece.all_tasks());
+  int ended = 0;
+  for (size_t i = 0; i < piece.tasks.size(); ++i) {
+    for (; ended < rounds.before[i]; ++ended) setup_.link->end_round();
+    run(piece.tasks[i], ledger, generation);
+  }
+  for (; ended < rounds.all; ++ended) setup_.link->end_round();
+}
+
+void Executor::run(const Task& task, Ledger* ledger, uint64_t generation) {
+  Stream& s = stream_of(task);
+  if (!setup_.throttles.empty() && !task.on_host) {
+    s.slow_down(setup_.throttles[own(task)].of(task.kind));
+  }
+  const Residency& residency = setup_.pager->residency();
+  prefetches_.before(task, residency);
+  host_updates_ += task.on_host && task.kind == TaskKind::kAdam;
+  if (task.kind == TaskKind::kExpert) {
+    expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
+  }
+  if (waits_to_bring(task)) s.synchronize();
+  {
+    Lease lease = setup_.pager->acquire(task.used(), s, generation);
+    prefetches_.after(task, residency);
+    if (task.kind == TaskKind::kPrefetch) return;  // nothing for the stream to do
+    if (task.joins_next) {
+      joined_.push_back({task, std::move(lease)});
+      return;
     }
-    const Residency& residency = setup_.pager->residency();
-    prefetches_.before(task, residency);
-    host_updates_ += task.on_host && task.kind == TaskKind::kAdam;
-    if (task.kind == TaskKind::kExpert) {
-      expert_rows_[task.layer * setup_.devices.size() + own(task)] += task.rows;
+    const Task all = with_rows_of(task, joined_);
+    if (sends(task.kind) || receives(task.kind)) {
+      transfer(task, lease, s);
+    } else {
+      wait_for_lanes(task, s);
+      if (s.traced()) s.begin_span(task_label(all));
+      if (times_) times_->begin(all, s);
+      enqueue(task, lease, s, ledger);
+      if (times_) times_->end(s);
+      s.end_span();
     }
-    if (waits_to_bring(task)) s.synchronize();
-    {
-      Lease lease = setup_.pager->acquire(task.used(), s, generation);
-      prefetches_.after(task, residency);
-      if (task.kind == TaskKind::kPrefetch) continue;  // nothing for the stream to do
-      if (task.joins_next) {
-        joined_.push_back({task, std::move(lease)});
-        continue;
-      }
-      const Task all = with_rows_of(task, joined_);
-      if (sends(task.kind) || receives(task.kind)) {
-        transfer(task, lease, s);
-      } else {
-        wait_for_lanes(task, s);
-        if (s.traced()) s.begin_span(task_label(all));
-        if (times_) times_->begin(all, s);
-        enqueue(task, lease, s, ledger);
-        if (times_) times_->end(s);
-        s.end_span();
-      }
-      joined_.clear();
-    }
-    for (const PageUse& use : task.used()) {
-      if (use.last) setup_.pager->discard(use.page);
-    }
+    joined_.clear();
+  }
+  for (const PageUse& use : task.used()) {
+    if (use.last) setup_.pager->discard(use.page);
   }
 }
 

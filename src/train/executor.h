@@ -27,6 +27,7 @@
 #include "plan/step/action.h"
 #include "plan/step/expert_blocks.h"
 #include "plan/step/pages.h"
+#include "plan/step/step_schedule.h"
 #include "plan/step/task.h"
 #include "plan/step/throttle.h"
 #include "train/ledger.h"
@@ -99,9 +100,9 @@ class Executor {
   // Sets the tokens per expert of a layer and of those microbatches that are taken through its
   // experts together, for the tasks of these.
   void set_routing(int64_t layer, int64_t first_microbatch, const LayerRouting& routing);
-  // kAdam tasks apply what `ledger` has pending for their record; pages they write become
-  // `generation`.
-  void run(const std::vector<Task>& tasks, Ledger* ledger, uint64_t generation);
+  // Runs the piece's tasks. kAdam tasks apply what `ledger` has pending for their record; pages
+  // they write become `generation`.
+  void run(const StepPiece& piece, Ledger* ledger, uint64_t generation);
 
   // Sets the experts that kRoute takes in place of its own choice, to compare with a reference:
   // [layer], (N, k), empty for dense layers. Not owned; nullptr: the model chooses.
@@ -153,6 +154,7 @@ class Executor {
  private:
   template <typename T>
   void pin(std::vector<T>& memory);
+  void run(const Task& task, Ledger* ledger, uint64_t generation);
   void enqueue(const Task& task, const Lease& lease, Stream& s, Ledger* ledger);
   void enqueue_adam(const Task& task, const Lease& lease, Stream& s, Ledger& ledger);
   void enqueue_gpu_adam(const AdamRecord& record, const Task& task, const std::byte* gradient,

@@ -36,7 +36,7 @@ Status PassRunner::run_tasks(bool with_logits) {
                         &session_.copies());
   for (StepPiece piece; schedule.next(piece);) {
     foresee(piece, session_.pager());
-    executor.run(piece.tasks, nullptr, kGeneration);
+    executor.run(piece, nullptr, kGeneration);
     session_.copies().account(piece.all_tasks());
     RETURN_IF_ERROR(session_.transfers());
     if (piece.wait != StepPiece::Wait::kResolve) continue;

@@ -26,7 +26,7 @@ PhaseTime StepRunner::between(const Moment& began, const Moment& ended) {
 void StepRunner::run(const StepPiece& piece) {
   foresee(piece, session_.pager());
   passes_.issue(piece, ledger_);
-  session_.executor().run(piece.tasks, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
+  session_.executor().run(piece, &ledger_, static_cast<uint64_t>(ledger_.updates()) + 1);
 }
 
 // Shares of the step's tokens, and room for what routing will choose.

@@ -106,6 +106,7 @@ TEST(RunConfig, HashFollowsExactlyTheOptionsThatAffectResults) {
                                              "train.optimizer_threads",
                                              "parallel.deadline_s",
                                              "parallel.heartbeat_s",
+                                             "parallel.nccl",
                                              "sample.steps",
                                              "sample.chat",
                                              "plan.prefetch",

@@ -59,4 +59,26 @@ std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
   return ends;
 }
 
+EndedRounds ended_rounds(const RunShape& shape, const PageTable& pages, const TaskList& all) {
+  const std::vector<bool> ends = transfer_rounds(shape, pages, all);
+  EndedRounds rounds;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Task& task = all[i];
+    rounds.all += ends[i] ? 1 : 0;
+    if (!runs_here(shape, task)) continue;
+    const bool carried = task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive;
+    const bool crosses = carried && shape.rank_of(task.device) != shape.rank_of(task.peer);
+    rounds.before.push_back(crosses ? rounds.all : -1);
+  }
+  ++rounds.all;  // with the list
+  // What is no transfer comes behind the rounds that end before the next one.
+  int next = rounds.all;
+  for (size_t i = rounds.before.size(); i-- > 0;) {
+    int& before = rounds.before[i];
+    if (before < 0) before = next;
+    next = before;
+  }
+  return rounds;
+}
+
 }  // namespace pagoda

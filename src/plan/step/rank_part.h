@@ -42,6 +42,15 @@ void add_own_uses(const RunShape& shape, const TaskList& all, std::vector<PageUs
 std::vector<bool> transfer_rounds(const RunShape& shape, const PageTable& pages,
                                   const TaskList& all);
 
+// [task] how many of the piece's rounds end before the rank issues its task, counted from the
+// piece's first; behind the last task all of them. A round ends as soon as the rank has issued its
+// part of it, so that nothing that it waits for later is in a round that is open.
+struct EndedRounds {
+  std::vector<int> before;  // [task] of own_part(all)
+  int all = 0;
+};
+EndedRounds ended_rounds(const RunShape& shape, const PageTable& pages, const TaskList& all);
+
 // What a transfer goes from or to: a device, or behind all devices the host of a rank.
 inline int device_end(int device) { return device; }
 inline int host_end(const RunShape& shape, int rank) { return shape.devices + rank; }

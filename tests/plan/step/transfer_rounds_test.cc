@@ -1,12 +1,12 @@
 // Rounds of transfers: at random assignments of devices to ranks, none of a round waits for another
 // one of it.
-#include "plan/step/rank_part.h"
-
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
+#include "plan/step/rank_part.h"
 #include "tests/testing/plan/planned_case.h"
 #include "tests/testing/sanitizer.h"
 
@@ -23,6 +23,10 @@ class RoundCheck {
 
   // Returns what is wrong; "" if nothing is.
   std::string check(const TaskList& all) {
+    for (RunShape of_rank = shape_; of_rank.rank < of_rank.ranks(); ++of_rank.rank) {
+      const std::string fault = check_rank(of_rank, all);
+      if (!fault.empty()) return strf("rank %d: ", of_rank.rank) + fault;
+    }
     const std::vector<bool> ends = transfer_rounds(shape_, pages_, all);
     if (ends.size() != all.size()) return "not a value for each task";
     for (size_t i = 0; i < all.size(); ++i) {
@@ -38,9 +42,40 @@ class RoundCheck {
  private:
   using Lane = std::pair<int, int>;  // [device, lane]; the host's as lane kLanes
 
+  // A rank ends as many rounds as all, has each of its transfers in that of the list of all, and
+  // ends it behind its last one.
+  std::string check_rank(const RunShape& shape, const TaskList& all) const {
+    const std::vector<bool> ends = transfer_rounds(shape, pages_, all);
+    const EndedRounds own = ended_rounds(shape, pages_, all);
+    const auto rounds = std::count(ends.begin(), ends.end(), true);
+    if (own.all != rounds + 1) return strf("it ends %d rounds of %td", own.all, rounds + 1);
+    if (own.before.size() != own_part(shape, all).size()) return "not a value for each task";
+    int round = 0, open = -1;
+    size_t at = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      round += ends[i] ? 1 : 0;
+      if (!runs_here(shape, all[i])) continue;
+      const int before = own.before[at++];
+      const bool crosses = crosses_ranks(all[i]);
+      if (crosses && before != round) return "a transfer is in another round";
+      if (before == open && !crosses) {
+        // Only between two transfers of the round.
+        const auto later = std::find_if(
+            all.begin() + static_cast<std::ptrdiff_t>(i), all.end(),
+            [&](const Task& task) { return runs_here(shape, task) && crosses_ranks(task); });
+        const bool same = later != all.end() && own.before[at] == open;
+        if (!same) return "a round is open behind its last transfer";
+      }
+      if (crosses) open = round;
+    }
+    return "";
+  }
+  bool crosses_ranks(const Task& task) const {
+    return (task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive) &&
+           shape_.rank_of(task.device) != shape_.rank_of(task.peer);
+  }
   std::string check(const Task& task) {
-    const bool crosses = (task.kind == TaskKind::kSend || task.kind == TaskKind::kReceive) &&
-                         shape_.rank_of(task.device) != shape_.rank_of(task.peer);
+    const bool crosses = crosses_ranks(task);
     const Lane lane = {task.device, task.on_host ? kLanes : static_cast<int>(task.lane)};
     bool waits = lanes_.contains(lane);
     for (const PageUse& use : task.used()) waits = waits || held_.contains(place_of(use));

@@ -94,10 +94,15 @@ RankedOutcome RankedRun::on(const RankedCase& c) {
   outcome.generated.resize(ranks);
   outcome.paging.resize(ranks);
   outcome.content.resize(HfFolder::open(run_.config().model.path).value().table().records.size());
-  RankThreads threads(c.ranks, endpoint_rank, {.seed = c.seed, .fails = c.fails});
-  threads.run([&](RankGroup& group) {
+  const auto run_rank = [&](RankGroup& group) {
     outcome.statuses[static_cast<size_t>(group.rank())] = program(c, group, outcome);
-  });
+  };
+  if (c.run) {
+    c.run(run_rank);
+    return outcome;
+  }
+  RankThreads threads(c.ranks, endpoint_rank, {.seed = c.seed, .fails = c.fails});
+  threads.run(run_rank);
   outcome.arrived = threads.arrived();
   outcome.sent = threads.sent();
   return outcome;
@@ -109,6 +114,10 @@ SessionOptions RankedRun::options_of(const RankedCase& c, RankGroup& group) cons
     options.devices[d].rank = static_cast<int>(d) / c.devices_each;
     options.devices[d].threads = 1;
   }
+  for (int d = 0; d < c.devices_each && c.gpus; ++d) {
+    options.gpus.emplace_back().index = group.rank() * c.devices_each + d;
+  }
+  options.size.on_gpu = c.gpus;
   options.optimizer_threads = 1;
   options.rank = group.rank();
   options.ranks = &group;

@@ -26,6 +26,10 @@ struct RankedCase {
   std::optional<RankTransfer> fails = {};  // does not arrive
   int faulty = -1;                         // this rank's storage fails at
   int64_t fault_at = 0;                    // this read
+  // Each rank has GPUs of its own, rank 1 those behind rank 0's.
+  bool gpus = false;
+  // Runs the program of each rank, instead of RankThreads.
+  std::function<void(const std::function<void(RankGroup&)>&)> run = {};
   // Called by each rank, on its thread.
   std::function<void(Session&)> loaded = {};
   std::function<void(Session&, const StepResult&)> stepped = {};

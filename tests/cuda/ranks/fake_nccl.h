@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "parallel/nccl_calls.h"
+#include "parallel/gpus/nccl_calls.h"
 
 namespace pagoda::fake_nccl {
 

@@ -45,8 +45,9 @@ class NcclLink final : public Link {
   // REQUIRES: the device has received nothing else in this round; its lane would wait for that.
   void receive(const Transfer& transfer, std::byte* target, Stream& lane,
                const TraceLabel& label = {}) override;
+  bool by_rounds() const override { return true; }
   // Ends a round, be it empty. All ranks end as many, at the same places of the plan.
-  void end_round();
+  void end_round() override;
   Status status() const override;
   void give_up(const Status& why) override;
   int given_up_by() const override { return all_.thread().link_given_up().by; }
@@ -103,7 +104,7 @@ class NcclLink final : public Link {
   const double deadline_s_;
   HostMemory zeros_;
   std::shared_ptr<void> pin_;  // page-locks zeros_
-  std::map<int, Gpu> gpus_;  // [device] of this rank
+  std::map<int, Gpu> gpus_;    // [device] of this rank
 
   // The issuing thread's.
   std::map<std::pair<int, int>, int64_t> newest_;  // [from, to] number

@@ -1,4 +1,4 @@
-#include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/ranks/fake_nccl.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -128,8 +128,8 @@ ncclResult_t add(bool sends, const void* data, size_t bytes, ncclDataType_t type
   comm->stream = stream;
   join_group(comm);
   if (comm->group.empty()) w.logs[comm->device].push_back("start");
-  w.logs[comm->device].push_back(strf("%s %zu %s %d", sends ? "send" : "receive", bytes,
-                                      sends ? "to" : "from", peer));
+  w.logs[comm->device].push_back(
+      strf("%s %zu %s %d", sends ? "send" : "receive", bytes, sends ? "to" : "from", peer));
   auto* bytes_at = static_cast<std::byte*>(const_cast<void*>(data));
   comm->group.push_back(std::make_shared<FakeOperation>(sends, bytes_at, bytes, peer));
   return ncclInProgress;
@@ -214,9 +214,8 @@ ncclResult_t async_error(ncclComm_t comm, ncclResult_t* state) {
   }
   if (*state == ncclSuccess && !comm->group.empty()) {
     ++comm->under_way;
-    pagoda::fake_cuda::enqueue(comm->stream, [comm, group = std::exchange(comm->group, {})] {
-      run_group(comm, group);
-    });
+    pagoda::fake_cuda::enqueue(
+        comm->stream, [comm, group = std::exchange(comm->group, {})] { run_group(comm, group); });
   }
   return ncclSuccess;
 }

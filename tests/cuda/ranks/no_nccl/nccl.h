@@ -1,5 +1,5 @@
-// What the link between GPUs (src/parallel/nccl_link.cc) takes from NCCL's header, for tests where
-// there is none. Nothing that is compiled with it meets NCCL.
+// What the link between GPUs (src/parallel/gpus/nccl_link.cc) takes from NCCL's header, for tests
+// where there is none. Nothing that is compiled with it meets NCCL.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-#include "parallel/nccl_link.h"
+#include "parallel/gpus/nccl_link.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "device/cuda_stream.h"
-#include "parallel/nccl_calls.h"
+#include "parallel/gpus/nccl_calls.h"
 
 namespace pagoda {
 namespace {
@@ -26,8 +26,8 @@ bool is_error(ncclResult_t result) { return result != ncclSuccess && result != n
 // Both ends of a transfer in one round get the same number, others hardly ever do.
 uint64_t mark_of(int64_t round, const Transfer& transfer) {
   uint64_t mark = 0x9e3779b97f4a7c15;
-  for (const int64_t part : {round, int64_t{transfer.from}, int64_t{transfer.to}, transfer.number,
-                             transfer.bytes}) {
+  for (const int64_t part :
+       {round, int64_t{transfer.from}, int64_t{transfer.to}, transfer.number, transfer.bytes}) {
     mark = (mark ^ static_cast<uint64_t>(part)) * 0xff51afd7ed558ccd;
     mark ^= mark >> 32;
   }
@@ -101,9 +101,9 @@ NcclLink::~NcclLink() {
 }
 
 Status NcclLink::error_of(const char* call, int result) const {
-  return Status(Exit::kUnavailable, strf("rank %d of %d: %s: %s; start all processes again",
-                                         all_.rank(), all_.size(), call,
-                                         calls_->error_text(static_cast<ncclResult_t>(result))));
+  return Status(Exit::kUnavailable,
+                strf("rank %d of %d: %s: %s; start all processes again", all_.rank(), all_.size(),
+                     call, calls_->error_text(static_cast<ncclResult_t>(result))));
 }
 
 // ---- joining ----
@@ -172,8 +172,8 @@ Status NcclLink::settle(double deadline_s, const GiveUp& gives_up) {
                                            all_.rank(), deadline_s));
       }
       if (gives_up()) return Status(Exit::kStopped, "given up");
-      std::this_thread::sleep_for(std::chrono::microseconds(
-          std::clamp(waited_us / 8, kFirstPauseUs, kLongestPauseUs)));
+      std::this_thread::sleep_for(
+          std::chrono::microseconds(std::clamp(waited_us / 8, kFirstPauseUs, kLongestPauseUs)));
     }
   }
   return Status();
@@ -253,7 +253,8 @@ Status NcclLink::check_rounds() const {
       if (words[a][0] == words[b][0] && words[a][1 + b] == words[b][1 + a]) continue;
       return Status(Exit::kInternal,
                     strf("ranks %zu and %zu have other transfers with each other, or in other "
-                         "rounds; please report this", b, a));
+                         "rounds; please report this",
+                         b, a));
     }
   }
   return Status();
@@ -368,8 +369,7 @@ Status NcclLink::watch() {
     if (asked != ncclSuccess) return error_of("ncclCommGetAsyncError", asked);
     if (is_error(state)) return error_of("NCCL", state);
   }
-  const double waited_s =
-      1e-6 * static_cast<double>(monotonic_us() - under_way_.front().begin_us);
+  const double waited_s = 1e-6 * static_cast<double>(monotonic_us() - under_way_.front().begin_us);
   return deadline_s_ > 0 && waited_s > deadline_s_ ? silence_in(under_way_.front()) : Status();
 }
 

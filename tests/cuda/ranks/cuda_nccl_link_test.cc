@@ -9,10 +9,10 @@
 
 #include "base/bytes.h"
 #include "device/gpus.h"
-#include "parallel/nccl_link.h"
+#include "parallel/gpus/nccl_link.h"
 #include "plan/step/rank_part.h"
 #include "tests/cuda/fake_cuda.h"
-#include "tests/cuda/fake_nccl.h"
+#include "tests/cuda/ranks/fake_nccl.h"
 #include "tests/testing/memory_network.h"
 #include "tests/testing/plan/planned_case.h"
 #include "tests/testing/watchdog.h"
@@ -333,34 +333,36 @@ class CudaNcclFault : public CudaNcclLink {
   std::array<Status, 2> exchange(const Act& act, bool second_waits, double deadline_s = 0) {
     std::array<Status, 2> found;
     Event waits = Event::make();
-    run([&](int rank, Rank& me) {
-      ASSERT_TRUE(me.link) << me.created.message();
-      const int own = rank == 0 ? 0 : 2, other = 2 - own;
-      Rank::Gpu& gpu = me.of(own);
-      std::vector<std::byte> content(static_cast<size_t>(3 * kMiB), std::byte{9});
-      const auto pin = gpu.device->pin(content.data(), std::ssize(content));
-      std::byte* target = gpu.device->arena() + kHalf;
-      gpu.in->copy(target, content.data(), std::ssize(content));
-      const bool takes_part = rank == 0 || second_waits;
-      if (takes_part) {
-        const Transfer out{0, own, other, 3 * kMiB, 0, "send L1"};
-        gpu.out->wait(me.link->send(out, gpu.device->arena(), *gpu.out));
-        me.link->receive({0, other, own, 3 * kMiB, 0, "receive L1"}, target, *gpu.in);
-        me.link->end_round();
-      }
-      if (rank == 0) waits.signal();
-      waits.wait();
-      act(rank, me);
-      if (takes_part) {
-        gpu.in->copy(content.data(), target, std::ssize(content));
-        me.synchronize();
-        EXPECT_TRUE(content == std::vector<std::byte>(content.size())) << rank;
-      }
-      while (me.link->status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      found[static_cast<size_t>(rank)] = me.link->status();
-      given_up_by_[static_cast<size_t>(rank)] = me.link->given_up_by();
-      EXPECT_TRUE(me.all->barrier().ok());
-    }, deadline_s);
+    run(
+        [&](int rank, Rank& me) {
+          ASSERT_TRUE(me.link) << me.created.message();
+          const int own = rank == 0 ? 0 : 2, other = 2 - own;
+          Rank::Gpu& gpu = me.of(own);
+          std::vector<std::byte> content(static_cast<size_t>(3 * kMiB), std::byte{9});
+          const auto pin = gpu.device->pin(content.data(), std::ssize(content));
+          std::byte* target = gpu.device->arena() + kHalf;
+          gpu.in->copy(target, content.data(), std::ssize(content));
+          const bool takes_part = rank == 0 || second_waits;
+          if (takes_part) {
+            const Transfer out{0, own, other, 3 * kMiB, 0, "send L1"};
+            gpu.out->wait(me.link->send(out, gpu.device->arena(), *gpu.out));
+            me.link->receive({0, other, own, 3 * kMiB, 0, "receive L1"}, target, *gpu.in);
+            me.link->end_round();
+          }
+          if (rank == 0) waits.signal();
+          waits.wait();
+          act(rank, me);
+          if (takes_part) {
+            gpu.in->copy(content.data(), target, std::ssize(content));
+            me.synchronize();
+            EXPECT_TRUE(content == std::vector<std::byte>(content.size())) << rank;
+          }
+          while (me.link->status().ok()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          found[static_cast<size_t>(rank)] = me.link->status();
+          given_up_by_[static_cast<size_t>(rank)] = me.link->given_up_by();
+          EXPECT_TRUE(me.all->barrier().ok());
+        },
+        deadline_s);
     return found;
   }
   std::array<int, 2> given_up_by_{-2, -2};
@@ -383,9 +385,11 @@ TEST_F(CudaNcclFault, AnErrorOfACallEndsAllRanks) {
 }
 
 TEST_F(CudaNcclFault, AnErrorWhileTransfersAreUnderWayEndsAllRanks) {
-  const auto found = exchange([](int rank, Rank&) {
-    if (rank == 0) fake_nccl::break_down();
-  }, false);
+  const auto found = exchange(
+      [](int rank, Rank&) {
+        if (rank == 0) fake_nccl::break_down();
+      },
+      false);
   for (const Status& status : found) {
     EXPECT_EQ(status.message(),
               "rank 0 of 2: NCCL: remote process exited; start all processes again");
@@ -406,9 +410,11 @@ TEST_F(CudaNcclFault, ASilentRankEndsAllAfterTheDeadline) {
 }
 
 TEST_F(CudaNcclFault, ARankThatGivesUpEndsTheOthersTransfers) {
-  const auto found = exchange([](int rank, Rank& me) {
-    if (rank == 1) me.link->give_up(Status(Exit::kDiverged, "not finite"));
-  }, false);
+  const auto found = exchange(
+      [](int rank, Rank& me) {
+        if (rank == 1) me.link->give_up(Status(Exit::kDiverged, "not finite"));
+      },
+      false);
   for (const Status& status : found) EXPECT_EQ(status.message(), "not finite");
   EXPECT_EQ(given_up_by_, (std::array{1, -1}));
   EXPECT_EQ(fake_nccl::log(0).back(), "abort");
@@ -451,14 +457,15 @@ TEST_F(CudaNcclLink, ARoundThatHasNotBegunStopsNobody) {
 TEST_F(CudaNcclLink, ADeviceReceivesOnceInARound) {
   testing::GTEST_FLAG(death_test_style) = "threadsafe";
   EXPECT_DEATH(run([&](int rank, Rank& me) {
-    if (rank == 0) {
-      EXPECT_TRUE(me.all->barrier().ok());
-      return;
-    }
-    Rank::Gpu& gpu = me.of(2);
-    me.link->receive({0, 0, 2, 64}, gpu.device->arena(), *gpu.in);
-    me.link->receive({0, 1, 2, 64}, gpu.device->arena(), *gpu.in);
-  }), "2 receives twice in a round");
+                 if (rank == 0) {
+                   EXPECT_TRUE(me.all->barrier().ok());
+                   return;
+                 }
+                 Rank::Gpu& gpu = me.of(2);
+                 me.link->receive({0, 0, 2, 64}, gpu.device->arena(), *gpu.in);
+                 me.link->receive({0, 1, 2, 64}, gpu.device->arena(), *gpu.in);
+               }),
+               "2 receives twice in a round");
 }
 
 }  // namespace

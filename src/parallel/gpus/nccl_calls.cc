@@ -1,4 +1,4 @@
-#include "parallel/nccl_calls.h"
+#include "parallel/gpus/nccl_calls.h"
 
 #include <dlfcn.h>
 
@@ -22,8 +22,8 @@ Result<NcclCalls> load_nccl() {
       find(library, "ncclCommInitRankConfig", calls.init_rank) &&
       find(library, "ncclCommGetAsyncError", calls.async_error) &&
       find(library, "ncclGroupStart", calls.group_start) &&
-      find(library, "ncclGroupEnd", calls.group_end) &&
-      find(library, "ncclSend", calls.send) && find(library, "ncclRecv", calls.receive) &&
+      find(library, "ncclGroupEnd", calls.group_end) && find(library, "ncclSend", calls.send) &&
+      find(library, "ncclRecv", calls.receive) &&
       find(library, "ncclCommFinalize", calls.finalize) &&
       find(library, "ncclCommDestroy", calls.destroy) &&
       find(library, "ncclCommAbort", calls.abort) &&
