@@ -46,9 +46,6 @@ Result<std::vector<Model>> models_of(const StepBench& bench) {
     ASSIGN_OR_RETURN(ModelConfig config, ModelConfig::parse(text, bench.config_path));
     models.push_back({config.family->model_type, std::move(config)});
   }
-  for (const Model& model : models) {
-    RETURN_IF_ERROR(model.config.check_document_len(bench.sequence_len));
-  }
   return models;
 }
 

@@ -37,7 +37,7 @@ Result<std::string> mixtral_config(const HfFolder& dense, const UpcycleOptions& 
                                {"num_local_experts", options.num_experts},
                                {"output_router_logits", false},
                                {"rms_norm_eps", c.rms_norm_eps},
-                               {"rope_theta", c.rope_theta},
+                               {"rope_theta", c.rotation.theta},
                                {"router_aux_loss_coef", kAuxLossCoef},
                                {"router_jitter_noise", 0.0},
                                {"sliding_window", nullptr},
@@ -45,6 +45,9 @@ Result<std::string> mixtral_config(const HfFolder& dense, const UpcycleOptions& 
                                {"use_cache", true},
                                {"vocab_size", c.vocab_size}};
   if (c.sliding_window > 0) to["sliding_window"] = c.sliding_window;
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (c.rotation.factor > 0.0 && from.contains(key)) to[key] = from[key];
+  }
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id", "dtype", "torch_dtype"}) {
     to[key] = from.contains(key) ? from[key] : nullptr;
     if (!from.contains(key) && std::string(key).ends_with("dtype")) to.erase(key);

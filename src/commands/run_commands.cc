@@ -56,7 +56,6 @@ Status run_eval(const RunConfig& config, const EvalFlags& flags) {
   ForwardRun run(config);
   RETURN_IF_ERROR(run.open(flags.checkpoint));
   const ModelInput& model = run.model();
-  RETURN_IF_ERROR(model.folder->config().check_document_len(config.data.sequence_len));
   ASSIGN_OR_RETURN(const ExampleOptions examples,
                    config.example_options(model.folder->directory()));
   ASSIGN_OR_RETURN(const std::string scratch, run.scratch());

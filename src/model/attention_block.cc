@@ -2,13 +2,15 @@
 
 namespace pagoda {
 
-AttentionShape Blocks::attention_shape() const {
-  return {size_.microbatch_tokens, c_.num_heads, c_.num_kv_heads, c_.head_dim,
-          (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim};
+AttentionShape Blocks::attention_shape(int64_t layer) const {
+  return {size_.microbatch_tokens, c_.num_heads, c_.num_kv_heads,
+          c_.head_dim,             qkv_dim(),    c_.window_of(layer)};
 }
 
+int64_t Blocks::qkv_dim() const { return (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim; }
+
 int64_t Blocks::projected_dim(int64_t layer) const {
-  return c_.is_conv_layer(layer) ? 3 * c_.hidden_size : attention_shape().qkv_stride;
+  return c_.is_conv_layer(layer) ? 3 * c_.hidden_size : qkv_dim();
 }
 
 int64_t Blocks::mixed_dim(int64_t layer) const {
@@ -20,7 +22,7 @@ void Blocks::norm_queries_and_keys(const LayerOffsets& o, const void* weights,
                                    const AttentionSpace& a, Stream& s) const {
   if (c_.qk_norm == QkNorm::kNone) return;
   const bool full = c_.qk_norm == QkNorm::kFullWidth;
-  const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
+  const int64_t t = size_.microbatch_tokens, stride = qkv_dim();
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
   const float eps = static_cast<float>(c_.rms_norm_eps);
   ops_.rmsnorm(dt_, a.qkv, at(weights, o.q_norm), eps, t, full ? 1 : c_.num_heads,
@@ -34,7 +36,7 @@ void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* w
                                             Stream& s) const {
   if (c_.qk_norm == QkNorm::kNone) return;
   const bool full = c_.qk_norm == QkNorm::kFullWidth;
-  const int64_t t = size_.microbatch_tokens, stride = attention_shape().qkv_stride;
+  const int64_t t = size_.microbatch_tokens, stride = qkv_dim();
   const int64_t k_at = c_.num_heads * c_.head_dim, kv_dim = c_.num_kv_heads * c_.head_dim;
   ops_.rmsnorm_backward(dt_, a.qkv, at(weights, o.q_norm), a.q_rstd, a.dqkv, t,
                         full ? 1 : c_.num_heads, full ? k_at : c_.head_dim, stride, a.dqkv,
@@ -48,20 +50,19 @@ void Blocks::norm_queries_and_keys_backward(const LayerOffsets& o, const void* w
 void Blocks::project_attention(int64_t layer, const int32_t* positions, const void* weights,
                                const void* x, const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  const AttentionShape shape = attention_shape();
   const LayerOffsets& o = offsets_[layer];
   const float eps = static_cast<float>(c_.rms_norm_eps);
   ops_.rmsnorm(dt_, x, at(weights, o.norm1), eps, t, 1, d, d, a.normed, a.rstd, s);
   if (c_.qkv_bias) {
     ops_.linear_biased(dt_, a.normed, at(weights, o.qkv), at(weights, o.qkv_bias), t, d,
-                       shape.qkv_stride, dt_, a.qkv, s);
+                       qkv_dim(), dt_, a.qkv, s);
   } else {
-    ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, shape.qkv_stride, dt_, a.qkv, s);
+    ops_.linear(dt_, a.normed, at(weights, o.qkv), t, d, qkv_dim(), dt_, a.qkv, s);
   }
   norm_queries_and_keys(o, weights, a, s);
   // q and k heads are neighbours, so one call rotates both.
-  ops_.rope(dt_, positions, {c_.rope_theta}, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            c_.rotary_dim, shape.qkv_stride, false, a.rotated, s);
+  ops_.rope(dt_, positions, c_.rotation, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+            c_.rotary_dim, qkv_dim(), false, a.rotated, s);
 }
 
 // Everything up to the attention's output, which the backward needs again.
@@ -70,7 +71,7 @@ void Blocks::attention_inner(int64_t layer, const int32_t* positions, const void
                              Stream& s) const {
   if (c_.is_conv_layer(layer)) return convolution_inner(layer, positions, weights, x, a, s);
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
-  const AttentionShape shape = attention_shape();
+  const AttentionShape shape = attention_shape(layer);
   project_attention(layer, positions, weights, x, a, s);
   ops_.attention(dt_, shape, documents.start.data(),
                  static_cast<int64_t>(documents.start.size()) - 1, a.rotated, at(a.rotated, k_at),
@@ -93,8 +94,9 @@ void Blocks::cached_attention(int64_t layer, const void* weights, const void* x,
     cached_convolution(layer, weights, x, w, s);
   } else {
     project_attention(layer, w.positions, weights, x, a, s);
-    ops_.cached_attention(dt_, attention_shape(), size_.cache.positions, w.cache.sequence,
-                          w.positions, a.rotated, at(a.rotated, k_at), at(a.qkv, v_at),
+    ops_.cached_attention(dt_, attention_shape(layer), size_.cache.positions,
+                          w.cache.sequence, w.positions, a.rotated, at(a.rotated, k_at),
+                          at(a.qkv, v_at),
                           at(w.cache.layers, cache_at_[static_cast<size_t>(layer)]), a.out, s);
   }
   add_attention(layer, weights, x, middle, a, s);
@@ -138,17 +140,17 @@ void Blocks::attention_gradient(int64_t layer, const int32_t* positions, const v
                                 Documents documents, const AttentionSpace& a, float* grad,
                                 Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
-  const AttentionShape shape = attention_shape();
+  const AttentionShape shape = attention_shape(layer);
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const LayerOffsets& o = offsets_[layer];
   ops_.attention_backward(dt_, shape, documents.start.data(),
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,
                           at(a.dqkv, k_at), at(a.dqkv, v_at), s);
-  ops_.rope(dt_, positions, {c_.rope_theta}, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
-            c_.rotary_dim, shape.qkv_stride, true, a.dqkv, s);
+  ops_.rope(dt_, positions, c_.rotation, t, c_.num_heads + c_.num_kv_heads, c_.head_dim,
+            c_.rotary_dim, qkv_dim(), true, a.dqkv, s);
   norm_queries_and_keys_backward(o, weights, a, grad, s);
-  if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, shape.qkv_stride, grad + o.qkv_bias, s);
+  if (c_.qkv_bias) ops_.bias_backward(dt_, a.dqkv, t, qkv_dim(), grad + o.qkv_bias, s);
 }
 
 }  // namespace pagoda

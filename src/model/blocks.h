@@ -150,7 +150,8 @@ class Blocks {
   void* at(void* base, int64_t elements) const {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
-  AttentionShape attention_shape() const;
+  AttentionShape attention_shape(int64_t layer) const;
+  int64_t qkv_dim() const;  // of queries, keys and values together
   RouterShape router_shape() const;
   // The arrays behind one another in an inbound or an outbound page, and bytes of a row of each.
   std::vector<int64_t> row_bytes(bool outbound, bool backward) const;

@@ -18,7 +18,8 @@ enum class WindowRule : uint8_t {
   kNever,     // the key is ignored
   kAlways,
   kSwitched,  // if "use_sliding_window" is true
-  kPerLayer,  // kSwitched, in the layers that "layer_types" or else "max_window_layers" names
+  kPerLayer,  // kSwitched, in the layers that "layer_types" names, or else in every other one of
+              // the first "max_window_layers"
 };
 
 // An expert that every token visits, in each layer with experts.

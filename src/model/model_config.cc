@@ -27,12 +27,9 @@ bool ModelConfig::is_conv_layer(int64_t layer) const {
   return !conv_layers.empty() && conv_layers[static_cast<size_t>(layer)] != 0;
 }
 
-Status ModelConfig::check_document_len(int64_t tokens) const {
-  if (sliding_window == 0 || tokens <= sliding_window) return Status();
-  return Status(Exit::kBadData,
-                strf("the model's \"sliding_window\" is %lld tokens; attention over a longer text "
-                     "is not implemented, lower data.sequence_len from %lld to that",
-                     (long long)sliding_window, (long long)tokens));
+int64_t ModelConfig::window_of(int64_t layer) const {
+  const bool slides = sliding_layers.empty() || sliding_layers[static_cast<size_t>(layer)] != 0;
+  return slides ? sliding_window : 0;
 }
 
 namespace {
@@ -216,11 +213,34 @@ void parse_rotary_dim(Fields& f, const char* key, const Json* rope, ModelConfig&
                 kKey, factor, (long long)c.rotary_dim));
 }
 
+// Reads what YaRN changes, as Transformers does (modeling_rope_utils.py).
+void parse_yarn(Fields& f, const char* key, const Json& rope, ModelConfig& c) {
+  constexpr double kMost = 1e9;
+  Fields inner(rope, "");
+  Rotation& r = c.rotation;
+  const auto pretrained = static_cast<double>(c.max_position_embeddings);
+  r.original_positions =
+      inner.real_or("original_max_position_embeddings", pretrained, 1.0, kMost);
+  r.factor = inner.real_or("factor", pretrained / r.original_positions, 1e-3, kMost);
+  r.fast_turns = inner.real_or("beta_fast", 32.0, 1e-6, kMost);
+  r.slow_turns = inner.real_or("beta_slow", 1.0, 1e-6, kMost);
+  r.whole_pairs = inner.flag_or("truncate", true);
+  const auto growth = [&](double by) {
+    return r.factor <= 1.0 ? 1.0 : 0.1 * by * std::log(r.factor) + 1.0;
+  };
+  const double above = inner.real_or("mscale", 0.0, 0.0, kMost);
+  const double below = inner.real_or("mscale_all_dim", 0.0, 0.0, kMost);
+  const double size = above > 0.0 && below > 0.0 ? growth(above) / growth(below) : growth(1.0);
+  r.size = inner.real_or("attention_factor", size, 1e-6, 1e6);
+  if (inner.status().ok()) return;
+  f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
+}
+
 // Transformers 4 writes rope_theta and rope_scaling, 5 writes rope_parameters with both inside. The
 // default type ignores what else is inside, and so does division of all frequencies by 1.
 void parse_rope(Fields& f, ModelConfig& c) {
   constexpr double kMaxTheta = 1e12;
-  c.rope_theta = f.real_or("rope_theta", c.family->rope_theta, 1.0, kMaxTheta);
+  c.rotation.theta = f.real_or("rope_theta", c.family->rope_theta, 1.0, kMaxTheta);
   const Json* scaling = f.find("rope_scaling");
   const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
   const Json* rope = f.find(key);
@@ -229,8 +249,9 @@ void parse_rope(Fields& f, ModelConfig& c) {
   if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
   const Json type = rope->value("rope_type", rope->value("type", Json("default")));
   const bool plain = type == "default" || (type == "linear" && rope->value("factor", Json()) == 1);
-  if (!plain) {
-    return f.refuse(strf("\"%s\" asks for %s; only the default rotary embedding is implemented",
+  if (!plain && type != "yarn") {
+    return f.refuse(strf("\"%s\" asks for %s; only the default rotary embedding and \"yarn\" are "
+                         "implemented",
                          key, Fields::shown(type).c_str()));
   }
   for (const auto& [name, value] : rope->items()) {
@@ -241,35 +262,41 @@ void parse_rope(Fields& f, ModelConfig& c) {
              key, printable(name, 60).c_str()));
   }
   Fields inner(*rope, "");
-  const double theta = inner.real_or("rope_theta", c.rope_theta, 1.0, kMaxTheta);
+  const double theta = inner.real_or("rope_theta", c.rotation.theta, 1.0, kMaxTheta);
   if (!inner.status().ok()) {
     return f.refuse(strf("\"%s\"%s", key, inner.status().message().c_str()));
   }
-  if (f.find("rope_theta") != nullptr && theta != c.rope_theta) {
+  if (f.find("rope_theta") != nullptr && theta != c.rotation.theta) {
     return f.refuse(strf("\"rope_theta\" and \"%s\" differ", key));
   }
-  c.rope_theta = theta;
+  c.rotation.theta = theta;
+  if (type == "yarn") parse_yarn(f, key, *rope, c);
 }
 
-// Whether any layer's attention has the window. REQUIRES: the family says so for each.
-bool any_layer_slides(Fields& f, const ModelConfig& c, bool switched_on) {
+// Names the layers with the window, of a family that says so for each: those that the file lists,
+// or else every other one of the first "max_window_layers".
+std::vector<uint8_t> sliding_layers(Fields& f, const ModelConfig& c, bool switched_on) {
+  std::vector<uint8_t> slides;
   const Json* types = f.find("layer_types");
   if (types == nullptr) {
     constexpr int64_t kDefault = 28;
-    return switched_on && f.integer_or("max_window_layers", kDefault, 0, kMaxSize) > 0;
+    const int64_t most = f.integer_or("max_window_layers", kDefault, 0, kMaxSize);
+    for (int64_t l = 0; l < c.num_layers; ++l) {
+      slides.push_back(switched_on && l % 2 == 0 && l < most);
+    }
+    return slides;
   }
-  if (!types->is_array() || static_cast<int64_t>(types->size()) != c.num_layers) {
+  if (!types->is_array() || std::ssize(*types) != c.num_layers) {
     f.refuse("\"layer_types\" must be a list of one word for each layer");
-    return false;
+    return slides;
   }
-  bool slides = false;
   for (const Json& type : *types) {
-    if (type == "full_attention" || type == "attention") continue;
-    slides |= type == "sliding_attention" && switched_on;
-    if (type == "sliding_attention" && switched_on) continue;
-    f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\" is implemented",
-                  Fields::shown(type).c_str()));
-    return false;
+    slides.push_back(type == "sliding_attention");
+    const bool full = type == "full_attention" || type == "attention";
+    if (full || (type == "sliding_attention" && switched_on)) continue;
+    f.refuse(strf("\"layer_types\" holds %s; only \"full_attention\"%s is implemented",
+                  Fields::shown(type).c_str(), switched_on ? " or \"sliding_attention\"" : ""));
+    return slides;
   }
   return slides;
 }
@@ -277,9 +304,14 @@ bool any_layer_slides(Fields& f, const ModelConfig& c, bool switched_on) {
 void parse_window(Fields& f, ModelConfig& c) {
   const WindowRule rule = c.family->window;
   if (rule == WindowRule::kNever) return;
-  const bool on = rule == WindowRule::kAlways || f.flag_or("use_sliding_window", false);
-  const bool in_force = rule == WindowRule::kPerLayer ? any_layer_slides(f, c, on) : on;
-  if (!in_force) return;
+  const bool switched = rule == WindowRule::kSwitched || rule == WindowRule::kPerLayer;
+  const bool on = !switched || f.flag_or("use_sliding_window", false);
+  if (rule == WindowRule::kPerLayer) {
+    c.sliding_layers = sliding_layers(f, c, on);
+    const auto sliding = std::count(c.sliding_layers.begin(), c.sliding_layers.end(), 1);
+    if (sliding == 0) return c.sliding_layers.clear();
+  }
+  if (!on) return;
   const int64_t fallback = f.is_absent("sliding_window") ? c.family->sliding_window : 0;
   c.sliding_window = f.integer_or("sliding_window", fallback, 1, int64_t{1} << 31);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kernels/rope.h"
 #include "model/family.h"
 #include "plan/machine/model_shape.h"
 
@@ -42,13 +43,14 @@ struct ModelConfig {
   int64_t decoder_sparse_step = 1;
   std::vector<int64_t> mlp_only_layers;
   double rms_norm_eps = 1e-6;
-  double rope_theta = 10000.0;
+  Rotation rotation;
   int64_t rotary_dim = 0;         // the first numbers of a head, which rotary embedding turns
   bool tie_word_embeddings = false;
   double router_aux_loss_coef = 0.001;
   double initializer_range = 0.02;
   int64_t max_position_embeddings = 0;
-  int64_t sliding_window = 0;     // keys a query may see, itself included; 0: all
+  int64_t sliding_window = 0;     // keys a query sees where layers slide; 0: no layer does
+  std::vector<uint8_t> sliding_layers;  // (num_layers), or empty: all slide
   int64_t pad_token_id = -1;      // its embedding is not trained; -1: none
   // Layers that predict further tokens and are not trained: N = num_layers and on, as many as this.
   int64_t next_token_layers = 0;
@@ -62,16 +64,15 @@ struct ModelConfig {
   int64_t num_moe_layers() const;
   // The layer has a gated short convolution in attention's place.
   bool is_conv_layer(int64_t layer) const;
-
-  // kBadData naming the window if the document is longer than it, since windows are not
-  // implemented.
-  Status check_document_len(int64_t tokens) const;
+  // The keys that a query of the layer sees; 0: all.
+  int64_t window_of(int64_t layer) const;
 
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
-  // model_type or kind, rope_scaling, clip_qkv, router noise, biases beyond q, k and v, another
-  // activation, expert groups that do not divide. Fields that Transformers accepts and ignores,
-  // such as another family's keys, are accepted. `where` names the file in errors (kBadData).
+  // model_type or kind, rope_scaling but YaRN, clip_qkv, router noise, biases beyond q, k and v,
+  // another activation, expert groups that do not divide. Fields that Transformers accepts and
+  // ignores, such as another family's keys, are accepted. `where` names the file in errors
+  // (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

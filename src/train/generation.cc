@@ -54,8 +54,7 @@ CacheSize cache_for(const std::vector<TokenIds>& prompts, int64_t max_new_tokens
 
 Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
                      const ModelConfig& config, const char* key) {
-  int64_t most = config.max_position_embeddings;
-  if (config.sliding_window > 0) most = std::min(most, config.sliding_window);
+  const int64_t most = config.max_position_embeddings;
   for (size_t i = 0; i < prompts.size(); ++i) {
     const auto tokens = static_cast<int64_t>(prompts[i].size());
     if (tokens + max_new_tokens <= most) continue;

@@ -27,7 +27,7 @@ struct Continuation {
 // no later token attends to the last one.
 CacheSize cache_for(const std::vector<TokenIds>& prompts, int64_t max_new_tokens);
 
-// kBadData when a prompt with its continuation is longer than the model's positions or its window.
+// kBadData when a prompt with its continuation is longer than the model's positions.
 // `key` names the setting of max_new_tokens in the message.
 Status check_lengths(const std::vector<TokenIds>& prompts, int64_t max_new_tokens,
                      const ModelConfig& config, const char* key);

@@ -33,6 +33,7 @@ KernelSizes kernel_sizes(const ModelConfig& config, const WorkspaceSize& size) {
   sizes.row_dim = std::max({config.hidden_size, qkv_dim, config.conv_width * config.hidden_size});
   sizes.head_dim = config.head_dim;
   sizes.heads = config.num_heads;
+  sizes.windows = config.sliding_window > 0;
   sizes.tokens = size.tokens();
   sizes.document_len = size.microbatch_tokens;
   sizes.cached_scores = size.cache.positions * (config.num_heads / config.num_kv_heads);

@@ -220,7 +220,6 @@ Status Trainer::check_alike() const {
 Status Trainer::open_inputs() {
   ASSIGN_OR_RETURN(HfFolder folder, HfFolder::open(config_.model.path));
   folder_ = std::make_unique<HfFolder>(std::move(folder));
-  RETURN_IF_ERROR(folder_->config().check_document_len(config_.data.sequence_len));
   ASSIGN_OR_RETURN(tokenizer_, open_tokenizer(*folder_));
   ASSIGN_OR_RETURN(const ExampleOptions examples, config_.example_options(config_.model.path));
   ASSIGN_OR_RETURN(prompts_,

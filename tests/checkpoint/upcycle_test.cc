@@ -77,6 +77,16 @@ TEST_F(Upcycling, WithoutNoiseItComputesWhatTheDenseModelDid) {
   }
 }
 
+TEST_F(Upcycling, RotationsStayThoseOfTheDenseModel) {
+  UpcycleOptions with_yarn = options(2, 1, 0.0);
+  with_yarn.dense_directory = patched_dense(
+      {{"rope_parameters", {{"rope_type", "yarn"}, {"rope_theta", 5e4}, {"factor", 4.0},
+                            {"original_max_position_embeddings", 64}}}});
+  const HfFolder folder = upcycled(with_yarn);
+  EXPECT_EQ(folder.config().rotation.factor, 4.0);
+  EXPECT_EQ(folder.config().rotation.original_positions, 64.0);
+}
+
 TEST_F(Upcycling, ConfigDtypesAndCompanionsComeFromTheDenseModel) {
   const std::string dense = patched_dense({{"torch_dtype", "bfloat16"}, {"bos_token_id", 7}});
   put_file(dense + "/tokenizer.json", "a tokenizer");
@@ -87,7 +97,7 @@ TEST_F(Upcycling, ConfigDtypesAndCompanionsComeFromTheDenseModel) {
   EXPECT_STREQ(c.family->model_type, "mixtral");
   EXPECT_EQ(c.num_experts, 4);
   EXPECT_EQ(c.experts_per_token, 2);
-  EXPECT_EQ(c.rope_theta, 50000.0);
+  EXPECT_EQ(c.rotation.theta, 50000.0);
   EXPECT_EQ(c.rms_norm_eps, 1e-5);
   EXPECT_TRUE(c.tie_word_embeddings);
   const Json config = Json::parse(c.json);

@@ -26,8 +26,9 @@ auto fields(const ModelConfig& c) {
                   c.routed_scaling_factor, c.qk_norm, c.first_dense_layers, c.conv_layers,
                   c.conv_width, c.rotary_dim,
                   c.next_token_layers, c.qkv_bias, c.decoder_sparse_step, c.mlp_only_layers,
-                  c.rms_norm_eps, c.rope_theta, c.tie_word_embeddings, c.router_aux_loss_coef,
-                  c.initializer_range, c.max_position_embeddings, c.sliding_window, c.pad_token_id);
+                  c.rms_norm_eps, c.rotation.theta, c.rotation.factor, c.rotation.size,
+                  c.tie_word_embeddings, c.router_aux_loss_coef, c.initializer_range,
+                  c.max_position_embeddings, c.sliding_window, c.sliding_layers, c.pad_token_id);
 }
 
 void expect_refused(const Json& patch, const std::string& part) {
@@ -57,7 +58,7 @@ TEST(ModelConfig, ReadsEveryField) {
   EXPECT_TRUE(c.norm_topk_prob);
   EXPECT_EQ(c.mlp_only_layers, std::vector<int64_t>{0});
   EXPECT_EQ(c.rms_norm_eps, 1e-6);
-  EXPECT_EQ(c.rope_theta, 1e6);
+  EXPECT_EQ(c.rotation.theta, 1e6);
   EXPECT_FALSE(c.tie_word_embeddings);
   EXPECT_EQ(c.router_aux_loss_coef, 0.01);
   EXPECT_EQ(c.initializer_range, 0.02);
@@ -73,7 +74,7 @@ TEST(ModelConfig, ReadsTheSpellingOfTransformers5) {
                             {"dtype", "bfloat16"},
                             {"rope_parameters", {{"rope_theta", 5e5}, {"rope_type", "default"}}}});
   ASSERT_TRUE(result.ok()) << result.status().message();
-  EXPECT_EQ(result->rope_theta, 5e5);
+  EXPECT_EQ(result->rotation.theta, 5e5);
   EXPECT_EQ(result->num_experts, 3);
 }
 
@@ -84,7 +85,7 @@ TEST(ModelConfig, DefaultsAreThoseOfTransformers) {
                             {"norm_topk_prob", nullptr},
                             {"router_aux_loss_coef", nullptr}});
   ASSERT_TRUE(result.ok()) << result.status().message();
-  EXPECT_EQ(result->rope_theta, 10000.0);
+  EXPECT_EQ(result->rotation.theta, 10000.0);
   EXPECT_EQ(result->head_dim, 4);
   EXPECT_EQ(result->router_aux_loss_coef, 0.001);
   EXPECT_FALSE(result->norm_topk_prob);
@@ -123,7 +124,8 @@ TEST(ModelConfig, RefusesWhatItDoesNotImplementByName) {
   expect_refused({{"model_type", "qwen2_moe"}}, "\"shared_expert_intermediate_size\"");
   expect_refused({{"attention_dropout", 0.1}}, "\"attention_dropout\"");
   expect_refused({{"quantization_config", {{"bits", 4}}}}, "\"quantization_config\"");
-  expect_refused({{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}}}}, "\"rope_scaling\"");
+  expect_refused({{"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 4.0}}}},
+                 "\"rope_scaling\"");
   expect_refused({{"rope_parameters", {{"rope_type", "linear"}}}}, "\"rope_parameters\"");
   expect_refused({{"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}}}, "linear");
   expect_refused({{"rope_scaling", {{"type", "default"}, {"rope_type", "llama3"}}}}, "llama3");
@@ -222,12 +224,12 @@ TEST(ModelConfig, DefaultsAreThoseOfTheFamily) {
     return result.take();
   };
   const ModelConfig mixtral = of("mixtral"), olmoe = of("olmoe"), qwen2 = of("qwen2_moe");
-  EXPECT_EQ(mixtral.rope_theta, 1e6);
+  EXPECT_EQ(mixtral.rotation.theta, 1e6);
   EXPECT_EQ(mixtral.rms_norm_eps, 1e-5);
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_EQ(mixtral.moe_intermediate_size, 20);
   EXPECT_EQ(mixtral.num_moe_layers(), 2) << "mlp_only_layers is not Mixtral's";
-  EXPECT_EQ(olmoe.rope_theta, 1e4);
+  EXPECT_EQ(olmoe.rotation.theta, 1e4);
   EXPECT_EQ(olmoe.rms_norm_eps, 1e-5);
   EXPECT_EQ(olmoe.router_aux_loss_coef, 0.01);
   EXPECT_FALSE(olmoe.norm_topk_prob);
@@ -394,8 +396,8 @@ TEST(ModelConfig, KeysThatAreMissing) {
   }
 }
 
-// A family's own rule decides whether a window is in force; a window in force bounds documents.
-TEST(ModelConfig, WindowsBoundDocuments) {
+// A family's own rule decides whether a window is in force, and in which layers.
+TEST(ModelConfig, WindowsOfFamilies) {
   const auto window = [](const Json& patch) {
     auto result = parse_with(patch);
     CHECK(result.ok(), "%s", result.status().message().c_str());
@@ -424,12 +426,60 @@ TEST(ModelConfig, WindowsBoundDocuments) {
     qwen2["layer_types"] = types;
     expect_refused(qwen2, "\"layer_types\"");
   }
-  auto result = parse_with({{"model_type", "mixtral"}, {"sliding_window", 64}});
-  EXPECT_TRUE(result->check_document_len(64).ok());
-  const Status refused = result->check_document_len(65);
-  EXPECT_EQ(refused.code(), Exit::kBadData);
-  EXPECT_NE(refused.message().find("\"sliding_window\" is 64"), std::string::npos);
-  EXPECT_NE(refused.message().find("data.sequence_len"), std::string::npos);
+  const auto of_layers = [](const Json& patch) {
+    auto result = parse_with(patch);
+    CHECK(result.ok(), "%s", result.status().message().c_str());
+    std::vector<int64_t> windows;
+    for (int64_t l = 0; l < result->num_layers; ++l) windows.push_back(result->window_of(l));
+    return windows;
+  };
+  using Windows = std::vector<int64_t>;
+  EXPECT_EQ(of_layers({{"model_type", "mixtral"}, {"sliding_window", 64}}), (Windows{64, 64}));
+  EXPECT_EQ(of_layers({{"model_type", "mixtral"}}), (Windows{0, 0}));
+  Json patch = {{"model_type", "qwen2_moe"},
+                {"shared_expert_intermediate_size", 28},
+                {"use_sliding_window", true},
+                {"sliding_window", 9},
+                {"num_hidden_layers", 5}};
+  EXPECT_EQ(of_layers(patch), (Windows{9, 0, 9, 0, 9})) << "Transformers has every other one";
+  patch["max_window_layers"] = 3;
+  EXPECT_EQ(of_layers(patch), (Windows{9, 0, 9, 0, 0}));
+  patch["num_hidden_layers"] = 2;
+  patch["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_EQ(of_layers(patch), (Windows{0, 9}));
+}
+
+// Numbers are those of Transformers 5.23 for the same files (_compute_yarn_parameters).
+TEST(ModelConfig, Yarn) {
+  const auto rotation = [](const Json& rope) {
+    auto c = parse_with({{"rope_parameters", rope}});
+    CHECK(c.ok(), "%s", c.status().message().c_str());
+    return c->rotation;
+  };
+  const Rotation oss = rotation({{"rope_type", "yarn"},
+                                 {"factor", 32.0},
+                                 {"beta_fast", 24.0},
+                                 {"beta_slow", 2.0},
+                                 {"truncate", false},
+                                 {"original_max_position_embeddings", 4096}});
+  EXPECT_EQ(oss.factor, 32.0);
+  EXPECT_EQ(oss.original_positions, 4096.0);
+  EXPECT_EQ(oss.fast_turns, 24.0);
+  EXPECT_EQ(oss.slow_turns, 2.0);
+  EXPECT_FALSE(oss.whole_pairs);
+  EXPECT_NEAR(oss.size, 1.3465735902799727, 1e-15);
+  const Rotation rest = rotation({{"rope_type", "yarn"}, {"original_max_position_embeddings", 32}});
+  EXPECT_EQ(rest.factor, 4.0) << "128 positions";
+  EXPECT_TRUE(rest.whole_pairs);
+  EXPECT_EQ(rest.fast_turns, 32.0);
+  EXPECT_EQ(rest.slow_turns, 1.0);
+  EXPECT_EQ(rotation({{"rope_type", "yarn"}, {"factor", 8}, {"attention_factor", 1.5}}).size, 1.5);
+  EXPECT_EQ(rotation({{"rope_type", "yarn"}, {"factor", 8}, {"mscale", 1}, {"mscale_all_dim", 1}})
+                .size,
+            1.0);
+  expect_refused({{"rope_parameters", {{"rope_type", "yarn"}, {"factor", -1}}}},
+                 "\"rope_parameters\": \"factor\"");
+  expect_refused({{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}}}, "\"llama3\"");
 }
 
 TEST(ModelConfig, RefusesSizesThatCannotBe) {

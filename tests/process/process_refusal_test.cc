@@ -240,14 +240,12 @@ TEST_F(RefusalTest, ExpertsInTwoLayouts) {
 
 TEST_F(RefusalTest, ModelsOfAnotherKind) {
   const std::string good = get_file(dir_.file("model") + "/config.json");
-  for (const auto& [key, value, part] :
-       {std::array{"model_type", "\"llama\"", "pagoda upcycle"},
-        {"model_type", "\"gpt_oss\"", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe"},
-        {"use_sliding_window", "true", "\"sliding_window\" is 16 tokens"}}) {
+  for (const auto& [type, part] :
+       {std::array{"llama", "pagoda upcycle"},
+        {"deepseek_v4", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe"}}) {
     const std::string model = copied_model("other");
     nlohmann::json config = nlohmann::json::parse(good);
-    config[key] = nlohmann::json::parse(value);
-    config["sliding_window"] = 16;
+    config["model_type"] = type;
     put_file(model + "/config.json", config.dump());
     expect_bad_model(model, 65, {part});
     fs::remove_all(dir_.file("run"));
