@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
-DTYPES = {"F32": np.float32, "I32": np.int32, "BF16": np.uint16}
+DTYPES = {"F32": np.float32, "I32": np.int32, "BF16": np.uint16, "U8": np.uint8}
 
 
 def read_safetensors(path):
@@ -36,6 +36,29 @@ def softmax(x):
     return e / e.sum(axis=-1, keepdims=True)
 
 
+def from_mxfp4(numbers, scales):
+    """(..., blocks, 16) bytes of two numbers, the lower half first, and (..., blocks)."""
+    halves = np.stack([numbers & 15, numbers >> 4], axis=-1).reshape(*numbers.shape[:-1], 32)
+    magnitudes = np.array([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])[halves & 7]
+    signed = np.where(halves & 8, -magnitudes, magnitudes)
+    values = signed * 2.0 ** (scales.astype(np.float64) - 127)[..., None]
+    return values.reshape(*numbers.shape[:-2], -1)
+
+
+def cut_experts(w):
+    """Experts of gpt-oss, which files have stacked, transposed, and with gate and up in turn, as
+    tensors of their own."""
+    for name in [name for name in w if ".mlp.experts." in name]:
+        base, _, last = name.rpartition(".")
+        stacked, kind = w.pop(name), "bias" if last.endswith("_bias") else "weight"
+        for e, one in enumerate(stacked):
+            one = one.T.copy() if kind == "weight" else one
+            parts = ({"down_proj": one} if last.startswith("down_proj")
+                     else {"gate_proj": one[::2].copy(), "up_proj": one[1::2].copy()})
+            w |= {f"{base}.{e}.{part}.{kind}": value for part, value in parts.items()}
+    return w
+
+
 class NumpyModel:
     """The step's loss in float64, with the routing given."""
 
@@ -46,19 +69,21 @@ class NumpyModel:
                                                          "n_routed_experts") if key in config)
         self.glm = config["model_type"] == "glm4_moe"
         self.lfm2 = config["model_type"] == "lfm2_moe"
+        self.oss = config["model_type"] == "gpt_oss"
         self.sigmoids = self.glm or self.lfm2
         self.mixtral = config["model_type"] == "mixtral"
         self.block = {"mixtral": "block_sparse_moe", "lfm2_moe": "feed_forward"}.get(
             config["model_type"], "mlp")
         self.mlp_names = (("w1", "w3", "w2") if self.mixtral or self.lfm2
                           else ("gate_proj", "up_proj", "down_proj"))
-        self.renormalises = self.mixtral or config["norm_topk_prob"]
+        self.renormalises = self.mixtral or self.oss or config["norm_topk_prob"]
         self.theta = config.get("rope_theta") or config["rope_parameters"]["rope_theta"]
         self.epsilon = config["norm_eps" if self.lfm2 else "rms_norm_eps"]
         self.tied = config.get("tie_word_embeddings", self.lfm2)
         self.w = {}
         for file in folder.glob("model*.safetensors"):
             self.w |= {k: v.astype(np.float64) for k, v in read_safetensors(file).items()}
+        self.w = cut_experts(self.w) if self.oss else self.w
         self.kept = {k: self.w.pop(k) for k in list(self.w)
                      if k.endswith(("_correction_bias", ".expert_bias"))}
         self.looked_up = self.w["model.embed_tokens.weight"]  # where tied, the head is w's still
@@ -73,12 +98,26 @@ class NumpyModel:
         # Transformers computes frequencies and angles in fp32; so must whoever loads its models.
         exponent = np.arange(0, 2 * half, 2, dtype=np.float32) / np.float32(2 * half)
         frequency = (1.0 / np.float32(self.theta) ** exponent).astype(np.float32)
+        size = 1.0
+        if rope.get("rope_type") == "yarn":
+            frequency, size = self.yarn(frequency, rope), 1.0 + 0.1 * np.log(rope["factor"])
         angle = (positions.astype(np.float32)[:, None] * frequency).astype(np.float64)
-        cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
+        cos, sin = size * np.cos(angle)[:, None], size * np.sin(angle)[:, None]
         a, b, rest = x[..., :half], x[..., half:2 * half], x[..., 2 * half:]
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)
 
-    def attention(self, x, prefix, positions, starts):
+    def yarn(self, frequency, rope):
+        """Peng et al. 2023: pairs that turn often over the first positions keep their frequency,
+        others have it divided by the factor, between them it is mixed."""
+        pairs = np.arange(len(frequency))
+        begin, end = (len(frequency) * np.log(rope["original_max_position_embeddings"]
+                                              / (2 * np.pi * turns)) / np.log(self.theta)
+                      for turns in (rope["beta_fast"], rope["beta_slow"]))
+        divided = np.clip((pairs - max(begin, 0.0)) / (end - max(begin, 0.0)), 0.0, 1.0)
+        mixed = frequency.astype(np.float64) * (divided / rope["factor"] + 1.0 - divided)
+        return mixed.astype(np.float32)
+
+    def attention(self, x, prefix, positions, starts, window):
         heads, kv = self.config["num_attention_heads"], self.config["num_key_value_heads"]
         dim = self.config.get("head_dim") or self.config["hidden_size"] // heads
         q, k, v = (x @ self.w[f"{prefix}.{n}_proj.weight"].T
@@ -93,13 +132,18 @@ class NumpyModel:
         q, k = self.rotate(q, positions), self.rotate(k, positions)
         out = np.zeros_like(q)
         for begin, end in zip(starts[:-1], starts[1:]):
-            hidden = np.triu(np.full((end - begin, end - begin), -np.inf), 1)
+            back = np.subtract.outer(np.arange(end - begin), np.arange(end - begin))
+            hidden = np.where((back >= 0) & (back < window), 0.0, -np.inf)
             for h in range(heads):
                 g = h // (heads // kv)
                 scores = q[begin:end, h] @ k[begin:end, g].T / np.sqrt(dim) + hidden
-                out[begin:end, h] = softmax(scores) @ v[begin:end, g]
+                if self.oss:  # a key of its own, without a value
+                    sink = np.full((len(scores), 1), self.w[f"{prefix}.sinks"][h])
+                    scores = np.concatenate([scores, sink], axis=1)
+                out[begin:end, h] = softmax(scores)[:, :end - begin] @ v[begin:end, g]
         last = "out_proj" if self.lfm2 else "o_proj"
-        return out.reshape(len(x), -1) @ self.w[f"{prefix}.{last}.weight"].T
+        return (out.reshape(len(x), -1) @ self.w[f"{prefix}.{last}.weight"].T
+                + self.w.get(f"{prefix}.{last}.bias", 0.0))
 
     def convolution(self, x, prefix, starts):
         b, c, x = np.split(x @ self.w[f"{prefix}.in_proj.weight"].T, 3, axis=1)
@@ -111,17 +155,30 @@ class NumpyModel:
         return c * out @ self.w[f"{prefix}.out_proj.weight"].T
 
     def mix(self, x, prefix, layer, positions, starts):
-        if self.config.get("layer_types", ["full_attention"] * (layer + 1))[layer] == "conv":
+        kind = self.config.get("layer_types", ["full_attention"] * (layer + 1))[layer]
+        if kind == "conv":
             return self.convolution(x, f"{prefix}.conv", starts)
-        return self.attention(x, f"{prefix}.self_attn", positions, starts)
+        window = self.config["sliding_window"] if kind == "sliding_attention" else np.inf
+        return self.attention(x, f"{prefix}.self_attn", positions, starts, window)
 
     def mlp(self, x, prefix):
         gate, up, down = (self.w[f"{prefix}.{name}.weight"].T for name in self.mlp_names)
         gate = x @ gate
         return (gate / (1.0 + np.exp(-gate)) * (x @ up)) @ down
 
+    def limited_mlp(self, x, prefix):
+        (gate_w, gate_b), (up_w, up_b), (down_w, down_b) = (
+            (self.w[f"{prefix}.{name}.weight"].T, self.w[f"{prefix}.{name}.bias"])
+            for name in self.mlp_names)
+        limit = self.config["swiglu_limit"]
+        gate = np.minimum(x @ gate_w + gate_b, limit)
+        up = np.clip(x @ up_w + up_b, -limit, limit)
+        act = gate / (1.0 + np.exp(-self.config["swiglu_alpha"] * gate)) * (up + 1.0)
+        return act @ down_w + down_b
+
     def moe(self, x, prefix, experts):
-        logits = x @ self.w[f"{prefix}.gate.weight"].T
+        router = f"{prefix}.router" if self.oss else f"{prefix}.gate"
+        logits = x @ self.w[f"{router}.weight"].T + self.w.get(f"{router}.bias", 0.0)
         probs = 1.0 / (1.0 + np.exp(-logits)) if self.sigmoids else softmax(logits)
         weight = np.take_along_axis(probs, experts, axis=1)
         if self.renormalises:
@@ -131,7 +188,8 @@ class NumpyModel:
         for e in range(self.num_experts):
             token, place = np.nonzero(experts == e)
             if len(token):
-                out[token] += weight[token, place][:, None] * self.mlp(
+                expert = self.limited_mlp if self.oss else self.mlp
+                out[token] += weight[token, place][:, None] * expert(
                     x[token], f"{prefix}.experts.{e}")
         if f"{prefix}.shared_expert_gate.weight" in self.w:
             gate = x @ self.w[f"{prefix}.shared_expert_gate.weight"].T
@@ -225,6 +283,7 @@ class GoldenFolder:
     """The checks, run for each model folder."""
 
     FOLDER = None
+    STEP = 1e-4  # of finite differences
 
     def setUp(self):
         self.expected = read_safetensors(GOLDEN / self.FOLDER / "expected.safetensors")
@@ -297,9 +356,9 @@ class GoldenFolder:
         if not self.model.tied:
             self.assertFalse(padded[row].any())
 
-    def slope(self, weight, unit, count, step=1e-4):
-        """Central difference: the error is step^2 times a third derivative."""
-        original = weight.copy()
+    def slope(self, weight, unit, count):
+        """Central difference: the error is STEP^2 times a third derivative."""
+        original, step = weight.copy(), self.STEP
         weight += step * unit
         above = self.model.step_loss(self.microbatches, count)
         weight -= 2 * step * unit
@@ -340,6 +399,23 @@ class Lfm2MoeTest(GoldenFolder, unittest.TestCase):
     FOLDER = "lfm2_moe"
 
 
+class GptOssTest(GoldenFolder, unittest.TestCase):
+    FOLDER = "gpt_oss"
+    STEP = 1e-6  # a number that crosses SwiGLU's limit in between is an error
+
+
+class Mxfp4Test(unittest.TestCase):
+    def test_files_hold_the_same_values(self):
+        plain = read_safetensors(GOLDEN / "gpt_oss" / "model.safetensors")
+        packed = read_safetensors(GOLDEN / "gpt_oss_mxfp4" / "model.safetensors")
+        for name, wanted in plain.items():
+            if name in packed:
+                np.testing.assert_array_equal(packed[name], wanted, name)
+                continue
+            values = from_mxfp4(packed[f"{name}_blocks"], packed[f"{name}_scales"])
+            np.testing.assert_array_equal(values.transpose(0, 2, 1), wanted, name)
+
+
 class FusedTest(unittest.TestCase):
     def test_fused_files_hold_the_same_values(self):
         for folder in ("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe"):
@@ -367,7 +443,7 @@ class CurveTest(unittest.TestCase):
         self.check("qwen3_moe_tiny", "curve/expected.safetensors")
 
     def test_families(self):
-        for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe"):
+        for folder in ("mixtral", "olmoe", "qwen2_moe", "glm4_moe", "lfm2_moe", "gpt_oss"):
             self.check(folder, f"{folder}/curve.safetensors")
 
     def check(self, folder, path):

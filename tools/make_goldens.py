@@ -23,79 +23,16 @@ import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4MoeConfig, Lfm2MoeConfig, LlamaConfig,
-                          MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
-                          get_constant_schedule_with_warmup)
+from transformers import AutoModelForCausalLM, Mxfp4Config, get_constant_schedule_with_warmup
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from reference import moe as ref
 from reference import random_sizes
+from reference.golden_configs import (BF16, GLM4, GPT_OSS, LFM2, LLAMA, MIXTRAL, OLMOE, QWEN2, TIED,
+                                      TINY)
 
 # A chosen expert must beat the first refused one by this much, or rounding could choose otherwise.
 MIN_ROUTING_GAP = 1e-5
-
-COMMON = random_sizes.COMMON
-
-TINY = Qwen3MoeConfig(
-    vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=16, intermediate_size=48, moe_intermediate_size=24,
-    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1],
-    router_aux_loss_coef=0.01, initializer_range=0.2, tie_word_embeddings=False,
-    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
-
-TIED = Qwen3MoeConfig(
-    vocab_size=131, hidden_size=40, num_hidden_layers=2, num_attention_heads=6,
-    num_key_value_heads=3, head_dim=10, intermediate_size=64, moe_intermediate_size=20,
-    num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
-    router_aux_loss_coef=0.02, initializer_range=0.18, tie_word_embeddings=True, rms_norm_eps=1e-5,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **COMMON)
-
-BF16 = Qwen3MoeConfig(
-    vocab_size=160, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=16, intermediate_size=64, moe_intermediate_size=32,
-    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.01,
-    initializer_range=0.15, tie_word_embeddings=False,
-    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
-
-# One of each other family, small: every family has the same layers of its own kind.
-FAMILY = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
-              initializer_range=0.2, pad_token_id=None, **COMMON)
-
-# Old Mixtral configs have a window as long as the model's context.
-MIXTRAL = MixtralConfig(
-    num_key_value_heads=2, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
-    router_aux_loss_coef=0.02, sliding_window=256,
-    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **FAMILY)
-
-OLMOE = OlmoeConfig(
-    num_key_value_heads=2, intermediate_size=24, num_experts=4, num_experts_per_tok=2,
-    router_aux_loss_coef=0.01, norm_topk_prob=False,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **FAMILY)
-
-QWEN2 = Qwen2MoeConfig(
-    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=4,
-    shared_expert_intermediate_size=28, num_experts_per_tok=2, router_aux_loss_coef=0.01,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=True,
-    **FAMILY)
-
-# Groups exclude experts, the correction changes choices, half of a head is rotated.
-GLM4 = Glm4MoeConfig(
-    num_key_value_heads=2, head_dim=12, intermediate_size=40, moe_intermediate_size=24,
-    n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2, n_shared_experts=1,
-    routed_scaling_factor=1.5, first_k_dense_replace=1, attention_bias=True, use_qk_norm=True,
-    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    **(FAMILY | dict(num_hidden_layers=3)))
-
-# A convolution in a dense layer and in one with experts.
-LFM2 = Lfm2MoeConfig(
-    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=6,
-    num_experts_per_tok=2, num_dense_layers=1, routed_scaling_factor=1.25, norm_eps=1e-5,
-    layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=True,
-    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
-    **(FAMILY | dict(num_hidden_layers=3)))
-
-LLAMA = LlamaConfig(
-    num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
-    rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
 
 # Document lengths: one list a row, one list of rows a microbatch.
 SHORT_ROWS = [[[13, 27], [1, 24, 15]], [[40], [7, 31, 2]]]
@@ -119,9 +56,27 @@ def make_model(config, seed):
                 parameter.copy_(1.0 + 0.1 * noise)
             else:
                 parameter.copy_(config.initializer_range * noise)
+        for name, packed in mxfp4_experts(config, seed).items():
+            model.get_parameter(name).copy_(convert_moe_packed_tensors(*packed))
         for _, correction in corrections(model):
             correction.copy_(0.1 * torch.randn(correction.shape, generator=generator))
     return model
+
+
+def mxfp4_experts(config, seed):
+    """Random experts of gpt-oss as its files have them: (numbers, scales) by parameter, for sizes
+    that MXFP4 can have."""
+    d, f = config.hidden_size, config.intermediate_size
+    if config.model_type != "gpt_oss" or d % 32 or f % 32:
+        return {}
+    generator, packed = torch.Generator().manual_seed(seed), {}
+    for layer in range(config.num_hidden_layers):
+        for name, rows, columns in (("gate_up_proj", 2 * f, d), ("down_proj", d, f)):
+            shape = (config.num_local_experts, rows, columns // 32)
+            packed[f"model.layers.{layer}.mlp.experts.{name}"] = (
+                torch.randint(0, 256, (*shape, 16), generator=generator, dtype=torch.uint8),
+                torch.randint(121, 125, shape, generator=generator, dtype=torch.uint8))
+    return packed
 
 
 def corrections(model):
@@ -225,6 +180,9 @@ def check_folder(folder, model):
         if file.name != "expected.safetensors":
             with safe_open(file, "pt") as f:
                 names |= set(f.keys())
+    if model.config.model_type == "gpt_oss":  # the hub has its experts fused
+        assert names == {name for name, _ in model.named_parameters()}
+        return
     wanted = {name for name, _ in ref.hub_tensors(model.named_parameters(),
                                                   model.config.model_type)}
     wanted |= {name for name, _ in corrections(model)}
@@ -314,8 +272,9 @@ def curve_tokens(vocab, length, generator):
 
 
 def make_optimizer(model):
-    matrices = [p for p in model.parameters() if p.dim() >= 2]
-    vectors = [p for p in model.parameters() if p.dim() < 2]
+    decays = {n: p.dim() >= 2 and not n.endswith("_bias") for n, p in model.named_parameters()}
+    matrices = [p for n, p in model.named_parameters() if decays[n]]
+    vectors = [p for n, p in model.named_parameters() if not decays[n]]
     optimizer = torch.optim.AdamW(
         [dict(params=matrices, weight_decay=0.1), dict(params=vectors, weight_decay=0.0)],
         lr=1e-3, betas=(0.9, 0.95), eps=1e-8, foreach=False)
@@ -367,10 +326,29 @@ def make_fused(folder):
         assert sum(name.endswith(".experts.gate_up_proj") for name in f.keys()) == 2
 
 
+def make_mxfp4(folder, seed):
+    """The model of `folder` with its experts as MXFP4, and that Transformers reads it the same."""
+    packed, plain = folder.with_name(folder.name + "_mxfp4"), load(folder, torch.bfloat16)
+    tensors = load_file(folder / "model.safetensors")
+    for name, (numbers, scales) in mxfp4_experts(plain.config, seed).items():
+        del tensors[name]
+        tensors |= {f"{name}_blocks": numbers, f"{name}_scales": scales}
+    packed.mkdir()
+    save_file(tensors, packed / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    (packed / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    read = AutoModelForCausalLM.from_pretrained(
+        packed, dtype=torch.bfloat16, quantization_config=Mxfp4Config(dequantize=True))
+    for (name, want), (other, got) in zip(plain.named_parameters(), read.named_parameters()):
+        assert name == other and torch.equal(want, got), name
+
+
 def make_family(folder, config, seed, final_names):
-    """One step in fp32 and bf16, the same model with fused experts, and a curve."""
+    """One step in fp32 and bf16, the same model in the other layout of experts, and a curve."""
     model = make_bf16(folder, config, seed, MIDDLE_ROWS)
-    make_fused(folder)
+    make_mxfp4(folder, seed) if config.model_type == "gpt_oss" else make_fused(folder)
     make_curve(folder / "curve.safetensors", model, 20, final_names)
 
 
@@ -422,6 +400,11 @@ FAMILIES = {
     "lfm2_moe": (LFM2, 51, ["model.layers.0.conv.in_proj.weight",
                             "model.layers.2.conv.conv.weight",
                             "model.layers.1.feed_forward.gate.weight"]),
+    "gpt_oss": (GPT_OSS, 61, ["model.layers.0.self_attn.sinks",
+                              "model.layers.1.mlp.router.bias",
+                              "model.layers.0.mlp.experts.2.up_proj.bias",
+                              "model.layers.1.mlp.experts.1.down_proj.bias",
+                              "model.layers.1.mlp.experts.3.gate_proj.weight"]),
 }
 
 
@@ -443,7 +426,7 @@ def make_random_sizes(folder, sizes_seed):
 def make_families(out, only=None, seed=None):
     for name, (config, own_seed, final_names) in FAMILIES.items():
         if only in (None, name):
-            for folder in (out / name, out / f"{name}_fused"):
+            for folder in (out / name, out / f"{name}_fused", out / f"{name}_mxfp4"):
                 shutil.rmtree(folder, ignore_errors=True)
             make_family(out / name, config, seed or own_seed, final_names)
 

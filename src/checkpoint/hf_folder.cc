@@ -131,6 +131,10 @@ Status HfFolder::open_index(const std::string& index_path) {
 // Fused if the files hold a tensor that only fused files have. What belongs to neither layout is
 // left to match_table.
 Status HfFolder::choose_layout() {
+  if (config_.family->limited_experts) {
+    layout_ = config_.mxfp4 ? ExpertLayout::kMxfp4 : ExpertLayout::kFused;
+    return Status();
+  }
   std::unordered_set<std::string> names[2];
   for (const ExpertLayout layout : {ExpertLayout::kPerExpert, ExpertLayout::kFused}) {
     for (StoredTensor& stored : stored_tensors(table_, layout)) {
@@ -155,30 +159,46 @@ Status HfFolder::choose_layout() {
 
 Status HfFolder::match_table() {
   const std::vector<StoredTensor> stored = stored_tensors(table_, layout_);
-  std::unordered_map<std::string, size_t> wanted;
-  for (size_t i = 0; i < stored.size(); ++i) wanted.emplace(stored[i].name, i);
+  struct Wanted {
+    std::string name;
+    size_t tensor = 0;  // index into `stored`
+    bool scales = false, found = false;
+    Where where = {};
+  };
+  std::vector<Wanted> wanted;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    wanted.push_back({stored[i].name, i});
+    if (!stored[i].scales.empty()) wanted.push_back({stored[i].scales, i, true});
+  }
+  std::unordered_map<std::string, size_t> index;
+  for (size_t w = 0; w < wanted.size(); ++w) index.emplace(wanted[w].name, w);
   places_.resize(table_.tensors.size());
   dtypes_.resize(table_.tensors.size());
-  std::vector<bool> found(stored.size(), false);
   std::vector<Other> others;
   for (size_t s = 0; s < shards_.size(); ++s) {
     for (size_t e = 0; e < shards_[s].entries().size(); ++e) {
       const SafetensorsEntry& entry = shards_[s].entries()[e];
-      const auto at = wanted.find(entry.name);
-      if (at == wanted.end()) {
+      const auto at = index.find(entry.name);
+      if (at == index.end()) {
         others.push_back({s, &entry});
         continue;
       }
-      RETURN_IF_ERROR(match_tensor(stored[at->second], shards_[s], entry));
-      place_parts(stored[at->second], {s, e, 0});
-      found[at->second] = true;
+      Wanted& one = wanted[at->second];
+      RETURN_IF_ERROR(match_tensor(stored[one.tensor], one.scales, {s, e}));
+      one.found = true;
+      one.where = {s, e};
     }
   }
-  const auto missing = std::find(found.begin(), found.end(), false);
-  if (missing != found.end()) {
-    return several(directory_, std::count(found.begin(), found.end(), false),
-                   stored[static_cast<size_t>(missing - found.begin())].name,
-                   "is missing, but config.json asks for it");
+  const auto is_missing = [](const Wanted& one) { return !one.found; };
+  const auto missing = std::find_if(wanted.begin(), wanted.end(), is_missing);
+  if (missing != wanted.end()) {
+    return several(directory_, std::count_if(wanted.begin(), wanted.end(), is_missing),
+                   missing->name, "is missing, but config.json asks for it");
+  }
+  for (size_t w = 0; w < wanted.size(); ++w) {
+    if (wanted[w].scales) continue;
+    const StoredTensor& tensor = stored[wanted[w].tensor];
+    place_parts(tensor, wanted[w].where, tensor.scales.empty() ? Where() : wanted[w + 1].where);
   }
   return check_others(others);
 }
@@ -231,7 +251,7 @@ Result<bool> HfFolder::is_redundant(const SafetensorsFile& file,
   if (!config_.tie_word_embeddings || entry.name != "lm_head.weight") return false;
   const auto embedding = table_.records[static_cast<size_t>(table_.embedding())].first_tensor;
   const Place& place = places_[static_cast<size_t>(embedding)];
-  const SafetensorsEntry& other = shards_[place.shard].entries()[place.entry];
+  const SafetensorsEntry& other = entry_at(place.where);
   if (entry.shape != other.shape || entry.dtype != other.dtype) return false;
   std::string mine, others;
   for (int64_t at = 0; at < entry.bytes; at += kReadElements) {
@@ -239,33 +259,49 @@ Result<bool> HfFolder::is_redundant(const SafetensorsFile& file,
     mine.resize(static_cast<size_t>(bytes));
     others.resize(static_cast<size_t>(bytes));
     RETURN_IF_ERROR(file.read(entry, at, mine.data(), bytes));
-    RETURN_IF_ERROR(shards_[place.shard].read(other, at, others.data(), bytes));
+    RETURN_IF_ERROR(shards_[place.where.shard].read(other, at, others.data(), bytes));
     if (mine != others) return false;
   }
   return true;
 }
 
-// Checks shape and dtype, and notes the dtype of every part.
-Status HfFolder::match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
-                              const SafetensorsEntry& entry) {
-  if (entry.shape != stored.shape) {
-    return several(file.path(), 1, stored.name,
+// Checks shape and dtype, and notes the dtype of every part. scales: of the tensor's scales.
+Status HfFolder::match_tensor(const StoredTensor& stored, bool scales, Where where) {
+  const SafetensorsEntry& entry = entry_at(where);
+  const std::string& path = shards_[where.shard].path();
+  std::vector<int64_t> shape = stored.shape;
+  if (scales) shape.pop_back();
+  if (entry.shape != shape) {
+    return several(path, 1, entry.name,
                    strf("has shape %s, but config.json makes it %s",
-                        shape_text(entry.shape).c_str(), shape_text(stored.shape).c_str()));
+                        shape_text(entry.shape).c_str(), shape_text(shape).c_str()));
   }
-  const auto dtype = stored_dtype_of(entry.dtype);
+  const bool mxfp4 = !stored.scales.empty();
+  if (mxfp4 && entry.dtype != "U8") {
+    return several(path, 1, entry.name,
+                   strf("is %s; MXFP4 is read as U8", printable(entry.dtype).c_str()));
+  }
+  const auto dtype = mxfp4 ? StoredDType::kBF16 : stored_dtype_of(entry.dtype);
   if (!dtype) {
-    return several(file.path(), 1, stored.name,
+    return several(path, 1, entry.name,
                    strf("is %s; only F32, BF16 and F16 are read", printable(entry.dtype).c_str()));
   }
   for (const int64_t part : stored.parts) dtypes_[static_cast<size_t>(part)] = *dtype;
   return Status();
 }
 
-void HfFolder::place_parts(const StoredTensor& stored, Place place) {
-  for (const int64_t part : stored.parts) {
-    places_[static_cast<size_t>(part)] = place;
-    place.first += table_.tensors[static_cast<size_t>(part)].stored_elements();
+void HfFolder::place_parts(const StoredTensor& stored, Where where, Where scales) {
+  int64_t first = 0;
+  for (size_t p = 0; p < stored.parts.size(); ++p) {
+    const auto part = static_cast<size_t>(stored.parts[p]);
+    const TensorSpec& tensor = table_.tensors[part];
+    Place& place = places_[part];
+    const bool mxfp4 = !stored.scales.empty();  // read by whole lines, since scales are of many
+    place = {where, first, stored.in_order() && !mxfp4, {}, mxfp4, scales};
+    if (!place.in_order) place.order = block_order(stored, p, tensor);
+    // A block begins behind the last part of the one before.
+    const bool ends = static_cast<int64_t>(p) % stored.turns == stored.turns - 1;
+    if (ends) first += stored.turns * tensor.stored_elements();
   }
 }
 
@@ -282,26 +318,64 @@ Status HfFolder::read_values(int64_t tensor, int64_t first, int64_t count, float
   return Status();
 }
 
-Status HfFolder::read_stored(int64_t tensor, int64_t first, int64_t count, float* out) const {
+Status HfFolder::read_entry(int64_t tensor, int64_t first, int64_t count, float* out) const {
   const auto t = static_cast<size_t>(tensor);
-  const SafetensorsFile& file = shards_[places_[t].shard];
-  const SafetensorsEntry& entry = file.entries()[places_[t].entry];
-  const int64_t element_bytes = stored_bytes(dtypes_[t]);
-  const int64_t most = std::min(count, kReadElements);
-  const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(most * element_bytes));
-  for (const int64_t end = first + count; first < end; first += most) {
-    const int64_t piece = std::min(most, end - first);
-    RETURN_IF_ERROR(file.read(entry, (places_[t].first + first) * element_bytes, raw.get(),
-                              piece * element_bytes));
-    stored_to_float(dtypes_[t], raw.get(), piece, out);
-    const int64_t non_finite = first_non_finite(out, piece);
-    if (non_finite >= 0) {
-      return several(file.path(), 1, entry.name,
-                     strf("holds a NaN or an infinity at element %lld; the model is damaged or "
-                          "diverged, use another one",
-                          (long long)(places_[t].first + first + non_finite)));
+  const Place& place = places_[t];
+  const SafetensorsFile& file = shards_[place.where.shard];
+  const SafetensorsEntry& entry = entry_at(place.where);
+  if (place.mxfp4) {
+    std::vector<uint8_t> numbers(static_cast<size_t>(count / 2));
+    std::vector<uint8_t> scales(static_cast<size_t>(count / kMxfp4Block));
+    RETURN_IF_ERROR(file.read(entry, first / 2, numbers.data(), count / 2));
+    RETURN_IF_ERROR(shards_[place.scales.shard].read(entry_at(place.scales), first / kMxfp4Block,
+                                                     scales.data(), count / kMxfp4Block));
+    mxfp4_to_float(numbers.data(), scales.data(), count, out);
+  } else {
+    const int64_t bytes = stored_bytes(dtypes_[t]);
+    const auto raw = std::make_unique<std::byte[]>(static_cast<size_t>(count * bytes));
+    RETURN_IF_ERROR(file.read(entry, first * bytes, raw.get(), count * bytes));
+    stored_to_float(dtypes_[t], raw.get(), count, out);
+  }
+  const int64_t non_finite = first_non_finite(out, count);
+  if (non_finite < 0) return Status();
+  return several(file.path(), 1, entry.name,
+                 strf("holds a NaN or an infinity at element %lld; the model is damaged or "
+                      "diverged, use another one",
+                      (long long)(first + non_finite)));
+}
+
+Status HfFolder::read_stored(int64_t tensor, int64_t first, int64_t count, float* out) const {
+  const Place& place = places_[static_cast<size_t>(tensor)];
+  if (!place.in_order) return read_turns(tensor, first, count, out);
+  for (int64_t done = 0; done < count; done += kReadElements) {
+    const int64_t piece = std::min(kReadElements, count - done);
+    RETURN_IF_ERROR(read_entry(tensor, place.first + first + done, piece, out + done));
+  }
+  return Status();
+}
+
+// Reads lines of the tensor's block, its own and the others', and picks its elements from them.
+Status HfFolder::read_turns(int64_t tensor, int64_t first, int64_t count, float* out) const {
+  const Place& place = places_[static_cast<size_t>(tensor)];
+  const BlockOrder& o = place.order;
+  const int64_t most = std::min(o.lines(), std::max<int64_t>(1, kReadElements / o.line()));
+  std::vector<float> lines(static_cast<size_t>(most * o.line()));
+  // Its rows among the first lines, where rows are lines.
+  const auto rows_before = [&](int64_t line) { return (line + o.turns - 1 - o.turn) / o.turns; };
+  for (int64_t from = 0; from < o.lines(); from += most) {
+    const int64_t begin = from * o.line(), taken = std::min(most, o.lines() - from);
+    RETURN_IF_ERROR(read_entry(tensor, place.first + begin, taken * o.line(), lines.data()));
+    const int64_t row = o.transposed ? 0 : rows_before(from);
+    const int64_t row_end = o.transposed ? o.rows : rows_before(from + taken);
+    const int64_t column = o.transposed ? from : 0;
+    const int64_t column_end = o.transposed ? from + taken : o.columns;
+    for (int64_t r = row; r < row_end; ++r) {
+      for (int64_t c = column; c < column_end; ++c) {
+        const int64_t element = r * o.columns + c - first;
+        if (element < 0 || element >= count) continue;
+        out[element] = lines[static_cast<size_t>(o.at(r, c) - begin)];
+      }
     }
-    out += piece;
   }
   return Status();
 }

@@ -2,12 +2,12 @@
 //   config.json
 //   model.safetensors, or model.safetensors.index.json and the shards it names
 // Opening checks everything but the values: each tensor of the table is present once, with its
-// shape and as F32, BF16 or F16, and the folder holds no other tensor but what Transformers
-// ignores: the constants of rotary embeddings (*.rotary_emb.inv_freq), where word embeddings are
-// tied an lm_head.weight that is the embedding byte for byte, and the layers that predict further
-// tokens, of which all is kept as it is (kept()). So no expert can be left random
-// and no weight be dropped in silence. Values are checked when they are read. Experts may have
-// tensors of their own or fused ones, but not both.
+// shape and as F32, BF16 or F16 (or as MXFP4, if config.json says so), and the folder holds no
+// other tensor but what Transformers ignores: the constants of rotary embeddings
+// (*.rotary_emb.inv_freq), where word embeddings are tied an lm_head.weight that is the embedding
+// byte for byte, and the layers that predict further tokens, of which all is kept as it is
+// (kept()). So no expert can be left random and no weight be dropped in silence. Values are checked
+// when they are read. Experts may have tensors of their own or fused ones, but not both.
 //
 // The folder is the user's, and its files may be links (those of the hub's cache are); what an
 // index names must be a plain name in the folder. Only regular files are opened.
@@ -41,7 +41,7 @@ class HfFolder {
   const std::string& directory() const { return directory_; }
   const ModelConfig& config() const { return config_; }
   const TensorTable& table() const { return table_; }
-  // The stored type of each tensor, in table order.
+  // The stored type of each tensor, in table order; kBF16, which is exact, for MXFP4.
   const std::vector<StoredDType>& dtypes() const { return dtypes_; }
   ExpertLayout layout() const { return layout_; }
   const std::vector<KeptTensor>& kept() const { return kept_; }
@@ -55,10 +55,17 @@ class HfFolder {
   Status read_kept(const KeptTensor& kept, int64_t first, void* out, int64_t bytes) const;
 
  private:
-  struct Place {
+  struct Where {
     size_t shard = 0;
-    size_t entry = 0;   // index into the shard's entries()
-    int64_t first = 0;  // element of the entry that the tensor begins at
+    size_t entry = 0;  // index into the shard's entries()
+  };
+  struct Place {
+    Where where;
+    int64_t first = 0;  // element of the entry that the tensor, or its block, begins at
+    bool in_order = true;  // any elements can be read by themselves
+    BlockOrder order;      // if not
+    bool mxfp4 = false;
+    Where scales;      // if so
   };
   // A tensor that is not in the table.
   struct Other {
@@ -77,9 +84,15 @@ class HfFolder {
   Status read_stored(int64_t tensor, int64_t first, int64_t count, float* out) const;
   // Whether a tensor that is not in the table changes nothing.
   Result<bool> is_redundant(const SafetensorsFile& file, const SafetensorsEntry& entry) const;
-  Status match_tensor(const StoredTensor& stored, const SafetensorsFile& file,
-                      const SafetensorsEntry& entry);
-  void place_parts(const StoredTensor& stored, Place place);
+  Status match_tensor(const StoredTensor& stored, bool scales, Where where);
+  void place_parts(const StoredTensor& stored, Where where, Where scales);
+  const SafetensorsEntry& entry_at(Where where) const {
+    return shards_[where.shard].entries()[where.entry];
+  }
+  // `count` elements of the tensor's entry from `first` on, as the file has them.
+  Status read_entry(int64_t tensor, int64_t first, int64_t count, float* out) const;
+  // read_stored for a tensor that is not in order.
+  Status read_turns(int64_t tensor, int64_t first, int64_t count, float* out) const;
 
   std::string directory_;
   ModelConfig config_;

@@ -59,6 +59,13 @@ Result<std::string> config_with_dtype(const std::string& config_json, StoredDTyp
   return config.dump(2) + "\n";
 }
 
+std::string config_unquantised(const std::string& config_json) {
+  auto config = nlohmann::ordered_json::parse(config_json, nullptr, /*allow_exceptions=*/false);
+  CHECK(config.is_object(), "a config that was parsed is no object");
+  config.erase("quantization_config");
+  return config.dump(2) + "\n";
+}
+
 Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
                                                 const HfFolder& source,
                                                 std::optional<DType> dtype) {
@@ -66,6 +73,10 @@ Result<HfWriter::Options> HfWriter::options_for(const std::string& directory,
   options.directory = directory;
   options.config_json = source.config().json;
   options.layout = source.layout();
+  if (source.config().mxfp4) {
+    options.layout = usual_layout(*source.config().family);
+    options.config_json = config_unquantised(options.config_json);
+  }
   options.dtypes = source.dtypes();
   options.companions_directory = source.directory();
   options.kept_of = &source;
@@ -126,7 +137,12 @@ void HfWriter::plan_shards() {
       return bytes_of(stored) % kIoAlign == 0;
     });
     for (const StoredTensor& stored : shard.tensors) {
-      order_.insert(order_.end(), stored.parts.begin(), stored.parts.end());
+      for (size_t p = 0; p < stored.parts.size(); ++p) {
+        const int64_t part = stored.parts[p];
+        order_.push_back(part);
+        turns_.emplace_back();
+        if (!stored.in_order()) turns_.back() = block_order(stored, p, table_->tensors[part]);
+      }
     }
     shard.end = order_.size();
   }
@@ -170,15 +186,28 @@ Status HfWriter::append(int64_t tensor, const float* values, int64_t count) {
     CHECK(count == spec.num_elements(), "a correction comes whole");
     std::vector<float> whole(static_cast<size_t>(spec.stored_elements()));
     join_correction(values, spec.stored_elements(), whole.data());
-    RETURN_IF_ERROR(append_stored(tensor, whole.data(), spec.stored_elements()));
+    RETURN_IF_ERROR(append_stored(tensor, whole.data(), spec.stored_elements(), 0));
+  } else if (turns_[next_].has_value()) {
+    RETURN_IF_ERROR(append_turn(tensor, values, count));
   } else {
-    RETURN_IF_ERROR(append_stored(tensor, values, count));
+    RETURN_IF_ERROR(append_stored(tensor, values, count, next_element_));
   }
   next_element_ += count;
   return next_element_ == spec.num_elements() ? end_tensor() : Status();
 }
 
-Status HfWriter::append_stored(int64_t tensor, const float* values, int64_t count) {
+Status HfWriter::append_turn(int64_t tensor, const float* values, int64_t count) {
+  const BlockOrder& o = *turns_[next_];
+  block_.resize(static_cast<size_t>(o.turns * o.rows * o.columns));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t element = next_element_ + i;
+    block_[static_cast<size_t>(o.at(element / o.columns, element % o.columns))] = values[i];
+  }
+  const bool complete = next_element_ + count == o.rows * o.columns && o.turn == o.turns - 1;
+  return complete ? append_stored(tensor, block_.data(), std::ssize(block_), 0) : Status();
+}
+
+Status HfWriter::append_stored(int64_t tensor, const float* values, int64_t count, int64_t at) {
   const TensorSpec& spec = table_->tensors[tensor];
   const StoredDType dtype = options_.dtypes[tensor];
   std::vector<std::byte> raw(
@@ -195,7 +224,7 @@ Status HfWriter::append_stored(int64_t tensor, const float* values, int64_t coun
                     strf("%s: tensor \"%s\" has no finite value as %s at element %lld; the folder "
                          "was removed, the run's checkpoints are as they were",
                          printable(options_.directory).c_str(), spec.name.c_str(),
-                         safetensors_name(dtype), (long long)(next_element_ + first + bad)));
+                         safetensors_name(dtype), (long long)(at + first + bad)));
     }
     RETURN_IF_ERROR(file_->append(raw.data(), piece * stored_bytes(dtype)));
   }

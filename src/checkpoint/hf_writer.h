@@ -44,7 +44,8 @@ class HfWriter {
 
   // Every tensor of the table, in the order in which they must come.
   const std::vector<int64_t>& order() const { return order_; }
-  // The next `count` values of `tensor`, which may come in pieces unless it is a correction.
+  // The next `count` values of `tensor`, which may come in pieces unless it is a correction. The
+  // writer holds what takes turns until a block of the file is complete.
   // REQUIRES: that order, without gaps. A NaN or an infinity, or a value too large for F16, is
   // kDiverged and names the tensor; a stop that was asked for (base/stop_signal.h) is
   // exit_of_signal().
@@ -66,7 +67,9 @@ class HfWriter {
   void plan_shards();
   std::string shard_name(size_t shard) const;
   Status begin_shard();
-  Status append_stored(int64_t tensor, const float* values, int64_t count);
+  // The next values of the file, those of `tensor` from element `at` on.
+  Status append_stored(int64_t tensor, const float* values, int64_t count, int64_t at);
+  Status append_turn(int64_t tensor, const float* values, int64_t count);
   Status end_tensor();
   Status copy_kept();
   Status write_index();
@@ -77,6 +80,8 @@ class HfWriter {
   const TensorTable* table_;
   std::vector<Shard> shards_;
   std::vector<int64_t> order_;
+  std::vector<std::optional<BlockOrder>> turns_;  // like order_; set for what is not in order
+  std::vector<float> block_;  // of the file, being filled
   int64_t total_bytes_ = 0;
   size_t shard_ = 0;          // being written
   size_t next_ = 0;           // in order_, being written
@@ -84,6 +89,9 @@ class HfWriter {
   std::optional<NewFolder> folder_;  // set when create() ends
   std::optional<SafetensorsWriter> file_;
 };
+
+// The config text without "quantization_config": what is written is not quantised.
+std::string config_unquantised(const std::string& config_json);
 
 // The config text with its "dtype" or "torch_dtype" set (added as "torch_dtype" when it has
 // neither); the order of keys is kept, and the text too when it says so already. `where` names it

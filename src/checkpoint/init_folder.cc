@@ -75,11 +75,14 @@ Status init_folder(const InitOptions& options) {
   const StoredDType dtype = stored_dtype_of(options.dtype);
   HfWriter::Options out;
   out.directory = options.out_directory;
+  out.layout = usual_layout(*config.family);
   out.dtypes.assign(table.tensors.size(), dtype);
   for (size_t t = 0; t < table.tensors.size(); ++t) {
     if (table.tensors[t].is_correction()) out.dtypes[t] = StoredDType::kF32;
   }
-  ASSIGN_OR_RETURN(out.config_json, config_with_dtype(text, dtype, options.config_path));
+  ASSIGN_OR_RETURN(out.config_json,
+                   config_with_dtype(config.mxfp4 ? config_unquantised(text) : text, dtype,
+                                     options.config_path));
   ASSIGN_OR_RETURN(HfWriter writer, HfWriter::create(out, table));
   RETURN_IF_ERROR(write_random_weights(config, table, options.seed, writer));
   RETURN_IF_ERROR(write_tokenizer(options, writer.folder()));

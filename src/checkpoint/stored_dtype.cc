@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace pagoda {
 
@@ -97,6 +98,25 @@ void float_to_stored(StoredDType dtype, const float* in, int64_t count, void* ou
     const uint16_t bits =
         dtype == StoredDType::kBF16 ? bf16_round_weight(in[i]).bits : float_to_half(in[i]);
     std::memcpy(bytes + 2 * i, &bits, 2);
+  }
+}
+
+void mxfp4_to_float(const uint8_t* numbers, const uint8_t* scales, int64_t count, float* out) {
+  constexpr int64_t kBlock = 32;
+  constexpr float kMagnitudes[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  for (int64_t block = 0; block < count / kBlock; ++block) {
+    const uint8_t scale = scales[block];
+    float values[16];
+    for (int i = 0; i < 16; ++i) {
+      const float magnitude = scale == 255 ? std::numeric_limits<float>::quiet_NaN()
+                                           : std::ldexp(kMagnitudes[i % 8], scale - 127);
+      values[i] = i < 8 ? magnitude : -magnitude;
+    }
+    for (int64_t i = 0; i < kBlock / 2; ++i) {
+      const uint8_t two = numbers[block * kBlock / 2 + i];
+      *out++ = values[two & 15u];
+      *out++ = values[two >> 4];
+    }
   }
 }
 

@@ -23,6 +23,11 @@ void stored_to_float(StoredDType dtype, const void* in, int64_t count, float* ou
 // a value becomes infinite). A value that stored_to_float gave comes back bit for bit.
 void float_to_stored(StoredDType dtype, const float* in, int64_t count, void* out);
 
+// Exact. MXFP4 (OCP Microscaling Formats 1.0): two numbers of 1 sign, 2 exponent and 1 fraction
+// bits in a byte, the lower half first; 32 of them are multiplied by 2^(scale - 127), where 255 is
+// NaN. REQUIRES: `count` is a multiple of 32.
+void mxfp4_to_float(const uint8_t* numbers, const uint8_t* scales, int64_t count, float* out);
+
 // Index of the first NaN or infinity, or -1.
 int64_t first_non_finite(const float* values, int64_t count);
 

@@ -2,9 +2,15 @@
 
 namespace pagoda {
 
-AttentionShape Blocks::attention_shape(int64_t layer) const {
-  return {size_.microbatch_tokens, c_.num_heads, c_.num_kv_heads,
-          c_.head_dim,             qkv_dim(),    c_.window_of(layer)};
+AttentionShape Blocks::attention_shape(int64_t layer, const void* weights) const {
+  const int64_t sinks = offsets_[layer].sinks;
+  return {size_.microbatch_tokens,
+          c_.num_heads,
+          c_.num_kv_heads,
+          c_.head_dim,
+          qkv_dim(),
+          c_.window_of(layer),
+          sinks >= 0 ? at(weights, sinks) : nullptr};
 }
 
 int64_t Blocks::qkv_dim() const { return (c_.num_heads + 2 * c_.num_kv_heads) * c_.head_dim; }
@@ -71,7 +77,7 @@ void Blocks::attention_inner(int64_t layer, const int32_t* positions, const void
                              Stream& s) const {
   if (c_.is_conv_layer(layer)) return convolution_inner(layer, positions, weights, x, a, s);
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
-  const AttentionShape shape = attention_shape(layer);
+  const AttentionShape shape = attention_shape(layer, weights);
   project_attention(layer, positions, weights, x, a, s);
   ops_.attention(dt_, shape, documents.start.data(),
                  static_cast<int64_t>(documents.start.size()) - 1, a.rotated, at(a.rotated, k_at),
@@ -94,7 +100,7 @@ void Blocks::cached_attention(int64_t layer, const void* weights, const void* x,
     cached_convolution(layer, weights, x, w, s);
   } else {
     project_attention(layer, w.positions, weights, x, a, s);
-    ops_.cached_attention(dt_, attention_shape(layer), size_.cache.positions,
+    ops_.cached_attention(dt_, attention_shape(layer, weights), size_.cache.positions,
                           w.cache.sequence, w.positions, a.rotated, at(a.rotated, k_at),
                           at(a.qkv, v_at),
                           at(w.cache.layers, cache_at_[static_cast<size_t>(layer)]), a.out, s);
@@ -106,8 +112,13 @@ void Blocks::cached_attention(int64_t layer, const void* weights, const void* x,
 void Blocks::add_attention(int64_t layer, const void* weights, const void* x, void* middle,
                            const AttentionSpace& a, Stream& s) const {
   const int64_t t = size_.microbatch_tokens, d = c_.hidden_size;
-  ops_.linear(dt_, a.out, at(weights, offsets_[layer].o), t, mixed_dim(layer), d, dt_,
-              a.projected, s);
+  const LayerOffsets& o = offsets_[layer];
+  if (o.o_bias >= 0) {
+    ops_.linear_biased(dt_, a.out, at(weights, o.o), at(weights, o.o_bias), t, mixed_dim(layer), d,
+                       dt_, a.projected, s);
+  } else {
+    ops_.linear(dt_, a.out, at(weights, o.o), t, mixed_dim(layer), d, dt_, a.projected, s);
+  }
   ops_.add(dt_, x, dt_, a.projected, t * d, middle, s);
 }
 
@@ -123,6 +134,7 @@ void Blocks::attention_backward(int64_t layer, int64_t b, const void* weights, c
   if (!w.keeps(layer)) attention_inner(layer, positions, weights, x, documents, a, s);
   ops_.linear_backward_input(dt_, dresidual, at(weights, o.o), t, mixed, d, dt_, a.dout, s);
   ops_.linear_backward_weight(dt_, dresidual, a.out, t, mixed, d, true, grad + o.o, s);
+  if (o.o_bias >= 0) ops_.bias_backward(dt_, dresidual, t, d, grad + o.o_bias, s);
   if (c_.is_conv_layer(layer)) {
     convolution_gradient(layer, positions, weights, a, grad, s);
   } else {
@@ -140,9 +152,12 @@ void Blocks::attention_gradient(int64_t layer, const int32_t* positions, const v
                                 Documents documents, const AttentionSpace& a, float* grad,
                                 Stream& s) const {
   const int64_t t = size_.microbatch_tokens;
-  const AttentionShape shape = attention_shape(layer);
+  const AttentionShape shape = attention_shape(layer, weights);
   const int64_t k_at = c_.num_heads * c_.head_dim, v_at = k_at + c_.num_kv_heads * c_.head_dim;
   const LayerOffsets& o = offsets_[layer];
+  if (o.sinks >= 0) {
+    ops_.attention_sinks_backward(dt_, shape, a.out, a.lse, a.dout, grad + o.sinks, s);
+  }
   ops_.attention_backward(dt_, shape, documents.start.data(),
                           static_cast<int64_t>(documents.start.size()) - 1, a.rotated,
                           at(a.rotated, k_at), at(a.qkv, v_at), a.out, a.lse, a.dout, a.dqkv,

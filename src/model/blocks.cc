@@ -21,9 +21,12 @@ Blocks::Blocks(const ModelConfig& config, const TensorTable& table, const Worksp
     o.qkv_bias = table.offset(r, TensorRole::kQueryBias);
     o.q_norm = table.offset(r, TensorRole::kQueryNorm);
     o.k_norm = table.offset(r, TensorRole::kKeyNorm);
+    o.sinks = table.offset(r, TensorRole::kSinks);
     o.o = table.offset(r, TensorRole::kOutput);
+    o.o_bias = table.offset(r, TensorRole::kOutputBias);
     o.norm2 = table.offset(r, TensorRole::kPostAttentionNorm);
     o.router = table.offset(r, TensorRole::kRouter);
+    o.router_bias = table.offset(r, TensorRole::kRouterBias);
     o.correction = table.offset(r, TensorRole::kCorrection);
     o.shared_gate = table.offset(r, TensorRole::kSharedGate);
     o.gate_up = table.offset(r, TensorRole::kGate);

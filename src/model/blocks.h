@@ -21,8 +21,8 @@ namespace pagoda {
 struct LayerOffsets {
   // A convolution's b, c and x lie where queries, keys and values do.
   int64_t norm1 = 0, qkv = 0, qkv_bias = 0, q_norm = 0, k_norm = 0, o = 0, norm2 = 0;
-  int64_t taps = -1;
-  int64_t router = -1, correction = -1, shared_gate = -1;
+  int64_t taps = -1, sinks = -1, o_bias = -1;
+  int64_t router = -1, router_bias = -1, correction = -1, shared_gate = -1;
   int64_t gate_up = -1, down = -1;  // tensors of a dense MLP or a shared expert
 };
 
@@ -150,7 +150,7 @@ class Blocks {
   void* at(void* base, int64_t elements) const {
     return static_cast<std::byte*>(base) + elements * dtype_bytes(dt_);
   }
-  AttentionShape attention_shape(int64_t layer) const;
+  AttentionShape attention_shape(int64_t layer, const void* weights) const;
   int64_t qkv_dim() const;  // of queries, keys and values together
   RouterShape router_shape() const;
   // The arrays behind one another in an inbound or an outbound page, and bytes of a row of each.
@@ -167,8 +167,11 @@ class Blocks {
                  const MlpSpace& m, Stream& s) const;
   // (n, 2f) for a group's rows: the layer's own memory if it is saved, else the common one.
   void* gate_up_of(int64_t layer, std::span<const GroupExpert> group, const ExpertSpace& w) const;
-  // The experts' weights, or gradients, from an element of their records on.
-  std::vector<RowsOfWeight> weights_of(std::span<const GroupExpert> group, int64_t element) const;
+  SwigluShape swiglu_shape() const;  // of experts
+  // The experts' weights, or gradients, from an element of their records on. bias: likewise, -1:
+  // there is none.
+  std::vector<RowsOfWeight> weights_of(std::span<const GroupExpert> group, int64_t element,
+                                       int64_t bias = -1) const;
   std::vector<RowsOfGradient> gradients_of(std::span<const GroupExpert> group,
                                            int64_t element) const;
   void norm_queries_and_keys(const LayerOffsets& o, const void* weights, const AttentionSpace& a,
@@ -195,6 +198,11 @@ class Blocks {
   // Elements of a token in a.qkv and in a.out.
   int64_t projected_dim(int64_t layer) const;
   int64_t mixed_dim(int64_t layer) const;
+  // Adds what biases give to the gradients of routing weights, (n) at dscale, and theirs to the
+  // experts'. dgate_up (n, 2f), dout (n, d), scale (n), n the group's rows; overwrites w.dact.
+  void expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
+                              const void* dout, const float* scale, float* dscale,
+                              const ExpertSpace& w, Stream& s) const;
   void add_attention(int64_t layer, const void* weights, const void* x, void* middle,
                      const AttentionSpace& a, Stream& s) const;
 

@@ -20,6 +20,7 @@ enum class WindowRule : uint8_t {
   kSwitched,  // if "use_sliding_window" is true
   kPerLayer,  // kSwitched, in the layers that "layer_types" names, or else in every other one of
               // the first "max_window_layers"
+  kAlternating,  // in the layers that "layer_types" names, or else in every other one
 };
 
 // An expert that every token visits, in each layer with experts.
@@ -43,6 +44,8 @@ struct FamilySpec {
   bool qk_norm_switched = false;   // it is there if "use_qk_norm" says so, default false
   const char* qkv_bias = "";       // the key that says whether q, k and v have biases; "": no
   bool qkv_bias_default = true;
+  bool output_bias = false;        // what attention gives is projected with one where they are
+  bool sinks = false;              // AttentionShape's (kernels/ops.h)
   SharedExpert shared_expert = SharedExpert::kNone;
   DenseLayers dense_layers = DenseLayers::kNone;
   const char* first_dense = "first_k_dense_replace";
@@ -57,13 +60,20 @@ struct FamilySpec {
   // DeepSeek-V3's router (arXiv 2412.19437, section 2.1.2): scores are sigmoids; a correction for
   // each expert, which only the choice takes; "routed_scaling_factor".
   bool sigmoid_router = false;
+  bool router_bias = false;        // one number for each expert
   const char* correction_switch = "";  // the key that says whether there is one, default true
   bool expert_groups = false;      // "n_group" and "topk_group" are read
   float least_sum = 1e-20f;        // RouterShape's (kernels/ops.h)
+  // Experts have biases, and their SwiGLU has "swiglu_alpha" and "swiglu_limit". Files have them
+  // stacked only, transposed, with gate and up in turn, or else in MXFP4 as
+  // "quantization_config" says.
+  bool limited_experts = false;
   bool balance_loss = true;        // "router_aux_loss_coef" is read; else the coefficient is 0
+  bool balance_loss_switched = false;  // it is 0 unless "output_router_logits" is true
   // How much of a head is rotated if "partial_rotary_factor" does not say; 0: all, and it is not
   // read.
   double partial_rotary_factor = 0.0;
+  const char* rope_parameters = "";  // JSON: what stands for them if config.json has none
   // Layers behind the last one predict further tokens. They are not trained; tensors of as many as
   // "num_nextn_predict_layers" (default 1) or "num_mtp_layers" says may be in the files.
   bool next_token_layers = false;
@@ -73,6 +83,7 @@ struct FamilySpec {
   // Defaults for keys that config.json lacks. A null key is not absent: it means no window, or as
   // many heads of keys as of queries.
   int64_t num_kv_heads = 0;     // 0: as many as queries
+  int64_t head_dim = 0;         // 0: "hidden_size" / "num_attention_heads"
   int64_t sliding_window = 0;   // 0: none
   int64_t max_position_embeddings = 0;
   int64_t pad_token_id = -1;    // -1: none
@@ -104,6 +115,12 @@ struct FamilySpec {
 inline constexpr const char* kFusedRouter = "gate.weight";           // (E, d)
 inline constexpr const char* kFusedGateUp = "experts.gate_up_proj";  // (E, 2 ffn, d)
 inline constexpr const char* kFusedDown = "experts.down_proj";       // (E, d, ffn)
+// What files of a family with limited experts have, beside biases: (E, d, 2 ffn) and (E, ffn, d),
+// or in MXFP4, whose rows are not transposed, (E, 2 ffn, d / 32, 16) and (E, d, ffn / 32, 16) of
+// bytes. gate and up take turns in the dimension of 2 ffn.
+inline constexpr const char* kBiasEnding = "_bias";      // (E, 2 ffn), (E, d)
+inline constexpr const char* kBlocksEnding = "_blocks";  // two numbers in a byte
+inline constexpr const char* kScalesEnding = "_scales";  // without the last dimension
 
 // nullptr when there is no such family.
 const FamilySpec* find_family(const std::string& model_type);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "kernels/ops.h"
 #include "model/config_fields.h"
+#include "model/tensors.h"
 
 namespace pagoda {
 
@@ -49,7 +50,9 @@ void parse_sizes(Fields& f, ModelConfig& c) {
     f.refuse(strf("\"num_attention_heads\" %lld is not a multiple of \"num_key_value_heads\" %lld",
                   (long long)c.num_heads, (long long)c.num_kv_heads));
   }
-  c.head_dim = f.integer_or("head_dim", c.hidden_size / c.num_heads, 1, kMaxSize);
+  const bool own_dim = c.family->head_dim > 0 && f.is_absent("head_dim");
+  const int64_t usual_dim = own_dim ? c.family->head_dim : c.hidden_size / c.num_heads;
+  c.head_dim = f.integer_or("head_dim", usual_dim, 1, kMaxSize);
   if (c.head_dim < 2 || c.head_dim % 2 != 0) {
     f.refuse(strf("\"head_dim\" is %lld; rotary embedding needs an even number of at least 2",
                   (long long)c.head_dim));
@@ -122,6 +125,25 @@ void parse_shared_expert(Fields& f, ModelConfig& c) {
   }
 }
 
+void parse_limited_experts(Fields& f, ModelConfig& c) {
+  constexpr double kSlope = 1.702, kLimit = 7.0;  // Transformers' defaults
+  c.swiglu_slope = f.real_or("swiglu_alpha", kSlope, 1e-3, 1e3);
+  c.swiglu_limit = f.real_or("swiglu_limit", kLimit, 1e-3, 1e9);
+  c.swiglu_offset = 1.0;
+  if (c.moe_intermediate_size < 2) f.refuse("experts with biases need a width of at least 2");
+  const Json* quantised = f.find("quantization_config");
+  if (quantised == nullptr) return;
+  if (!quantised->is_object() || quantised->value("quant_method", Json()) != "mxfp4") {
+    return f.refuse("\"quantization_config\" is not of \"quant_method\" \"mxfp4\", the only one "
+                    "that is read");
+  }
+  c.mxfp4 = true;
+  if (c.hidden_size % kMxfp4Block == 0 && c.moe_intermediate_size % kMxfp4Block == 0) return;
+  f.refuse(strf("\"hidden_size\" %lld or the experts' width %lld is no multiple of MXFP4's %lld",
+                (long long)c.hidden_size, (long long)c.moe_intermediate_size,
+                (long long)kMxfp4Block));
+}
+
 void parse_experts(Fields& f, ModelConfig& c) {
   // Transformers has either name for the number, but for families that ignore the second.
   const char* key = c.family->num_experts;
@@ -138,8 +160,13 @@ void parse_experts(Fields& f, ModelConfig& c) {
                      f.flag_or("norm_topk_prob", c.family->norm_topk_prob);
   if (c.family->sigmoid_router) parse_sigmoid_router(f, c);
   if (c.family->expert_groups && f.status().ok()) parse_groups(f, c);
+  if (c.family->limited_experts) parse_limited_experts(f, c);
   c.router_aux_loss_coef = c.family->router_aux_loss_coef;
   if (!c.family->balance_loss) return;
+  if (c.family->balance_loss_switched && !f.flag_or("output_router_logits", false)) {
+    c.router_aux_loss_coef = 0.0;
+    return;
+  }
   c.router_aux_loss_coef = f.real_or("router_aux_loss_coef", c.router_aux_loss_coef, 0.0, 1e6);
 }
 
@@ -245,6 +272,9 @@ void parse_rope(Fields& f, ModelConfig& c) {
   const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
   const Json* rope = f.find(key);
   parse_rotary_dim(f, key, rope, c);
+  const Json usual = *c.family->rope_parameters != 0 ? Json::parse(c.family->rope_parameters)
+                                                     : Json();
+  if (rope == nullptr && usual.is_object()) rope = &usual;
   if (rope == nullptr) return;
   if (!rope->is_object()) return f.refuse(strf("\"%s\" must be an object", key));
   const Json type = rope->value("rope_type", rope->value("type", Json("default")));
@@ -274,13 +304,16 @@ void parse_rope(Fields& f, ModelConfig& c) {
 }
 
 // Names the layers with the window, of a family that says so for each: those that the file lists,
-// or else every other one of the first "max_window_layers".
+// or else every other one, perhaps of the first "max_window_layers" only.
 std::vector<uint8_t> sliding_layers(Fields& f, const ModelConfig& c, bool switched_on) {
   std::vector<uint8_t> slides;
   const Json* types = f.find("layer_types");
   if (types == nullptr) {
-    constexpr int64_t kDefault = 28;
-    const int64_t most = f.integer_or("max_window_layers", kDefault, 0, kMaxSize);
+    int64_t most = c.num_layers;
+    if (c.family->window == WindowRule::kPerLayer) {
+      constexpr int64_t kDefault = 28;
+      most = f.integer_or("max_window_layers", kDefault, 0, kMaxSize);
+    }
     for (int64_t l = 0; l < c.num_layers; ++l) {
       slides.push_back(switched_on && l % 2 == 0 && l < most);
     }
@@ -306,7 +339,7 @@ void parse_window(Fields& f, ModelConfig& c) {
   if (rule == WindowRule::kNever) return;
   const bool switched = rule == WindowRule::kSwitched || rule == WindowRule::kPerLayer;
   const bool on = !switched || f.flag_or("use_sliding_window", false);
-  if (rule == WindowRule::kPerLayer) {
+  if (rule == WindowRule::kPerLayer || rule == WindowRule::kAlternating) {
     c.sliding_layers = sliding_layers(f, c, on);
     const auto sliding = std::count(c.sliding_layers.begin(), c.sliding_layers.end(), 1);
     if (sliding == 0) return c.sliding_layers.clear();
@@ -342,7 +375,7 @@ void refuse_unimplemented(Fields& f, const FamilySpec& family) {
     f.refuse("\"is_causal\" is not true; only attention to earlier tokens is implemented");
   }
   f.only("per_layer_config", Json::object());
-  if (f.find("quantization_config") != nullptr) {
+  if (!family.limited_experts && f.find("quantization_config") != nullptr) {
     f.refuse("\"quantization_config\" is set; only fp32, bf16 and fp16 weights are read");
   }
 }
@@ -353,9 +386,9 @@ void check_totals(Fields& f, const ModelConfig& c) {
   if (!f.status().ok()) return;
   const __int128 d = c.hidden_size;
   const __int128 attention = (d + 1) * c.head_dim * (2 * c.num_heads + 2 * c.num_kv_heads) +
-                             d * (4 * d * (c.conv_width > 0) + c.conv_width);
+                             d * (4 * d * (c.conv_width > 0) + c.conv_width) + d + c.num_heads;
   const __int128 dense = 3 * d * c.intermediate_size;
-  const __int128 experts = d * c.num_experts * (1 + 3 * __int128{c.moe_intermediate_size}) +
+  const __int128 experts = (d + 2) * c.num_experts * (2 + 3 * __int128{c.moe_intermediate_size}) +
                            kCorrectionParts * c.num_experts +
                            d * (1 + 3 * __int128{c.shared_intermediate_size});
   const __int128 norms = 4 * d + 2 * c.head_dim;
@@ -365,7 +398,8 @@ void check_totals(Fields& f, const ModelConfig& c) {
   constexpr int64_t kMaxParameters = std::numeric_limits<int64_t>::max() / 64;
   if (total > kMaxParameters)
     f.refuse("the model has more parameters than can be counted in bytes");
-  if (moe * c.num_experts * 3 + c.num_layers * 16 > kMaxTensors) {
+  const int64_t of_expert = c.family->limited_experts ? 6 : 3;
+  if (moe * c.num_experts * of_expert + c.num_layers * 16 > kMaxTensors) {
     f.refuse(strf("the model has more than %lld tensors", (long long)kMaxTensors));
   }
 }
@@ -411,6 +445,8 @@ AttentionSizes attention_shape(const ModelConfig& config) {
   attention.kv_heads = config.num_kv_heads;
   attention.head_dim = attention.value_head_dim = config.head_dim;
   attention.qkv_bias = config.qkv_bias;
+  attention.output_bias = config.output_bias();
+  attention.sinks = config.family->sinks;
   attention.rotated_apart = config.qk_norm != QkNorm::kNone;
   if (attention.rotated_apart) {
     const bool full = config.qk_norm == QkNorm::kFullWidth;
@@ -441,6 +477,8 @@ ModelShape model_shape(const ModelConfig& config) {
   shape.shared_ffn = config.shared_intermediate_size;
   shape.shared_gate = config.shared_gate;
   shape.router_correction = config.router_correction;
+  shape.router_bias = config.family->router_bias;
+  shape.expert_bias = config.family->limited_experts;
   return shape;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,9 @@ struct ModelConfig {
   bool shared_gate = false;       // it is weighted by a sigmoid of the token
   int64_t num_experts = 0;
   int64_t experts_per_token = 0;  // top-k
+  double swiglu_slope = 1.0, swiglu_offset = 0.0;  // SwigluShape (kernels/ops.h), of experts
+  double swiglu_limit = std::numeric_limits<double>::infinity();
+  bool mxfp4 = false;             // the experts' matrices are stored so
   bool norm_topk_prob = false;
   bool router_correction = false;     // a number for each expert that only the choice takes
   int64_t expert_groups = 1, expert_groups_chosen = 1;  // RouterShape (kernels/ops.h)
@@ -62,6 +66,7 @@ struct ModelConfig {
   // dense ones, experts exist, and the sparse step divides layer + 1.
   bool is_moe_layer(int64_t layer) const;
   int64_t num_moe_layers() const;
+  bool output_bias() const { return family->output_bias && qkv_bias; }
   // The layer has a gated short convolution in attention's place.
   bool is_conv_layer(int64_t layer) const;
   // The keys that a query of the layer sees; 0: all.
@@ -69,10 +74,10 @@ struct ModelConfig {
 
   // Parses and checks (every field a positive size where it must be, products within int64, limits
   // of docs/reliability.md). Refuses families and features it does not implement by name: another
-  // model_type or kind, rope_scaling but YaRN, clip_qkv, router noise, biases beyond q, k and v,
-  // another activation, expert groups that do not divide. Fields that Transformers accepts and
-  // ignores, such as another family's keys, are accepted. `where` names the file in errors
-  // (kBadData).
+  // model_type or kind, rope_scaling but YaRN, clip_qkv, router noise, biases that the family has
+  // not, another activation, quantised weights but gpt-oss's MXFP4, expert groups that do not
+  // divide. Fields that Transformers accepts and ignores, such as another family's keys, are
+  // accepted. `where` names the file in errors (kBadData).
   static Result<ModelConfig> parse(const std::string& json, const std::string& where,
                                    ModelKind kind = ModelKind::kMoe);
 };

@@ -27,7 +27,12 @@ void Blocks::route(int64_t layer, int64_t b, const void* weights, const void* mi
   int32_t* experts = w.experts + b * t * k;
   ops_.rmsnorm(dt_, middle, at(weights, o.norm2), static_cast<float>(c_.rms_norm_eps), t, 1, d, d,
                in.normed, in.rstd, s);
-  ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
+  if (o.router_bias >= 0) {
+    ops_.linear_biased(dt_, in.normed, at(weights, o.router), at(weights, o.router_bias), t, d, e,
+                       DType::kF32, in.probs, s);
+  } else {
+    ops_.linear(dt_, in.normed, at(weights, o.router), t, d, e, DType::kF32, in.probs, s);
+  }
   if (replay) s.copy(experts, choices, choices_bytes);
   const uint8_t* padding = replay ? nullptr : w.padding + b * t;
   const void* correction = o.correction >= 0 ? at(weights, o.correction) : nullptr;
@@ -107,6 +112,7 @@ void Blocks::route_backward(int64_t layer, int64_t b, const void* weights, const
                       w.weights + b * t * k, w.dweights + b * t * k, w.aux_grad + b * e, t,
                       w.dlogits, s);
   ops_.linear_backward_weight(dt_, w.dlogits, in.normed, t, d, e, true, grad + o.router, s);
+  if (o.router_bias >= 0) ops_.bias_backward(dt_, w.dlogits, t, e, grad + o.router_bias, s);
   ops_.linear_backward_input(dt_, w.dlogits, at(weights, o.router), t, d, e, dt_, w.dnormed, s);
   ops_.add(dt_, w.dnormed, DType::kF32, in.sum, t * d, w.dnormed, s);
   ops_.rmsnorm_backward(dt_, middle, at(weights, o.norm2), in.rstd, w.dnormed, t, 1, d, d,
@@ -204,11 +210,17 @@ void* Blocks::gate_up_of(int64_t layer, std::span<const GroupExpert> group,
             group.front().rows.first * 2 * c_.moe_intermediate_size);
 }
 
-std::vector<RowsOfWeight> Blocks::weights_of(std::span<const GroupExpert> group,
-                                             int64_t element) const {
+SwigluShape Blocks::swiglu_shape() const {
+  return {static_cast<float>(c_.swiglu_slope), static_cast<float>(c_.swiglu_limit),
+          static_cast<float>(c_.swiglu_offset)};
+}
+
+std::vector<RowsOfWeight> Blocks::weights_of(std::span<const GroupExpert> group, int64_t element,
+                                             int64_t bias) const {
   std::vector<RowsOfWeight> weights;
   for (const GroupExpert& e : group) {
-    weights.push_back({e.rows.at, e.rows.computed(), at(e.weights, element)});
+    weights.push_back({e.rows.at, e.rows.computed(), at(e.weights, element),
+                       bias >= 0 ? at(e.weights, bias) : nullptr});
   }
   return weights;
 }
@@ -223,35 +235,70 @@ std::vector<RowsOfGradient> Blocks::gradients_of(std::span<const GroupExpert> gr
   return gradients;
 }
 
+// Where the tensors of an expert's record lie (TensorTable), in elements; -1: it has no biases.
+namespace {
+struct ExpertOffsets {
+  int64_t down = 0, gate_up_bias = -1, down_bias = -1;
+};
+
+ExpertOffsets expert_offsets(const ModelConfig& c) {
+  const int64_t matrix = c.hidden_size * c.moe_intermediate_size;
+  ExpertOffsets o{.down = 2 * matrix};
+  if (!c.family->limited_experts) return o;
+  o.gate_up_bias = 3 * matrix;
+  o.down_bias = o.gate_up_bias + 2 * c.moe_intermediate_size;
+  return o;
+}
+}  // namespace
+
 void Blocks::experts(int64_t layer, std::span<const GroupExpert> group, const void* inbound,
                      void* outbound, const ExpertSpace& w, Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
+  const ExpertOffsets o = expert_offsets(c_);
   void* gate_up = gate_up_of(layer, group, w);
-  ops_.grouped_linear(dt_, inbound, weights_of(group, 0), d, 2 * f, dt_, gate_up, s);
-  ops_.swiglu(dt_, {}, gate_up, n, f, w.act, s);
-  ops_.grouped_linear(dt_, w.act, weights_of(group, 2 * f * d), f, d, dt_, outbound, s);
+  ops_.grouped_linear(dt_, inbound, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up,
+                      s);
+  ops_.swiglu(dt_, swiglu_shape(), gate_up, n, f, w.act, s);
+  ops_.grouped_linear(dt_, w.act, weights_of(group, o.down, o.down_bias), f, d, dt_, outbound, s);
 }
 
 void Blocks::experts_backward(int64_t layer, std::span<const GroupExpert> group,
                               const void* inbound, void* outbound, const ExpertSpace& w,
                               Stream& s) const {
   const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
-  const int64_t down_at = 2 * f * d;
+  const ExpertOffsets o = expert_offsets(c_);
   const std::vector<RowsOfWeight> gate_ups = weights_of(group, 0),
-                                  downs = weights_of(group, down_at);
+                                  downs = weights_of(group, o.down);
   const void* dout = at(inbound, inbound_gradient(n, d));
   const auto* scale = static_cast<const float*>(at(inbound, inbound_scale(n, d)));
   auto* dscale = static_cast<float*>(at(outbound, outbound_scale(n, d)));
   void* gate_up = gate_up_of(layer, group, w);
   if (gate_up == w.gate_up) {
-    ops_.grouped_linear(dt_, inbound, gate_ups, d, 2 * f, dt_, gate_up, s);
+    ops_.grouped_linear(dt_, inbound, weights_of(group, 0, o.gate_up_bias), d, 2 * f, dt_, gate_up,
+                        s);
   }
   ops_.grouped_linear_backward_input(dt_, dout, downs, f, d, dt_, w.dact, s);
-  ops_.swiglu_backward(dt_, {}, gate_up, w.dact, scale, n, f, gate_up, w.act, dscale, s);
-  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, down_at), f, d, s);
+  ops_.swiglu_backward(dt_, swiglu_shape(), gate_up, w.dact, scale, n, f, gate_up, w.act, dscale,
+                       s);
+  if (o.down_bias >= 0) expert_biases_backward(group, gate_up, dout, scale, dscale, w, s);
+  ops_.grouped_linear_backward_weight(dt_, dout, w.act, gradients_of(group, o.down), f, d, s);
   ops_.grouped_linear_backward_weight(dt_, gate_up, inbound, gradients_of(group, 0), d, 2 * f,
                                       s);
   ops_.grouped_linear_backward_input(dt_, gate_up, gate_ups, d, 2 * f, dt_, outbound, s);
+}
+
+// A row of the output is weighted with its bias, so dout times the bias is part of the weight's
+// gradient. A width of 2 (ModelConfig) makes room for (n) in w.dact.
+void Blocks::expert_biases_backward(std::span<const GroupExpert> group, const void* dgate_up,
+                                    const void* dout, const float* scale, float* dscale,
+                                    const ExpertSpace& w, Stream& s) const {
+  const int64_t d = c_.hidden_size, f = c_.moe_intermediate_size, n = computed_rows(group);
+  const ExpertOffsets o = expert_offsets(c_);
+  ops_.grouped_bias_backward(dt_, dgate_up, nullptr, gradients_of(group, o.gate_up_bias), 2 * f, s);
+  ops_.grouped_bias_backward(dt_, dout, scale, gradients_of(group, o.down_bias), d, s);
+  auto* of_bias = static_cast<float*>(w.dact);
+  ops_.grouped_linear(dt_, dout, weights_of(group, o.down_bias), d, 1, DType::kF32, of_bias, s);
+  ops_.add(DType::kF32, dscale, DType::kF32, of_bias, n, dscale, s);
 }
 
 void Blocks::combine(std::span<const RowRun> runs, int64_t group_rows, int64_t b,

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <utility>
 
 namespace pagoda {
 
@@ -79,6 +80,11 @@ class TableBuilder {
     matrix(TensorRole::kUp, up, ffn, dim);
     matrix(TensorRole::kDown, down, dim, ffn);
   }
+  void mlp_biases(const std::string& prefix, int64_t dim, int64_t ffn) {
+    bias(TensorRole::kGateBias, prefix + "gate_proj.bias", ffn);
+    bias(TensorRole::kUpBias, prefix + "up_proj.bias", ffn);
+    bias(TensorRole::kDownBias, prefix + "down_proj.bias", dim);
+  }
   void plain_mlp(const FamilySpec& family, const std::string& prefix, int64_t dim, int64_t ffn) {
     mlp(prefix + family.gate, prefix + family.up, prefix + family.down, dim, ffn);
   }
@@ -115,7 +121,11 @@ void TableBuilder::attention(const ModelConfig& c, const std::string& layer) {
     norm(TensorRole::kQueryNorm, layer + c.family->q_norm, full ? q_dim : c.head_dim);
     norm(TensorRole::kKeyNorm, layer + c.family->k_norm, full ? kv_dim : c.head_dim);
   }
+  if (c.family->sinks) {
+    add(TensorRole::kSinks, prefix + "sinks", {c.num_heads}, false, TensorInit::kNormal);
+  }
   matrix(TensorRole::kOutput, layer + c.family->output, c.hidden_size, q_dim);
+  if (c.output_bias()) bias(TensorRole::kOutputBias, prefix + "o_proj.bias", c.hidden_size);
 }
 
 void TableBuilder::convolution(const ModelConfig& c, const std::string& layer) {
@@ -146,6 +156,9 @@ void TableBuilder::layer(const ModelConfig& c, int64_t layer) {
     return;
   }
   matrix(TensorRole::kRouter, prefix + c.family->router, c.num_experts, c.hidden_size);
+  if (c.family->router_bias) {
+    bias(TensorRole::kRouterBias, prefix + c.family->mlp + "router.bias", c.num_experts);
+  }
   if (c.router_correction) {
     add(TensorRole::kCorrection, prefix + c.family->correction, {kCorrectionParts, c.num_experts},
         false, TensorInit::kZeros);
@@ -161,8 +174,8 @@ void TableBuilder::expert(const ModelConfig& c, int64_t layer, int64_t expert) {
   const FamilySpec& family = *c.family;
   const std::string prefix =
       layer_prefix(layer) + strf("%s.%lld.", family.experts, (long long)expert);
-  mlp(prefix + family.gate, prefix + family.up, prefix + family.down, c.hidden_size,
-      c.moe_intermediate_size);
+  plain_mlp(family, prefix, c.hidden_size, c.moe_intermediate_size);
+  if (family.limited_experts) mlp_biases(prefix, c.hidden_size, c.moe_intermediate_size);
 }
 
 void TableBuilder::head(const ModelConfig& c) {
@@ -188,7 +201,7 @@ void TableBuilder::add_record(const ModelConfig& c, const ModelRecord& record) {
 
 TensorTable TensorTable::make(const ModelConfig& c) {
   TensorTable table;
-  table.mlp = c.family->mlp;
+  table.family = c.family;
   TableBuilder build(table);
   for (const ModelRecord& record : model_records(model_shape(c))) {
     if (record.kind == RecordKind::kLayer) {
@@ -229,42 +242,108 @@ int64_t TensorTable::active_parameters(const ModelConfig& config) const {
 
 namespace {
 
-// The two fused tensors of a MoE layer, from its first expert's record on.
-void add_fused(const TensorTable& table, int64_t first_record, std::vector<StoredTensor>& stored) {
-  StoredTensor gate_up, down;
-  int64_t experts = 0;
-  const int64_t layer = table.records[first_record].layer;
-  for (auto r = static_cast<size_t>(first_record); r < table.records.size(); ++r, ++experts) {
-    if (table.records[r].kind != RecordKind::kExpert || table.records[r].layer != layer) break;
-    const auto record = static_cast<int64_t>(r);
-    gate_up.parts.push_back(table.find(record, TensorRole::kGate));
-    gate_up.parts.push_back(table.find(record, TensorRole::kUp));
-    down.parts.push_back(table.find(record, TensorRole::kDown));
+// The tensors in which a MoE layer's experts are stacked.
+class Stacked {
+ public:
+  // first_record: the layer's first expert.
+  Stacked(const TensorTable& table, int64_t first_record) : table_(table) {
+    const int64_t layer = table.records[first_record].layer;
+    prefix_ = layer_prefix(layer) + table.family->mlp;
+    for (auto r = first_record; r < std::ssize(table.records); ++r) {
+      const RecordSpec& record = table.records[static_cast<size_t>(r)];
+      if (record.kind != RecordKind::kExpert || record.layer != layer) break;
+      experts_.push_back(r);
+    }
+    const TensorSpec& gate = table.tensors[table.find(first_record, TensorRole::kGate)];
+    ffn_ = gate.shape[0];
+    dim_ = gate.shape[1];
   }
-  const std::vector<int64_t>& shape = table.tensors[gate_up.parts[0]].shape;  // (ffn, d)
-  gate_up.name = layer_prefix(layer) + table.mlp + kFusedGateUp;
-  gate_up.shape = {experts, 2 * shape[0], shape[1]};
-  down.name = layer_prefix(layer) + table.mlp + kFusedDown;
-  down.shape = {experts, shape[1], shape[0]};
-  stored.push_back(std::move(gate_up));
-  stored.push_back(std::move(down));
-}
+
+  void add(ExpertLayout layout, std::vector<StoredTensor>& stored) const {
+    const auto e = std::ssize(experts_);
+    StoredTensor gate_up = of({TensorRole::kGate, TensorRole::kUp}, kFusedGateUp);
+    StoredTensor down = of({TensorRole::kDown}, kFusedDown);
+    gate_up.shape = {e, 2 * ffn_, dim_};
+    down.shape = {e, dim_, ffn_};
+    if (!table_.family->limited_experts) {
+      stored.push_back(std::move(gate_up));
+      stored.push_back(std::move(down));
+      return;
+    }
+    StoredTensor gate_up_bias = of({TensorRole::kGateBias, TensorRole::kUpBias}, kFusedGateUp);
+    StoredTensor down_bias = of({TensorRole::kDownBias}, kFusedDown);
+    gate_up_bias.name += kBiasEnding;
+    down_bias.name += kBiasEnding;
+    gate_up_bias.shape = {e, 2 * ffn_};
+    down_bias.shape = {e, dim_};
+    gate_up.turns = gate_up_bias.turns = 2;
+    for (StoredTensor* matrix : {&gate_up, &down}) {
+      if (layout == ExpertLayout::kMxfp4) {
+        make_mxfp4(*matrix);
+      } else {
+        matrix->transposed = true;
+        std::swap(matrix->shape[1], matrix->shape[2]);
+      }
+    }
+    for (StoredTensor* one : {&gate_up, &gate_up_bias, &down, &down_bias}) {
+      stored.push_back(std::move(*one));
+    }
+  }
+
+ private:
+  StoredTensor of(std::initializer_list<TensorRole> roles, const char* name) const {
+    StoredTensor stored;
+    stored.name = prefix_ + name;
+    for (const int64_t record : experts_) {
+      for (const TensorRole role : roles) stored.parts.push_back(table_.find(record, role));
+    }
+    return stored;
+  }
+
+  static void make_mxfp4(StoredTensor& matrix) {
+    matrix.scales = matrix.name + kScalesEnding;
+    matrix.name += kBlocksEnding;
+    matrix.shape.back() /= kMxfp4Block;
+    matrix.shape.push_back(kMxfp4Block / 2);
+  }
+
+  const TensorTable& table_;
+  std::string prefix_;
+  std::vector<int64_t> experts_;  // their records
+  int64_t ffn_ = 0, dim_ = 0;
+};
 
 }  // namespace
 
+BlockOrder block_order(const StoredTensor& stored, size_t part, const TensorSpec& tensor) {
+  BlockOrder order;
+  order.rows = tensor.shape[0];
+  if (tensor.shape.size() == 2) order.columns = tensor.shape[1];
+  order.turns = stored.turns;
+  order.turn = static_cast<int64_t>(part) % stored.turns;
+  order.transposed = stored.transposed;
+  return order;
+}
+
+ExpertLayout usual_layout(const FamilySpec& family) {
+  return family.limited_experts ? ExpertLayout::kFused : ExpertLayout::kPerExpert;
+}
+
 std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout layout) {
-  const bool fused = layout == ExpertLayout::kFused;
+  const bool fused = layout != ExpertLayout::kPerExpert, own = table.family->limited_experts;
+  CHECK(fused || !own, "files do not hold such experts one by one");
+  CHECK(own || layout != ExpertLayout::kMxfp4);
   std::vector<StoredTensor> stored;
   for (size_t t = 0; t < table.tensors.size(); ++t) {
     const TensorSpec& tensor = table.tensors[t];
     const RecordSpec& record = table.records[tensor.record];
     if (!fused || record.kind != RecordKind::kExpert) {
       stored.push_back({tensor.name, tensor.stored_shape(), {static_cast<int64_t>(t)}});
-      if (fused && tensor.role == TensorRole::kRouter) {
-        stored.back().name = layer_prefix(record.layer) + table.mlp + kFusedRouter;
+      if (fused && !own && tensor.role == TensorRole::kRouter) {
+        stored.back().name = layer_prefix(record.layer) + table.family->mlp + kFusedRouter;
       }
     } else if (record.expert == 0 && tensor.role == TensorRole::kGate) {
-      add_fused(table, tensor.record, stored);
+      Stacked(table, tensor.record).add(layout, stored);
     }
   }
   return stored;

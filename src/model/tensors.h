@@ -12,8 +12,8 @@
 // A router's correction is an fp32 number for each expert, and near-ties are decided by its last
 // bits. So that weights of bf16 lose none of them it lies in its record as three parts, whose sum
 // it is and which bf16 holds exactly (split_correction). Nothing trains it: its gradient stays
-// zero. The q, k and v projections are neighbours, as are their biases, and as are gate and up:
-// each group is computed with as one matrix or vector.
+// zero. The q, k and v projections are neighbours, as are their biases, and as are gate and up and
+// theirs: each group is computed with as one matrix or vector.
 #pragma once
 
 #include <cstdint>
@@ -43,14 +43,20 @@ enum class TensorRole : uint8_t {
   kKeyNorm,
   kConvInput,  // of a convolution's b, c and x
   kConvTaps,
+  kSinks,
   kOutput,
+  kOutputBias,
   kPostAttentionNorm,
   kRouter,
+  kRouterBias,
   kCorrection,
   kSharedGate,
   kGate,
   kUp,
   kDown,
+  kGateBias,
+  kUpBias,
+  kDownBias,
   kFinalNorm,
   kHead
 };
@@ -90,7 +96,7 @@ inline constexpr int64_t kTensorRoles = static_cast<int64_t>(TensorRole::kHead) 
 struct TensorTable {
   std::vector<TensorSpec> tensors;
   std::vector<RecordSpec> records;  // in the order of model_records()
-  std::string mlp;                  // FamilySpec's
+  const FamilySpec* family = nullptr;
 
   static TensorTable make(const ModelConfig& config);
 
@@ -112,16 +118,46 @@ struct TensorTable {
   std::vector<int64_t> layer_record_;
 };
 
-// How a folder's files hold experts: as tensors of their own, or stacked into two tensors a layer.
-enum class ExpertLayout : uint8_t { kPerExpert, kFused };
+// How a folder's files hold experts: as tensors of their own, or stacked into two tensors a layer
+// (and their biases into two more), or stacked as MXFP4 (OCP Microscaling Formats 1.0).
+enum class ExpertLayout : uint8_t { kPerExpert, kFused, kMxfp4 };
+
+// What a folder has that Pagoda writes, unless one was read that has another.
+ExpertLayout usual_layout(const FamilySpec& family);
 
 // A tensor of a file. It holds the table's tensors `parts` behind each other. Only fused experts
 // have more than one part: gate and up of expert 0, of expert 1, ...; and down of expert 0, 1, ...
+// Parts may also take turns: then a block of the file holds the matrices of `turns` parts, of equal
+// shape, as one matrix in which row r of part p is row r * turns + p; and it may be transposed.
 struct StoredTensor {
   std::string name;
-  std::vector<int64_t> shape;
-  std::vector<int64_t> parts;
+  std::vector<int64_t> shape = {};
+  std::vector<int64_t> parts = {};
+  int64_t turns = 1;
+  bool transposed = false;
+  // The MXFP4 scales of the numbers that are in `name`, two in a byte; "": it is no MXFP4.
+  std::string scales = {};
+
+  bool in_order() const { return turns == 1 && !transposed; }
 };
+
+// Where the elements of a part lie in its block: `columns` are 1 for a vector.
+struct BlockOrder {
+  int64_t rows = 0, columns = 1, turns = 1, turn = 0;
+  bool transposed = false;
+
+  // The file's order: lines of `line` elements.
+  int64_t lines() const { return transposed ? columns : rows * turns; }
+  int64_t line() const { return transposed ? rows * turns : columns; }
+  int64_t at(int64_t row, int64_t column) const {
+    const int64_t turned = row * turns + turn;
+    return transposed ? column * rows * turns + turned : turned * columns + column;
+  }
+};
+BlockOrder block_order(const StoredTensor& stored, size_t part, const TensorSpec& tensor);
+
+// An MXFP4 scale is of as many numbers.
+inline constexpr int64_t kMxfp4Block = 32;
 
 // Every tensor of a folder in this layout, in table order.
 std::vector<StoredTensor> stored_tensors(const TensorTable& table, ExpertLayout layout);

@@ -234,8 +234,11 @@ void ExpertSpace::lay_out(WorkspaceArena& arena, const ModelShape& model,
   if (!size.training) return;
   dact = arena.take_bytes(block);
   if (!size.pages_expert_sums) {
-    grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * 3 *
-                             model.hidden_size * model.expert_ffn);
+    int64_t elements = 0;  // of an expert
+    for (int64_t l = 0; l < model.num_layers(); ++l) {
+      elements = std::max(elements, layer_parameters(model, l).expert);
+    }
+    grad = arena.take<float>(std::min(size.group_blocks, model.num_experts) * elements);
   }
   const int64_t records = size.records > 0 ? size.records : std::ssize(model_records(model));
   square_sums = arena.take<double>(records);

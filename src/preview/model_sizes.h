@@ -1,5 +1,5 @@
 // Reads from a config.json the sizes that planning needs, for families that are trained and for
-// some that are only planned: DeepSeek-V2 and -V3, gpt-oss, GLM-4.5.
+// some that are only planned: DeepSeek-V2 and -V3.
 #pragma once
 
 #include <optional>

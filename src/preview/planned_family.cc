@@ -43,28 +43,10 @@ void parse_deepseek(ConfigFields& f, bool corrected, ModelShape& m) {
   m.router_bias = corrected;
 }
 
-void parse_grouped_heads(ConfigFields& f, ModelShape& m) {
-  AttentionSizes& a = m.attention;
-  a.kv_heads = f.integer("num_key_value_heads", 1, 65536);
-  a.head_dim = f.integer_or("head_dim", m.hidden_size / a.heads, 1, kMaxSize);
-  a.value_head_dim = a.head_dim;
-}
-
-void parse_gpt_oss(ConfigFields& f, ModelShape& m) {
-  parse_grouped_heads(f, m);
-  m.attention.qkv_bias = m.attention.output_bias = f.flag_or("attention_bias", true);
-  m.attention.sinks = true;
-  m.num_experts = f.integer("num_local_experts", 1, kMaxExperts);
-  m.experts_per_token = f.integer("num_experts_per_tok", 1, m.num_experts);
-  m.expert_ffn = f.integer("intermediate_size", 1, kMaxSize);
-  m.router_bias = m.expert_bias = true;
-}
-
 }  // namespace
 
 bool is_planned_family(const std::string& model_type) {
-  return model_type == "deepseek_v2" || model_type == "deepseek_v3" ||
-         model_type == "gpt_oss";
+  return model_type == "deepseek_v2" || model_type == "deepseek_v3";
 }
 
 Result<ModelShape> planned_family_shape(const Json& config, const std::string& where) {
@@ -73,11 +55,7 @@ Result<ModelShape> planned_family_shape(const Json& config, const std::string& w
   ModelShape model;
   parse_common(f, model);
   if (!f.status().ok()) return f.status();
-  if (family == "gpt_oss") {
-    parse_gpt_oss(f, model);
-  } else {
-    parse_deepseek(f, family != "deepseek_v2", model);
-  }
+  parse_deepseek(f, family != "deepseek_v2", model);
   if (!f.status().ok()) return f.status();
   model.attention.rotated_apart = true;  // more than enough for what has no operators yet
   return model;

@@ -1,5 +1,5 @@
 // Reads the sizes of families that are planned and not yet trained from their config.json. Fields,
-// defaults and rules are those of Transformers 5.23 (models/deepseek_v2, deepseek_v3, gpt_oss).
+// defaults and rules are those of Transformers 5.23 (models/deepseek_v2, deepseek_v3).
 #pragma once
 
 #include <string>

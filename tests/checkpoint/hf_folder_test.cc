@@ -260,6 +260,80 @@ TEST_F(Folder, NamesWhatIsWrongWithFusedExperts) {
       << status.message();
 }
 
+// A range of a tensor that takes turns is what the whole has there.
+TEST_F(Folder, RangesOfTensorsThatTakeTurns) {
+  for (const char* name : {"gpt_oss", "gpt_oss_mxfp4"}) {
+    auto folder = HfFolder::open(std::string(PAGODA_GOLDEN_DIR) + "/" + name);
+    ASSERT_TRUE(folder.ok()) << folder.status().message();
+    const int64_t expert = folder->table().expert(1, 2);
+    for (const TensorRole role : {TensorRole::kUp, TensorRole::kDown, TensorRole::kGateBias}) {
+      const int64_t t = folder->table().find(expert, role);
+      const int64_t n = folder->table().tensors[static_cast<size_t>(t)].num_elements();
+      std::vector<float> all(static_cast<size_t>(n));
+      ASSERT_TRUE(folder->read_tensor(t, all.data()).ok());
+      for (int64_t first = 0; first < n; first += 7) {
+        const int64_t count = std::min<int64_t>(n - first, 1 + first % 50);
+        std::vector<float> some(static_cast<size_t>(count));
+        ASSERT_TRUE(folder->read_values(t, first, count, some.data()).ok());
+        const std::vector<float> want(all.begin() + first, all.begin() + first + count);
+        ASSERT_EQ(some, want) << name << ", from " << first;
+      }
+    }
+  }
+}
+
+// Files of MXFP4 with one thing wrong.
+TEST_F(Folder, NamesWhatIsWrongWithMxfp4) {
+  const std::string golden = std::string(PAGODA_GOLDEN_DIR) + "/gpt_oss_mxfp4";
+  const std::string up = "model.layers.1.mlp.experts.gate_up_proj";
+  const std::string text = get_file(golden + "/model.safetensors");
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, text.data(), 8);
+  const Json header = Json::parse(text.substr(8, header_bytes));
+  const auto with = [&](const std::function<void(Json&, std::string&)>& change) {
+    Json changed = header;
+    std::string data = text.substr(8 + header_bytes);
+    change(changed, data);
+    const std::string json = changed.dump();
+    const uint64_t n = json.size();
+    put_file(in_ + "/model.safetensors",
+             std::string(reinterpret_cast<const char*>(&n), 8) + json + data);
+  };
+  put_file(in_ + "/config.json", get_file(golden + "/config.json"));
+  with([](Json&, std::string&) {});
+  EXPECT_TRUE(HfFolder::open(in_).ok());
+  with([&](Json& h, std::string&) { h[up + "_scales"]["shape"] = {4, 2, 32}; });
+  expect_refused({up + "_scales", "has shape (4, 2, 32)", "makes it (4, 64, 1)"});
+  with([&](Json& h, std::string&) { h[up + "_blocks"]["shape"] = {4, 64, 16}; });
+  expect_refused({up + "_blocks", "has shape (4, 64, 16)", "makes it (4, 64, 1, 16)"});
+  with([&](Json& h, std::string&) { h[up + "_blocks"]["dtype"] = "I8"; });
+  expect_refused({up + "_blocks", "is I8; MXFP4 is read as U8"});
+  with([&](Json& h, std::string&) {
+    h[up + "_scale"] = h[up + "_scales"];
+    h.erase(up + "_scales");
+  });
+  expect_refused({up + "_scales", "is missing"});
+  // Scale 255 of row 3 of expert 2, whose first number is 2 * 64 * 32 + 3 * 32.
+  const int64_t row = 2 * 64 + 3;
+  with([&](Json& h, std::string& data) {
+    data[h[up + "_scales"]["data_offsets"][0].get<size_t>() + row] = static_cast<char>(255);
+  });
+  auto folder = HfFolder::open(in_);
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  const TensorTable& table = folder->table();
+  std::vector<float> values(32 * 32);
+  const Status status = folder->read_tensor(table.find(table.expert(1, 2), TensorRole::kUp),
+                                            values.data());
+  EXPECT_EQ(status.code(), Exit::kBadData);
+  EXPECT_NE(status.message().find(strf("element %lld", (long long)(row * 32))), std::string::npos)
+      << status.message();
+  // Without "quantization_config" other tensors are wanted.
+  Json config = Json::parse(get_file(golden + "/config.json"));
+  config.erase("quantization_config");
+  put_file(in_ + "/config.json", config.dump());
+  expect_refused({"mlp.experts.gate_up_proj\"", "is missing"});
+}
+
 TEST_F(Folder, SaysWhenThereIsNoModelOrTwo) {
   EXPECT_EQ(HfFolder::open(in_).status().code(), Exit::kNoInput);
   EXPECT_EQ(HfFolder::open(dir_.file("absent")).status().code(), Exit::kNoInput);

@@ -68,6 +68,20 @@ TEST_F(Init, BiasesAreZero) {
   }
 }
 
+// gpt-oss's published config is of MXFP4; what is made is not.
+TEST_F(Init, ExpertsOfGptOssAreStackedAndNotQuantised) {
+  Json config = tiny_config();
+  config.merge_patch({{"model_type", "gpt_oss"}, {"hidden_size", 32}, {"intermediate_size", 64},
+                      {"quantization_config", {{"quant_method", "mxfp4"}}}});
+  put_file(options_.config_path, config.dump());
+  const Status status = init_folder(options_);
+  ASSERT_TRUE(status.ok()) << status.message();
+  auto folder = HfFolder::open(dir_.file("out"));
+  ASSERT_TRUE(folder.ok()) << folder.status().message();
+  EXPECT_EQ(folder->layout(), ExpertLayout::kFused);
+  EXPECT_FALSE(Json::parse(get_file(dir_.file("out/config.json"))).contains("quantization_config"));
+}
+
 TEST_F(Init, SameSeedSameBytes) {
   ASSERT_TRUE(init_folder(options_).ok());
   options_.out_directory = dir_.file("again");

@@ -282,5 +282,37 @@ TEST(StoredDType, HalfRoundsToNearestEven) {
   }
 }
 
+// Every byte with every scale, numbers written out.
+TEST(StoredDTypes, Mxfp4) {
+  const double values[] = {0, .5, 1, 1.5, 2, 3, 4, 6, -0.0, -.5, -1, -1.5, -2, -3, -4, -6};
+  for (int scale = 0; scale < 256; ++scale) {
+    for (int first = 0; first < 256; first += 16) {
+      uint8_t bytes[16];
+      for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(first + i);
+      const auto one = static_cast<uint8_t>(scale);
+      float got[32];
+      mxfp4_to_float(bytes, &one, 32, got);
+      for (int i = 0; i < 32; ++i) {
+        const int number = i % 2 == 0 ? i / 2 : first / 16;  // the lower half first
+        const auto want = static_cast<float>(values[number] * std::pow(2.0, scale - 127));
+        if (scale == 255) {
+          ASSERT_TRUE(std::isnan(got[i])) << first << " " << i;
+        } else {
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[i]), std::bit_cast<uint32_t>(want))
+              << scale << " " << first << " " << i;
+        }
+      }
+    }
+  }
+  // Each block has its own scale.
+  const uint8_t twos[32] = {0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22,
+                            0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22,
+                            0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22, 0x22};
+  const uint8_t scales[2] = {127, 130};
+  float got[64];
+  mxfp4_to_float(twos, scales, 64, got);
+  for (int i = 0; i < 64; ++i) EXPECT_EQ(got[i], i < 32 ? 1.0f : 8.0f) << i;
+}
+
 }  // namespace
 }  // namespace pagoda

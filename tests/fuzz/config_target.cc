@@ -25,7 +25,8 @@ void fuzz_config(std::string_view input) {
 std::vector<std::string> config_seeds() {
   std::vector<std::string> seeds = {tiny_config().dump()};
   for (const char* name :
-       {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe", "lfm2_moe"}) {
+       {"llama", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe_tied", "glm4_moe", "lfm2_moe",
+        "gpt_oss", "gpt_oss_mxfp4"}) {
     seeds.push_back(get_file(std::string(PAGODA_GOLDEN_DIR) + "/" + name + "/config.json"));
   }
   return seeds;

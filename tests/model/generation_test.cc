@@ -93,7 +93,7 @@ TEST_P(CachedForward, LogitsAreThoseOfTheFullForward) {
 
 INSTANTIATE_TEST_SUITE_P(Models, CachedForward,
                          testing::Values("qwen3_moe_tiny", "qwen3_moe_tied", "mixtral", "olmoe",
-                                         "qwen2_moe", "glm4_moe", "lfm2_moe"));
+                                         "qwen2_moe", "glm4_moe", "lfm2_moe", "gpt_oss"));
 
 // A session that only generates, in folders of its own.
 class GenerationModel {

@@ -482,6 +482,83 @@ TEST(ModelConfig, Yarn) {
   expect_refused({{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}}}, "\"llama3\"");
 }
 
+Json gpt_oss_with(const Json& patch) {
+  Json config = tiny_config();
+  config.merge_patch({{"model_type", "gpt_oss"},
+                      {"num_experts", nullptr},
+                      {"num_local_experts", 8},
+                      {"num_hidden_layers", 4},
+                      {"attention_bias", nullptr},
+                      {"rms_norm_eps", nullptr},
+                      {"rope_theta", nullptr},
+                      {"head_dim", nullptr}});
+  config.merge_patch(patch);
+  return config;
+}
+
+// Defaults and keys as Transformers 5.23 has them (models/gpt_oss/configuration_gpt_oss.py).
+TEST(ModelConfig, GptOss) {
+  auto c = ModelConfig::parse(gpt_oss_with(Json::object()).dump(), "config");
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_EQ(c->num_experts, 8);
+  EXPECT_EQ(c->moe_intermediate_size, 24) << "of intermediate_size";
+  EXPECT_EQ(c->head_dim, 64);
+  EXPECT_TRUE(c->norm_topk_prob && c->qkv_bias && c->output_bias());
+  EXPECT_EQ(c->swiglu_slope, 1.702);
+  EXPECT_EQ(c->swiglu_limit, 7.0);
+  EXPECT_EQ(c->swiglu_offset, 1.0);
+  EXPECT_EQ(c->rms_norm_eps, 1e-5);
+  EXPECT_EQ(c->router_aux_loss_coef, 0.0) << "output_router_logits is not set";
+  EXPECT_FALSE(c->mxfp4);
+  EXPECT_EQ(c->rotation.theta, 150000.0);
+  EXPECT_EQ(c->rotation.factor, 32.0);
+  EXPECT_FALSE(c->rotation.whole_pairs);
+  const int64_t windows[] = {c->window_of(0), c->window_of(1), c->window_of(2), c->window_of(3)};
+  EXPECT_EQ(std::vector<int64_t>(windows, windows + 4), (std::vector<int64_t>{128, 0, 128, 0}));
+  EXPECT_EQ(c->num_moe_layers(), 4) << "mlp_only_layers is not its key";
+
+  auto full = ModelConfig::parse(
+      gpt_oss_with({{"swiglu_alpha", 1.0}, {"swiglu_limit", 2.5}, {"attention_bias", false},
+                    {"output_router_logits", true}, {"router_aux_loss_coef", 0.9},
+                    {"sliding_window", 7}, {"head_dim", 8}, {"hidden_size", 32},
+                    {"intermediate_size", 64},
+                    {"layer_types", {"full_attention", "sliding_attention", "sliding_attention",
+                                     "full_attention"}},
+                    {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+                    {"quantization_config", {{"quant_method", "mxfp4"}}}})
+          .dump(),
+      "config");
+  ASSERT_TRUE(full.ok()) << full.status().message();
+  EXPECT_EQ(full->swiglu_slope, 1.0);
+  EXPECT_EQ(full->swiglu_limit, 2.5);
+  EXPECT_FALSE(full->qkv_bias || full->output_bias());
+  EXPECT_EQ(full->router_aux_loss_coef, 0.9);
+  EXPECT_EQ(full->rotation.factor, 0.0);
+  EXPECT_TRUE(full->mxfp4);
+  EXPECT_EQ(full->window_of(0), 0);
+  EXPECT_EQ(full->window_of(1), 7);
+}
+
+TEST(ModelConfig, GptOssRefusesWhatDoesNotFit) {
+  const auto refuse = [](const Json& patch, const std::string& part) {
+    const auto parsed = ModelConfig::parse(gpt_oss_with(patch).dump(), "config");
+    ASSERT_FALSE(parsed.ok()) << patch.dump();
+    EXPECT_EQ(parsed.status().code(), Exit::kBadData);
+    EXPECT_NE(parsed.status().message().find(part), std::string::npos) << parsed.status().message();
+  };
+  refuse({{"quantization_config", {{"quant_method", "fp8"}}}}, "\"mxfp4\"");
+  refuse({{"quantization_config", "mxfp4"}}, "\"mxfp4\"");
+  refuse({{"hidden_size", 32}, {"intermediate_size", 40},
+          {"quantization_config", {{"quant_method", "mxfp4"}}}},
+         "no multiple of MXFP4's 32");
+  refuse({{"intermediate_size", 1}}, "a width of at least 2");
+  refuse({{"swiglu_limit", 0}}, "\"swiglu_limit\"");
+  refuse({{"swiglu_alpha", "steep"}}, "\"swiglu_alpha\"");
+  refuse({{"layer_types", {"chunked_attention", "full_attention", "full_attention",
+                           "full_attention"}}},
+         "\"layer_types\" holds");
+}
+
 TEST(ModelConfig, RefusesSizesThatCannotBe) {
   for (const char* key :
        {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",

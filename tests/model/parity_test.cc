@@ -16,9 +16,11 @@ std::string golden(const std::string& name) { return std::string(PAGODA_GOLDEN_D
 
 // What a model is expected to compute does not depend on how its files hold the experts.
 std::string expected_of(const std::string& name) {
-  const std::string suffix = "_fused";
-  return golden(name.ends_with(suffix) ? name.substr(0, name.size() - suffix.size()) : name) +
-         "/expected.safetensors";
+  std::string model = name;
+  for (const std::string suffix : {"_fused", "_mxfp4"}) {
+    if (name.ends_with(suffix)) model.resize(name.size() - suffix.size());
+  }
+  return golden(model) + "/expected.safetensors";
 }
 
 void append(std::vector<int32_t>& all, const std::vector<int32_t>& some) {
@@ -88,7 +90,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Fp32Parity,
                                          "qwen3_moe_bf16_fused", "mixtral", "mixtral_fused",
                                          "olmoe", "olmoe_fused", "qwen2_moe", "qwen2_moe_fused",
                                          "glm4_moe", "glm4_moe_fused", "lfm2_moe",
-                                         "lfm2_moe_fused"));
+                                         "lfm2_moe_fused", "gpt_oss", "gpt_oss_mxfp4"));
 
 // What config.json says of the pad token; empty: nothing, so that the family's own counts.
 struct PadToken {
@@ -203,7 +205,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Curve{"olmoe", "olmoe/curve.safetensors", 20},
                     Curve{"qwen2_moe_fused", "qwen2_moe/curve.safetensors", 20},
                     Curve{"glm4_moe", "glm4_moe/curve.safetensors", 20},
-                    Curve{"lfm2_moe_fused", "lfm2_moe/curve.safetensors", 20}),
+                    Curve{"lfm2_moe_fused", "lfm2_moe/curve.safetensors", 20},
+                    Curve{"gpt_oss_mxfp4", "gpt_oss/curve.safetensors", 20}),
     [](const auto& info) { return std::string(info.param.model); });
 
 // With the reference's routing, our bf16 may be at most half as far again from fp32 as the
@@ -284,7 +287,7 @@ TEST_P(Bf16Parity, DistanceToFp32) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Bf16Parity,
                          testing::Values("qwen3_moe_bf16", "mixtral", "olmoe", "qwen2_moe",
-                                         "glm4_moe", "lfm2_moe"));
+                                         "glm4_moe", "lfm2_moe", "gpt_oss"));
 
 }  // namespace
 }  // namespace pagoda

@@ -111,6 +111,58 @@ TEST(TensorTable, StoredTensorsCoverTheTable) {
   }
 }
 
+// Names and shapes are those of Transformers 5.23 (models/gpt_oss) and of the published files.
+TEST(TensorTable, GptOsssFilesHaveTheirNames) {
+  Json json = tiny_config();
+  json.merge_patch({{"model_type", "gpt_oss"}, {"hidden_size", 64}, {"intermediate_size", 96},
+                    {"attention_bias", true}});
+  const TensorTable table = TensorTable::make(config_of(json));
+  using Shapes = std::map<std::string, std::vector<int64_t>>;
+  const Shapes dense = {{"self_attn.sinks", {4}},         {"self_attn.q_proj.bias", {32}},
+                        {"self_attn.o_proj.bias", {64}},  {"self_attn.v_proj.bias", {16}},
+                        {"mlp.router.weight", {3, 64}},   {"mlp.router.bias", {3}},
+                        {"input_layernorm.weight", {64}},
+                        {"post_attention_layernorm.weight", {64}}};
+  const Shapes biases = {{"mlp.experts.gate_up_proj_bias", {3, 192}},
+                         {"mlp.experts.down_proj_bias", {3, 64}}};
+  const Shapes plain = {{"mlp.experts.gate_up_proj", {3, 64, 192}},
+                        {"mlp.experts.down_proj", {3, 96, 64}}};
+  const Shapes packed = {{"mlp.experts.gate_up_proj_blocks", {3, 192, 2, 16}},
+                         {"mlp.experts.down_proj_blocks", {3, 64, 3, 16}}};
+  for (const ExpertLayout layout : {ExpertLayout::kFused, ExpertLayout::kMxfp4}) {
+    const bool mxfp4 = layout == ExpertLayout::kMxfp4;
+    std::vector<int> times(table.tensors.size(), 0);
+    Shapes shapes, scales;
+    for (const StoredTensor& stored : stored_tensors(table, layout)) {
+      EXPECT_TRUE(shapes.emplace(stored.name, stored.shape).second) << stored.name;
+      if (!stored.scales.empty()) scales[stored.scales] = stored.shape;
+      for (const int64_t part : stored.parts) ++times[part];
+    }
+    EXPECT_EQ(times, std::vector<int>(times.size(), 1));
+    for (const Shapes* want : {&dense, &biases, mxfp4 ? &packed : &plain}) {
+      for (const auto& [name, shape] : *want) {
+        ASSERT_TRUE(shapes.contains("model.layers.1." + name)) << name;
+        EXPECT_EQ(shapes["model.layers.1." + name], shape) << name;
+      }
+    }
+    // The embedding, the last norm and the head; norms, sinks, four projections, the router, biases
+    // of five, and the experts' four.
+    EXPECT_EQ(shapes.size(), 3u + 2 * (2 + 1 + 4 + 1 + 5 + 4));
+    EXPECT_EQ(scales.size(), mxfp4 ? 4u : 0u);
+    EXPECT_EQ(scales.contains("model.layers.0.mlp.experts.down_proj_scales"), mxfp4);
+  }
+}
+
+// Element (2, 1) of the second part of a block of two matrices (3, 4), counted by hand.
+TEST(TensorTable, OrderInABlock) {
+  BlockOrder turned{.rows = 3, .columns = 4, .turns = 2, .turn = 1, .transposed = false};
+  EXPECT_EQ(turned.at(2, 1), 5 * 4 + 1);
+  EXPECT_EQ(turned.lines() * turned.line(), 24);
+  turned.transposed = true;
+  EXPECT_EQ(turned.at(2, 1), 1 * 6 + 5);
+  EXPECT_EQ(turned.lines(), 4);
+}
+
 // fp32 numbers of all sizes come back to the last bit, and each part is one that bf16 holds.
 TEST(TensorTable, CorrectionsAreSplitExactly) {
   std::vector<float> whole = {0.0f, -0.0f, 1.0f, -1.0f, 12.3456789f, 0x1.fffffep127f, -0x1p-100f};

@@ -242,7 +242,8 @@ TEST_F(RefusalTest, ModelsOfAnotherKind) {
   const std::string good = get_file(dir_.file("model") + "/config.json");
   for (const auto& [type, part] :
        {std::array{"llama", "pagoda upcycle"},
-        {"deepseek_v4", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe"}}) {
+        {"deepseek_v4", "mixtral, olmoe, qwen2_moe, qwen3_moe, glm4_moe, lfm2_moe, "
+                        "gpt_oss"}}) {
     const std::string model = copied_model("other");
     nlohmann::json config = nlohmann::json::parse(good);
     config["model_type"] = type;

@@ -280,6 +280,9 @@ constexpr const char* kGlm = R"({"architectures": ["Glm4MoeForCausalLM"],
 constexpr const char* kLfm2 = R"({"architectures": ["Lfm2MoeForCausalLM"],
   "model_type": "lfm2_moe", "num_dense_layers": 1, "num_hidden_layers": 3,
   "layer_types": ["conv", "full_attention", "conv"]})";
+constexpr const char* kGptOss = R"({"architectures": ["GptOssForCausalLM"],
+  "model_type": "gpt_oss", "intermediate_size": 24, "sliding_window": 5, "swiglu_limit": 1.0,
+  "attention_bias": true})";
 constexpr const char* kTied = R"({"tie_word_embeddings": true})";
 
 const LayerBufferRow kLayerBufferRows[] = {
@@ -328,6 +331,19 @@ const LayerBufferRow kLayerBufferRows[] = {
       .page_slots = 1,
       .plan = kAll},
      kLfm2},
+    {{.what = "biases, sinks and windows", .seed = 45, .resumed = true}, kGptOss},
+    {{.what = "the same on three devices, every switch",
+      .seed = 46,
+      .devices = "cpu*3",
+      .page_slots = 1,
+      .plan = kAll},
+     kGptOss},
+    {{.what = "the same, experts by shards, two devices", .seed = 47, .devices = "cpu*2"},
+     kGptOss,
+     DType::kBF16,
+     1,
+     0,
+     8},
     {{.what = "fp32", .drive = Drive::kThreads}, "{}", DType::kF32},
     {{.what = "one shard", .seed = 31, .resumed = true}, "{}", DType::kBF16, 1, 1},
     {{.what = "chunks of two shards, two devices", .seed = 32, .devices = "cpu*2", .plan = kGroups},

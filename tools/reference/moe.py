@@ -40,18 +40,31 @@ class Forward:
     router_logits: tuple   # per MoE layer (rows * sequence_len, num_experts)
 
 
-def allowed_keys(documents):
-    """(rows, 1, query, key) bool: the key is of the query's document and not after it."""
+def allowed_keys(documents, window=None):
+    """(rows, 1, query, key) bool: the key is of the query's document and not after it, and among
+    the newest `window` keys."""
     length = documents.shape[1]
     same = documents[:, None, :, None] == documents[:, None, None, :]
-    return same & torch.ones(length, length, dtype=torch.bool).tril()
+    seen = torch.ones(length, length, dtype=torch.bool).tril()
+    return same & (seen if window is None else seen.triu(1 - window))
 
 
 def attention_mask(model, documents):
-    """The 4-D mask that Transformers takes as it is: bool for sdpa, additive for eager."""
-    allowed = allowed_keys(documents)
+    """What Transformers takes as it is: a mask, or one for each kind of layers."""
+    config = model.config
+    window = getattr(config, "sliding_window", None) or None
+    if config.model_type in ("gpt_oss", "qwen2_moe"):
+        return {"full_attention": one_mask(model, documents, None),
+                "sliding_attention": one_mask(model, documents, window)}
+    return one_mask(model, documents, window)
+
+
+def one_mask(model, documents, window):
+    """4-D: bool for sdpa, additive for eager."""
+    allowed = allowed_keys(documents, window)
     if model.config._attn_implementation == "sdpa":
-        return allowed if bool((documents != documents[:, :1]).any()) else None
+        plain = window is None and not bool((documents != documents[:, :1]).any())
+        return None if plain else allowed
     dtype = model.dtype
     mask = torch.zeros(allowed.shape, dtype=dtype)
     return mask.masked_fill(~allowed, torch.finfo(dtype).min)
@@ -196,7 +209,13 @@ def imposed_routing(model, experts):
             value = value / (value.sum(dim=-1, keepdim=True) + 1e-6)
         return logits, value * router.routed_scaling_factor, chosen
 
+    def by_gpt_oss(router, chosen, hidden):
+        logits = F.linear(hidden, router.weight, router.bias)
+        return logits, torch.softmax(logits.gather(-1, chosen), dim=-1), chosen
+
     def route(router, chosen, hidden, *_):
+        if model.config.model_type == "gpt_oss":
+            return by_gpt_oss(router, chosen, hidden)
         if hasattr(router, "use_expert_bias"):
             return by_lfm2(router, chosen, hidden)
         if hasattr(router, "e_score_correction_bias"):
@@ -232,14 +251,30 @@ def imposed_routing(model, experts):
 SHORT_NAMES = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 
 
+def gpt_oss_parts(last, stacked):
+    """Pagoda's names of what a tensor of gpt-oss' experts is of each: (experts, hidden, 2 ffn) or
+    (experts, 2 ffn) with gate and up in turn, (experts, ffn, hidden), (experts, hidden)."""
+    kind = "bias" if last.endswith("_bias") else "weight"
+    stacked = stacked.transpose(1, 2) if kind == "weight" else stacked
+    if last.startswith("down_proj"):
+        return {f"down_proj.{kind}": stacked}
+    return {f"gate_proj.{kind}": stacked[:, ::2], f"up_proj.{kind}": stacked[:, 1::2]}
+
+
 def hub_tensors(named, model_type):
     """(name, tensor) pairs with the fused expert tensors cut into the hub's per-expert ones:
-    gate_up_proj (experts, 2 ffn, hidden) is [gate; up]."""
+    gate_up_proj (experts, 2 ffn, hidden) is [gate; up]. Those of gpt-oss, which the hub has fused
+    only, are cut likewise."""
     short = model_type in ("mixtral", "lfm2_moe")
     for name, tensor in named:
         if model_type == "mixtral":
             name = name.replace(".mlp.", ".block_sparse_moe.")
         base, _, last = name.rpartition(".")
+        if model_type == "gpt_oss" and base.endswith(".experts"):
+            for part, stacked in gpt_oss_parts(last, tensor).items():
+                for e, one in enumerate(stacked):
+                    yield f"{base}.{e}.{part}", one.contiguous()
+            continue
         if last == "gate_up_proj":
             parts = dict(zip(("gate_proj", "up_proj"), tensor.chunk(2, dim=1)))
         elif last == "down_proj":

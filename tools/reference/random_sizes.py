@@ -1,6 +1,6 @@
 """Configurations of random sizes and switches, by which a family is tried out."""
 
-from transformers import Glm4MoeConfig, Lfm2MoeConfig
+from transformers import Glm4MoeConfig, GptOssConfig, Lfm2MoeConfig, MixtralConfig
 
 COMMON = dict(max_position_embeddings=256, bos_token_id=None, eos_token_id=1)
 
@@ -45,5 +45,47 @@ def random_lfm2(draw):
         rope_parameters={"rope_type": "default", "rope_theta": draw.choice([1e4, 1e6])}, **COMMON)
 
 
+def random_yarn(draw):
+    rope = {"rope_type": "yarn", "rope_theta": draw.choice([1e4, 1.5e5]),
+            "factor": draw.choice([4.0, 8.0]), "original_max_position_embeddings": 32,
+            "beta_fast": draw.choice([4.0, 32.0]), "beta_slow": draw.choice([0.2, 1.0]),
+            "truncate": draw.random() < 0.5}
+    if draw.random() < 0.3:
+        rope["attention_factor"] = 1.2
+    return rope
+
+
+def random_gpt_oss(draw):
+    kv_heads, layers, experts = draw.randint(1, 3), draw.randint(1, 4), draw.randint(3, 9)
+    kinds = [draw.choice(["sliding_attention", "full_attention"]) for _ in range(layers)]
+    plain = {"rope_type": "default", "rope_theta": 1e4}
+    return GptOssConfig(
+        vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
+        num_hidden_layers=layers, num_key_value_heads=kv_heads,
+        num_attention_heads=kv_heads * draw.randint(1, 3), head_dim=2 * draw.randint(2, 9),
+        intermediate_size=4 * draw.randint(1, 10), num_local_experts=experts,
+        num_experts_per_tok=draw.randint(2, min(4, experts - 1)),
+        sliding_window=draw.randint(2, 30), layer_types=draw.choice([kinds, None]),
+        attention_bias=draw.random() < 0.7, tie_word_embeddings=draw.random() < 0.5,
+        swiglu_limit=draw.choice([1.5, 7.0]), swiglu_alpha=draw.choice([1.702, 1.0]),
+        output_router_logits=True, router_aux_loss_coef=draw.choice([0.0, 0.02]),
+        rms_norm_eps=draw.choice([1e-5, 1e-6]), initializer_range=0.2, pad_token_id=None,
+        rope_parameters=plain if draw.random() < 0.3 else random_yarn(draw), **COMMON)
+
+
+def random_mixtral(draw):
+    """Windows in every layer, and YaRN."""
+    kv_heads, experts = draw.randint(1, 3), draw.randint(3, 6)
+    return MixtralConfig(
+        vocab_size=draw.randint(40, 150), hidden_size=8 * draw.randint(2, 7),
+        num_hidden_layers=draw.randint(1, 3), num_key_value_heads=kv_heads,
+        num_attention_heads=kv_heads * draw.randint(1, 3), head_dim=2 * draw.randint(2, 9),
+        intermediate_size=4 * draw.randint(1, 10), num_local_experts=experts,
+        num_experts_per_tok=draw.randint(2, experts - 1), sliding_window=draw.randint(2, 30),
+        router_aux_loss_coef=0.02, initializer_range=0.2, pad_token_id=None,
+        rope_parameters=random_yarn(draw), **COMMON)
+
+
 # A draw (random.Random) gives the configuration.
-CONFIGS = {"glm4_moe": random_glm4, "lfm2_moe": random_lfm2}
+CONFIGS = {"glm4_moe": random_glm4, "lfm2_moe": random_lfm2, "gpt_oss": random_gpt_oss,
+           "mixtral": random_mixtral}

@@ -343,8 +343,8 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
     std::mt19937 random(seed);
     const auto up_to = [&](uint32_t most) { return static_cast<int64_t>(1 + random() % most); };
     const char* families[] = {"mixtral", "olmoe", "qwen2_moe", "qwen3_moe", "glm4_moe",
-                              "lfm2_moe"};
-    const std::string family = families[random() % 6];
+                              "lfm2_moe", "gpt_oss"};
+    const std::string family = families[random() % 7];
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << family);
     Json json = tiny_config();
     const int64_t kv_heads = up_to(3), heads = kv_heads * up_to(3), layers = up_to(5);
@@ -355,13 +355,14 @@ TEST(ModelShape, OfAConfigHasTheParametersOfItsTensors) {
                       {"num_hidden_layers", layers},
                       {"num_attention_heads", heads},
                       {"num_key_value_heads", kv_heads},
-                      {"intermediate_size", up_to(40)},
+                      {"intermediate_size", 1 + up_to(40)},
                       {"shared_expert_intermediate_size", up_to(40)},
                       {"num_experts_per_tok", up_to(3)},
                       {"mlp_only_layers", Json::array({up_to(static_cast<uint32_t>(layers)) - 1})},
                       {"decoder_sparse_step", up_to(2)},
                       {"qkv_bias", random() % 2 == 0},
-                      {"attention_bias", family == "glm4_moe" && random() % 2 == 0},
+                      {"attention_bias", (family == "glm4_moe" || family == "gpt_oss") &&
+                                             random() % 2 == 0},
                       {"use_qk_norm", random() % 2 == 0},
                       {"n_routed_experts", 3},
                       {"n_shared_experts", up_to(2)},

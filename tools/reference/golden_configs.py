@@ -1,0 +1,77 @@
+"""The configurations of the models in tests/golden."""
+
+from transformers import (Glm4MoeConfig, GptOssConfig, Lfm2MoeConfig, LlamaConfig, MixtralConfig,
+                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig)
+
+from reference.random_sizes import COMMON
+
+TINY = Qwen3MoeConfig(
+    vocab_size=300, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, intermediate_size=48, moe_intermediate_size=24,
+    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, mlp_only_layers=[1],
+    router_aux_loss_coef=0.01, initializer_range=0.2, tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
+
+TIED = Qwen3MoeConfig(
+    vocab_size=131, hidden_size=40, num_hidden_layers=2, num_attention_heads=6,
+    num_key_value_heads=3, head_dim=10, intermediate_size=64, moe_intermediate_size=20,
+    num_experts=6, num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
+    router_aux_loss_coef=0.02, initializer_range=0.18, tie_word_embeddings=True, rms_norm_eps=1e-5,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **COMMON)
+
+BF16 = Qwen3MoeConfig(
+    vocab_size=160, hidden_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, intermediate_size=64, moe_intermediate_size=32,
+    num_experts=8, num_experts_per_tok=2, norm_topk_prob=True, router_aux_loss_coef=0.01,
+    initializer_range=0.15, tie_word_embeddings=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **COMMON)
+
+# One of each other family, small: every family has the same layers of its own kind.
+FAMILY = dict(vocab_size=96, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
+              initializer_range=0.2, pad_token_id=None, **COMMON)
+
+# Old Mixtral configs have a window as long as the model's context.
+MIXTRAL = MixtralConfig(
+    num_key_value_heads=2, intermediate_size=24, num_local_experts=4, num_experts_per_tok=2,
+    router_aux_loss_coef=0.02, sliding_window=256,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0}, **FAMILY)
+
+OLMOE = OlmoeConfig(
+    num_key_value_heads=2, intermediate_size=24, num_experts=4, num_experts_per_tok=2,
+    router_aux_loss_coef=0.01, norm_topk_prob=False,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, **FAMILY)
+
+QWEN2 = Qwen2MoeConfig(
+    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=4,
+    shared_expert_intermediate_size=28, num_experts_per_tok=2, router_aux_loss_coef=0.01,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, tie_word_embeddings=True,
+    **FAMILY)
+
+# Groups exclude experts, the correction changes choices, half of a head is rotated.
+GLM4 = Glm4MoeConfig(
+    num_key_value_heads=2, head_dim=12, intermediate_size=40, moe_intermediate_size=24,
+    n_routed_experts=6, num_experts_per_tok=2, n_group=3, topk_group=2, n_shared_experts=1,
+    routed_scaling_factor=1.5, first_k_dense_replace=1, attention_bias=True, use_qk_norm=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
+# A convolution in a dense layer and in one with experts.
+LFM2 = Lfm2MoeConfig(
+    num_key_value_heads=2, intermediate_size=40, moe_intermediate_size=24, num_experts=6,
+    num_experts_per_tok=2, num_dense_layers=1, routed_scaling_factor=1.25, norm_eps=1e-5,
+    layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 1000000.0},
+    **(FAMILY | dict(num_hidden_layers=3)))
+
+# A window in the first layer only, some of SwiGLU beyond its limit, YaRN that mixes a pair.
+GPT_OSS = GptOssConfig(
+    num_key_value_heads=2, head_dim=8, intermediate_size=32, num_local_experts=4,
+    num_experts_per_tok=2, sliding_window=9, swiglu_limit=3.0, output_router_logits=True,
+    router_aux_loss_coef=0.02,
+    rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "beta_fast": 4.0,
+                     "beta_slow": 0.2, "truncate": False, "original_max_position_embeddings": 32},
+    **FAMILY)
+
+LLAMA = LlamaConfig(
+    num_key_value_heads=2, intermediate_size=24, rms_norm_eps=1e-5, tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 50000.0}, **FAMILY)
