@@ -69,6 +69,26 @@ struct AttentionShape {
   const void* sinks = nullptr;
 };
 
+// Heads of multi-head latent attention, as attention takes them: a query and a key have `plain`
+// numbers and then `rotated` ones, which all keys of a token share; a value has `value` numbers.
+struct LatentShape {
+  int64_t tokens = 0;
+  int64_t heads = 0;
+  int64_t plain = 0, rotated = 0, value = 0;  // rotated: even
+  bool neighbours = true;   // rotated pairs are numbers (2i, 2i + 1); else (i, i + rotated / 2)
+  float query_scale = 1.0f;  // queries are multiplied by it
+  // Elements from one token's q, and one token's shared part, to the next.
+  int64_t q_stride = 0, shared_stride = 0;
+
+  int64_t head_dim() const { return std::max(plain + rotated, value); }  // zeros fill it
+  void check() const;  // CHECKs all that
+};
+
+inline void LatentShape::check() const {
+  CHECK(tokens >= 0 && heads > 0 && plain > 0 && value > 0 && rotated > 0 && rotated % 2 == 0);
+  CHECK(q_stride >= heads * (plain + rotated) && shared_stride >= rotated);
+}
+
 // SwiGLU with the changes of gpt-oss; as it stands it is the plain one.
 struct SwigluShape {
   float slope = 1.0f;                                    // of the sigmoid
@@ -87,6 +107,7 @@ struct RouterShape {
   // Neighbouring experts form equal groups; the k are of groups_chosen of them, which have at least
   // k experts. A group has at least two experts unless all groups are chosen.
   int64_t groups = 1, groups_chosen = 1;
+  bool group_by_best = false;  // groups are chosen by their best expert, not by their two best
 
   bool excludes() const { return groups_chosen < groups; }
   void check() const;  // CHECKs all that
@@ -96,7 +117,7 @@ inline void RouterShape::check() const {
   CHECK(k > 0 && k <= num_experts && groups > 0 && num_experts % groups == 0);
   CHECK(groups_chosen > 0 && groups_chosen <= groups);
   CHECK(k <= num_experts / groups * groups_chosen);
-  CHECK(!excludes() || num_experts / groups >= 2);
+  CHECK(!excludes() || group_by_best || num_experts / groups >= 2);
 }
 
 class Ops {
@@ -166,6 +187,23 @@ class Ops {
   virtual void rope(DType dt, const int32_t* positions, const Rotation& rotation, int64_t tokens,
                     int64_t heads, int64_t head_dim, int64_t rotated, int64_t stride, bool inverse,
                     void* x, Stream& s) = 0;
+
+  // q, k and v of latent attention's heads, which lie behind one another in qkv. Numbers are
+  // rotated as rope rotates them, and queries scaled, before they are rounded once. kv has a head's
+  // plain numbers of its key and then its value.   q (T, heads, plain + rotated), shared (T,
+  // rotated), kv (T, heads, plain + value), qkv (T, 3, heads, head_dim)
+  virtual void latent_heads(DType dt, const LatentShape& shape, const int32_t* positions,
+                            const Rotation& rotation, const void* q, const void* shared,
+                            const void* kv, void* qkv, Stream& s) = 0;
+  // dq, dshared and dkv are overwritten (layouts of q, shared and kv, strides included); dshared is
+  // the sum over heads in order, in fp32, rotated back.   dqkv like qkv
+  virtual void latent_heads_backward(DType dt, const LatentShape& shape, const int32_t* positions,
+                                     const Rotation& rotation, const void* dqkv, void* dq,
+                                     void* dshared, void* dkv, Stream& s) = 0;
+  // out[r] = [x[r] | zeros]: `columns` numbers of a row of x and then `zeros` times 0; the rest of
+  // out's row stays.   rows of x_stride and of out_stride elements
+  virtual void copy_columns(DType dt, const void* x, int64_t n, int64_t columns, int64_t x_stride,
+                            int64_t zeros, int64_t out_stride, void* out, Stream& s) = 0;
 
   // Causal attention inside each document: softmax(q k^T / sqrt(head_dim)) v over keys of the same
   // document at or before the query, in the window, and over the head's sink. Documents are rows
@@ -240,14 +278,15 @@ class Ops {
   // Router: probs = softmax(logits), or sigmoid(logits) of each by itself, in fp32. Chosen are the
   // k experts with the largest probs + correction, ties to the lowest expert, largest first; with
   // groups only experts of the groups_chosen groups whose two largest (probs + correction) have the
-  // largest sum, ties to the lowest group. weight = their probs, without the correction, divided by
-  // their sum + least_sum when `renormalise`, times scale. counts[e] = choices of e, prob_sums[e] =
-  // sum over tokens of e's share of the token's probs, which for softmax are probs[., e] (kRowBlock
-  // blocks, in order). Padding takes no expert: its experts are -1, its weights 0, and it counts
-  // nowhere. With `replay` experts are read, not chosen, and -1 marks padding; otherwise `padding`
-  // does (nullptr: there is none). logits, probs (T, E) fp32 (may alias); correction (3, E) of dt,
-  // an expert's is the sum of its three, first to last (nullptr: none); padding (T), 1: is padding;
-  // experts, weights (T, k); counts (E); prob_sums (E)
+  // largest sum, or whose largest is the largest, ties to the lowest group. weight = their probs,
+  // without the correction, divided by their sum + least_sum when `renormalise`, times scale.
+  // counts[e] = choices of e, prob_sums[e] = sum over tokens of e's share of the token's probs,
+  // which for softmax are probs[., e] (kRowBlock blocks, in order). Padding takes no expert: its
+  // experts are -1, its weights 0, and it counts nowhere. With `replay` experts are read, not
+  // chosen, and -1 marks padding; otherwise `padding` does (nullptr: there is none). logits, probs
+  // (T, E) fp32 (may alias); correction (3, E) of dt, an expert's is the sum of its three, first to
+  // last (nullptr: none); padding (T), 1: is padding; experts, weights (T, k); counts (E);
+  // prob_sums (E)
   virtual void route(const RouterShape& shape, const float* logits, DType dt,
                      const void* correction, const uint8_t* padding, int64_t tokens, bool replay,
                      float* probs, int32_t* experts, float* weights, int32_t* counts,

@@ -44,20 +44,22 @@ void choose(const float* merit, int64_t n, int64_t k, int32_t* chosen) {
   }
 }
 
-float two_best(const float* merit, int64_t n) {
+float group_merit(const RouterShape& shape, const float* merit, int64_t n) {
   float first = merit[0], second = -INFINITY;
   for (int64_t i = 1; i < n; ++i) {
     second = std::max(second, std::min(first, merit[i]));
     first = std::max(first, merit[i]);
   }
-  return first + second;
+  return shape.group_by_best ? first : first + second;
 }
 
 // Leaves only the experts of the best groups to choose from.
 void exclude_groups(const RouterShape& shape, float* merit) {
   const int64_t size = shape.num_experts / shape.groups;
   std::vector<float> sums;
-  for (int64_t g = 0; g < shape.groups; ++g) sums.push_back(two_best(merit + g * size, size));
+  for (int64_t g = 0; g < shape.groups; ++g) {
+    sums.push_back(group_merit(shape, merit + g * size, size));
+  }
   std::vector<int32_t> kept(static_cast<size_t>(shape.groups_chosen));
   choose(sums.data(), shape.groups, shape.groups_chosen, kept.data());
   for (int64_t g = 0; g < shape.groups; ++g) {

@@ -77,14 +77,14 @@ struct RouteTokens {
     }
     return sum == sum ? sum : -3.402823466e38f;
   }
-  PAGODA_GPU float two_best(const float* p, int64_t group, int64_t size) const {
+  PAGODA_GPU float group_merit(const float* p, int64_t group, int64_t size) const {
     float first = merit(p, group * size), second = -INFINITY;
     for (int64_t e = group * size + 1; e < (group + 1) * size; ++e) {
       const float next = merit(p, e);
       second = larger(second, first < next ? first : next);
       first = larger(first, next);
     }
-    return first + second;
+    return shape.group_by_best ? first : first + second;
   }
 
   // The best of n, of which a lane marks in `taken` its own that are no longer there, and marks it.
@@ -105,7 +105,7 @@ struct RouteTokens {
     const int64_t size = shape.num_experts / shape.groups;
     uint32_t kept = 0, out = 0;
     for (int64_t j = 0; j < shape.groups_chosen; ++j) {
-      take_best(shape.groups, [&](int64_t g) { return two_best(p, g, size); }, kept);
+      take_best(shape.groups, [&](int64_t g) { return group_merit(p, g, size); }, kept);
     }
     for (int64_t first = 0; first < shape.num_experts; first += kWarp) {
       const int64_t e = smaller(first + lane_number(), shape.num_experts - 1), group = e / size;

@@ -156,6 +156,26 @@ void PlacedOps::cached_attention(DType dt, const AttentionShape& shape, int64_t 
   inner_->cached_attention(dt, shape, capacity, sequence, position, q, k, v, cache, out, s);
 }
 
+void PlacedOps::latent_heads(DType dt, const LatentShape& shape, const int32_t* positions,
+                             const Rotation& rotation, const void* q, const void* shared,
+                             const void* kv, void* qkv, Stream& s) {
+  require("latent_heads", s, positions, q, shared, kv, qkv);
+  inner_->latent_heads(dt, shape, positions, rotation, q, shared, kv, qkv, s);
+}
+
+void PlacedOps::latent_heads_backward(DType dt, const LatentShape& shape, const int32_t* positions,
+                                      const Rotation& rotation, const void* dqkv, void* dq,
+                                      void* dshared, void* dkv, Stream& s) {
+  require("latent_heads_backward", s, positions, dqkv, dq, dshared, dkv);
+  inner_->latent_heads_backward(dt, shape, positions, rotation, dqkv, dq, dshared, dkv, s);
+}
+
+void PlacedOps::copy_columns(DType dt, const void* x, int64_t n, int64_t columns, int64_t x_stride,
+                             int64_t zeros, int64_t out_stride, void* out, Stream& s) {
+  require("copy_columns", s, x, out);
+  inner_->copy_columns(dt, x, n, columns, x_stride, zeros, out_stride, out, s);
+}
+
 void PlacedOps::short_conv(DType dt, const int32_t* positions, const void* bcx, const void* taps,
                            int64_t tokens, int64_t dim, int64_t width, void* out, Stream& s) {
   require("short_conv", s, positions, bcx, taps, out);

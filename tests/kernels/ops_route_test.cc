@@ -31,7 +31,7 @@ struct RouteCase {
   bool sigmoid = false;
   float scale = 1.0f;
   int64_t groups = 1, groups_chosen = 1;
-  bool corrected = false;
+  bool corrected = false, by_best = false;
   RouterShape shape() const {
     RouterShape shape;
     shape.num_experts = num_experts;
@@ -41,6 +41,7 @@ struct RouteCase {
     shape.scale = scale;
     shape.groups = groups;
     shape.groups_chosen = groups_chosen;
+    shape.group_by_best = by_best;
     return shape;
   }
   Doubles scores(const double* logits) const {
@@ -97,7 +98,7 @@ std::vector<int32_t> chosen_of(const RouteCase& c, const Doubles& merit) {
   for (int64_t g = 0; c.groups > 1 && g < c.groups; ++g) {
     Doubles group(merit.begin() + g * size, merit.begin() + (g + 1) * size);
     std::sort(group.rbegin(), group.rend());
-    sums.push_back(group[0] + group[1]);
+    sums.push_back(c.by_best ? group[0] : group[0] + group[1]);
   }
   std::vector<int32_t> groups = ranking(sums);
   groups.resize(std::min<size_t>(groups.size(), c.groups_chosen));
@@ -164,6 +165,7 @@ TEST(Route, SigmoidsCorrectionsGroupsAndScaleMatchReference) {
     c.k = up_to(static_cast<uint32_t>(std::min<int64_t>(9, size * c.groups_chosen)));
     c.scale = random() % 2 == 0 ? 1.0f : 2.5f;
     c.corrected = random() % 4 != 0;
+    c.by_best = random() % 4 == 0;
     SCOPED_TRACE(testing::Message() << "seed " << seed << ": " << c.num_experts << " experts, "
                                     << c.groups_chosen << " of " << c.groups << " groups");
     check_route(c, random() % 2 == 0 ? DType::kF32 : DType::kBF16, 100 * seed);

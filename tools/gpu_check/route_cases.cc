@@ -11,7 +11,7 @@ struct Routing {
   bool renormalise;
   bool sigmoid = false;
   int64_t groups = 1, groups_chosen = 1;
-  bool corrected = false;
+  bool corrected = false, by_best = false;
   RouterShape shape() const {
     RouterShape shape;
     shape.num_experts = experts;
@@ -21,6 +21,7 @@ struct Routing {
     shape.scale = sigmoid ? 2.5f : 1.0f;
     shape.groups = groups;
     shape.groups_chosen = groups_chosen;
+    shape.group_by_best = by_best;
     return shape;
   }
 };
@@ -143,7 +144,8 @@ std::vector<OpCase> route_cases() {
   for (const Routing& r : {Routing{1, 1, 1, false}, {9, 8, 2, true}, {300, 40, 4, false},
                            {20, 130, 8, true}, {0, 4, 2, true}, {40, 24, 3, true, true, 1, 1, true},
                            {70, 256, 8, true, true, 8, 4, true}, {30, 140, 5, false, true, 70, 9},
-                           {9, 66, 2, true, false, 3, 2, true}}) {
+                           {9, 66, 2, true, false, 3, 2, true},
+                           {50, 48, 4, false, false, 6, 2, false, true}}) {
     for (DType dt : kDTypes) {
       add_route(dt, r, false, false, cases);
       if (dt != DType::kF32) continue;  // the others take no correction

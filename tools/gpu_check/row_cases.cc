@@ -192,6 +192,44 @@ void add_short_conv(DType dt, int64_t dim, int64_t width, std::vector<OpCase>& c
   }});
 }
 
+// A forward and a backward of latent attention's heads, queries and shared parts in wider rows.
+void add_latent_heads(DType dt, int64_t heads, int64_t plain, int64_t rotated, int64_t value,
+                      bool neighbours, std::vector<OpCase>& cases) {
+  cases.push_back({named("latent_heads", dt, heads, plain + rotated), [=](Trial& t) {
+    constexpr int64_t kTokens = 70;
+    const int64_t key = plain + rotated;
+    const LatentShape shape{kTokens, heads, plain, rotated, value, neighbours, 0.75f,
+                            heads * key + 3, rotated + 5};
+    std::vector<int32_t> places;
+    for (int32_t i = 0; i < kTokens; ++i) places.push_back(i < 60 ? 37 * i : i - 60);
+    Tensor& positions = t.ints(places);
+    Tensor& q = t.random(dt, kTokens * shape.q_stride, 20);
+    Tensor& shared = t.random(dt, kTokens * shape.shared_stride, 21);
+    Tensor& kv = t.random(dt, kTokens * heads * (plain + value), 22);
+    Tensor& qkv = t.filled(dt, kTokens * 3 * heads * shape.head_dim());
+    Tensor& dqkv = t.random(dt, kTokens * 3 * heads * shape.head_dim(), 23);
+    Tensor& dq = t.filled(dt, kTokens * shape.q_stride);
+    Tensor& dshared = t.filled(dt, kTokens * shape.shared_stride);
+    Tensor& dkv = t.filled(dt, kTokens * heads * (plain + value));
+    Tensor& copied = t.filled(dt, kTokens * (key + 9));
+    t.run([&](Ops& ops, const At& at, Stream& s) {
+      ops.latent_heads(dt, shape, at(positions), {}, at(q), at(shared), at(kv), at(qkv), s);
+      ops.latent_heads_backward(dt, shape, at(positions), {}, at(dqkv), at(dq), at(dshared),
+                                at(dkv), s);
+      ops.copy_columns(dt, at(q), kTokens, key, shape.q_stride, 4, key + 9, at(copied), s);
+    });
+    // Sines and cosines of two libraries may round apart, as in rope.
+    const double turned = 4 * kEps32 * 10 * static_cast<double>(heads);
+    for (Tensor* out : {&qkv, &dq, &dshared}) {
+      t.expect_close("what is rotated", *out, [&, out](int64_t i) {
+        return turned + 2.02 * rounding_of(dt) * std::abs(want(*out, i));
+      });
+    }
+    t.expect_same("dkv", dkv);
+    t.expect_same("copied", copied);
+  }});
+}
+
 }  // namespace
 
 std::vector<OpCase> row_cases() {
@@ -207,6 +245,9 @@ std::vector<OpCase> row_cases() {
         add_swiglu(dt, shape, 3, 600, scaled, false, cases);
       }
     }
+    add_latent_heads(dt, 3, 12, 4, 9, true, cases);
+    add_latent_heads(dt, 2, 5, 6, 16, false, cases);
+    add_latent_heads(dt, 16, 128, 64, 128, true, cases);
     add_short_conv(dt, 1, 2, cases);
     add_short_conv(dt, 37, 3, cases);
     add_short_conv(dt, 300, 4, cases);
